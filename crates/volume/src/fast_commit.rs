@@ -1,18 +1,17 @@
-//! Fast commits, applied in memory: what they changed of inodes, maps and names lies over what the tables and
-//! trees hold.
+//! Fast commits, applied in memory: their changes of inodes, maps and names override the tables and trees.
 //!
 //! ```text
-//! INODE          the raw inode, but i_block, which the tree on the device keeps      -> Overrides
-//! ADD/DEL_RANGE  pieces of the file's map                                            -> Overrides
-//! CREAT, LINK, UNLINK   names of a directory                                         -> NameChanges
+//! INODE          the raw inode, except i_block, which keeps the tree on the device    -> Overrides
+//! ADD/DEL_RANGE  pieces of the file's map                                             -> Overrides
+//! CREAT, LINK, UNLINK   names of a directory                                          -> NameChanges
 //! ```
 //!
-//! Does **not** own: which records are valid (see `journal`); writing it back, bitmaps and counts with it
-//! (see `write::fast_commits`).
+//! Does **not** own: which records are valid (see `journal`); writing the changes back, with bitmaps and
+//! counts (see `write::fast_commits`).
 //!
 //! Invariants
-//! 1. A record that makes no sense is noted and left out; the others are applied.
-//! 2. Applying twice gives the same: records state outcomes.
+//! 1. An invalid record is reported and skipped; the others are applied.
+//! 2. Applying records twice has the same result: they contain outcomes.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
 
@@ -29,45 +28,44 @@ use extant_ondisk::inode::{self as layout, flags};
 use crate::ops::with_dir;
 use crate::problems::Problems;
 
-/// Bytes of i_block within an inode.
+/// Byte range of i_block within an inode.
 const I_BLOCK: std::ops::Range<usize> = 40..100;
-/// An extent tree's root without entries.
+/// The root of an empty extent tree.
 const EMPTY_ROOT: [u8; 12] = [0x0A, 0xF3, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
-/// Why an inode is left as it stands.
+/// Why an inode is left unchanged.
 const TOO_MANY: &str = "too many pieces in the maps of all inodes; shown as it stands";
 
-/// A file's map while records are put over it: pieces by their first block, which do not overlap, without
-/// holes.
+/// A file's map while records are applied: non-overlapping pieces by their first block, without holes.
 type Pieces = BTreeMap<u32, Mapped>;
 
-/// Names that fast commits gave or took.
+/// Names that fast commits added or removed.
 #[derive(Debug, Default)]
 pub(crate) struct NameChanges {
     dirs: HashMap<Ino, DirChange>,
 }
 
-/// Names of a directory, and where they lead; `None`: the name was taken away.
+/// A directory's changed names and their inodes; `None` for a removed name.
 pub(crate) type DirNames = BTreeMap<Vec<u8>, Option<Ino>>;
 
 #[derive(Debug, Default)]
 struct DirChange {
-    /// The directory itself was made: nothing of its block counts.
+    /// The directory itself was created: its blocks do not count.
     is_new: bool,
     names: DirNames,
 }
 
 impl NameChanges {
-    /// Has this directory other names than its blocks say?
+    /// Returns whether the names of this directory differ from its blocks.
     pub(crate) fn concern(&self, dir: Ino) -> bool {
         self.dirs.contains_key(&dir)
     }
 
-    /// Was this directory made by a fast commit?
+    /// Returns whether a fast commit created this directory.
     pub(crate) fn is_new(&self, dir: Ino) -> bool {
         self.dirs.get(&dir).is_some_and(|change| change.is_new)
     }
 
-    /// The outcome of a name; `None` if its directory's blocks have it.
+    /// The change of a name; `None` if the directory's blocks have the answer.
     pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Option<Option<Ino>> {
         let change = self.dirs.get(&dir)?;
         match change.names.get(name) {
@@ -76,14 +74,13 @@ impl NameChanges {
         }
     }
 
-    /// The names that were given, in byte order.
+    /// The added names, in byte order.
     pub(crate) fn names(&self, dir: Ino) -> impl Iterator<Item = (&[u8], Ino)> {
         let names = self.dirs.get(&dir).into_iter().flat_map(|change| &change.names);
         names.filter_map(|(name, ino)| Some((name.as_slice(), (*ino)?)))
     }
 
-    /// The directories whose names changed, and how, in the order of their numbers; `true` for one that was
-    /// made.
+    /// The directories with changed names, by number: whether the directory was created, and its changes.
     pub(crate) fn all(&self) -> Vec<(Ino, bool, &DirNames)> {
         let mut all: Vec<_> =
             self.dirs.iter().map(|(dir, change)| (*dir, change.is_new, &change.names)).collect();
@@ -91,8 +88,8 @@ impl NameChanges {
         all
     }
 
-    /// Removes the names of inodes whose last record has no links: a file that was created, opened and
-    /// unlinked. Returns the names, unordered.
+    /// Removes names of inodes that have no links in their last record: a file that was created, opened and
+    /// unlinked. Returns the names in no particular order.
     fn drop_unlinked(&mut self, overrides: &Overrides) -> Vec<String> {
         let links = |ino: Ino| {
             let raw = overrides.get(&ino)?.raw.as_deref()?;
@@ -113,8 +110,8 @@ impl NameChanges {
     }
 }
 
-/// Applies the records on top of what `inodes` shows. Takes the pieces that maps have from `pieces_left`; an
-/// inode for which that is not enough is left as it stands.
+/// Applies the records on top of what `inodes` shows. Takes the pieces of maps from `pieces_left`. An inode
+/// with a map that exceeds that is left unchanged.
 pub(crate) fn apply(
     plan: &FastCommitPlan,
     inodes: &Inodes,
@@ -153,7 +150,7 @@ struct Work<'a> {
     inodes: &'a Inodes,
     format: &'a extant_dir::Format,
     overrides: Overrides,
-    /// `None`: too large, and the inode is left alone.
+    /// `None` for a map that is too large: the inode is left unchanged.
     maps: HashMap<Ino, Option<Pieces>>,
     pieces_left: &'a mut usize,
     names: NameChanges,
@@ -178,7 +175,7 @@ impl Work<'_> {
         }
     }
 
-    /// The inode's bytes so far: as changed, or as stored.
+    /// The inode's current bytes: as changed, or as stored.
     fn raw(&self, ino: Ino) -> Result<Vec<u8>, String> {
         if let Some(raw) = self.overrides.get(&ino).and_then(|known| known.raw.clone()) {
             return Ok(raw);
@@ -192,11 +189,11 @@ impl Work<'_> {
         let mut raw = vec![0; stored.len()];
         let len = new.len().min(raw.len());
         raw[..len].copy_from_slice(&new[..len]);
-        // What lies behind the record's bytes, attributes mostly, stays.
+        // Bytes past the record, mostly attributes, stay.
         raw[len..].copy_from_slice(&stored[len..]);
         let fields = layout::Inode::decode(&raw).map_err(|fact| format!("inode {ino}: {fact}"))?;
         let extents = fields.has_flag(flags::EXTENTS);
-        // The number was used again: the tree that stands there was the other inode's.
+        // The number was reused: the tree there belongs to the old inode.
         let is_other = layout::Inode::decode(&stored).is_ok_and(|old| old.generation != fields.generation);
         if is_other {
             self.maps.remove(&ino);
@@ -210,13 +207,13 @@ impl Work<'_> {
         }
         self.overrides.entry(ino).or_default().raw = Some(raw);
         if extents {
-            // The map is for counting blocks; an unreadable tree is reported to readers of the file.
+            // The map is for counting blocks. Reading the file later reports an unreadable tree.
             let _ = self.map(ino);
         }
         self.not_refused(ino)
     }
 
-    /// The file's map in memory, taken from its tree the first time.
+    /// The file's map in memory, read from its tree the first time.
     fn map(&mut self, ino: Ino) -> Result<&mut Pieces, String> {
         self.not_refused(ino)?;
         let raw = self.raw(ino)?;
@@ -247,7 +244,7 @@ impl Work<'_> {
         known.ok_or_else(|| format!("inode {ino}: {TOO_MANY}"))
     }
 
-    /// Forgets what was changed of an inode whose map is too large, and leaves it alone from now on.
+    /// Drops the changes of an inode with too large a map. It stays unchanged from now on.
     fn refuse(&mut self, ino: Ino) -> String {
         self.maps.insert(ino, None);
         self.overrides.remove(&ino);
@@ -273,8 +270,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Takes the blocks from an inode whose last link went: a later record may use its number for another
-    /// file, and keeps the tree that it finds.
+    /// Clears the map of an inode without links: a later record may use its number for another file, and
+    /// keeps the tree that it finds.
     fn empty(&mut self, ino: Ino, fields: layout::Inode) {
         if fields.has_flag(flags::EXTENTS)
             && let Ok(map) = self.map(ino)
@@ -283,8 +280,9 @@ impl Work<'_> {
         }
     }
 
-    /// Takes away what the map holds behind the end of the file: the kernel logs no removal of the blocks of
-    /// a file that was cut and written again. Unwritten blocks may be there for what is to come.
+    /// Removes written blocks past the end of the file from its map: the kernel does not log the removal of
+    /// blocks of a file that was truncated and written again. Unwritten blocks past the end are valid
+    /// preallocation.
     fn cut_behind_end(&self, ino: Ino, map: &mut Pieces) {
         let raw = self.overrides.get(&ino).and_then(|known| known.raw.as_deref());
         let Some(Ok(fields)) = raw.map(layout::Inode::decode) else { return };
@@ -340,10 +338,10 @@ impl Work<'_> {
         };
         match change {
             NameChange::Unlink => {
-                // The name may be gone already, or lead to another inode since; the kernel counts the link in
-                // the latter case.
+                // The name may be removed already, or lead to another inode by now. In the latter case the
+                // kernel counts the link.
                 let Some(there) = there else { return Ok(()) };
-                // An inode that is gone by now needs no count.
+                // A deleted inode needs no count.
                 if let Ok(fields) = links(-1)
                     && fields.links == 0
                 {
@@ -374,7 +372,7 @@ impl Work<'_> {
     }
 }
 
-/// Puts `new` over what a map holds there.
+/// Overwrites a range of a map with `new`.
 fn put(map: &mut Pieces, new: Mapped) {
     if new.len == 0 {
         return;
@@ -397,7 +395,7 @@ fn put(map: &mut Pieces, new: Mapped) {
     }
 }
 
-/// Puts back what `piece` holds from block `end` on.
+/// Restores the part of `piece` from block `end` on.
 fn put_rest(map: &mut Pieces, piece: Mapped, end: u64) {
     let Ok(lblk) = u32::try_from(end) else { return };
     if piece.end() <= end {

@@ -1,4 +1,4 @@
-//! Why an operation is refused or failed, and the errno that says so.
+//! Why an operation was refused or failed, and its errno.
 
 use std::fmt;
 
@@ -9,31 +9,30 @@ use extant_device::DeviceFault;
 /// Why an operation on a volume failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The operation was refused at the door; nothing is wrong with the volume.
+    /// The operation was refused; nothing is wrong with the volume.
     #[error("{0}")]
     Refused(Refusal),
     /// The volume breaks a rule of the format there.
     #[error("{0} (run `extant check` on the image)")]
     Corrupt(Corrupt),
-    /// The device refused.
+    /// The device failed.
     #[error(transparent)]
     Device(DeviceFault),
-    /// The device could not make durable what was written to it.
+    /// The device could not make written data durable.
     #[error("what was written is not durable: {0}")]
     NotFlushed(extant_flush::Failed),
-    /// Bytes in memory could not be written to the device; reported once.
+    /// File data in memory could not be written to the device. Reported once.
     #[error(
         "bytes that were written to this file before could not be put on the device, and may be lost; write them again"
     )]
     LostWrite,
-    /// Nothing is written any more, since something went wrong before.
+    /// Nothing is written any more because of an earlier failure.
     #[error(transparent)]
     Aborted(extant_journal::Aborted),
-    /// Damage was met, and nothing is done any more: neither written nor read
-    /// ([`OnError::Panic`](crate::OnError::Panic)).
+    /// Damage was found, and nothing is read or written any more ([`OnError::Panic`](crate::OnError::Panic)).
     #[error("nothing is done any more, since damage was met (errors=panic): {0}")]
     Stopped(extant_journal::Aborted),
-    /// It was shut down on purpose: nothing is read or written any more.
+    /// The volume was shut down deliberately: nothing is read or written any more.
     #[error("the file system was shut down")]
     ShutDown,
 }
@@ -43,58 +42,58 @@ pub enum Fault {
 pub enum Refusal {
     /// No such name.
     NotFound,
-    /// A part of the path that should be a directory is none.
+    /// A part of the path is not a directory.
     NotDirectory,
-    /// A directory where a file is wanted.
+    /// A directory where a file is expected.
     IsDirectory,
-    /// Not of the type that the operation is for.
+    /// Not the type that the operation needs.
     WrongType,
-    /// More than 40 symbolic links on the way.
+    /// More than 40 symbolic links along the path.
     TooManyLinks,
     /// A name is longer than 255 bytes, or a path than 4096.
     NameTooLong,
-    /// No such inode (any more).
+    /// No such inode, or it was deleted.
     Stale,
     /// No such attribute.
     NoAttribute,
-    /// The content is encrypted, and there is no key.
+    /// The data is encrypted, and there is no key.
     NeedsKey,
-    /// Past the end of the file, for seeking.
+    /// A seek past the end of the file.
     PastEnd,
     /// The volume is open for reading only.
     ReadOnly,
-    /// The name is there already.
+    /// The name exists already.
     Exists,
-    /// The directory holds names.
+    /// The directory is not empty.
     NotEmpty,
     /// No block is free.
     NoSpace,
-    /// No inode is free: the file system has as many as it was made with.
+    /// No inode is free: their number was fixed when the file system was created.
     NoInodes,
     /// The file may not be changed: it is immutable or append-only.
     NotPermitted,
     /// More names than an inode can have (65,000).
     TooManyNames,
-    /// An argument that makes no sense: "." as a name, a directory into itself, an ACL that is none.
+    /// An invalid argument: "." as a name, a directory into itself, a malformed ACL.
     Invalid,
-    /// In use, or a name that stands for something else (".", "..").
+    /// In use, or a special name (".", "..").
     Busy,
     /// Larger than can be stored.
     TooLarge,
-    /// A value that does not fit where it would have to.
+    /// A value that does not fit in its place.
     ValueTooLong,
     /// An attribute's name is empty or too long.
     Range,
-    /// Not for files of this type: a default ACL of what is no directory.
+    /// Not for files of this type: a default ACL of an inode that is not a directory.
     Denied,
-    /// Not possible in this file system, or for this name of an attribute.
+    /// Not possible in this file system, or for this attribute name.
     NotSupported,
-    /// The directory gives its project to what is in it, and the file has another.
+    /// The directory passes its project on, and the file has another one.
     OtherProject,
 }
 
 impl Refusal {
-    /// The number that system calls return.
+    /// The errno of system calls.
     #[must_use]
     pub fn errno(self) -> i32 {
         match self {
@@ -162,8 +161,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Fault {
-    /// The number that system calls return: of a refusal its own, 117 (EUCLEAN) for corruption, the system's
-    /// for I/O.
+    /// The errno of system calls: a refusal's own, 117 (EUCLEAN) for corruption, the system's for I/O.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -172,26 +170,27 @@ impl Fault {
             Self::Device(fault) => fault.os_error().unwrap_or(5),
             Self::NotFlushed(failed) => failed.fault().os_error().unwrap_or(5),
             Self::LostWrite => 5,
-            // As the kernel's mounts that became read-only because of an error.
+            // As the kernel for mounts that became read-only because of an error.
             Self::Aborted(_) => 30,
             Self::Stopped(_) | Self::ShutDown => 5,
         }
     }
 
-    /// Was it refused for this reason?
+    /// Returns whether the operation was refused for this reason.
     #[must_use]
     pub fn is(&self, refusal: Refusal) -> bool {
         matches!(self, Self::Refused(found) if *found == refusal)
     }
 
-    /// Was it refused since no block, or no inode, is free? What was removed may make room.
+    /// Returns whether it was refused because no block or inode is free. Freed space that waits for a commit
+    /// may help.
     #[must_use]
     pub fn wants_room(&self) -> bool {
         self.is(Refusal::NoSpace) || self.is(Refusal::NoInodes)
     }
 
-    /// Is it a refusal that operations give before they change anything, or after they took that back? What
-    /// leads nowhere half-way is damage, whatever it is called.
+    /// Returns whether this is a refusal that operations return before their first change, or after undoing
+    /// it. `NotFound` and `Stale` inside an operation are damage.
     pub(crate) fn is_clean_refusal(&self) -> bool {
         matches!(self, Self::Refused(refusal) if !matches!(refusal, Refusal::NotFound | Refusal::Stale))
     }
@@ -260,7 +259,7 @@ impl From<extant_journal::StartFault> for Fault {
     fn from(fault: extant_journal::StartFault) -> Self {
         match fault {
             extant_journal::StartFault::Aborted(aborted) => Self::Aborted(aborted),
-            // The kernel's error in this case.
+            // As the kernel.
             extant_journal::StartFault::TooLarge { .. } => Refusal::NoSpace.into(),
         }
     }

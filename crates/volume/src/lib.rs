@@ -1,19 +1,19 @@
-//! A volume: an ext4 file system that is open, for reading or for writing, and every operation on it.
+//! A volume: an ext4 file system that is open for reading or for writing, and every operation on it.
 //!
-//! Owns: opening (probe, feature policy, recovery) and the order of things across the floors below;
-//! operations in [`ops`]. Does **not** own: any layout, cache or tree of its own.
+//! Owns: opening (probe, feature policy, recovery) and the order of steps across the lower layers; the
+//! operations are in [`ops`]. Does **not** own: any layout, cache or tree.
 //!
 //! ```text
 //!  device -> probe -> policy -> locate log -> scan -> overlay -> reload -> fast commits -> Volume
 //!            (superblock)       (journal)     (ReplayPlan)  (nothing is written)
-//! for writing:                              -> replay home -> allocator, inodes, journal -> orphans -> Volume
+//! for writing:                             -> replay home -> allocator, inodes, journal -> orphans -> Volume
 //! ```
 //!
 //! Invariants
-//! 1. Opening for reading never writes a byte; a log that waits for replay is laid over the device.
-//! 2. Feature bits that are not understood refuse the open, by name (see [`policy`]).
-//! 3. A volume can be used by many threads at the same time; operations hold no lock across device I/O.
-//! 4. Whatever the bytes of the image, operations end in bounded time and memory.
+//! 1. Opening for reading never writes a byte. A log that needs replay is overlaid on the device in memory.
+//! 2. Unknown feature bits refuse the open; the error names them (see [`policy`]).
+//! 3. Many threads can use a volume at the same time. Operations hold no lock across device I/O.
+//! 4. Operations end in bounded time and memory, whatever bytes the image holds.
 
 #![forbid(unsafe_code)]
 
@@ -57,29 +57,30 @@ pub use write::{
     PAGE_BYTES, Permit, Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteOptions, unprivileged,
 };
 
-/// An inode that is in memory; cheap to clone.
+/// An inode in memory; cheap to clone.
 pub type InodeRef = Arc<Inode>;
 
-/// A file system that is open.
+/// An open file system.
 pub struct Volume {
     inodes: Arc<Inodes>,
     dir_format: extant_dir::Format,
     name_changes: fast_commit::NameChanges,
     recovery: Recovery,
-    /// That it is read by a backup superblock, where that was asked for.
+    /// Names the backup superblock in use, if the caller asked for one.
     note: Option<String>,
-    /// What was damaged of the whole volume when it was opened for reading, in words.
+    /// Damage of the volume as a whole found on opening for reading, as text.
     damage: Vec<String>,
     statfs: OnceLock<StatFs>,
-    /// When open for writing.
+    /// `Some` if the volume is open for writing.
     writer: Option<write::Writer>,
 }
 
 impl Volume {
-    /// Opens for reading. Nothing is written; the state after the journal's replay is shown.
+    /// Opens for reading. Nothing is written; the volume shows the state after the journal's replay.
     ///
     /// # Errors
-    /// Not an ext4 file system, a feature that cannot be read, impossible numbers, or the device refused.
+    /// The device holds no ext4 file system, a feature cannot be read, the layout is impossible, or the
+    /// device failed.
     pub fn open_read_only(
         device: Arc<dyn extant_device::Device>,
         options: &OpenOptions,
@@ -87,13 +88,13 @@ impl Volume {
         open::read_only(device, options)
     }
 
-    /// The superblock as it is after recovery.
+    /// The superblock after recovery.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.inodes.shared().sb
     }
 
-    /// The numbers of the layout.
+    /// The layout of the file system.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.inodes.shared().geometry
@@ -105,20 +106,20 @@ impl Volume {
         &self.recovery
     }
 
-    /// By which backup superblock it is read, in words, where that was asked for.
+    /// Names the backup superblock in use, if the caller asked for one.
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// What was found damaged, a line each, when it was opened for reading, and got over: a lost superblock,
-    /// an image that ends early. Opening for writing refuses instead.
+    /// Damage that opening for reading found and worked around, one line each: a lost superblock, a truncated
+    /// image. Opening for writing refuses instead.
     #[must_use]
     pub fn damage(&self) -> &[String] {
         &self.damage
     }
 
-    /// The same of what is found while reading: group descriptors that were replaced so far.
+    /// Damage worked around while reading, one line each: group descriptors replaced so far.
     #[must_use]
     pub fn salvaged(&self) -> Vec<String> {
         self.inodes.shared().salvage.as_ref().map_or_else(Vec::new, extant_inode::Salvage::lines)
@@ -127,7 +128,7 @@ impl Volume {
     /// An inode by number.
     ///
     /// # Errors
-    /// [`Refusal::Stale`] when there is none in use with this number; it is corrupt; the device refused.
+    /// [`Refusal::Stale`] if no inode in use has this number; the inode is corrupt; the device failed.
     pub fn inode(&self, ino: Ino) -> Result<InodeRef, Fault> {
         self.check_going()?;
         Ok(self.inodes.get(ino)?)
@@ -141,7 +142,7 @@ impl Volume {
         self.inode(Ino::ROOT)
     }
 
-    /// Reads the inode tables' blocks of these inodes (any order) ahead, in few transfers. Best effort.
+    /// Prefetches the inode table blocks of these inodes (in any order) in few transfers. Best effort.
     pub fn prefetch_inodes(&self, inos: &[Ino]) {
         self.inodes.prefetch(inos);
     }

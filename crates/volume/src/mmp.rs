@@ -1,21 +1,21 @@
-//! Keeping others off a file system that is open for writing (feature `mmp`), on this machine and on those
-//! that share its disk.
+//! Multiple-mount protection (feature `mmp`): keeps other programs on this machine, and other machines that
+//! share the disk, from opening a file system that is open for writing.
 //!
 //! ```text
-//! claim:  clean? ------------------------------> write a number of ours -> read it back -> held
-//!         a number? wait: does it still change? -- no --^                  (after a wait, if there was a number before)
-//!                                               -- yes -> in use: refused
-//! held:   every few seconds: is it still our number? then the next one; else lost: nothing may be written any more
+//! claim:  clean? ------------------------------> write our number -> read it back -> held
+//!         a number? wait: does it still change? -- no --^         (not clean before: after a second wait)
+//!                                               -- yes -> it is in use: refused
+//! held:   every few seconds: is it still our number? then the next one; otherwise lost: stop writing
 //! drop:   clean
 //! ```
 //!
-//! Owns: the protocol, and a thread while it is held. Does **not** own: the block's bytes
-//! (`extant_ondisk::mmp`), the consequences of a lost guard: its holder decides.
+//! Owns: the protocol, and a thread while the guard is held. Does **not** own: the block's layout
+//! (`extant_ondisk::mmp`), the reaction to a lost guard: its holder decides that.
 //!
 //! Invariants
-//! 1. The block is read past the memory of this machine, where the device can ([`Device::forget_cached`]),
-//!    and written durably.
-//! 2. INV-EN15: a mount that has lost the file system no longer writes its block.
+//! 1. The block is read past this machine's caches if the device can do that ([`Device::forget_cached`]), and
+//!    written durably.
+//! 2. INV-EN15: a guard that is lost writes the block no more.
 //!
 //! Source: kernel Documentation/filesystems/ext4/mmp.rst.
 
@@ -32,29 +32,30 @@ use parking_lot::{Condvar, Mutex};
 use crate::OpenFault;
 use crate::probe::probe_for_log;
 
-/// Seconds between looks at the block, at least: what others wait for depends on it.
+/// Least seconds between two checks of the block. Other machines derive their wait from it.
 const CHECK_MIN: u16 = 5;
-/// Seconds that waiting takes at most besides one such time.
+/// Most seconds of waiting in addition to one check interval.
 const WAIT_MORE_MAX: u16 = 60;
-/// Seconds between updates at most, as for tune2fs and the kernel; the writer announces that others check
-/// half as often.
+/// Most seconds between updates, as in tune2fs and the kernel. The check interval that other machines read
+/// from the block is at most twice this.
 const UPDATE_MAX: u16 = 300;
-/// How often a wait is reported.
+/// How often the caller is notified during a wait.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// A wait to find out whether another machine writes the file system.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// How much of it is left, at most.
+    /// The longest time that remains.
     pub left: Duration,
-    /// The last writer: a host's name and a device's.
+    /// The last writer: names of a host and a device.
     pub by: String,
 }
 
-/// Called during a wait: when it begins, and every second.
+/// Called when a wait begins, and then every second.
 pub type OnWait<'t> = dyn Fn(&Waiting) + Send + Sync + 't;
 
-/// The right to write a file system that others could open too. Dropping it lets them.
+/// The right to write a file system that other machines could open, too. Dropping it releases the file
+/// system.
 pub struct MountGuard {
     held: Arc<Held>,
     thread: Option<JoinHandle<()>>,
@@ -74,7 +75,7 @@ struct State {
     when_lost: Option<Tell>,
 }
 
-/// Called with the reason of the loss.
+/// Called with the reason when the guard is lost.
 type Tell = Box<dyn FnOnce(&str) + Send>;
 
 struct CorruptAt {
@@ -110,8 +111,8 @@ impl CorruptAt {
 }
 
 impl MountGuard {
-    /// Claims the file system on `device`: that takes seconds, up to minutes, where the last one to write it
-    /// did not end well. `None`: it has no such protection.
+    /// Claims the file system on `device`. This takes seconds up to minutes if its last writer did not close
+    /// it. `None` if it has no such protection.
     ///
     /// # Errors
     /// [`OpenFault::InUse`]; as [`Volume::open`](crate::Volume::open).
@@ -120,7 +121,7 @@ impl MountGuard {
         Self::claim_with(device, &probed.sb, &probed.geometry, tell)
     }
 
-    /// As [`claim`](Self::claim), with a superblock at hand.
+    /// As [`claim`](Self::claim), with a superblock that was read already.
     pub(crate) fn claim_with(
         device: &Arc<dyn Device>,
         sb: &Superblock,
@@ -160,13 +161,13 @@ impl MountGuard {
         Ok(Some(Self { held, thread: Some(thread) }))
     }
 
-    /// Why the file system must not be written any more; `None` while all is well.
+    /// Why the file system must not be written any more; `None` while the guard is held.
     #[must_use]
     pub fn lost(&self) -> Option<String> {
         self.held.state.lock().lost.clone()
     }
 
-    /// Called when it is lost.
+    /// Registers a callback for the loss of the guard.
     pub(crate) fn when_lost(&self, tell: impl FnOnce(&str) + Send + 'static) {
         let mut state = self.held.state.lock();
         match &state.lost {
@@ -176,7 +177,7 @@ impl MountGuard {
     }
 }
 
-/// Sleeps for `pause`, with `after` to come then.
+/// Sleeps for `pause`. `after` is the length of the wait that follows.
 fn sleep(pause: Duration, after: Duration, by: &str, tell: &OnWait<'_>) {
     let end = Instant::now() + pause;
     loop {
@@ -189,7 +190,7 @@ fn sleep(pause: Duration, after: Duration, by: &str, tell: &OnWait<'_>) {
     }
 }
 
-/// Claims the block. `wait` waits: for how long, the time left after it, and for which machine.
+/// Claims the block. `wait` gets the length of a wait, the length of the wait after it, and the last writer.
 fn claim_block(
     place: &CorruptAt,
     update: u16,
@@ -198,7 +199,7 @@ fn claim_block(
     let mut block = place.read()?;
     let was_clean = block.state() == MmpState::Clean;
     let asked = update.max(block.check_interval);
-    // A clean one is not waited for, and its times are set anew.
+    // A clean block needs no wait, and its times are set anew.
     let check = if was_clean { asked.min(2 * UPDATE_MAX) } else { asked };
     let pause = Duration::from_secs(u64::from(check) + (u64::from(check) + 1).min(WAIT_MORE_MAX.into()));
     let by = |block: &Mmp| {
@@ -236,8 +237,8 @@ fn claim_block(
     let mut ours = Mmp::clean(0, &uname.nodename().to_string_lossy(), "extant", check);
     ours.sequence = any_number();
     place.write(&mut ours)?;
-    // Two concurrent claims: the second write wins. As in the kernel, a claim of a clean block does not wait
-    // for a concurrent one.
+    // If two machines claim at the same time, the second write wins. As the kernel: no wait after a clean
+    // block.
     if !was_clean {
         wait(pause, Duration::ZERO, &by(&block));
     }
@@ -248,7 +249,7 @@ fn claim_block(
     Ok(ours)
 }
 
-/// Did the same one write it, at the same time?
+/// Returns whether both have the same writer and number.
 fn is_same(found: &Mmp, ours: &Mmp) -> bool {
     (found.sequence, found.node_name) == (ours.sequence, ours.node_name)
 }
@@ -268,15 +269,15 @@ impl Held {
         }
     }
 
-    /// Looks whether it is ours still, and shows that we are here.
+    /// Checks that the block is still ours, and writes the next number.
     fn refresh(&self, state: &mut State) {
         let why = match self.place.read() {
             Ok(block) if is_same(&block, &state.block) => {
                 let next = if state.block.sequence >= Mmp::SEQ_MAX { 1 } else { state.block.sequence + 1 };
                 state.block.sequence = next;
                 let written = self.place.write(&mut state.block);
-                // A device that lost other bytes refuses everything from then on: the journal's end, but
-                // others see us.
+                // A device that lost other data refuses all writes from then on. That aborts the journal;
+                // here it only matters that other machines see our number.
                 let is_there = || self.place.read().is_ok_and(|block| is_same(&block, &state.block));
                 match written {
                     Err(fault) if !is_there() => format!(
@@ -308,7 +309,7 @@ impl Drop for MountGuard {
         let is_ours = || self.held.place.read().is_ok_and(|block| is_same(&block, &state.block));
         if state.lost.is_none() && is_ours() {
             state.block.sequence = Mmp::SEQ_CLEAN;
-            // If this fails, the next mount waits and finds out.
+            // If this fails, the next claim waits and finds out.
             let _ = self.held.place.write(&mut state.block);
         }
     }
@@ -326,7 +327,7 @@ mod tests {
         CorruptAt { device: Arc::clone(device), offset: BLOCK * 1024, seed: Some(5) }
     }
 
-    /// A device with a protection block of this number.
+    /// A device with a multiple-mount protection block with this number.
     fn device(number: u32) -> Arc<dyn Device> {
         let device: Arc<dyn Device> = Arc::new(MemDevice::new(1 << 20));
         write(&device, number);
@@ -343,7 +344,7 @@ mod tests {
         claim_block(&place(device), CHECK_MIN, &|pause, _, _| wait(pause)).unwrap_err().to_string()
     }
 
-    /// 65,535 seconds made a command wait for a day and a half without a word.
+    /// An interval of 65,535 seconds made a command wait for a day and a half without any message.
     #[test]
     fn an_interval_that_nothing_sets_is_refused_at_once_and_a_clean_one_gets_a_right_one() {
         let never = |_: Duration, _: Duration, _: &str| panic!("no wait is needed");
@@ -393,7 +394,7 @@ mod tests {
         let told = refused(&alive, &|_| write(&alive, 1001));
         assert!(told.contains("\"elsewhere\" (sdz) writes it"), "{told}");
         assert_eq!(place(&alive).read().unwrap().sequence, 1001, "its block is as it was");
-        // Another one claims it while we wait for the second time.
+        // Another machine claims it during the second wait.
         let both = device(1000);
         let wait = |_| {
             if place(&both).read().unwrap().sequence != 1000 {

@@ -1,7 +1,8 @@
 //! Opening a volume: each stage consumes the value of the one before.
 //!
 //! ```text
-//! probe -> Probed -> log_of -> Log -> scan -> ReplayPlan -> Overlay -> probe again -> fast commits, orphans -> Volume
+//! probe -> Probed -> log_of -> Log -> scan -> ReplayPlan -> Overlay -> probe again -> fast commits, orphans
+//!       -> Volume
 //! ```
 
 use std::sync::{Arc, OnceLock};
@@ -19,27 +20,27 @@ use crate::probe::{BySuperblock, Probed, Readable, probe_to_read};
 use crate::problems::Problems;
 use crate::{Volume, orphans};
 
-/// Bytes of memory for caches where the options do not say.
+/// Default size of the caches in bytes.
 const CACHE_BYTES: usize = 64 << 20;
-/// Runs that a journal's map may have: fragmented beyond this is damage.
+/// Most runs of a journal's map. More fragmentation counts as damage.
 const LOG_RUNS_MAX: usize = 1 << 20;
-/// Pieces of maps that recovery may look at and keep in memory, of all inodes of one open together.
+/// Most map pieces that recovery reads and keeps in memory, for all inodes of one open together.
 pub(crate) const PIECES_MAX: usize = 1 << 22;
 
-/// How to open.
+/// Options for opening.
 #[derive(Clone, Default)]
 pub struct OpenOptions {
-    /// Do not look at the journal: show what stands in place, as the kernel's noload.
+    /// Ignore the journal: show what is in place, as the kernel's noload.
     pub no_recovery: bool,
-    /// Which superblock to read by; for reading only.
+    /// Which superblock to use; for reading only.
     pub superblock: BySuperblock,
-    /// The external journal's device, for file systems that have one.
+    /// The device of the external journal, for file systems that have one.
     pub journal_device: Option<Arc<dyn Device>>,
-    /// Bytes of memory for caches; 0 for the default of 64 MiB.
+    /// Bytes of memory for caches; 0 stands for the default of 64 MiB.
     pub cache_bytes: usize,
     /// Called while opening for writing waits to find out whether another machine writes the file system.
     pub waiting: Option<Arc<crate::OnWait<'static>>>,
-    /// How to write, when opened for that.
+    /// Options for writing.
     pub write: crate::WriteOptions,
 }
 
@@ -52,43 +53,43 @@ pub enum OpenFault {
     /// Features that cannot be read.
     #[error("the file system has features that extant cannot read: {0}")]
     Unsupported(String),
-    /// Features that cannot be kept right while writing.
+    /// Features that cannot be maintained while writing.
     #[error("the file system has features that extant cannot write: {0}; it can be opened for reading")]
     Unwritable(String),
-    /// Another machine has it open for writing.
+    /// Another process or host has it open for writing.
     #[error("the file system is in use: {0}")]
     InUse(String),
-    /// Numbers that cannot be.
+    /// An impossible layout or other damage.
     #[error("the file system is damaged: {0}")]
     Damaged(String),
     /// The journal cannot be used.
     #[error("{0} (the state before the journal's replay can be read by opening without recovery)")]
     Journal(String),
-    /// The device refused.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceFault),
 }
 
-/// What recovery found.
+/// What recovery found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// The log waited for replay.
+    /// The log needed a replay.
     pub needed: bool,
-    /// Transactions that a replay applies.
+    /// Transactions that the replay applies.
     pub transactions: u64,
-    /// Blocks that a replay writes home.
+    /// Blocks that the replay writes home.
     pub blocks: u64,
-    /// Fast-commit records on top.
+    /// Fast-commit records applied after that.
     pub fast_commit_records: u64,
-    /// Files whose truncation was not finished, and is shown as finished.
+    /// Files with an unfinished truncation, shown as finished.
     pub truncated_orphans: u64,
-    /// Inodes without names that were deleted; by opening for writing only.
+    /// Inodes without names that were deleted. Only opening for writing deletes them.
     pub deleted_orphans: u64,
-    /// What was wrong with the log, in words; at most 1000 lines, and one that counts the others.
+    /// Problems with the log, as text; at most 1000 lines, and one that counts the others.
     pub problems: Vec<String>,
 }
 
-/// The device as it looks after replay, and what is to be applied on top.
+/// The device as it looks after replay, and the fast commits to apply to it.
 struct Replayed {
     device: Arc<dyn Device>,
     fast_commits: Option<FastCommitPlan>,
@@ -100,14 +101,14 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
     let found = probe_to_read(&*device, options.superblock, !options.no_recovery)?;
     let Readable { probed, backup, is_substitute, is_cut_off, note, mut damage } = found;
     let budget = budget_of(options);
-    // Backups do not record that the log is dirty: the log itself is read.
+    // Backups do not record that the log needs replay, so the log itself is read.
     let may_wait = probed.sb.features.has_incompat(Features::RECOVER)
         || is_substitute && probed.sb.features.has_compat(Features::HAS_JOURNAL);
     let mut replayed = Replayed::nothing(Arc::clone(&device));
     if may_wait && !options.no_recovery {
         match replay(device, (&probed, backup), options, &budget) {
             Ok(done) => replayed = done,
-            // What is left of a damaged image is shown without the log, if need be.
+            // The remains of a damaged image are shown without the log if necessary.
             Err(OpenFault::Journal(why)) if is_cut_off || is_substitute => {
                 damage.push(format!("{why}; shown without the journal's replay"));
             }
@@ -173,7 +174,7 @@ pub(crate) fn budget_of(options: &OpenOptions) -> Arc<Budget> {
     Budget::new(if options.cache_bytes == 0 { CACHE_BYTES } else { options.cache_bytes })
 }
 
-/// Scans the log and lays what it holds over the device.
+/// Scans the log and overlays its contents on the device.
 fn replay(
     device: Arc<dyn Device>,
     (probed, backup): (&Probed, Option<Group>),
@@ -207,7 +208,7 @@ fn replay(
     Ok(Replayed { device: Arc::new(overlay.build()), fast_commits: plan.fast_commits, recovery })
 }
 
-/// Where the log is: in the journal's inode, or on a device of its own.
+/// The log: in the journal's inode, or on its own device.
 pub(crate) fn log_of(
     device: &Arc<dyn Device>,
     sb: &Superblock,
@@ -239,7 +240,7 @@ pub(crate) fn log_of(
     let blocks = u32::try_from(inode.size() >> bs.log2()).unwrap_or(u32::MAX);
     let mut runs = Vec::new();
     let walked = inode.walk_map(inodes.shared(), Lblk(0), blocks.into(), &mut |piece| {
-        // What was never written is a hole of the log, not what the device has there.
+        // An unwritten extent is a hole of the log, whatever the device has there.
         if let Holds::Written(start) = piece.holds {
             runs.push(LogRun { log: piece.lblk.0, start, len: piece.len });
         }
@@ -254,8 +255,8 @@ pub(crate) fn log_of(
     }
 }
 
-/// Blocks that a log may write to: those of the device. It may contain a superblock with more blocks than the
-/// one in place.
+/// Blocks that a log may write to: those of the device. The log may have a superblock with more blocks than
+/// the one in place.
 pub(crate) fn device_blocks(device: &dyn Device, geometry: &Geometry) -> u64 {
     device.size_bytes() >> geometry.block_size.log2()
 }

@@ -1,4 +1,4 @@
-//! The operations, each a recipe: refuse, look, answer.
+//! The read operations. Each checks its arguments, looks up the data and returns it.
 
 mod lookup;
 mod read;

@@ -1,7 +1,7 @@
-//! Truncations that a crash cut short, shown as finished: i_size is already the new one, blocks behind it are
-//! still there.
+//! Unfinished truncations after a crash, shown as finished: i_size is the new one already, but blocks past it
+//! remain.
 //!
-//! Deleted files on the orphan list have no name: nothing of them shows, and nothing is done about them.
+//! Deleted files on the orphan list have no name. They are not visible, so nothing is done for them.
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
@@ -17,15 +17,16 @@ use extant_ondisk::{Features, Superblock};
 
 use crate::problems::Problems;
 
-/// Orphans looked at: more are damage.
+/// Most orphans that are read. More are damage.
 const ORPHANS_MAX: usize = 1 << 20;
 
-/// May there be orphans?
+/// Returns whether there may be orphans.
 pub(crate) fn may_be_there(sb: &Superblock) -> bool {
     sb.last_orphan != 0 || sb.features.has_ro_compat(Features::ORPHAN_PRESENT)
 }
 
-/// Cuts the maps of files on the orphan list or in the orphan file at their size. Returns how many were cut.
+/// Truncates the maps of files on the orphan list or in the orphan file to their size. Returns the number of
+/// files truncated.
 pub(crate) fn finish_truncations(
     inodes: &Inodes,
     overrides: &mut Overrides,
@@ -44,7 +45,7 @@ pub(crate) fn finish_truncations(
     truncated
 }
 
-/// The inodes on the list, then those in the file.
+/// The inodes on the list, then those in the orphan file.
 fn orphans(inodes: &Inodes, problems: &mut Problems) -> Vec<Ino> {
     let shared = inodes.shared();
     let mut found = Vec::new();
@@ -52,7 +53,7 @@ fn orphans(inodes: &Inodes, problems: &mut Problems) -> Vec<Ino> {
     let mut next = shared.sb.last_orphan;
     while next != 0 && seen.insert(next) && seen.len() < ORPHANS_MAX {
         found.push(Ino(next));
-        // Inodes without links are not loaded by number: their next one is read from the table.
+        // Inodes without links cannot be loaded by number, so their link is read from the table.
         match inodes.orphan_link(Ino(next)) {
             Ok(link) => next = link,
             Err(fault) => {
@@ -82,8 +83,8 @@ fn orphans(inodes: &Inodes, problems: &mut Problems) -> Vec<Ino> {
     found
 }
 
-/// Cuts one file's map at its size; `false` when nothing lay behind. Takes the pieces that it looks at from
-/// `pieces_left`.
+/// Truncates one file's map to its size. Returns `false` if nothing was past it. Takes the pieces that it
+/// reads from `pieces_left`.
 fn cut(
     inode: &Inode,
     inodes: &Inodes,

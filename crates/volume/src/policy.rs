@@ -1,17 +1,17 @@
-//! Which features a volume may have to be read: one table, each refusal by name.
+//! Which features a volume may have to be read. Refusals name the features.
 //!
 //! | may be read | refused |
 //! |---|---|
 //! | every compat bit | - |
-//! | every ro_compat bit: reading needs none of them to be kept up | - |
-//! | incompat bits of [`READABLE`] | compression, dirdata, journal_dev, every bit without a name |
+//! | every ro_compat bit: reading does not need to maintain them | - |
+//! | incompat bits of [`READABLE`] | compression, dirdata, journal_dev, every unknown bit |
 //!
 //! Source: kernel Documentation/filesystems/ext4/super.rst.
 
 use extant_ondisk::features::Word;
 use extant_ondisk::{Features, Superblock};
 
-/// The incompat features that reading understands.
+/// The incompat features that reading supports.
 pub const READABLE: u32 = Features::FILETYPE
     | Features::RECOVER
     | Features::META_BG
@@ -26,13 +26,13 @@ pub const READABLE: u32 = Features::FILETYPE
     | Features::ENCRYPT
     | Features::CASEFOLD;
 
-/// The features that keep a volume from being read, by name; empty when it can be.
+/// The names of the features that prevent reading; empty if the volume can be read.
 #[must_use]
 pub fn unreadable(features: &Features) -> Vec<String> {
     Features { incompat: features.word(Word::Incompat) & !READABLE, ..Features::default() }.names()
 }
 
-/// Combinations of features that cannot be, in words.
+/// An impossible combination of features, as text.
 #[must_use]
 pub fn contradiction(features: &Features) -> Option<&'static str> {
     let incompat = |bit| features.has_incompat(bit);
@@ -48,7 +48,7 @@ pub fn contradiction(features: &Features) -> Option<&'static str> {
     None
 }
 
-/// What can be kept right while writing, of the read-only compatible features.
+/// The read-only compatible features that writing maintains.
 pub const WRITABLE: u32 = Features::SPARSE_SUPER
     | Features::LARGE_FILE
     | Features::HUGE_FILE
@@ -62,11 +62,11 @@ pub const WRITABLE: u32 = Features::SPARSE_SUPER
     | Features::VERITY
     | Features::ORPHAN_PRESENT;
 
-/// What the Hurd's file systems cannot have, since its inodes use the bytes for something else: as the
+/// Features that file systems of the Hurd cannot have, because its inodes use those bytes otherwise: as the
 /// kernel.
 const NOT_HURDS: u32 = Features::BIT64 | Features::EA_INODE;
 
-/// The features that forbid writing, by name.
+/// The names of the features that prevent writing.
 #[must_use]
 pub fn unwritable(sb: &Superblock) -> Vec<String> {
     let features = &sb.features;

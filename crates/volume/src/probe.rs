@@ -1,4 +1,4 @@
-//! From a device to a superblock that can be worked with.
+//! Finds a usable superblock on a device.
 
 use extant_base::Group;
 use extant_device::{Device, DeviceFault, foreign};
@@ -7,51 +7,52 @@ use extant_ondisk::{Features, Geometry, backup};
 
 use crate::{OpenFault, policy};
 
-/// A superblock that passed, and its layout.
+/// A superblock that passed the checks, and its layout.
 pub(crate) struct Probed {
     pub(crate) sb: Superblock,
     pub(crate) geometry: Geometry,
 }
 
-/// Which superblock to read a volume by.
+/// Which superblock to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BySuperblock {
-    /// The primary; a backup if the primary is lost or damaged and the device begins like nothing else.
+    /// The primary one. If it is lost or damaged, and the device holds no other format, a backup.
     #[default]
     Primary,
-    /// The first sound backup that is found.
+    /// The first sound backup.
     AnyBackup,
-    /// The backup in this block, as `mke2fs` prints it and `e2fsck -b` takes it, whatever the block size is.
+    /// The backup in this block, as `mke2fs` prints it and `e2fsck -b` takes it. The block size is found by
+    /// trying all.
     Backup(u64),
 }
 
-/// A superblock to read by, with what is wrong with the image.
+/// A superblock for reading, and the damage of the image.
 pub(crate) struct Readable {
     pub(crate) probed: Probed,
     /// The group of the backup in use.
     pub(crate) backup: Option<Group>,
-    /// It is read by another superblock than the primary.
+    /// The superblock in use is not the primary one.
     pub(crate) is_substitute: bool,
     /// The image ends before the file system does.
     pub(crate) is_cut_off: bool,
-    /// That a backup is used, as was asked for.
+    /// Names the backup in use, if the caller asked for one.
     pub(crate) note: Option<String>,
     pub(crate) damage: Vec<String>,
 }
 
-/// Reads and judges the superblock.
+/// Reads and checks the superblock.
 pub(crate) fn probe(device: &dyn Device) -> Result<Probed, OpenFault> {
     whole(device, primary(device, false)?)
 }
 
-/// As [`probe`], but takes a superblock whose checksum is wrong for what it looks like, if there is a
-/// journal: it may hold the whole one, which was being written home when power failed. Only to find the
-/// journal: probe again after its replay.
+/// As [`probe`], but if there is a journal accepts a superblock with a wrong checksum. The journal may hold
+/// the sound one, which was being written home when power failed. Only for finding the journal: probe again
+/// after its replay.
 pub(crate) fn probe_for_log(device: &dyn Device) -> Result<Probed, OpenFault> {
     whole(device, primary(device, true)?)
 }
 
-/// Finds the superblock to read by: damaged volumes are read as far as they go. `for_log` as for
+/// Finds the superblock for reading: damaged volumes are read as far as possible. `for_log` as for
 /// [`probe_for_log`].
 pub(crate) fn probe_to_read(
     device: &dyn Device,
@@ -98,11 +99,11 @@ pub(crate) fn probe_to_read(
     Ok(Readable { probed, backup, is_substitute, is_cut_off, note, damage })
 }
 
-/// A superblock in place of the primary, the group that it is of, and the words for it.
+/// A superblock instead of the primary one, the group of the backup, and a description.
 type Substitute = (Probed, Option<Group>, String);
 
-/// A backup in place of a primary that was refused, unless it is refused for what it says, or the device
-/// holds something else.
+/// A backup instead of a primary superblock that was refused. Not if the refusal is for its contents, or if
+/// the device holds another format.
 fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<Substitute, OpenFault> {
     let is_lost = match &fault {
         OpenFault::NotExt4(_) | OpenFault::Damaged(_) => true,
@@ -116,7 +117,7 @@ fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<Substitute, 
     match (found, foreign::identify(device)) {
         (None, None) => rebuilt(device).ok_or(fault),
         (None, Some(_)) => Err(fault),
-        // An older file system was overwritten; its backups stay for long.
+        // Another format was written over an old file system, of which backups remain for long.
         (Some(_), Some(_)) => Err(OpenFault::NotExt4(format!(
             "{}; a backup superblock of an ext file system is left (`--backup auto` reads by it)",
             match fault {
@@ -128,7 +129,7 @@ fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<Substitute, 
     }
 }
 
-/// The first of these places that holds a sound backup whose file system can be read, and the words for it.
+/// The first sound backup at these offsets that gives a readable file system, with a description.
 fn find_backup(device: &dyn Device, offsets: &[u64]) -> Option<Substitute> {
     offsets.iter().find_map(|&offset| {
         let mut bytes = [0; superblock::SIZE];
@@ -143,7 +144,7 @@ fn find_backup(device: &dyn Device, offsets: &[u64]) -> Option<Substitute> {
     })
 }
 
-/// As [`find_backup`], where no copy is left.
+/// As [`find_backup`], if no copy exists.
 fn rebuilt(device: &dyn Device) -> Option<Substitute> {
     let probed = crate::rebuild::rebuild(device)?;
     let line = "there is no backup superblock; read by the group descriptors and the root directory, without checksums";
@@ -169,7 +170,7 @@ fn whole(device: &dyn Device, probed: Probed) -> Result<Probed, OpenFault> {
     Ok(probed)
 }
 
-/// The primary superblock, judged; the device may be shorter than its file system.
+/// Reads and checks the primary superblock. The device may be shorter than its file system.
 fn primary(device: &dyn Device, for_log: bool) -> Result<Probed, OpenFault> {
     let not_ext4 = |why: String| match foreign::identify(device) {
         Some(found) => OpenFault::NotExt4(found.to_string()),
@@ -190,19 +191,19 @@ fn primary(device: &dyn Device, for_log: bool) -> Result<Probed, OpenFault> {
     judge(sb, for_log)
 }
 
-/// Can a file system be read by this superblock?
+/// Checks that a file system can be read with this superblock.
 fn judge(mut sb: Superblock, for_log: bool) -> Result<Probed, OpenFault> {
     if sb.features.has_incompat(Features::JOURNAL_DEV) {
         let why = "this is an external journal: open the file system that it belongs to".to_owned();
         return Err(OpenFault::NotExt4(why));
     }
     let damaged = |why: &str| Err(OpenFault::Damaged(format!("superblock: {why}")));
-    // First the checksum: features of a superblock that is damaged say nothing.
+    // The checksum comes first: the features of a damaged superblock mean nothing.
     let is_known_kind = sb.checksum_type == 1;
     if sb.features.metadata_csum() && is_known_kind && !sb.verify() {
         let may_be_logged = for_log && sb.features.has_incompat(Features::RECOVER);
         match whole_before(&sb) {
-            // The log decides what happened last; it may be asked in either case.
+            // The log has the latest state, and may be read in either case.
             Some(before) => {
                 sb.features.incompat |= before.features.incompat & Features::RECOVER;
                 sb.features.ro_compat |= before.features.ro_compat & Features::ORPHAN_PRESENT;
@@ -234,12 +235,12 @@ fn judge(mut sb: Superblock, for_log: bool) -> Result<Probed, OpenFault> {
     Ok(Probed { sb, geometry })
 }
 
-/// A superblock that was torn between its two sectors when it was last written: opening and closing change
-/// only these bits in its first half, and the checksum in its second.
+/// Bits that opening and closing change in the superblock's first sector. They change only these and the
+/// checksum in its second sector, so a superblock torn between the sectors differs only in them.
 const OPEN_BITS: [(u32, u32, u16); 3] =
     [(Features::RECOVER, 0, 0), (0, Features::ORPHAN_PRESENT, 0), (0, 0, STATE_CLEAN)];
 
-/// The superblock that the stored checksum belongs to, if it differs in such bits only.
+/// The superblock to which the stored checksum belongs, if it differs only in such bits.
 fn whole_before(sb: &Superblock) -> Option<Superblock> {
     (1..1 << OPEN_BITS.len()).find_map(|choice| {
         let mut before = sb.clone();

@@ -1,9 +1,9 @@
-//! What recovery could not do, in words, limited to a readable number of lines whatever the image contains.
+//! Recovery problems as text, bounded to a readable number of lines whatever the image holds.
+/// Most lines kept. The rest are counted.
 
-/// Lines that are kept; the others are counted.
 const LINES_MAX: usize = 1000;
 
-/// Lines, the first ones of them.
+/// The first lines, and a count of the rest.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     lines: Vec<String>,
@@ -19,7 +19,7 @@ impl Problems {
         }
     }
 
-    /// The lines, and one more that counts those that were left out.
+    /// The lines, and one more that counts those left out.
     pub(crate) fn into_lines(mut self) -> Vec<String> {
         if self.more > 0 {
             self.lines.push(format!("... and {} more", self.more));

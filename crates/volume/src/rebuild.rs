@@ -1,17 +1,17 @@
-//! A superblock made from what stands after it, for volumes that have no copy of it left: a file system of
+//! Reconstructs a superblock from the blocks after it, for volumes without any copy of it: a file system of
 //! one group has none.
 //!
 //! ```text
 //! for each block size: descriptors after the superblock's block -> inode bitmap -> inodes per group
-//!                      for each inode size: the root in the inode table, with "." and ".." in its first block
+//!                      for each inode size: root in the inode table, with "." and ".." in its first block
 //! ```
 //!
 //! Owns: the guess, and the proof that it is right. Does **not** own: the decision to do without a superblock
 //! (see [`crate::probe`]).
 //!
-//! Invariant: a guess is returned only if the root directory stands where it would be. What cannot be known
-//! is left off: checksums (their seed is lost), hash indexes (they are read as plain blocks), sizes of groups
-//! other than the default.
+//! Invariant: a guess is returned only if the root directory is where the guess puts it. What cannot be known
+//! is left out: checksums (their seed is lost), hash indexes (read as plain blocks), group sizes other than
+//! the default.
 
 use extant_base::{BlockSize, Ino};
 use extant_device::Device;
@@ -23,11 +23,11 @@ use extant_ondisk::{Features, Geometry};
 
 use crate::probe::Probed;
 
-/// Sizes of inodes, likely ones first.
+/// Inode sizes, likely ones first.
 const INODE_SIZES: [usize; 6] = [256, 128, 512, 1024, 2048, 4096];
-/// Sizes of descriptors, with 64bit and without.
+/// Descriptor sizes, with and without `64bit`.
 const DESC_SIZES: [usize; 2] = [64, 32];
-/// Features whose use each inode states by flags of its own, so that setting them does no harm.
+/// Features that each inode shows by its own flags, so that setting them does no harm.
 const INCOMPAT: u32 =
     Features::FILETYPE | Features::EXTENTS | Features::FLEX_BG | Features::LARGEDIR | Features::INLINE_DATA;
 const RO_COMPAT: u32 = Features::SPARSE_SUPER
@@ -36,7 +36,7 @@ const RO_COMPAT: u32 = Features::SPARSE_SUPER
     | Features::DIR_NLINK
     | Features::EXTRA_ISIZE;
 
-/// A superblock by which the volume can be read, if there is one.
+/// Reconstructs a superblock by which the volume can be read, if possible.
 pub(crate) fn rebuild(device: &dyn Device) -> Option<Probed> {
     (0..=6).filter_map(BlockSize::from_log).find_map(|block_size| {
         DESC_SIZES.into_iter().find_map(|desc_size| with_descriptors(device, block_size, desc_size))
@@ -64,7 +64,7 @@ fn with_descriptors(device: &dyn Device, block_size: BlockSize, desc_size: usize
     if !is_likely {
         return None;
     }
-    // After the last inode the bitmap is filled with ones.
+    // The bitmap is filled with ones after the last inode.
     let bitmap = read(device, desc.inode_bitmap.checked_mul(bs)?, block_size.len())?;
     let last_free = (0..bitmap.len() * 8).rev().find(|bit| bitmap[bit / 8] & 1 << (bit % 8) == 0)? as u32;
     INODE_SIZES.into_iter().filter(|size| *size <= block_size.len()).find_map(|inode_size| {
@@ -98,7 +98,8 @@ fn with_descriptors(device: &dyn Device, block_size: BlockSize, desc_size: usize
     })
 }
 
-/// Is this the root directory? Its first block begins with "." and "..", and both lead to inode 2.
+/// Returns whether this is the root directory: its first block begins with "." and "..", and both lead to
+/// inode 2.
 fn is_root(device: &dyn Device, block_size: BlockSize, inode: &Inode) -> bool {
     let is_dir = inode.mode & 0xF000 == 0x4000 && inode.links >= 2 && inode.size > 0;
     let parent = [inode.block[0], inode.block[1], inode.block[2], inode.block[3]];

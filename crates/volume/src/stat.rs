@@ -1,4 +1,4 @@
-//! Answers to stat and statfs.
+//! Results of stat and statfs.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use extant_ondisk::time::Timestamp;
 
 use crate::Volume;
 
-/// The results of stat(2) and statx(2) for an inode.
+/// The values of stat(2) and statx(2) for an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     /// Inode number.
@@ -30,34 +30,34 @@ pub struct Stat {
     pub blocks_512: u64,
     /// Block size of the file system in bytes.
     pub block_size: u32,
-    /// Major and minor number of a device node, else (0, 0).
+    /// Major and minor number of a device node, otherwise (0, 0).
     pub device: (u32, u32),
     /// Last access.
     pub atime: Timestamp,
-    /// Last change of content.
+    /// Last change of the data.
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// Birth, where the inode has room for it.
+    /// Birth time, if the inode has room for it.
     pub crtime: Option<Timestamp>,
-    /// Generation, which distinguishes uses of an inode number.
+    /// Generation, which distinguishes successive uses of an inode number.
     pub generation: u32,
     /// Inode flags (`extant_ondisk::inode::flags`).
     pub flags: u32,
-    /// Project id.
+    /// Project ID.
     pub project: u32,
 }
 
-/// The result of statfs(2) for a volume.
+/// The values of statfs(2) for a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
     /// Block size in bytes.
     pub block_size: u32,
-    /// Blocks that files can have: without the file system's own.
+    /// Blocks available for files: without the file system's own.
     pub blocks: u64,
-    /// Free blocks, without those promised to delayed writes.
+    /// Free blocks, without those reserved by delayed allocation.
     pub blocks_free: u64,
-    /// Free blocks for all users, without the reserve.
+    /// Free blocks for unprivileged users, without the reserve.
     pub blocks_available: u64,
     /// Inodes.
     pub inodes: u32,
@@ -65,12 +65,12 @@ pub struct StatFs {
     pub inodes_free: u32,
     /// Longest name in bytes: 255.
     pub name_max: u32,
-    /// The UUID's halves, folded, as the kernel's f_fsid.
+    /// The UUID's halves combined by XOR, as the kernel's f_fsid.
     pub fsid: u64,
 }
 
 impl Volume {
-    /// The smallest difference of two times that inodes can keep: a second with inodes of 128 bytes.
+    /// The resolution of timestamps: a second with inodes of 128 bytes.
     #[must_use]
     pub fn time_granularity(&self) -> Duration {
         match self.inodes.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE {
@@ -79,7 +79,7 @@ impl Volume {
         }
     }
 
-    /// The result of stat(2) for an inode.
+    /// The values of stat(2) for an inode.
     #[must_use]
     pub fn stat(&self, inode: &Inode) -> Stat {
         let fields = inode.fields();
@@ -87,13 +87,13 @@ impl Volume {
         let geometry = &shared.geometry;
         let kind = inode.kind();
         let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
-        // As the kernel reports it, so that a file with inline data does not look like a hole.
+        // As the kernel: otherwise a file with inline data looks like a hole.
         let inline = inode.is_inline() && kind == FileType::Regular;
         let inline_512 = if inline { inode.size().div_ceil(512) } else { 0 };
-        // As the kernel: what is promised counts as if it were there.
+        // As the kernel: delayed blocks count as allocated.
         let promised_512 =
             (inode.promised_clusters() * geometry.cluster_ratio()) << (geometry.block_size.log2() - 9);
-        // Larger inodes that were never given their extra fields (tune2fs -I) count as having them, all zero.
+        // Large inodes that never got their extra fields (tune2fs -I) count as having them, all zero.
         let has_crtime = fields.extra_isize >= 20 || (fields.extra_isize == 0 && geometry.inode_size > 128);
         Stat {
             ino: inode.ino(),

@@ -1,20 +1,20 @@
-//! Writing: what a volume that is open for writing has besides one that is read, and how an operation begins.
+//! Writing: the state that only a volume open for writing has, and how an operation begins.
 //!
 //! ```text
-//!   operation:  names' locks -> start(credits) -> Change{inodes, allocator, handle} -> edit in memory -> handle ends
-//!   commit:     inodes into table blocks, descriptors with bitmaps' checksums -> log -> freed space may be reused
+//!   operation:  name locks -> start(credits) -> Change{inodes, allocator, handle} -> edit in memory -> end
+//!   commit:     inodes into table blocks, descriptors with bitmap checksums -> log -> freed space is usable
 //! ```
 //!
 //! Invariants
-//! 1. An operation that is refused has changed nothing that lasts: what it took (an inode's number) it gave
-//!    back in the same transaction. One that failed after it had changed something, and could not take that
-//!    back, is never committed: the journal is aborted (see [`Writer::run`]).
-//! 2. INV-EN9 (docs/locks.md): operation locks of a directory before those of what it holds; two directories
-//!    by number, ancestors first; then the handle.
-//! 3. An inode without links that is open is an orphan; one that is not is deleted at once, in the same
-//!    transaction if that has room for it (INV-EN6).
-//! 4. A new inode's operation lock is held until it has its name: a thread with an older number never uses an
-//!    inode that may be freed again.
+//! 1. INV-EN10: a refused operation leaves no lasting change: what it took (an inode number) it returned in
+//!    the same transaction. An operation that fails after a change that it cannot undo is never committed:
+//!    the journal is aborted (see [`Writer::run`]).
+//! 2. INV-EN9 (docs/locks.md): operation locks: a directory before the inodes in it; of two directories,
+//!    ancestors first, otherwise by number; then the handle.
+//! 3. INV-EN6: an inode without links that is still open is an orphan. One that is not open is deleted at
+//!    once, in the same transaction if that has room.
+//! 4. A new inode's operation lock is held until the inode has its name. A caller with a stale inode number
+//!    therefore never sees an inode that may still be taken back.
 
 mod announce;
 mod append;
@@ -81,21 +81,21 @@ pub use xattrs::SetXattr;
 
 pub use open::WriteOptions;
 
-/// Blocks that an operation on names may change: two directories' index paths split, an inode, an attribute
-/// block, orphans.
+/// Blocks that an operation on names may change: splits along two directories' index paths, an inode, an
+/// attribute block, orphans.
 const NAME_CREDITS: u32 = 60;
-/// Set-group-id.
+/// Set-group-ID mode bit.
 const SETGID: u16 = 0o2000;
-/// Flags of directories whose names are not in blocks, or not as they are.
+/// Flags of directories with names that are not in blocks, or not stored as plain names.
 const SPECIAL: u32 = flags::INLINE_DATA | flags::ENCRYPT | flags::CASEFOLD;
-/// How often a transaction is committed though nothing asks for it, by default: what a crash may lose.
+/// Default time between commits if none is requested: what a crash may lose.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// Counters of inodes' generations: about as many as threads that make inodes at the same moment.
+/// Generation counters: about as many as threads that create inodes at the same moment.
 const GENERATIONS: usize = 16;
-/// Commits that an operation waits for until freed space becomes usable, before it says that there is none.
+/// Commits that an operation waits for to make freed space usable, before it reports that there is no space.
 const SPACE_TRIES: u32 = 3;
 
-/// What keeps the values that a commit writes.
+/// The owner of the values that a commit writes.
 pub(crate) struct CommitClient {
     pub(crate) live: InodeCache,
     pub(crate) alloc: Arc<Alloc>,
@@ -175,37 +175,38 @@ impl extant_journal::Client for CommitClient {
     }
 }
 
-/// What a volume that is open for writing has.
+/// The state of a volume that is open for writing.
 pub(crate) struct Writer {
     pub(crate) keeper: Arc<CommitClient>,
     pub(crate) journal: Arc<Journal>,
-    /// For reading attributes whose values are in inodes of their own.
+    /// Reads attribute values that are in inodes of their own.
     inodes: Arc<extant_inode::Inodes>,
     pub(crate) xattrs: xattrs::SharedXattrs,
-    /// Moves of directories, one at a time: the tree above a directory stays while one looks at it.
+    /// Serializes moves of directories: the tree above a directory does not change during the check for
+    /// cycles.
     renames: Mutex<()>,
-    /// One for each of so many threads.
+    /// Each thread uses one, by its number.
     generations: [CachePadded<AtomicU64>; GENERATIONS],
     pub(crate) dir_format: extant_dir::Format,
     pub(crate) flusher: Arc<writeback::Flusher>,
     writeback: Mutex<Option<std::thread::JoinHandle<()>>>,
     committer: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// Deletes with one transaction skip the orphan list.
+    /// Deletions that fit one transaction skip the orphan list.
     skip_short_orphans: bool,
-    /// Writing leaves set-id bits.
+    /// Writing does not clear set-ID bits.
     keeps_set_id: bool,
-    /// Changes of bytes leave times alone.
+    /// Changes of a file's data do not update times.
     keeps_times: bool,
-    /// What is made gets its directory's group.
+    /// New inodes get their directory's group.
     dir_groups: bool,
-    /// What replaces bytes is not written back before others.
+    /// Replaced file contents get no early writeback.
     no_auto_da_alloc: bool,
     label: label::NewLabel,
-    /// A mistake on purpose, for the crash lab.
+    /// A deliberate bug for the crash lab: freed blocks are reused before the commit.
     reuse_freed: bool,
-    /// As above.
+    /// A deliberate bug for the crash lab: freed blocks are discarded before the commit.
     discard_early: bool,
-    /// Lets others in when it goes, last of all.
+    /// Held until the volume is dropped; must be the last field dropped. Dropping it lets other hosts mount.
     guard: Option<crate::mmp::MountGuard>,
 }
 
@@ -227,12 +228,12 @@ impl Writer {
         self.flusher.change(handle)
     }
 
-    /// Runs an operation in a handle. When there is no space, but will be after a commit, that is waited for,
-    /// and the operation runs again.
+    /// Runs an operation in a handle. If there is no space but a commit would free some, waits for the commit
+    /// and runs the operation again.
     ///
-    /// The operation's part: it refuses before its first change, or undoes its changes. Other failures
-    /// (damage, the device) may occur half-way; if it has changes then that it did not settle (see
-    /// [`extant_buffer::Edit::settle`]) the journal is aborted before they can be committed (INV-EN10).
+    /// The operation must refuse before its first change, or undo its changes. Any other failure (damage, the
+    /// device) may leave it half done. If it then has changes that it did not settle (see
+    /// [`extant_buffer::Edit::settle`]), the journal is aborted before they can be committed.
     fn run<R>(
         &self,
         credits: u32,
@@ -255,32 +256,32 @@ impl Writer {
                 done
             },
         )?;
-        // Names of a directory that asks for it: durable before the caller is answered.
+        // Names in a directory with synchronous updates must be durable before the caller gets its answer.
         if let Some((dir, transaction)) = awaited.get() {
             self.journal.commit_with_others(transaction, dir.0.into())?;
         }
         Ok(done)
     }
 
-    /// A number that distinguishes uses of an inode's number.
+    /// A number that distinguishes successive uses of an inode number.
     fn generation(&self) -> u32 {
         let mine = &self.generations[thread_number() % GENERATIONS];
         let number = mine.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         (number ^ number >> 32) as u32
     }
 
-    /// An inode that the caller names, to be changed: none of the file system's own.
+    /// An inode that the caller names, to be changed. Refuses the file system's own inodes.
     fn inode_to_change(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
         }
         let node = self.inodes().get(ino)?;
-        // It belongs to those whose attribute's value it holds.
+        // It holds an attribute value, and belongs to the inodes with that attribute.
         if node.values().has_flag(flags::EA_INODE) { Err(Refusal::Stale.into()) } else { Ok(node) }
     }
 
     /// As [`inode_to_change`](Self::inode_to_change), for a caller that checks
-    /// [`check_live`](Self::check_live) after locking it: of a directory whose names change.
+    /// [`check_live`](Self::check_live) once it holds the inode's lock: for changes of a directory's names.
     fn inode_maybe_freed(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
@@ -288,12 +289,12 @@ impl Writer {
         Ok(self.inodes().get_hot(ino)?)
     }
 
-    /// Is an inode still there?
+    /// Refuses an inode that no longer exists.
     fn check_live(node: &LiveInode, values: &Values) -> Result<(), Fault> {
         if node.is_gone(values) { Err(Refusal::Stale.into()) } else { Ok(()) }
     }
 
-    /// An inode that an entry of a directory leads to: that it cannot be changed is damage.
+    /// An inode that a directory entry leads to. If it may not be changed, that is damage.
     fn linked_inode(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         let node = self.linked_maybe_freed(ino)?;
         Self::check_linked(&node, &node.values())?;
@@ -301,7 +302,7 @@ impl Writer {
     }
 
     /// As [`linked_inode`](Self::linked_inode), for a caller that checks [`check_linked`](Self::check_linked)
-    /// after locking it.
+    /// once it holds the inode's lock.
     fn linked_maybe_freed(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         if self.shared().is_special(ino) {
             let fact =
@@ -314,14 +315,14 @@ impl Writer {
         })
     }
 
-    /// Is an inode that a name leads to still there? That it is not is damage: the name's directory is
-    /// locked.
+    /// Reports damage if an inode that a name leads to no longer exists. The name's directory is locked, so
+    /// it cannot have been deleted meanwhile.
     fn check_linked(node: &LiveInode, values: &Values) -> Result<(), Fault> {
         if node.is_gone(values) { Err(not_in_use(node.ino())) } else { Ok(()) }
     }
 
     fn now(&self) -> Timestamp {
-        // The clock of the last tick, as the kernel's file systems use it.
+        // The clock of the last tick, as in the kernel's file systems.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         let extra = self.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
         Timestamp { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or_default() }
@@ -335,7 +336,7 @@ impl Volume {
         self.writer.as_ref().ok_or(Fault::Refused(Refusal::ReadOnly))
     }
 
-    /// Writes all that is durable in the log home, so that the log is empty.
+    /// Checkpoints: writes home all that is durable in the log, so that the log is empty.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).
@@ -344,8 +345,8 @@ impl Volume {
         self.noted(writer.journal.checkpoint().map_err(Fault::from))
     }
 
-    /// As [`checkpoint`](Self::checkpoint), but the last transaction stays in the log, if a large one has
-    /// room beside it: what the committer's thread does, and only of use without it.
+    /// As [`checkpoint`](Self::checkpoint), but the last transaction stays in the log if a large one has room
+    /// beside it. The committer thread does this by itself; calling it is only useful without a committer.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).
@@ -354,7 +355,8 @@ impl Volume {
         self.noted(writer.journal.make_room().map_err(Fault::from))
     }
 
-    /// The inode was opened: it stays until [`released`](Self::released), whatever happens to its names.
+    /// Counts one more opener of the inode: it stays until [`released`](Self::released), whatever happens to
+    /// its names.
     ///
     /// # Errors
     /// No such inode.
@@ -362,7 +364,7 @@ impl Volume {
         if let Some(writer) = &self.writer {
             let node = writer.inode_to_change(ino)?;
             let _operation = node.operation.read();
-            // Between two looks its last name may have gone.
+            // Its last name may have been removed before the lock was taken.
             if node.values().fields.links == 0 && node.opens.load(Ordering::Acquire) == 0 {
                 return Err(Refusal::Stale.into());
             }
@@ -371,7 +373,7 @@ impl Volume {
         Ok(())
     }
 
-    /// One open ended. Without links and other opens the inode is deleted.
+    /// Counts one opener less. An inode without links is deleted when its last opener releases it.
     ///
     /// # Errors
     /// The deletion failed.
@@ -379,26 +381,26 @@ impl Volume {
         self.noted(self.release(ino))
     }
 
-    /// An open file, or one of several descriptors, is closed: bytes written after a truncation to nothing
-    /// are written back now. For callers that do not report opens; [`released`](Self::released) does it too.
-    /// [`fsync`](Self::fsync) returns the errors.
+    /// Notes that one descriptor of an open file is being closed. If the file's whole contents were replaced,
+    /// starts their writeback now. For callers that are not notified when a file is opened;
+    /// [`released`](Self::released) includes this. [`fsync`](Self::fsync) reports failures.
     pub fn closing(&self, ino: Ino) {
         let Some(writer) = self.writer.as_ref().filter(|_| self.check_going().is_ok()) else { return };
-        // One that is not in memory has nothing to write back.
+        // An inode that is not in memory has nothing to write back.
         if let Some(node) = writer.inodes().cached(ino) {
             writer.flusher.flush_rewritten(&node, false);
         }
     }
 
-    /// Evicts this inode from memory, if nothing uses it and it has no changes that are not on the device.
-    /// For callers that do not expect to use it soon.
+    /// Evicts this inode from memory if it is not in use and has no changes that are not on the device. For
+    /// callers that do not expect to use it soon.
     pub fn evict(&self, ino: Ino) {
         if let Some(writer) = &self.writer {
             writer.inodes().evict(ino);
         }
     }
 
-    /// Is anything done at [`closing`](Self::closing)?
+    /// Returns whether [`closing`](Self::closing) does anything.
     #[must_use]
     pub fn asks_for_closing(&self) -> bool {
         self.writer.as_ref().is_some_and(|writer| !writer.no_auto_da_alloc)
@@ -420,33 +422,33 @@ impl Volume {
         Ok(())
     }
 
-    /// Counts of the journal; `None` when open for reading.
+    /// The journal's counters; `None` if open for reading.
     #[must_use]
     pub fn journal_stats(&self) -> Option<extant_journal::Stats> {
         self.writer.as_ref().map(|writer| writer.journal.stats())
     }
 
-    /// What the cache of metadata blocks did, and what it holds.
+    /// Counters and contents of the cache of metadata blocks.
     #[must_use]
     pub fn metadata_stats(&self) -> extant_buffer::Stats {
         self.inodes.shared().buffers.stats()
     }
 
-    /// What the allocator did since the volume was opened; as text, in the form of the kernel's `mb_stats`.
-    /// `None` when open for reading.
+    /// The allocator's counters since the volume was opened; they print in the form of the kernel's
+    /// `mb_stats`. `None` if open for reading.
     #[must_use]
     pub fn alloc_stats(&self) -> Option<extant_alloc::Stats> {
         self.writer.as_ref().map(|writer| writer.keeper.alloc.stats())
     }
 
-    /// What the orphan list's lock saw; `None` when open for reading.
+    /// Statistics of the orphan list's lock; `None` if open for reading.
     #[must_use]
     pub fn orphan_lock_stats(&self) -> Option<extant_inode::LockStats> {
         self.writer.as_ref().map(|writer| writer.keeper.orphans.lock_stats())
     }
 
-    /// What changes of a directory did since it came into memory; `None` when nothing changed it, or when
-    /// open for reading.
+    /// Counters of changes of a directory since it came into memory; `None` if it was not changed, or if the
+    /// volume is open for reading.
     #[must_use]
     pub fn dir_stats(&self, ino: Ino) -> Option<extant_dir::edit::Stats> {
         let node = self.writer.as_ref()?.inodes().get(ino).ok()?;
@@ -454,15 +456,15 @@ impl Volume {
         values.dir.as_ref().map(|state| state.stats())
     }
 
-    /// Is it open for writing?
+    /// Returns whether the volume is open for writing.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writer.is_some()
     }
 }
 
-/// Runs `attempt`, and again when there was no space: a commit makes what was freed usable. `may_help`: can
-/// there be any?
+/// Runs `attempt`, and repeats it after a commit if there was no space: a commit makes freed space usable.
+/// `may_help` returns whether any freed space is pending.
 fn with_room<R>(
     journal: &Journal,
     may_help: impl Fn() -> bool,
@@ -480,7 +482,7 @@ fn with_room<R>(
     }
 }
 
-/// Ends the handle of an operation. What failed half-way is never committed.
+/// Ends the handle of an operation. A half-done operation is never committed.
 fn end_handle<R>(handle: Handle<'_>, done: &Result<R, Fault>) {
     if let Err(fault) = done
         && !fault.is_clean_refusal()
@@ -489,7 +491,7 @@ fn end_handle<R>(handle: Handle<'_>, done: &Result<R, Fault>) {
     }
 }
 
-/// A name that may be made or removed.
+/// Checks a name that is to be created or removed.
 fn check_name(name: &[u8]) -> Result<(), Fault> {
     match name {
         b"" => Err(Refusal::NotFound.into()),
@@ -499,7 +501,7 @@ fn check_name(name: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// A name leads to an inode that is not in use.
+/// The error for a name that leads to an unused inode.
 fn not_in_use(ino: Ino) -> Fault {
     Fault::corrupt(ino, extant_base::Malformed::new("directory entry", "must lead to an inode in use", ino.0))
 }

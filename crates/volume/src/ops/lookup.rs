@@ -1,4 +1,4 @@
-//! From names to inodes, and the names of a directory.
+//! Name lookup and directory listing.
 
 use std::ops::ControlFlow;
 
@@ -14,21 +14,21 @@ use extant_ondisk::inode::flags;
 
 use crate::{Cursor, DirEntry, Fault, InodeRef, Refusal, Volume};
 
-/// Symbolic links followed on one path, as in the kernel.
+/// Most symbolic links followed on one path, as in the kernel.
 const LINKS_MAX: u32 = 40;
-/// Longest path in bytes, symbolic links' targets put in.
+/// Longest path in bytes. A path with substituted link targets may have twice that.
 const PATH_MAX: usize = 4096;
 
-/// What to do when the last part of a path is a symbolic link.
+/// What to do if the last part of a path is a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Go where it leads, as stat(2).
+    /// Follow it, as stat(2).
     Links,
-    /// Take the link itself, as lstat(2).
+    /// Return the link itself, as lstat(2).
     NotTheLast,
 }
 
-/// A directory's blocks as `dir` asks for them.
+/// A directory's blocks, for the crate `dir`.
 struct InodeBlocks<'a> {
     blocks: Blocks<'a>,
     index: DxFormat,
@@ -57,11 +57,11 @@ impl DirBlocks for InodeBlocks<'_> {
 }
 
 impl Volume {
-    /// The inode that `name` leads to in a directory; "." and ".." too.
+    /// The inode that `name` leads to in a directory; "." and ".." included.
     ///
     /// # Errors
     /// [`Refusal::NotDirectory`], [`Refusal::NameTooLong`], [`Refusal::NotFound`]; the directory is corrupt;
-    /// the device refused.
+    /// the device failed.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<InodeRef, Fault> {
         self.check_going()?;
         if dir.kind() != FileType::Directory {
@@ -79,7 +79,7 @@ impl Volume {
         };
         let ino = ino.ok_or(Refusal::NotFound)?;
         self.inode(ino).map_err(|fault| match fault {
-            // A name that leads to a free inode is damage, not a handle grown old.
+            // A name that leads to a free inode is damage, not a stale handle.
             fault if fault.is(Refusal::Stale) => {
                 let fact =
                     extant_base::Malformed::new("directory entry", "must lead to an inode in use", ino.0);
@@ -89,8 +89,8 @@ impl Volume {
         })
     }
 
-    /// The inode at a path from the root. Symbolic links on the way are followed inside the volume: ".." and
-    /// absolute targets never leave it.
+    /// The inode at a path from the root. Symbolic links along the path are followed inside the volume: ".."
+    /// and absolute targets never leave it.
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup), and [`Refusal::TooManyLinks`].
@@ -98,8 +98,8 @@ impl Volume {
         self.resolve_at(self.root()?, path, follow)
     }
 
-    /// As [`resolve`](Self::resolve), from an inode: a path that begins with a slash too. The root is needed
-    /// for absolute links only.
+    /// As [`resolve`](Self::resolve), from an inode, even if the path begins with a slash. The root is only
+    /// needed for absolute links.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -109,7 +109,7 @@ impl Volume {
         }
         let mut here = from;
         let mut links = 0;
-        // What is left of the path, last part first.
+        // The rest of the path, last part first.
         let mut left: Vec<Vec<u8>> = parts(path).map(<[u8]>::to_vec).rev().collect();
         while let Some(part) = left.pop() {
             let next = self.lookup(&here, &part)?;
@@ -137,11 +137,11 @@ impl Volume {
         Ok(here)
     }
 
-    /// Lists the entries of a directory from `from` on, "." and ".." among them, until `each` breaks. Damaged
-    /// blocks are skipped, as the kernel does, and reported to `damage`.
+    /// Passes the entries of a directory from `from` on to `each`, "." and ".." included, until it breaks.
+    /// Skips damaged blocks, as the kernel does, and reports them to `damage`.
     ///
     /// # Errors
-    /// Not a directory; nothing of it can be read.
+    /// Not a directory; none of it can be read.
     pub fn read_dir(
         &self,
         dir: &Inode,
@@ -157,7 +157,7 @@ impl Volume {
             return self.read_changed_dir(dir, from, each, damage);
         }
         let mut told = |fault: ReadFault| damage(fault.into());
-        // As it is now, and stays while it is listed.
+        // The current state, which does not change during the listing.
         let node = self.writer.as_ref().map(|writer| writer.inodes().get_unlinked(dir.ino())).transpose()?;
         let _operation = node.as_ref().map(|node| node.operation.read());
         let now = match (&self.writer, &node) {
@@ -172,7 +172,8 @@ impl Volume {
         Ok(())
     }
 
-    /// A directory whose names fast commits changed: listed whole, changes put in. Positions are ordinals.
+    /// Lists a directory with names that fast commits changed: reads all of it and merges the changes.
+    /// Cursors are ordinals.
     fn read_changed_dir(
         &self,
         dir: &Inode,
@@ -210,7 +211,7 @@ impl Volume {
     }
 }
 
-/// Gives `with` the directory as `dir` knows it.
+/// Calls `with` with an inode's directory.
 pub(crate) fn with_dir<R>(
     shared: &Shared,
     format: &extant_dir::Format,
@@ -230,7 +231,7 @@ pub(crate) fn with_dir<R>(
     Ok(with(&Dir { ino, kept, casefold, encrypted }))
 }
 
-/// The parts of a path; empty ones and "." mean nothing.
+/// The parts of a path. Empty ones and "." are skipped.
 fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
 }

@@ -1,4 +1,4 @@
-//! Content of files, targets of links, attributes.
+//! File data, symbolic link targets, extended attributes.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::{Fault, Refusal, Volume};
 /// Byte offset of i_block within an inode.
 const I_BLOCK_AT: u64 = 0x28;
 
-/// What to look for, as SEEK_DATA and SEEK_HOLE.
+/// What to seek, as SEEK_DATA and SEEK_HOLE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
-    /// The next byte that may not be a zero.
+    /// The next byte that may not be zero.
     Data,
-    /// The next byte of a hole; the end of the file is one.
+    /// The next byte of a hole. The end of the file counts as a hole.
     Hole,
 }
 
-/// The first byte from `offset` on of what is looked for. `piece`: is a byte one of data, and where does what
-/// it is end? `None` for what is behind the last block that a file can have.
+/// Finds the first data or hole at or after `offset`. `piece` returns whether a byte is data, and the end of
+/// that data or hole; `None` past the last block that a file can have.
 pub(crate) fn seek_by(
     size: u64,
     offset: u64,
@@ -47,11 +47,11 @@ pub(crate) fn seek_by(
 }
 
 impl Volume {
-    /// Reads from byte `offset` on; fewer bytes than asked for only at the end of the file.
+    /// Reads from byte `offset`. Returns fewer bytes than requested only at the end of the file.
     ///
     /// # Errors
     /// [`Refusal::IsDirectory`], [`Refusal::WrongType`], [`Refusal::NeedsKey`]; the map is corrupt; the
-    /// device refused.
+    /// device failed.
     pub fn read(&self, file: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         self.check_going()?;
         match file.kind() {
@@ -64,9 +64,9 @@ impl Volume {
         }
     }
 
-    /// Zero-copy read: passes `len` bytes of content from `offset` on to `take` as a range of an open file,
-    /// for the kernel to move. Returns false, and calls nothing, if they are not contiguous in one file, or
-    /// not all of them are before the end: then use [`read`](Self::read).
+    /// Zero-copy read: passes the range of an open file that holds `len` bytes of data from `offset` to
+    /// `take`, as that file and the offset in it. Returns `false`, without calling `take`, if the data is not
+    /// contiguous in one file, or not completely before the end: then use [`read`](Self::read).
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -82,7 +82,7 @@ impl Volume {
         if file.kind() != FileType::Regular {
             return Ok(false);
         }
-        // While it is held, its blocks stay its own.
+        // Under the operation lock, so that the blocks stay allocated to this file until `take` returns.
         let node = self.writer.as_ref().map(|writer| writer.inodes().get(file.ino())).transpose()?;
         let _operation = node.as_ref().map(|node| node.operation.read());
         let now = match (&self.writer, &node) {
@@ -101,19 +101,20 @@ impl Volume {
         Ok(true)
     }
 
-    /// The target of a symbolic link, raw bytes.
+    /// The target of a symbolic link, as raw bytes.
     ///
     /// # Errors
-    /// [`Refusal::WrongType`] if it is none; [`Refusal::Stale`] if it was removed; as [`read`](Self::read).
+    /// [`Refusal::WrongType`] if it is not a symbolic link; [`Refusal::Stale`] if it was removed; as
+    /// [`read`](Self::read).
     pub fn read_link(&self, link: &Inode) -> Result<Vec<u8>, Fault> {
         self.check_going()?;
         if link.kind() != FileType::Symlink {
             return Err(Refusal::WrongType.into());
         }
-        // At most a block: inodes are loaded with this rule.
+        // At most a block: loading an inode checks that.
         let mut target = vec![0; usize::try_from(link.size()).unwrap_or_default()];
         link.read_at(self.inodes.shared(), 0, &mut target)?;
-        // Its block may have another owner by now: then the inode is gone itself.
+        // Its block may have been reused meanwhile, but only if the link itself was deleted.
         if self.writer.is_some() && !self.is_still_there(link)? {
             return Err(Refusal::Stale.into());
         }
@@ -125,8 +126,7 @@ impl Volume {
         Ok(now.kind() == before.kind() && now.fields().generation == before.fields().generation)
     }
 
-    /// A regular file as it is on the device once all that is in memory of it went there; `None` when open
-    /// for reading.
+    /// A regular file after writeback of its dirty data; `None` if open for reading.
     fn written_back(&self, file: &Inode) -> Result<Option<Arc<Inode>>, Fault> {
         let Some(writer) = &self.writer else { return Ok(None) };
         if file.kind() != FileType::Regular {
@@ -135,8 +135,8 @@ impl Volume {
         self.noted(writer.written_back(file.ino())).map(Some)
     }
 
-    /// The extents of a file that touch the byte range, as in FIEMAP: unmerged as the tree has them, whole,
-    /// without holes.
+    /// The extents of a file that overlap the byte range, as FIEMAP returns them: whole and unmerged as in
+    /// the tree, without holes.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -166,7 +166,8 @@ impl Volume {
         let Ok(first) = u32::try_from(offset >> bs.log2()) else { return Ok(()) };
         let end = offset.saturating_add(len);
         let mut end_block = bs.blocks_for(end);
-        // Nothing keeps indirect blocks from standing in many places, so their walk ends with the file.
+        // Indirect blocks can be referenced from many places in a damaged map, so the walk is limited to the
+        // file's size.
         if !file.has_flag(flags::EXTENTS) {
             end_block = end_block.min(bs.blocks_for(file.size()));
         }
@@ -187,7 +188,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Byte offset on the device of an inode's i_block.
+    /// Byte offset of an inode's i_block on the device.
     fn place_of_i_block(&self, inode: &Inode) -> Result<u64, Fault> {
         let shared = self.inodes.shared();
         let Some((block, at)) = shared.inode_place(inode.ino())? else { return Ok(0) };
@@ -197,8 +198,7 @@ impl Volume {
     /// The next data or hole at or after `offset`.
     ///
     /// # Errors
-    /// [`Refusal::PastEnd`] when `offset` is at or behind the end, or there is no more data; as
-    /// [`read`](Self::read).
+    /// [`Refusal::PastEnd`] if `offset` is at or past the end, or no data follows; as [`read`](Self::read).
     pub fn seek(&self, file: &Inode, offset: u64, what: Seek) -> Result<u64, Fault> {
         self.check_going()?;
         let mut now = None;
@@ -226,8 +226,8 @@ impl Volume {
     /// The value of an extended attribute by its full name ("user.comment").
     ///
     /// # Errors
-    /// [`Refusal::NoAttribute`]; [`Refusal::Range`] for a name that none can have; [`Refusal::NotSupported`]
-    /// for an ACL of a symbolic link; the attributes are corrupt; the device refused.
+    /// [`Refusal::NoAttribute`]; [`Refusal::Range`] for an empty or too long name; [`Refusal::NotSupported`]
+    /// for an ACL of a symbolic link; the attributes are corrupt; the device failed.
     pub fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>, Fault> {
         self.check_going()?;
         if name.is_empty() || name.len() > extant_ondisk::xattr::NAME_LEN_MAX {

@@ -1,25 +1,25 @@
-//! Space and inodes, as df shows them.
+//! Space and inodes, as for df.
 
 use extant_base::{Group, Ino};
 use extant_ondisk::Features;
 
 use crate::{Fault, StatFs, Volume};
 
-/// Blocks that the kernel keeps for itself where there are extents, from all users: 2 %, and at most this
-/// many clusters. A writing volume always keeps them, and reports that; a reading one reports what the kernel
-/// does.
+/// Blocks that the kernel reserves on file systems with extents: 2 %, and at most this many clusters. A
+/// volume open for writing reserves them in any case and reports that; one open for reading reports what the
+/// kernel would.
 const RESERVED_CLUSTERS_MAX: u64 = 4096;
 
 impl Volume {
-    /// The result of statfs(2). The first call reads every group's descriptor.
+    /// The values of statfs(2). The first call reads every group's descriptor.
     ///
     /// # Errors
     /// A descriptor cannot be read or is corrupt.
     pub fn statfs(&self) -> Result<StatFs, Fault> {
         if let Some(writer) = &self.writer {
             let usage = writer.keeper.alloc.usage();
-            // What was promised to delayed writes is as good as used: it does not depend on when they are
-            // written back.
+            // Space reserved by delayed allocation counts as used, so that the result does not depend on
+            // writeback.
             let unpromised = usage.blocks_free.saturating_sub(usage.blocks_dirty);
             let fixed = self.statfs_of(unpromised, usage.inodes_free);
             return Ok(StatFs { blocks_available: usage.blocks_available, ..fixed });
@@ -62,8 +62,8 @@ impl Volume {
         }
     }
 
-    /// Blocks of the file system's own: superblocks, descriptors, bitmaps, tables, journal. As stored, or
-    /// counted where that is not there or impossible.
+    /// Blocks of the file system itself: superblocks, descriptors, bitmaps, tables, journal. The stored
+    /// number if it is present and possible, otherwise a count.
     fn overhead_blocks(&self) -> u64 {
         let shared = self.inodes.shared();
         let geometry = &shared.geometry;

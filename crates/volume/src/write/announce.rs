@@ -1,35 +1,38 @@
-//! Features in the superblock: no structure is written that needs a missing one (INV-EN50).
+//! Announced features (INV-EN50): no structure is written that needs a feature which the superblock does not
+//! have.
 //!
-//! Before a structure is written, what it needs is held against the superblock. As the kernel (6.18, tried on
-//! loop mounts of images that lack one feature each): two features come with the first structure that needs
-//! them, in the same transaction; for want of any other the older form is written, or the operation is
-//! refused.
+//! Before a structure is written, its features are checked against the superblock. The behaviour is the
+//! kernel's (6.18, tried on loop mounts of images that lack one feature each): two features are set with the
+//! first structure that needs them, in the same transaction. If any other is missing, the older form is
+//! written, or the operation is refused.
 //!
-//! | structure | needs | where it is missing |
+//! | structure | needs | if missing |
 //! |---|---|---|
 //! | an attribute, an ACL, in the inode or in a block | `ext_attr` | it is set; revision 0 becomes 1 |
 //! | a file of 2 GiB and more | `large_file` | it is set; revision 0 becomes 1 |
-//! | a map of extents | `extent` | block maps: files, directories, long symbolic links, values of attributes |
+//! | an extent map | `extent` | block maps: files, directories, long symbolic links, attribute values |
 //! | unwritten blocks (`fallocate`) | `extent` | refused, EOPNOTSUPP |
-//! | a directory's index | `dir_index` | linear; a flag INDEX goes when a name is put in |
+//! | a directory's index | `dir_index` | linear; a flag INDEX is cleared when a name is added |
 //! | more than 64,998 subdirectories | `dir_nlink`, and an index | refused, EMLINK |
 //! | an index of three levels, a directory of 2 GiB | `large_dir` | refused, ENOSPC |
-//! | the type of file in an entry | `filetype` | 0, and read as unknown |
+//! | the file type in an entry | `filetype` | 0, and read as unknown |
 //! | 2^32 units of 512 bytes in i_blocks | `huge_file` | refused, EFBIG |
 //! | a value in an inode of its own | `ea_inode` | refused, ENOSPC |
-//! | bytes inside of the inode | `inline_data` | blocks |
+//! | data inside of the inode | `inline_data` | blocks |
 //! | a project | `project` | refused, EOPNOTSUPP; nothing is inherited |
-//! | nanoseconds, years past 2038, birth | inodes of 256 bytes | whole seconds up to 2038, none; see [`fit`](extant_ondisk::inode::Inode::fit) |
+//! | nanoseconds, years past 2038, birth | 256-byte inodes | seconds up to 2038; see [`fit`] |
 //! | more newer fields than 32 bytes in new inodes | `extra_isize` | 32 bytes |
 //! | checksums of metadata | `metadata_csum` | none |
 //! | flags and checksums of groups | `metadata_csum` or `uninit_bg` | none |
 //! | orphans in a file | `orphan_file` | the list |
-//! | wide block numbers, checksums in the log | `64bit`, `metadata_csum` | a plain log; see `extant_journal::Options` |
+//! | wide block numbers, log checksums | `64bit`, `metadata_csum` | a plain log; see `extant_journal::Options` |
 //!
-//! Owns: the two that are set. Does **not** own: the older forms, each of which is where the structure is
-//! written.
+//! Owns: the two features that are set. Does **not** own: the older forms; the code that writes a structure
+//! chooses its form.
 //!
 //! `tests/features.rs` has a test for each line.
+//!
+//! [`fit`]: ondisk::inode::Inode::fit
 
 use extant_inode::Change;
 use extant_ondisk::Features;
@@ -38,7 +41,7 @@ use extant_ondisk::inode::BASE_SIZE;
 use super::{CommitClient, Writer};
 use crate::Fault;
 
-/// A feature that comes with the first structure that needs it.
+/// A feature that is set with the first structure that needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Announced {
     /// `ext_attr`.
@@ -64,7 +67,7 @@ impl Announced {
 }
 
 impl CommitClient {
-    /// The superblock has the feature, in the transaction of `change` or before.
+    /// Sets the feature in the superblock with `change`, unless it is set already.
     pub(super) fn announce(&self, change: &Change<'_>, what: Announced) -> Result<(), Fault> {
         let sb = &self.shared().sb;
         if sb.rev_level > 0 && what.is_in(&sb.features) {
@@ -72,8 +75,8 @@ impl CommitClient {
         }
         self.edit_superblock(change, &|sb| {
             if sb.rev_level == 0 {
-                // The first revision has no features; the second one's fields get the values that the first
-                // one stands for.
+                // Revision 0 has no features. The fields that revision 1 adds get the values that revision 0
+                // implies.
                 (sb.rev_level, sb.first_ino, sb.inode_size) = (1, 11, BASE_SIZE as u16);
             }
             what.put(&mut sb.features);
@@ -82,7 +85,7 @@ impl CommitClient {
 }
 
 impl Writer {
-    /// May this directory have more subdirectories than its links can count?
+    /// Returns whether this directory may have more subdirectories than its link count can express.
     pub(super) fn has_uncounted_links(&self, flags: u32) -> bool {
         let features = &self.shared().sb.features;
         features.has_ro_compat(Features::DIR_NLINK)
@@ -90,8 +93,8 @@ impl Writer {
             && flags & extant_ondisk::inode::flags::INDEX != 0
     }
 
-    /// Bytes of newer fields in new inodes: what the superblock wants, if it says so, but at least what is in
-    /// use today.
+    /// Size in bytes of the newer fields in new inodes: the superblock's wish if it has one, but at least
+    /// what is in use today.
     pub(super) fn new_extra_isize(&self) -> u16 {
         let shared = self.shared();
         let least = extant_ondisk::inode::EXTRA_SIZE as u16;
@@ -103,7 +106,7 @@ impl Writer {
             true => sb.want_extra_isize.max(sb.min_extra_isize),
             false => 0,
         };
-        // As the kernel: what does not fit is not wanted.
+        // As the kernel: a size that does not fit is ignored.
         let fits = wanted > least && usize::from(wanted) <= room && wanted.is_multiple_of(4);
         if fits { wanted } else { least }
     }

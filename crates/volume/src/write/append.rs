@@ -1,4 +1,4 @@
-//! Writing to the end of a file, wherever that is by then: what O_APPEND is for a system call.
+//! Appending to a file at its current end: for O_APPEND.
 
 use extant_base::Ino;
 use extant_ondisk::inode::flags;
@@ -7,8 +7,8 @@ use super::{Permit, Writer};
 use crate::{Fault, Volume};
 
 impl Volume {
-    /// Writes `bytes` after the last byte of a regular file. Returns where they begin, and how many; fewer
-    /// only without space for more. Concurrent appends do not overlap.
+    /// Writes `bytes` after the last byte of a regular file. Returns the position and the number of bytes
+    /// written, which is less than requested only if space ran out. Concurrent appends do not overlap.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).

@@ -1,4 +1,4 @@
-//! Changing an inode's fields: mode, owner, times; the size is `truncate`'s.
+//! Changing an inode's fields: mode, owner, times. Changes of the size are in `truncate`.
 
 use std::sync::Arc;
 
@@ -12,47 +12,47 @@ use extant_ondisk::time::Timestamp;
 use super::{NAME_CREDITS, Writer, unprivileged};
 use crate::{Fault, InodeRef, Refusal, Volume};
 
-/// What to change; `None` stays as it is.
+/// The fields to change; `None` leaves a field as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttr {
-    /// The twelve permission bits. An access ACL's mask follows.
+    /// The twelve permission bits. The mask of an access ACL is updated to match.
     pub mode: Option<u16>,
-    /// Owner. Takes the setuid bit off a file, and the setgid bit of an executable one, as the system call
-    /// does.
+    /// Owner. Clears the setuid bit of a file, and the setgid bit of an executable one, as chown(2) does.
     pub uid: Option<u32>,
     /// Group. As `uid`.
     pub gid: Option<u32>,
-    /// Size in bytes: cut, or extended by a hole.
+    /// Size in bytes: truncates the file, or extends it by a hole.
     pub size: Option<u64>,
     /// Last access.
     pub atime: Option<Timestamp>,
-    /// Last change of content.
+    /// Last change of the data.
     pub mtime: Option<Timestamp>,
-    /// Last change of the inode; now, if anything else changes and this is `None`.
+    /// Last change of the inode. `None` stands for the current time if anything else changes.
     pub ctime: Option<Timestamp>,
     /// Birth.
     pub crtime: Option<Timestamp>,
     /// Inode flags (`extant_ondisk::inode::flags`) that users may set.
     pub flags: Option<u32>,
-    /// Project id: needs the feature `project`, and room for it in the inode.
+    /// Project ID: needs the feature `project`, and room for it in the inode.
     pub project: Option<u32>,
-    /// Where the times that are set come from.
+    /// Source of the new times.
     pub times_from: TimesFrom,
 }
 
-/// Where times that are set come from. Inodes that are append-only or immutable do not take all.
+/// Source of new times. Append-only and immutable inodes refuse some sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimesFrom {
-    /// The caller chose them: refused where content may not be replaced.
+    /// The caller chose them: refused if the data may not be overwritten.
     #[default]
     Caller,
-    /// The clock, both of them, as touch(1) without a time sets them: an append-only inode takes that.
+    /// Both are the current time, as touch(1) sets them by default: an append-only inode permits that.
     Touch,
-    /// A cache above, which took bytes before: the inode may have become append-only or immutable since.
+    /// A cache above, which accepted writes earlier: the inode may have become append-only or immutable
+    /// since.
     Cache,
 }
 
-/// Flags that users may change. The kernel's ext4 lets them change EXTENTS as well.
+/// Flags that users may change. The kernel's ext4 also permits EXTENTS.
 const SETTABLE: u32 = flags::SECRM
     | flags::UNRM
     | flags::COMPR
@@ -70,17 +70,17 @@ const SETTABLE: u32 = flags::SECRM
 
 /// Settable flags that only directories have.
 const OF_DIRECTORIES: u32 = flags::DIRSYNC | flags::TOPDIR | flags::PROJINHERIT;
-/// Settable flags of what is neither a regular file nor a directory.
+/// Settable flags of inodes that are neither regular files nor directories.
 const OF_OTHERS: u32 = flags::NODUMP | flags::NOATIME;
-/// Where these are, DAX cannot be set.
+/// Flags that exclude DAX.
 const NOT_WITH_DAX: u32 = flags::VERITY | flags::ENCRYPT | flags::JOURNAL_DATA | flags::INLINE_DATA;
 
 impl Volume {
     /// Changes an inode's attributes.
     ///
     /// # Errors
-    /// [`Refusal::WrongType`] for the size of what has none ([`Refusal::IsDirectory`] for directories),
-    /// [`Refusal::TooLarge`], [`Refusal::NotPermitted`]; the device refused.
+    /// [`Refusal::WrongType`] for the size of an inode without one ([`Refusal::IsDirectory`] for
+    /// directories), [`Refusal::TooLarge`], [`Refusal::NotPermitted`]; the device failed.
     pub fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
         self.noted(self.change_attr(ino, set))
     }
@@ -108,21 +108,21 @@ impl Volume {
                 if !has_room_for(&node, &others) {
                     return Err(Refusal::NotSupported.into());
                 }
-                // What may be refused comes before the rest: the ACL may need a block.
+                // The ACL comes first, because it may need a block and be refused.
                 if let Some(mode) = others.mode {
                     writer.chmod_acl(change, &node, mode)?;
                 }
                 writer.set_fields(change, &node, &others);
                 Ok(())
             });
-            // The size is another one already.
+            // The size has changed already, so a failure is half done.
             if set.size.is_some() { writer.or_abort(changed)? } else { changed? }
         }
         Ok(writer.inodes().snapshot(&node)?)
     }
 }
 
-/// Has the inode room for another project?
+/// Returns whether the inode has room for a new project ID.
 fn has_room_for(node: &LiveInode, set: &SetAttr) -> bool {
     let values = node.values();
     let is_other = set.project.is_some_and(|project| project != values.fields.projid);
@@ -130,7 +130,7 @@ fn has_room_for(node: &LiveInode, set: &SetAttr) -> bool {
 }
 
 impl Writer {
-    /// Whose the inode will be.
+    /// The owners of the inode after the change.
     fn owners_after(&self, node: &LiveInode, set: &SetAttr) -> extant_inode::Owners {
         let values = node.values();
         let (fields, sb) = (&values.fields, &self.shared().sb);
@@ -157,7 +157,7 @@ impl Writer {
         if let Some(new) = set.flags {
             check_flags(values.kind(), (values.fields.flags, new))?;
             let new_project = set.project.is_some_and(|project| project != values.fields.projid);
-            // What stays immutable changes in nothing else.
+            // An inode that stays immutable permits no other change.
             if values.fields.flags & new & flags::IMMUTABLE != 0
                 && (new != values.fields.flags || new_project)
             {
@@ -213,7 +213,7 @@ impl Writer {
     }
 }
 
-/// Does an inode that is append-only, or immutable, let this be set?
+/// Returns whether an append-only or immutable inode permits these changes.
 fn is_let(set: &SetAttr, is_immutable: bool) -> bool {
     let only_flags = SetAttr { flags: set.flags, project: set.project, ..SetAttr::default() };
     let SetAttr { atime, mtime, ctime, times_from, .. } = *set;
@@ -225,7 +225,7 @@ fn is_let(set: &SetAttr, is_immutable: bool) -> bool {
     }
 }
 
-/// Can an inode of this type with the first flags have the second?
+/// Checks that an inode of this type with the old flags can get the new ones.
 fn check_flags(kind: FileType, (old, new): (u32, u32)) -> Result<(), Fault> {
     let not_of_kind = match kind {
         FileType::Directory => 0,
@@ -243,8 +243,7 @@ fn check_flags(kind: FileType, (old, new): (u32, u32)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The nearest time that an inode can hold; at the ends of what it can, whole seconds, as the kernel makes
-/// it.
+/// The nearest time that an inode can store. At both limits without nanoseconds, as the kernel does.
 fn storable(time: Timestamp, extra: bool) -> Timestamp {
     let kept = time.clamped(extra);
     let ends = [i64::MIN, i64::MAX].map(|seconds| Timestamp { seconds, nanos: 0 }.clamped(extra).seconds);

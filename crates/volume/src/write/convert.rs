@@ -1,13 +1,14 @@
-//! What was unwritten becomes written, with the size: the end of each run that went to unwritten blocks.
+//! Converting unwritten extents to written, and updating the size: the end of each run that went to unwritten
+//! blocks.
 //!
 //! ```text
-//!   | unwritten ............ |   run in the middle   ->   | unwritten | written | unwritten |    two entries more in the map
-//!   no block for the map's growth, not even of the pool:
-//!   | zeros ... run ... zeros |                      ->   | written .................... |    none more
+//!   | unwritten ............ |   run in the middle -> | unwritten | written | unwritten | map grows by two
+//!   no block for the map's growth, not even in the pool:
+//!   | zeros ... run ... zeros |                    -> | written .................... |  map does not grow
 //! ```
 //!
-//! Writing zeros around a run is for extents that end before the file does on disk: behind it nothing written
-//! may stand.
+//! Zeros may be written around a run only in extents that end before the end of the file on disk, because no
+//! block past that end may be written.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
@@ -26,8 +27,8 @@ use super::writeback::{Flusher, reach};
 use crate::{Fault, Refusal};
 
 impl Flusher {
-    /// A run's bytes are on the device: says so in the map, where it stands in an unwritten extent, and in
-    /// the size.
+    /// Called when a run's data is on the device: converts the unwritten extent in the map, and updates the
+    /// size.
     pub(super) fn conclude_run(
         &self,
         node: &Arc<LiveInode>,
@@ -68,8 +69,8 @@ impl Flusher {
         Ok(())
     }
 
-    /// Converts a few extents, and raises the size on disk to where they end; where to go on. `within`: the
-    /// extent that has all of the blocks; `None` to convert whole extents, with zeros around the blocks.
+    /// Converts a few extents, and raises the size on disk to their end. Returns where to continue. `within`
+    /// is the extent that has all the blocks; `None` converts whole extents, with zeros around the blocks.
     fn convert_some(
         &self,
         node: &Arc<LiveInode>,
@@ -91,7 +92,7 @@ impl Flusher {
             let converted = change.set_state(node, range.clone(), false);
             data.note_mapped(extant_buffer::Edit::transaction(handle));
             if converted.is_err() {
-                // If the device refused, a part of it may be written now.
+                // After a device error a part of it may be converted.
                 let len = (range.end - range.start) as u32;
                 data.forget(self.shared(), change.alloc, Lblk(range.start as u32), len);
             }
@@ -115,7 +116,7 @@ impl Flusher {
         })
     }
 
-    /// Takes over what the map says of blocks that were converted.
+    /// Caches what the map says of blocks that were converted.
     fn learn_written(
         &self,
         node: &LiveInode,
@@ -134,7 +135,7 @@ impl Flusher {
         Ok(())
     }
 
-    /// What is mapped in a range of blocks: whole extents.
+    /// The whole extents that overlap a range of blocks.
     fn pieces(&self, node: &LiveInode, blocks: &Range<u64>) -> Result<Vec<Mapped>, Fault> {
         let (shared, map) = (self.shared(), node.values().map());
         let first = map.around(&shared.buffers, Lblk(blocks.start as u32))?.here.lblk;
@@ -146,9 +147,9 @@ impl Flusher {
         Ok(pieces)
     }
 
-    /// Has zeros written to what is unwritten in the extents that lie in a range of blocks, but not where
-    /// bytes were written: which blocks can be converted then without the map growing. The caller has the map
-    /// locked, and converts them in the same handle.
+    /// Writes zeros to the unwritten parts of the extents in a range of blocks, except where data was
+    /// written. Returns the blocks that can be converted then without growing the map. The caller holds the
+    /// map's lock, and converts them in the same handle.
     fn zero_around(
         &self,
         node: &LiveInode,

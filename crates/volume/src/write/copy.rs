@@ -1,19 +1,19 @@
-//! Copying bytes from one file to another, or inside of one.
+//! Copying data from one file to another, or within a file.
 //!
 //! ```text
-//!   a piece:   both operation locks, by number -> what of the source begins there?
-//!     data     read, and written to the target as any bytes
-//!     a hole   nothing, where the target has nothing either; where it has something, zeros
-//!     and at the end of what is asked for the target grows by it
+//!   a piece:   both operation locks, by number -> what begins here in the source?
+//!     data     read, and written to the target like any data
+//!     a hole   skipped if the target has a hole there, too; otherwise zeros are written
+//!     the target grows at the end of the requested range
 //! ```
 //!
 //! Does **not** own: reading and writing (see `data`), sizes (see `truncate`).
 //!
 //! Invariants
-//! 1. The target's bytes are those of a read and a write.
-//! 2. A hole of the source takes no block of the target, but where its file is not one of plain extents or
-//!    blocks: bytes inside the inode, or through the journal, are written.
-//! 3. A piece is seen as a whole by others, the copy is not: as with the kernel.
+//! 1. The target's data is the same as after a read and a write.
+//! 2. A hole of the source takes no block of the target, unless one of the files has inline or journaled
+//!    data: then it is written.
+//! 3. A piece is copied atomically, the whole copy is not, as with the kernel.
 //!
 //! Source: copy_file_range(2).
 
@@ -28,10 +28,10 @@ use extant_ondisk::inode::flags;
 use super::{Permit, Writer};
 use crate::{Fault, Refusal, Seek, Volume};
 
-/// Bytes that are copied under the locks at a time.
+/// Bytes copied under the locks at a time.
 const PIECE: u64 = 1 << 20;
 
-/// From a place in one file to a place in another.
+/// A copy from a place in one file to a place in another.
 struct Copy<'a> {
     source: &'a Arc<LiveInode>,
     target: &'a Arc<LiveInode>,
@@ -42,13 +42,12 @@ struct Copy<'a> {
 }
 
 impl Volume {
-    /// Copies `len` bytes from one regular file, from a byte on, to another or to a place in the same file;
-    /// how many bytes: fewer at the end of the source, and when there is no space for more. Holes stay holes
-    /// where the target has nothing. The bytes are in memory then, as [`write_at`](Self::write_at) leaves
-    /// them.
+    /// Copies `len` bytes from one regular file to another, or to another place in the same file. Returns the
+    /// number of bytes, which is smaller at the end of the source or if space runs out. Holes stay holes
+    /// where the target has no data. The data is in memory then, as after [`write_at`](Self::write_at).
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for two ranges of one file that overlap; as [`write_at`](Self::write_at) of the
+    /// [`Refusal::Invalid`] for two overlapping ranges of one file; as [`write_at`](Self::write_at) of the
     /// target and [`read_at`](Self::read_at) of the source.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Fault> {
         self.copy_range_by(Permit::Flags, from, to, len)
@@ -75,7 +74,7 @@ impl Volume {
 }
 
 impl Writer {
-    /// Copies: how many bytes, and are they to be durable at once (`chattr +S`)?
+    /// Copies. Returns the number of bytes, and whether they must be durable at once (`chattr +S`).
     fn copy_range(
         &self,
         permit: Permit,
@@ -85,7 +84,7 @@ impl Writer {
     ) -> Result<(u64, bool), Fault> {
         let (source, target) = (self.inode_to_change(from_ino)?, self.inode_to_change(to_ino)?);
         check_regular(&source)?;
-        // Nothing is read of what needs a key, also where it is a hole.
+        // An encrypted source is refused, even where it has a hole.
         if source.values().has_flag(flags::ENCRYPT) {
             return Err(Refusal::NeedsKey.into());
         }
@@ -104,7 +103,7 @@ impl Writer {
             match self.copy_piece(&copy, &mut buffer) {
                 Ok(0) => break,
                 Ok(copied) => done += copied,
-                // A partial copy counts; the call for the rest returns the error.
+                // The copied part counts. The error is reported when the caller requests the rest.
                 Err(fault) if done == 0 => return Err(fault),
                 Err(_) => break,
             }
@@ -113,10 +112,10 @@ impl Writer {
         Ok((done, is_sync))
     }
 
-    /// Copies a piece: how many bytes; 0 at the end of the source.
+    /// Copies a piece. Returns the number of bytes; 0 at the end of the source.
     fn copy_piece(&self, copy: &Copy<'_>, buffer: &mut Vec<u8>) -> Result<u64, Fault> {
         let Copy { source, target, from, to, permit, .. } = *copy;
-        // By number; one lock where both are the same.
+        // In the order of inode numbers; a single lock if both are the same inode.
         let before = (source.ino() < target.ino()).then(|| source.operation.read());
         let _target = self.lock_node(target)?;
         let _source = before.or_else(|| (source.ino() > target.ino()).then(|| source.operation.read()));
@@ -130,7 +129,7 @@ impl Writer {
         if hole > 0 && to < old {
             let end = left.min(hole).min(old - to);
             return match self.empty_run(target, to, end)? {
-                // What stands there becomes zeros.
+                // The target's data there becomes zeros.
                 0 => {
                     buffer.clear();
                     let end = self.data_run(target, to..to + end.min(PIECE))?;
@@ -150,8 +149,8 @@ impl Writer {
             self.set_size(target, to + hole)?;
             return Ok(hole);
         }
-        // What is written behind the target's end leaves a hole in front of it: only then has it grown by
-        // that.
+        // A write past the target's end leaves a hole before it. The target does not grow over the hole
+        // before this write succeeds.
         let (from, to) = (from + hole, to + hole);
         let end = (left - hole).min(PIECE);
         let end = if may_skip { self.data_run(source, from..from + end)? } else { end };
@@ -161,16 +160,17 @@ impl Writer {
         Ok(hole + written)
     }
 
-    /// Can a range of the file be left out?
+    /// Returns whether a range of the file can be left out.
     fn keeps_holes(&self, node: &LiveInode) -> bool {
         let values = node.values();
-        // What may only be appended to has no place behind its end.
+        // An append-only file cannot be written past its end.
         !values.has_flag(flags::INLINE_DATA | flags::APPEND) && !values.is_journaled(self.shared())
     }
 
-    /// Bytes from `pos` on, `len` at most, that are a hole or reserved. The caller holds the operation lock.
+    /// The number of bytes from `pos`, at most `len`, that are a hole or unwritten. The caller holds the
+    /// operation lock.
     fn empty_run(&self, node: &Arc<LiveInode>, pos: u64, len: u64) -> Result<u64, Fault> {
-        // It comes into memory, as with a write.
+        // Brings the file's data state into memory, like a write.
         let data = self.inodes().data(node);
         match self.seek_locked(node, &data, pos..pos + len, Seek::Data) {
             Ok(data) => Ok(len.min(data - pos)),
@@ -179,8 +179,8 @@ impl Writer {
         }
     }
 
-    /// Bytes from the start of a range on, which is before the file's end, until a hole. The caller holds the
-    /// operation lock.
+    /// The number of bytes from the start of a range, which is before the end of the file, to the next hole.
+    /// The caller holds the operation lock.
     fn data_run(&self, node: &Arc<LiveInode>, range: Range<u64>) -> Result<u64, Fault> {
         let from = range.start;
         Ok(self.seek_locked(node, &self.inodes().data(node), range, Seek::Hole)? - from)

@@ -1,17 +1,17 @@
-//! Reading and writing the bytes of regular files.
+//! Reading and writing the data of regular files.
 //!
 //! ```text
-//!   write:  room for dirty bytes? -> operation lock -> may it? -> times -> promise blocks -> size -> copy into memory
+//!   write:  is there room? -> operation lock -> permitted? -> times -> reserve blocks -> size -> copy
 //!   read:   operation lock, shared -> memory; what is not there from the device
-//!   inside the inode, or through the journal:  in one handle, at once
+//!   inline or journaled data:  in one handle, at once
 //! ```
 //!
 //! Invariants
-//! 1. A write that is refused has changed no bytes; one for a part of which there is no space writes that
-//!    before it.
-//! 2. Space is promised before bytes are copied, so that writing back cannot lack it.
-//! 3. Before the size grows past an end inside of a block, the rest of that block becomes zeros, in memory
-//!    and dirty: its content on disk belongs to no file.
+//! 1. A refused write has changed no data. If space suffices only for a part of a write, the part before is
+//!    written.
+//! 2. Space is reserved before data is copied, so that writeback cannot run out of space.
+//! 3. If the file ends inside a block, the rest of that block is zeroed in memory and marked dirty before the
+//!    size grows: on disk it may hold leftover data.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
@@ -32,21 +32,20 @@ use crate::{Fault, Refusal, Seek, Volume};
 const SETUID: u16 = 0o4000;
 const GROUP_EXEC: u16 = 0o0010;
 
-/// What permits a write to a file that is append-only or immutable.
+/// What permits a write to an append-only or immutable file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permit {
-    /// The flags of the moment: nothing is written to what is immutable, nothing replaced in what is
-    /// append-only.
+    /// The current flags: an immutable file is not written, an append-only file is not overwritten.
     Flags,
-    /// The file was opened for writing, [as its flags let it](Volume::check_open) at that time: append-only
-    /// is a matter of opening.
+    /// The file was opened for writing [when its flags permitted it](Volume::check_open). The append-only
+    /// flag is only checked on opening.
     Opened,
-    /// A cache above took the bytes when it might, and writes them back now.
+    /// A cache above accepted the data when that was permitted, and writes it back now.
     Cache,
 }
 
 impl Permit {
-    /// Does it let a file with these flags be written to, at its end or elsewhere?
+    /// Returns whether a file with these flags may be written, at its end or elsewhere.
     fn lets(self, of_file: u32, is_at_end: bool) -> bool {
         let immutable = of_file & flags::IMMUTABLE != 0;
         match self {
@@ -58,11 +57,11 @@ impl Permit {
 }
 
 impl Volume {
-    /// May a regular file be opened so? `append`: every write goes to its end (O_APPEND).
+    /// Checks that a regular file may be opened. `append`: every write goes to its end (O_APPEND).
     ///
     /// # Errors
-    /// [`Refusal::NotPermitted`] for writing to what is immutable, or elsewhere than to the end of what is
-    /// append-only; no such inode.
+    /// [`Refusal::NotPermitted`] for writing to an immutable file, or elsewhere than to the end of an
+    /// append-only file; no such inode.
     pub fn check_open(&self, ino: Ino, write: bool, append: bool) -> Result<(), Fault> {
         match &self.writer {
             Some(writer) if write => {
@@ -74,13 +73,13 @@ impl Volume {
         }
     }
 
-    /// Writes `bytes` into a regular file from byte `pos` on, which may lie behind its end; how many bytes:
-    /// fewer only when there is no space for more. They are in memory then; [`fsync`](Self::fsync) makes them
-    /// durable.
+    /// Writes `bytes` into a regular file at byte `pos`, which may be past its end. Returns the number of
+    /// bytes written, which is less than requested only if space ran out. The data is in memory then;
+    /// [`fsync`](Self::fsync) makes it durable.
     ///
     /// # Errors
-    /// [`Refusal::NoSpace`], [`Refusal::TooLarge`], [`Refusal::NotPermitted`], [`Refusal::WrongType`] or
-    /// [`Refusal::IsDirectory`] for what is no regular file; the map is corrupt; the device refused.
+    /// [`Refusal::NoSpace`], [`Refusal::TooLarge`], [`Refusal::NotPermitted`]; [`Refusal::WrongType`] or
+    /// [`Refusal::IsDirectory`] if it is not a regular file; the map is corrupt; the device failed.
     pub fn write_at(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         self.write_at_by(Permit::Flags, ino, pos, bytes)
     }
@@ -99,8 +98,9 @@ impl Volume {
         Ok(done)
     }
 
-    /// Reads a regular file by its inode's number, from byte `pos` on; fewer bytes than asked for only at its
-    /// end. Of a volume that is open for reading, [`read`](Self::read) of an inode in hand is faster.
+    /// Reads a regular file by inode number, from byte `pos`. Returns fewer bytes than requested only at its
+    /// end. On a volume that is open for reading, [`read`](Self::read) of an [`InodeRef`](crate::InodeRef) is
+    /// faster.
     ///
     /// # Errors
     /// As [`read`](Self::read); no such inode.
@@ -114,10 +114,10 @@ impl Volume {
         }
     }
 
-    /// Holds what is in memory of a file against its map on disk: for tests, while nothing else happens.
+    /// Compares the cached state of a file with its map on disk. For tests, while no other operation runs.
     ///
     /// # Errors
-    /// What does not fit, in words.
+    /// The mismatch, as text.
     pub fn check_file(&self, ino: Ino) -> Result<(), String> {
         let Some(writer) = &self.writer else { return Ok(()) };
         let node = writer.inodes().get_unlinked(ino).map_err(|fault| fault.to_string())?;
@@ -126,7 +126,7 @@ impl Volume {
 }
 
 impl Writer {
-    /// Writes: how many bytes, and are they to be durable at once (`chattr +S`)?
+    /// Writes. Returns the number of bytes, and whether they must be durable at once (`chattr +S`).
     pub(super) fn write(
         &self,
         permit: Permit,
@@ -141,7 +141,7 @@ impl Writer {
         Ok((done, is_sync))
     }
 
-    /// Writes. The caller holds the operation lock alone.
+    /// Writes. The caller holds the operation lock exclusively.
     pub(super) fn write_locked(
         &self,
         permit: Permit,
@@ -176,13 +176,13 @@ impl Writer {
         match self.keeper.alloc.room() {
             Room::Plenty => {}
             Room::Short => self.inodes().files().pages.wake_flusher(),
-            // The next fsync returns the error.
+            // The next fsync reports a failure.
             Room::Scarce => drop(self.flusher.flush_file(node, &data, pos..pos + done as u64)),
         }
         Ok(done)
     }
 
-    /// Bytes of a write that the file may take.
+    /// Checks a write. Returns how many of its bytes fit below the maximum size.
     pub(super) fn check_writable(
         &self,
         permit: Permit,
@@ -210,13 +210,13 @@ impl Writer {
         Ok(len.min(usize::try_from(max.saturating_sub(pos)).unwrap_or(usize::MAX)))
     }
 
-    /// Will its map be one of extents, when it needs one?
+    /// Returns whether the file's map will use extents once the file needs a map.
     fn becomes_extents(&self, of_file: u32) -> bool {
         of_file & flags::INLINE_DATA != 0
             && self.shared().sb.features.has_incompat(extant_ondisk::Features::EXTENTS)
     }
 
-    /// Times, and the permissions that a write takes away.
+    /// Updates the times, and clears the set-ID bits that a write clears.
     pub(super) fn note_write(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let now = self.now();
         let times = |fields: &extant_ondisk::inode::Inode| {
@@ -239,7 +239,7 @@ impl Writer {
         })
     }
 
-    /// Writes into memory; block by block where the volume is to be written so.
+    /// Writes into memory; block by block if the volume's data path requires it.
     fn write_cached(
         &self,
         node: &Arc<LiveInode>,
@@ -299,11 +299,11 @@ impl Writer {
         }
         let room = (at << bs.log2()).saturating_sub(pos).min(bytes.len() as u64) as usize;
         if let (0, Some(fault)) = (room, refused) {
-            // Zeros behind the end are not the file's.
+            // The zeros past the end are not part of the file.
             data.set_size(old);
             return Err(fault);
         }
-        // Before the copy: what is written back meanwhile is the file's then.
+        // Set before the copy, so that concurrent writeback treats the data as part of the file.
         let end = pos + room as u64;
         if end > old {
             data.set_size(end);
@@ -320,7 +320,7 @@ impl Writer {
         }
     }
 
-    /// Promises blocks; where there is no space, but will be after a commit, that is waited for.
+    /// Reserves space for blocks. If there is none but a commit would free some, waits for the commit.
     fn promise(&self, node: &LiveInode, data: &FileData, lblk: u32, len: u32) -> Result<(u32, bool), Fault> {
         let alloc = &self.keeper.alloc;
         let mut want = len;
@@ -329,14 +329,15 @@ impl Writer {
                 Err(extant_inode::Fault::NoSpace) if alloc.pending_blocks() > 0 => {
                     self.journal.commit_all()?
                 }
-                // Some of it may fit.
+                // A part of it may fit.
                 Err(extant_inode::Fault::NoSpace) if want > 1 => want /= 2,
                 done => return Ok(done?),
             }
         }
     }
 
-    /// A write ended early, where `end.1` is: promises and size behind that are those from before.
+    /// A write ended early, at `end.1`: releases the reservations past that and restores the size from
+    /// before.
     fn take_back(
         &self,
         node: &Arc<LiveInode>,
@@ -345,7 +346,8 @@ impl Writer {
         promised: &[(u32, u32)],
     ) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
-        // Checked before `mapping` is locked, which comes after folios; no other thread makes anything dirty.
+        // Checked before `mapping` is locked, because folios come first in the lock order. No other thread
+        // dirties the file here.
         let is_held = |from: u64, to: u64| data.pages.is_held(from << bs.log2()..to << bs.log2());
         let edge = end >> bs.log2();
         let kept = if is_held(edge, edge + 1) { edge + 1 } else { edge };
@@ -371,7 +373,7 @@ impl Writer {
         })
     }
 
-    /// Zeros from the end of the file to `pos`, as far as they lie in the block that the file ends in.
+    /// Zeros from the end of the file to `pos`, but only within the block in which the file ends.
     pub(super) fn zero_to(&self, node: &Arc<LiveInode>, data: &FileData, pos: u64) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
         let old = data.size();
@@ -380,12 +382,12 @@ impl Writer {
             return Ok(());
         }
         let stored = data.stored(self.shared(), node);
-        // What is in memory behind the end is zeros: they must come to the device, too.
+        // Memory past the end is zeros already. They must get to the device, too.
         data.pages.zero_edge(old..end, self.flusher.now_ms(), &stored)?;
         Ok(())
     }
 
-    /// Writes through the journal, as files do that ask for it.
+    /// Writes through the journal, for files with journaled data.
     fn write_journaled(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let bs = self.shared().geometry.block_size;
         let mut done = 0;
@@ -399,7 +401,7 @@ impl Writer {
                 self.run(NAME_CREDITS, |change| self.write_logged(change, node, (lblk, within), part));
             match written {
                 Ok(()) => done += len,
-                // What was written counts; a write of the rest fails with the fault.
+                // The written part counts. A write of the rest reports the failure.
                 Err(fault) if done == 0 => return Err(fault),
                 Err(_) => break,
             }
@@ -407,7 +409,7 @@ impl Writer {
         Ok(done)
     }
 
-    /// Writes part of a block through the journal, with the size.
+    /// Writes part of a block, and the size, through the journal.
     fn write_logged(
         &self,
         change: &extant_inode::Change<'_>,
@@ -445,15 +447,15 @@ impl Writer {
         if end > super::truncate::SMALL_MAX && end > old {
             self.keeper.announce(change, Announced::LargeFiles)?;
         }
-        // Also when nothing of the inode changes: fsync asks it for the last transaction that has bytes of
-        // the file.
+        // Edited even if nothing in the inode changes: fsync asks the inode for the last transaction with its
+        // data.
         let mut values = change.live.edit(node, extant_buffer::Edit::transaction(change.edit));
         values.fields.size = old.max(end);
         values.changed_in = extant_buffer::Edit::transaction(change.edit);
         Ok(())
     }
 
-    /// The file as it is once all that is in memory of it was written back.
+    /// The file after all its dirty data was written back.
     pub(crate) fn written_back(&self, ino: Ino) -> Result<Arc<extant_inode::Inode>, Fault> {
         let node = self.inodes().get(ino)?;
         let _operation = node.operation.read();
@@ -463,15 +465,15 @@ impl Writer {
         Ok(self.inodes().snapshot(&node)?)
     }
 
-    /// As [`Volume::seek`], by what is in memory and what is known of the map; `None` if nothing is in
-    /// memory. What is dirty is data, whatever it lies in.
+    /// As [`Volume::seek`], by the cached data and the cached map; `None` if the file has no data state in
+    /// memory. Dirty data counts as data even in a hole.
     pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>, Fault> {
         let node = self.inodes().get(ino)?;
         let _operation = node.operation.read();
         node.data().map(|data| self.seek_locked(&node, &data, offset..u64::MAX, what)).transpose()
     }
 
-    /// As [`seek`](Self::seek), in a range: a file ends with it. The caller holds the operation lock.
+    /// As [`seek`](Self::seek), in a range: the file ends with it. The caller holds the operation lock.
     pub(super) fn seek_locked(
         &self,
         node: &Arc<LiveInode>,
@@ -482,7 +484,8 @@ impl Writer {
         let size = data.size().min(range.end);
         let log = self.shared().geometry.block_size.log2();
         seek_by(size, range.start, what, |at| {
-            // First what is on its way: it is settled after its blocks are known as written.
+            // Checked first: a run in flight stays dirty until after its blocks are cached as written, so no
+            // data is missed.
             let (is_held, end) = data.pages.held_run(at..size);
             if is_held {
                 return Ok(Some((true, end)));
@@ -496,7 +499,7 @@ impl Writer {
         })
     }
 
-    /// Reads: through what is in memory, if the file has anything there.
+    /// Reads, through the page cache if the file has cached data.
     pub(crate) fn read(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         let node = self.inodes().get(ino)?;
         let _operation = node.operation.read();
@@ -519,7 +522,7 @@ impl Writer {
             }
             let data = values.data();
             let kept_elsewhere = flags::INLINE_DATA | flags::ENCRYPT;
-            // A file that is one hole. What is promised to it would be here.
+            // The file is one hole: reserved blocks would have cached data.
             let is_nothing_here = data.as_ref().is_none_or(|data| data.pages.is_empty());
             if is_nothing_here && !values.has_flag(kept_elsewhere) && values.maps_nothing() {
                 let left = values.size().saturating_sub(pos);
@@ -541,15 +544,15 @@ impl Writer {
         let stored = data.stored(self.shared(), node);
         let window = data.pages.read(pos, &mut buf[..len], &stored)?;
         if let Some(window) = window {
-            // Best effort: readers get the error.
+            // Best effort: a later read of the data reports a failure.
             let _ = data.pages.fill(window, &stored);
         }
         Ok(len)
     }
 }
 
-/// A mode after a write by a user that may not keep set-id bits: without set-user-id, and without
-/// set-group-id if the group may execute.
+/// A mode after a write by a user without the right to keep set-ID bits: without set-user-ID, and without
+/// set-group-ID if the group may execute the file.
 #[must_use]
 pub fn unprivileged(mode: u16) -> u16 {
     let kept = mode & !SETUID;

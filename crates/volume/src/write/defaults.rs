@@ -1,23 +1,27 @@
-//! The mount options that a superblock asks for: `tune2fs -o` and `-E mount_opts=`, as the kernel's mount
-//! honours them.
+//! The superblock's default mount options: `tune2fs -o` and `-E mount_opts=`, as the kernel's mount applies
+//! them.
 //!
 //! | `tune2fs -o` | here |
 //! |---|---|
 //! | `debug` | nothing: it is for the kernel's log |
-//! | `bsdgroups` | what is made gets its directory's group |
-//! | `user_xattr`, `acl` | nothing: both are always there, as in the kernel |
+//! | `bsdgroups` | new inodes get their directory's group |
+//! | `user_xattr`, `acl` | nothing: both are always on, as in the kernel |
 //! | `uid16` | owners have 16 bits: see [`Superblock::has_short_ids`] |
 //! | `journal_data` | [`DataPath::Journal`] |
-//! | `journal_data_ordered`, `journal_data_writeback` | with `nodelalloc` [`DataPath::Ordered`], [`DataPath::Writeback`]; else nothing, since no commit shows blocks without their bytes anyway |
+//! | `journal_data_ordered` | [`DataPath::Ordered`] with `nodelalloc`, otherwise nothing |
+//! | `journal_data_writeback` | [`DataPath::Writeback`] with `nodelalloc`, otherwise nothing |
 //! | `nobarrier` | no flushes |
-//! | `block_validity` | nothing: it is always looked at |
-//! | `discard` | what is freed is discarded |
-//! | `nodelalloc` | block by block |
+//! | `block_validity` | nothing: it is always checked |
+//! | `discard` | freed blocks are discarded |
+//! | `nodelalloc` | allocation block by block |
 //!
-//! Options as text (`s_mount_opts`) come after these, the caller's after both. If one word of the text is
-//! unknown, the whole text is ignored, as in the kernel. Only ext4's own options are taken from there: an
-//! image must not choose devices, or grant access. The reaction to errors is the superblock's too: see
-//! [`OnError`].
+//! Without `nodelalloc` the ordered and writeback modes do not differ: no commit exposes blocks before their
+//! data is written.
+//!
+//! Options as text (`s_mount_opts`) override these, and the caller's options override both. If the text has
+//! an unknown word, the whole text is ignored, as in the kernel. Only ext4's own options are read from the
+//! text: an image must not decide which devices are opened, or which users may access them. The superblock
+//! also has the error policy: see [`OnError`].
 
 use extant_device::Device;
 use extant_inode::DataPath;
@@ -25,30 +29,31 @@ use extant_ondisk::superblock::{self, Superblock, default_options, until_nul};
 
 use super::{OnError, WriteOptions};
 
-/// What a superblock asks for.
+/// The default options of a superblock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of mount(8), one each")]
 pub struct DefaultOptions {
-    /// Which mode of the journal.
+    /// The journal's data mode.
     pub data: Option<DataPath>,
-    /// Blocks are chosen block by block (`nodelalloc`).
+    /// Allocate block by block (`nodelalloc`).
     pub block_by_block: bool,
     /// No flushes.
     pub no_barriers: bool,
-    /// What is freed is discarded.
+    /// Discard freed blocks.
     pub discard: bool,
-    /// What is made gets its directory's group.
+    /// New inodes get their directory's group.
     pub dir_groups: bool,
-    /// Bytes that are to replace others stay in memory.
+    /// Replaced file contents get no early writeback.
     pub no_auto_da_alloc: bool,
-    /// How errors are met, where the text says so.
+    /// The error policy, if the text sets it.
     pub errors: Option<OnError>,
-    /// Why the text does not count.
+    /// Why the text is ignored.
     pub refused: Option<String>,
 }
 
 impl DefaultOptions {
-    /// The options of the superblock on a device; none, if it cannot be read: opening reports why.
+    /// The default options of the superblock on a device. All defaults if no superblock can be read: opening
+    /// the volume reports why.
     #[must_use]
     pub fn of_device(device: &dyn Device) -> Self {
         let mut bytes = [0; superblock::SIZE];
@@ -56,7 +61,7 @@ impl DefaultOptions {
         read.ok().and_then(|()| Superblock::decode(&bytes).ok()).map_or(Self::default(), |sb| Self::of(&sb))
     }
 
-    /// What this superblock asks for.
+    /// The default options of this superblock.
     #[must_use]
     pub fn of(sb: &Superblock) -> Self {
         let has = |bit| sb.default_mount_opts & bit != 0;
@@ -87,7 +92,7 @@ impl DefaultOptions {
         }
     }
 
-    /// Reads options as text; the word that is not known.
+    /// Reads options as text. The error is the unknown word.
     fn read<'t>(&mut self, text: &'t str) -> Result<(), &'t str> {
         for word in text.split(',') {
             match word {
@@ -114,8 +119,8 @@ impl DefaultOptions {
         Ok(())
     }
 
-    /// How bytes of files get to the device. Whether commits wait for them is a question only where they go
-    /// block by block.
+    /// How file data gets to the device. The order of data and commits only matters with block-by-block
+    /// allocation.
     #[must_use]
     pub fn data_path(&self) -> DataPath {
         match self.data.unwrap_or(DataPath::Ordered) {
@@ -125,7 +130,7 @@ impl DefaultOptions {
         }
     }
 
-    /// Options with these, and all else by default.
+    /// Write options with these defaults.
     #[must_use]
     pub fn write_options(&self) -> WriteOptions {
         WriteOptions {
@@ -140,8 +145,7 @@ impl DefaultOptions {
     }
 }
 
-/// An option of the kernel's ext4 that changes nothing here: what it asks for holds anyway, or is about the
-/// kernel alone.
+/// An option of the kernel's ext4 that has no effect here: it is always on, or concerns only the kernel.
 fn is_for_the_kernel(word: &str) -> bool {
     const PLAIN: [&str; 25] = [
         "",
@@ -230,7 +234,7 @@ mod tests {
         assert_eq!((asked.data_path(), asked.errors), (DataPath::Journal, Some(OnError::Continue)));
         let wrong = of(default_options::NOBARRIER, "barrier,discard,frobnicate");
         assert!(wrong.no_barriers && !wrong.discard && wrong.refused.unwrap().contains("frobnicate"));
-        // What an image must not decide.
+        // An image must not set these.
         for word in ["suid", "dev", "allow_other", "journal_path=/dev/sda", "rw", "commit=x"] {
             assert!(of(0, word).refused.is_some(), "{word}");
         }

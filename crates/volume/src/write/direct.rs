@@ -1,16 +1,17 @@
-//! Past the cache of bytes, and by pages of it: what O_DIRECT and mmap(2) need.
+//! I/O that bypasses the page cache, and I/O by pages: for O_DIRECT and mmap(2).
 //!
 //! ```text
-//!   direct read:    what is dirty there goes to the device -> from the device
-//!   direct write:   the same, and out of the cache -> blocks that are written: straight to the device
-//!                                                     others, and what is no whole block: through the cache, and to the device
-//!   fault, read:    a page, with zeros behind the end
-//!   fault, write:   the page's blocks are promised, and the page is dirty: what is written to it later cannot fail for want of space
+//!   direct read:    dirty data in the range goes to the device -> read from the device
+//!   direct write:   the same, and the range leaves the cache -> written blocks: straight to the device
+//!                                     other blocks and partial blocks: through the cache, then to the device
+//!   fault, read:    a page, with zeros past the end of the file
+//!   fault, write:   space for the page is reserved, the page is dirty: later writes cannot fail with ENOSPC
 //! ```
 //!
 //! Invariants
-//! 1. After a direct write the device has the bytes (its own cache may), and the cache has none older.
-//! 2. Nothing here changes a size but a direct write behind the end, which goes through the cache.
+//! 1. After a direct write the device has the data (perhaps in its own cache), and the page cache has no
+//!    older data.
+//! 2. Only a direct write past the end of the file changes the size; it goes through the page cache.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use crate::{Fault, Refusal, Volume};
 pub const PAGE_BYTES: usize = 4096;
 
 impl Volume {
-    /// As [`read_at`](Self::read_at), from the device, not from memory.
+    /// As [`read_at`](Self::read_at), but from the device instead of memory.
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
@@ -41,8 +42,8 @@ impl Volume {
         }
     }
 
-    /// As [`write_at`](Self::write_at), to the device, not to memory: fast where whole blocks are written
-    /// that were written before. Durable it is after [`fdatasync`](Self::fdatasync).
+    /// As [`write_at`](Self::write_at), but to the device instead of memory. Fast for whole blocks that are
+    /// already written. The data is durable after [`fdatasync`](Self::fdatasync).
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -56,11 +57,11 @@ impl Volume {
         Ok(done)
     }
 
-    /// The page of a regular file with this number, as a mapping of it shows it: behind the end there are
-    /// zeros.
+    /// Reads a page of a regular file by page number, as a memory mapping shows it: with zeros past the end
+    /// of the file.
     ///
     /// # Errors
-    /// [`Refusal::PastEnd`] for a page that is wholly behind the end; as [`read_at`](Self::read_at).
+    /// [`Refusal::PastEnd`] for a page that is wholly past the end; as [`read_at`](Self::read_at).
     pub fn read_page(&self, ino: Ino, page: u64, buf: &mut [u8; PAGE_BYTES]) -> Result<(), Fault> {
         let pos = page.checked_mul(PAGE_BYTES as u64).ok_or(Refusal::PastEnd)?;
         let done = self.read_at(ino, pos, buf)?;
@@ -71,12 +72,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes sure that a page of a regular file can be written to its end without running out of space: its
-    /// blocks are reserved, and its bytes, which do not change, are dirty. For mapped files, at the first
-    /// write to a page.
+    /// Reserves space for a page of a regular file, so that writes to it cannot run out of space. Its data is
+    /// unchanged but becomes dirty. For callers that map a file and are notified of the first write to a
+    /// page.
     ///
     /// # Errors
-    /// [`Refusal::PastEnd`] for a page that is wholly behind the end; [`Refusal::NoSpace`]; as
+    /// [`Refusal::PastEnd`] for a page that is wholly past the end; [`Refusal::NoSpace`]; as
     /// [`write_at`](Self::write_at).
     pub fn make_writable(&self, ino: Ino, page: u64) -> Result<(), Fault> {
         let writer = self.writer()?;
@@ -89,17 +90,17 @@ impl Writer {
     fn read_direct(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         let node = self.inodes().get(ino)?;
         if node.values().kind() != FileType::Regular {
-            // It says what is wrong.
+            // It returns the right error.
             return self.read(ino, pos, buf);
         }
         let _operation = node.operation.read();
         if let Some(data) = node.data() {
             let end = pos.saturating_add(buf.len() as u64);
-            // From the beginning: the size on disk follows the first that is dirty.
+            // From the beginning of the file, because the size on disk follows the first dirty block.
             self.flusher.flush_file(&node, &data, 0..end)?;
         }
         let data = node.data();
-        // Or what is written back elsewhere in the file might move a part of the map meanwhile.
+        // Locked against writeback elsewhere in the file, which may move a part of the map.
         let _mapping = data.as_ref().map(|data| data.mapping.read());
         Ok(self.inodes().snapshot(&node)?.read_at(self.shared(), pos, buf)?)
     }
@@ -137,7 +138,8 @@ impl Writer {
         Ok(done + written)
     }
 
-    /// Writes to blocks that are written, as far as they go, in front of the end of the file: how many bytes.
+    /// Overwrites written blocks from `pos` up to the first block that is not written or the end of the file.
+    /// Returns the number of bytes.
     fn write_in_place(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let _operation = self.lock_node(node)?;
         let len = self.check_writable(Permit::Flags, node, pos, bytes.len())? as u64;
@@ -167,7 +169,7 @@ impl Writer {
         Ok((at - pos) as usize)
     }
 
-    /// Takes a range of whole blocks out of the cache, once what is dirty in it is on the device. The caller
+    /// Writes back what is dirty in a range of whole blocks and drops the range from the cache. The caller
     /// holds the operation lock.
     fn drop_clean(
         &self,

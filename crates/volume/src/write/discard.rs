@@ -1,12 +1,12 @@
-//! Discards: freed blocks at their commit, and all free blocks on request.
+//! Discarding unused blocks: freed blocks at their commit, and all free blocks on request.
 //!
 //! ```text
 //!   freed --> commit is durable --> discarded --> may be reused
-//!               |                     '-- earlier, and a power cut would bring the old file back without its bytes
-//!               '-- later than that, and a discard could hit the new owner's bytes
+//!               |                     '-- earlier: after a power failure the old file may lack its data
+//!               '-- later: a discard could hit the new owner's data
 //! ```
 //!
-//! No flush waits for a discard, and a failed one is no error: the blocks are free all the same.
+//! No flush waits for a discard. A failed discard is not an error: the blocks are free in any case.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,18 +21,18 @@ use crate::{Fault, Volume};
 /// What was discarded since the volume was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiscardStats {
-    /// Ranges.
+    /// Number of ranges.
     pub ranges: u64,
-    /// Bytes of them.
+    /// Their bytes in total.
     pub bytes: u64,
-    /// Ranges that the device refused.
+    /// Number of ranges that the device failed to discard.
     pub failed: u64,
 }
 
-/// Whether freed blocks are discarded, and what was.
+/// Whether freed blocks are discarded, and counters.
 #[derive(Debug, Default)]
 pub(super) struct Discards {
-    /// Asked for, and the device can.
+    /// Requested, and the device supports it.
     is_on: AtomicBool,
     ranges: AtomicU64,
     bytes: AtomicU64,
@@ -44,7 +44,7 @@ impl Discards {
         Self { is_on: AtomicBool::new(is_on), ..Self::default() }
     }
 
-    /// Discards blocks. Can the device do that?
+    /// Discards blocks. Returns whether the device supports that.
     fn discard(&self, shared: &Shared, first: Pblk, blocks: u32) -> bool {
         let block_size = shared.geometry.block_size.bytes();
         let (offset, len) = (first.0 * block_size, u64::from(blocks) * block_size);
@@ -64,15 +64,15 @@ impl Discards {
 }
 
 impl CommitClient {
-    /// Discards what transactions up to this one freed. They are durable, and the blocks may not be reused
-    /// before this returns.
+    /// Discards what transactions up to this one freed. They are durable, and the allocator does not reuse
+    /// the blocks yet.
     pub(super) fn discard_freed(&self, transaction: u64) {
         if !self.discards.is_on.load(Ordering::Relaxed) {
             return;
         }
         for (first, blocks) in self.alloc.freed_until(transaction) {
             if !self.discards.discard(self.shared(), first, blocks) {
-                // It will not learn it.
+                // A device does not start to support it later.
                 self.discards.is_on.store(false, Ordering::Relaxed);
                 return;
             }
@@ -81,17 +81,17 @@ impl CommitClient {
 }
 
 impl Volume {
-    /// Discards all free blocks, in runs of at least `min_bytes`: returns the number of bytes. `None`: the
-    /// device does not support it. Blocks freed by changes that are not durable yet do not count: this calls
-    /// [`sync`](Self::sync) first.
+    /// Discards the free blocks, in runs of at least `min_bytes`. Returns the number of bytes, or `None` if
+    /// the device does not support discards. A freed block does not count as free until that is durable, so
+    /// this calls [`sync`](Self::sync) first.
     ///
     /// # Errors
-    /// It is open for reading; as [`sync`](Self::sync); a group's bitmap cannot be read.
+    /// The volume is open for reading; as [`sync`](Self::sync); a group's bitmap cannot be read.
     pub fn trim(&self, min_bytes: u64) -> Result<Option<u64>, Fault> {
         self.trim_range(0..u64::MAX, min_bytes)
     }
 
-    /// As [`trim`](Self::trim), of free blocks that lie in this range of the device's bytes.
+    /// As [`trim`](Self::trim), for free blocks in this range of the device's bytes.
     ///
     /// # Errors
     /// As [`trim`](Self::trim).
@@ -122,7 +122,7 @@ impl Volume {
         Ok(Some(bytes))
     }
 
-    /// What was discarded; `None` when open for reading.
+    /// Counters of discards; `None` if open for reading.
     #[must_use]
     pub fn discard_stats(&self) -> Option<DiscardStats> {
         let discards = &self.writer.as_ref()?.keeper.discards;

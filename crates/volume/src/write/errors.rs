@@ -1,16 +1,17 @@
-//! Damage that is met while writing: noted in the superblock, and what becomes of the volume then.
+//! Damage found while writing: it is recorded in the superblock, and the volume continues or stops.
 //!
 //! ```text
-//!                        .- continue ----------> into the superblock with the next commit; the operation failed, others go on
+//!                        .- continue ----------> superblock at the next commit; only this operation fails
 //!   damage -> noted -----|
-//!   in memory            '- remount-ro, panic -> the journal is aborted; the superblock is written in place, the log's too
+//!   in memory            '- remount-ro, panic -> the journal is aborted; the superblock, and the
+//!                                                log's, are written in place
 //! ```
 //!
-//! Owns: [`OnError`], the record. Does **not** own: whether an operation that failed half-way may be
-//! committed. It never may: the journal is aborted then whatever was chosen here (see `Writer::run`), and
-//! that is noted as any other error.
+//! Owns: [`OnError`], the error record. Does **not** own: whether a half-done operation may be committed. It
+//! never may: the journal is aborted then, whatever [`OnError`] says (see `Writer::run`), and that is
+//! recorded like any other error.
 //!
-//! Only the primary superblock is written. In place, it is not part of a transaction: what the log has of it
+//! Only the primary superblock is written. The write in place is not part of a transaction: the log's copy
 //! may be older, so replay keeps the newer record (see `write/open.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,22 +25,20 @@ use super::Writer;
 use super::open::{SUPERBLOCK, seconds_now, superblock_place};
 use crate::{Fault, Volume};
 
-/// What to do when damage is met while writing; the kernel's mount option `errors`.
+/// What to do on damage found while writing; the kernel's mount option `errors`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// Note it and go on: the operation fails, others do not.
+    /// Record it and go on: only the operation fails.
     Continue,
-    /// Note it, and write nothing any more: what was not committed is lost, as with the kernel's
-    /// `remount-ro`.
+    /// Record it and stop writing: what was not committed is lost, as with the kernel's `remount-ro`.
     ReadOnly,
-    /// As [`ReadOnly`](Self::ReadOnly), and reading ends as well: every operation is refused. The kernel
-    /// stops the machine; a library must not stop its program, but refuses everything.
+    /// As [`ReadOnly`](Self::ReadOnly), and every further operation is refused, reads included. The kernel
+    /// halts the machine to stop all work; a library must not stop its program.
     Panic,
 }
 
 impl OnError {
-    /// What the superblock asks for (`s_errors`); what is no known number counts as `remount-ro`, as in the
-    /// kernel.
+    /// The superblock's setting (`s_errors`). An unknown number counts as `remount-ro`, as in the kernel.
     fn of(sb: &Superblock) -> Self {
         match sb.errors {
             1 => Self::Continue,
@@ -53,14 +52,14 @@ impl OnError {
 pub(super) struct Errors {
     on: OnError,
     log: Mutex<ErrorLog>,
-    /// The superblock does not have all of them.
+    /// The superblock lacks some of them.
     is_behind: AtomicBool,
-    /// That the journal was aborted is noted, and written in place.
+    /// The journal's abort is recorded and written in place.
     is_told: AtomicBool,
-    /// The file system is another machine's now: nothing is written, not even that.
+    /// Another machine owns the file system now: nothing is written, not even the error.
     pub(super) is_lost: AtomicBool,
     is_stopped: AtomicBool,
-    /// On purpose: nothing is noted any more.
+    /// A deliberate shutdown: no further error is recorded.
     pub(super) is_shut_down: AtomicBool,
 }
 
@@ -89,7 +88,7 @@ impl Errors {
         u32::from(self.is_behind.load(Ordering::Acquire))
     }
 
-    /// With a commit.
+    /// Writes the record with a commit.
     pub(super) fn write(&self, edit: &dyn Edit, geometry: &extant_ondisk::Geometry) -> Result<(), ReadFault> {
         if !self.is_behind.swap(false, Ordering::AcqRel) {
             return Ok(());
@@ -107,8 +106,8 @@ impl Errors {
 }
 
 impl Volume {
-    /// Where operations of a volume that is open for writing end: what they met is noted. Without a handle or
-    /// an inode's lock.
+    /// The end of each operation of a volume that is open for writing: records the operation's error. The
+    /// caller must not hold a handle or an inode's lock.
     pub(crate) fn noted<R>(&self, done: Result<R, Fault>) -> Result<R, Fault> {
         match (done, &self.writer) {
             (Err(fault), Some(writer)) if writer.is_shut_down() => Err(match fault {
@@ -123,23 +122,22 @@ impl Volume {
         }
     }
 
-    /// Ends all writing, as damage does where `errors=remount-ro` is set: for a caller that caught a panic
-    /// out of this volume, since what is in memory may be half changed. What was synced is safe, the
-    /// superblock gets the error, and closing reports it. A volume that is open for reading has nothing to
-    /// end.
+    /// Stops all writing, like damage with `errors=remount-ro`. For a caller that caught a panic out of this
+    /// volume, because memory may be half changed. What was synced is safe, the superblock gets the error,
+    /// and closing reports it. Does nothing if the volume is open for reading.
     pub fn abort(&self, cause: &str) {
         if let Some(writer) = &self.writer {
             writer.abort(cause.to_owned());
         }
     }
 
-    /// Why nothing is written any more, if that is so: the first cause.
+    /// The first cause that stopped writing, if any.
     #[must_use]
     pub fn aborted(&self) -> Option<&extant_journal::Aborted> {
         self.writer.as_ref()?.journal.aborted()
     }
 
-    /// May anything be done at all?
+    /// Refuses every operation after a shutdown, or after damage with [`OnError::Panic`].
     pub(crate) fn check_going(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         if writer.is_shut_down() {
@@ -153,7 +151,7 @@ impl Volume {
 }
 
 impl Writer {
-    /// Aborts the journal, and notes that.
+    /// Aborts the journal, and records that.
     fn abort(&self, cause: String) {
         self.journal.abort(cause);
         if let Some(aborted) = self.journal.aborted() {
@@ -161,7 +159,7 @@ impl Writer {
         }
     }
 
-    /// Notes what an operation failed with, if it is damage or the end of the journal.
+    /// Records an operation's error if it is damage or the journal's abort.
     pub(super) fn note(&self, fault: &Fault) {
         let errors = &self.keeper.errors;
         match fault {
@@ -177,7 +175,7 @@ impl Writer {
                     self.journal.abort(fault.to_string());
                 }
             }
-            // Of an operation's own reads: noted if that ended the journal.
+            // Failures of an operation's own reads: recorded only if they aborted the journal.
             Fault::Device(_) | Fault::NotFlushed(_) | Fault::LostWrite | Fault::Aborted(_) => {}
         }
         if self.journal.aborted().is_none() {
@@ -190,7 +188,7 @@ impl Writer {
             self.journal.after_abort(|| {
                 let may_write = !self.is_shut_down() && !errors.is_lost.load(Ordering::Acquire);
                 if may_write {
-                    // Best effort: the device may be what failed.
+                    // Best effort: the device itself may have failed.
                     let _ = self.write_errors_in_place();
                 }
                 may_write
@@ -210,8 +208,7 @@ impl Writer {
     }
 }
 
-/// The kernel stores the name of a function; here the damaged structure says more, and `extant` as the
-/// finder.
+/// The kernel records the name of a function; this records the damaged structure, and that `extant` found it.
 fn told_by(structure: &str) -> ErrorRecord {
     ErrorRecord::default().met_by(&format!("extant: {structure}"))
 }

@@ -1,17 +1,17 @@
-//! Blocks without bytes: reserving them, punching holes, zeroing, and moving what is behind.
+//! Allocation without data: reserving blocks, punching holes, zeroing, and shifting what follows.
 //!
 //! ```text
-//!   reserve   holes get unwritten blocks; the size follows, unless it is kept
-//!   punch     edges zeroed in memory; whole blocks dropped there, unmapped and freed
+//!   reserve   holes get unwritten blocks; the size grows, unless it is kept
+//!   punch     edges zeroed in memory; whole blocks dropped from memory, unmapped and freed
 //!   zero      whole blocks become unwritten, holes get blocks, edges zeroed
-//!   collapse  a punch, and what is behind moves to the front        insert  what is behind moves back
+//!   collapse  a punch, and what follows shifts left        insert  what follows shifts right
 //! ```
 //!
-//! What changes in several transactions leaves a whole file after each of them, as with the kernel: some of
-//! it done.
+//! A change that takes several transactions leaves a consistent file after each, as in the kernel, with a
+//! part of it done.
 //!
-//! A file whose bytes go through the journal has nothing in memory but its blocks: what is zeroed there is a
-//! change of them, and what has to be on the device first for others is in the same log for it.
+//! A file with journaled data has only its blocks, no cached data: zeroing changes the blocks through the
+//! log. For other files data must be on the device first; here the same log orders it.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024; fallocate(2).
 
@@ -33,41 +33,41 @@ use super::announce::Announced;
 use super::truncate::SMALL_MAX;
 use crate::{Fault, Refusal, Volume};
 
-/// What to do with a range of a file; fallocate(2)'s modes.
+/// What to do with a range of a file: fallocate(2)'s modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Allocate {
-    /// Reserve blocks; the file grows if the range ends behind it. Mode 0.
+    /// Reserve blocks; the file grows if the range ends past its end. Mode 0.
     Reserve,
-    /// Reserve blocks, also behind the end; the size stays. FALLOC_FL_KEEP_SIZE.
+    /// Reserve blocks, also past the end; the size stays. FALLOC_FL_KEEP_SIZE.
     Keep,
-    /// Make it a hole. FALLOC_FL_PUNCH_HOLE, which goes with KEEP_SIZE.
+    /// Make it a hole. FALLOC_FL_PUNCH_HOLE, always with KEEP_SIZE.
     Punch,
-    /// Make it zeros, with blocks reserved; the file grows if needed. FALLOC_FL_ZERO_RANGE.
+    /// Make it zeros, with blocks reserved; the file grows if necessary. FALLOC_FL_ZERO_RANGE.
     Zero,
-    /// As [`Zero`](Self::Zero); the size stays. With FALLOC_FL_KEEP_SIZE.
+    /// As [`Zero`](Self::Zero), but the size stays. With FALLOC_FL_KEEP_SIZE.
     ZeroKeep,
-    /// Take it out: what is behind moves to the front. Whole clusters. FALLOC_FL_COLLAPSE_RANGE.
+    /// Remove the range: what follows shifts left. Whole clusters only. FALLOC_FL_COLLAPSE_RANGE.
     Collapse,
-    /// Make room: what is there and behind moves back. Whole clusters. FALLOC_FL_INSERT_RANGE.
+    /// Insert a hole: the range and what follows shift right. Whole clusters only. FALLOC_FL_INSERT_RANGE.
     Insert,
-    /// Zeros, and blocks that hold them on the device: what is written there later changes no map. The file
-    /// grows if the range ends behind its end. FALLOC_FL_WRITE_ZEROES.
+    /// Zeros, with written blocks on the device: later writes there change no map. The file grows if the
+    /// range ends past its end. FALLOC_FL_WRITE_ZEROES.
     WriteZeroes,
-    /// Own copies of shared blocks: ext4 has none to share. Not supported. FALLOC_FL_UNSHARE_RANGE.
+    /// Unshare blocks. Not supported: ext4 has no shared blocks. FALLOC_FL_UNSHARE_RANGE.
     Unshare,
 }
 
-/// What the kernel rounds to.
+/// The kernel's unit of rounding.
 const PAGE: u64 = 4096;
 
 impl Volume {
-    /// Changes which blocks a range of a regular file has.
+    /// Changes the blocks of a range of a regular file.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for an empty range, or one that a mode cannot take; [`Refusal::NotSupported`] for
-    /// modes and files that do not go together (a map without extents can only be punched);
-    /// [`Refusal::TooLarge`], [`Refusal::NoSpace`]: some of it may be done then; [`Refusal::NotPermitted`],
-    /// [`Refusal::WrongType`], [`Refusal::IsDirectory`]; the device refused.
+    /// [`Refusal::Invalid`] for an empty range, or one that the mode does not permit;
+    /// [`Refusal::NotSupported`] if the mode does not fit the file (a map without extents can only be
+    /// punched); [`Refusal::TooLarge`], [`Refusal::NoSpace`]: a part may be done then;
+    /// [`Refusal::NotPermitted`], [`Refusal::WrongType`], [`Refusal::IsDirectory`]; the device failed.
     pub fn fallocate(&self, ino: Ino, mode: Allocate, pos: u64, len: u64) -> Result<(), Fault> {
         let writer = self.writer()?;
         self.noted(writer.fallocate(ino, mode, pos, len))
@@ -134,14 +134,14 @@ impl Writer {
         range.start >> bs.log2()..bs.blocks_for(range.end)
     }
 
-    /// The blocks that lie in a byte range whole.
+    /// The blocks that lie completely in a byte range.
     fn blocks_inside(&self, range: &Range<u64>) -> Range<u64> {
         let bs = self.shared().geometry.block_size;
         bs.blocks_for(range.start)..range.end >> bs.log2()
     }
 
     fn reserve(&self, file: &Target<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
-        // What is delayed gets its blocks by this.
+        // Delayed extents get their blocks by this.
         file.write_back(0..u64::MAX)?;
         if !keep_size {
             file.end_in_zeros(range.end)?;
@@ -172,7 +172,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The size, here and on disk, if it is less.
+    /// Raises the size in memory and on disk, if it is smaller.
     fn grow_to(&self, change: &Change<'_>, file: &Target<'_>, size: u64) -> Result<(), Fault> {
         if size <= file.size() {
             return Ok(());
@@ -192,7 +192,7 @@ impl Writer {
         if range.start >= size {
             return Ok(());
         }
-        // As the kernel: what reaches past the end takes the last page with it.
+        // As the kernel: a range past the end includes the rest of the last page.
         let end = if range.end > size { size.next_multiple_of(bs.bytes().max(PAGE)) } else { range.end };
         let range = range.start..end;
         file.zero_edges(&range)?;
@@ -200,11 +200,11 @@ impl Writer {
         if blocks.start < blocks.end {
             let on_disk = file.node.values().fields.size;
             if on_disk < size && blocks.end << bs.log2() > on_disk {
-                // Some of what goes would raise the size on disk, when it is written back: else it would stay
-                // what it is.
+                // Part of the punched data is dirty, and only its writeback raises the size on disk. Without
+                // it the size on disk would stay too small.
                 file.write_back(0..u64::MAX)?;
             }
-            // What is read now does not fail once bytes were dropped that are nowhere else.
+            // Read now, so that no read fails after data was dropped that is nowhere else.
             Change::read_for_punch(self.inodes(), &self.keeper.alloc, file.node, blocks.clone())?;
             let _fills = file.stop_fills();
             let is_final = file.is_held(&blocks);
@@ -220,7 +220,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Unmaps blocks of which nothing is in memory.
+    /// Unmaps blocks without cached data.
     fn unmap(&self, file: &Target<'_>, blocks: &Range<u64>) -> Result<(), Fault> {
         {
             let _mapping = file.lock_map();
@@ -236,7 +236,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Is it whole clusters?
+    /// Refuses a range that is not whole clusters.
     fn check_clusters(&self, range: &Range<u64>) -> Result<(), Fault> {
         let geometry = &self.shared().geometry;
         let cluster = geometry.cluster_ratio() << geometry.block_size.log2();
@@ -293,8 +293,8 @@ impl Writer {
                 let _mapping = file.lock_map();
                 file.note_mapped(change);
                 let end = change.shift_right(file.node, blocks.start..to, by)?;
-                // With the first step, which is the last that may be refused: what moves behind the end would
-                // be cut off.
+                // In the first step, the last one that may be refused: otherwise blocks shifted past the end
+                // would be cut off.
                 if to == 1 << 32 {
                     if size + len > SMALL_MAX {
                         self.keeper.announce(change, Announced::LargeFiles)?;
@@ -303,7 +303,7 @@ impl Writer {
                 }
                 Ok(end)
             })?;
-            // Whatever becomes of the other steps, that is its size on disk.
+            // The size on disk has changed, even if a later step fails.
             file.set_size(size + len);
         }
         Ok(())
@@ -329,12 +329,11 @@ impl Writer {
                 })?;
             }
         }
-        // Holes of it, and the size.
+        // Holes in the range, and the size.
         self.reserve(file, range, keep_size)
     }
 
-    /// Has the device write zeros to the blocks of a range that read as zeros, and says that they are
-    /// written.
+    /// Writes zeros on the device to the blocks of a range that read as zeros, and marks them as written.
     fn write_zeroes(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
         // The edges, which were zeroed in memory.
         file.write_back(0..u64::MAX)?;

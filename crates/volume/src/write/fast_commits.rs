@@ -1,20 +1,20 @@
-//! Writing back what fast commits changed, in one transaction that takes their place.
+//! Writing back fast commits in one transaction that replaces them.
 //!
 //! ```text
 //! records --fast_commit::apply--> inodes, maps, names, as outcomes
-//!   old -> new of each inode:   gone  |  new  |  kept          numbers first, then blocks, then trees, then names
-//!   all of it in one handle -> one commit: before its commit block the fast commits count, after it the transaction does
+//!   old -> new of each inode:   gone | new | kept      numbers first, then blocks, then trees, then names
+//!   all of it in one handle -> one commit: until its commit block the fast commits are valid
 //! ```
 //!
-//! The records say nothing of bitmaps, trees, link counts of directories and times of directories; what they
-//! say of link counts can be behind. So: blocks are what the maps say; links are those of before, and the
-//! names that came and went.
+//! The records do not contain bitmaps, trees, and the link counts and times of directories; their link counts
+//! of other inodes can be out of date. So: blocks follow from the maps; link counts follow from the old ones
+//! and the names that were added and removed.
 //!
 //! Invariants
-//! 1. All or nothing: what does not fit one transaction, or contradicts the bitmaps, is refused, and nothing
-//!    was written.
-//! 2. Numbers and blocks that the records name are taken before anything is chosen freely.
-//! 3. An inode on the list of orphans keeps its link to the next.
+//! 1. All or nothing: changes that do not fit one transaction, or contradict the bitmaps, are refused, and
+//!    nothing was written.
+//! 2. Inode numbers and blocks that the records name are taken before any others are allocated.
+//! 3. An inode on the orphan list keeps its link to the next.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -33,7 +33,7 @@ use super::{NAME_CREDITS, Writer};
 use crate::Fault;
 use crate::fast_commit::NameChanges;
 
-/// Why fast commits are not written back.
+/// Why fast commits cannot be written back.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WriteBackFault {
     #[error(transparent)]
@@ -54,7 +54,7 @@ impl From<extant_buffer::ReadFault> for WriteBackFault {
     }
 }
 
-/// What was found of an inode before, if it was in use.
+/// An inode as it was before, if it was in use.
 struct Before {
     fields: layout::Inode,
     map: FileMap,
@@ -66,22 +66,22 @@ impl Before {
     }
 }
 
-/// Names that came and went, according to the blocks of directories and the records together.
+/// Names that were added and removed, by comparing the directories' blocks with the records.
 #[derive(Default)]
 struct Names {
-    /// By inode: names it got less names it lost.
+    /// By inode: names added minus names removed.
     links: HashMap<Ino, i32>,
-    /// Those that some name leads to now that did not before; of directories that is their only one.
+    /// Inodes that a name leads to that did not before. For a directory that is its only name.
     gained: HashSet<Ino>,
     lost: HashSet<Ino>,
-    /// For each directory.
+    /// By directory.
     removed: BTreeMap<Ino, Vec<Removed>>,
     given: BTreeMap<Ino, Vec<(Vec<u8>, Ino)>>,
 }
 
 struct Removed {
     name: Vec<u8>,
-    /// It led to a directory.
+    /// The name led to a directory.
     was_dir: bool,
 }
 
@@ -93,8 +93,8 @@ struct Work<'a> {
 }
 
 impl Writer {
-    /// Puts everything into the running transaction, which the caller commits. `orphans`: those that are
-    /// tracked.
+    /// Makes all changes in the running transaction, which the caller commits. `orphans` are the tracked
+    /// orphans.
     pub(super) fn write_back(
         &self,
         overrides: &Overrides,
@@ -124,7 +124,7 @@ impl Work<'_> {
         let names = self.names(changes)?;
         let touched: BTreeSet<Ino> = overrides.keys().chain(names.links.keys()).copied().collect();
         let mut put = Vec::new();
-        // First the inodes whose numbers and blocks become free, then those that need them.
+        // First the inodes that free numbers and blocks, then those that take them.
         for ino in touched {
             if self.writer.shared().is_special(ino) {
                 continue;
@@ -133,7 +133,7 @@ impl Work<'_> {
             let changed = overrides.get(&ino).cloned().unwrap_or_default();
             let Some(fields) = self.fields(&before, &changed)? else { continue };
             let links = names.links.get(&ino).copied().unwrap_or(0);
-            // A directory has one name; its other links are of what is in it.
+            // A directory has one name. Its other links come from its subdirectories.
             let old_links = before.as_ref().map_or(0, |before| match before.is_dir() {
                 true => 1,
                 false => i32::from(before.fields.links),
@@ -144,7 +144,7 @@ impl Work<'_> {
                 true => names.gained.contains(&ino) || was_dir && !names.lost.contains(&ino),
                 false => old_links + links > 0 || before.is_some() && orphans.contains(&ino),
             };
-            // The same number, but another inode: the one of before goes, and this one is new.
+            // The same number, but another inode: the old one is deleted, and this one is new.
             let is_same = |before: &Before| {
                 before.fields.generation == fields.generation
                     && kind(&before.fields) == kind(&fields)
@@ -179,7 +179,7 @@ impl Work<'_> {
             }
         }
         for (node, old, new) in &maps {
-            // Bitmaps, and descriptors at the commit.
+            // Bitmaps; the commit writes the descriptors.
             let bitmaps = (old.len() + new.len()).min(self.writer.shared().geometry.groups as usize) as u32;
             self.room(2 * bitmaps)?;
             self.change.exchange_blocks(node, old, new)?;
@@ -198,7 +198,7 @@ impl Work<'_> {
         Err(WriteBackFault::TooMuch)
     }
 
-    /// What a name of a directory led to, as its blocks have it.
+    /// The inode that a name leads to in a directory's blocks.
     fn found(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, WriteBackFault> {
         if !self.writer.keeper.alloc.is_inode_used(dir)? {
             return Ok(None);
@@ -229,8 +229,8 @@ impl Work<'_> {
                 }
             }
         }
-        // The kernel logs names in a directory that was made in the same transaction, and sometimes not the
-        // directory: nothing leads to them.
+        // The kernel logs names in a directory created in the same transaction, and sometimes not the
+        // directory. Nothing leads to such names.
         loop {
             let mut lost = Vec::new();
             for dir in names.given.keys() {
@@ -249,7 +249,7 @@ impl Work<'_> {
         }
     }
 
-    /// The inode as the tables have it, if it is in use.
+    /// The inode in the inode table, if it is in use.
     fn before(&self, ino: Ino) -> Result<Option<Before>, WriteBackFault> {
         if !self.writer.keeper.alloc.is_inode_used(ino)? {
             return Ok(None);
@@ -259,7 +259,7 @@ impl Work<'_> {
         Ok(Some(Before { fields: values.fields.clone(), map: values.map() }))
     }
 
-    /// The fields that an inode gets; `None` when it never was one.
+    /// The new fields of an inode; `None` if it never was an inode.
     fn fields(
         &self,
         before: &Option<Before>,
@@ -278,7 +278,7 @@ impl Work<'_> {
         Ok((kind(&fields) != FileType::Unknown).then_some(fields))
     }
 
-    /// Deletes an inode with all that it has.
+    /// Deletes an inode with its blocks and attributes.
     fn delete(&self, ino: Ino) -> Result<(), WriteBackFault> {
         let node = self.writer.inodes().get_unlinked(ino)?;
         let step = Change::cut_credits(self.writer.shared());
@@ -294,7 +294,7 @@ impl Work<'_> {
         Ok(self.writer.delete_now(&self.change, &node)?)
     }
 
-    /// Brings an inode into memory with its new values, but its map.
+    /// Brings an inode into memory with its new values, but not its map.
     fn put(
         &self,
         ino: Ino,
@@ -315,7 +315,7 @@ impl Work<'_> {
             return Ok(node);
         };
         if is_new_dir {
-            // What it holds are the names that were given in it, and those are put into blocks.
+            // Its contents are the names added to it, which are put into blocks.
             fields.size = 0;
             fields.flags &= !(flags::INLINE_DATA | flags::INDEX);
             if shared.sb.features.has_incompat(Features::EXTENTS) {
@@ -329,10 +329,10 @@ impl Work<'_> {
         }
         match before {
             Some(Before { fields: old, map }) => {
-                // Attributes do not change by fast commits; blocks are counted where the map changes.
+                // Fast commits do not change attributes. Blocks are counted where the map changes.
                 (fields.blocks, fields.file_acl, fields.dtime) = (old.blocks, old.file_acl, old.dtime);
                 if is_dir {
-                    // Nor do directories, but for their names.
+                    // Fast commits do not change directories, except their names.
                     (fields.size, fields.links, fields.flags) = (old.size, old.links, old.flags);
                     i_block = map.i_block;
                 } else if extents && map.extents {
@@ -371,7 +371,7 @@ impl Work<'_> {
     fn change_dirs(&self, changes: &NameChanges, names: &Names) -> Result<(), WriteBackFault> {
         let live = self.writer.inodes();
         for (dir, is_new, changed) in changes.all() {
-            // What became of the names of a directory that is gone does not matter.
+            // Name changes of a deleted directory are irrelevant.
             let Ok(node) = live.get(dir) else { continue };
             if node.values().kind() != FileType::Directory {
                 continue;

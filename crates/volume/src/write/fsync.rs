@@ -1,16 +1,16 @@
-//! Making things durable: a file, or all of it.
+//! Making a file, or the whole volume, durable.
 //!
 //! ```text
-//!   fsync:  its dirty bytes to the device -> errors of writing back? -> the last transaction that changed it: commit, or wait
-//!           -> covered by that commit's flush? else a flush that threads share (or, for comparison, a commit of nothing)
+//!   fsync:  dirty data to the device -> writeback errors? -> commit (or await) its last transaction
+//!           -> covered by that commit's flush? else a shared flush (for comparison: an empty commit)
 //! ```
 //!
 //! Invariants
-//! 1. When it returns, what had been written before it was called is durable: bytes, map and size.
-//! 2. A write-back error is reported once per open file ([`ErrorCursor`]), and once to all callers without
-//!    one.
-//! 3. A flush that was issued before the file's bytes were on the device counts for nothing: a commit that
-//!    was under way already may have flushed before.
+//! 1. When it returns, everything written before the call is durable: data, map and size.
+//! 2. A writeback error is reported once to each open file ([`ErrorCursor`]), and once to callers that pass
+//!    none.
+//! 3. A flush issued before the file's data was on the device does not count: a commit that was already
+//!    running may have flushed too early.
 //!
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 
@@ -26,11 +26,11 @@ use extant_page_cache::WriteError;
 use super::Writer;
 use crate::{Fault, Refusal, Volume};
 
-/// The errors of lost bytes that one open file has reported. Each open file has one.
+/// How far writeback errors of a file were reported. Each open file has its own.
 #[derive(Debug, Default)]
 pub struct ErrorCursor(extant_page_cache::ErrorCursor);
 
-/// What of a file is to be made durable.
+/// The part of a file to make durable.
 struct Part<'a> {
     range: Range<u64>,
     data_only: bool,
@@ -42,25 +42,26 @@ impl Part<'_> {
 }
 
 impl Volume {
-    /// Called at open: the file reports later failures, and earlier ones that no open file has reported.
+    /// To be called when a file is opened. The result covers errors from now on, and earlier ones that no
+    /// caller has seen.
     ///
     /// # Errors
-    /// No such inode; the device refused.
+    /// No such inode; the device failed.
     pub fn errors_told(&self, ino: Ino) -> Result<ErrorCursor, Fault> {
         let Some(writer) = &self.writer else { return Ok(ErrorCursor::default()) };
         let data = writer.inodes().get_unlinked(ino)?.data();
         Ok(data.map_or_else(ErrorCursor::default, |data| ErrorCursor(data.pages.told())))
     }
 
-    /// As [`fsync`](Self::fsync), or [`fdatasync`](Self::fdatasync) if `data_only`, for an open file.
+    /// As [`fsync`](Self::fsync), or [`fdatasync`](Self::fdatasync) if `data_only`, for one open file.
     ///
     /// # Errors
-    /// As [`fsync`](Self::fsync); what failed before, once to each.
+    /// As [`fsync`](Self::fsync). Earlier failures are reported once per open file.
     pub fn fsync_as(&self, ino: Ino, told: &ErrorCursor, data_only: bool) -> Result<(), Fault> {
         self.fsync_part(ino, &Part { data_only, told: Some(told), ..Part::ALL })
     }
 
-    /// As [`fsync_as`](Self::fsync_as), of a range of bytes: what O_SYNC, or O_DSYNC if `data_only`, asks for
+    /// As [`fsync_as`](Self::fsync_as), for a range of bytes: what O_SYNC, or O_DSYNC if `data_only`, needs
     /// after each write.
     ///
     /// # Errors
@@ -75,7 +76,7 @@ impl Volume {
         self.fsync_part(ino, &Part { range, data_only, told })
     }
 
-    /// Could bytes of the file not be written back, ever since it is in memory?
+    /// Returns whether writeback of the file has failed since the file came into memory.
     #[must_use]
     pub fn had_errors(&self, ino: Ino) -> bool {
         let node = self.writer.as_ref().and_then(|writer| writer.inodes().get_unlinked(ino).ok());
@@ -88,28 +89,28 @@ impl Volume {
         self.noted(writer.make_durable(ino, part))
     }
 
-    /// Makes everything that was done durable.
+    /// Makes all previous changes durable.
     ///
     /// # Errors
-    /// The device refused, now or before; [`Fault::LostWrite`] when bytes of some file could not be written
-    /// back before, and that was not reported yet: the rest is durable.
+    /// The device failed, now or before. [`Fault::LostWrite`] if earlier writeback of some file failed and
+    /// that was not reported yet: the rest is durable.
     pub fn sync(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.check_going()?;
         self.noted(writer.sync())
     }
 
-    /// Makes a file durable: its bytes, and what else was done to it. Of a directory and others, their last
+    /// Makes a file durable: its data and all its other changes. For a directory and other types: its last
     /// transaction and all before.
     ///
     /// # Errors
-    /// The device refused, now or when bytes were written back before; [`Refusal::NoSpace`] where these found
-    /// no blocks; no such inode.
+    /// The device failed, now or in earlier writeback; [`Refusal::NoSpace`] if writeback found no blocks; no
+    /// such inode.
     pub fn fsync(&self, ino: Ino) -> Result<(), Fault> {
         self.fsync_part(ino, &Part::ALL)
     }
 
-    /// As [`fsync`](Self::fsync), but of the inode only what it takes to read the bytes: size and map.
+    /// As [`fsync`](Self::fsync), but of the inode only what is needed to read the data: size and map.
     ///
     /// # Errors
     /// As [`fsync`](Self::fsync).
@@ -117,7 +118,7 @@ impl Volume {
         self.fsync_part(ino, &Part { data_only: true, ..Part::ALL })
     }
 
-    /// What was counted of flushes that threads share; `None` when open for reading.
+    /// Counters of shared flushes; `None` if open for reading.
     #[must_use]
     pub fn flush_counts(&self) -> Option<extant_flush::FlushCounts> {
         self.writer.as_ref().map(|writer| writer.flusher.device.counts())
@@ -129,7 +130,7 @@ impl Writer {
         let written = self.flusher.flush_all();
         let lost = self.flusher.files().lost_nodes();
         lost.iter().for_each(|node| self.lock_and_drop_lost(node));
-        // Maybe by the thread that writes back in the background.
+        // The background writeback thread may have lost them.
         let written = if lost.is_empty() { written } else { written.and(Err(Fault::LostWrite)) };
         let mark = self.flusher.device.mark();
         self.journal.commit_all()?;
@@ -155,23 +156,24 @@ impl Writer {
         }
         let mark = self.flusher.device.mark();
         let transaction = self.transaction_of(&node, mapped_in.filter(|_| part.data_only));
-        // Its commit is still to come, with a flush of its own.
+        // The commit has not begun its flush yet, so that flush covers the data.
         let will_flush = self.journal.running() <= transaction || self.flusher.sabotage.trust_any_commit;
         self.journal.commit(transaction)?;
         self.cover(mark, ino, will_flush)
     }
 
-    /// The last transaction that changed what is to be durable.
+    /// The last transaction that changed what is to be made durable.
     fn transaction_of(&self, node: &Arc<LiveInode>, mapped_in: Option<u64>) -> u64 {
         match mapped_in.unwrap_or_else(|| node.values().changed_in) {
-            // Not since it was loaded: maybe by a transaction that is being committed now.
+            // Not changed since it was loaded. An earlier change may be in the transaction that is being
+            // committed now.
             0 => self.journal.running() - 1,
             transaction => transaction,
         }
     }
 
-    /// Flushes the device, unless a flush that was issued since `mark` did. `ino`: what is to be durable.
-    /// `will_flush`: a commit did since.
+    /// Flushes the device, unless a flush issued since `mark` has covered it. `ino` is the inode to make
+    /// durable; `will_flush` says that a commit has flushed since.
     fn cover(&self, mark: Mark, ino: Ino, will_flush: bool) -> Result<(), Fault> {
         let device = &self.flusher.device;
         let is_same_device = !self.flusher.has_external_log || self.flusher.sabotage.trust_log_flush;
@@ -179,8 +181,7 @@ impl Writer {
         if self.flusher.no_barriers || is_covered {
             return Ok(());
         }
-        // Without a log no commit flushes what it does not write, and one that is elsewhere flushes nothing
-        // here.
+        // Without a log, an empty commit flushes nothing. With an external log it does not flush this device.
         if device.settings().mode == Mode::EmptyTxn && self.flusher.has_log && is_same_device {
             return Ok(self.journal.commit_with_others(self.journal.running(), ino.0.into())?);
         }

@@ -1,4 +1,4 @@
-//! What is known in memory of files' blocks: looked at, learnt, forgotten.
+//! Cached extent status of files: query, precache, drop.
 //!
 //! Source: the kernel's ioctls EXT4_IOC_PRECACHE_EXTENTS, EXT4_IOC_CLEAR_ES_CACHE, EXT4_IOC_GET_ES_CACHE.
 
@@ -14,43 +14,43 @@ use extant_ondisk::inode::flags;
 use super::Writer;
 use crate::{Fault, Refusal, Volume};
 
-/// Extents that are learnt at a time.
+/// Extents cached at a time.
 const PIECE: usize = 1024;
 
 impl Volume {
-    /// Counts of what is known of files' blocks, and of the scans that keep it small; as text, in the form of
-    /// the kernel's file, by [`es_shrinker_info`](extant_extent_status::Stats::es_shrinker_info). `None` when
-    /// open for reading: then nothing of it is kept.
+    /// Counters of the extent status cache and of the scans that shrink it;
+    /// [`es_shrinker_info`](extant_extent_status::Stats::es_shrinker_info) formats them like the kernel's
+    /// file. `None` if open for reading: there is no such cache then.
     #[must_use]
     pub fn extent_stats(&self) -> Option<extant_extent_status::Stats> {
         Some(self.writer.as_ref()?.inodes().files().extent_stats())
     }
 
-    /// Learns all of a regular file's map, so that no access to the file has to read of it; it is forgotten
-    /// last when memory is short. How many extents it has.
+    /// Caches a regular file's whole map, so that no access to the file has to read it. The entries are
+    /// evicted last when memory is short. Returns the number of extents.
     ///
     /// # Errors
-    /// It is open for reading; no such inode, or no regular file; the map is corrupt, or cannot be read: what
-    /// was learnt stays.
+    /// The volume is open for reading; no such inode, or not a regular file; the map is corrupt or cannot be
+    /// read. What was cached before the error stays.
     pub fn precache_extents(&self, ino: Ino) -> Result<u64, Fault> {
         self.noted(self.writer()?.precache(ino))
     }
 
-    /// Forgets of a file's blocks what can be read again, and that it was [learnt](Self::precache_extents).
-    /// How many entries.
+    /// Drops a file's cached extents that can be read again, and its [precached](Self::precache_extents)
+    /// mark. Returns the number of entries dropped.
     ///
     /// # Errors
-    /// It is open for reading; no such inode.
+    /// The volume is open for reading; no such inode.
     pub fn forget_extents(&self, ino: Ino) -> Result<u32, Fault> {
         let node = self.writer()?.inode_to_change(ino)?;
         Ok(node.data().map_or(0, |data| data.known.clear()))
     }
 
-    /// What is known of a file's blocks now, in order: also of those that are promised and not allocated yet,
-    /// and of holes. Of what is in no entry nothing is known.
+    /// A file's cached extents in order, delayed ones and holes included. Nothing is known of blocks in no
+    /// entry.
     ///
     /// # Errors
-    /// It is open for reading; no such inode.
+    /// The volume is open for reading; no such inode.
     pub fn known_extents(&self, ino: Ino) -> Result<Vec<Entry>, Fault> {
         let node = self.writer()?.inode_to_change(ino)?;
         Ok(node.data().map_or_else(Vec::new, |data| data.known.entries()))
@@ -66,8 +66,7 @@ impl Writer {
             FileType::Directory => return Err(Refusal::IsDirectory.into()),
             _ => return Err(Refusal::WrongType.into()),
         }
-        // Its bytes are in the inode, go through the journal, or need a key: nothing of it is kept by
-        // extents.
+        // Its data is in the inode, goes through the journal, or needs a key: no extents are cached for it.
         if node.values().has_flag(flags::INLINE_DATA | flags::ENCRYPT)
             || node.values().is_journaled(self.shared())
         {
@@ -88,13 +87,13 @@ impl Writer {
                 Holds::Written(start) => (start, Status::Written),
                 Holds::Unwritten(start) => (start, Status::Unwritten),
             };
-            // The last of all numbers is no block's.
+            // The largest number is not a valid block number.
             let len = mapped.len.min(END - mapped.lblk.0);
             piece.push(Entry::mapped(mapped.lblk.0, len, start.0, status));
             count += 1;
             if piece.len() == PIECE {
                 data.known.cache_leaf(&piece);
-                // The next piece begins with it, so that what lies between is known.
+                // The next piece begins with it, so that holes between the pieces are cached.
                 piece.drain(..PIECE - 1);
             }
             Some(())

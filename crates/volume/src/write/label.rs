@@ -1,15 +1,15 @@
-//! What a volume calls itself: label and UUID.
+//! A volume's label and UUID.
 //!
-//! Backups of the superblock keep the label that they have: nothing reads it there.
+//! Backup superblocks keep their old label: nothing reads it there.
 
 use parking_lot::Mutex;
 
 use crate::{Fault, Refusal, Volume};
 
-/// Bytes of a label.
+/// Most bytes of a label.
 pub const LABEL_MAX: usize = 16;
 
-/// The label since it was changed.
+/// The label, once it was changed.
 #[derive(Debug, Default)]
 pub(super) struct NewLabel(Mutex<Option<[u8; LABEL_MAX]>>);
 
@@ -22,11 +22,10 @@ impl Volume {
         label.iter().copied().take_while(|byte| *byte != 0).collect()
     }
 
-    /// Changes the label; it is durable then.
+    /// Changes the label and makes the change durable.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for one of more than [`LABEL_MAX`] bytes, or with a zero byte in it; the device
-    /// refused.
+    /// [`Refusal::Invalid`] for more than [`LABEL_MAX`] bytes or a zero byte; the device failed.
     pub fn set_label(&self, label: &[u8]) -> Result<(), Fault> {
         let writer = self.writer()?;
         if label.len() > LABEL_MAX || label.contains(&0) {

@@ -1,13 +1,15 @@
-//! Bytes that could not be written back: they leave memory, so that it shows what the device has (INV-EN45).
+//! Lost writes (INV-EN45): file data that could not be written back leaves memory, so that memory shows what
+//! the device has.
 //!
 //! ```text
-//!   a run fails -> error latched, range noted -> fsync, sync, or the next change of the file -> its bytes dropped, the size that of the disk
+//!   a run fails -> error latched, range noted -> fsync, sync, or the file's next change
+//!               -> its data is dropped, and the size becomes that on disk
 //! ```
 //!
-//! Else an fsync that succeeds later would acknowledge what the device never got, and what is done to the
-//! file by its size in memory would not fit its size on disk.
+//! Otherwise a later fsync that succeeds would acknowledge data that the device never got, and operations
+//! that use the file's size in memory would not match its size on disk.
 //!
-//! Does **not** own: where the error is reported (see `fsync`), which runs fail (see `writeback`).
+//! Does **not** own: reporting the error (see `fsync`), deciding which runs failed (see `writeback`).
 
 use std::sync::Arc;
 
@@ -18,8 +20,8 @@ use extant_inode::LiveInode;
 use super::Writer;
 
 impl Writer {
-    /// Drops from memory what could not be written back of a file, and with it a size that only those bytes
-    /// gave it. The caller holds the operation lock alone.
+    /// Drops a file's lost data from memory, and a size that only that data caused. The caller holds the
+    /// operation lock exclusively.
     pub(super) fn drop_lost(&self, node: &Arc<LiveInode>) {
         let Some(data) = node.data().filter(|data| data.has_lost()) else { return };
         if self.journal.aborted().is_some() {
@@ -27,7 +29,7 @@ impl Writer {
         }
         let files = self.inodes().files();
         let mut lost = files.take_lost(&data);
-        // The size on disk follows the rest first. What fails of that is latched as well.
+        // The rest is written first, because the size on disk follows it. Its failures are latched as well.
         let _ = self.flusher.flush_file(node, &data, 0..u64::MAX);
         lost.extend(files.take_lost(&data));
         let _fills = data.pages.stop_fills();

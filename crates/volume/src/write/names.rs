@@ -1,4 +1,4 @@
-//! Names that come and go: link, unlink, rmdir.
+//! Adding and removing names: link, unlink, rmdir.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use super::{NAME_CREDITS, SPECIAL, Writer, check_name};
 use crate::ops::with_dir;
 use crate::{Fault, InodeRef, Refusal, Volume};
 
-/// Names that [`Volume::prefetch_names`] takes at most.
+/// Most names that one call of [`Volume::prefetch_names`] uses.
 pub const HINTED_NAMES_MAX: usize = extant_dir::edit::HINTS_MAX;
 
 impl Volume {
-    /// Gives an inode another name.
+    /// Adds a name for an inode.
     ///
     /// # Errors
     /// [`Refusal::Exists`]; [`Refusal::NotPermitted`] for a directory; [`Refusal::TooManyNames`] beyond
-    /// 65,000; [`Refusal::NotFound`] if its last name is gone and it is not open unnamed;
+    /// 65,000 links; [`Refusal::NotFound`] if its last name is gone and it is not open without a name;
     /// [`Refusal::OtherProject`]; as [`create`](Self::create).
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Fault> {
         self.noted(self.add_link(ino, dir, name))
@@ -45,7 +45,7 @@ impl Volume {
         let kind = node.values().kind();
         let _in_dir = parent.operation.write();
         writer.check_parent(&parent, FileType::Regular)?;
-        // Not locked: it may be above the one that is. What it is never changes.
+        // Not locked: it may be an ancestor of the locked directory. An inode's type never changes.
         if kind == FileType::Directory {
             let exists = writer.find(&parent, name)?.is_some();
             return Err(if exists { Refusal::Exists } else { Refusal::NotPermitted }.into());
@@ -54,7 +54,7 @@ impl Volume {
         let is_elsewhere = writer.check_project(&parent, &node);
         let kind = {
             let values = node.values();
-            // An existing name is reported before any error of the inode.
+            // An existing name is reported before any refusal because of the inode.
             let refusal = match () {
                 () if values.has_flag(flags::IMMUTABLE | flags::APPEND) => Some(Refusal::NotPermitted),
                 () if values.fields.links >= LINKS_MAX => Some(Refusal::TooManyNames),
@@ -87,12 +87,14 @@ impl Volume {
         })
     }
 
-    /// A hint that operations on these names of a directory come next, in this order: creating, linking,
-    /// looking up, removing; at most [`HINTED_NAMES_MAX`] of them (of more, the first ones). Their memory is
-    /// prefetched into the CPU caches for all of them at once, where each operation would wait for its own:
-    /// in directories of millions of names that is most of their cost. Most effective while as many hinted
-    /// names are still pending: then nothing is waited for. It reads nothing from the device, and changes
-    /// nothing. `names` runs under the directory's lock: it must not call this volume.
+    /// Hints that operations on these names of a directory come next, in this order: creating, linking,
+    /// looking up, removing. Uses the first [`HINTED_NAMES_MAX`] names at most. Prefetches the memory that
+    /// they need into the CPU's caches for all names at once; otherwise each operation waits for its own
+    /// cache misses, which in directories of millions of names are most of its cost. Best called while as
+    /// many operations of the previous hint are still to be done: then nothing waits.
+    ///
+    /// Only a hint: reads nothing from the device and changes nothing. The directory is locked while `names`
+    /// is iterated, so `names` must not call this volume.
     pub fn prefetch_names<'n>(&self, dir: Ino, names: impl IntoIterator<Item = &'n [u8]>) {
         let Ok(writer) = self.writer() else { return };
         let Some(parent) = writer.inodes().cached(dir) else { return };
@@ -108,15 +110,15 @@ impl Volume {
             dir.prefetch_names(names);
             Ok(())
         };
-        // A directory that is gone, or none, has nothing to ask for.
+        // A directory that was removed needs no prefetch.
         let _ = Change::look(writer.inodes(), &writer.keeper.alloc, &parent, &writer.dir_format, ask);
     }
 
-    /// Removes a name; with the last one goes the inode, unless it is open.
+    /// Removes a name. With its last name the inode is deleted, unless it is open.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsDirectory`], [`Refusal::NotPermitted`]; the directory is corrupt;
-    /// the device refused.
+    /// the device failed.
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
         self.noted(self.remove_name(dir, name))
     }
@@ -131,7 +133,8 @@ impl Volume {
         let _in_dir = parent.operation.write();
         let of_dir = writer.check_dir_of(&parent)?;
         if of_dir & SPECIAL != 0 {
-            // Names that are kept inside the inode would move out of it for one that is refused.
+            // Checked first: otherwise names in the inode would move out of it for a removal that is then
+            // refused.
             let (node, _) = writer.child(&parent, of_dir, name)?;
             check_unlink(of_dir, &node)?;
         }
@@ -145,11 +148,11 @@ impl Volume {
             match done {
                 Unlinked::Done => return Ok(()),
                 Unlinked::Orphaned(node) => {
-                    // New users no longer find it, but one that has it may be using it.
+                    // No name leads to it now, but an operation that found it before may still hold its lock.
                     let _operation = operation.take().unwrap_or_else(|| node.operation.write());
                     return writer.delete_unnamed(&node);
                 }
-                // The directory is locked: the name leads to it still.
+                // The directory is locked, so the name still leads to it.
                 Unlinked::WaitFor(ino) => {
                     let node = writer.linked_maybe_freed(ino)?;
                     operation = Some(waited_for.get_or_init(|| node).operation.write());
@@ -198,19 +201,19 @@ impl Volume {
     }
 }
 
-/// What became of an attempt to take a name away.
+/// The result of an attempt to remove a name.
 enum Unlinked {
-    /// All is done.
+    /// The name is removed.
     Done,
-    /// The name was the last one, and this inode is an orphan now: to be deleted by steps.
+    /// The name was the last one, and this inode is an orphan now: it is to be deleted in steps.
     Orphaned(Arc<LiveInode>),
-    /// The inode is not in memory, or its operation lock is held: nothing was changed.
+    /// The inode is not in memory, or its operation lock is taken: nothing was changed.
     WaitFor(Ino),
 }
 
 impl Writer {
-    /// Takes a name away, with one look at the directory, if its inode is at hand. `locked`: an inode whose
-    /// operation lock the caller has.
+    /// Removes a name with a single search of the directory, if its inode is in memory. `locked` is an inode
+    /// of which the caller holds the operation lock.
     fn unlink_at_once(
         &self,
         change: &Change<'_>,
@@ -227,7 +230,7 @@ impl Writer {
             let node = match locked {
                 Some(node) => Some(node),
                 None => self.child_at_hand(parent, ino, &at_hand)?.filter(|node| {
-                    // Not waited for: a waiting thread must not have a handle.
+                    // Does not wait: a waiter for an operation lock must not hold a handle.
                     operation = node.operation.try_write();
                     operation.is_some()
                 }),
@@ -266,7 +269,7 @@ impl Writer {
         Ok(self.inodes().cached(ino).map(|node| place.get_or_init(|| node)))
     }
 
-    /// The inode that a name of a directory leads to; it cannot go away before it is in hand.
+    /// The inode that a name of a directory leads to. It cannot be deleted before this returns it.
     pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<InodeRef>, Fault> {
         let dir = self.inodes().get_unlinked(dir)?;
         let _operation = dir.operation.read();
@@ -283,15 +286,15 @@ impl Writer {
         }
     }
 
-    /// What a name of a directory leads to; not to the directory itself, whose lock the caller holds. He asks
-    /// [`check_linked`](Self::check_linked).
+    /// The inode that a name of a directory leads to. An entry that leads to the directory itself, of which
+    /// the caller holds the lock, is damage. The caller checks [`check_linked`](Self::check_linked).
     fn child(&self, dir: &Arc<LiveInode>, of_dir: u32, name: &[u8]) -> Result<(Arc<LiveInode>, Spot), Fault> {
         let spot = self.find_spot(dir, of_dir, name)?.ok_or(Refusal::NotFound)?;
         check_child(dir, spot.ino)?;
         Ok((self.linked_maybe_freed(spot.ino)?, spot))
     }
 
-    /// Locks an inode to change it, if it is still there. What could not be written back of it leaves memory
+    /// Locks an inode to change it. Refuses one that no longer exists, and drops its lost writes from memory
     /// first.
     pub(super) fn lock_node<'a>(&self, node: &'a Arc<LiveInode>) -> Result<RwLockWriteGuard<'a, ()>, Fault> {
         let operation = node.operation.write();
@@ -303,7 +306,7 @@ impl Writer {
         Ok(operation)
     }
 
-    /// The inode that a name leads to. The caller holds the directory's operation lock.
+    /// Finds the inode number of a name. The caller holds the directory's operation lock.
     pub(super) fn find(&self, dir: &Arc<LiveInode>, name: &[u8]) -> Result<Option<Ino>, Fault> {
         let of_dir = dir.values().fields.flags;
         Ok(self.find_spot(dir, of_dir, name)?.map(|spot| spot.ino))
@@ -346,7 +349,7 @@ impl Writer {
         if is_empty { Ok(()) } else { Err(Refusal::NotEmpty.into()) }
     }
 
-    /// Is it a directory that is still there? Its flags.
+    /// Refuses what is not a directory or was removed. Returns the directory's flags.
     pub(crate) fn check_dir(&self, dir: &LiveInode) -> Result<u32, Fault> {
         let values = dir.values();
         match values.kind() {
@@ -356,8 +359,8 @@ impl Writer {
         }
     }
 
-    /// As [`check_dir`](Self::check_dir), of one that the caller [did not ask](Self::inode_maybe_freed) if it
-    /// is there.
+    /// As [`check_dir`](Self::check_dir), for an inode from [`inode_maybe_freed`](Self::inode_maybe_freed),
+    /// which may no longer exist.
     fn check_dir_of(&self, dir: &LiveInode) -> Result<u32, Fault> {
         let values = dir.values();
         Self::check_live(dir, &values)?;
@@ -368,13 +371,13 @@ impl Writer {
         }
     }
 
-    /// May a name of an inode with these flags be taken from the directory?
+    /// Returns an error if a name of an inode with these flags may not be removed from the directory.
     pub(super) fn check_removable(&self, dir: &LiveInode, of_inode: u32) -> Result<(), Fault> {
         check_flags(dir.values().fields.flags, of_inode)
     }
 
-    /// One link less. `true` when nothing leads to the inode any more and it was not put among the orphans:
-    /// delete it in this transaction, or do that.
+    /// Removes one link. Returns `true` if the inode has no links left and became an orphan that is not open:
+    /// the caller deletes it in steps.
     pub(super) fn drop_link(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<bool, Fault> {
         let now = self.now();
         let mut values = change.live.edit(node, change.edit.transaction());
@@ -383,7 +386,7 @@ impl Writer {
         if values.fields.links > 0 {
             return Ok(false);
         }
-        // What most have that are deleted: nothing but a number to give back.
+        // The usual case of a deletion: the inode has nothing but a number to free.
         let is_bare = values.is_bare() && node.orphan() == OrphanState::None;
         if is_bare && self.may_go_now(node) && self.keeper.orphans.mode() != OrphanMode::ListV0 {
             self.end(&mut values, now);
@@ -395,7 +398,7 @@ impl Writer {
         self.orphan_or_delete(change, node)
     }
 
-    /// A directory's last name is gone.
+    /// Removes a directory's last link.
     pub(super) fn drop_dir(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<bool, Fault> {
         {
             let mut values = change.live.edit(node, change.edit.transaction());
@@ -406,7 +409,8 @@ impl Writer {
         self.orphan_or_delete(change, node)
     }
 
-    /// Deletes in the same transaction what fits it, else makes it an orphan. `true`: to be deleted by steps.
+    /// Deletes the inode in the same transaction if that has room, and makes it an orphan otherwise. Returns
+    /// `true` if it is to be deleted in steps.
     fn orphan_or_delete(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<bool, Fault> {
         if self.may_go_now(node) && self.is_short(node) {
             self.delete_now(change, node)?;
@@ -416,7 +420,7 @@ impl Writer {
         Ok(node.opens.load(Ordering::Acquire) == 0)
     }
 
-    /// May it be deleted without ever being an orphan, if one transaction does all of it?
+    /// Returns whether the inode may skip the orphan list if one transaction deletes all of it.
     fn may_go_now(&self, node: &LiveInode) -> bool {
         self.skip_short_orphans && node.opens.load(Ordering::Acquire) == 0
     }
@@ -431,7 +435,7 @@ impl Writer {
     }
 }
 
-/// Can this be what a name of the directory leads to?
+/// Refuses an entry that leads to its own directory.
 fn check_child(dir: &LiveInode, ino: Ino) -> Result<(), Fault> {
     if ino == dir.ino() {
         let fact = extant_base::Malformed::new("directory entry", "must lead to another inode", ino.0);
@@ -440,7 +444,8 @@ fn check_child(dir: &LiveInode, ino: Ino) -> Result<(), Fault> {
     Ok(())
 }
 
-/// May this inode, whose operation is locked, lose a name in a directory with these flags?
+/// Refuses to remove a name of this inode from a directory with these flags. The caller holds the inode's
+/// operation lock.
 fn check_unlink(of_dir: u32, node: &LiveInode) -> Result<(), Fault> {
     let values = node.values();
     Writer::check_linked(node, &values)?;
@@ -450,7 +455,7 @@ fn check_unlink(of_dir: u32, node: &LiveInode) -> Result<(), Fault> {
     check_flags(of_dir, values.fields.flags)
 }
 
-/// May a name of an inode with these flags be taken from a directory with those?
+/// Refuses to remove a name of an inode with these flags from a directory with those flags.
 fn check_flags(of_dir: u32, of_inode: u32) -> Result<(), Fault> {
     let fixed = flags::IMMUTABLE | flags::APPEND;
     if (of_dir | of_inode) & fixed != 0 { Err(Refusal::NotPermitted.into()) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! New inodes: files, directories, links, devices.
+//! Creating inodes: files, directories, symbolic links, devices.
 
 use extant_alloc::InodeRequest;
 use extant_base::{Ino, Lblk, Pblk};
@@ -16,38 +16,38 @@ use std::sync::Arc;
 use super::{NAME_CREDITS, SETGID, SPECIAL, Writer, check_name};
 use crate::{Fault, InodeRef, Refusal, Volume};
 
-/// Links that an inode has at most.
+/// Most links of an inode.
 pub(super) const LINKS_MAX: u16 = 65_000;
-/// A target shorter than this stands in the inode.
+/// A target shorter than this is stored in the inode.
 const FAST_LINK_MAX: usize = 60;
 
-/// What to make.
+/// The attributes of a new inode.
 #[derive(Debug, Clone, Copy)]
 pub struct New<'a> {
     /// Its type.
     pub kind: FileType,
-    /// The twelve permission bits, before `umask`; of a directory the set-id bits do not count.
+    /// The twelve permission bits, before `umask`. The set-ID bits of a directory are ignored.
     pub mode: u16,
-    /// Permission bits to leave out; a default ACL of the directory takes its place.
+    /// Permission bits to clear. A default ACL of the directory replaces it.
     pub umask: u16,
     /// Owner.
     pub uid: u32,
-    /// Group; a directory with the setgid bit gives its own instead.
+    /// Group. A directory with the setgid bit passes on its own group instead.
     pub gid: u32,
     /// Major and minor number of a device.
     pub device: (u32, u32),
-    /// What a symbolic link points to.
+    /// Target of a symbolic link.
     pub target: &'a [u8],
 }
 
 impl New<'_> {
-    /// An empty regular file of root's.
+    /// An empty regular file owned by root.
     #[must_use]
     pub fn file(mode: u16) -> Self {
         Self { kind: FileType::Regular, mode, umask: 0, uid: 0, gid: 0, device: (0, 0), target: b"" }
     }
 
-    /// A directory of root's.
+    /// A directory owned by root.
     #[must_use]
     pub fn directory(mode: u16) -> Self {
         Self { kind: FileType::Directory, ..Self::file(mode) }
@@ -55,7 +55,7 @@ impl New<'_> {
 }
 
 impl<'a> New<'a> {
-    /// A symbolic link of root's.
+    /// A symbolic link owned by root.
     #[must_use]
     pub fn symlink(target: &'a [u8]) -> Self {
         Self { kind: FileType::Symlink, target, ..Self::file(0o777) }
@@ -63,18 +63,19 @@ impl<'a> New<'a> {
 }
 
 impl Volume {
-    /// Makes an inode with a name. It gets inherited ACLs, flags, group and project of its directory.
+    /// Creates an inode with a name. It inherits ACLs, flags, group and project from its directory.
     ///
     /// # Errors
-    /// [`Refusal::Exists`], [`Refusal::NoSpace`], [`Refusal::NoInodes`], [`Refusal::TooManyNames`] (of a
-    /// directory's links), [`Refusal::NameTooLong`], [`Refusal::Invalid`] (an empty target, a device number
-    /// that cannot be stored); the directory is corrupt; the device refused.
+    /// [`Refusal::Exists`], [`Refusal::NoSpace`], [`Refusal::NoInodes`], [`Refusal::TooManyNames`] (the
+    /// directory's links), [`Refusal::NameTooLong`], [`Refusal::Invalid`] (a NUL in the target, a device
+    /// number that cannot be stored), [`Refusal::NotFound`] (an empty target); the directory is corrupt; the
+    /// device failed.
     pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
         let node = self.noted(self.create_node(dir, name, new))?;
         Ok(self.writer()?.inodes().snapshot(&node)?)
     }
 
-    /// As [`create`](Self::create), returning the number only.
+    /// As [`create`](Self::create), but returns only the inode number.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -102,8 +103,8 @@ impl Volume {
         })
     }
 
-    /// Makes an inode without a name, open once: [`link`](Self::link) gives it one, else it is gone when it
-    /// is [`released`](Self::released).
+    /// Creates an inode without a name that is open once. [`link`](Self::link) gives it a name; otherwise it
+    /// is deleted when it is [`released`](Self::released).
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -138,7 +139,7 @@ impl Writer {
         match new.kind {
             FileType::Unknown => Err(Refusal::Invalid.into()),
             FileType::Symlink if new.target.is_empty() => Err(Refusal::NotFound.into()),
-            // One byte is kept for the NUL that the kernel wants behind it.
+            // The kernel needs one byte for a trailing NUL.
             FileType::Symlink if new.target.len() >= bs.min(4096) => Err(Refusal::NameTooLong.into()),
             FileType::Symlink if new.target.contains(&0) => Err(Refusal::Invalid.into()),
             FileType::CharDevice | FileType::BlockDevice
@@ -150,7 +151,7 @@ impl Writer {
         }
     }
 
-    /// Can something of this kind be made in the directory? Its flags.
+    /// Checks that an inode of this kind can be created in the directory. Returns the directory's flags.
     pub(super) fn check_parent(&self, parent: &LiveInode, kind: FileType) -> Result<u32, Fault> {
         let values = parent.values();
         Self::check_live(parent, &values)?;
@@ -170,10 +171,11 @@ impl Writer {
         Ok(values.fields.flags)
     }
 
-    /// Allocates an inode, gives it its values and first block, and goes on with it. On an error nothing is
-    /// left of it.
+    /// Allocates an inode, sets its values and first block, and calls `go_on` with it. On an error nothing of
+    /// it remains.
     ///
-    /// Until then it is locked: a thread with an old number must not change an inode that may be freed again.
+    /// The inode is locked until then: an operation with a stale inode number must not change an inode that
+    /// may still be taken back.
     pub(super) fn make(
         &self,
         change: &Change<'_>,
@@ -203,13 +205,14 @@ impl Writer {
         let allocated = self.keeper.alloc.allocate_inode(change.edit, &request).map_err(of_inodes)?;
         let ino = allocated.ino;
         let in_setgid = dir_mode & SETGID != 0 && !self.dir_groups;
-        // As mkdir: a directory is not made with set-id bits of its own.
+        // As mkdir(2): a new directory gets no set-ID bits from the caller.
         let mut mode = new.kind.mode_bits() | new.mode & if is_dir { 0o1777 } else { 0o7777 };
         if in_setgid && is_dir {
             mode |= SETGID;
         }
         let now = self.now();
-        // What makes no sense for a type is not inherited; what is kept in blocks has extents.
+        // Flags that mean nothing for a type are not inherited. Inodes with data blocks use extents if the
+        // feature is set.
         let mut flag_bits = match new.kind {
             FileType::Directory => from_dir,
             FileType::Regular => from_dir & !(flags::DIRSYNC | flags::CASEFOLD | flags::PROJINHERIT),
@@ -303,8 +306,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Gets a directory ready for changes of its names: one that is kept inside its inode moves into a block.
-    /// Comes before anything else of an operation, since there may be no block.
+    /// Prepares a directory for changes of its names: names stored in the inode move into a block. Comes
+    /// before all other changes of an operation, because there may be no free block.
     pub(super) fn ready_names(&self, change: &Change<'_>, dir: &Arc<LiveInode>) -> Result<(), Fault> {
         let of_dir = dir.values().fields.flags;
         if of_dir & (flags::ENCRYPT | flags::CASEFOLD) != 0 {
@@ -313,7 +316,7 @@ impl Writer {
         if of_dir & flags::INLINE_DATA != 0 { self.move_out(change, dir) } else { Ok(()) }
     }
 
-    /// As [`ready_names`](Self::ready_names), of a directory whose flags were these when its operation lock
+    /// As [`ready_names`](Self::ready_names), for a directory that had these flags when its operation lock
     /// was taken.
     pub(super) fn ready_names_of(
         &self,
@@ -321,7 +324,7 @@ impl Writer {
         dir: &Arc<LiveInode>,
         of_dir: u32,
     ) -> Result<(), Fault> {
-        // An operation that runs again may have moved it out already: the flags of this moment count.
+        // An operation that is retried may have moved the names out already, so the current flags count.
         if of_dir & SPECIAL == 0 { Ok(()) } else { self.ready_names(change, dir) }
     }
 
@@ -336,8 +339,8 @@ impl Writer {
         Ok(change.with_dir(dir, &self.dir_format, with)?)
     }
 
-    /// Changes the names of a directory that is [ready](Self::ready_names) for that: its times follow, and by
-    /// `links` its links.
+    /// Changes the names of a directory that is [ready](Self::ready_names) for it. Updates its times, and its
+    /// link count by `links`.
     pub(super) fn change_names<R>(
         &self,
         change: &Change<'_>,
@@ -348,12 +351,12 @@ impl Writer {
         Ok(change.with_dir_then(dir, &self.dir_format, with, |values| self.touch_names(values, links))?)
     }
 
-    /// Moves the names of a directory out of its inode: into a block, all at once.
+    /// Moves all names of a directory out of its inode into a block.
     fn move_out(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let shared = self.shared();
         let begun = change.edit.changes();
-        // What can be wrong with the names, or with the attributes that one goes from, is found before the
-        // first change.
+        // Damage in the names, or in the attribute that holds a part of them, is found before the first
+        // change.
         let (body, block) = self.parts(node);
         Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed }.names(&shared.buffers)?;
         let inode = self.inodes().snapshot(node)?;
@@ -386,8 +389,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on with an inode that was made after the first `before` changes. If that fails, the inode is
-    /// taken back; what failed half-way itself still counts as a change, see [`Writer::run`].
+    /// Continues with an inode that was created after the first `before` changes. On an error the inode is
+    /// deleted again. A `go_on` that fails half done still counts as a change, see [`Writer::run`].
     pub(super) fn or_unmake<R>(
         &self,
         change: &Change<'_>,
@@ -408,7 +411,7 @@ impl Writer {
         Err(fault)
     }
 
-    /// A directory's names changed: its times, and by `links` its links.
+    /// Updates a directory after a change of its names: its times, and its link count by `links`.
     pub(super) fn touch_dir(&self, change: &Change<'_>, dir: &Arc<LiveInode>, links: i32) {
         self.touch_names(&mut change.live.edit(dir, change.edit.transaction()), links);
     }
@@ -417,11 +420,11 @@ impl Writer {
         let now = self.now();
         let fields = &mut values.fields;
         (fields.mtime, fields.ctime) = (now, now);
-        // The Hurd has the block of a translator there.
+        // The Hurd stores a translator's block in this field.
         if !self.shared().sb.is_hurd() {
             fields.version = fields.version.wrapping_add(1);
         }
-        // 1 stands for more than an inode can count; it stays so.
+        // 1 stands for more links than an inode can count. It is permanent.
         if links != 0 && fields.links != 1 {
             let count = i32::from(fields.links) + links;
             fields.links = if count > i32::from(LINKS_MAX) { 1 } else { count as u16 };
@@ -429,7 +432,7 @@ impl Writer {
     }
 }
 
-/// Of the allocator's faults, that of an inode that cannot be had.
+/// Maps an allocator error to a refusal for lack of inodes.
 pub(super) fn of_inodes(fault: extant_alloc::Fault) -> Fault {
     match fault {
         extant_alloc::Fault::NoSpace(_) => Refusal::NoInodes.into(),
@@ -437,7 +440,7 @@ pub(super) fn of_inodes(fault: extant_alloc::Fault) -> Fault {
     }
 }
 
-/// Spreads names over flex groups: any hash does.
+/// Spreads names over flex groups; any hash would do.
 fn spread(name: &[u8]) -> u32 {
     name.iter().fold(0x811C_9DC5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

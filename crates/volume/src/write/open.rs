@@ -1,13 +1,13 @@
 //! Opening for writing, and closing.
 //!
 //! ```text
-//! probe -> may it be written? by this machine (mmp)? -> replay the log home -> (fast commits in one transaction, home)
+//! probe -> writable? free (mmp)? -> replay the log home -> (fast commits in one transaction, home)
 //!       -> mark it clean -> probe again -> journal, allocator, inodes, quota files
-//!       -> RECOVER into the superblock -> what is left of orphans -> Volume
+//!       -> RECOVER into the superblock -> remaining orphans -> Volume
 //! close: commit -> checkpoint -> log clean -> counts into the superblock, RECOVER out of it
 //! ```
 //!
-//! Every stage can be cut and run again.
+//! A crash may interrupt any stage; the stage then runs again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -44,73 +44,72 @@ use crate::probe::{Probed, probe, probe_for_log};
 use crate::problems::Problems;
 use crate::{Fault, OpenFault, OpenOptions, Recovery, Volume, policy};
 
-/// How to write.
+/// Options for writing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteOptions {
     /// How orphans are tracked.
     pub orphans: OrphanMode,
-    /// Track also what one transaction deletes or cuts: for comparing the modes.
+    /// Also track what is deleted or truncated in one transaction: for comparing the modes.
     pub track_all_orphans: bool,
-    /// Do not flush at commits: for measurements, and devices whose writes are durable.
+    /// Do not flush at commits: for measurements, and for devices that make writes durable at once.
     pub no_barriers: bool,
-    /// Limit of blocks in a transaction. 0 stands for the smaller of what the log allows and an eighth of the
-    /// budget.
+    /// Most blocks in a transaction. 0 stands for the smaller of the log's limit and an eighth of the budget.
     pub transaction_max: u32,
-    /// How bytes of files get from memory to the device.
+    /// How file data gets from memory to the device.
     pub data: DataPath,
     /// How threads share flushes of the device's cache.
     pub flush: extant_flush::Settings,
-    /// How long a change that must be durable at once waits for other threads, to share a commit.
+    /// How long a synchronous change waits for others to share its commit.
     pub batching: extant_journal::Batching,
-    /// The longest time between two commits, and until bytes of files are written back; `None`: 5 and 30
+    /// The longest time between two commits, and before file data is written back; `None` stands for 5 and 30
     /// seconds.
     pub commit_interval: Option<Duration>,
-    /// How what is known of files' blocks is forgotten when memory is short.
+    /// How cached extent status is evicted when memory is short.
     pub extents: extant_extent_status::Policy,
-    /// Commits run on request or when a transaction is full, in the thread that needs them; write-back on
-    /// request or when much is dirty, in the writing thread; no background threads.
+    /// Nothing runs in the background. A commit happens on request or when a transaction is full, in the
+    /// thread that caused it. Writeback happens on request or when much is dirty, in the writing thread.
     pub no_committer: bool,
-    /// Keep no journal though the file system has one: what is not synced is lost in a crash, and the image
-    /// may need a check.
+    /// Keep no journal even if the file system has one. A crash loses what is not synced, and the image may
+    /// need a check.
     pub no_journal: bool,
-    /// Say to the device what is no longer needed: blocks that were freed, when that is durable.
+    /// Discard freed blocks on the device once the freeing is durable.
     pub discard: bool,
-    /// What to do when damage is met; `None` for what the superblock asks for.
+    /// What to do on damage; `None` uses the superblock's setting.
     pub errors: Option<OnError>,
-    /// The caller clears set-id bits where needed, as the kernel does before it sends a write to a FUSE
-    /// server: writes leave them. Otherwise every write clears them.
+    /// The caller clears set-ID bits where necessary, as the kernel does before it sends a write to a FUSE
+    /// server, and writing leaves them. Otherwise every write clears them, regardless of the user.
     pub keeps_set_id: bool,
-    /// Writes leave times alone: a server sets those of its clients.
+    /// Changes of file data leave times alone: the caller keeps the times and sets them.
     pub keeps_times: bool,
-    /// Leave bytes that are to replace others in memory as long as all others (the kernel's
-    /// `noauto_da_alloc`). Else they are written back when the file takes another's name, and when one that
-    /// was cut to nothing is closed: a crash leaves old bytes or new ones, also of programs that do not sync.
+    /// Give replaced file contents no early writeback (the kernel's `noauto_da_alloc`). Otherwise they are
+    /// written back when the file is renamed over another, and when a file that was truncated to nothing is
+    /// closed. A crash then leaves old contents or new ones, even for programs that do not sync.
     pub no_auto_da_alloc: bool,
-    /// New files get their directory's group, whatever their creator's, and directories do not inherit the
-    /// set-group-id bit (the kernel's `grpid`). Otherwise a directory with that bit does so.
+    /// New inodes get their directory's group, and directories do not inherit the set-group-ID bit (the
+    /// kernel's `grpid`). Otherwise only a directory with that bit passes on its group.
     pub dir_groups: bool,
-    /// This is no mount: the superblock's count of mounts, and the time of the last one, stay. A file system
-    /// that a hundred commands changed is not due for a check because of that.
+    /// This is not a mount: the superblock's mount count and last mount time stay. A file system that was
+    /// changed by a hundred commands does not become due for a check because of that.
     pub is_no_mount: bool,
-    /// Keep reserved blocks (mke2fs -m) for their users: an operation may use them while its thread has an
-    /// [`Acting::as_root`](crate::Acting::as_root). Otherwise all operations are root's.
+    /// Leave reserved blocks (mke2fs -m) to privileged operations: those that run while their thread holds an
+    /// [`Acting::as_root`](crate::Acting::as_root). Otherwise all operations act as root.
     pub keep_reserve: bool,
-    /// The caller holds a [`MountGuard`] of its own, on the device below one that delays writes; see
+    /// The caller holds its own [`MountGuard`], on the device beneath the one given, which delays writes; see
     /// [`Volume::guard_with`].
     pub is_guarded: bool,
     /// For the crash lab.
     pub sabotage: extant_journal::Sabotage,
 }
 
-/// Orphans on a list: more are a circle or damage.
+/// Longest orphan list. A longer one is a cycle or damage.
 const ORPHANS_MAX: usize = 1 << 20;
 
-/// Blocks that wait to be written home take at most this part of the memory for caches.
+/// Blocks that wait for their checkpoint take at most this part of the cache memory.
 const PINNED_PART: usize = 4;
 /// A transaction takes at most this part of the budget: its blocks stay in memory until they are in the log,
-/// and blocks that the next transaction changes are there twice.
+/// and blocks that the next transaction changes are in memory twice.
 const TRANSACTION_PART: usize = 8;
-/// A transaction may always have this many blocks: what the smallest log has room for.
+/// A transaction may always have this many blocks: the smallest log has room for them.
 const TRANSACTION_MIN: usize = 512;
 
 /// Opens for writing; see [`Volume::open`].
@@ -119,7 +118,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     let device: Arc<dyn Device> = Arc::<Coordinator<_>>::clone(&coordinator);
     let probed = probe_for_log(&*device)?;
     refuse_unwritable(&probed.sb)?;
-    // Dropped on every way out, it lets others in.
+    // Dropped on every return path, which lets other hosts mount.
     let guard = match options.write.is_guarded {
         true => None,
         false => {
@@ -137,7 +136,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     if let Some(log) = log.as_ref().filter(|_| !recovery.needed) {
         forget_old_log(log, &sb, &geometry)?;
     }
-    // From here on the superblock says that the log counts; before, nothing in the log does.
+    // From here on the superblock says that the log is valid. Nothing in the log is valid before.
     announce(&*device, &sb, has_log, sb.features.has_compat(Features::ORPHAN_FILE))?;
     let Engine { mut writer, inodes, listed, in_file } =
         engine(&coordinator, &sb, &geometry, (log, in_journal(&sb, options, &budget)), options, &budget)?;
@@ -155,11 +154,11 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     }
     let has_errors = sb.state & STATE_ERRORS != 0;
     let done = match has_errors {
-        // As in the kernel: their blocks may have other owners.
+        // As the kernel: blocks of these orphans may also belong to other inodes.
         true => Orphaned::default(),
         false => writer.clean_orphans(&listed, &in_file),
     };
-    // As the kernel: what leads to no orphan is forgotten.
+    // As the kernel: list entries that lead to no orphan are dropped.
     let last_orphan = writer.keeper.orphans.list_head();
     let noted = writer.change_superblock(|sb| {
         sb.last_orphan = last_orphan;
@@ -200,8 +199,8 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
 }
 
 impl Volume {
-    /// Stops writing once this guard is lost, which the caller holds (see [`WriteOptions::is_guarded`]). The
-    /// guard notifies one volume: the last that called this.
+    /// Stops writing when this guard is lost. The caller holds the guard (see [`WriteOptions::is_guarded`]).
+    /// A guard notifies only the last volume that registered.
     pub fn guard_with(&self, guard: &MountGuard) {
         if let Some(writer) = &self.writer {
             writer.guard_with(guard);
@@ -221,7 +220,7 @@ impl Writer {
     }
 }
 
-/// What an open volume changes with, and the orphans that were there.
+/// What an open volume needs for changes, and the orphans found on opening.
 struct Engine {
     writer: Writer,
     inodes: Arc<Inodes>,
@@ -243,7 +242,7 @@ fn in_journal(sb: &Superblock, options: &OpenOptions, budget: &Budget) -> extant
         no_barriers: options.write.no_barriers,
         transaction_max,
         has_committer: !options.write.no_committer,
-        // Without a committer nothing goes by the clock.
+        // Without a committer nothing depends on time.
         batching: (!options.write.no_committer).then_some(options.write.batching),
         supersede: None,
         pinned_bytes_max: budget.limit() / PINNED_PART,
@@ -285,7 +284,7 @@ fn engine(
     };
     let alloc =
         Alloc::open(Arc::clone(&shared.buffers), sb, geometry, in_alloc).map_err(|fault| damaged(&fault))?;
-    // As the kernel: what the superblock counts may be anything, and space is promised by it.
+    // As the kernel: the superblock's counts may be wrong, and delayed allocation reserves space by them.
     alloc.recount().map_err(|fault| damaged(&fault))?;
     let (superblock_block, superblock_at) = superblock_place(geometry);
     let orphan_file = sb.features.has_compat(Features::ORPHAN_FILE);
@@ -332,7 +331,7 @@ fn engine(
         inodes: Arc::clone(&inodes),
         xattrs: SharedXattrs::new(),
         renames: Mutex::new(()),
-        // Far apart: each step of one of them adds a large odd number.
+        // Far apart, because each step adds a large odd number.
         generations: std::array::from_fn(|at| {
             CachePadded(AtomicU64::new(salt ^ extant_base::salted::spread(at as u64)))
         }),
@@ -360,7 +359,7 @@ fn refuse_unwritable(sb: &Superblock) -> Result<(), OpenFault> {
     Ok(())
 }
 
-/// Replays what the log holds, and marks it clean.
+/// Replays the log's contents and marks the log clean.
 fn replay_home(
     device: &Arc<dyn Device>,
     probed: Probed,
@@ -408,7 +407,7 @@ fn replay_home(
     Ok((probe(&**device)?, Recovery { problems: problems.into_lines(), ..recovery }))
 }
 
-/// Writes back what fast commits changed, on top of what was replayed, and marks the log clean.
+/// Writes back the changes of fast commits on top of the replayed log, and marks the log clean.
 fn write_back(
     device: &Arc<dyn Device>,
     commits: &extant_journal::FastCommitPlan,
@@ -427,7 +426,7 @@ fn write_back(
     };
     let coordinator = Arc::new(Coordinator::new(Arc::clone(device), options.write.flush));
     let in_journal = extant_journal::Options {
-        // No commit starts before all is done.
+        // No commit before all changes are made.
         has_committer: false,
         transaction_max: 0,
         supersede: Some(supersede),
@@ -443,8 +442,8 @@ fn write_back(
     writer.journal.close().map_err(|fault| OpenFault::Journal(fault.to_string()))
 }
 
-/// After a replay: the superblock that was in place may know of later errors than the one in the log, since
-/// they are written there when the journal is aborted; and that it was aborted is an error, too.
+/// Merges errors after a replay. The superblock in place may have later errors than the one in the log,
+/// because an abort of the journal writes them in place. The abort itself is an error, too.
 fn keep_errors(device: &dyn Device, before: &Superblock, journal_errno: i32) -> Result<(), OpenFault> {
     let mut bytes = [0; superblock::SIZE];
     device.read_at(superblock::OFFSET, &mut bytes)?;
@@ -467,8 +466,8 @@ fn keep_errors(device: &dyn Device, before: &Superblock, journal_errno: i32) -> 
     Ok(device.flush()?)
 }
 
-/// A log that holds something though the superblock does not ask for it is out of date, and must not be asked
-/// later.
+/// Marks a stale log clean. A log with contents that the superblock does not ask to replay is out of date,
+/// and must not be replayed later.
 fn forget_old_log(log: &extant_journal::Log, sb: &Superblock, geometry: &Geometry) -> Result<(), OpenFault> {
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
     let target = Target {
@@ -487,14 +486,15 @@ fn forget_old_log(log: &extant_journal::Log, sb: &Superblock, geometry: &Geometr
 /// The superblock's block, as a commit writes it.
 pub(super) const SUPERBLOCK: Seal = Seal { owner: Owner { kind: Kind::Superblock, ino: 0 }, seed: Some(0) };
 
-/// Block of the superblock, and where in it.
+/// The superblock's block, and its offset in that block.
 pub(super) fn superblock_place(geometry: &Geometry) -> (Pblk, usize) {
     let bs = geometry.block_size.bytes();
     (Pblk(superblock::OFFSET / bs), (superblock::OFFSET % bs) as usize)
 }
 
-/// Marks the log as valid in the superblock, before it has content. Changes bits in its first half only, so
-/// that a torn superblock can be distinguished from a damaged one (see `probe`).
+/// Marks the log as valid in the superblock, before the log holds anything. Changes bits only in the first
+/// half of the superblock, so that a superblock torn in the middle is distinguishable from a damaged one (see
+/// `probe`).
 fn announce(device: &dyn Device, sb: &Superblock, has_log: bool, orphan_file: bool) -> Result<(), OpenFault> {
     let mut sb = sb.clone();
     if has_log {
@@ -515,7 +515,7 @@ pub(super) fn seconds_now() -> u64 {
     now.map_or(0, |now| now.as_secs())
 }
 
-/// The members of the orphan list, from its head on.
+/// The members of the orphan list, from its head.
 fn listed(inodes: &Inodes, sb: &Superblock) -> Vec<Ino> {
     let mut found = Vec::new();
     let mut seen = std::collections::HashSet::new();
@@ -580,7 +580,7 @@ fn spawn_committer(journal: Arc<Journal>, interval: Duration) -> std::thread::Jo
                 Work::CommitAll => journal.commit_all(),
                 Work::Checkpoint => journal.make_room(),
             };
-            // An error is latched, and returned to the next writer.
+            // The failure is latched; the next writer gets it.
             if done.is_err() {
                 return;
             }
@@ -590,21 +590,21 @@ fn spawn_committer(journal: Arc<Journal>, interval: Duration) -> std::thread::Jo
 }
 
 impl Volume {
-    /// Opens for reading and writing: a log that waits is replayed first, and orphans are cleaned up.
+    /// Opens for reading and writing: replays a pending log first, and cleans up orphans.
     ///
     /// # Errors
-    /// Not an ext4 file system, a feature that cannot be written (it may be possible to read), a log that
-    /// cannot be replayed, or the device refused.
+    /// The device holds no ext4 file system, a feature cannot be written (it may be readable), the log cannot
+    /// be replayed, or the device failed.
     pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
         read_write(device, options)
     }
 
-    /// Writes everything home and ends. Dropping a volume without this is like pulling the plug: what was
+    /// Writes everything home and closes. Dropping a volume without this is like a power failure: what was
     /// synced is safe.
     ///
     /// # Errors
-    /// The device refused, now or before: what was synced is in the log still. [`Fault::LostWrite`]: it is
-    /// closed, but bytes of some file could not be written back before, and that was not reported yet.
+    /// The device failed, now or before: what was synced is still in the log. [`Fault::LostWrite`]: the
+    /// volume is closed, but earlier writeback of some file failed, and that was not reported yet.
     pub fn close(mut self) -> Result<(), Fault> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         writer.dismiss();
@@ -624,7 +624,7 @@ impl Writer {
         let written = self.flusher.flush_all();
         self.journal.commit_all()?;
         written?;
-        // Of which no fsync and no sync has said so.
+        // Lost writes that no fsync and no sync has reported.
         let is_lost = !self.flusher.files().lost_nodes().is_empty();
         let usage = self.keeper.alloc.usage();
         self.change_superblock(|sb| {
@@ -648,12 +648,12 @@ impl Writer {
         }
     }
 
-    /// Changes the superblock, in a transaction of its own.
+    /// Changes the superblock in its own transaction.
     fn change_superblock(&self, with: impl Fn(&mut Superblock)) -> Result<(), Fault> {
         self.run(1, |change| self.keeper.edit_superblock(change, &with))
     }
 
-    /// Says in the superblock that the log does not count any more: again bits of its first half only.
+    /// Marks the log as not valid in the superblock. Again changes bits only in its first half.
     fn conclude(&self, shared: &Shared) -> Result<(), Fault> {
         let mut bytes = [0; superblock::SIZE];
         shared.device.read_at(superblock::OFFSET, &mut bytes).map_err(Fault::Device)?;

@@ -1,5 +1,5 @@
-//! Quotas and projects, as operations meet them: owners get their entries before they get an inode, and an
-//! inode does not enter a directory that wants another project.
+//! Quotas and projects in operations: owners get quota entries before they get an inode, and an inode does
+//! not enter a directory that requires another project.
 //!
 //! Does **not** own: counting (see `extant_inode::Quota`).
 
@@ -12,7 +12,7 @@ use super::{SETGID, Writer};
 use crate::{Fault, Refusal};
 
 impl Writer {
-    /// Owners of what is made in a directory: user, group, project.
+    /// Owners of an inode created in a directory: user, group, project.
     pub(super) fn owners_of_new(&self, parent: &LiveInode, new: &New<'_>) -> Owners {
         let values = parent.values();
         let sb = &self.shared().sb;
@@ -23,9 +23,9 @@ impl Writer {
         [sb.storable_id(new.uid), gid, if inherits { values.fields.projid } else { 0 }]
     }
 
-    /// Makes sure that owners have entries in the quota files. Called without a handle, before an operation
-    /// gives them an inode: an operation that is refused after that leaves entries without usage, which is as
-    /// good as none.
+    /// Creates missing entries for owners in the quota files. Called without a handle, before an operation
+    /// gives them an inode. If the operation is refused after that, entries without usage remain, which are
+    /// as good as none.
     pub(super) fn admit(&self, owners: impl FnOnce() -> Owners) -> Result<(), Fault> {
         let Some(quota) = self.inodes().quota() else { return Ok(()) };
         let owners = owners();
@@ -36,7 +36,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A directory that gives its project to what is made in it takes nothing else in.
+    /// A directory that passes on its project refuses inodes of another project.
     pub(super) fn check_project(&self, dir: &LiveInode, moved: &LiveInode) -> Result<(), Fault> {
         let wanted = {
             let values = dir.values();

@@ -1,8 +1,8 @@
-//! Moving names.
+//! Renaming.
 //!
 //! ```text
-//! directories out of their inodes, new name first (these may need space), then the old one, then "..", links and times: one
-//! transaction
+//! one transaction: inline directories move out of their inodes -> new name (both may need space)
+//!                  -> old name -> ".." -> links and times
 //! ```
 
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use super::new::{LINKS_MAX, New};
 use super::{NAME_CREDITS, Writer, check_name};
 use crate::{Fault, Refusal, Volume};
 
-/// What is to become of a name that is in the way, and of the old name.
+/// What to do with an existing target name, and with the old name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rename {
-    /// It is replaced.
+    /// The target is replaced.
     #[default]
     Replace,
-    /// The move is refused ([`Refusal::Exists`]).
+    /// The rename is refused if the target exists ([`Refusal::Exists`]).
     NoReplace,
-    /// Both names lead to each other's inode afterwards.
+    /// The two names swap their inodes.
     Exchange,
-    /// It is replaced, and a whiteout (a character device 0, 0) takes the old name's place.
+    /// The target is replaced, and a whiteout (a character device 0, 0) takes the old name's place.
     Whiteout,
 }
 
-/// Steps up from a directory to the root: more are a circle.
+/// Most steps from a directory up to the root. More are a cycle.
 const DEPTH_MAX: u32 = 1 << 16;
 
-/// What stands for a name that is not to be seen: a character device 0, 0.
+/// A whiteout, which hides a name: a character device 0, 0.
 const WHITEOUT: New<'_> =
     New { kind: FileType::CharDevice, mode: 0, umask: 0, uid: 0, gid: 0, device: (0, 0), target: b"" };
 
@@ -44,14 +44,14 @@ struct End<'a> {
 }
 
 impl Volume {
-    /// Moves a name.
+    /// Renames.
     ///
     /// # Errors
     /// [`Refusal::NotFound`]; [`Refusal::Exists`] with [`Rename::NoReplace`]; [`Refusal::IsDirectory`],
-    /// [`Refusal::NotDirectory`], [`Refusal::NotEmpty`] for a name in the way of another kind, or a directory
-    /// that holds names; [`Refusal::Invalid`] for a directory into itself; [`Refusal::OtherProject`] into a
-    /// directory that wants another project; [`Refusal::Busy`] for "." and ".."; [`Refusal::TooManyNames`];
-    /// [`Refusal::NoSpace`].
+    /// [`Refusal::NotDirectory`] for a target of another type; [`Refusal::NotEmpty`] for a target directory
+    /// that has names; [`Refusal::Invalid`] for a directory into itself; [`Refusal::OtherProject`] into a
+    /// directory that requires another project; [`Refusal::Busy`] for "." and "..";
+    /// [`Refusal::TooManyNames`]; [`Refusal::NoSpace`].
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
         self.noted(self.move_name(from, to, how))
     }
@@ -68,7 +68,8 @@ impl Volume {
         }
         check_name(from.1)?;
         let is_across = from_dir.ino() != to_dir.ino();
-        // Moves of directories change ancestry: they exclude each other, so that the checks below stay valid.
+        // Moves of directories change ancestors. They are serialized, so that the ancestor checks below stay
+        // true.
         let _tree = is_across.then(|| writer.renames.lock());
         let from_is_above = is_across && writer.is_above(&from_dir, &to_dir)?;
         let to_is_above = is_across && !from_is_above && writer.is_above(&to_dir, &from_dir)?;
@@ -91,7 +92,7 @@ impl Volume {
         }
         let moved = writer.linked_inode(moved)?;
         let in_way = in_way.map(|ino| writer.linked_inode(ino)).transpose()?;
-        // An entry that leads to its own directory: that is locked already.
+        // An entry that leads to its own directory, which is locked already.
         let in_itself = (moved.ino() == from.dir.ino()).then_some(from.dir);
         let other_in_itself = in_way.as_ref().filter(|other| other.ino() == to.dir.ino());
         if let Some(dir) = in_itself.or(other_in_itself) {
@@ -99,7 +100,7 @@ impl Volume {
                 extant_base::Malformed::new("directory entry", "must lead to another inode", dir.ino().0);
             return Err(Fault::corrupt(dir.ino(), fact));
         }
-        // A directory cannot move below itself, nor take the place of one above it.
+        // A directory cannot move below itself, nor replace one of its ancestors.
         if is_across {
             if moved.ino() == to.dir.ino() || writer.is_dir(&moved) && writer.is_above(&moved, to.dir)? {
                 return Err(Refusal::Invalid.into());
@@ -127,8 +128,7 @@ impl Writer {
         node.values().kind() == FileType::Directory
     }
 
-    /// Does `above` lie on the way from `dir` up to the root, `dir` itself not counted? Nothing moves
-    /// meanwhile.
+    /// Returns whether `above` is a proper ancestor of `dir`. Directories do not move meanwhile.
     fn is_above(&self, above: &LiveInode, dir: &Arc<LiveInode>) -> Result<bool, Fault> {
         let mut here = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {
@@ -142,7 +142,8 @@ impl Writer {
             if up == here.ino() {
                 return Ok(false);
             }
-            // Not locked, it may be removed meanwhile, and so may what lies below: no damage.
+            // It is not locked, so it and the directories below it may be removed meanwhile. That is not
+            // damage.
             here = match self.inodes().get_maybe_freed(up) {
                 Ok(node) if self.is_dir(&node) && !node.is_gone(&node.values()) => node,
                 Ok(_) | Err(extant_inode::Fault::NoSuchInode(_)) => return Err(Refusal::NotFound.into()),
@@ -153,7 +154,7 @@ impl Writer {
         Err(Fault::corrupt(dir.ino(), fact))
     }
 
-    /// Locks inodes that are not the directories: directories first, each kind by number.
+    /// Locks inodes other than the two parent directories: directories first, each kind by number.
     fn lock<'a>(&self, nodes: &mut [&'a Arc<LiveInode>]) -> Vec<RwLockWriteGuard<'a, ()>> {
         nodes.sort_by_key(|node| (!self.is_dir(node), node.ino()));
         nodes.iter().map(|node| node.operation.write()).collect()
@@ -197,8 +198,8 @@ impl Writer {
             && !self.no_auto_da_alloc
             && let Some(data) = moved.data()
         {
-            // Otherwise the name could lead to bytes that are not written yet, with the old ones gone. fsync
-            // returns the error.
+            // Otherwise a crash could leave the name with data that never reached the disk, and the old data
+            // lost. fsync reports failures.
             let _ = self.flusher.flush_file(moved, &data, 0..u64::MAX);
         }
         let is_gone = self.run(2 * NAME_CREDITS, |change| {
@@ -227,7 +228,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The entries of both directories, and what follows from them. Is what was in the way to be deleted?
+    /// Changes the entries of both directories and everything that depends on them. Returns whether the
+    /// replaced inode is to be deleted in steps.
     fn move_entries(
         &self,
         change: &Change<'_>,
@@ -281,7 +283,7 @@ impl Writer {
         let (one_kind, other_kind) = (one.values().kind(), other.values().kind());
         let is_dir = |kind| kind == FileType::Directory;
         if is_across && is_dir(one_kind) != is_dir(other_kind) {
-            // One of the directories gets a subdirectory more.
+            // One of the directories gains a subdirectory.
             let gains = if is_dir(one_kind) { to.dir } else { from.dir };
             if gains.values().fields.links >= LINKS_MAX {
                 self.check_parent(gains, FileType::Directory)?;

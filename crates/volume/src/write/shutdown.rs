@@ -1,15 +1,16 @@
-//! Shutting down: as if the machine lost power now, but for the program that goes on.
+//! Shutdown: like a sudden power failure, except that the program continues.
 //!
 //! ```text
-//!   Flush:    all that is in memory, and the journal ---.
-//!   Journal:  the journal only -------------------------+--> aborted -> what is on its way arrives -> every operation: ShutDown
-//!   Nothing:  ------------------------------------------'
+//!   Flush:    everything in memory, and the journal -.
+//!   Journal:  the journal only ----------------------+-> aborted -> I/O in flight ends -> ShutDown
+//!   Nothing:  ---------------------------------------'
 //! ```
 //!
-//! For tests of crashes, and for taking a device away at once. The next opening for writing recovers.
+//! For tests of the state after a crash, and for callers that must release a device at once. The next open
+//! for writing recovers.
 //!
-//! Invariant: when it returned nothing more is written, not even that it happened; but closing lets others in
-//! ([`MountGuard`](crate::MountGuard)).
+//! Invariant: after it returned nothing more is written, not even a record of the shutdown; but closing lets
+//! other hosts mount ([`MountGuard`](crate::MountGuard)).
 //!
 //! Source: kernel fs/ext4/ioctl.c (EXT4_IOC_SHUTDOWN), include/uapi/linux/ext4.h.
 
@@ -18,24 +19,25 @@ use std::sync::atomic::Ordering;
 use super::Writer;
 use crate::{Fault, Volume};
 
-/// What is made durable before a shutdown.
+/// What a shutdown makes durable first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Shutdown {
     /// Everything (EXT4_GOING_FLAGS_DEFAULT).
     Flush,
-    /// What the journal has: names and attributes, and bytes of files as far as they were written back
-    /// (LOGFLUSH).
+    /// The journal: names, attributes, and file data as far as it was written back (LOGFLUSH).
     Journal,
-    /// Nothing: as a power cut (NOLOGFLUSH).
+    /// Nothing, like a power failure (NOLOGFLUSH).
     Nothing,
 }
 
 impl Volume {
-    /// Shuts the volume down: from now on every operation fails with [`Fault::ShutDown`], reading too, and
-    /// nothing is written. A second time nothing happens. Closing it succeeds then, and leaves it as it is.
+    /// Shuts the volume down: from now on every operation fails with [`Fault::ShutDown`], reads included, and
+    /// nothing is written. A second call does nothing. Closing the volume then succeeds and leaves the device
+    /// as it is.
     ///
     /// # Errors
-    /// It is open for reading; or what was to be made durable could not be: it is shut down all the same.
+    /// The volume is open for reading; or what was to be made durable could not be, in which case it is shut
+    /// down anyway.
     pub fn shut_down(&self, how: Shutdown) -> Result<(), Fault> {
         let writer = self.writer.as_ref().ok_or(Fault::Refused(crate::Refusal::ReadOnly))?;
         if writer.is_shut_down() {
@@ -50,7 +52,7 @@ impl Volume {
         made_durable
     }
 
-    /// Was it shut down?
+    /// Returns whether the volume was shut down.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
         self.writer.as_ref().is_some_and(|writer| writer.is_shut_down())
@@ -63,7 +65,8 @@ impl Writer {
     }
 
     fn shut_down(&self) {
-        // First: operations that fail because of what follows find the cause, and note nothing.
+        // Set first, so that operations that fail because of the abort report the shutdown, and record no
+        // error.
         self.keeper.errors.is_shut_down.store(true, Ordering::Release);
         self.journal.abort("the file system was shut down".to_owned());
         self.journal.wait_aborted();

@@ -1,4 +1,4 @@
-//! What is seen from inside only.
+//! Tests that need the crate's internals.
 
 mod shift;
 
@@ -15,8 +15,8 @@ fn the_group_bit_stays_where_it_means_something_else() {
     assert_eq!([0o6755, 0o6745, 0o4644, 0o0777].map(unprivileged), [0o0755, 0o2745, 0o0644, 0o0777]);
 }
 
-/// An entry cached after its blocks were dropped for unmapping, from an extent that was converted elsewhere,
-/// goes with the blocks.
+/// Extent status that was cached between an unmap's first invalidation and the unmap itself, from an extent
+/// that was converted elsewhere, goes with the blocks.
 #[test]
 fn what_is_unmapped_is_known_no_more() {
     let scratch = extant_testkit::scratch();
@@ -37,7 +37,7 @@ fn what_is_unmapped_is_known_no_more() {
     volume.check_file(ino).unwrap();
 }
 
-/// Another machine has it now: its log, its superblock.
+/// Another machine owns the file system now, its log and its superblock included.
 #[test]
 fn who_lost_a_file_system_writes_nothing_to_it() {
     let scratch = extant_testkit::scratch();
@@ -58,8 +58,8 @@ fn who_lost_a_file_system_writes_nothing_to_it() {
     }
 }
 
-/// Notes of writers on directories are charged, and evicted when memory is short, if the directory did not
-/// change meanwhile.
+/// The state that directory changes cache is charged to the budget, and is reclaimed when memory is short if
+/// the directory was not changed meanwhile.
 #[test]
 fn directories_give_memory_back() {
     let scratch = extant_testkit::scratch();
@@ -99,7 +99,7 @@ fn directories_give_memory_back() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// Reading inodes of a writable volume charges the budget for all that stays in memory of them; eviction
+/// Reading inodes of a writable volume charges the budget for everything that stays in memory; eviction
 /// returns the charge.
 #[test]
 fn snapshots_are_charged_and_evicted() {
@@ -133,8 +133,8 @@ fn snapshots_are_charged_and_evicted() {
     volume.close().unwrap();
 }
 
-/// While memory is short the busy directory keeps its notes: unused ones are evicted. And of more directories
-/// than there is memory for, each keeps a part.
+/// When memory is short, a directory in active use keeps its cached state, and unused state is evicted. Of
+/// more directories than fit in memory, each keeps a part.
 #[test]
 fn a_directory_in_use_is_not_forgotten_when_memory_is_short() {
     let ground = |inodes: u32| {

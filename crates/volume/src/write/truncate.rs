@@ -1,18 +1,18 @@
 //! Changing a file's size.
 //!
 //! ```text
-//!   cut:    zeros behind the new end, in its block -> size, orphan -> blocks freed, a bounded number per transaction -> no orphan
-//!   grow:   zeros behind the old end, in its block -> size: a hole
-//!   inside the inode:  cut or filled up there; what does not fit any more moves out into a block first
+//!   shrink: zeros after the new end, in its block -> size, orphan -> blocks freed in steps -> no orphan
+//!   grow:   zeros after the old end, in its block -> size: a hole
+//!   inline: truncated or extended in the inode; data that no longer fits moves out into a block first
 //! ```
 //!
 //! Invariants
-//! 1. INV-EN18: zeros past the end are on the device before the transaction with the size commits, else bytes
-//!    that were cut off could come back when the file grows: they are written under the handle, to the
-//!    device, which the commit flushes. If their block cannot be read or they cannot be written nothing has
-//!    changed: the old bytes are written again, and where that fails too the journal is aborted. If power
-//!    fails before the commit, the file has its old size, and zeros where it was being cut.
-//! 2. What goes through the journal is zeroed there.
+//! 1. INV-EN18: zeros past the end are on the device before the transaction with the size commits; otherwise
+//!    truncated data could come back when the file grows. They are written to the device under the handle,
+//!    and the commit flushes them. If the block cannot be read or written, nothing has changed: the old data
+//!    is written again, and if that fails, too, the journal is aborted. If power fails before the commit, the
+//!    file has its old size, and zeros instead of the data that was being truncated.
+//! 2. Journaled data is zeroed through the journal.
 //! 3. After an abort nothing is written.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024; kernel
@@ -35,14 +35,14 @@ use super::announce::Announced;
 use super::{NAME_CREDITS, Writer};
 use crate::Fault;
 
-/// The largest file that needs no feature.
+/// The largest file size that needs no feature.
 pub(super) const SMALL_MAX: u64 = 0x7FFF_FFFF;
 /// Bytes of inline data before those among the attributes.
 const IN_BLOCK: usize = 60;
 
 impl Writer {
-    /// The largest size of a file, in bytes, as the kernel has it: what its map reaches, and what i_blocks
-    /// can count.
+    /// The largest size of a file in bytes, as in the kernel: limited by its map and by what i_blocks can
+    /// count.
     pub(super) fn size_max(&self, extents: bool) -> u64 {
         let shared = self.shared();
         let bs = shared.geometry.block_size;
@@ -50,7 +50,7 @@ impl Writer {
         let counted = if is_wide { (1 << 48) - 1 } else { u64::from(u32::MAX) } >> (bs.log2() - 9);
         let mut blocks = u64::from(u32::MAX);
         if !is_wide {
-            // With extents the map's own blocks are few, and not thought of.
+            // With extents the map's own blocks are few, and are ignored.
             blocks = blocks.min(counted);
         }
         if !extents {
@@ -59,8 +59,8 @@ impl Writer {
         (blocks << bs.log2()).min(i64::MAX as u64)
     }
 
-    /// Sets a regular file's size. What lies behind the new end is freed; while that takes several
-    /// transactions the inode is an orphan, so that a crash does not leave it half done.
+    /// Sets a regular file's size. Blocks past the new end are freed. While that takes several transactions
+    /// the inode is an orphan, so that a crash does not leave it half done.
     pub(super) fn set_size(&self, node: &Arc<LiveInode>, size: u64) -> Result<(), Fault> {
         if let Some(aborted) = self.journal.aborted() {
             return Err(aborted.clone().into());
@@ -81,7 +81,7 @@ impl Writer {
         if let Some(data) = &data {
             self.ready_to_resize(node, data, size)?;
         }
-        // What is read now does not fail once something has changed.
+        // Read now, so that no read fails after the first change.
         Change::read_for_punch(self.inodes(), &self.keeper.alloc, node, keep..1 << 32)?;
         let cut = data.as_ref().map(|data| self.cut_in_memory(data, size));
         let is_less = cut.as_ref().is_some_and(|cut| cut.is_less);
@@ -90,7 +90,7 @@ impl Writer {
         let is_short = is_cut && self.skip_short_orphans && is_short_cut(node);
         let credits = Change::cut_credits(self.shared()) + Orphans::CREDITS + 2;
         let done = self.run(credits, |change| {
-            // First what finds damage: the rest is the same transaction.
+            // The step that can find damage comes first. The rest is in the same transaction.
             self.zero_behind(change, node, size.min(old))?;
             let is_done = match (is_cut, is_short) {
                 (false, _) => true,
@@ -121,14 +121,14 @@ impl Writer {
         }
     }
 
-    /// The steps of a cut after the first one.
+    /// The steps of a truncation after the first one.
     fn finish_resize(&self, node: &Arc<LiveInode>, keep: u64) -> Result<(), Fault> {
         self.cut_from(node, keep)?;
         self.run(NAME_CREDITS, |change| self.untrack(change, node))
     }
 
-    /// Ends the journal if something failed that is half done. Not for a want of space, which leaves it in
-    /// parts that are whole.
+    /// Aborts the journal if an operation failed half done. Not for lack of space, which leaves a consistent
+    /// part.
     pub(super) fn or_abort<R>(&self, done: Result<R, Fault>) -> Result<R, Fault> {
         if let Err(fault) = &done
             && !fault.is_clean_refusal()
@@ -138,13 +138,13 @@ impl Writer {
         done
     }
 
-    /// All of a change of the size that may fail while nothing has changed: what has to be written back
-    /// before, and what is read of the map for that.
+    /// Everything in a change of the size that may fail before the first change: the necessary writeback, and
+    /// the reads of the map for it.
     fn ready_to_resize(&self, node: &Arc<LiveInode>, data: &FileData, size: u64) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
         let on_disk = node.values().fields.size;
         if size > on_disk && data.size() > on_disk {
-            // Some of what stays is not written back: only that raises the size on disk.
+            // Some data that stays is still dirty: the size on disk only grows with its writeback.
             self.flusher.flush_file(node, data, 0..u64::MAX)?;
         }
         if size > data.size() {
@@ -152,15 +152,16 @@ impl Writer {
         }
         let in_edge = size & !(bs.bytes() - 1)..bs.blocks_for(size) << bs.log2();
         if !in_edge.is_empty() && self.is_mapped_first(node, data, &in_edge)? {
-            // Zeros go behind the end on the device, with what the block has there: no newer bytes may be on
-            // their way.
+            // The zeros past the end are written to the device with the rest of their block, so no newer data
+            // may be dirty or in flight.
             self.flusher.flush_file(node, data, in_edge)?;
         }
         Ok(())
     }
 
-    /// Drops what is in memory behind a new size. What is left to do on disk is as for a file with nothing in
-    /// memory: its size there is the old one, or less if all of that is cut off.
+    /// Drops cached data past a new size. The rest of the truncation on disk is the same as for a file
+    /// without cached data: its old size there is the one on disk, or a smaller one if all of that is cut
+    /// off.
     fn cut_in_memory(&self, data: &FileData, size: u64) -> CutInMemory {
         let bs = self.shared().geometry.block_size;
         let before = data.size();
@@ -169,7 +170,7 @@ impl Writer {
         }
         let keep = bs.blocks_for(size);
         let _fills = data.pages.stop_fills();
-        // What is on its way is not dropped: it is waited for.
+        // Data in flight cannot be dropped, so wait for it.
         data.pages.wait_written(size..u64::MAX);
         let is_final = data.pages.is_held(size & !(bs.bytes() - 1)..u64::MAX) || data.promised() > 0;
         data.pages.truncate(size);
@@ -185,8 +186,8 @@ impl Writer {
         CutInMemory { before, is_less: size < before, is_final }
     }
 
-    /// A change of the size failed after memory had been made to fit it: memory gets its size again, and what
-    /// was dropped is read again. Where that was nowhere else the journal is aborted.
+    /// Undoes the changes in memory after a change of the size failed: restores the size; dropped data is
+    /// read again. If that data was nowhere else the journal is aborted.
     fn take_back_cut(
         &self,
         data: &FileData,
@@ -199,20 +200,21 @@ impl Writer {
             return Err(fault);
         }
         let bs = self.shared().geometry.block_size;
-        // The block with the end has zeros behind it.
+        // The block with the end has zeros past it in memory.
         data.pages.discard(size & !(bs.bytes() - 1)..u64::from(END) << bs.log2());
         let _mapping = data.mapping.write();
         data.set_size(cut.before);
         Err(fault)
     }
 
-    /// Could the map show this block before its dirty bytes are on disk? Not if it is unwritten and converted
-    /// after its write: then it is converted with its run, which includes the zeros past the end.
+    /// Returns whether a commit could expose this block before its dirty data is on the device. Not if the
+    /// block is still unwritten and is converted after its write: that takes one run, which includes the
+    /// zeros past the end.
     fn is_mapped_first(&self, node: &LiveInode, data: &FileData, block: &Range<u64>) -> Result<bool, Fault> {
         if data.path() != DataPath::Iomap {
             return Ok(true);
         }
-        // What is on its way may be dirty again.
+        // Data in flight may be dirty again.
         data.pages.wait_written(block.clone());
         let Ok(lblk) = u32::try_from(block.start >> self.shared().geometry.block_size.log2()) else {
             return Ok(false);
@@ -221,8 +223,8 @@ impl Writer {
         Ok(entry.status == Status::Written)
     }
 
-    /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros on the
-    /// device, too, and its size there is its size.
+    /// Before the file grows to `end` without data: writes zeros past its end in its last block to the
+    /// device, and updates the size there to the size in memory.
     pub(super) fn end_in_zeros(&self, node: &Arc<LiveInode>, data: &FileData, end: u64) -> Result<(), Fault> {
         let size = data.size();
         if end <= size {
@@ -234,7 +236,7 @@ impl Writer {
         self.flusher.flush_file(node, data, 0..u64::MAX)
     }
 
-    /// Drops all that is in memory of a file that is to be deleted.
+    /// Drops all cached data of a file that is to be deleted.
     pub(super) fn drop_data(&self, node: &Arc<LiveInode>) {
         let Some(data) = node.data() else { return };
         let _fills = data.pages.stop_fills();
@@ -248,7 +250,8 @@ impl Writer {
         self.inodes().files().settle(&data);
     }
 
-    /// The first step of a cut that is likely its last: an orphan only if it is not. Is it done?
+    /// The first step of a truncation that is probably its last: the inode becomes an orphan only if it is
+    /// not. Returns whether the truncation is done.
     fn cut_short(&self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
         let is_done = node.values().maps_nothing() || change.cut(node, keep)?;
         if !is_done {
@@ -257,18 +260,18 @@ impl Writer {
         Ok(is_done)
     }
 
-    /// The first step of a cut whose new size the caller puts in the same transaction: an orphan from here
-    /// until both are done, which is for the caller to say. Is the cut done?
+    /// The first step of a truncation. The caller sets the new size in the same transaction. The inode is an
+    /// orphan until both are done; the caller removes it. Returns whether the truncation is done.
     ///
-    /// Size and blocks are two layers, as in the kernel, where each tracks by itself: two additions and two
-    /// removals for one truncation, of which the second ones find nothing to do. Version 3 of the list took
-    /// these checks out of the lock.
+    /// As in the kernel, the size and the blocks are two layers that each track the orphan: one truncation
+    /// makes two additions and two removals, and the second of each finds nothing to do. Version 3 of the
+    /// list answers these without the lock.
     fn cut_sized(&self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
         let before = change.edit.changes();
         self.keeper.orphans.add(change.live, node, change.edit)?;
         let added = change.edit.changes();
         let cut = self.cut_tracked(change, node, keep);
-        // An orphan stays one.
+        // An inode that was an orphan before stays one.
         if cut.is_err() && change.edit.changes() == added && added != before {
             self.keeper.orphans.remove(change.live, node, change.edit)?;
             change.edit.settle(before);
@@ -276,7 +279,8 @@ impl Writer {
         cut
     }
 
-    /// One step of a cut: an orphan from before the first block is freed until the last one is. Is it done?
+    /// One step of a truncation: the inode is an orphan from before the first block is freed until after the
+    /// last. Returns whether the truncation is done.
     fn cut_tracked(&self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
         self.keeper.orphans.add(change.live, node, change.edit)?;
         let is_done = change.cut(node, keep)?;
@@ -286,7 +290,8 @@ impl Writer {
         Ok(is_done)
     }
 
-    /// A cut is done: no orphan any more, unless it has no name, and stays one until it is deleted.
+    /// Ends the tracking of a completed truncation. An inode without a name stays an orphan until it is
+    /// deleted.
     fn untrack(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         if node.values().fields.links > 0 {
             self.keeper.orphans.remove(change.live, node, change.edit)?;
@@ -294,7 +299,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Does what a crash left of a cut: the size is the new one already.
+    /// Completes a truncation after a crash: the size is the new one already.
     pub(super) fn finish_cut(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let (size, is_inside) = {
             let values = node.values();
@@ -303,7 +308,7 @@ impl Writer {
         if is_inside {
             self.resize_inside(node, size)?;
         } else {
-            // Without the key the bytes past the end of an encrypted block are unknown.
+            // Without the key the bytes past the end in an encrypted block are unknown.
             if !node.values().has_flag(flags::ENCRYPT) {
                 self.run(1, |change| self.zero_behind(change, node, size))?;
             }
@@ -326,7 +331,7 @@ impl Writer {
         held > bs.blocks_for(size)
     }
 
-    /// Zeros the rest of the block that the file ends in: what stands there is shown when the file grows.
+    /// Zeros the rest of the block in which the file ends, because it becomes visible when the file grows.
     pub(super) fn zero_behind(
         &self,
         change: &Change<'_>,
@@ -343,7 +348,7 @@ impl Writer {
             if is_nothing || self.flusher.sabotage.keep_tails {
                 return Ok(());
             }
-            // With the values locked: what is written back elsewhere may move a part of the map meanwhile.
+            // Under the lock of the values: concurrent writeback may move a part of the map.
             (values.map().find(&shared.buffers, Lblk(lblk), 1)?.holds, values.is_journaled(shared))
         };
         let Holds::Written(block) = holds else { return Ok(()) };
@@ -361,7 +366,7 @@ impl Writer {
         bytes[within..].fill(0);
         match self.write_data(change, node, block, is_journaled, &bytes) {
             Err(fault @ Fault::Device(_)) => {
-                // It is not known what is there now: what was there, or nothing is written any more.
+                // The block's contents are unknown now: restore the old data, or stop all writing.
                 self.or_abort(self.write_data(change, node, block, is_journaled, &before))?;
                 Err(fault)
             }
@@ -369,7 +374,8 @@ impl Writer {
         }
     }
 
-    /// Writes a block of a file's data under a handle: on the device before it commits, or part of it.
+    /// Writes a block of a file's data under a handle: to the device before the handle commits, or into the
+    /// journal.
     fn write_data(
         &self,
         change: &Change<'_>,
@@ -390,15 +396,14 @@ impl Writer {
         if let Some(start) = shared.geometry.block_size.offset_of(block) {
             shared.device.write_at(start, bytes).map_err(Fault::Device)?;
         }
-        // A commit flushes the device that its log is on: with a log elsewhere, not this one.
+        // A commit flushes only the log's device. With an external log that is not this one.
         if shared.sb.features.has_compat(Features::HAS_JOURNAL) && shared.sb.journal_inum == 0 {
             shared.device.flush().map_err(Fault::Device)?;
         }
         Ok(())
     }
 
-    /// Could what is written to this file be kept in its inode, where it is not yet? It has nothing but
-    /// zeros, if anything.
+    /// Returns whether a file that is not inline yet could store its data in the inode. It has at most zeros.
     pub(super) fn may_go_inside(&self, node: &LiveInode) -> bool {
         if !self.shared().sb.features.has_incompat(Features::INLINE_DATA) {
             return false;
@@ -408,8 +413,8 @@ impl Writer {
         !values.has_flag(elsewhere) && values.data().is_none() && values.maps_nothing()
     }
 
-    /// Writes into a file that is kept in its inode, or [may be](Self::may_go_inside). `false`: it has no
-    /// room there; nothing was changed then.
+    /// Writes into a file that is inline, or [may become so](Self::may_go_inside). Returns `false` if there
+    /// is no room; nothing was changed then.
     pub(super) fn write_inside(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<bool, Fault> {
         let inode = self.inodes().snapshot(node)?;
         let mut content = match inode.is_inline() {
@@ -428,7 +433,7 @@ impl Writer {
             };
             content.resize(content.len().max(end), 0);
         }
-        // Content past the end belongs to no file. A damaged inode may claim more than it has.
+        // Data past the end is leftover. A damaged inode may have a size larger than its contents.
         let old = usize::try_from(inode.size()).unwrap_or(usize::MAX).min(content.len());
         content[old..].fill(0);
         content[pos as usize..end as usize].copy_from_slice(bytes);
@@ -436,8 +441,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Changes the size of a file that is kept in its inode. `false`: it has no room there; nothing was
-    /// changed then.
+    /// Changes the size of an inline file. Returns `false` if there is no room; nothing was changed then.
     fn resize_inside(&self, node: &Arc<LiveInode>, size: u64) -> Result<bool, Fault> {
         let inode = self.inodes().snapshot(node)?;
         let mut bytes = inode.inline_content(self.shared())?;
@@ -445,7 +449,7 @@ impl Writer {
             return Ok(false);
         };
         bytes[end.min(inode.size() as usize)..].fill(0);
-        // As the kernel: what is cut off among the attributes gives its room back.
+        // As the kernel: truncated data among the attributes frees its room.
         if size <= inode.size() {
             bytes.truncate(end.max(IN_BLOCK));
         }
@@ -453,7 +457,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Puts what a file holds into its inode.
+    /// Stores a file's data in its inode.
     fn put_inside(&self, node: &Arc<LiveInode>, bytes: &[u8], size: u64) -> Result<(), Fault> {
         self.run(NAME_CREDITS, |change| {
             let value = Some(&bytes[IN_BLOCK..]);
@@ -474,7 +478,7 @@ impl Writer {
         })
     }
 
-    /// Moves what a file keeps in its inode into a block; its size stays.
+    /// Moves a file's inline data into a block. The size stays.
     pub(super) fn move_data_out(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let shared = self.shared();
         let inode = self.inodes().snapshot(node)?;
@@ -513,25 +517,25 @@ impl Writer {
     }
 }
 
-/// What was done in memory for a change of the size.
+/// The changes in memory for a change of the size.
 #[derive(Debug, Clone, Copy, Default)]
 struct CutInMemory {
     /// The size before.
     before: u64,
     is_less: bool,
-    /// Was something dropped that was nowhere else?
+    /// Data was dropped that was nowhere else.
     is_final: bool,
 }
 
-/// Can it be cut within one transaction?
+/// Returns whether the file can be truncated in one transaction.
 fn is_short_cut(node: &LiveInode) -> bool {
     let values = node.values();
     let map = values.map();
     map.extents && map.depth() == 0
 }
 
-/// Blocks of the longest file without extents that has no holes: what three levels of blocks with `per_block`
-/// numbers each reach, and no more than leaves `counted` blocks with the map's own.
+/// Blocks of the longest file without extents and without holes: what three levels of blocks with `per_block`
+/// numbers each can map, limited so that data and map together take at most `counted` blocks.
 fn indirect_max(per_block: u64, counted: u64) -> u64 {
     let (single, double) = (per_block, per_block * per_block);
     let reach = 12 + single + double + double * per_block;

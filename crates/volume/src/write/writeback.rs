@@ -1,23 +1,25 @@
-//! Writing back: dirty bytes of files get blocks, travel to the device, and become what a crash leaves.
+//! Writeback: dirty file data gets blocks, goes to the device, and becomes what a crash leaves.
 //!
 //! ```text
-//!   run of dirty bytes -- delayed? handle: allocate unwritten --> write to the device --> handle: written, size --> settled
-//!                         written?  -----------------------------^   (no handle at all if the size stays)
+//!   dirty run -- delayed? handle: allocate unwritten -> write to the device -> handle: written, size
+//!                written?  ----------------------------^   (no handle if the size stays)
 //!   without extents, or data=ordered:      one handle around all of it: allocate, write, size
 //! ```
 //!
-//! Owns: the order of these steps, the thread that takes them. Does **not** own: which bytes are dirty (see
+//! Owns: the order of these steps, the thread that takes them. Does **not** own: which data is dirty (see
 //! `page-cache`), the map.
 //!
 //! Invariants
-//! 1. A block is written before a transaction that says so can commit: unwritten blocks are converted after
-//!    their write completed; block by block the handle that maps them is open until it has. So previous
-//!    content is never visible, except with [`DataPath::Writeback`], which does not promise that.
+//! 1. A block is written to the device before a transaction that marks it as written can commit. Unwritten
+//!    extents are converted after their write completed; block by block the handle that maps a block stays
+//!    open until its write completed. A crash therefore never exposes old contents of a block, except with
+//!    [`DataPath::Writeback`], which does not promise that.
 //! 2. INV-EN44: the size on disk follows the data, in the transaction that converts or maps it: no commit has
-//!    a written block behind the size. So what is in the way of the size is written back first
-//!    ([`Flusher::behind_the_end`]).
-//! 3. A run needs no operation lock, so its holders may wait for it; and no thread waits for a run with a
-//!    handle. A run waits for none but the earlier one with the end on disk.
+//!    a written block past the size. Dirty data before the run that keeps the size from growing is written
+//!    back first ([`Flusher::behind_the_end`]).
+//! 3. A run needs no operation lock, so the holder of an operation lock may wait for it. The holder of a
+//!    handle never waits for a run. A run waits only for the one that contains the end on disk, which lies
+//!    before it.
 //! 4. After an abort nothing is written.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
@@ -47,27 +49,27 @@ use super::truncate::SMALL_MAX;
 use super::{CommitClient, end_handle, with_room};
 use crate::{Fault, Refusal, Volume};
 
-/// Bytes written back at a time.
+/// Most bytes written back at a time.
 const RUN_BYTES_MAX: u64 = 8 << 20;
-/// Blocks written back at a time where it goes block by block.
+/// Most blocks written back at a time if allocation is block by block.
 const RUN_BLOCKS_MAX: u64 = 2048;
-/// Bytes are dirty so long at most before they are written back, as with the kernel.
+/// The longest time that data stays dirty before writeback, in milliseconds, as in the kernel.
 pub(super) const EXPIRE_MS: u64 = 30_000;
-/// How often the thread looks for those.
+/// How often the background thread looks for expired data.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The caller of write-back.
+/// The writeback engine.
 pub(crate) struct Flusher {
     pub(super) keeper: Arc<CommitClient>,
     pub(super) journal: Arc<Journal>,
-    /// The device, with what waits for a flush of it.
+    /// The device, with the flushes that threads share.
     pub(super) device: Arc<Coordinator<Arc<dyn extant_device::Device>>>,
     pub(super) has_log: bool,
-    /// A commit flushes the device that the log is on: not this one.
+    /// A commit flushes the log's device, not this one.
     pub(super) has_external_log: bool,
     pub(super) no_barriers: bool,
     pub(super) has_thread: bool,
-    /// Milliseconds that bytes of files stay dirty at most.
+    /// The longest time that data stays dirty, in milliseconds.
     pub(super) expire_ms: u64,
     pub(super) is_closing: AtomicBool,
     pub(super) begun: Instant,
@@ -76,12 +78,12 @@ pub(crate) struct Flusher {
 }
 
 impl Volume {
-    /// Writes back one run of the oldest dirty bytes, of at most `bytes_max` bytes (a block at least), as the
-    /// background thread does: for callers without it. Was there one, and did it succeed? The file's next
-    /// [`fsync`](Self::fsync) returns the error.
+    /// Writes back a run of the data that has been dirty longest: at most `bytes_max` bytes, and at least a
+    /// block. The background thread does this by itself; this is for callers that have none. Returns whether
+    /// there was a run and it was written. The file's next [`fsync`](Self::fsync) reports a failure.
     ///
     /// # Errors
-    /// It is open for reading, or shut down.
+    /// The volume is open for reading, or shut down.
     pub fn write_back_some(&self, bytes_max: u64) -> Result<bool, Fault> {
         Ok(self.writer()?.flusher.write_some(u64::MAX, bytes_max))
     }
@@ -101,8 +103,8 @@ impl Flusher {
         self.begun.elapsed().as_millis() as u64
     }
 
-    /// To be called before a write, with no lock held: waits while too much is dirty, or writes some of it
-    /// back.
+    /// To be called before a write, without any lock: waits while too much data is dirty, or writes some of
+    /// it back.
     pub(super) fn throttle(&self) {
         let pages = &self.files().pages;
         if self.has_thread {
@@ -115,7 +117,7 @@ impl Flusher {
         while pages.is_over_background() && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
     }
 
-    /// The thread's life.
+    /// The main loop of the writeback thread.
     pub(super) fn run(&self) {
         while !self.is_closing.load(Ordering::Acquire) {
             let is_much =
@@ -127,7 +129,7 @@ impl Flusher {
                 while self.files().pages.is_over_background() && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             }
             while self.keeper.alloc.room() != Room::Plenty && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
-            // Files that are never closed, or whose closing is not reported.
+            // For files that are never closed, or closed without notification.
             if self.files().take_rewritten() {
                 self.files().dirty_nodes().iter().for_each(|node| self.flush_rewritten(node, false));
             }
@@ -145,12 +147,13 @@ impl Flusher {
         self.files().pages.wake_flusher();
     }
 
-    /// Writes back the run that has been dirty longest, if since then. Was there one, and did it go?
+    /// Writes back the run that has been dirty longest, if it became dirty at or before `until_ms`. Returns
+    /// whether there was a run and it was written.
     fn write_some(&self, until_ms: u64, bytes_max: u64) -> bool {
         let bytes_max = bytes_max.min(self.run_bytes_max(self.files().path()));
         let Some(run) = self.files().pages.take_run(until_ms, bytes_max) else { return false };
         let Some(node) = self.files().node(run.file().key()) else { return false };
-        // The open files get the error.
+        // The open files of this inode get the error.
         let is_done = self.write_back(&node, run).is_ok();
         if let Some(data) = node.data() {
             self.files().settle(&data);
@@ -158,11 +161,11 @@ impl Flusher {
         is_done
     }
 
-    /// Writes back all that is dirty in a byte range of a file, and waits for what is on its way already.
-    /// What becomes dirty meanwhile may stay so.
+    /// Writes back everything dirty in a byte range of a file, and waits for writes in flight. Data that
+    /// becomes dirty meanwhile may stay dirty.
     ///
     /// # Errors
-    /// What the device or the allocation of its blocks said. The other bytes are written all the same.
+    /// The error of the device or of the block allocation. The other data is written in any case.
     pub(super) fn flush_file(
         &self,
         node: &Arc<LiveInode>,
@@ -171,8 +174,9 @@ impl Flusher {
     ) -> Result<(), Fault> {
         let (until, bytes_max) = (self.now_ms(), self.run_bytes_max(data.path()));
         let mut first = Ok(());
-        // By position, so that it ends however fast another thread writes after it; and twice: a run in
-        // flight may have older bytes, the second one has at least those of the time of the call.
+        // In order of position, so that it ends even if another thread keeps writing past it. Twice, because
+        // a write in flight may have older data: the second pass writes data at least as new as at the time
+        // of the call.
         for _ in 0..2 {
             let (mut at, mut is_busy) = (range.start, false);
             for chunk in data.pages.dirty_chunks(range.clone(), until) {
@@ -194,9 +198,9 @@ impl Flusher {
         first
     }
 
-    /// Writes back a file that was truncated to nothing before. `is_whole`: its new content is complete, as
-    /// far as is known; closing one of several descriptors does not show that, a shell closes some before the
-    /// first byte. fsync returns the errors.
+    /// Writes back a file that was truncated to nothing before. `is_whole`: the new contents are complete, as
+    /// far as is known. A single closed descriptor does not imply that: a shell closes some before the first
+    /// byte. fsync reports failures.
     pub(super) fn flush_rewritten(&self, node: &Arc<LiveInode>, is_whole: bool) {
         let data = {
             let mut values = node.values();
@@ -209,7 +213,7 @@ impl Flusher {
         }
     }
 
-    /// Bytes of a run at most: block by block as many blocks as the kernel takes.
+    /// Most bytes of a run: block by block as many blocks as the kernel takes.
     fn run_bytes_max(&self, path: DataPath) -> u64 {
         match path {
             DataPath::Iomap => RUN_BYTES_MAX,
@@ -230,8 +234,8 @@ impl Flusher {
         first
     }
 
-    /// Writes one run back: all of it, whatever fails. Where something does, its blocks are not dirty any
-    /// more, and nothing is promised to them.
+    /// Writes back all of a run, even if a part fails. The blocks of a failed part become clean, and their
+    /// reservations are released.
     fn write_back(&self, node: &Arc<LiveInode>, mut run: Run) -> Result<(), Fault> {
         let Some(data) = node.data() else { return Ok(()) };
         let mut first = Ok(());
@@ -256,14 +260,14 @@ impl Flusher {
         }
     }
 
-    /// Takes promises back of blocks that are not dirty. If one becomes dirty just now, it is a hole when it
-    /// is written back.
+    /// Releases the reservations of blocks that are not dirty. A block that becomes dirty meanwhile is a hole
+    /// at its writeback.
     fn forget_promises(&self, data: &FileData, bytes: std::ops::Range<u64>) {
         let log = self.shared().geometry.block_size.log2();
         let mut at = bytes.start;
         while at < bytes.end {
-            // Asked before `mapping` is locked, which comes after folios; and again, where that has to be
-            // waited for.
+            // Checked before `mapping` is locked, because folios come first in the lock order, and again if
+            // the lock is contended.
             let (is_held, end) = data.pages.held_run(at..bytes.end);
             let (from, to) = (Lblk((at >> log) as u32), Lblk((end >> log) as u32));
             if is_held {
@@ -283,8 +287,7 @@ impl Flusher {
         }
     }
 
-    /// Writes back what of a run lies in one extent, and keeps it there; `rest`: the rest of the run, if
-    /// there is any.
+    /// Writes back the part of a run that lies in one extent. `rest` gets the rest of the run, if any.
     fn write_piece(
         &self,
         node: &Arc<LiveInode>,
@@ -334,13 +337,13 @@ impl Flusher {
         self.conclude_run(node, data, run, to_convert)
     }
 
-    /// Keeps of a run what lies in this extent; the rest, if there is any.
+    /// Shortens a run to the part that lies in this extent. Returns the rest, if any.
     fn cut_off(&self, run: &mut Run, entry: &Entry) -> Option<Run> {
         let bytes = u64::from(entry.len) << self.shared().geometry.block_size.log2();
         (bytes < run.len_bytes()).then(|| run.split_off(bytes))
     }
 
-    /// Hands a run's bytes to the device: all of it lies in this extent.
+    /// Writes a run's data to the device. All of it lies in this extent.
     fn submit(&self, run: &Run, entry: &Entry) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
         let start = bs.offset_of(entry.pblk).ok_or(Fault::Refused(Refusal::TooLarge))?;
@@ -349,7 +352,7 @@ impl Flusher {
         self.flush_for_log()
     }
 
-    /// Has the device write zeros from a block on.
+    /// Writes zeros to the device from a block on.
     pub(super) fn write_zeros(&self, block: extant_base::Pblk, len_bytes: u64) -> Result<(), Fault> {
         if let Some(aborted) = self.journal.aborted() {
             return Err(aborted.clone().into());
@@ -359,7 +362,7 @@ impl Flusher {
         self.flush_for_log()
     }
 
-    /// A commit flushes the device that its log is on: with a log elsewhere, not this one.
+    /// Flushes this device if the log is on another one, because a commit flushes only the log's device.
     fn flush_for_log(&self) -> Result<(), Fault> {
         if self.has_external_log && !self.no_barriers && !self.sabotage.trust_log_flush {
             self.shared().device.flush().map_err(Fault::Device)?;
@@ -383,7 +386,8 @@ impl Flusher {
         }
     }
 
-    /// Gives blocks to what was delayed, as many as lie in one run; `own`: the blocks that are written now.
+    /// Allocates blocks for a delayed extent or a hole, as many as are contiguous. `own` is the number of
+    /// blocks that are written now.
     fn allocate(
         &self,
         node: &Arc<LiveInode>,
@@ -406,7 +410,7 @@ impl Flusher {
         )
     }
 
-    /// The caller has the map locked.
+    /// The caller holds the map's lock.
     fn map(
         &self,
         handle: &Handle<'_>,
@@ -416,14 +420,14 @@ impl Flusher {
         want: Want,
     ) -> Result<Entry, Fault> {
         let change = self.change(handle);
-        // Since the request another run of the same delayed extent may have allocated blocks for all of it,
-        // and blocks after this run may have been truncated. The run's own blocks belong to it. The map has
-        // what is not in memory any more.
+        // Since the query, another run of the same delayed extent may have got blocks for all of it, and what
+        // follows this run may have been truncated. Other threads do not map this run's own blocks. What is
+        // not cached any more is read from the map.
         let now = data.entry_now(self.shared(), node, hole.lblk, u32::MAX)?;
         let (len, promised) = match now.status {
             Status::Written | Status::Unwritten => return Ok(now),
             Status::Delayed => (hole.len.min(now.len), true),
-            // The promise was taken back. What lies behind this run may have got blocks by another one.
+            // The reservation was released. Another run may have mapped what follows this run.
             Status::Hole => (hole.len.min(own).min(now.len), false),
         };
         let want = Want { promised, ..want };
@@ -443,9 +447,10 @@ impl Flusher {
         Ok(entry)
     }
 
-    /// For maps without unwritten blocks: allocates and maps, with the size, in one transaction, so that no
-    /// block is past the end. `is_ordered`: writes under the same handle, so that it cannot commit before the
-    /// data is on the device; otherwise afterwards, without a promise about crashes.
+    /// For maps without unwritten extents: allocates and maps, with the size, in one transaction, so that no
+    /// block is past the end. With `is_ordered` the data is written under the same handle, which therefore
+    /// cannot commit before the data is on the device. Otherwise the data is written afterwards, and a crash
+    /// may expose old contents.
     fn write_mapping(
         &self,
         node: &Arc<LiveInode>,
@@ -483,14 +488,14 @@ impl Flusher {
         if is_ordered { Ok(()) } else { self.submit(run, &entry) }
     }
 
-    /// Runs `step` in a handle in which the size on disk may go past a run of bytes, and its blocks may count
-    /// as written.
+    /// Runs `step` in a handle in which the size on disk may grow past a run of data, and its blocks may
+    /// become written.
     ///
-    /// The block that the file ends in on disk, in its middle, is written back before, if it is dirty; if it
-    /// is on its way, that is waited for, with no handle. If the map had the run's blocks as written and the
-    /// size stayed behind, and power failed, the file would have blocks behind its end. `step` gets what
-    /// locks the map, or finds that the end moved into the way: it answers `None` then, has changed nothing,
-    /// and runs again.
+    /// If the file ends on disk inside a dirty block, that block is written back first. If that block is in
+    /// flight, this waits for it without a handle. Otherwise the map could have the run's blocks as written
+    /// while the size could not grow, and after a power failure the file would have blocks past its end.
+    /// `step` gets a function that locks the map and returns `None` if the end on disk moved meanwhile.
+    /// `step` then returns `None` without any change, and runs again.
     pub(super) fn behind_the_end<'d, R>(
         &self,
         node: &Arc<LiveInode>,
@@ -505,8 +510,8 @@ impl Flusher {
         let bs = self.shared().geometry.block_size.bytes();
         let lock = || {
             loop {
-                // Asked before `mapping` is locked, which comes after folios. What becomes dirty after it was
-                // as it should be.
+                // Checked before `mapping` is locked, because folios come first in the lock order. Data that
+                // becomes dirty after the check does no harm.
                 let on_disk = node.values().fields.size;
                 if data.end_in_front_of(on_disk, run, bs).is_some() {
                     return None;
@@ -520,7 +525,7 @@ impl Flusher {
         loop {
             let on_disk = node.values().fields.size;
             if let Some(end) = data.end_in_front_of(on_disk, run, bs) {
-                // A failed run is not dirty any more, and blocks no other run. The next fsync returns the
+                // After a failed write the block is clean and delays no other. The next fsync reports the
                 // error.
                 let _ = self.flush_file(node, data, end);
             }
@@ -533,8 +538,8 @@ impl Flusher {
         }
     }
 
-    /// Raises the size on disk to `end`, as far as the file goes. Is it a large one now? The caller has the
-    /// map locked.
+    /// Raises the size on disk to `end`, but at most to the file's size. Returns whether the file now needs
+    /// the feature `large_file`. The caller holds the map's lock.
     pub(super) fn raise_size(
         &self,
         handle: &Handle<'_>,
@@ -553,12 +558,12 @@ impl Flusher {
     }
 }
 
-/// The bytes of a run's blocks, and up to where they are the file's.
+/// The byte range of a run's blocks, and the end of the file's data in it.
 pub(super) fn reach(run: &Run) -> (Range<u64>, u64) {
     (run.start()..run.start() + run.len_bytes(), run.end())
 }
 
-/// Without the thread nothing that is dirty is written in time, and writers would wait for it.
+/// Without the writeback thread, dirty data is not written in time, and writers would wait for it.
 struct AbortOnPanic<'a>(&'a extant_journal::Journal);
 
 impl Drop for AbortOnPanic<'_> {
@@ -569,7 +574,7 @@ impl Drop for AbortOnPanic<'_> {
     }
 }
 
-/// Starts the thread that writes back.
+/// Starts the writeback thread.
 pub(super) fn spawn(flusher: &Arc<Flusher>) -> std::thread::JoinHandle<()> {
     let flusher = Arc::clone(flusher);
     let life = move || {

@@ -1,8 +1,8 @@
-//! Attributes and ACLs: doing what a plan of the crate `xattr` says.
+//! Extended attributes and ACLs: carries out the plans of the crate `xattr`.
 //!
-//! A value that has an inode of its own is kept as metadata: its blocks go through the journal. How many
-//! entries name such an inode stands in its ctime (high half) and version (low half), its checksum in its
-//! atime.
+//! A value in an inode of its own is stored as metadata: its blocks go through the journal. The number of
+//! entries that reference such an inode is in its ctime (high half) and version (low half), its checksum in
+//! its atime.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst.
 
@@ -29,35 +29,35 @@ use super::new::of_inodes;
 use super::{NAME_CREDITS, Writer};
 use crate::{Fault, Refusal, Volume};
 
-/// Hashes of attribute blocks that are remembered, to share blocks.
+/// Most hashes of attribute blocks in the index that finds blocks to share.
 const HASHES_MAX: usize = 1 << 16;
-/// Names of ACLs.
+/// Names of the ACL attributes.
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// `h_refcount` within an attribute block.
 const REFCOUNT_AT: usize = 4;
 
-/// Must an attribute that is set be new or old?
+/// Whether an attribute that is set must exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetXattr {
-    /// Either.
+    /// It may or may not exist.
     #[default]
     Any,
-    /// [`Refusal::Exists`] if it is there.
+    /// [`Refusal::Exists`] if it exists.
     Create,
-    /// [`Refusal::NoAttribute`] if it is not.
+    /// [`Refusal::NoAttribute`] if it does not exist.
     Replace,
 }
 
-/// What may be shared of attributes. Held while any of it is looked at or changed, and until what names a
-/// value was counted.
+/// Attribute blocks and values that may be shared. The lock is held during every use or change of them, until
+/// the references to a value are counted.
 pub(crate) struct SharedXattrs(Mutex<Index>);
 
-/// What was written lately, to find what is the same.
+/// Recently written blocks and values, to find equal ones.
 struct Index {
     /// Attribute blocks.
     blocks: BlockIndex,
-    /// Inodes with values, by their checksums; one of several with the same.
+    /// Inodes with values, by checksum. One inode per checksum.
     values: HashMap<u32, Ino>,
 }
 
@@ -77,13 +77,13 @@ impl Index {
 }
 
 impl Volume {
-    /// Sets an extended attribute by its full name. ACLs come as the system call has them: an access ACL
-    /// changes the mode too.
+    /// Sets an extended attribute by its full name. ACLs are in the format of setxattr(2). An access ACL also
+    /// changes the mode.
     ///
     /// # Errors
-    /// [`Refusal::Exists`], [`Refusal::NoAttribute`] as `how` asks; [`Refusal::NotSupported`] for names that
-    /// are not kept, [`Refusal::Range`] for names that are too long, [`Refusal::ValueTooLong`],
-    /// [`Refusal::NoSpace`]; [`Refusal::Invalid`] for an ACL that is none; [`Refusal::NotPermitted`].
+    /// [`Refusal::Exists`], [`Refusal::NoAttribute`] according to `how`; [`Refusal::NotSupported`] for names
+    /// that cannot be stored, [`Refusal::Range`] for names that are too long, [`Refusal::ValueTooLong`],
+    /// [`Refusal::NoSpace`]; [`Refusal::Invalid`] for a malformed ACL; [`Refusal::NotPermitted`].
     pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Fault> {
         self.noted(self.change_xattr(ino, name, Some(value), how))
     }
@@ -114,7 +114,8 @@ impl Volume {
             values.kind()
         };
         let is_acl = matches!(name, ACL_ACCESS | ACL_DEFAULT);
-        // User attributes are for files and directories; others have their owner's permissions only in name.
+        // User attributes are only for files and directories. The permissions of other inodes do not control
+        // access to them.
         if name.starts_with(b"user.") && !matches!(kind, FileType::Regular | FileType::Directory) {
             return Err(Refusal::NotPermitted.into());
         }
@@ -160,7 +161,7 @@ impl Writer {
     ) -> Result<(), Fault> {
         let kind = node.values().kind();
         let parsed = acl::parse(value);
-        // The order of errors: not an ACL at all; the file cannot have any; an invalid ACL.
+        // The order of errors: not an ACL, wrong type of inode, invalid ACL.
         let is_none = match &parsed {
             Err(AclFault::Version) => true,
             Err(_) => Acl::from_xattr(value).is_err(),
@@ -189,7 +190,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sets or removes what is kept under the bare name of an index.
+    /// Sets or removes the attribute with an index and an empty name.
     fn store(
         &self,
         change: &Change<'_>,
@@ -201,7 +202,7 @@ impl Writer {
         self.apply_xattr(change, node, &planned)
     }
 
-    /// The part of inline data that stands among the attributes goes.
+    /// Removes the part of inline data that is stored among the attributes.
     pub(super) fn drop_inline_data(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let planned = extant_xattr::Change {
             index: xattr_layout::INDEX_SYSTEM,
@@ -212,11 +213,11 @@ impl Writer {
         self.apply_xattr(change, node, &planned)
     }
 
-    /// An ACL of an inode, if it has one.
+    /// An inode's ACL, if it has one.
     fn acl(&self, node: &LiveInode, name: &[u8]) -> Result<Option<Acl>, Fault> {
         {
             let values = node.values();
-            // Most have no attributes at all: the body does not even begin with their magic.
+            // Fast path for inodes without attributes: the body does not begin with the magic number.
             if values.fields.file_acl == 0 && values.body().iter().take(4).all(|byte| *byte == 0) {
                 return Ok(None);
             }
@@ -227,7 +228,7 @@ impl Writer {
         Ok(value.and_then(|value| Acl::from_xattr(&value).ok()))
     }
 
-    /// What a new inode takes from its directory's default ACL, or loses by the umask.
+    /// Applies the directory's default ACL to a new inode, or the umask if there is none.
     pub(super) fn inherit_acl(
         &self,
         change: &Change<'_>,
@@ -258,7 +259,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The access ACL follows a new mode.
+    /// Updates the access ACL to a new mode.
     pub(super) fn chmod_acl(
         &self,
         change: &Change<'_>,
@@ -270,7 +271,7 @@ impl Writer {
         self.store(change, node, INDEX_ACL_ACCESS, Some(&access.to_disk()))
     }
 
-    /// The bytes behind the fixed fields, and the block.
+    /// The bytes after the fixed fields, and the attribute block.
     pub(super) fn parts(&self, node: &LiveInode) -> (Vec<u8>, Pblk) {
         let values = node.values();
         let room = match values.fields.extra_isize {
@@ -306,7 +307,7 @@ impl Writer {
         if let Some(value) = planned.value {
             let ratio = shared.geometry.cluster_ratio();
             let value = shared.geometry.block_size.blocks_for(value.len() as u64).next_multiple_of(ratio);
-            // A block for attributes, and one inode's worth for the value.
+            // A block for attributes, and the blocks of one value inode.
             if node.values().room(shared) < ratio + value {
                 return Err(Refusal::TooLarge.into());
             }
@@ -327,7 +328,7 @@ impl Writer {
             plan.share(&index.blocks, &shared.buffers, shared.fs_seed)?;
         }
         let mut apply = || {
-            // What names no value is refused before anything changes.
+            // A reference to an invalid value is refused before the first change.
             let counted = self.values_to_count(node.ino(), &plan)?;
             self.apply_block(change, node, &plan, &mut index.blocks)?;
             Ok(counted)
@@ -336,7 +337,7 @@ impl Writer {
             Some(made) => self.or_unmake(change, made, begun, apply)?,
             None => apply()?,
         };
-        // Not for bytes of a file that is kept in its inode: as the kernel.
+        // As the kernel: not for the data of an inline file.
         if planned.value.is_some() && planned.index != xattr_layout::INDEX_SYSTEM {
             self.keeper.announce(change, Announced::Attributes)?;
         }
@@ -346,17 +347,18 @@ impl Writer {
         if let (Some(made), Some(checksum)) = (value_node, plan.value_checksum) {
             index.note_value(checksum, made.ino());
         }
-        // With the index locked: no other thread may find a value that goes now.
+        // Under the index lock: no other thread can find a value that is deleted here.
         self.settle_values(change, node, &before, counted)
     }
 
-    /// The values that a plan names more or less often.
+    /// The values that a plan references more or less often, with the difference.
     fn values_to_count(&self, owner: Ino, plan: &Plan) -> Result<Vec<(Arc<LiveInode>, i32)>, Fault> {
         let references = plan.value_references().into_iter();
         references.map(|(ino, delta)| Ok((self.value_node(owner, ino)?, delta))).collect()
     }
 
-    /// Counts what an inode's attributes have in other inodes, where that was `before` until now.
+    /// Updates the block count for values in other inodes, which was `before` until now, and the values'
+    /// reference counts.
     fn settle_values(
         &self,
         change: &Change<'_>,
@@ -378,8 +380,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room for all newer fields of an old inode whose attributes fill it: some of them move into the
-    /// block. As the kernel. Where that cannot be, the inode stays as it is.
+    /// Makes room for all newer fields in an old inode that is full of attributes: some move into the block,
+    /// as in the kernel. If that is not possible, the inode stays as it is.
     pub(super) fn make_room(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let shared = self.shared();
         let room = shared.geometry.inode_size.checked_sub(layout::BASE_SIZE + layout::EXTRA_SIZE);
@@ -407,12 +409,12 @@ impl Writer {
             values.set_body(plan.body.unwrap_or_default());
         }
         self.settle_values(change, node, &before, counted)?;
-        // Whole in itself: what is refused after it is no half of a change.
+        // Complete in itself: a later refusal does not leave it half done.
         change.edit.settle(begun);
         Ok(())
     }
 
-    /// An inode that has this value already: as the kernel, equal values are kept once.
+    /// Finds an inode that has this value already. As in the kernel, equal values are stored once.
     fn find_value(
         &self,
         index: &mut Index,
@@ -490,7 +492,7 @@ impl Writer {
         Seal { owner: Owner { kind: Kind::Xattr, ino: 0 }, seed: self.shared().fs_seed }
     }
 
-    /// One inode less uses the block.
+    /// Removes one reference to an attribute block.
     fn release_block(
         &self,
         change: &Change<'_>,
@@ -514,11 +516,11 @@ impl Writer {
         Ok(())
     }
 
-    /// The values of an inode that is to be deleted and may have many of them: each loses one that names it,
-    /// in a transaction of its own.
+    /// Removes the references to the values of an inode that is to be deleted and may have many: each in a
+    /// transaction of its own.
     pub(super) fn release_values(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         for (index, name, ino) in self.value_entries(node)? {
-            // What names no value is left alone, and goes with the rest.
+            // Invalid references are ignored, and are removed with the attribute block.
             if self.sound_value(node.ino(), ino)?.is_some() {
                 let gone = extant_xattr::Change { index, name: &name, value: None, mode: Mode::Any };
                 self.run(NAME_CREDITS, |change| self.apply_xattr(change, node, &gone))?;
@@ -527,7 +529,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Has it values in inodes of their own, for which its deletion needs more than one transaction?
+    /// The entries with values in inodes of their own. If there are any, deleting the inode needs more than
+    /// one transaction.
     pub(super) fn value_entries(&self, node: &LiveInode) -> Result<Vec<(u8, Vec<u8>, Ino)>, Fault> {
         let shared = self.shared();
         if !shared.sb.features.has_incompat(Features::EA_INODE) {
@@ -538,7 +541,7 @@ impl Writer {
         Ok(places.value_entries(&shared.buffers)?)
     }
 
-    /// A deleted inode's attributes: its block loses a user, its values one that names them.
+    /// Removes a deleted inode's attributes: one reference to its block, and one to each of its values.
     pub(super) fn release_xattrs(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let shared = self.shared();
         let has_none = {
@@ -576,7 +579,7 @@ impl Writer {
         counted
     }
 
-    /// An inode for a value, named once.
+    /// Creates an inode for a value, with one reference.
     fn make_value(
         &self,
         change: &Change<'_>,
@@ -600,7 +603,7 @@ impl Writer {
             uid,
             gid,
             size: value.len() as u64,
-            // The value's checksum, and how many name it.
+            // The value's checksum, and its reference count.
             atime: Timestamp { seconds: i64::from(checksum as i32), nanos: 0 },
             version: 1,
             crtime: self.now(),
@@ -635,8 +638,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The inode of a value, if that is what it is. Anything else must not be counted, let alone deleted,
-    /// because an attribute names it; and a value that had attributes of its own could lead back here.
+    /// The inode of a value, after checks that it is one. Any other inode must not be counted or deleted
+    /// because an attribute references it. A value with attributes of its own could lead back here.
     fn value_node(&self, owner: Ino, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         let wrong = |rule| Fault::corrupt(owner, Malformed::new("attribute value's inode", rule, ino.0));
         if ino == owner || ino == Ino::ROOT || self.shared().is_special(ino) {
@@ -657,7 +660,7 @@ impl Writer {
         Ok(node)
     }
 
-    /// As [`value_node`](Self::value_node); `None` for what is no value.
+    /// As [`value_node`](Self::value_node), but `None` for an invalid reference.
     fn sound_value(&self, owner: Ino, ino: Ino) -> Result<Option<Arc<LiveInode>>, Fault> {
         match self.value_node(owner, ino) {
             Ok(node) => Ok(Some(node)),
@@ -666,7 +669,7 @@ impl Writer {
         }
     }
 
-    /// More or fewer entries name a value.
+    /// Changes the reference count of a value, and deletes an unreferenced one.
     fn count_value(&self, change: &Change<'_>, node: &Arc<LiveInode>, delta: i32) -> Result<(), Fault> {
         let is_unnamed = {
             let mut values = change.live.edit(node, change.edit.transaction());

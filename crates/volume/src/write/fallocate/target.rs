@@ -1,12 +1,11 @@
-//! The file whose blocks change, and what has to follow of what is in memory of it: its bytes, and what is
-//! known of its blocks.
+//! The file to change, and its cached state: data and extent status.
 //!
 //! ```text
-//!   most files        bytes in folios, promises: written back, dropped, forgotten before the map changes
-//!   through the log   nothing but blocks: their bytes change under a handle, and are revoked when they are freed
+//!   most files        folios, reservations: written back, dropped, cleared before the map changes
+//!   journaled data    only blocks: their data changes under a handle, and freed blocks are revoked
 //! ```
 //!
-//! Does **not** own: the map on disk, sizes on disk, the order of the steps (see the module above).
+//! Does **not** own: the map on disk, the size on disk, the order of the steps (see the parent module).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,14 +20,14 @@ use parking_lot::RwLockWriteGuard;
 use super::Writer;
 use crate::Fault;
 
-/// Blocks of zeros that one transaction takes.
+/// Blocks zeroed in one transaction.
 const ZEROS_PER_STEP: u64 = 16;
 
-/// A file that the caller has locked for its operation.
+/// A file of which the caller holds the operation lock.
 pub(super) struct Target<'a> {
     writer: &'a Writer,
     pub(super) node: &'a Arc<LiveInode>,
-    /// `None` where bytes go through the journal.
+    /// `None` if the file's data is journaled.
     data: Option<Arc<FileData>>,
 }
 
@@ -39,19 +38,19 @@ impl<'a> Target<'a> {
         Self { writer, node, data }
     }
 
-    /// Its size, as reads see it.
+    /// The size that reads see.
     pub(super) fn size(&self) -> u64 {
         self.node.values().size()
     }
 
-    /// Changes what reads see. On disk it is the caller's.
+    /// Sets the size that reads see. The caller sets the size on disk.
     pub(super) fn set_size(&self, size: u64) {
         if let Some(data) = &self.data {
             data.set_size(size);
         }
     }
 
-    /// What its map says of a block and what follows.
+    /// What the map has for a block and those after it.
     pub(super) fn entry(&self, lblk: Lblk, len: u32) -> Result<Entry, Fault> {
         let shared = self.writer.shared();
         if let Some(data) = &self.data {
@@ -59,7 +58,7 @@ impl<'a> Target<'a> {
         }
         let map = self.node.values().map();
         let found = map.find(&shared.buffers, lblk, len)?;
-        // The last of all numbers is no block's.
+        // The largest number is not a valid block number.
         let len = found.len.min(END - lblk.0);
         Ok(match found.holds {
             Holds::Hole => Entry::hole(lblk.0, len),
@@ -68,23 +67,23 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// To be held where the map changes.
+    /// Locks the map for a change.
     pub(super) fn lock_map(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         self.data.as_ref().map(|data| data.mapping.write())
     }
 
-    /// The map says this now. The caller has it locked.
+    /// Caches an entry of the map. The caller holds the map's lock.
     pub(super) fn learn(&self, entry: Entry) {
         if let Some(data) = &self.data {
             data.learn(self.writer.shared(), &self.writer.keeper.alloc, entry, Allocation::Other);
         }
     }
 
-    /// These blocks are unmapped, unless another thread came in between.
+    /// Caches that these blocks are a hole, unless another thread has changed them meanwhile.
     pub(super) fn learn_hole(&self, blocks: &Range<u64>) {
         if let Some(data) = &self.data {
             let (from, end) = (blocks.start as u32, blocks.end.min(END.into()) as u32);
-            // The last page of the largest file has blocks behind the last number.
+            // The last page of the largest file has blocks past the largest number.
             if from >= end {
                 return;
             }
@@ -93,7 +92,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Of these blocks nothing is known any more. The caller has the map locked.
+    /// Drops the cached extent status of these blocks. The caller holds the map's lock.
     pub(super) fn forget(&self, blocks: &Range<u64>) {
         if let Some(data) = &self.data {
             let (from, len) = (blocks.start as u32, (blocks.end.min(END.into()) - blocks.start) as u32);
@@ -101,30 +100,30 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// This transaction changed its size or map.
+    /// Notes that this transaction changed the file's size or map.
     pub(super) fn note_mapped(&self, change: &Change<'_>) {
         if let Some(data) = &self.data {
             data.note_mapped(Edit::transaction(change.edit));
         }
     }
 
-    /// Writes back what is dirty in a range of bytes.
+    /// Writes back dirty data in a range of bytes.
     pub(super) fn write_back(&self, range: Range<u64>) -> Result<(), Fault> {
         self.data.as_ref().map_or(Ok(()), |data| self.writer.flusher.flush_file(self.node, data, range))
     }
 
-    /// No read-ahead while this is held.
+    /// Stops readahead while the guard is held.
     pub(super) fn stop_fills(&self) -> Option<impl Sized + '_> {
         self.data.as_ref().map(|data| data.pages.stop_fills())
     }
 
-    /// Is something of these blocks in memory that the device has not?
+    /// Returns whether memory has data of these blocks that is not on the device.
     pub(super) fn is_held(&self, blocks: &Range<u64>) -> bool {
         let log = self.writer.shared().geometry.block_size.log2();
         self.data.as_ref().is_some_and(|data| data.pages.is_held(blocks.start << log..blocks.end << log))
     }
 
-    /// Drops what is in memory of these blocks.
+    /// Drops cached data of these blocks.
     pub(super) fn discard(&self, blocks: &Range<u64>) {
         if let Some(data) = &self.data {
             let log = self.writer.shared().geometry.block_size.log2();
@@ -133,7 +132,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Drops what is in memory from `pos` on, all of which was written back.
+    /// Drops cached data from `pos` to the end. All of it was written back.
     pub(super) fn drop_from(&self, pos: u64) {
         if let Some(data) = &self.data {
             data.pages.truncate(pos);
@@ -142,8 +141,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros, also
-    /// after a crash.
+    /// Before the file grows to `end` without data: makes the rest of its last block zeros that also survive
+    /// a crash.
     pub(super) fn end_in_zeros(&self, end: u64) -> Result<(), Fault> {
         if let Some(data) = &self.data {
             return self.writer.end_in_zeros(self.node, data, end);
@@ -155,7 +154,7 @@ impl<'a> Target<'a> {
         self.writer.run(1, |change| self.writer.zero_behind(change, self.node, size))
     }
 
-    /// Zeros in the blocks that a range has only a part of.
+    /// Zeros the parts of a range that are not whole blocks.
     pub(super) fn zero_edges(&self, range: &Range<u64>) -> Result<(), Fault> {
         let bs = self.writer.shared().geometry.block_size.bytes();
         let first = range.start..range.end.min(range.start.next_multiple_of(bs));
@@ -179,7 +178,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Zeros in one block, through the journal.
+    /// Zeros a part of one block through the journal.
     fn zero_logged(&self, part: &Range<u64>) -> Result<(), Fault> {
         let bs = self.writer.shared().geometry.block_size;
         let Some(lblk) = u32::try_from(part.start >> bs.log2()).ok().filter(|lblk| *lblk < END) else {
@@ -193,13 +192,13 @@ impl<'a> Target<'a> {
         let to = from + (part.end - part.start) as usize;
         self.writer.run(1, |change| {
             change.edit.change(entry.pblk, self.seal(), &mut |block| block[from..to].fill(0))?;
-            // What fsync asks for.
+            // Records the transaction for fsync.
             change.live.edit(self.node, Edit::transaction(change.edit));
             Ok(())
         })
     }
 
-    /// Puts zeros into unwritten blocks, and says that they are written.
+    /// Writes zeros to unwritten blocks, and marks them as written.
     pub(super) fn zero_blocks(&self, entry: &Entry) -> Result<(), Fault> {
         let writer = self.writer;
         let shared = writer.shared();
@@ -219,7 +218,7 @@ impl<'a> Target<'a> {
                 let part = entry.part(at as u32, next as u32);
                 self.learn(Entry { status: Status::Written, ..part });
                 if self.data.is_none() {
-                    // With the map, or what the blocks held before would be seen after a crash.
+                    // In the same handle as the map; otherwise a crash would expose the blocks' old contents.
                     let blocks = part.pblk.0..part.pblk.0 + u64::from(part.len);
                     blocks.for_each(|block| {
                         change.edit.fresh(extant_base::Pblk(block), self.seal(), &mut |_| {})

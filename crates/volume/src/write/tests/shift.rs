@@ -1,4 +1,4 @@
-//! Holes closed and made in the middle of files, in handles of their own, judged by e2fsck and debugfs.
+//! Shifts left and right in the middle of files, in their own handles, checked with e2fsck and debugfs.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,7 @@ use extant_inode::{Change, LiveInode};
 use crate::write::Writer;
 use crate::{OpenOptions, Volume};
 
-/// Pieces of the file: every third one is a hole.
+/// Pieces of the file. Every third one is a hole.
 const PIECES: usize = 1500;
 
 fn open(path: &Path) -> Volume {
@@ -35,7 +35,7 @@ fn shift_right(writer: &Writer, node: &Arc<LiveInode>, from: u64, by: u32) {
 
 #[test]
 fn files_are_closed_up_and_moved_apart() {
-    // Blocks of 1 KiB, and pieces of so many.
+    // The block size is 1 KiB; `piece` is in blocks.
     for (options, piece) in [(&["-O", "^bigalloc"][..], 1), (&["-O", "bigalloc", "-C", "16384"], 16)] {
         let scratch = extant_testkit::scratch();
         let (source, path) = (scratch.path().join("source"), scratch.path().join("image"));
@@ -59,7 +59,7 @@ fn files_are_closed_up_and_moved_apart() {
         let writer = volume.writer.as_ref().unwrap();
         let node = writer.inodes().get(ino).unwrap();
         let counted = node.values().fields.blocks;
-        // Every other hole goes, from the last one on, and its blocks' worth is at the end.
+        // Every other hole is removed, from the last one on. The file ends in as many more zeros.
         let mut closed = 0;
         for at in (0..PIECES).rev().filter(|at| at % 6 == 5) {
             shift_left(writer, &node, ((at + 1) * piece) as u64, piece as u32);
@@ -67,7 +67,7 @@ fn files_are_closed_up_and_moved_apart() {
             closed += 1;
         }
         bytes.resize(PIECES * len, 0);
-        // Some are made where something is: within extents, at their edges, and in holes.
+        // Holes are inserted within extents, at their edges, and in holes.
         for step in 0..closed / 2 {
             let at = (step * 401) % (PIECES - closed);
             shift_right(writer, &node, (at * piece) as u64, piece as u32);

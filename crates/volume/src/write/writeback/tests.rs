@@ -1,4 +1,4 @@
-//! What happens between two steps of writing back.
+//! Races between two steps of writeback.
 
 use extant_device::MemDevice;
 use extant_page_cache::Take;
@@ -24,8 +24,8 @@ fn take(data: &FileData, range: Range<u64>) -> Run {
     }
 }
 
-/// A run gives blocks to all of a delayed extent; what is known of that may be forgotten, memory is short,
-/// before another run of the same extent asks: its blocks are no hole.
+/// A run allocates blocks for all of a delayed extent. If its extent status is evicted before another run of
+/// the same extent queries it, the blocks must not be taken for a hole.
 #[test]
 fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
     let (_device, volume) = made();
@@ -50,9 +50,9 @@ fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
     volume.close().unwrap();
 }
 
-/// Bytes after the block that a file ends in on disk arrive while that block is on its way: its map has them
-/// as written when the size may go past it, and not before. If power failed in between, e2fsck would find
-/// blocks behind the end.
+/// Data after the block in which a file ends on disk is written back while that block is in flight. The map
+/// has the later data as written once the size may grow past it, and not before. Otherwise e2fsck would find
+/// blocks past the end after a power failure.
 #[test]
 fn blocks_count_as_written_when_the_size_can_cover_them() {
     let (device, volume) = made();
@@ -69,7 +69,7 @@ fn blocks_count_as_written_when_the_size_can_cover_them() {
         std::thread::sleep(Duration::from_millis(200));
         writer.journal.commit_all().unwrap();
         assert!(!behind.is_finished());
-        // As a power cut leaves it: what is not flushed does not matter.
+        // The device after a power failure. Unflushed writes do not matter here.
         let cut = MemDevice::new(16 << 20);
         let mut bytes = vec![0; 16 << 20];
         extant_device::Device::read_at(&*device, 0, &mut bytes).unwrap();
