@@ -8,6 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::{fsx, programs, workspace};
 
+/// A part of the run.
+type Part<'p> = &'p dyn Fn() -> Result<(), String>;
+
 /// `cargo xtask nightly [--seed S] [--seconds N]`
 pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     let mut seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_secs() / 86400);
@@ -35,7 +38,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         }
         Ok(())
     };
-    let parts: [(&str, &dyn Fn() -> Result<(), String>); 8] = [
+    let parts: [(&str, Part<'_>); 8] = [
         ("licenses and sources of dependencies", &deny),
         ("the oldest Rust", &oldest_rust),
         ("heavy tests", &heavy_tests),

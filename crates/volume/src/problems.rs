@@ -1,6 +1,6 @@
 //! Recovery problems as text, bounded to a readable number of lines whatever the image holds.
-/// Most lines kept. The rest are counted.
 
+/// Most lines kept. The rest are counted.
 const LINES_MAX: usize = 1000;
 
 /// The first lines, and a count of the rest.
