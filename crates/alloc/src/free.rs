@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use extant_base::{CorruptAt, Malformed, Pblk};
+use extant_base::{CorruptAt, Malformed, Pblk, Tid};
 use extant_buffer::{Edit, ReadFault};
 use std::sync::atomic::Ordering;
 
@@ -152,7 +152,7 @@ impl Alloc {
     }
 
     /// Keeps what was freed busy until the commit.
-    fn hold_back(&self, transaction: u64, group: u32, state: &mut State, range: Range<u32>) {
+    fn hold_back(&self, transaction: Tid, group: u32, state: &mut State, range: Range<u32>) {
         if state.pending.last().is_none_or(|last| last.transaction != transaction) {
             self.pending.lock().entry(transaction).or_default().push(group);
         }
@@ -180,7 +180,7 @@ impl Alloc {
     /// blocks and lengths, in order, adjacent ones of a group merged. They are not allocated before that
     /// call, so a caller that discards them does so after the transaction is durable, and calls it then.
     #[must_use]
-    pub fn freed_until(&self, transaction: u64) -> Vec<(Pblk, u32)> {
+    pub fn freed_until(&self, transaction: Tid) -> Vec<(Pblk, u32)> {
         let mut groups: Vec<u32> =
             self.pending.lock().range(..=transaction).flat_map(|(_, groups)| groups).copied().collect();
         groups.sort_unstable();
@@ -206,11 +206,11 @@ impl Alloc {
     /// Transactions up to this one are durable: what they freed may be reused. How many blocks?
     ///
     /// A caller without a journal calls it when the freeing has gone to the device.
-    pub fn committed(&self, transaction: u64) -> u64 {
+    pub fn committed(&self, transaction: Tid) -> u64 {
         let done = {
             let mut pending = self.pending.lock();
-            let later = match transaction.checked_add(1) {
-                Some(next) => pending.split_off(&next),
+            let later = match transaction.0.checked_add(1) {
+                Some(next) => pending.split_off(&Tid(next)),
                 None => Default::default(),
             };
             std::mem::replace(&mut *pending, later)

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use extant_base::Malformed;
+use extant_base::{Malformed, Tid};
 use extant_ondisk::group_desc::GroupDesc;
 use parking_lot::Mutex;
 
@@ -76,7 +76,7 @@ pub(crate) struct State {
 /// A range that was freed, busy until its transaction is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pending {
-    pub(crate) transaction: u64,
+    pub(crate) transaction: Tid,
     pub(crate) start: u32,
     pub(crate) len: u32,
 }

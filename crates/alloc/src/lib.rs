@@ -178,7 +178,7 @@ pub struct Alloc {
     /// In how many of them inodes changed.
     dirty_inodes: AtomicU32,
     /// Which groups have something freed by which transaction.
-    pending: Mutex<BTreeMap<u64, Vec<u32>>>,
+    pending: Mutex<BTreeMap<extant_base::Tid, Vec<u32>>>,
     pending_clusters: AtomicU64,
     window_groups: Mutex<BTreeSet<u32>>,
     window_clusters: AtomicU64,

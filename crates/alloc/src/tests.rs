@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use extant_base::{Ino, Pblk};
+use extant_base::{Ino, Pblk, Tid};
 use extant_buffer::{Buffers, Direct, Edit, ReadFault, Seal};
 use extant_device::{Device, MemDevice};
 use extant_memory::Budget;
@@ -69,13 +69,13 @@ impl Image {
         Alloc::open(Arc::clone(&self.buffers), &self.sb, &self.geometry, options).unwrap()
     }
 
-    pub(crate) fn edit(&self, transaction: u64) -> Tx<'_> {
+    pub(crate) fn edit(&self, transaction: Tid) -> Tx<'_> {
         Tx { image: self, transaction }
     }
 
     /// Writes what was changed into the file, with the counts of `alloc`, and lets e2fsck judge.
     pub(crate) fn judge(&self, alloc: &Alloc) {
-        alloc.seal(&self.edit(1 << 40)).unwrap();
+        alloc.seal(&self.edit(extant_base::Tid(1 << 40))).unwrap();
         assert_eq!(alloc.seal_credits(), 0);
         let file = File::options().write(true).open(&self.file).unwrap();
         for block in &*self.changed.lock().unwrap() {
@@ -94,11 +94,11 @@ impl Image {
 /// Changes of one transaction.
 pub(crate) struct Tx<'a> {
     image: &'a Image,
-    transaction: u64,
+    transaction: Tid,
 }
 
 impl Edit for Tx<'_> {
-    fn transaction(&self) -> u64 {
+    fn transaction(&self) -> Tid {
         self.transaction
     }
 

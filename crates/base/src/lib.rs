@@ -22,4 +22,4 @@ pub mod units;
 
 pub use corrupt::{Corrupt, CorruptAt};
 pub use malformed::Malformed;
-pub use units::{BlockSize, Group, Ino, Lblk, Pblk};
+pub use units::{BlockSize, Group, Ino, Lblk, Pblk, Tid};

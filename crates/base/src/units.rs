@@ -20,6 +20,40 @@ pub struct Ino(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Group(pub u32);
 
+/// A transaction of the engine, numbered in order from 1 while a volume is open; 0 is none. The log has its own
+/// numbers, which wrap (`extant_jbd2_format::LogTid`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Tid(pub u64);
+
+impl Tid {
+    /// No transaction; before all others.
+    pub const NONE: Tid = Tid(0);
+
+    /// The transaction after this one.
+    #[must_use]
+    pub fn next(self) -> Tid {
+        Tid(self.0 + 1)
+    }
+
+    /// The transaction before this one; [`NONE`](Self::NONE) before the first.
+    #[must_use]
+    pub fn before(self) -> Tid {
+        Tid(self.0.saturating_sub(1))
+    }
+
+    /// 0 or 1: two transactions in a row differ, so what is kept for both has two parts.
+    #[must_use]
+    pub fn parity(self) -> usize {
+        (self.0 % 2) as usize
+    }
+}
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Ino {
     /// The list of bad blocks.
     pub const BAD_BLOCKS: Ino = Ino(1);

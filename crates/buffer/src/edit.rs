@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use extant_base::checksum::crc32c;
 use extant_base::sync::atomic::Ordering;
-use extant_base::{CorruptAt, Malformed, Pblk};
+use extant_base::{CorruptAt, Malformed, Pblk, Tid};
 
 use crate::shard::Taken;
 use crate::waiting::Batch;
@@ -106,7 +106,7 @@ const AHEAD: usize = 16;
 pub trait Edit {
     /// The transaction that the changes belong to; never 0. A caller asks before it changes a value that
     /// enters a block later, so this counts as a change.
-    fn transaction(&self) -> u64;
+    fn transaction(&self) -> Tid;
 
     /// A small number that no other open editor has, if there is one. Data that belongs to the number needs
     /// no lock: the next owner of the number sees all writes of the previous one.
@@ -184,7 +184,7 @@ impl Buffers {
         &self,
         block: Pblk,
         owner: Owner,
-        transaction: u64,
+        transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool, ReadFault> {
         let mut hint = Hint::NONE;
@@ -200,7 +200,7 @@ impl Buffers {
         block: Pblk,
         hint: &mut Hint,
         owner: Owner,
-        transaction: u64,
+        transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool, ReadFault> {
         loop {
@@ -218,7 +218,7 @@ impl Buffers {
         block: Pblk,
         hint: &mut Hint,
         owner: Owner,
-        transaction: u64,
+        transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
         self.shard(block).edit_trusted(block, hint, owner.word(), transaction, change)
@@ -231,7 +231,7 @@ impl Buffers {
         block: Pblk,
         hint: &mut Hint,
         owner: Owner,
-        transaction: u64,
+        transaction: Tid,
         patch: &PendingChange<'_>,
     ) -> Option<bool> {
         self.shard(block).patch(block, hint, owner.word(), transaction, patch)
@@ -242,7 +242,7 @@ impl Buffers {
         &self,
         block: Pblk,
         owner: Owner,
-        transaction: u64,
+        transaction: Tid,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> bool {
         let mut refill = |bytes: &mut [u8]| {
@@ -262,7 +262,7 @@ impl Buffers {
     }
 
     /// As [`fresh`](Self::fresh), with all its bytes.
-    pub fn put(&self, block: Pblk, owner: Owner, transaction: u64, filled: Filled) -> bool {
+    pub fn put(&self, block: Pblk, owner: Owner, transaction: Tid, filled: Filled) -> bool {
         self.put_summed(block, owner, transaction, (filled.bytes, filled.sum))
     }
 
@@ -270,7 +270,7 @@ impl Buffers {
         &self,
         block: Pblk,
         owner: Owner,
-        transaction: u64,
+        transaction: Tid,
         (bytes, whole_sum): (Bytes, Option<u32>),
     ) -> bool {
         {
@@ -303,7 +303,7 @@ impl Buffers {
 
     /// This transaction changes no block any more, and the next one may start: changed blocks are saved until
     /// [`end_taking`](Self::end_taking), so that no operation waits while they are taken (INV-EN35).
-    pub fn begin_taking(&self, transaction: u64) {
+    pub fn begin_taking(&self, transaction: Tid) {
         self.shards.iter().for_each(|shard| shard.lock().begin_taking(transaction));
     }
 
@@ -323,7 +323,7 @@ impl Buffers {
     pub fn take<T: Copy>(
         &self,
         blocks: &[(Pblk, Hint, T)],
-        transaction: u64,
+        transaction: Tid,
         tell: &dyn Fn(&Made) -> Option<u32>,
         mut each: impl FnMut(T, Snapshot),
     ) -> Result<(), ReadFault> {
@@ -406,7 +406,7 @@ impl Buffers {
     /// The device has what transactions changed up to this one: those blocks may leave the cache. `are_kept`:
     /// it has these very bytes (see [`Device::write_shared_at`](extant_device::Device::write_shared_at)),
     /// which are no reason to keep a block in the cache.
-    pub fn set_clean_through(&self, transaction: u64, are_kept: bool) {
+    pub fn set_clean_through(&self, transaction: Tid, are_kept: bool) {
         self.shards.iter().for_each(|shard| shard.lock().set_clean_through(transaction, are_kept));
     }
 
@@ -431,16 +431,16 @@ impl Buffer {
 pub struct Direct<'a>(pub &'a Buffers);
 
 impl Edit for Direct<'_> {
-    fn transaction(&self) -> u64 {
-        1
+    fn transaction(&self) -> Tid {
+        extant_base::Tid(1)
     }
 
     fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
-        self.0.change(block, seal.owner, 1, change).map(drop)
+        self.0.change(block, seal.owner, extant_base::Tid(1), change).map(drop)
     }
 
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {
-        self.0.fresh(block, seal.owner, 1, fill);
+        self.0.fresh(block, seal.owner, extant_base::Tid(1), fill);
     }
 
     fn revoke(&self, block: Pblk) {

@@ -12,8 +12,8 @@
 
 use std::collections::HashMap;
 
-use extant_base::Pblk;
 use extant_base::salted::Salted;
+use extant_base::{Pblk, Tid};
 
 use crate::waiting::{Batch, Chain, Making, Waiting, Zeros};
 use crate::{Bytes, Hint, PendingChange};
@@ -27,13 +27,13 @@ pub(crate) struct Shard {
     pub(crate) misses: u64,
     pub(crate) evicted: u64,
     /// The device has what transactions changed up to this one.
-    clean_through: u64,
+    clean_through: Tid,
     /// And keeps the very bytes that it was given, as a rule.
     are_kept: bool,
     /// Blocks that left after they were changed here: what was read of them before that is out of date.
     evictions: u64,
     /// The transaction whose blocks are being taken, while the next one changes blocks already; else 0.
-    taking: u64,
+    taking: Tid,
     /// Of its blocks those that were changed again, or dropped, before they were taken: as they were.
     early: HashMap<u64, Taken, Salted>,
     /// Changes that wait, of the last transaction and the one before, by the last bit of their numbers.
@@ -65,7 +65,7 @@ pub(crate) struct Slot {
     touched: bool,
     /// The transaction that changed the bytes last since the block came in; 0 for none. See
     /// [`Shard::clean_through`].
-    changed: u64,
+    changed: Tid,
     /// Changes that its bytes do not have yet.
     waiting: Chain,
     /// Known of its bytes, since they got changes that waited.
@@ -92,7 +92,7 @@ impl Slot {
 
     /// Its bytes, to be changed by this transaction for this owner; is that the transaction's first change?
     #[inline]
-    fn change_for(&mut self, owner: u64, transaction: u64) -> (&mut [u8], bool) {
+    fn change_for(&mut self, owner: u64, transaction: Tid) -> (&mut [u8], bool) {
         self.touched = true;
         self.verified = owner;
         let is_first = std::mem::replace(&mut self.changed, transaction) != transaction;
@@ -113,10 +113,10 @@ impl Shard {
             hits: 0,
             misses: 0,
             evicted: 0,
-            clean_through: 0,
+            clean_through: extant_base::Tid(0),
             are_kept: false,
             evictions: 0,
-            taking: 0,
+            taking: extant_base::Tid(0),
             early,
             waiting: Default::default(),
             waiting_max,
@@ -160,7 +160,7 @@ impl Shard {
     fn make_changes(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         let chain = std::mem::replace(&mut slot.waiting, Chain::EMPTY);
-        let waiting = &self.waiting[(slot.changed % 2) as usize];
+        let waiting = &self.waiting[slot.changed.parity()];
         // Of a block that was freed and changed again in one transaction, which only damage leads to, no
         // commit takes the changes: they are lost with the transaction, and what is in their place by now is
         // another's.
@@ -246,8 +246,8 @@ impl Shard {
     }
 
     /// Prefetches the pending changes of this transaction: they were left some time ago.
-    pub(crate) fn prefetch_pending(&self, transaction: u64) {
-        self.waiting[(transaction % 2) as usize].prefetch(transaction);
+    pub(crate) fn prefetch_pending(&self, transaction: Tid) {
+        self.waiting[transaction.parity()].prefetch(transaction);
     }
 
     /// Where the slots are: for prefetching one only.
@@ -280,7 +280,7 @@ impl Shard {
             bytes,
             verified: 0,
             touched: true,
-            changed: 0,
+            changed: extant_base::Tid(0),
             waiting: Chain::EMPTY,
             zeros: Zeros::default(),
             has_sum: false,
@@ -297,7 +297,7 @@ impl Shard {
         block: Pblk,
         (bytes, whole_sum): (Bytes, Option<u32>),
         owner: u64,
-        transaction: u64,
+        transaction: Tid,
     ) {
         let slot = self.add(block, bytes);
         (slot.verified, slot.changed) = (owner, transaction);
@@ -308,7 +308,7 @@ impl Shard {
     /// change that was, and another would have it sealed as something else.
     pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
         let mut slot = self.slot_at(block, Hint::NONE).filter(|slot| slot.bytes.is(bytes));
-        if let Some(slot) = slot.as_mut().filter(|slot| slot.changed == 0) {
+        if let Some(slot) = slot.as_mut().filter(|slot| slot.changed == extant_base::Tid(0)) {
             slot.verified = owner;
         }
     }
@@ -321,7 +321,7 @@ impl Shard {
         block: Pblk,
         hint: &mut Hint,
         owner: u64,
-        transaction: u64,
+        transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
@@ -339,7 +339,7 @@ impl Shard {
         block: Pblk,
         hint: &mut Hint,
         owner: u64,
-        transaction: u64,
+        transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
@@ -357,7 +357,7 @@ impl Shard {
         block: Pblk,
         hint: &mut Hint,
         owner: u64,
-        transaction: u64,
+        transaction: Tid,
         patch: &PendingChange<'_>,
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
@@ -370,7 +370,7 @@ impl Shard {
             self.make_whole(at);
         }
         let slot = &mut self.slots[at];
-        let waiting = &mut self.waiting[(transaction % 2) as usize];
+        let waiting = &mut self.waiting[transaction.parity()];
         if !waiting.push(&mut slot.waiting, transaction, patch, (slot.bytes.len(), self.waiting_max)) {
             return None;
         }
@@ -379,20 +379,20 @@ impl Shard {
     }
 
     /// Another transaction begins to change blocks, and this one's are taken from here on.
-    pub(crate) fn begin_taking(&mut self, transaction: u64) {
+    pub(crate) fn begin_taking(&mut self, transaction: Tid) {
         self.taking = transaction;
     }
 
     /// All of that transaction's blocks were taken.
     pub(crate) fn end_taking(&mut self) {
-        self.taking = 0;
+        self.taking = extant_base::Tid(0);
         self.early.clear();
     }
 
     /// Keeps a block as it is, if it is still to be taken and `transaction` is another.
     #[inline]
-    fn keep_early(&mut self, at: usize, transaction: u64) {
-        if self.taking != 0 && self.slots[at].changed == self.taking && transaction != self.taking {
+    fn keep_early(&mut self, at: usize, transaction: Tid) {
+        if self.taking != extant_base::Tid(0) && self.slots[at].changed == self.taking && transaction != self.taking {
             self.make_whole(at);
             let slot = &self.slots[at];
             self.early.insert(slot.block, slot.take());
@@ -404,21 +404,21 @@ impl Shard {
     pub(crate) fn begin_making<T: Copy>(
         &mut self,
         blocks: &[(Pblk, Hint, T)],
-        transaction: u64,
+        transaction: Tid,
         batch: &mut Batch,
     ) {
         for (number, &(block, mut hint, _)) in blocks.iter().enumerate() {
             let Some(at) = self.place(block, &mut hint) else { continue };
             let slot = &self.slots[at];
             if !slot.waiting.is_empty() && slot.changed == transaction {
-                let waiting = (&self.waiting[(transaction % 2) as usize], slot.waiting);
+                let waiting = (&self.waiting[transaction.parity()], slot.waiting);
                 batch.take((number, block), &slot.bytes, (slot.has_sum, slot.zeros), waiting);
             }
         }
     }
 
     /// Replaces the block by its copy, if it is unchanged. Returns the notes on it.
-    pub(crate) fn end_making(&mut self, making: &mut Making, transaction: u64, hint: Hint) -> Option<u32> {
+    pub(crate) fn end_making(&mut self, making: &mut Making, transaction: Tid, hint: Hint) -> Option<u32> {
         let slot = self.slot_at(making.block, hint)?;
         let is_same =
             slot.changed == transaction && slot.waiting == making.chain && slot.bytes.is(&making.older);
@@ -431,7 +431,7 @@ impl Shard {
     }
 
     /// A block as this transaction left it, if that is still to be had.
-    pub(crate) fn take(&mut self, block: Pblk, hint: &mut Hint, transaction: u64) -> Option<Taken> {
+    pub(crate) fn take(&mut self, block: Pblk, hint: &mut Hint, transaction: Tid) -> Option<Taken> {
         if let Some(at) = self.place(block, hint)
             && self.slots[at].changed == transaction
         {
@@ -444,7 +444,7 @@ impl Shard {
 
     /// The device has what transactions changed up to this one; `are_kept`: these very bytes, where they were
     /// not copied.
-    pub(crate) fn set_clean_through(&mut self, transaction: u64, are_kept: bool) {
+    pub(crate) fn set_clean_through(&mut self, transaction: Tid, are_kept: bool) {
         (self.clean_through, self.are_kept) = (transaction, are_kept);
     }
 
@@ -452,7 +452,7 @@ impl Shard {
     pub(crate) fn forget(&mut self, block: Pblk) -> bool {
         let Some(at) = self.places.get(&block.0) else { return false };
         let at = *at as usize;
-        self.keep_early(at, 0);
+        self.keep_early(at, extant_base::Tid(0));
         self.leave(at);
         true
     }
@@ -470,7 +470,7 @@ impl Shard {
             let slot = &mut self.slots[self.hand];
             let is_dirty = slot.changed > self.clean_through;
             // The device may hold them twice: at home, and in the log.
-            let holders = if self.are_kept && slot.changed != 0 { 3 } else { 1 };
+            let holders = if self.are_kept && slot.changed != extant_base::Tid(0) { 3 } else { 1 };
             if slot.touched || is_dirty || slot.bytes.holders() > holders {
                 slot.touched = false;
                 self.hand += 1;
@@ -487,7 +487,7 @@ impl Shard {
     fn leave(&mut self, at: usize) -> Slot {
         let slot = self.slots.swap_remove(at);
         self.places.remove(&slot.block);
-        self.evictions += u64::from(slot.changed != 0);
+        self.evictions += u64::from(slot.changed != extant_base::Tid(0));
         if let Some(moved) = self.slots.get(at) {
             self.places.insert(moved.block, at as u32);
         }

@@ -1,5 +1,6 @@
 //! Blocks of a device in memory whose first byte is their number.
 
+use extant_base::Tid;
 use std::sync::atomic::AtomicUsize;
 
 use extant_device::MemDevice;
@@ -265,7 +266,7 @@ fn a_change_leaves_what_was_handed_out_alone_and_stays_until_it_is_clean() {
     buffers.shrink(1 << 20);
     assert_eq!(buffers.snapshot(Pblk(3)).unwrap().0[0], 9, "not given back while changed");
     assert_eq!(buffers.snapshot(Pblk(3)).unwrap().1, Some(owner));
-    buffers.set_clean_through(1, false);
+    buffers.set_clean_through(extant_base::Tid(1), false);
     for _ in 0..3 {
         buffers.shrink(1 << 20);
     }
@@ -277,8 +278,8 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
     let device = Arc::new(MemDevice::new(64 << 10));
     let buffers = Buffers::new(device.clone(), BlockSize::KIB4, 16, &Budget::new(1 << 20));
     let owner = Owner { kind: Kind::Other, ino: 0 };
-    let write = |transaction: u64| {
-        buffers.change(Pblk(3), owner, transaction, &mut |bytes| bytes[0] = transaction as u8).unwrap();
+    let write = |transaction: Tid| {
+        buffers.change(Pblk(3), owner, transaction, &mut |bytes| bytes[0] = transaction.0 as u8).unwrap();
         let bytes = buffers.snapshot(Pblk(3)).unwrap().0.into_shared();
         // In a log, and at home.
         let mut parts = extant_device::SharedParts::default();
@@ -290,7 +291,7 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
         buffers.set_clean_through(transaction, true);
     };
     let shrink = || (0..3).fold(0, |freed, _| freed + buffers.shrink(1 << 20));
-    write(1);
+    write(extant_base::Tid(1));
     let held = buffers.get(Pblk(3), owner, |_| Ok(())).unwrap();
     shrink();
     assert_eq!(buffers.stats().blocks, 1, "held");
@@ -298,8 +299,8 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
     shrink();
     assert_eq!(buffers.stats().blocks, 0);
     // Changed again, it is the cache's own, and the device's stays as it was.
-    write(2);
-    buffers.change(Pblk(3), owner, 3, &mut |bytes| bytes[0] = 3).unwrap();
+    write(extant_base::Tid(2));
+    buffers.change(Pblk(3), owner, extant_base::Tid(3), &mut |bytes| bytes[0] = 3).unwrap();
     shrink();
     let mut byte = [0];
     device.read_at(3 << 12, &mut byte).unwrap();
@@ -310,7 +311,7 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
 fn all_taken(
     buffers: &Buffers,
     blocks: &[(Pblk, Hint)],
-    transaction: u64,
+    transaction: Tid,
     tell: &dyn Fn(&Made) -> Option<u32>,
 ) -> Vec<Snapshot> {
     let mut all: Vec<Option<Snapshot>> = blocks.iter().map(|_| None).collect();
@@ -328,13 +329,13 @@ fn many_blocks_are_taken_at_once() {
     let mut places = Vec::new();
     for block in (0..600).map(Pblk) {
         let mut hint = Hint::NONE;
-        buffers.change_at(block, &mut hint, owner, 1, &mut |bytes| bytes[0] = block.0 as u8).unwrap();
+        buffers.change_at(block, &mut hint, owner, extant_base::Tid(1), &mut |bytes| bytes[0] = block.0 as u8).unwrap();
         // Right, unknown, and another's.
         places.push((block, [hint, Hint::NONE, Hint(3)][block.0 as usize % 3]));
     }
     // Not in memory.
     places.push((Pblk(700), Hint(1)));
-    let taken = all_taken(&buffers, &places, 1, &|_| None);
+    let taken = all_taken(&buffers, &places, extant_base::Tid(1), &|_| None);
     assert_eq!(taken.len(), places.len());
     for (Snapshot { buffer, owner: owned, .. }, (block, _)) in taken.iter().zip(&places) {
         assert_eq!(buffer.block(), *block);
@@ -347,11 +348,11 @@ fn many_blocks_are_taken_at_once() {
     let shrink = || (0..3).fold(0, |freed, _| freed + buffers.shrink(4 << 20));
     shrink();
     assert_eq!(buffers.stats().blocks, 600, "changed");
-    buffers.change(Pblk(3), owner, 2, &mut |bytes| bytes[0] = 0).unwrap();
-    buffers.set_clean_through(1, false);
+    buffers.change(Pblk(3), owner, extant_base::Tid(2), &mut |bytes| bytes[0] = 0).unwrap();
+    buffers.set_clean_through(extant_base::Tid(1), false);
     shrink();
     assert_eq!(buffers.stats().blocks, 1, "the next one's");
-    buffers.set_clean_through(2, false);
+    buffers.set_clean_through(extant_base::Tid(2), false);
     shrink();
     assert_eq!(buffers.stats().blocks, 0);
 }
@@ -407,7 +408,7 @@ fn a_read_that_was_overtaken_is_not_kept() {
     let read: [fn(&Buffers); 3] = [
         |buffers| buffers.prefetch(Pblk(2), 3),
         |buffers| drop(buffers.get(Pblk(3), OWNER, |_| Ok(())).unwrap()),
-        |buffers| assert!(buffers.change(Pblk(3), OWNER, 2, &mut |bytes| bytes[1] = 1).unwrap()),
+        |buffers| assert!(buffers.change(Pblk(3), OWNER, extant_base::Tid(2), &mut |bytes| bytes[1] = 1).unwrap()),
     ];
     for (way, read) in read.into_iter().enumerate() {
         let device = Arc::new(Slow { device: MemDevice::new(64 << 10), after_read: Mutex::new(None) });
@@ -415,11 +416,11 @@ fn a_read_that_was_overtaken_is_not_kept() {
         let buffers = Buffers::new(device.clone(), BlockSize::MIN, 64, &budget);
         let (there, home) = (buffers.clone(), Arc::downgrade(&device));
         *device.after_read.lock() = Some(Box::new(move || {
-            there.fresh(Pblk(3), OWNER, 1, &mut |bytes| bytes[0] = 9);
+            there.fresh(Pblk(3), OWNER, extant_base::Tid(1), &mut |bytes| bytes[0] = 9);
             let committed = there.snapshot(Pblk(3)).unwrap().0;
             home.upgrade().unwrap().write_at(3 * 1024, &committed).unwrap();
             drop(committed);
-            there.set_clean_through(1, false);
+            there.set_clean_through(extant_base::Tid(1), false);
             for _ in 0..3 {
                 there.shrink(1 << 20);
             }
@@ -440,11 +441,11 @@ fn a_reader_does_not_take_a_changed_block_away_from_its_owner() {
     let [leaf, other] = [(Kind::DirLeaf, 12), (Kind::Other, 11)].map(|(kind, ino)| Owner { kind, ino });
     let is_sealed = |bytes: &[u8]| Malformed::unless(bytes[1023] == 9, "toy", "must be sealed", bytes[1023]);
     let owner_at_the_commit = || buffers.snapshot(Pblk(3)).unwrap().1;
-    buffers.fresh(Pblk(3), leaf, 1, &mut |bytes| bytes[0] = 1);
+    buffers.fresh(Pblk(3), leaf, extant_base::Tid(1), &mut |bytes| bytes[0] = 1);
     buffers.get(Pblk(3), other, |_| Ok(())).unwrap();
     assert_eq!(owner_at_the_commit(), Some(leaf));
     buffers.get(Pblk(3), leaf, is_sealed).unwrap();
-    buffers.change(Pblk(3), leaf, 1, &mut |bytes| bytes[1] = 1).unwrap();
+    buffers.change(Pblk(3), leaf, extant_base::Tid(1), &mut |bytes| bytes[1] = 1).unwrap();
     buffers.get(Pblk(3), other, |_| Ok(())).unwrap();
     assert_eq!(owner_at_the_commit(), Some(leaf));
     buffers.get(Pblk(3), leaf, is_sealed).unwrap();
@@ -452,7 +453,7 @@ fn a_reader_does_not_take_a_changed_block_away_from_its_owner() {
     let mut sealed = buffers.snapshot(Pblk(3)).unwrap().0.into_shared();
     sealed.make_mut()[1023] = 9;
     device.write_at(3 << 10, &sealed).unwrap();
-    buffers.set_clean_through(1, false);
+    buffers.set_clean_through(extant_base::Tid(1), false);
     buffers.get(Pblk(3), other, |_| Ok(())).unwrap();
     assert_eq!(owner_at_the_commit(), Some(leaf));
     // Read again, its owner is that of the reader.
@@ -481,10 +482,10 @@ fn what_came_back_from_the_device_is_verified_before_it_is_changed() {
     verify(&mut runs).unwrap();
     verify(&mut runs).unwrap();
     assert_eq!(runs, 1, "it is here and was verified");
-    buffers.change(Pblk(3), owner, 1, &mut |bytes| bytes[0] = b'x').unwrap();
+    buffers.change(Pblk(3), owner, extant_base::Tid(1), &mut |bytes| bytes[0] = b'x').unwrap();
     verify(&mut runs).unwrap();
     assert_eq!(runs, 1, "what was changed here has no checksum yet");
-    buffers.set_clean_through(1, false);
+    buffers.set_clean_through(extant_base::Tid(1), false);
     for _ in 0..3 {
         buffers.shrink(1 << 20);
     }
@@ -501,7 +502,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
     let stranger = Owner { kind: Kind::DirLeaf, ino: 8 };
     let summed = Summed { seed: 77, len: 1012 };
-    let patch = |owner: Owner, transaction: u64, pieces: &[(usize, &[u8])]| {
+    let patch = |owner: Owner, transaction: Tid, pieces: &[(usize, &[u8])]| {
         buffers.patch_at(
             Pblk(5),
             &mut { Hint::NONE },
@@ -510,7 +511,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
             &PendingChange { summed, there: (0, &[]), pieces },
         )
     };
-    let take = |transaction: u64| {
+    let take = |transaction: Tid| {
         let made = std::cell::Cell::new(None);
         let tell = |it: &Made| {
             made.set(Some(*it));
@@ -527,37 +528,37 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
         assert_eq!(taken.buffer[1020..], sum.to_le_bytes());
         taken.buffer
     };
-    assert_eq!(patch(owner, 1, &[(0, b"x")]), None, "it is not in memory");
-    buffers.fresh(Pblk(5), owner, 1, &mut |bytes| bytes[0] = 1);
-    assert_eq!(patch(stranger, 1, &[(0, b"x")]), None, "it is another's");
-    assert_eq!(patch(owner, 1, &[(0, b"ab"), (900, b"long")]), Some(false));
-    assert_eq!(patch(owner, 1, &[(1, b"c")]), Some(false));
+    assert_eq!(patch(owner, extant_base::Tid(1), &[(0, b"x")]), None, "it is not in memory");
+    buffers.fresh(Pblk(5), owner, extant_base::Tid(1), &mut |bytes| bytes[0] = 1);
+    assert_eq!(patch(stranger, extant_base::Tid(1), &[(0, b"x")]), None, "it is another's");
+    assert_eq!(patch(owner, extant_base::Tid(1), &[(0, b"ab"), (900, b"long")]), Some(false));
+    assert_eq!(patch(owner, extant_base::Tid(1), &[(1, b"c")]), Some(false));
     assert_eq!(buffers.get(Pblk(5), owner, |_| Ok(())).unwrap()[..3], *b"ac\0");
-    assert_eq!(patch(owner, 1, &[(2, b"d")]), Some(false));
-    let first = check(take(1));
+    assert_eq!(patch(owner, extant_base::Tid(1), &[(2, b"d")]), Some(false));
+    let first = check(take(extant_base::Tid(1)));
     assert_eq!((&first[..4], &first[900..904]), (&b"acd\0"[..], &b"long"[..]));
-    assert!(take(1).1.is_none(), "nothing waits any more");
+    assert!(take(extant_base::Tid(1)).1.is_none(), "nothing waits any more");
     // The taker holds it: the next change is made in a copy, which the cache then has.
-    assert_eq!(patch(owner, 2, &[(3, b"e")]), Some(true), "the first change of another transaction");
-    buffers.begin_taking(2);
-    let second = check(take(2));
+    assert_eq!(patch(owner, extant_base::Tid(2), &[(3, b"e")]), Some(true), "the first change of another transaction");
+    buffers.begin_taking(extant_base::Tid(2));
+    let second = check(take(extant_base::Tid(2)));
     assert_eq!((&first[..4], &second[..4]), (&b"acd\0"[..], &b"acde"[..]));
     assert!(second.bytes.is(&buffers.snapshot(Pblk(5)).unwrap().0.bytes), "memory has it once");
     buffers.end_taking();
-    assert_eq!(patch(owner, 3, &[(4, b"f")]), Some(true));
-    buffers.begin_taking(3);
-    assert_eq!(patch(owner, 4, &[(5, b"g")]), Some(true), "not taken yet: kept as it was");
-    let (third, made) = take(3);
+    assert_eq!(patch(owner, extant_base::Tid(3), &[(4, b"f")]), Some(true));
+    buffers.begin_taking(extant_base::Tid(3));
+    assert_eq!(patch(owner, extant_base::Tid(4), &[(5, b"g")]), Some(true), "not taken yet: kept as it was");
+    let (third, made) = take(extant_base::Tid(3));
     assert!(made.is_none() && third.told.is_none() && third.buffer[..6] == *b"acdef\0");
     buffers.end_taking();
     assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..6], *b"acdefg");
-    buffers.change(Pblk(5), owner, 4, &mut |bytes| bytes[3] = 9).unwrap();
-    assert!(!take(4).0.has_sum, "readers need not say what they change");
-    assert_eq!(patch(owner, 5, &[(6, b"h")]), Some(true));
-    check(take(5));
-    assert_eq!(patch(owner, 6, &[(7, b"i")]), Some(true));
+    buffers.change(Pblk(5), owner, extant_base::Tid(4), &mut |bytes| bytes[3] = 9).unwrap();
+    assert!(!take(extant_base::Tid(4)).0.has_sum, "readers need not say what they change");
+    assert_eq!(patch(owner, extant_base::Tid(5), &[(6, b"h")]), Some(true));
+    check(take(extant_base::Tid(5)));
+    assert_eq!(patch(owner, extant_base::Tid(6), &[(7, b"i")]), Some(true));
     buffers.forget(Pblk(5));
-    assert!(buffers.fresh(Pblk(5), stranger, 6, &mut |bytes| bytes[9] = 1));
+    assert!(buffers.fresh(Pblk(5), stranger, extant_base::Tid(6), &mut |bytes| bytes[9] = 1));
     assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..10], [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
@@ -567,7 +568,7 @@ fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::InodeTable, ino: 0 };
     let filled = |byte: u8| Filled::new(vec![byte; 1024].into());
-    let told = |block: u64, transaction: u64| {
+    let told = |block: u64, transaction: Tid| {
         let mut told = None;
         let each = |(), snapshot: Snapshot| told = Some((snapshot.buffer[9], snapshot.whole_sum));
         buffers.take(&[(Pblk(block), Hint::NONE, ())], transaction, &|_| None, each).unwrap();
@@ -575,26 +576,26 @@ fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
     };
     let sum = Some(extant_base::checksum::crc32c(0, &[5; 1024]));
     for block in 0..4 {
-        assert!(buffers.put(Pblk(block), owner, 1, filled(5)));
+        assert!(buffers.put(Pblk(block), owner, extant_base::Tid(1), filled(5)));
     }
-    assert_eq!((filled(5).start(), told(0, 1)), ([5; 4], (5, sum)));
-    buffers.change(Pblk(1), owner, 1, &mut |bytes| bytes[9] = 6).unwrap();
-    assert_eq!(told(1, 1), (6, None));
+    assert_eq!((filled(5).start(), told(0, extant_base::Tid(1))), ([5; 4], (5, sum)));
+    buffers.change(Pblk(1), owner, extant_base::Tid(1), &mut |bytes| bytes[9] = 6).unwrap();
+    assert_eq!(told(1, extant_base::Tid(1)), (6, None));
     let patch =
         PendingChange { summed: Summed { seed: 7, len: 1012 }, there: (0, &[]), pieces: &[(9, &[7])] };
-    assert_eq!(buffers.patch_at(Pblk(2), &mut { Hint::NONE }, owner, 1, &patch), Some(false));
-    assert_eq!(told(2, 1), (7, None));
+    assert_eq!(buffers.patch_at(Pblk(2), &mut { Hint::NONE }, owner, extant_base::Tid(1), &patch), Some(false));
+    assert_eq!(told(2, extant_base::Tid(1)), (7, None));
     // As the transaction left it, though the next one changes it already.
-    buffers.begin_taking(1);
-    buffers.change(Pblk(3), owner, 2, &mut |bytes| bytes[9] = 8).unwrap();
-    assert_eq!(told(3, 1), (5, sum));
+    buffers.begin_taking(extant_base::Tid(1));
+    buffers.change(Pblk(3), owner, extant_base::Tid(2), &mut |bytes| bytes[9] = 8).unwrap();
+    assert_eq!(told(3, extant_base::Tid(1)), (5, sum));
     buffers.end_taking();
-    assert_eq!(told(3, 2), (8, None));
+    assert_eq!(told(3, extant_base::Tid(2)), (8, None));
     // Put again where it is here: copied there, and nothing is known of it.
-    assert!(buffers.put(Pblk(0), owner, 2, filled(9)));
-    assert_eq!(told(0, 2), (9, None));
-    assert!(buffers.put(Pblk(50), owner, 2, filled(9).without_sum()));
-    assert_eq!(told(50, 2), (9, None));
+    assert!(buffers.put(Pblk(0), owner, extant_base::Tid(2), filled(9)));
+    assert_eq!(told(0, extant_base::Tid(2)), (9, None));
+    assert!(buffers.put(Pblk(50), owner, extant_base::Tid(2), filled(9).without_sum()));
+    assert_eq!(told(50, extant_base::Tid(2)), (9, None));
 }
 
 /// A block that no commit takes, since damage had it freed and used in one transaction: its changes are lost
@@ -603,7 +604,7 @@ fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
 fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
-    let patch = |block: Pblk, transaction: u64, byte: u8| {
+    let patch = |block: Pblk, transaction: Tid, byte: u8| {
         let patch = PendingChange {
             summed: Summed { seed: 77, len: 1012 },
             there: (0, &[]),
@@ -613,11 +614,11 @@ fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
     };
     let blocks: Vec<Pblk> = (0..40).map(Pblk).collect();
     for block in &blocks {
-        buffers.fresh(*block, owner, 1, &mut |_| ());
+        buffers.fresh(*block, owner, extant_base::Tid(1), &mut |_| ());
     }
-    blocks.iter().for_each(|block| assert_eq!(patch(*block, 1, 1), Some(false)));
+    blocks.iter().for_each(|block| assert_eq!(patch(*block, extant_base::Tid(1), 1), Some(false)));
     // Transaction 1 took none. In the third, half of them are changed again, and then seen.
-    blocks[..20].iter().for_each(|block| assert_eq!(patch(*block, 3, 3), Some(true)));
+    blocks[..20].iter().for_each(|block| assert_eq!(patch(*block, extant_base::Tid(3), 3), Some(true)));
     for (at, block) in blocks.iter().enumerate() {
         let bytes = buffers.snapshot(*block).unwrap().0;
         let is_strange = |(at, byte): &(usize, &u8)| **byte != 0 && usize::from(**byte) != *at;
@@ -633,25 +634,25 @@ fn blocks_are_taken_as_their_transaction_left_them() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::Other, ino: 3 };
     let other = Owner { kind: Kind::Other, ino: 4 };
-    let write = |block: u64, owner: Owner, transaction: u64, byte: u8| {
+    let write = |block: u64, owner: Owner, transaction: Tid, byte: u8| {
         buffers.change(Pblk(block), owner, transaction, &mut |bytes| bytes[9] = byte).unwrap()
     };
     for block in 0..6 {
-        assert!(write(block, owner, 1, 10 + block as u8));
+        assert!(write(block, owner, extant_base::Tid(1), 10 + block as u8));
     }
-    buffers.begin_taking(1);
-    assert!(write(1, other, 2, 21));
-    assert!(!write(1, other, 2, 22), "kept as it was before the first change");
+    buffers.begin_taking(extant_base::Tid(1));
+    assert!(write(1, other, extant_base::Tid(2), 21));
+    assert!(!write(1, other, extant_base::Tid(2), 22), "kept as it was before the first change");
     buffers.forget(Pblk(2));
     buffers.forget(Pblk(3));
-    assert!(buffers.fresh(Pblk(3), other, 2, &mut |bytes| bytes[9] = 23));
-    assert!(buffers.fresh(Pblk(4), other, 2, &mut |bytes| bytes[9] = 24));
+    assert!(buffers.fresh(Pblk(3), other, extant_base::Tid(2), &mut |bytes| bytes[9] = 23));
+    assert!(buffers.fresh(Pblk(4), other, extant_base::Tid(2), &mut |bytes| bytes[9] = 24));
     let mut change = |bytes: &mut [u8]| bytes[9] = 25;
     let mut hint = Hint::NONE;
-    let changed = buffers.change_trusted_at(Pblk(5), &mut hint, owner, 2, &mut change);
+    let changed = buffers.change_trusted_at(Pblk(5), &mut hint, owner, extant_base::Tid(2), &mut change);
     assert_eq!(changed, Some(true));
     let all: Vec<_> = (0..6).map(|block| (Pblk(block), Hint::NONE)).collect();
-    let taken = all_taken(&buffers, &all, 1, &|_| None);
+    let taken = all_taken(&buffers, &all, extant_base::Tid(1), &|_| None);
     buffers.end_taking();
     for (block, taken) in taken.iter().enumerate() {
         assert_eq!((taken.buffer[9], taken.owner), (10 + block as u8, Some(owner)), "block {block}");
@@ -669,24 +670,24 @@ fn a_block_that_is_not_as_it_was_said_to_be_is_not_committed() {
     for looked_at in [false, true] {
         let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
         let summed = Summed { seed: 77, len: 1012 };
-        let patch = |transaction: u64, there: &[u8], byte: u8| {
+        let patch = |transaction: Tid, there: &[u8], byte: u8| {
             let patch = PendingChange { summed, there: (7, there), pieces: &[(8, &[byte])] };
             buffers.patch_at(Pblk(5), &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap()
         };
-        let take = |transaction: u64| {
+        let take = |transaction: Tid| {
             let each = |(), _: Snapshot| ();
             buffers.take(&[(Pblk(5), Hint::NONE, ())], transaction, &|_| None, each)
         };
-        buffers.fresh(Pblk(5), OWNER, 1, &mut |bytes| bytes[7] = 1);
+        buffers.fresh(Pblk(5), OWNER, extant_base::Tid(1), &mut |bytes| bytes[7] = 1);
         // The second one finds what the first has put there.
-        patch(1, &[1, 0], 2);
-        patch(1, &[1, 2], 3);
-        take(1).unwrap();
-        patch(2, &[1, 2], 4);
+        patch(extant_base::Tid(1), &[1, 0], 2);
+        patch(extant_base::Tid(1), &[1, 2], 3);
+        take(extant_base::Tid(1)).unwrap();
+        patch(extant_base::Tid(2), &[1, 2], 4);
         if looked_at {
             assert_eq!(buffers.get(Pblk(5), OWNER, |_| Ok(())).unwrap()[7..9], [1, 3]);
         }
-        let refused = take(2).unwrap_err();
+        let refused = take(extant_base::Tid(2)).unwrap_err();
         assert!(
             matches!(&refused, ReadFault::Corrupt(fault) if fault.to_string().contains("block 5")),
             "{refused}"

@@ -26,8 +26,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use extant_base::Pblk;
 use extant_base::checksum::{Difference, crc32c};
+use extant_base::{Pblk, Tid};
 use extant_device::Copies;
 
 use crate::{Bytes, PendingChange};
@@ -64,7 +64,7 @@ impl Chain {
 /// The changes of one transaction that wait in one shard.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    transaction: u64,
+    transaction: Tid,
     changes: Vec<Change>,
     bytes: Vec<u8>,
 }
@@ -103,7 +103,7 @@ impl Waiting {
     pub(crate) fn push(
         &mut self,
         chain: &mut Chain,
-        transaction: u64,
+        transaction: Tid,
         patch: &PendingChange<'_>,
         (block_len, bytes_max): (usize, usize),
     ) -> bool {
@@ -155,7 +155,7 @@ impl Waiting {
     }
 
     /// Prefetches all of them, if they are this transaction's.
-    pub(crate) fn prefetch(&self, transaction: u64) {
+    pub(crate) fn prefetch(&self, transaction: Tid) {
         if self.is_of(transaction) {
             self.changes.chunks(2).for_each(|changes| extant_device::prefetch_start(&changes[0]));
             extant_device::prefetch(&self.bytes);
@@ -163,7 +163,7 @@ impl Waiting {
     }
 
     /// Are these this transaction's?
-    pub(crate) fn is_of(&self, transaction: u64) -> bool {
+    pub(crate) fn is_of(&self, transaction: Tid) -> bool {
         self.transaction == transaction
     }
 
@@ -492,7 +492,7 @@ mod tests {
                 let pieces = [(far, &data[..]), (step * 4, &data[..data.len().min(2)])];
                 let patch = PendingChange { summed, there: (0, &[]), pieces: &pieces[..1 + step % 2] };
                 assert!(
-                    waiting.push(&mut chains[step % 3], transaction, &patch, (1024, 128 << 10))
+                    waiting.push(&mut chains[step % 3], extant_base::Tid(transaction), &patch, (1024, 128 << 10))
                         || pieces[0].1.is_empty()
                 );
             }
@@ -528,7 +528,7 @@ mod tests {
         for (at, len) in [(1012, 1), (1010, 3), (usize::MAX, 1), (0, 0)] {
             let patch = PendingChange { summed, there: (0, &[]), pieces: &[(at, &[1; 3][..len])] };
             let mut chain = Chain::EMPTY;
-            assert!(!waiting.push(&mut chain, 9, &patch, (1024, 128 << 10)) && chain.is_empty());
+            assert!(!waiting.push(&mut chain, extant_base::Tid(9), &patch, (1024, 128 << 10)) && chain.is_empty());
         }
         let many = [0; 14_000];
         let patch = PendingChange {
@@ -538,7 +538,7 @@ mod tests {
         };
         let mut chain = Chain::EMPTY;
         let added =
-            (0..10).filter(|_| waiting.push(&mut chain, 9, &patch, (65536, bytes_max(1 << 30)))).count();
+            (0..10).filter(|_| waiting.push(&mut chain, extant_base::Tid(9), &patch, (65536, bytes_max(1 << 30)))).count();
         assert_eq!(added, 2, "there is an end to what waits");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::{AtomicU8, Ordering};
 use extant_base::sync::{schedules, shuttle};
-use extant_base::{BlockSize, Pblk};
+use extant_base::{BlockSize, Pblk, Tid};
 use extant_buffer::{Buffers, Bytes, Hint, Kind, Made, Owner, PendingChange, Snapshot, Summed};
 use extant_device::{Device, DeviceFault, MemDevice};
 use extant_memory::{Budget, Shrinker};
@@ -14,7 +14,7 @@ const OWNER: Owner = Owner { kind: Kind::Other, ino: 7 };
 const BLOCK: Pblk = Pblk(3);
 
 /// The block as a transaction left it.
-fn taken(buffers: &Buffers, transaction: u64, tell: &dyn Fn(&Made) -> Option<u32>) -> Snapshot {
+fn taken(buffers: &Buffers, transaction: Tid, tell: &dyn Fn(&Made) -> Option<u32>) -> Snapshot {
     let mut taken = None;
     let each = |(), snapshot| taken = Some(snapshot);
     buffers.take(&[(BLOCK, Hint::NONE, ())], transaction, tell, each).unwrap();
@@ -69,7 +69,7 @@ fn ends(bytes: &[u8]) -> u8 {
     bytes[0]
 }
 
-fn set(buffers: &Buffers, transaction: u64, value: u8) {
+fn set(buffers: &Buffers, transaction: Tid, value: u8) {
     let change = &mut |bytes: &mut [u8]| (bytes[0], bytes[1023]) = (value, value);
     buffers.change(BLOCK, OWNER, transaction, change).unwrap();
 }
@@ -163,7 +163,7 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
     schedules("cache: changes that wait", 3000, || {
         let (_, buffers) = cache();
         let summed = Summed { seed: 9, len: 1012 };
-        let add = move |buffers: &Buffers, transaction: u64, at: usize, value: u8| {
+        let add = move |buffers: &Buffers, transaction: Tid, at: usize, value: u8| {
             let patch = PendingChange { summed, there: (0, &[]), pieces: &[(at, &[value])] };
             buffers.patch_at(BLOCK, &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap();
         };

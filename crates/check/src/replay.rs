@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use extant_base::{BlockSize, Ino, Pblk};
 use extant_device::{Device, DeviceFault};
 use extant_jbd2_format::{
-    BlockType, Checksums, CommitBlock, CommitVerdict, Features as LogFeatures, Header, LogFormat,
-    Superblock as LogSuper, Tag, Tid, crc32_be, fast_commit, revokes, tags, unescape,
+    BlockType, Checksums, CommitBlock, CommitVerdict, Features as LogFeatures, Header, LogFormat, LogTid,
+    Superblock as LogSuper, Tag, crc32_be, fast_commit, revokes, tags, unescape,
 };
 use extant_ondisk::{Features, Geometry, Superblock};
 
@@ -126,7 +126,7 @@ struct Log<'d> {
     device: &'d dyn Device,
     journal: Journal,
     format: LogFormat,
-    sequence: Tid,
+    sequence: LogTid,
     start: u32,
     first: u32,
     end: u32,
@@ -138,11 +138,11 @@ struct Log<'d> {
 #[derive(Default)]
 struct Found {
     /// In log order, with the log block of each copy.
-    tags: Vec<(Tid, u32, Tag)>,
+    tags: Vec<(LogTid, u32, Tag)>,
     /// Per home block with copies: the newest transaction that revokes it.
-    revoked: HashMap<u64, Tid>,
+    revoked: HashMap<u64, LogTid>,
     /// The first transaction that is not committed.
-    end: Tid,
+    end: LogTid,
     /// Damage: block of the log, and the finding's text.
     damage: Vec<(u32, String)>,
 }
@@ -259,7 +259,7 @@ impl<'d> Log<'d> {
         let mut crc = !0;
         let mut last_time = (0, 0);
         // With asynchronous commits, a bad last commit is normal: its transaction did not reach the disk.
-        let mut failed: Option<(u32, Tid)> = None;
+        let mut failed: Option<(u32, LogTid)> = None;
         loop {
             if left == 0 {
                 found.damage.push((self.start, "all of the log is in use: it has no end".to_owned()));
@@ -358,7 +358,7 @@ impl<'d> Log<'d> {
     }
 
     /// Applies revoke blocks to the home blocks that have copies.
-    fn revoke(&self, found: &mut Found, revoke_blocks: &[(Tid, u32)]) {
+    fn revoke(&self, found: &mut Found, revoke_blocks: &[(LogTid, u32)]) {
         let homes: HashSet<u64> = match revoke_blocks.is_empty() {
             true => HashSet::new(),
             false => found.tags.iter().map(|(_, _, tag)| tag.block.0).collect(),
@@ -376,7 +376,7 @@ impl<'d> Log<'d> {
         }
     }
 
-    fn notice_fast_commits(&self, tid: Tid, sb: &Superblock, findings: &Findings) {
+    fn notice_fast_commits(&self, tid: LogTid, sb: &Superblock, findings: &Findings) {
         let Some(range) = self.fast_commits.clone() else { return };
         let mut scan = fast_commit::Scan::new(tid);
         let mut block = vec![0; self.format.block_size.len()];

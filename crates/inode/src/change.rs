@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use extant_alloc::{Alloc, Flags, Prealloc, Request};
-use extant_base::{CorruptAt, Lblk, Malformed, Pblk};
+use extant_base::{CorruptAt, Lblk, Malformed, Pblk, Tid};
 use extant_buffer::{Buffer, Edit, Kind, Owner, PendingChange, ReadFault, Seal, Summed};
 use extant_dir::DirBlocks;
 use extant_dir::edit::{Ahead, DirEdit, Location, NoSpace};
@@ -49,7 +49,7 @@ pub struct Change<'a> {
     /// Receives the directory whose names changed, and the transaction if the directory demands durability
     /// before the call returns (`chattr +D`, `+S`): the operation waits for its commit. `None`: it does not
     /// wait.
-    pub awaited: Option<&'a Cell<Option<(extant_base::Ino, u64)>>>,
+    pub awaited: Option<&'a Cell<Option<(extant_base::Ino, extant_base::Tid)>>>,
     /// Blocks of directories may come out of what is kept for metadata: something is removed.
     pub is_removal: bool,
 }
@@ -667,7 +667,7 @@ fn dir_fault(fault: EditFault) -> extant_dir::edit::EditFault {
 struct NoChanges;
 
 impl Edit for NoChanges {
-    fn transaction(&self) -> u64 {
+    fn transaction(&self) -> Tid {
         unreachable!("looking changes nothing")
     }
 

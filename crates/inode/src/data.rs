@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use extant_alloc::Alloc;
-use extant_base::Lblk;
+use extant_base::{Lblk, Tid};
 use extant_extent_status::{Answer, Entry, Keep, Settled, Source, Status};
 use extant_mapping::{FileMap, Holds, Mapped};
 use extant_memory::Budget;
@@ -146,7 +146,7 @@ impl FileCaches {
             mapping: RwLock::new(()),
             size: AtomicU64::new(size),
             promised: AtomicU64::new(0),
-            mapped_in: AtomicU64::new(changed_in),
+            mapped_in: AtomicU64::new(changed_in.0),
             is_listed: AtomicBool::new(false),
             lost: Mutex::default(),
             has_lost: AtomicBool::new(false),
@@ -305,8 +305,8 @@ impl FileData {
 
     /// The last transaction that changed its size or map, or one since; 0 for none since it is in memory.
     #[must_use]
-    pub fn mapped_in(&self) -> u64 {
-        self.mapped_in.load(Ordering::Acquire)
+    pub fn mapped_in(&self) -> Tid {
+        Tid(self.mapped_in.load(Ordering::Acquire))
     }
 
     /// Has memory bytes that could not be written back?
@@ -316,8 +316,8 @@ impl FileData {
     }
 
     /// Its size or map was changed by this transaction.
-    pub fn note_mapped(&self, transaction: u64) {
-        self.mapped_in.fetch_max(transaction, Ordering::AcqRel);
+    pub fn note_mapped(&self, transaction: Tid) {
+        self.mapped_in.fetch_max(transaction.0, Ordering::AcqRel);
     }
 
     /// What holds at `lblk`, for at most `len` blocks.

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use extant_base::sync::CachePadded;
-use extant_base::{Ino, Pblk};
+use extant_base::{Ino, Pblk, Tid};
 use extant_mapping::FileMap;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{self as layout, flags};
@@ -85,9 +85,9 @@ pub struct Values {
     /// What makes changes of a directory fast.
     pub dir: Option<Box<crate::DirState>>,
     /// The last transaction that changed it; 0 for none.
-    pub changed_in: u64,
+    pub changed_in: Tid,
     /// The transaction on whose list it is, to be written by its commit; 0 for none.
-    listed_in: u64,
+    listed_in: Tid,
     /// The last one made, for the next reader. The table charges for it with the node.
     // INV-M8: charged with the inode, and evicted with it.
     snapshot: Option<Arc<Inode>>,
@@ -121,8 +121,8 @@ impl Values {
             seed,
             extras: None,
             dir: None,
-            changed_in: 0,
-            listed_in: 0,
+            changed_in: extant_base::Tid(0),
+            listed_in: extant_base::Tid(0),
             snapshot: None,
             data: None,
             is_rewritten: false,

@@ -13,7 +13,7 @@ use extant_base::{Malformed, checksum::crc32c};
 use crate::{
     bytes::{be32, be64, put},
     format::LogFormat,
-    header::{BlockType, Header, Tid},
+    header::{BlockType, Header, LogTid},
 };
 
 const STRUCTURE: &str = "commit block";
@@ -25,7 +25,7 @@ const HEADER_LEN: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommitBlock {
     /// The transaction.
-    pub tid: Tid,
+    pub tid: LogTid,
     /// Algorithm of a version 1 checksum: 1 is CRC-32. 0 in the other versions.
     pub checksum_type: u8,
     /// Bytes of a version 1 checksum: 4. 0 in the other versions.
@@ -55,7 +55,7 @@ pub enum CommitVerdict {
 impl CommitBlock {
     /// A commit of `tid` at a time, without a version 1 checksum.
     #[must_use]
-    pub fn new(tid: Tid, seconds: u64, nanoseconds: u32) -> Self {
+    pub fn new(tid: LogTid, seconds: u64, nanoseconds: u32) -> Self {
         Self { tid, checksum_type: 0, checksum_size: 0, checksums: [0; 8], seconds, nanoseconds }
     }
 
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_commit_reads_back_and_its_checksum_sees_every_bit() {
         for format in all_formats() {
-            let commit = CommitBlock::new(Tid(4), 1_700_000_000, 999_999_999);
+            let commit = CommitBlock::new(LogTid(4), 1_700_000_000, 999_999_999);
             let mut block = commit.encode(format);
             let read = CommitBlock::decode(&block).unwrap();
             assert_eq!(CommitBlock { checksums: [0; 8], ..read }, commit);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_version_1_checksum_is_compared_unless_there_is_none() {
-        let commit = CommitBlock::new(Tid(4), 0, 0);
+        let commit = CommitBlock::new(LogTid(4), 0, 0);
         assert!(commit.matches_v1(123));
         let commit = commit.with_v1_checksum(123);
         assert!(commit.matches_v1(123) && !commit.matches_v1(124));
@@ -191,7 +191,7 @@ mod tests {
             which in 0usize..16,
         ) {
             if bytes.len() >= 12 {
-                bytes[..12].copy_from_slice(&Header { kind: BlockType::Commit, tid: Tid(0) }.encode());
+                bytes[..12].copy_from_slice(&Header { kind: BlockType::Commit, tid: LogTid(0) }.encode());
             }
             let _ = (CommitBlock::decode(&bytes), CommitBlock::verify(all_formats()[which], &bytes));
         }

@@ -13,7 +13,7 @@ use extant_base::{Malformed, Pblk};
 use crate::{
     bytes::{be16, be32, put, uuid},
     format::{Checksums, LogFormat},
-    header::{BlockType, Header, MAGIC, Tid},
+    header::{BlockType, Header, LogTid, MAGIC},
 };
 
 const ESCAPE: u32 = 1;
@@ -145,7 +145,7 @@ impl DescriptorWriter {
     /// An empty descriptor of transaction `tid`; `uuid` goes behind the first tag (readers skip it, jbd2 and
     /// debugfs write zeros).
     #[must_use]
-    pub fn new(format: LogFormat, tid: Tid, uuid: [u8; 16]) -> Self {
+    pub fn new(format: LogFormat, tid: LogTid, uuid: [u8; 16]) -> Self {
         let mut bytes = vec![0; format.block_size.len()];
         put(&mut bytes, 0, &Header { kind: BlockType::Descriptor, tid }.encode());
         Self { format, bytes, at: Header::LEN, last_flags_at: 0, uuid }
@@ -242,8 +242,8 @@ mod tests {
     fn a_full_descriptor_reads_back_in_every_layout() {
         for format in all_formats() {
             let image = vec![0xAB; format.block_size.len()];
-            let checksum = format.tag_checksum(Tid(77), &image);
-            let mut writer = DescriptorWriter::new(format, Tid(77), [6; 16]);
+            let checksum = format.tag_checksum(LogTid(77), &image);
+            let mut writer = DescriptorWriter::new(format, LogTid(77), [6; 16]);
             let mut pushed = Vec::new();
             let base = if format.wide { 0x0001_0000_0000 } else { 0 };
             while !writer.is_full() {
@@ -254,7 +254,7 @@ mod tests {
             assert_eq!(pushed.len(), format.tags_per_descriptor(), "{format:?}");
             assert_eq!(writer.push(Pblk(1), false, 0), Err(PushError::Full));
             let mut bytes = writer.finish();
-            assert_eq!(Header::decode(&bytes).unwrap().tid, Tid(77));
+            assert_eq!(Header::decode(&bytes).unwrap().tid, LogTid(77));
             assert!(format.verify_tail(&bytes));
 
             let read: Vec<Tag> = tags(format, &bytes).collect();
@@ -262,8 +262,8 @@ mod tests {
             for (n, tag) in read.iter().enumerate() {
                 assert_eq!(tag.uuid, (n == 0).then_some([6; 16]));
                 assert_eq!((tag.escaped, tag.last, tag.deleted), (n % 3 == 0, n + 1 == read.len(), false));
-                assert!(format.verify_tag(Tid(77), tag, &image));
-                assert_eq!(format.verify_tag(Tid(78), tag, &image), !format.has_block_checksums());
+                assert!(format.verify_tag(LogTid(77), tag, &image));
+                assert_eq!(format.verify_tag(LogTid(78), tag, &image), !format.has_block_checksums());
             }
             bytes[100] ^= 1;
             assert_eq!(format.verify_tail(&bytes), !format.has_block_checksums());
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn version_3_bytes_stand_where_the_kernel_puts_them() {
         let format = LogFormat { seed: 0, ..all_formats().pop().unwrap() };
-        let mut writer = DescriptorWriter::new(format, Tid(5), [0xEE; 16]);
+        let mut writer = DescriptorWriter::new(format, LogTid(5), [0xEE; 16]);
         writer.push(Pblk(0x0000_0002_0000_0001), true, 0xDEAD_BEEF).unwrap();
         writer.push(Pblk(3), false, 4).unwrap();
         let bytes = writer.finish();
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn without_64bit_a_large_block_number_is_refused() {
         let format = LogFormat { wide: false, ..all_formats()[0] };
-        let mut writer = DescriptorWriter::new(format, Tid(1), [0; 16]);
+        let mut writer = DescriptorWriter::new(format, LogTid(1), [0; 16]);
         assert_eq!(writer.push(Pblk(1 << 32), false, 0), Err(PushError::BlockTooLarge));
         assert!(writer.is_empty());
     }

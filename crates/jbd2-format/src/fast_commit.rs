@@ -22,7 +22,7 @@ use extant_base::{BlockSize, Ino, Lblk, Malformed, Pblk, checksum::crc32c};
 
 use crate::{
     bytes::{le16, le32, put},
-    header::Tid,
+    header::LogTid,
 };
 
 const STRUCTURE: &str = "fast-commit record";
@@ -104,7 +104,7 @@ pub enum Record<'a> {
     /// Ends a fast commit: everything since the last one happened.
     Tail {
         /// The transaction on top of which these changes are.
-        tid: Tid,
+        tid: LogTid,
         /// CRC-32C of the fast commit.
         crc: u32,
     },
@@ -113,7 +113,7 @@ pub enum Record<'a> {
         /// Features needed to replay: none known, so 0.
         features: u32,
         /// The transaction on top of which the changes are.
-        tid: Tid,
+        tid: LogTid,
     },
 }
 
@@ -196,11 +196,11 @@ fn decode(tag: u16, value: &[u8]) -> Result<Record<'_>, Malformed> {
         tag::PAD => Ok(Record::Pad),
         tag::TAIL => {
             fits(value.len() >= TAIL_LEN, "TAIL has at least 8 bytes")?;
-            Ok(Record::Tail { tid: Tid(le32(value, 0)), crc: le32(value, 4) })
+            Ok(Record::Tail { tid: LogTid(le32(value, 0)), crc: le32(value, 4) })
         }
         tag::HEAD => {
             fits(value.len() == 8, "HEAD has 8 bytes")?;
-            Ok(Record::Head { features: le32(value, 0), tid: Tid(le32(value, 4)) })
+            Ok(Record::Head { features: le32(value, 0), tid: LogTid(le32(value, 4)) })
         }
         other => Err(Malformed::new(STRUCTURE, "tag must be between 1 and 9", other)),
     }
@@ -221,7 +221,7 @@ pub enum Flow {
 /// [`valid_records`](Self::valid_records) that [`records`] yields from the same blocks.
 #[derive(Debug, Clone)]
 pub struct Scan {
-    tid: Tid,
+    tid: LogTid,
     crc: u32,
     seen: u64,
     valid: u64,
@@ -230,7 +230,7 @@ pub struct Scan {
 impl Scan {
     /// A scan for fast commits on top of `tid`: the first transaction that the log does not hold.
     #[must_use]
-    pub fn new(tid: Tid) -> Self {
+    pub fn new(tid: LogTid) -> Self {
         Self { tid, crc: 0, seen: 0, valid: 0 }
     }
 
@@ -379,7 +379,7 @@ impl Writer {
     /// The blocks, ended by a TAIL on top of `tid`. The last block is the one to write with a flush before
     /// and through the cache: it is the commit point.
     #[must_use]
-    pub fn finish(mut self, tid: Tid) -> Vec<u8> {
+    pub fn finish(mut self, tid: LogTid) -> Vec<u8> {
         // Cannot fail: a tail is far shorter than a block.
         let _ = self.reserve(HEADER_LEN + TAIL_LEN);
         self.begin(tag::TAIL, self.room() - HEADER_LEN);
@@ -426,14 +426,14 @@ mod tests {
 
     use super::*;
 
-    const HEAD: Record<'static> = Record::Head { features: 0, tid: Tid(7) };
+    const HEAD: Record<'static> = Record::Head { features: 0, tid: LogTid(7) };
 
     fn read(bytes: &[u8], block_size: BlockSize) -> Vec<Record<'_>> {
         bytes.chunks(block_size.len()).flat_map(records).map(Result::unwrap).collect()
     }
 
     fn scan(area: &[u8]) -> Result<u64, Malformed> {
-        let mut scan = Scan::new(Tid(7));
+        let mut scan = Scan::new(LogTid(7));
         for block in area.chunks(1024) {
             if scan.feed(block)? == Flow::Stop {
                 break;
@@ -447,7 +447,7 @@ mod tests {
         for record in records {
             writer.push(record).unwrap();
         }
-        writer.finish(Tid(7))
+        writer.finish(LogTid(7))
     }
 
     #[test]
@@ -500,12 +500,12 @@ mod tests {
     fn stale_areas_hold_nothing() {
         assert_eq!(scan(&[0; 4096]), Ok(0));
         let mut writer = Writer::new(BlockSize::MIN);
-        writer.push(&Record::Head { features: 0, tid: Tid(6) }).unwrap();
-        assert_eq!(scan(&writer.finish(Tid(6))), Ok(0));
+        writer.push(&Record::Head { features: 0, tid: LogTid(6) }).unwrap();
+        assert_eq!(scan(&writer.finish(LogTid(6))), Ok(0));
         // Begun for this transaction, but the tail is another's.
         let mut writer = Writer::new(BlockSize::MIN);
         writer.push(&HEAD).unwrap();
-        assert!(scan(&writer.finish(Tid(8))).is_err());
+        assert!(scan(&writer.finish(LogTid(8))).is_err());
     }
 
     #[test]

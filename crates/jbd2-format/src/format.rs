@@ -17,7 +17,7 @@ use crate::{
     bytes::{be32, put},
     descriptor::Tag,
     features::Features,
-    header::{Header, Tid},
+    header::{Header, LogTid},
     superblock::Superblock,
 };
 
@@ -117,19 +117,19 @@ impl LogFormat {
     /// Checksum of a block for its tag: CRC-32C from the seed over the big-endian transaction id and the
     /// block as logged (escaped). All 32 bits; a version 2 tag keeps the low 16. 0 where tags carry none.
     #[must_use]
-    pub fn tag_checksum(&self, tid: Tid, logged: &[u8]) -> u32 {
+    pub fn tag_checksum(&self, tid: LogTid, logged: &[u8]) -> u32 {
         self.tag_seed(tid).map_or(0, |seed| crc32c(seed, logged))
     }
 
     /// What the checksums of blocks of a transaction begin with; `None` where tags carry none.
     #[must_use]
-    pub fn tag_seed(&self, tid: Tid) -> Option<u32> {
+    pub fn tag_seed(&self, tid: LogTid) -> Option<u32> {
         self.has_block_checksums().then(|| crc32c(self.seed, &tid.0.to_be_bytes()))
     }
 
     /// Is `logged` the block that `tag` describes? True where tags carry no checksum.
     #[must_use]
-    pub fn verify_tag(&self, tid: Tid, tag: &Tag, logged: &[u8]) -> bool {
+    pub fn verify_tag(&self, tid: LogTid, tag: &Tag, logged: &[u8]) -> bool {
         let computed = self.tag_checksum(tid, logged);
         match self.checksums {
             Checksums::V3 => tag.checksum == computed,

@@ -13,26 +13,26 @@ use crate::bytes::{be32, put};
 /// The first word of every journal block that is not a logged block.
 pub const MAGIC: u32 = 0xC03B_3998;
 
-/// A transaction id. It wraps at 2^32, so ids have no total order: compare with [`Tid::is_after`].
+/// A transaction id. It wraps at 2^32, so ids have no total order: compare with [`LogTid::is_after`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Tid(pub u32);
+pub struct LogTid(pub u32);
 
-impl Tid {
+impl LogTid {
     /// The id of the next transaction.
     #[must_use]
-    pub fn next(self) -> Tid {
-        Tid(self.0.wrapping_add(1))
+    pub fn next(self) -> LogTid {
+        LogTid(self.0.wrapping_add(1))
     }
 
-    /// Is this transaction younger than `other`? By signed difference, as jbd2 does: `Tid(0)` is after
-    /// `Tid(u32::MAX)`.
+    /// Is this transaction younger than `other`? By signed difference, as jbd2 does: `LogTid(0)` is after
+    /// `LogTid(u32::MAX)`.
     #[must_use]
-    pub fn is_after(self, other: Tid) -> bool {
+    pub fn is_after(self, other: LogTid) -> bool {
         self.0.wrapping_sub(other.0) as i32 > 0
     }
 }
 
-impl fmt::Display for Tid {
+impl fmt::Display for LogTid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -81,7 +81,7 @@ pub struct Header {
     /// What the block is.
     pub kind: BlockType,
     /// The transaction it belongs to; 0 in the superblock.
-    pub tid: Tid,
+    pub tid: LogTid,
 }
 
 impl Header {
@@ -106,7 +106,7 @@ impl Header {
             "block type must be between 1 and 5",
             code,
         ))?;
-        Ok(Self { kind, tid: Tid(be32(block, 8)) })
+        Ok(Self { kind, tid: LogTid(be32(block, 8)) })
     }
 
     /// The twelve bytes of this header.
@@ -125,7 +125,7 @@ impl Header {
         kind: BlockType,
         structure: &'static str,
         rule: &'static str,
-    ) -> Result<Tid, Malformed> {
+    ) -> Result<LogTid, Malformed> {
         let header = Self::decode(block)?;
         Malformed::unless(header.kind == kind, structure, rule, header.kind.code())?;
         Ok(header.tid)
@@ -140,16 +140,16 @@ mod tests {
 
     #[test]
     fn ids_compare_across_the_wrap() {
-        assert!(Tid(0).is_after(Tid(u32::MAX)));
-        assert!(!Tid(u32::MAX).is_after(Tid(0)));
-        assert!(!Tid(5).is_after(Tid(5)));
-        assert_eq!(Tid(u32::MAX).next(), Tid(0));
+        assert!(LogTid(0).is_after(LogTid(u32::MAX)));
+        assert!(!LogTid(u32::MAX).is_after(LogTid(0)));
+        assert!(!LogTid(5).is_after(LogTid(5)));
+        assert_eq!(LogTid(u32::MAX).next(), LogTid(0));
     }
 
     #[test]
     fn a_header_survives_its_bytes() {
         for code in 1..=5 {
-            let header = Header { kind: BlockType::from_code(code).unwrap(), tid: Tid(0x0102_0304) };
+            let header = Header { kind: BlockType::from_code(code).unwrap(), tid: LogTid(0x0102_0304) };
             assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
         assert_eq!(BlockType::from_code(0), None);

@@ -10,7 +10,7 @@ use crate::{
     bytes::{be32, be64, put},
     descriptor::PushError,
     format::LogFormat,
-    header::{BlockType, Header, Tid},
+    header::{BlockType, Header, LogTid},
 };
 
 const STRUCTURE: &str = "revoke block";
@@ -65,7 +65,7 @@ pub struct RevokeWriter {
 impl RevokeWriter {
     /// An empty revoke block of transaction `tid`.
     #[must_use]
-    pub fn new(format: LogFormat, tid: Tid) -> Self {
+    pub fn new(format: LogFormat, tid: LogTid) -> Self {
         let mut bytes = vec![0; format.block_size.len()];
         put(&mut bytes, 0, &Header { kind: BlockType::Revoke, tid }.encode());
         Self { format, bytes, at: HEADER_LEN }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_full_revoke_block_reads_back_in_every_layout() {
         for format in all_formats() {
-            let mut writer = RevokeWriter::new(format, Tid(9));
+            let mut writer = RevokeWriter::new(format, LogTid(9));
             let mut pushed = Vec::new();
             while !writer.is_full() {
                 let block = Pblk(if format.wide { 1 << 40 } else { 0 } + pushed.len() as u64);
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_count_past_the_block_is_refused_and_one_below_the_header_is_empty() {
         let format = all_formats()[0];
-        let mut bytes = RevokeWriter::new(format, Tid(9)).finish();
+        let mut bytes = RevokeWriter::new(format, LogTid(9)).finish();
         assert_eq!(revokes(format, &bytes).unwrap().count(), 0);
         put(&mut bytes, 12, &3u32.to_be_bytes());
         assert_eq!(revokes(format, &bytes).unwrap().count(), 0);
@@ -148,7 +148,7 @@ mod tests {
             which in 0usize..16,
         ) {
             if bytes.len() >= 16 {
-                bytes[..12].copy_from_slice(&Header { kind: BlockType::Revoke, tid: Tid(0) }.encode());
+                bytes[..12].copy_from_slice(&Header { kind: BlockType::Revoke, tid: LogTid(0) }.encode());
                 bytes[12..16].copy_from_slice(&count.to_be_bytes());
             }
             if let Ok(records) = revokes(all_formats()[which], &bytes) {

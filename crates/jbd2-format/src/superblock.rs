@@ -25,7 +25,7 @@ use zerocopy::{
 
 use crate::{
     features::Features,
-    header::{BlockType, Header, Tid},
+    header::{BlockType, Header, LogTid},
     size::MIN_JOURNAL_BLOCKS,
 };
 
@@ -78,7 +78,7 @@ pub struct Superblock {
     /// Version 1 or 2, from the header's block type.
     pub version: Version,
     /// The header's sequence word; means nothing, 0 from mke2fs.
-    pub header_tid: Tid,
+    pub header_tid: LogTid,
     /// Block size in bytes; must equal the file system's.
     pub block_size: u32,
     /// Blocks of the journal, this one and the fast-commit area included.
@@ -86,7 +86,7 @@ pub struct Superblock {
     /// Journal block where the log begins: 1 inside a file system.
     pub first: u32,
     /// Transaction id that recovery expects first.
-    pub sequence: Tid,
+    pub sequence: LogTid,
     /// Journal block of the first transaction to replay; 0 when the journal is clean.
     pub start: u32,
     /// Error number (negative) that an aborting journal left behind.
@@ -134,11 +134,11 @@ impl Superblock {
     pub fn fresh(block_size: BlockSize, blocks: u32, uuid: [u8; 16]) -> Self {
         Self {
             version: Version::V2,
-            header_tid: Tid(0),
+            header_tid: LogTid(0),
             block_size: block_size.bytes() as u32,
             total_blocks: blocks,
             first: 1,
-            sequence: Tid(1),
+            sequence: LogTid(1),
             start: 0,
             errno: 0,
             features: Features::default(),
@@ -188,7 +188,7 @@ impl Superblock {
             block_size: raw.s_blocksize.get(),
             total_blocks: raw.s_maxlen.get(),
             first: raw.s_first.get(),
-            sequence: Tid(raw.s_sequence.get()),
+            sequence: LogTid(raw.s_sequence.get()),
             start: raw.s_start.get(),
             errno: raw.s_errno.get(),
             features: Features {
@@ -419,7 +419,7 @@ mod tests {
         #[test]
         fn every_byte_is_kept(mut bytes in prop::collection::vec(any::<u8>(), 1024), v2: bool) {
             let kind = if v2 { BlockType::SuperblockV2 } else { BlockType::SuperblockV1 };
-            bytes[..8].copy_from_slice(&Header { kind, tid: Tid(0) }.encode()[..8]);
+            bytes[..8].copy_from_slice(&Header { kind, tid: LogTid(0) }.encode()[..8]);
             let sb = Superblock::decode(&bytes).unwrap();
             prop_assert_eq!(&sb.encode()[..], &bytes[..]);
             let _ = (sb.check(), sb.verify(), sb.log_end(), sb.fast_commit_range());

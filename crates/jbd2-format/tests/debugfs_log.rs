@@ -7,8 +7,8 @@ use std::{fs, os::unix::fs::FileExt, process::Command};
 
 use extant_base::{BlockSize, Pblk};
 use extant_jbd2_format::{
-    BlockType, Checksums, CommitBlock, CommitVerdict, DescriptorWriter, Header, LogFormat, MAGIC,
-    RevokeWriter, Superblock, Tag, Tid, escape, needs_escape, revokes, tags,
+    BlockType, Checksums, CommitBlock, CommitVerdict, DescriptorWriter, Header, LogFormat, LogTid, MAGIC,
+    RevokeWriter, Superblock, Tag, escape, needs_escape, revokes, tags,
 };
 
 /// Data blocks of the first transaction: more than one descriptor of any layout holds with 1 KiB blocks.
@@ -55,7 +55,7 @@ fn rewrite_and_compare(open: &str, checksums: Checksums) {
     let sb = Superblock::decode(&journal).unwrap();
     assert!(sb.verify());
     assert!(sb.features.unsupported().is_empty());
-    assert_eq!((sb.start, sb.sequence), (1, Tid(1)));
+    assert_eq!((sb.start, sb.sequence), (1, LogTid(1)));
     let format = LogFormat::of(&sb).unwrap();
     assert_eq!((format.checksums, format.wide), (checksums, true));
 
@@ -113,7 +113,7 @@ fn rewrite_and_compare(open: &str, checksums: Checksums) {
         }
     }
     assert_eq!((commits, logged), (3, BLOCKS + 1));
-    assert_eq!(revoked, [(Pblk(40_001), Tid(2)), (Pblk(333), Tid(2)), (Pblk(77), Tid(3))]);
+    assert_eq!(revoked, [(Pblk(40_001), LogTid(2)), (Pblk(333), LogTid(2)), (Pblk(77), LogTid(3))]);
     assert_eq!(descriptors[0], format.tags_per_descriptor(), "debugfs ends a descriptor where we do");
     assert_eq!(block_size.bytes(), u64::from(sb.block_size));
 }

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::FileExt, process::Command};
 
 use extant_base::{BlockSize, Ino};
 use extant_jbd2_format::{
-    Features, Superblock, Tid,
+    Features, LogTid, Superblock,
     fast_commit::{NameChange, Record, Writer},
 };
 
@@ -61,12 +61,12 @@ fn names_of_a_fast_commit_appear_and_those_of_a_torn_one_do_not() {
     for (count, records) in commits.into_iter().enumerate() {
         let mut writer = Writer::new(BlockSize::MIN);
         if count == 0 {
-            writer.push(&Record::Head { features: 0, tid: Tid(1) }).unwrap();
+            writer.push(&Record::Head { features: 0, tid: LogTid(1) }).unwrap();
         }
         for &(change, name) in records {
             writer.push(&Record::Name { change, parent: Ino(2), ino: Ino(12), name }).unwrap();
         }
-        bytes.extend(writer.finish(Tid(1)));
+        bytes.extend(writer.finish(LogTid(1)));
     }
     assert_eq!(bytes.len(), 4 * 1024);
     let torn = bytes.len() - 1024 + 20;

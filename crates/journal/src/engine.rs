@@ -48,9 +48,9 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use extant_base::Pblk;
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{CachePadded, Condvar, Mutex};
+use extant_base::{Pblk, Tid};
 use extant_buffer::{Buffers, Made, ReadFault, Seal, Snapshot};
 use extant_device::{Device, DeviceFault};
 
@@ -71,7 +71,7 @@ use self::transaction::Transaction;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// [`Journal::commit`] this transaction: a caller requested it, or it is full.
-    Commit(u64),
+    Commit(Tid),
     /// [`Journal::commit_all`]: it is time.
     CommitAll,
     /// [`Journal::make_room`].
@@ -111,7 +111,7 @@ pub trait Client: Send + Sync {
     fn has_checksum(&self, seal: Seal) -> bool;
 
     /// This transaction, and all before it, are durable. Called in order, with no handle's lock held.
-    fn committed(&self, transaction: u64);
+    fn committed(&self, transaction: Tid);
 }
 
 /// Why nothing is written any more.
@@ -257,7 +257,7 @@ impl Journal {
         let batcher = Batcher::new(options.batching);
         let lens: [Arc<CachePadded<AtomicU32>>; 2] = Default::default();
         let running = Running {
-            transaction: Arc::new(Transaction::new(1, &lens[1], 0)),
+            transaction: Arc::new(Transaction::new(Tid(1), &lens[1], 0)),
             started: 0,
             waits: 0,
             handles: 0,
@@ -270,7 +270,7 @@ impl Journal {
             options,
             transaction_max,
             running: CachePadded(Mutex::new(running)),
-            lanes: Lanes::new(1),
+            lanes: Lanes::new(Tid(1)),
             lens,
             changed: CachePadded(Condvar::new()),
             writer: CachePadded(Mutex::new(Writer {
@@ -310,13 +310,13 @@ impl Journal {
 
     /// The last transaction that is durable, with all before it; 0 for none yet.
     #[must_use]
-    pub fn committed(&self) -> u64 {
-        self.committed.load(Ordering::Acquire)
+    pub fn committed(&self) -> Tid {
+        Tid(self.committed.load(Ordering::Acquire))
     }
 
     /// The transaction that handles join now.
     #[must_use]
-    pub fn running(&self) -> u64 {
+    pub fn running(&self) -> Tid {
         self.running.lock().transaction.number
     }
 
@@ -346,9 +346,9 @@ impl Journal {
         // As late as possible: a block that many operations change is logged once for all of them. But not at
         // the last moment, so that new handles need not wait.
         let soon = self.transaction_max - self.transaction_max / 8;
-        let has_much_room = |number: u64, in_lanes: u32| {
+        let has_much_room = |number: Tid, in_lanes: u32| {
             // May miss what others joined just now: there is an eighth left for that.
-            let len = self.lens[(number % 2) as usize].load(Ordering::Relaxed);
+            let len = self.lens[number.parity()].load(Ordering::Relaxed);
             let blocks = len + self.lanes.given() + self.client().blocks_to_come();
             blocks + in_lanes <= soon && self.aborted.get().is_none()
         };
@@ -405,7 +405,7 @@ impl Journal {
     ///
     /// # Errors
     /// The journal was aborted, or is now.
-    pub fn commit(&self, transaction: u64) -> Result<(), Aborted> {
+    pub fn commit(&self, transaction: Tid) -> Result<(), Aborted> {
         if self.committed() >= transaction {
             return self.check();
         }
@@ -429,7 +429,7 @@ impl Journal {
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
-    pub fn commit_with_others(&self, transaction: u64, what: u64) -> Result<(), Aborted> {
+    pub fn commit_with_others(&self, transaction: Tid, what: u64) -> Result<(), Aborted> {
         let age = || {
             let running = self.running.lock();
             (running.transaction.number == transaction && !running.is_locked)
@@ -458,7 +458,7 @@ impl Journal {
             && running.transaction.is_untouched(self.lanes.open())
             && self.client().blocks_to_come() == 0;
         drop(running);
-        self.commit(if is_idle { number - 1 } else { number })
+        self.commit(if is_idle { number.before() } else { number })
     }
 
     /// Writes all committed blocks home and empties the log.
@@ -517,7 +517,7 @@ impl Journal {
                 if self.is_checkpoint_due.load(Ordering::Acquire) {
                     return Some(Work::Checkpoint);
                 }
-                let wanted = self.wanted.load(Ordering::Acquire);
+                let wanted = Tid(self.wanted.load(Ordering::Acquire));
                 if wanted > self.committed() {
                     return Some(Work::Commit(wanted));
                 }
@@ -535,8 +535,8 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    fn want(&self, transaction: u64) {
-        if self.wanted.fetch_max(transaction, Ordering::AcqRel) < transaction {
+    fn want(&self, transaction: Tid) {
+        if self.wanted.fetch_max(transaction.0, Ordering::AcqRel) < transaction.0 {
             self.changed.notify_all();
         }
     }
@@ -646,7 +646,7 @@ impl Journal {
         }
         // Pending actions first: a thread that sees the commit must find the freed space usable.
         self.client().committed(transaction.number);
-        self.committed.store(transaction.number, Ordering::Release);
+        self.committed.store(transaction.number.0, Ordering::Release);
         let is_due = self.is_due(writer);
         if is_due && !self.options.has_committer {
             self.empty_log(writer)?;
@@ -707,10 +707,10 @@ impl Journal {
         if few.is_none() {
             self.buffers.begin_taking(transaction.number);
         }
-        let next = transaction.number + 1;
+        let next = transaction.number.next();
         // The one before this one is committed: nothing joins it any more. The next one is as large as this
         // one, as a rule.
-        let len = &self.lens[(next % 2) as usize];
+        let len = &self.lens[next.parity()];
         let begins = Arc::new(Transaction::new(next, len, transaction.len()));
         let mut running = self.running.lock();
         running.transaction = begins;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_jbd2_format::Tid;
+use extant_jbd2_format::LogTid;
 use extant_jbd2_format::fast_commit::{Flow, NameChange, Record, Scan, records};
 
 use crate::fault::JournalFault;
@@ -38,7 +38,7 @@ pub struct FastCommitCounts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FastCommitPlan {
     /// The transaction that they stand for: the first that the log does not hold.
-    pub tid: Tid,
+    pub tid: LogTid,
     /// The log block where they begin.
     pub first_log_block: u32,
     /// The blocks that hold them, to the end of the last right one.
@@ -104,7 +104,7 @@ impl fmt::Display for FastCommitPlan {
 pub(crate) fn scan_area(
     log: &mut Sequential<'_>,
     area: Range<u32>,
-    tid: Tid,
+    tid: LogTid,
     problems: &mut Vec<Problem>,
 ) -> Option<FastCommitPlan> {
     let first_log_block = area.start;

@@ -2,7 +2,7 @@
 
 use extant_base::{BlockSize, Malformed};
 use extant_device::DeviceFault;
-use extant_jbd2_format::{Features, Tid};
+use extant_jbd2_format::{Features, LogTid};
 
 /// A log cannot be understood, or not trusted. What can be left out of a replay instead is a
 /// [`Problem`](crate::Problem).
@@ -81,7 +81,7 @@ pub enum JournalFault {
     )]
     Corrupt {
         /// The transaction.
-        tid: Tid,
+        tid: LogTid,
         /// The first such log block in it.
         block: u32,
     },
@@ -89,7 +89,7 @@ pub enum JournalFault {
     #[error("journal: log block {block}, in transaction {tid}: {fault}")]
     Revoke {
         /// The transaction.
-        tid: Tid,
+        tid: LogTid,
         /// The log block.
         block: u32,
         /// The rule.

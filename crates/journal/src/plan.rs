@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use extant_base::{Malformed, Pblk};
-use extant_jbd2_format::{Checksums, LogFormat, Superblock, Tid};
+use extant_jbd2_format::{Checksums, LogFormat, LogTid, Superblock};
 
 use crate::fast_commit::FastCommitPlan;
 
@@ -30,7 +30,7 @@ pub struct CommitTime {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
     /// Its id.
-    pub tid: Tid,
+    pub tid: LogTid,
     /// Its first log block.
     pub first_log_block: u32,
     /// Log blocks that it takes: descriptors, copies, revokes and commit.
@@ -59,7 +59,7 @@ pub struct Home {
     /// The copy's first word is to be replaced by the journal's magic.
     pub escaped: bool,
     /// The transaction of that copy.
-    pub tid: Tid,
+    pub tid: LogTid,
 }
 
 /// Why the log ends where it ends.
@@ -70,7 +70,7 @@ pub enum EndReason {
     /// No journal block: never written, or the middle of an older round.
     NotAJournalBlock,
     /// A journal block of another transaction: the rest of an older round.
-    OtherTransaction(Tid),
+    OtherTransaction(LogTid),
     /// A superblock, of all things.
     ASuperblock,
     /// A transaction with wrong checksums that was committed before the one in front of it: left from an
@@ -90,7 +90,7 @@ pub enum EndReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LogEnd {
     /// The first transaction that the log does not hold.
-    pub tid: Tid,
+    pub tid: LogTid,
     /// The log block that ended the walk.
     pub block: u32,
     /// Why there.
@@ -103,7 +103,7 @@ pub enum Problem {
     /// A copy does not match its checksum: its home keeps what an older copy, or the target itself, holds.
     CopyChecksum {
         /// Its transaction.
-        tid: Tid,
+        tid: LogTid,
         /// Its log block.
         log_block: u32,
         /// Where it belongs.
@@ -112,7 +112,7 @@ pub enum Problem {
     /// A copy cannot be read: as above.
     CopyUnreadable {
         /// Its transaction.
-        tid: Tid,
+        tid: LogTid,
         /// Its log block.
         log_block: u32,
         /// Where it belongs.
@@ -121,7 +121,7 @@ pub enum Problem {
     /// A copy belongs outside of the target: left out.
     HomeOutside {
         /// Its transaction.
-        tid: Tid,
+        tid: LogTid,
         /// Its log block.
         log_block: u32,
         /// Where it should belong.
@@ -130,7 +130,7 @@ pub enum Problem {
     /// A copy belongs into the log itself: left out.
     HomeInLog {
         /// Its transaction.
-        tid: Tid,
+        tid: LogTid,
         /// Its log block.
         log_block: u32,
         /// Where it should belong.
@@ -140,7 +140,7 @@ pub enum Problem {
     /// behind it are lost.
     FailedCommit {
         /// The transaction.
-        tid: Tid,
+        tid: LogTid,
         /// Log block of the commit block.
         log_block: u32,
     },
@@ -148,7 +148,7 @@ pub enum Problem {
     /// writer promises.
     IncompleteCommit {
         /// The transaction.
-        tid: Tid,
+        tid: LogTid,
         /// Log block of the commit block.
         log_block: u32,
     },
@@ -201,7 +201,7 @@ pub struct ReplayPlan {
     /// Where the log ends.
     pub end: LogEnd,
     /// The id of the next transaction that is written.
-    pub next_tid: Tid,
+    pub next_tid: LogTid,
     /// The log block where it goes.
     pub head: u32,
     /// Log blocks of the fast-commit area; `None` when it is not in use.

@@ -25,7 +25,7 @@ use std::collections::HashMap;
 
 use extant_base::{BlockSize, Pblk};
 use extant_jbd2_format::{
-    BlockType, Checksums, CommitBlock, CommitVerdict, Features, Header, LogFormat, Superblock, Tag, Tid,
+    BlockType, Checksums, CommitBlock, CommitVerdict, Features, Header, LogFormat, LogTid, Superblock, Tag,
     crc32_be, revokes, tags,
 };
 
@@ -204,13 +204,13 @@ struct Walk<'a> {
     transactions: Vec<Transaction>,
     unfinished: Option<Transaction>,
     copies: Vec<LoggedCopy>,
-    revoke_blocks: Vec<(u32, Tid)>,
+    revoke_blocks: Vec<(u32, LogTid)>,
     problems: Vec<Problem>,
     /// First descriptor or revoke block of the current transaction with a wrong checksum.
     suspicious: Option<u32>,
     /// A commit with a wrong checksum in a log with async_commit; the walk goes on to see whether another
     /// follows.
-    failed: Option<(Tid, u32)>,
+    failed: Option<(LogTid, u32)>,
     last_commit_seconds: u64,
     /// Checksum of version 1 over the current transaction.
     crc: u32,
@@ -425,7 +425,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn begin(tid: Tid, first_log_block: u32) -> Transaction {
+fn begin(tid: LogTid, first_log_block: u32) -> Transaction {
     Transaction {
         tid,
         first_log_block,
@@ -445,13 +445,13 @@ fn youngest_revokes(
     log: &mut Sequential<'_>,
     format: LogFormat,
     copies: &[LoggedCopy],
-    revoke_blocks: &[(u32, Tid)],
-) -> (HashMap<Pblk, Option<Tid>>, Option<JournalFault>) {
+    revoke_blocks: &[(u32, LogTid)],
+) -> (HashMap<Pblk, Option<LogTid>>, Option<JournalFault>) {
     let mut fault = None;
     if revoke_blocks.is_empty() {
         return (HashMap::new(), fault);
     }
-    let mut youngest: HashMap<Pblk, Option<Tid>> = copies.iter().map(|copy| (copy.home, None)).collect();
+    let mut youngest: HashMap<Pblk, Option<LogTid>> = copies.iter().map(|copy| (copy.home, None)).collect();
     for &(at, tid) in revoke_blocks {
         let records = log.block(at).and_then(|block| {
             revokes(format, block).map_err(|fault| JournalFault::Revoke { tid, block: at, fault })
@@ -478,7 +478,7 @@ fn youngest_revokes(
 fn choose(
     plan: &mut ReplayPlan,
     mut copies: Vec<LoggedCopy>,
-    youngest: &HashMap<Pblk, Option<Tid>>,
+    youngest: &HashMap<Pblk, Option<LogTid>>,
     log: LogView<'_>,
     target: &Target,
 ) {

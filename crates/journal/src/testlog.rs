@@ -10,7 +10,7 @@ use std::sync::Arc;
 use extant_base::{BlockSize, Pblk};
 use extant_device::{Device, MemDevice};
 use extant_jbd2_format::{
-    Checksums, CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, Version,
+    Checksums, CommitBlock, DescriptorWriter, Features, LogFormat, LogTid, RevokeWriter, Superblock, Version,
     crc32_be, escape, needs_escape,
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct TestLog {
     pub(crate) format: LogFormat,
     /// The next log block.
     pub(crate) at: u32,
-    pub(crate) tid: Tid,
+    pub(crate) tid: LogTid,
     pub(crate) seconds: u64,
     /// Checksum of version 1 over the transaction so far.
     crc: u32,

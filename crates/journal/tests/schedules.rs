@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{schedules, shuttle};
-use extant_base::{BlockSize, Pblk};
+use extant_base::{BlockSize, Pblk, Tid};
 use extant_buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
 use extant_device::{Device, MemDevice};
 use extant_journal::{Client, Handle, Journal, Log, LogMap, LogRun, Options, Target, Work};
@@ -62,7 +62,7 @@ impl Client for Watch {
         false
     }
 
-    fn committed(&self, transaction: u64) {
+    fn committed(&self, transaction: Tid) {
         assert_eq!(self.committed.swap(transaction, Ordering::SeqCst) + 1, transaction, "in order");
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_base::BlockSize;
+use extant_base::{BlockSize, Tid};
 use extant_buffer::{Direct, Kind, Owner};
 use extant_device::MemDevice;
 use extant_memory::Budget;
@@ -71,7 +71,7 @@ impl TreeSpace for Toy {
 struct Counting<'a>(Direct<'a>, &'a RefCell<BTreeSet<u64>>);
 
 impl extant_buffer::Edit for Counting<'_> {
-    fn transaction(&self) -> u64 {
+    fn transaction(&self) -> Tid {
         self.0.transaction()
     }
 

@@ -51,7 +51,7 @@ use std::time::Duration;
 
 use extant_alloc::Alloc;
 use extant_base::sync::{CachePadded, thread_number};
-use extant_base::{Ino, Pblk};
+use extant_base::{Ino, Pblk, Tid};
 use extant_buffer::{Kind, ReadFault, Seal};
 use extant_inode::{Change, InodeCache, LiveInode, Orphans, Shared, Values};
 use extant_journal::{Handle, Journal, TailChecksum};
@@ -169,7 +169,7 @@ impl extant_journal::Client for CommitClient {
         seal.seed.is_some() && self.shared().fs_seed.is_some()
     }
 
-    fn committed(&self, transaction: u64) {
+    fn committed(&self, transaction: Tid) {
         self.discard_freed(transaction);
         self.alloc.committed(transaction);
     }

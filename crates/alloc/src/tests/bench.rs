@@ -59,7 +59,7 @@ fn bench_hot_paths() {
     }
     ns_per("free, 1 block", COUNT / 4, start);
     let start = Instant::now();
-    alloc.committed(1);
+    alloc.committed(extant_base::Tid(1));
     ns_per("committed", 1, start);
     let start = Instant::now();
     alloc.seal(&edit).unwrap();

@@ -13,7 +13,7 @@ fn every_image_fills_to_the_last_cluster_and_inode() {
         let image = Image::mke2fs(size, args);
         let alloc = image.open(Options::default());
         let before = alloc.usage();
-        let edit = image.edit(1);
+        let edit = image.edit(extant_base::Tid(1));
         let (mut owned, mut goal, mut len) = (Vec::new(), 1000, 5000);
         let mut sum = 0;
         loop {
@@ -50,7 +50,7 @@ fn every_image_fills_to_the_last_cluster_and_inode() {
         }
         let pending = alloc.allocate(&edit, &request(0, 1, 1)).unwrap_err();
         assert!(matches!(pending, Fault::NoSpace(NoSpace { pending: true })), "{pending}");
-        alloc.committed(1);
+        alloc.committed(extant_base::Tid(1));
         assert!(alloc.allocate(&edit, &request(0, 1, 1)).is_ok_and(|(start, len)| {
             alloc.free(&edit, start, len.into(), false).unwrap();
             true
@@ -64,7 +64,7 @@ fn every_image_fills_to_the_last_cluster_and_inode() {
 fn one_request_after_the_other_goes_on_where_the_last_one_ended() {
     let image = Image::mke2fs("300M", &[]);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let mut goal = alloc.inode_goal(Ino(11), true).0 + 5000;
     for _ in 0..1000 {
         assert_eq!(alloc.allocate(&edit, &request(goal, 8, 1)).unwrap(), (Pblk(goal), 8));
@@ -80,7 +80,7 @@ fn one_request_after_the_other_goes_on_where_the_last_one_ended() {
 fn windows_keep_growing_directories_apart() {
     let image = Image::mke2fs("300M", &[]);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let mut windows = [Prealloc::new(), Prealloc::new()];
     let mut ends = [0u64; 2];
     let mut extents = [0; 2];
@@ -103,7 +103,7 @@ fn windows_keep_growing_directories_apart() {
 fn top_directories_spread_and_others_stay() {
     let image = Image::mke2fs("64M", &["-b", "1024", "-G", "2"]);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let group = |ino: Ino| image.geometry.inode_place(ino).unwrap().0.0;
     let mut flexes = BTreeMap::new();
     for name_hash in 0..40u32 {
@@ -123,7 +123,7 @@ fn top_directories_spread_and_others_stay() {
 fn threads_that_take_turns_part() {
     let image = Image::mke2fs("64M", &["-b", "1024", "-G", "2"]);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let make = || {
         let ino = alloc.allocate_inode(&edit, &inode_request(2, false)).unwrap().ino;
         image.geometry.inode_place(ino).unwrap().0.0
@@ -151,7 +151,7 @@ fn threads_that_take_turns_part() {
 fn files_of_one_directory_fill_one_table() {
     let image = Image::mke2fs("64M", &["-b", "1024"]);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let first = alloc.allocate_inode(&edit, &inode_request(2, false)).unwrap();
     let per_block = image.geometry.inodes_per_block();
     for next in 1..500 {

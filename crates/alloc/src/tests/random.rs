@@ -79,7 +79,7 @@ fn run(image: &Image, steps: &[Step], scan: Scan) {
     let mut window = Prealloc::new();
     let mut transaction = 1;
     for step in steps {
-        let edit = image.edit(transaction);
+        let edit = image.edit(extant_base::Tid(transaction));
         let goal = |goal: u32| u64::from(goal) % (image.geometry.blocks + 5);
         let answer = match *step {
             Step::Allocate { goal: at, len, min, flags } => {
@@ -132,7 +132,7 @@ fn run(image: &Image, steps: &[Step], scan: Scan) {
                 let blocks: usize =
                     model.waiting.extract_if(..=done, |_, _| true).map(|(_, blocks)| blocks.len()).sum();
                 // The last cluster may be cut.
-                assert!(alloc.committed(done).abs_diff(blocks as u64) < ratio);
+                assert!(alloc.committed(extant_base::Tid(done)).abs_diff(blocks as u64) < ratio);
                 continue;
             }
             Step::Seal => {
@@ -160,14 +160,14 @@ fn run(image: &Image, steps: &[Step], scan: Scan) {
     assert_eq!(before.inodes_free - alloc.usage().inodes_free, model.inodes.len() as u64);
     // All back, so that nothing is without an owner when e2fsck looks.
     window.release();
-    let edit = image.edit(transaction);
+    let edit = image.edit(extant_base::Tid(transaction));
     for (start, len) in model.owned {
         alloc.free(&edit, Pblk(start), len.into(), true).unwrap();
     }
     for (ino, was_dir) in model.inodes {
         alloc.free_inode(&edit, ino, was_dir).unwrap();
     }
-    alloc.committed(transaction);
+    alloc.committed(extant_base::Tid(transaction));
     alloc.assert_whole();
     assert_eq!(alloc.usage(), before);
     alloc.recount().unwrap();
@@ -202,7 +202,7 @@ fn threads_never_get_the_same() {
                 scope.spawn(move || worker(alloc, image, used, seed));
             }
         });
-        alloc.committed(u64::MAX);
+        alloc.committed(extant_base::Tid(u64::MAX));
         alloc.assert_whole();
         assert_eq!((alloc.usage(), alloc.problems()), (before, vec![]));
         image.judge(&alloc);
@@ -214,7 +214,7 @@ fn worker(alloc: &Alloc, image: &Image, used: &Mutex<HashSet<u64>>, seed: u64) {
     let mut window = Prealloc::new();
     let (mut owned, mut inodes) = (Vec::new(), Vec::new());
     for round in 0..3000 {
-        let edit = image.edit(round / 100 + 1);
+        let edit = image.edit(extant_base::Tid(round / 100 + 1));
         let ask = request(rng.below(image.geometry.blocks), rng.below(70) as u32, 1);
         let answer = match rng.below(10) {
             0..3 => alloc.allocate(&edit, &ask),
@@ -238,7 +238,7 @@ fn worker(alloc: &Alloc, image: &Image, used: &Mutex<HashSet<u64>>, seed: u64) {
                 continue;
             }
             _ => {
-                alloc.committed((round / 100).saturating_sub(1));
+                alloc.committed(extant_base::Tid((round / 100).saturating_sub(1)));
                 continue;
             }
         };
@@ -253,7 +253,7 @@ fn worker(alloc: &Alloc, image: &Image, used: &Mutex<HashSet<u64>>, seed: u64) {
             Err(fault) => panic!("{fault}"),
         }
     }
-    let edit = image.edit(1000);
+    let edit = image.edit(extant_base::Tid(1000));
     for (start, len) in owned {
         let mut used = used.lock().unwrap();
         (start.0..start.0 + u64::from(len)).for_each(|block| assert!(used.remove(&block)));

@@ -22,7 +22,7 @@ fn descs(image: &Image) -> Vec<GroupDesc> {
 fn what_is_not_in_use_cannot_be_freed() {
     let image = Image::mke2fs("40M", SMALL);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let (start, _) = alloc.allocate(&edit, &request(20_000, 10, 10)).unwrap();
     let usage = alloc.usage();
     assert!(alloc.free(&edit, Pblk(image.geometry.blocks - 1), 2, false).is_err());
@@ -49,7 +49,7 @@ fn the_file_systems_own_blocks_cannot_be_freed() {
         let desc = descs(&image)[1];
         let alloc = image.open(Options::default());
         let block = [desc.block_bitmap, desc.inode_bitmap, desc.inode_table + 3][at];
-        assert!(alloc.free(&image.edit(1), Pblk(block), 1, true).is_err());
+        assert!(alloc.free(&image.edit(extant_base::Tid(1)), Pblk(block), 1, true).is_err());
     }
 }
 
@@ -57,7 +57,7 @@ fn the_file_systems_own_blocks_cannot_be_freed() {
 fn a_range_over_two_groups_is_freed_whole_or_not_at_all() {
     let image = Image::mke2fs("40M", SMALL);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     // Group 4 has no copy of the superblock at its head.
     let edge = image.geometry.group_start(Group(4)).0;
     let mut ask = request(edge - 4, 4, 4);
@@ -68,20 +68,20 @@ fn a_range_over_two_groups_is_freed_whole_or_not_at_all() {
     drop((before, alloc));
     let image = Image::mke2fs("40M", SMALL);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let before = alloc.usage();
     alloc.allocate(&edit, &ask).unwrap();
     ask.goal = Pblk(edge);
     assert_eq!(alloc.allocate(&edit, &ask).unwrap().0, Pblk(edge));
     alloc.free(&edit, Pblk(edge - 4), 8, false).unwrap();
-    assert_eq!((alloc.committed(1), alloc.usage()), (8, before));
+    assert_eq!((alloc.committed(extant_base::Tid(1)), alloc.usage()), (8, before));
 }
 
 #[test]
 fn inodes_that_are_reserved_or_free_cannot_be_freed() {
     let image = Image::mke2fs("40M", SMALL);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     for ino in [0, 1, 2, 10, u32::MAX, image.geometry.inodes() + 1] {
         assert!(alloc.free_inode(&edit, Ino(ino), false).is_err());
     }
@@ -133,7 +133,7 @@ fn reserves_are_kept_from_those_who_may_not_have_them() {
     let image = Image::mke2fs("40M", SMALL);
     let alloc = image.open(Options::default());
     alloc.set_reserves(100, 50);
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let free = alloc.usage().blocks_free;
     assert_eq!(alloc.usage().blocks_available, free - 150);
     alloc.claim(free - 160, Privilege::Everybody).unwrap();
@@ -154,21 +154,21 @@ fn reserves_are_kept_from_those_who_may_not_have_them() {
 fn clusters_are_freed_whole() {
     let image = Image::mke2fs("40M", &["-b", "1024", "-O", "bigalloc", "-C", "16384"]);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let (start, len) = alloc.allocate(&edit, &request(20_001, 17, 1)).unwrap();
     assert_eq!((start.0 % 16, len), (0, 32));
     assert!(alloc.free(&edit, Pblk(start.0 + 1), 16, false).is_err());
     assert!(alloc.free(&edit, start, 17, false).is_err());
     assert_eq!(alloc.problems(), []);
     alloc.free(&edit, start, 16, false).unwrap();
-    assert_eq!(alloc.committed(1), 16);
+    assert_eq!(alloc.committed(extant_base::Tid(1)), 16);
 }
 
 #[test]
 fn windows_give_way_when_space_runs_out() {
     let image = Image::mke2fs("40M", SMALL);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let mut windows: Vec<Prealloc> = (0..20).map(|_| Prealloc::new()).collect();
     for window in &mut windows {
         alloc.allocate_in(&edit, window, &request(9000, 1, 1)).unwrap();
@@ -186,14 +186,14 @@ fn windows_give_way_when_space_runs_out() {
 fn exactly_these_are_taken_once() {
     let image = Image::mke2fs("16M", &["-b", "1024"]);
     let alloc = image.open(Options::default());
-    let edit = image.edit(1);
+    let edit = image.edit(extant_base::Tid(1));
     let free = alloc.usage();
     let request = Request { goal: Pblk(12_000), len: 30, min_len: 30, flags: Flags::DATA, stream: None };
     let (start, len) = alloc.allocate(&edit, &request).unwrap();
     alloc.free(&edit, start, len.into(), false).unwrap();
     assert!(alloc.take_these(&edit, start, len.into()).is_err(), "freed, and not committed");
-    alloc.committed(1);
-    let edit = image.edit(2);
+    alloc.committed(extant_base::Tid(1));
+    let edit = image.edit(extant_base::Tid(2));
     alloc.take_these(&edit, start, len.into()).unwrap();
     assert_eq!(alloc.usage().blocks_free, free.blocks_free - 30);
     assert!(alloc.take_these(&edit, start, 1).is_err(), "in use");
@@ -210,6 +210,6 @@ fn exactly_these_are_taken_once() {
     assert!(alloc.take_this_inode(&edit, Ino(u32::MAX), false).is_err(), "no inode's number");
     alloc.free_inode(&edit, ino, false).unwrap();
     assert_eq!(alloc.usage().inodes_free, free.inodes_free);
-    alloc.committed(2);
+    alloc.committed(extant_base::Tid(2));
     image.judge(&alloc);
 }

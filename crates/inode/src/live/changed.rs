@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use extant_base::{Ino, Pblk};
+use extant_base::{Ino, Pblk, Tid};
 use extant_buffer::{Bytes, Edit, Filled, Kind, Owner, ReadFault, Seal};
 use extant_ondisk::inode as layout;
 use parking_lot::{Mutex, MutexGuard};
@@ -115,7 +115,7 @@ struct EncodedBlock {
 /// What is being committed.
 #[derive(Default)]
 pub(super) struct Frozen {
-    transaction: u64,
+    transaction: Tid,
     lists: Vec<Dirty>,
     /// Inodes that the next transaction changed before the commit came to them, as they were when it began.
     early: Vec<(Pblk, Encoded, Box<[u8]>)>,
@@ -179,12 +179,12 @@ impl InodeCache {
     }
 
     /// The values of an inode, to be changed by `transaction`, of which the caller has a handle.
-    pub fn edit<'a>(&self, node: &'a Arc<LiveInode>, transaction: u64) -> Editing<'a> {
+    pub fn edit<'a>(&self, node: &'a Arc<LiveInode>, transaction: Tid) -> Editing<'a> {
         let mut values = node.values.lock();
         values.changed_in = transaction;
         values.snapshot = None;
         if values.listed_in != transaction {
-            if values.listed_in != 0 {
+            if values.listed_in != extant_base::Tid(0) {
                 self.write_early(node, &values);
             }
             values.listed_in = transaction;
@@ -215,7 +215,7 @@ impl InodeCache {
     /// A thread that creates inodes goes on to another table block: if the last ones listed before it fill a
     /// new block, they are encoded now. They are in this CPU's cache, and there are more CPUs than
     /// committers.
-    fn make_whole(&self, part: &Mutex<Dirty>, transaction: u64) {
+    fn make_whole(&self, part: &Mutex<Dirty>, transaction: Tid) {
         // What inodes cost is counted by the list.
         if self.forget_orphans || self.quota().is_some() {
             return;
@@ -233,7 +233,7 @@ impl InodeCache {
             // Tried only: an inode's values come before the list.
             let values = node.values.try_lock().filter(|values| values.listed_in == transaction);
             let Some(mut values) = values else { return false };
-            values.listed_in = 0;
+            values.listed_in = extant_base::Tid(0);
             if let Some(seed) = self.encode(node, &values, place).seed {
                 layout::seal(place, seed);
             }
@@ -286,7 +286,7 @@ impl InodeCache {
         Ok(())
     }
 
-    fn write_list(&self, mut list: Dirty, transaction: u64, edit: &dyn Edit) -> Result<(), ReadFault> {
+    fn write_list(&self, mut list: Dirty, transaction: Tid, edit: &dyn Edit) -> Result<(), ReadFault> {
         list.sort();
         let Dirty { nodes, encoded_blocks, fresh, .. } = list;
         let mut made = vec![false; fresh.len()];
@@ -318,7 +318,7 @@ impl InodeCache {
                 if values.listed_in != transaction {
                     continue;
                 }
-                values.listed_in = 0;
+                values.listed_in = extant_base::Tid(0);
                 let is_forgotten = self.forget_orphans && values.fields.links == 0;
                 if *turn < since || is_forgotten && node.orphan() != OrphanState::None {
                     continue;

@@ -14,9 +14,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use extant_base::Ino;
 use extant_base::salted::Salted;
 use extant_base::sync::{CachePadded, thread_number};
+use extant_base::{Ino, Tid};
 use extant_memory::{Budget, Shrinker};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -89,8 +89,8 @@ impl Table {
     }
 
     /// All inodes that this transaction changed are in their table blocks: they may go.
-    pub(super) fn written(&self, transaction: u64) {
-        self.written.store(transaction, Ordering::Release);
+    pub(super) fn written(&self, transaction: Tid) {
+        self.written.store(transaction.0, Ordering::Release);
     }
 
     /// The inode, if it is here; else what [`keep`](Self::keep) wants to know.
@@ -162,7 +162,7 @@ impl Table {
 
     /// Evicts one inode, if it is idle. Its row keeps its place in the order.
     pub(super) fn evict(&self, ino: Ino) {
-        let written = self.written.load(Ordering::Acquire);
+        let written = Tid(self.written.load(Ordering::Acquire));
         let mut evicted = Evicted::default();
         {
             let mut shard = self.shard(ino);
@@ -198,7 +198,7 @@ impl Rows {
     }
 
     /// Evicts the idle inodes of the next row, and the file data of others. `None`: there are no rows.
-    fn evict_row(&mut self, written: u64) -> Option<Evicted> {
+    fn evict_row(&mut self, written: Tid) -> Option<Evicted> {
         let number = self.order.pop_front()?;
         let Self { rows, order, uncharged, evictions } = self;
         let row = rows.get_mut(&number)?;
@@ -233,7 +233,7 @@ impl Evicted {
     fn add(
         &mut self,
         place: &mut Option<Arc<LiveInode>>,
-        written: u64,
+        written: Tid,
         (uncharged, evictions): (&mut usize, &mut u64),
     ) {
         let Some(node) = place else { return };
@@ -268,7 +268,7 @@ enum Use {
 }
 
 impl Use {
-    fn of(node: &Arc<LiveInode>, written: u64) -> Self {
+    fn of(node: &Arc<LiveInode>, written: Tid) -> Self {
         let is_held = Arc::strong_count(node) > 1
             || node.opens.load(Ordering::Relaxed) > 0
             || node.orphan() != OrphanState::None;
@@ -281,7 +281,7 @@ impl Use {
         let is_in_use = values.dir.as_ref().is_some_and(|state| state.is_in_use());
         match () {
             () if has_errors || is_in_use => Self::Held,
-            () if values.listed_in != 0 || values.changed_in > written => Self::Unwritten,
+            () if values.listed_in != Tid::NONE || values.changed_in > written => Self::Unwritten,
             () => Self::Idle,
         }
     }
@@ -298,7 +298,7 @@ impl Shrinker for Table {
 
     fn shrink(&self, bytes: usize) -> usize {
         let (mut freed, mut inodes, mut scanned) = (0, 0, 0);
-        let written = self.written.load(Ordering::Acquire);
+        let written = Tid(self.written.load(Ordering::Acquire));
         let first = self.turn.load(Ordering::Relaxed);
         for at in (first..first + SHARDS).map(|at| at % SHARDS) {
             if freed >= bytes || scanned >= SCAN_MAX {

@@ -16,7 +16,7 @@
 
 use std::cmp::Ordering;
 
-use extant_base::Pblk;
+use extant_base::{Pblk, Tid};
 use extant_buffer::{Buffers, Bytes};
 use extant_device::{Device, SharedParts};
 
@@ -38,7 +38,7 @@ pub(super) struct Checkpoint {
     gone: usize,
     /// Of the last one, and its number.
     last: Vec<Newest>,
-    transaction: u64,
+    transaction: Tid,
     /// The device keeps the very bytes that were written home last.
     are_kept: bool,
 }
@@ -61,7 +61,7 @@ struct Newest {
 
 impl Checkpoint {
     /// Adds the blocks of a transaction, in the order of their places.
-    pub(super) fn add(&mut self, images: Vec<Image>, transaction: u64) {
+    pub(super) fn add(&mut self, images: Vec<Image>, transaction: Tid) {
         debug_assert!(
             images.is_sorted_by(|before, image| before.block < image.block),
             "a transaction has each block once, in the order of places"
@@ -147,7 +147,7 @@ impl Checkpoint {
         self.gone = 0;
         let through = match extent {
             Extent::All => self.transaction,
-            Extent::BeforeLast => self.transaction.saturating_sub(1),
+            Extent::BeforeLast => self.transaction.before(),
         };
         buffers.set_clean_through(through, self.are_kept);
     }
@@ -248,7 +248,7 @@ mod tests {
                     checksum: 0,
                     is_escaped: false,
                 };
-                checkpoint.add(blocks.into_iter().map(image).collect(), transaction);
+                checkpoint.add(blocks.into_iter().map(image).collect(), extant_base::Tid(transaction));
                 assert!(checkpoint.runs.is_sorted_by(|before, run| before.len() > 2 * run.len()));
                 if next(4) == 0 {
                     let n_last = checkpoint.last.len();

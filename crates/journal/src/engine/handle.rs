@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
-use extant_base::Pblk;
+use extant_base::{Pblk, Tid};
 use extant_buffer::{Edit, Filled, Hint, PendingChange, ReadFault, Seal};
 use extant_jbd2_format::needs_escape;
 
@@ -20,7 +20,7 @@ use super::transaction::Transaction;
 pub struct Handle<'j> {
     journal: &'j Journal,
     /// The transaction's number; that one is the running one as long as the handle is open.
-    number: u64,
+    number: Tid,
     /// The transaction, once it is asked for: most operations change only blocks that others changed before.
     transaction: OnceCell<Arc<Transaction>>,
     /// Blocks that may still join.
@@ -37,7 +37,7 @@ pub struct Handle<'j> {
 
 impl<'j> Handle<'j> {
     /// Started under the lock, which gave it these credits.
-    pub(super) fn new(journal: &'j Journal, number: u64, credits: u32) -> Self {
+    pub(super) fn new(journal: &'j Journal, number: Tid, credits: u32) -> Self {
         Self {
             journal,
             number,
@@ -51,7 +51,7 @@ impl<'j> Handle<'j> {
     }
 
     /// Started in a lane.
-    pub(super) fn in_lane(journal: &'j Journal, number: u64, credits: u32, lane: usize) -> Self {
+    pub(super) fn in_lane(journal: &'j Journal, number: Tid, credits: u32, lane: usize) -> Self {
         let mut handle = Self::new(journal, number, credits);
         (handle.lane, handle.given) = (Some(lane), Cell::new(0));
         handle
@@ -135,7 +135,7 @@ impl<'j> Handle<'j> {
 }
 
 impl Edit for Handle<'_> {
-    fn transaction(&self) -> u64 {
+    fn transaction(&self) -> Tid {
         self.count();
         self.number
     }

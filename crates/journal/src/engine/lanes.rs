@@ -19,6 +19,7 @@
 //! 3. A thread that enters a lane sees all writes of the threads that left it: per-lane data elsewhere
 //!    (`extant_buffer::Edit::lane`) needs no lock.
 
+use extant_base::Tid;
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{CachePadded, thread_number};
 
@@ -56,12 +57,12 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new(number: u64) -> Self {
+    pub(super) fn new(number: Tid) -> Self {
         Self {
             lanes: Default::default(),
             used: CachePadded::default(),
             is_shut: CachePadded::default(),
-            number: AtomicU64::new(number),
+            number: AtomicU64::new(number.0),
             reserved: CachePadded::default(),
         }
     }
@@ -69,12 +70,12 @@ impl Lanes {
     /// Starts a handle in this thread's lane, if the lane is free, the transaction is not being sealed, and
     /// `has_room` accepts a transaction and the credits of handles in lanes that may join it. Returns the
     /// lane and the transaction. `None`: start under the lock; the committer may have to be woken.
-    pub(super) fn enter(&self, has_room: impl FnOnce(u64, u32) -> bool) -> Option<(usize, u64)> {
+    pub(super) fn enter(&self, has_room: impl FnOnce(Tid, u32) -> bool) -> Option<(usize, Tid)> {
         let lane = thread_number() % LANES;
         let before = self.lanes[lane].fetch_add(ENTER, Ordering::SeqCst);
         if before & OPEN == 0 && !self.is_shut.load(Ordering::SeqCst) {
             // It stays this one, and not shut behind our back: see above.
-            let number = self.number.load(Ordering::SeqCst);
+            let number = Tid(self.number.load(Ordering::SeqCst));
             if has_room(number, self.noted(lane) * CREDITS) {
                 return Some((lane, number));
             }
@@ -126,8 +127,8 @@ impl Lanes {
     }
 
     /// This is the running transaction now.
-    pub(super) fn reopen(&self, number: u64) {
-        self.number.store(number, Ordering::SeqCst);
+    pub(super) fn reopen(&self, number: Tid) {
+        self.number.store(number.0, Ordering::SeqCst);
         self.is_shut.store(false, Ordering::SeqCst);
     }
 

@@ -14,7 +14,8 @@ use extant_base::checksum::{Reseed, crc32c};
 use extant_buffer::{Bytes, Made, Summed};
 use extant_device::{Device as _, SharedParts};
 use extant_jbd2_format::{
-    CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, escape, needs_escape,
+    CommitBlock, DescriptorWriter, Features, LogFormat, LogTid, RevokeWriter, Superblock, escape,
+    needs_escape,
 };
 
 use super::images::{Image, TailChecksum};
@@ -55,7 +56,7 @@ pub(super) struct Reseeds {
 #[derive(Clone, Copy)]
 pub(super) struct LogChecksums {
     format: LogFormat,
-    tid: Tid,
+    tid: LogTid,
 }
 
 impl LogChecksums {
@@ -138,7 +139,7 @@ pub(super) struct LogWriter {
     format: LogFormat,
     head: u32,
     free: u32,
-    tid: Tid,
+    tid: LogTid,
     /// The last transaction, while the log has it.
     last: Option<Logged>,
     barriers: bool,
@@ -156,7 +157,7 @@ pub(super) struct LogWriter {
 struct Logged {
     start: u32,
     len: u32,
-    tid: Tid,
+    tid: LogTid,
 }
 
 impl LogWriter {
@@ -286,7 +287,7 @@ impl LogWriter {
     }
 
     /// Writes the commit block at the head, and makes it durable.
-    fn write_commit(&self, tid: Tid, seconds: u64, nanos: u32) -> Result<(), Failure> {
+    fn write_commit(&self, tid: LogTid, seconds: u64, nanos: u32) -> Result<(), Failure> {
         let commit = CommitBlock::new(tid, seconds, nanos).encode(self.format);
         let (offset, _) = self.place(self.head)?;
         if self.barriers {
@@ -400,7 +401,7 @@ mod tests {
         sb.features.incompat = Features::REVOKE | Features::BIT64 | Features::CSUM_V3;
         sb.checksum_type = Superblock::CRC32C;
         let format = LogFormat::of(&sb).unwrap();
-        let log = LogChecksums { format, tid: Tid(9) };
+        let log = LogChecksums { format, tid: LogTid(9) };
         let mut block: Vec<u8> = (0..4096u32).map(|i| ((i * i) >> 5) as u8).collect();
         let reseeds = Reseeds::default();
         for len in [4084, 4084, 4092, 16] {

@@ -71,7 +71,7 @@ pub struct Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Supersede {
     /// The transaction that the fast commits stand for.
-    pub tid: extant_jbd2_format::Tid,
+    pub tid: extant_jbd2_format::LogTid,
     /// The log block where it goes: behind the last one.
     pub head: u32,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use extant_base::BlockSize;
+use extant_base::{BlockSize, Tid};
 use extant_buffer::{Edit, Kind, Owner};
 use extant_device::MemDevice;
 use extant_jbd2_format::Superblock;
@@ -25,13 +25,13 @@ impl Client for Sums {
     fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
         // The "value in memory" of these tests: the number of the transaction, in block 7000.
         let number = handle.transaction();
-        handle.change(Pblk(7000), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.to_le_bytes()))
+        handle.change(Pblk(7000), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.0.to_le_bytes()))
     }
 
     fn write_values(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
         // The same, written while the next transaction runs.
         let number = handle.transaction();
-        handle.change(Pblk(7001), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.to_le_bytes()))
+        handle.change(Pblk(7001), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.0.to_le_bytes()))
     }
 
     fn blocks_to_come(&self) -> u32 {
@@ -46,8 +46,8 @@ impl Client for Sums {
         seal.seed.is_some()
     }
 
-    fn committed(&self, transaction: u64) {
-        assert_eq!(self.committed.swap(transaction, Ordering::Relaxed) + 1, transaction);
+    fn committed(&self, transaction: Tid) {
+        assert_eq!(self.committed.swap(transaction.0, Ordering::Relaxed) + 1, transaction.0);
     }
 }
 
@@ -193,7 +193,7 @@ fn what_is_committed_is_in_the_log_and_what_is_checkpointed_at_home() {
     put(&journal, 5000, 3);
     put(&journal, 5001, 4);
     journal.commit_all().unwrap();
-    assert_eq!(journal.committed(), 1);
+    assert_eq!(journal.committed(), extant_base::Tid(1));
     assert_eq!(home(&device, 5000), [0; 1024], "homes wait for a checkpoint");
     let after = replayed(&device);
     assert_eq!((home(&after, 5000)[0], home(&after, 5001)[0]), (3, 4));

@@ -4,15 +4,15 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use extant_base::Pblk;
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_base::sync::{CachePadded, Mutex};
+use extant_base::{Pblk, Tid};
 use extant_buffer::{Hint, Seal};
 
 /// One transaction, from its first handle until it is sealed.
 pub(super) struct Transaction {
     /// Counted from 1; never wraps, unlike the ids in the log.
-    pub(super) number: u64,
+    pub(super) number: Tid,
     /// Blocks and, for some of them, one block of revoke records: also readable without holding the
     /// transaction.
     len: Arc<CachePadded<AtomicU32>>,
@@ -30,7 +30,7 @@ struct Changes {
 
 impl Transaction {
     /// `len`: the number of blocks. `expected`: their capacity from the start.
-    pub(super) fn new(number: u64, len: &Arc<CachePadded<AtomicU32>>, expected: u32) -> Self {
+    pub(super) fn new(number: Tid, len: &Arc<CachePadded<AtomicU32>>, expected: u32) -> Self {
         len.store(0, Ordering::Relaxed);
         let changes = Changes { blocks: Vec::with_capacity(expected as usize), ..Changes::default() };
         Self {

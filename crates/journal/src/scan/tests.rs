@@ -32,7 +32,7 @@ fn the_newest_copy_wins_in_every_layout() {
             plan.transactions.iter().map(|t| (t.copies, t.replayed)).collect::<Vec<_>>(),
             [(300, 299), (1, 1)]
         );
-        assert_eq!((plan.end.tid, plan.end.block, plan.next_tid), (Tid(3), log.at, Tid(4)));
+        assert_eq!((plan.end.tid, plan.end.block, plan.next_tid), (LogTid(3), log.at, LogTid(4)));
         assert_eq!((plan.head, plan.end.reason), (log.at, EndReason::NotAJournalBlock));
         assert!(plan.is_sound() && plan.problems.is_empty());
         for n in 0..300 {
@@ -55,24 +55,24 @@ fn a_version_1_superblock_has_no_features() {
 fn a_clean_log_is_not_walked() {
     let mut log = TestLog::new(Checksums::V3, true);
     log.transaction(7, filled(7));
-    (log.sb.start, log.sb.head, log.sb.sequence) = (0, 77, Tid(u32::MAX));
+    (log.sb.start, log.sb.head, log.sb.sequence) = (0, 77, LogTid(u32::MAX));
     log.sb.seal();
     log.write_superblock();
     let plan = log.scan().unwrap();
-    assert_eq!((plan.state, plan.is_empty(), plan.head, plan.next_tid), (State::Clean, true, 77, Tid(0)));
+    assert_eq!((plan.state, plan.is_empty(), plan.head, plan.next_tid), (State::Clean, true, 77, LogTid(0)));
 }
 
 #[test]
 fn a_log_goes_round_its_end_and_ids_round_theirs() {
     for (checksums, wide) in all_kinds() {
         let mut sb = TestLog::new(checksums, wide).sb;
-        (sb.start, sb.sequence) = (LOG_BLOCKS - 2, Tid(u32::MAX));
+        (sb.start, sb.sequence) = (LOG_BLOCKS - 2, LogTid(u32::MAX));
         let mut log = TestLog::with(sb);
         // The descriptor is the log's last block but one; copies and commit go on at its first.
         log.copies(&[(10, filled(1)), (11, filled(2)), (12, filled(3))]);
         log.commit();
         log.transaction(11, filled(4));
-        assert_eq!(log.tid, Tid(1));
+        assert_eq!(log.tid, LogTid(1));
         let plan = log.scan().unwrap();
         assert_eq!(plan.transactions[0].log_blocks, 5);
         assert_eq!(plan.homes.iter().map(|home| home.log_block).collect::<Vec<_>>(), [LOG_BLOCKS - 1, 5, 2]);
@@ -84,7 +84,7 @@ fn a_log_goes_round_its_end_and_ids_round_theirs() {
 fn a_copy_is_revoked_by_its_own_transaction_and_by_younger_ones() {
     for (checksums, wide) in all_kinds() {
         let mut sb = TestLog::new(checksums, wide).sb;
-        sb.sequence = Tid(u32::MAX - 1);
+        sb.sequence = LogTid(u32::MAX - 1);
         let mut log = TestLog::with(sb);
         log.copies(&[(10, filled(1)), (11, filled(1)), (12, filled(1)), (13, filled(1))]);
         log.commit();
@@ -132,10 +132,10 @@ fn what_is_left_of_an_older_round_ends_the_log() {
     let mut log = TestLog::new(Checksums::V3, true);
     log.transaction(10, filled(1));
     let end = log.at;
-    log.tid = Tid(40);
+    log.tid = LogTid(40);
     log.transaction(11, filled(2));
     let plan = log.scan().unwrap();
-    assert_eq!((plan.end.block, plan.end.reason), (end, EndReason::OtherTransaction(Tid(40))));
+    assert_eq!((plan.end.block, plan.end.reason), (end, EndReason::OtherTransaction(LogTid(40))));
     assert_eq!((plan.transactions.len(), plan.unfinished), (1, None));
 }
 
@@ -151,7 +151,7 @@ fn a_stale_tail_with_ids_that_fit_is_left_alone() {
         log.transaction(11, filled(2));
         log.flip(descriptor, 500, 1);
         let plan = log.scan().unwrap();
-        assert_eq!((plan.end.tid, plan.end.reason), (Tid(2), EndReason::Stale));
+        assert_eq!((plan.end.tid, plan.end.reason), (LogTid(2), EndReason::Stale));
         assert!(plan.is_sound());
         assert_eq!([log.after(10), log.after(11)], [filled(1), old(11)]);
     }
@@ -178,7 +178,7 @@ fn a_damaged_descriptor_or_revoke_block_of_a_committed_transaction_is_a_fault() 
             log.flip(places[which], 900, 1);
             let fault = log.scan().unwrap_err();
             assert!(
-                matches!(fault, JournalFault::Corrupt { tid: Tid(2), block } if block == places[which]),
+                matches!(fault, JournalFault::Corrupt { tid: LogTid(2), block } if block == places[which]),
                 "{fault}"
             );
             // A tolerant scan returns what precedes the fault.
@@ -206,7 +206,7 @@ fn a_revoke_count_that_cannot_be_is_a_fault() {
     let revoke = log.revoke(&[10]);
     log.commit();
     log.flip(revoke, 12, 0x80);
-    assert!(matches!(log.scan(), Err(JournalFault::Revoke { tid: Tid(1), .. })));
+    assert!(matches!(log.scan(), Err(JournalFault::Revoke { tid: LogTid(1), .. })));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_damaged_copy_is_left_out_and_an_older_one_stands() {
         let descriptor = log.transaction(10, filled(2));
         log.flip(descriptor + 1, 77, 4);
         let home = Pblk(10);
-        assert_eq!(loss(&log), [Problem::CopyChecksum { tid: Tid(2), log_block: descriptor + 1, home }]);
+        assert_eq!(loss(&log), [Problem::CopyChecksum { tid: LogTid(2), log_block: descriptor + 1, home }]);
         assert_eq!(log.after(10), filled(1));
         assert!(!log.scan().unwrap().is_sound());
         // A damaged copy that is not replayed is ignored.
@@ -238,7 +238,7 @@ fn without_checksums_damage_goes_unseen_and_version_1_sees_it_in_the_commit() {
     let descriptor = log.transaction(10, filled(1));
     log.flip(descriptor + 1, 77, 4);
     let commit = descriptor + 2;
-    assert_eq!(loss(&log), [Problem::FailedCommit { tid: Tid(1), log_block: commit }]);
+    assert_eq!(loss(&log), [Problem::FailedCommit { tid: LogTid(1), log_block: commit }]);
     assert_eq!(log.after(10), old(10));
 }
 
@@ -258,7 +258,7 @@ fn a_torn_commit_is_whole_if_its_first_sector_is_right() {
         log.copies(&[(10, filled(1))]);
         let commit = log.commit();
         log.write_at(commit, &[log.read_at(commit)[..512].to_vec(), vec![0xFF; 512]].concat());
-        assert_eq!(loss(&log), [Problem::IncompleteCommit { tid: Tid(1), log_block: commit }]);
+        assert_eq!(loss(&log), [Problem::IncompleteCommit { tid: LogTid(1), log_block: commit }]);
         assert!(log.scan().unwrap().is_sound());
         assert_eq!(log.after(10), filled(1));
     }
@@ -274,9 +274,9 @@ fn a_wrong_commit_ends_the_log_with_a_loss() {
         log.transaction(12, filled(3));
         log.flip(commit, 0x11, 1);
         let plan = log.scan().unwrap();
-        assert_eq!(plan.problems, [Problem::FailedCommit { tid: Tid(2), log_block: commit }]);
-        let end = LogEnd { tid: Tid(2), block: commit, reason: EndReason::FailedCommit };
-        assert_eq!((plan.end, plan.next_tid), (end, Tid(3)));
+        assert_eq!(plan.problems, [Problem::FailedCommit { tid: LogTid(2), log_block: commit }]);
+        let end = LogEnd { tid: LogTid(2), block: commit, reason: EndReason::FailedCommit };
+        assert_eq!((plan.end, plan.next_tid), (end, LogTid(3)));
         assert_eq!([10, 11, 12].map(|block| log.after(block)), [filled(1), old(11), old(12)]);
     }
 }
@@ -293,12 +293,16 @@ fn with_async_commit_a_wrong_last_commit_is_just_a_crash() {
         let commit = log.commit();
         log.flip(commit, 0x11, 1);
         let plan = log.scan().unwrap();
-        assert_eq!((plan.end.tid, plan.end.reason), (Tid(2), EndReason::FailedCommit));
+        assert_eq!((plan.end.tid, plan.end.reason), (LogTid(2), EndReason::FailedCommit));
         assert_eq!((plan.is_sound(), plan.head), (true, head));
         assert_eq!([log.after(10), log.after(11)], [filled(1), old(11)]);
         // But when the log goes on behind it, it is not.
         log.transaction(12, filled(3));
-        assert_eq!(loss(&log), [Problem::FailedCommit { tid: Tid(2), log_block: commit }], "{checksums:?}");
+        assert_eq!(
+            loss(&log),
+            [Problem::FailedCommit { tid: LogTid(2), log_block: commit }],
+            "{checksums:?}"
+        );
         assert_eq!([log.after(10), log.after(12)], [filled(1), old(12)]);
     }
 }
@@ -311,7 +315,7 @@ fn homes_outside_of_the_target_and_in_the_log_are_left_out() {
     log.commit();
     let plan = log.scan().unwrap();
     assert_eq!(plan.homes.iter().map(|home| home.block.0).collect::<Vec<_>>(), [3, LATER + 500]);
-    let (tid, at) = (Tid(1), 2);
+    let (tid, at) = (LogTid(1), 2);
     assert_eq!(
         plan.problems,
         [
@@ -328,7 +332,7 @@ fn a_log_made_to_go_round_in_circles_ends() {
     let mut log = TestLog::new(Checksums::None, true);
     // Nothing but empty descriptors of the first transaction.
     let mut block = filled(0);
-    block[..12].copy_from_slice(&Header { kind: BlockType::Revoke, tid: Tid(1) }.encode());
+    block[..12].copy_from_slice(&Header { kind: BlockType::Revoke, tid: LogTid(1) }.encode());
     for at in 1..LOG_BLOCKS {
         log.write_at(at, &block);
     }
@@ -345,7 +349,7 @@ fn a_log_made_to_go_round_in_circles_ends() {
     let log = TestLog::with(sb);
     for at in 1..LOG_BLOCKS {
         let mut block = filled(0);
-        block[..12].copy_from_slice(&Header { kind: BlockType::Descriptor, tid: Tid(1) }.encode());
+        block[..12].copy_from_slice(&Header { kind: BlockType::Descriptor, tid: LogTid(1) }.encode());
         log.write_at(at, &block);
     }
     assert_eq!(log.scan().unwrap().end.reason, EndReason::WholeLog);
@@ -384,9 +388,9 @@ fn a_log_on_a_device_of_its_own_belongs_to_one_file_system() {
     log.sb.first = 3;
     log.sb.start = 3;
     let map = LogMap::external(LOG_BLOCKS, BlockSize::MIN);
-    let mut writer = extant_jbd2_format::DescriptorWriter::new(log.format, Tid(1), [0; 16]);
-    writer.push(Pblk(5), false, log.format.tag_checksum(Tid(1), &filled(1))).unwrap();
-    let commit = CommitBlock::new(Tid(1), 1, 1).encode(log.format);
+    let mut writer = extant_jbd2_format::DescriptorWriter::new(log.format, LogTid(1), [0; 16]);
+    writer.push(Pblk(5), false, log.format.tag_checksum(LogTid(1), &filled(1))).unwrap();
+    let commit = CommitBlock::new(LogTid(1), 1, 1).encode(log.format);
     for (at, bytes) in (3..).zip([writer.finish(), filled(1), commit]) {
         log.device.write_at(at * BLOCK as u64, &bytes).unwrap();
     }
@@ -405,7 +409,7 @@ fn a_log_on_a_device_of_its_own_belongs_to_one_file_system() {
 }
 
 /// A log with a fast-commit area, one transaction, and fast commits on top of transaction `tid`.
-fn with_fast_commits(tid: Tid, names: &[&[&[u8]]]) -> TestLog {
+fn with_fast_commits(tid: LogTid, names: &[&[&[u8]]]) -> TestLog {
     let mut sb = TestLog::new(Checksums::V3, true).sb.with_fast_commit_area(64);
     sb.features.incompat |= Features::FAST_COMMIT;
     let mut log = TestLog::with(sb);
@@ -442,20 +446,20 @@ fn names(plan: &ReplayPlan) -> Vec<&[u8]> {
 #[test]
 fn fast_commits_on_top_of_the_last_transaction_are_found() {
     let long = [b'l'; 250];
-    let log = with_fast_commits(Tid(2), &[&[b"a", b"b"], &[&long, &long, &long, &long, b"c"], &[b"torn"]]);
+    let log = with_fast_commits(LogTid(2), &[&[b"a", b"b"], &[&long, &long, &long, &long, b"c"], &[b"torn"]]);
     let area = log.sb.fast_commit_range().unwrap();
     log.flip(area.start + 3, 10, 1);
     let plan = log.scan().unwrap();
     assert_eq!(names(&plan), [b"a".as_slice(), b"b", &long, &long, &long, &long, b"c"]);
     let commits = plan.fast_commits.as_ref().unwrap();
     assert_eq!((commits.blocks.len(), commits.counts.commits, commits.counts.links), (3, 2, 7));
-    assert_eq!((commits.first_log_block, commits.tid), (area.start, Tid(2)));
+    assert_eq!((commits.first_log_block, commits.tid), (area.start, LogTid(2)));
     assert!(plan.is_sound());
 }
 
 #[test]
 fn fast_commits_for_another_transaction_are_old() {
-    for tid in [Tid(1), Tid(3)] {
+    for tid in [LogTid(1), LogTid(3)] {
         let log = with_fast_commits(tid, &[&[b"a"]]);
         let plan = log.scan().unwrap();
         assert_eq!((plan.fast_commits, plan.problems), (None, vec![]));
@@ -464,14 +468,14 @@ fn fast_commits_for_another_transaction_are_old() {
 
 #[test]
 fn a_first_fast_commit_that_is_damaged_is_a_problem() {
-    let log = with_fast_commits(Tid(2), &[&[b"a"]]);
+    let log = with_fast_commits(LogTid(2), &[&[b"a"]]);
     log.flip(log.sb.fast_commit_range().unwrap().start, 30, 1);
     assert!(matches!(loss(&log)[..], [Problem::FastCommit { .. }]));
 }
 
 #[test]
 fn the_dump_is_stable() {
-    let mut log = with_fast_commits(Tid(5), &[&[b"a", b"b"]]);
+    let mut log = with_fast_commits(LogTid(5), &[&[b"a", b"b"]]);
     let mut magic = filled(9);
     magic[..4].copy_from_slice(&MAGIC.to_be_bytes());
     let bad =
@@ -587,7 +591,7 @@ proptest! {
     ) {
         let (checksums, wide) = all_kinds().nth(kind).unwrap();
         let mut sb = TestLog::new(checksums, wide).sb;
-        (sb.start, sb.sequence) = (start, Tid(sequence));
+        (sb.start, sb.sequence) = (start, LogTid(sequence));
         let mut log = TestLog::with(sb);
         write(&mut log, &steps);
         let plan = log.scan().unwrap();
@@ -702,7 +706,7 @@ fn a_block_that_cannot_be_read_costs_only_what_it_holds() {
     };
     let plan = scan_without(descriptor + 2).unwrap();
     assert_eq!(plan.homes.iter().map(|home| home.block.0).collect::<Vec<_>>(), [10, 12]);
-    let (tid, home) = (Tid(1), Pblk(11));
+    let (tid, home) = (LogTid(1), Pblk(11));
     assert_eq!(plan.problems, [Problem::CopyUnreadable { tid, log_block: descriptor + 2, home }]);
     assert!(matches!(scan_without(commit), Err(JournalFault::Device { block, .. }) if block == commit));
     // Behind the end nothing matters.
@@ -726,7 +730,7 @@ fn revoke_records_of_blocks_that_were_never_logged_cost_no_memory() {
         escaped: false,
         verdict: Verdict::Sound,
     }];
-    let blocks: Vec<(u32, Tid)> = (4..900).map(|at| (at, Tid(2))).collect();
+    let blocks: Vec<(u32, LogTid)> = (4..900).map(|at| (at, LogTid(2))).collect();
     let shared = log.log();
     let mut reader = Sequential::new(shared.view());
     assert_eq!(youngest_revokes(&mut reader, log.format, &copies, &blocks).0.len(), 1);

@@ -1,6 +1,7 @@
 //! What is mapped moved to other logical blocks, step by step.
 
 use super::*;
+use extant_base::Tid;
 
 /// What the model holds once blocks in `range` have moved.
 fn moved(model: &Model, range: Range<u64>, by: impl Fn(u32) -> u32) -> Model {
@@ -252,7 +253,7 @@ struct Failing<'a> {
 }
 
 impl extant_buffer::Edit for Failing<'_> {
-    fn transaction(&self) -> u64 {
+    fn transaction(&self) -> Tid {
         self.direct.transaction()
     }
 
@@ -374,7 +375,7 @@ fn a_leaf_without_entries_is_no_room() {
     for (block, key, lblks) in [(50, 0, &[0, 30][..]), (51, 50, &[]), (52, 60, &[60, 70])] {
         let owner = Owner { kind: Kind::Extents, ino: 12 };
         let fill = &mut |bytes: &mut [u8]| init_node(bytes, 0, &leaf(lblks));
-        toy.buffers.fresh(Pblk(block), owner, 1, fill);
+        toy.buffers.fresh(Pblk(block), owner, extant_base::Tid(1), fill);
         slots.push(extant_ondisk::extent::Index { lblk: key, child: block }.slot());
     }
     init_node(&mut map.i_block, 1, &slots);

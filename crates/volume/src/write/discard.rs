@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use extant_base::Pblk;
+use extant_base::{Pblk, Tid};
 use extant_device::Device;
 use extant_inode::Shared;
 
@@ -66,7 +66,7 @@ impl Discards {
 impl CommitClient {
     /// Discards what transactions up to this one freed. They are durable, and the allocator does not reuse
     /// the blocks yet.
-    pub(super) fn discard_freed(&self, transaction: u64) {
+    pub(super) fn discard_freed(&self, transaction: Tid) {
         if !self.discards.is_on.load(Ordering::Relaxed) {
             return;
         }

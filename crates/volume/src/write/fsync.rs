@@ -18,7 +18,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_base::Ino;
+use extant_base::{Ino, Tid};
 use extant_flush::{Mark, Mode, Stream};
 use extant_inode::LiveInode;
 use extant_page_cache::WriteError;
@@ -163,11 +163,11 @@ impl Writer {
     }
 
     /// The last transaction that changed what is to be made durable.
-    fn transaction_of(&self, node: &Arc<LiveInode>, mapped_in: Option<u64>) -> u64 {
+    fn transaction_of(&self, node: &Arc<LiveInode>, mapped_in: Option<Tid>) -> Tid {
         match mapped_in.unwrap_or_else(|| node.values().changed_in) {
             // Not changed since it was loaded. An earlier change may be in the transaction that is being
             // committed now.
-            0 => self.journal.running() - 1,
+            Tid::NONE => self.journal.running().before(),
             transaction => transaction,
         }
     }
