@@ -36,7 +36,7 @@
 //! during the discard of a run of it ([`Alloc::each_free`]).
 //!
 //! ```
-//! use space::{Flags, Options, Request};
+//! use extant_alloc::{Flags, Options, Request};
 //! # use {extant_base::*, extant_ondisk::{Features, Geometry, Superblock, group_desc::GroupDesc}, std::sync::Arc, extant_device::Device};
 //! # let mut sb = Superblock {
 //! #     blocks_count: 8192, free_blocks_count: 8000, log_block_size: 2, log_cluster_size: 2, rev_level: 1, inode_size: 256,

@@ -113,10 +113,10 @@ impl Shard {
             hits: 0,
             misses: 0,
             evicted: 0,
-            clean_through: extant_base::Tid(0),
+            clean_through: Tid::NONE,
             are_kept: false,
             evictions: 0,
-            taking: extant_base::Tid(0),
+            taking: Tid::NONE,
             early,
             waiting: Default::default(),
             waiting_max,
@@ -280,7 +280,7 @@ impl Shard {
             bytes,
             verified: 0,
             touched: true,
-            changed: extant_base::Tid(0),
+            changed: Tid::NONE,
             waiting: Chain::EMPTY,
             zeros: Zeros::default(),
             has_sum: false,
@@ -308,7 +308,7 @@ impl Shard {
     /// change that was, and another would have it sealed as something else.
     pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
         let mut slot = self.slot_at(block, Hint::NONE).filter(|slot| slot.bytes.is(bytes));
-        if let Some(slot) = slot.as_mut().filter(|slot| slot.changed == extant_base::Tid(0)) {
+        if let Some(slot) = slot.as_mut().filter(|slot| slot.changed == Tid::NONE) {
             slot.verified = owner;
         }
     }
@@ -385,14 +385,14 @@ impl Shard {
 
     /// All of that transaction's blocks were taken.
     pub(crate) fn end_taking(&mut self) {
-        self.taking = extant_base::Tid(0);
+        self.taking = Tid::NONE;
         self.early.clear();
     }
 
     /// Keeps a block as it is, if it is still to be taken and `transaction` is another.
     #[inline]
     fn keep_early(&mut self, at: usize, transaction: Tid) {
-        if self.taking != extant_base::Tid(0) && self.slots[at].changed == self.taking && transaction != self.taking {
+        if self.taking != Tid::NONE && self.slots[at].changed == self.taking && transaction != self.taking {
             self.make_whole(at);
             let slot = &self.slots[at];
             self.early.insert(slot.block, slot.take());
@@ -452,7 +452,7 @@ impl Shard {
     pub(crate) fn forget(&mut self, block: Pblk) -> bool {
         let Some(at) = self.places.get(&block.0) else { return false };
         let at = *at as usize;
-        self.keep_early(at, extant_base::Tid(0));
+        self.keep_early(at, Tid::NONE);
         self.leave(at);
         true
     }
@@ -470,7 +470,7 @@ impl Shard {
             let slot = &mut self.slots[self.hand];
             let is_dirty = slot.changed > self.clean_through;
             // The device may hold them twice: at home, and in the log.
-            let holders = if self.are_kept && slot.changed != extant_base::Tid(0) { 3 } else { 1 };
+            let holders = if self.are_kept && slot.changed != Tid::NONE { 3 } else { 1 };
             if slot.touched || is_dirty || slot.bytes.holders() > holders {
                 slot.touched = false;
                 self.hand += 1;
@@ -487,7 +487,7 @@ impl Shard {
     fn leave(&mut self, at: usize) -> Slot {
         let slot = self.slots.swap_remove(at);
         self.places.remove(&slot.block);
-        self.evictions += u64::from(slot.changed != extant_base::Tid(0));
+        self.evictions += u64::from(slot.changed != Tid::NONE);
         if let Some(moved) = self.slots.get(at) {
             self.places.insert(moved.block, at as u32);
         }

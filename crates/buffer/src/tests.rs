@@ -329,7 +329,9 @@ fn many_blocks_are_taken_at_once() {
     let mut places = Vec::new();
     for block in (0..600).map(Pblk) {
         let mut hint = Hint::NONE;
-        buffers.change_at(block, &mut hint, owner, extant_base::Tid(1), &mut |bytes| bytes[0] = block.0 as u8).unwrap();
+        buffers
+            .change_at(block, &mut hint, owner, extant_base::Tid(1), &mut |bytes| bytes[0] = block.0 as u8)
+            .unwrap();
         // Right, unknown, and another's.
         places.push((block, [hint, Hint::NONE, Hint(3)][block.0 as usize % 3]));
     }
@@ -408,7 +410,9 @@ fn a_read_that_was_overtaken_is_not_kept() {
     let read: [fn(&Buffers); 3] = [
         |buffers| buffers.prefetch(Pblk(2), 3),
         |buffers| drop(buffers.get(Pblk(3), OWNER, |_| Ok(())).unwrap()),
-        |buffers| assert!(buffers.change(Pblk(3), OWNER, extant_base::Tid(2), &mut |bytes| bytes[1] = 1).unwrap()),
+        |buffers| {
+            assert!(buffers.change(Pblk(3), OWNER, extant_base::Tid(2), &mut |bytes| bytes[1] = 1).unwrap())
+        },
     ];
     for (way, read) in read.into_iter().enumerate() {
         let device = Arc::new(Slow { device: MemDevice::new(64 << 10), after_read: Mutex::new(None) });
@@ -539,7 +543,11 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     assert_eq!((&first[..4], &first[900..904]), (&b"acd\0"[..], &b"long"[..]));
     assert!(take(extant_base::Tid(1)).1.is_none(), "nothing waits any more");
     // The taker holds it: the next change is made in a copy, which the cache then has.
-    assert_eq!(patch(owner, extant_base::Tid(2), &[(3, b"e")]), Some(true), "the first change of another transaction");
+    assert_eq!(
+        patch(owner, extant_base::Tid(2), &[(3, b"e")]),
+        Some(true),
+        "the first change of another transaction"
+    );
     buffers.begin_taking(extant_base::Tid(2));
     let second = check(take(extant_base::Tid(2)));
     assert_eq!((&first[..4], &second[..4]), (&b"acd\0"[..], &b"acde"[..]));
@@ -583,7 +591,10 @@ fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
     assert_eq!(told(1, extant_base::Tid(1)), (6, None));
     let patch =
         PendingChange { summed: Summed { seed: 7, len: 1012 }, there: (0, &[]), pieces: &[(9, &[7])] };
-    assert_eq!(buffers.patch_at(Pblk(2), &mut { Hint::NONE }, owner, extant_base::Tid(1), &patch), Some(false));
+    assert_eq!(
+        buffers.patch_at(Pblk(2), &mut { Hint::NONE }, owner, extant_base::Tid(1), &patch),
+        Some(false)
+    );
     assert_eq!(told(2, extant_base::Tid(1)), (7, None));
     // As the transaction left it, though the next one changes it already.
     buffers.begin_taking(extant_base::Tid(1));

@@ -492,8 +492,12 @@ mod tests {
                 let pieces = [(far, &data[..]), (step * 4, &data[..data.len().min(2)])];
                 let patch = PendingChange { summed, there: (0, &[]), pieces: &pieces[..1 + step % 2] };
                 assert!(
-                    waiting.push(&mut chains[step % 3], extant_base::Tid(transaction), &patch, (1024, 128 << 10))
-                        || pieces[0].1.is_empty()
+                    waiting.push(
+                        &mut chains[step % 3],
+                        extant_base::Tid(transaction),
+                        &patch,
+                        (1024, 128 << 10)
+                    ) || pieces[0].1.is_empty()
                 );
             }
             let mut plain = blocks.clone();
@@ -528,7 +532,9 @@ mod tests {
         for (at, len) in [(1012, 1), (1010, 3), (usize::MAX, 1), (0, 0)] {
             let patch = PendingChange { summed, there: (0, &[]), pieces: &[(at, &[1; 3][..len])] };
             let mut chain = Chain::EMPTY;
-            assert!(!waiting.push(&mut chain, extant_base::Tid(9), &patch, (1024, 128 << 10)) && chain.is_empty());
+            assert!(
+                !waiting.push(&mut chain, extant_base::Tid(9), &patch, (1024, 128 << 10)) && chain.is_empty()
+            );
         }
         let many = [0; 14_000];
         let patch = PendingChange {
@@ -537,8 +543,9 @@ mod tests {
             pieces: &[(0, &many[..7000]), (7000, &many[..7000])],
         };
         let mut chain = Chain::EMPTY;
-        let added =
-            (0..10).filter(|_| waiting.push(&mut chain, extant_base::Tid(9), &patch, (65536, bytes_max(1 << 30)))).count();
+        let added = (0..10)
+            .filter(|_| waiting.push(&mut chain, extant_base::Tid(9), &patch, (65536, bytes_max(1 << 30))))
+            .count();
         assert_eq!(added, 2, "there is an end to what waits");
     }
 }

@@ -153,26 +153,30 @@ fn geometry(sb: &Superblock) -> Result<Geometry, Malformed> {
     if sb.features.has_ro_compat(Features::BIGALLOC) {
         let product = u64::from(clusters) << geometry.cluster_log;
         let holds = product == u64::from(sb.blocks_per_group);
-        rule(holds, "clusters_per_group times the clusters' size is blocks_per_group", clusters.into())?;
+        rule(holds, "clusters_per_group times the clusters' size must be blocks_per_group", clusters.into())?;
     } else {
-        rule(clusters == sb.blocks_per_group, "clusters_per_group is blocks_per_group", clusters.into())?;
+        rule(
+            clusters == sb.blocks_per_group,
+            "clusters_per_group must be blocks_per_group",
+            clusters.into(),
+        )?;
         let log = sb.log_cluster_size;
-        rule(log == sb.log_block_size, "without bigalloc, clusters are blocks", log.into())?;
+        rule(log == sb.log_block_size, "without bigalloc, clusters must be blocks", log.into())?;
     }
-    rule(sb.rev_level <= 1, "the revision is 0 or 1", sb.rev_level.into())?;
+    rule(sb.rev_level <= 1, "the revision must be 0 or 1", sb.rev_level.into())?;
     rule(
         u64::from(geometry.inodes_per_group) * u64::from(geometry.groups) == u64::from(sb.inodes_count),
-        "inodes_count is groups times inodes_per_group",
+        "inodes_count must be groups times inodes_per_group",
         sb.inodes_count.into(),
     )?;
     let per_block = geometry.inodes_per_block();
     let ipg = geometry.inodes_per_group;
     rule(
         ipg >= per_block && ipg.is_multiple_of(8),
-        "inodes_per_group fills a block and is a multiple of 8",
+        "inodes_per_group must fill a block and be a multiple of 8",
         ipg.into(),
     )?;
-    rule(geometry.groups <= GROUPS_MAX, "there are at most 2^25 groups", geometry.groups.into())?;
+    rule(geometry.groups <= GROUPS_MAX, "there must be at most 2^25 groups", geometry.groups.into())?;
     Ok(geometry)
 }
 

@@ -90,7 +90,9 @@ pub(crate) fn in_inode(state: &State<'_>, ino: Ino, area: &[u8], attrs: &mut Ino
             }
         }
         // e2fsck and the kernel accept these two faults.
-        Err(fault) if ["name has no NUL", "value is aligned"].contains(&fault.rule) && values_fit(area) => {
+        Err(fault)
+            if [xattr::NAME_WITHOUT_NUL, xattr::VALUE_ALIGNED].contains(&fault.rule) && values_fit(area) =>
+        {
             state.findings.broken(&rules::ODD_ENTRY, place, fault.to_string());
         }
         Err(fault) => state.findings.broken(&rules::IN_INODE, place, fault.to_string()),

@@ -257,7 +257,7 @@ fn an_existing_image_is_replaced_on_demand_only_and_in_one_step() {
     let held = std::fs::File::open(bench.image()).unwrap();
     build(&bench.image(), args!["--force", "--from", bench.tree()]);
     e2fsck_clean(&bench.image());
-    assert_eq!(held.metadata().unwrap().len(), 15, "the old file was not written to");
+    assert_eq!(held.metadata().unwrap().len(), 19, "the old file was not written to");
     assert_names(bench.scratch.path(), &["image", "tree"]);
     std::fs::create_dir(bench.path("directory")).unwrap();
     let refused = try_build(&bench.path("directory"), args!["--force", "--from", bench.tree()]);

@@ -382,7 +382,7 @@ fn an_image_that_another_machine_may_have_is_claimed_and_given_back() {
     mmp.seal(sb.fs_seed());
     bytes[at..at + extant_ondisk::mmp::Mmp::LEN].copy_from_slice(&mmp.encode());
     std::fs::write(&image.path, bytes).unwrap();
-    image.refused("mkdir :/c", BUSY, "the file system is in use: e2fsck works on it");
+    image.refused("mkdir :/c", BUSY, "the file system is in use: e2fsck is checking it");
     assert_has(&image.done("ls :/"), "a");
 }
 

@@ -258,7 +258,7 @@ fn holes_are_skipped_by_the_run() {
     let (told, faults) = listed(&dir, &format, 100);
     assert_eq!(names_of(&told), [".", "..", "a"]);
     assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(faults[0].starts_with("inode 12, logical block 1: directory: has no holes"), "{faults:?}");
+    assert!(faults[0].starts_with("inode 12, logical block 1: directory: must have no holes"), "{faults:?}");
     assert_eq!(dir.lookup(&format, b"b").unwrap(), None);
     assert!(toy.asked.load(Ordering::Relaxed) < 200, "{toy:?}", toy = toy.asked);
 }
@@ -278,7 +278,7 @@ fn damage_in_a_linear_directory_costs_its_block() {
         faults[0].starts_with("inode 12, logical block 1, block 1: directory block: checksum"),
         "{faults:?}"
     );
-    assert!(faults[1].starts_with("inode 12, logical block 2: directory: has no holes"), "{faults:?}");
+    assert!(faults[1].starts_with("inode 12, logical block 2: directory: must have no holes"), "{faults:?}");
     assert_eq!(dir.lookup(&format, b"d").unwrap(), Some(Ino(100)), "found behind the damage");
     assert!(dir.lookup(&format, b"b").is_err(), "it may have been in the damaged block");
 
@@ -447,7 +447,7 @@ fn a_damaged_index() {
         toy.holes.insert(20);
         let (told, faults) = listed(&dir(Kept::Indexed(&toy)), &format, 50);
         assert_eq!(told.len(), 900);
-        assert!(faults.iter().all(|fault| fault.contains("logical block 20: directory: has no holes")));
+        assert!(faults.iter().all(|fault| fault.contains("logical block 20: directory: must have no holes")));
     }
 }
 

@@ -317,7 +317,7 @@ fn geometry_of(sb: &Superblock) -> Result<Geometry, SizingFault> {
     Geometry::new(sb).map_err(|broken| SizingFault::Limit {
         what: broken.structure,
         found: broken.found,
-        limits: format!("the rule is: {}", broken.rule),
+        limits: broken.rule.to_owned(),
     })
 }
 

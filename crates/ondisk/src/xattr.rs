@@ -34,6 +34,11 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// First word of both areas.
+/// A rule of entries that e2fsck and the kernel do not enforce in inodes.
+pub const NAME_WITHOUT_NUL: &str = "a name must have no NUL";
+/// As [`NAME_WITHOUT_NUL`].
+pub const VALUE_ALIGNED: &str = "a value must be aligned";
+
 pub const MAGIC: u32 = 0xEA02_0000;
 /// Bytes of a block before its first entry.
 pub const BLOCK_HEADER_LEN: usize = 32;
@@ -320,7 +325,7 @@ fn decode_entries(base: &[u8], first: usize, in_inode: bool) -> Result<Vec<Store
         let Some((raw, name)) = named else {
             return Err(Malformed::new(STRUCTURE, "must lie inside the area", at as u64));
         };
-        rule(!name.contains(&0), "a name must have no NUL", at)?;
+        rule(!name.contains(&0), NAME_WITHOUT_NUL, at)?;
         raws.push((at, raw, name));
         at += entry_len(name.len());
     }
@@ -334,7 +339,7 @@ fn decode_entries(base: &[u8], first: usize, in_inode: bool) -> Result<Vec<Store
         let value = match (raw.e_value_inum.get(), size) {
             (0, 0) => AttrValue::Bytes(&[]), // the offset means nothing
             (0, size) => {
-                rule(start.is_multiple_of(4), "a value must be aligned", start)?;
+                rule(start.is_multiple_of(4), VALUE_ALIGNED, start)?;
                 rule(start >= values_from, "a value must lie after the entries", start)?;
                 let rest = base.get(start..).unwrap_or(&[]);
                 let Some(bytes) = usize::try_from(size).ok().and_then(|size| rest.get(..size)) else {

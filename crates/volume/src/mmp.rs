@@ -402,7 +402,7 @@ mod tests {
             }
         };
         assert!(refused(&both, &wait).contains("at the same time"));
-        assert!(refused(&device(Mmp::SEQ_FSCK), &|_| {}).contains("e2fsck works on it"));
+        assert!(refused(&device(Mmp::SEQ_FSCK), &|_| {}).contains("e2fsck is checking it"));
     }
 
     #[test]

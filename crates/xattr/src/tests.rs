@@ -165,7 +165,7 @@ fn damage_has_its_place() {
     encode_block(&[attr(INDEX_USER, b"a", b"b")], 1, &mut block).unwrap();
     let buffers = buffers_of(&block);
     let fault = places(&[], BLOCK.0).names(&buffers).unwrap_err().to_string();
-    assert!(fault.starts_with("inode 15, block 9: attribute block: checksum matches"), "{fault}");
+    assert!(fault.starts_with("inode 15, block 9: attribute block: checksum must match"), "{fault}");
     let unsealed = Places { fs_seed: None, ..places(&[], BLOCK.0) };
     assert_eq!(texts(unsealed.names(&buffers).unwrap()), ["user.a"]);
     let fault = places(&[], 20).names(&buffers).unwrap_err().to_string();

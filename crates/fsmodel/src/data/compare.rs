@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn bytes_in_a_hole_are_found() {
-        for (fills, words) in [(true, "returned as a hole"), (false, "is expected")] {
+        for (fills, words) in [(true, "in a reported hole"), (false, "is expected")] {
             let mut generator = Generator::new(1, Options::default());
             let mut model = Model::new(Limits { fills, ..Limits::default() });
             let mut subjects: [&mut dyn DataFs; 1] = [&mut Holey::default()];

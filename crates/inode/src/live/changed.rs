@@ -184,7 +184,7 @@ impl InodeCache {
         values.changed_in = transaction;
         values.snapshot = None;
         if values.listed_in != transaction {
-            if values.listed_in != extant_base::Tid(0) {
+            if values.listed_in != Tid::NONE {
                 self.write_early(node, &values);
             }
             values.listed_in = transaction;
@@ -233,7 +233,7 @@ impl InodeCache {
             // Tried only: an inode's values come before the list.
             let values = node.values.try_lock().filter(|values| values.listed_in == transaction);
             let Some(mut values) = values else { return false };
-            values.listed_in = extant_base::Tid(0);
+            values.listed_in = Tid::NONE;
             if let Some(seed) = self.encode(node, &values, place).seed {
                 layout::seal(place, seed);
             }
@@ -318,7 +318,7 @@ impl InodeCache {
                 if values.listed_in != transaction {
                     continue;
                 }
-                values.listed_in = extant_base::Tid(0);
+                values.listed_in = Tid::NONE;
                 let is_forgotten = self.forget_orphans && values.fields.links == 0;
                 if *turn < since || is_forgotten && node.orphan() != OrphanState::None {
                     continue;

@@ -162,7 +162,9 @@ mod tests {
         let buffers = Buffers::new(device, BlockSize::KIB4, 256, &Budget::new(1 << 20));
         let seal = Seal { owner: Owner { kind: Kind::Other, ino: 0 }, seed: None };
         let image = |block: u64, byte: u8| {
-            buffers.change(Pblk(block), seal.owner, extant_base::Tid(1), &mut |bytes| bytes[0] = byte).unwrap();
+            buffers
+                .change(Pblk(block), seal.owner, extant_base::Tid(1), &mut |bytes| bytes[0] = byte)
+                .unwrap();
             let (buffer, owner) = buffers.snapshot(Pblk(block)).unwrap();
             Image::new(Snapshot { buffer, owner, has_sum: false, told: None, whole_sum: None }, seal, true)
         };
