@@ -1,6 +1,5 @@
 //! On images that mke2fs made, held against a plain model; e2fsck judges what is written back.
 
-mod bench;
 mod images;
 mod random;
 mod refusals;

@@ -20,8 +20,8 @@ pub struct Ino(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Group(pub u32);
 
-/// A transaction of the engine, numbered in order from 1 while a volume is open; 0 is none. The log has its own
-/// numbers, which wrap (`extant_jbd2_format::LogTid`).
+/// A transaction of the engine, numbered in order from 1 while a volume is open; 0 is none. The log has its
+/// own numbers, which wrap (`extant_jbd2_format::LogTid`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tid(pub u64);
 

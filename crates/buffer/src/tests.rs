@@ -222,25 +222,6 @@ metadata blocks
     assert_eq!(stats.to_string(), dump);
 }
 
-/// `cargo test --release -p extant-buffer -- --ignored --nocapture cost`
-#[test]
-#[ignore = "prints a measurement"]
-fn cost_of_a_hit() {
-    let device = Counting::new(20_000, 0..0);
-    let (buffers, _) = cache(&device, 1 << 30);
-    buffers.prefetch(Pblk(0), 8000);
-    let mut sum = 0u64;
-    for round in 0..3 {
-        let start = std::time::Instant::now();
-        let mut block = 1u64;
-        for _ in 0..1_000_000 {
-            block = (block * 5 + 3) % 8000;
-            sum += u64::from(buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap()[1]);
-        }
-        println!("round {round}: {} ns a hit ({sum})", start.elapsed().as_nanos() as f64 / 1e6);
-    }
-}
-
 #[test]
 fn every_kind_is_found_by_its_number() {
     for kind in Kind::ALL {

@@ -502,44 +502,6 @@ fn an_encrypted_and_casefolded_directory_is_searched_by_its_bytes() {
     assert_eq!(listed(&dir, &format, 1).0.len(), 4, "ciphertext may hold any byte");
 }
 
-#[test]
-#[ignore = "prints a measurement"]
-fn cost_of_lookup_and_listing() {
-    let names = numbered((0..100_000).map(|i| format!("name{i}")));
-    for (what, per_leaf) in [("2 levels", 50), ("3 levels", 6)] {
-        let format = format(true);
-        let toy = Toy::new(&indexed(true, HashVersion::HalfMd4, &names, per_leaf), true);
-        let dir = dir(Kept::Indexed(&toy));
-        for _ in 0..3 {
-            let start = std::time::Instant::now();
-            for i in 0..names.len() {
-                let (name, ino) = &names[i * 7919 % names.len()];
-                assert_eq!(dir.lookup(&format, name).unwrap(), Some(Ino(*ino)));
-            }
-            println!("{what}: {} ns a lookup", start.elapsed().as_nanos() / names.len() as u128);
-        }
-        let start = std::time::Instant::now();
-        for i in 0..names.len() {
-            let (name, ino) = &names[i % 10];
-            assert_eq!(dir.lookup(&format, name).unwrap(), Some(Ino(*ino)));
-        }
-        println!("{what}: {} ns a lookup of ten names", start.elapsed().as_nanos() / names.len() as u128);
-        let start = std::time::Instant::now();
-        let mut count = 0u32;
-        dir.list(
-            &format,
-            Cursor::START,
-            &mut |_| {
-                count += 1;
-                ControlFlow::Continue(())
-            },
-            &mut |_| (),
-        )
-        .unwrap();
-        println!("{what}: {} ns an entry listed", start.elapsed().as_nanos() / u128::from(count));
-    }
-}
-
 /// Leaves are read ahead as far as the directory goes, whatever an index says (the toy holds that).
 #[test]
 fn nothing_behind_the_end_is_read_ahead() {

@@ -249,33 +249,6 @@ fn indirect_files() {
     );
 }
 
-#[test]
-#[ignore = "prints a measurement"]
-fn cost_of_a_find() {
-    let extents: Vec<_> = (0..28_000).map(|i| extent(i * 10, 7, 2000 + u64::from(i) * 8)).collect();
-    let (map, buffers) = tree_of(&extents, Some(3));
-    let data =
-        (0..60_000).map(|i| DataExtent { lblk: Lblk(i), pblk: Pblk(9000 + u64::from(i) * 2), len_blocks: 1 });
-    let encoded = indirect::encode(BS, data, (200_000..).map(Pblk)).unwrap();
-    let indirect = FileMap { ino: INO, i_block: encoded.i_block, extents: false, seed: None };
-    let indirect_buffers = image(&encoded.blocks);
-    for (what, map, buffers, blocks) in [
-        ("extents, depth 2", &map, &buffers, 280_000),
-        ("indirect, double", &indirect, &indirect_buffers, 60_000u64),
-    ] {
-        for _ in 0..3 {
-            let (mut at, mut sum) = (1u64, 0u64);
-            let start = std::time::Instant::now();
-            for _ in 0..1_000_000 {
-                at = (at * 25_214_903_917 + 11) % (1 << 48);
-                let lblk = Lblk(((at >> 8) % blocks) as u32);
-                sum += u64::from(map.find(buffers, lblk, 1).unwrap().len);
-            }
-            println!("{what}: {} ns a find ({sum})", start.elapsed().as_nanos() as f64 / 1e6);
-        }
-    }
-}
-
 /// What the model says of a block.
 fn model_of(extents: &[Extent]) -> BTreeMap<u32, (u64, bool)> {
     let blocks = |e: &Extent| {

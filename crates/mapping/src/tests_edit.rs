@@ -528,33 +528,3 @@ proptest! {
         }
     }
 }
-
-/// `cargo test --release -p extant-mapping cost_of -- --ignored --nocapture`
-#[test]
-#[ignore = "prints a measurement"]
-fn cost_of_a_change() {
-    const COUNT: u32 = 1 << 15;
-    let toy = Toy::new(BlockSize::KIB4);
-    let direct = Direct(&toy.buffers);
-    let editor = Editor { buffers: &toy.buffers, edit: &direct, space: &toy };
-    type Order = fn(u32) -> u32;
-    let orders: [(&str, Order); 4] = [
-        ("append, merged", |i| i),
-        ("append, apart", |i| 2 * i),
-        ("backwards", |i| 2 * (COUNT - 1 - i)),
-        ("scattered", |i| 2 * scattered(i, COUNT)),
-    ];
-    for (what, order) in orders {
-        let mut map = empty(true);
-        let start = std::time::Instant::now();
-        for i in 0..COUNT {
-            let lblk = order(i);
-            map.insert(&editor, written(lblk, 1, DATA + u64::from(lblk))).unwrap();
-        }
-        let inserted = start.elapsed().as_nanos() / u128::from(COUNT);
-        let (start, nodes) = (std::time::Instant::now(), toy.out.borrow().len());
-        map.remove(&editor, 0..1 << 32, &mut |_, _, _| ()).unwrap();
-        let removed = start.elapsed().as_nanos() / u128::from(COUNT);
-        println!("{what}: {inserted} ns an insert, {removed} ns a removal, {nodes} nodes");
-    }
-}

@@ -34,12 +34,12 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// First word of both areas.
+pub const MAGIC: u32 = 0xEA02_0000;
 /// A rule of entries that e2fsck and the kernel do not enforce in inodes.
 pub const NAME_WITHOUT_NUL: &str = "a name must have no NUL";
 /// As [`NAME_WITHOUT_NUL`].
 pub const VALUE_ALIGNED: &str = "a value must be aligned";
 
-pub const MAGIC: u32 = 0xEA02_0000;
 /// Bytes of a block before its first entry.
 pub const BLOCK_HEADER_LEN: usize = 32;
 /// Bytes of the inode's area before its first entry.

@@ -5,7 +5,6 @@ mod hostile;
 mod toy;
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use extant_base::BlockSize;
 use extant_ondisk::hash::HashVersion;
@@ -364,41 +363,5 @@ fn a_listing_tells_what_stays_once_while_the_directory_changes() {
         for number in 0..100 {
             assert!(all.contains(&name(number, 60)), "{number} is missing");
         }
-    }
-}
-
-#[test]
-#[ignore = "prints a measurement"]
-fn cost_of_a_million_names() {
-    let count: u32 = std::env::var("NAMES").ok().and_then(|names| names.parse().ok()).unwrap_or(1_000_000);
-    for version in [HashVersion::HalfMd4, HashVersion::Tea] {
-        let toy = Toy::new(Like { block_size: BlockSize::KIB4, version, ..Like::default() });
-        let mut cache = DirCache::new(256 << 20);
-        let rate = |what: &str, begun: Instant| {
-            let elapsed = begun.elapsed();
-            let rate = f64::from(count) / elapsed.as_secs_f64();
-            println!(
-                "{version:?}: {what:<8} {rate:>10.0} a second, {} ns each",
-                elapsed.as_nanos() / u128::from(count)
-            );
-        };
-        let mut text = Vec::new();
-        let mut each = |what: &str, cache: &mut DirCache, act: &mut dyn FnMut(&mut Editor<'_>, &[u8])| {
-            let begun = Instant::now();
-            for number in 0..count {
-                use std::io::Write as _;
-                text.clear();
-                write!(text, "test{number}").unwrap();
-                act(&mut toy.editor(cache), &text);
-            }
-            rate(what, begun);
-        };
-        each("insert", &mut cache, &mut |editor, name| {
-            editor.insert(name, Ino(9), FileType::Regular).unwrap()
-        });
-        println!("{}{cache:?}, {} blocks", cache.stats(), toy.len.get());
-        each("lookup", &mut cache, &mut |editor, name| assert!(editor.lookup(name).unwrap().is_some()));
-        each("remove", &mut cache, &mut |editor, name| assert!(editor.remove(name).is_ok()));
-        println!("{} blocks left", toy.len.get());
     }
 }
