@@ -1,4 +1,4 @@
-//! Changing blocks in memory.
+//! Changes of blocks in memory.
 
 use std::ops::Range;
 
@@ -11,43 +11,43 @@ use crate::waiting::Batch;
 pub use crate::waiting::{Made, Summed};
 use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, SHARDS, unshared};
 
-/// How a block gets its checksum when it leaves for the device: computed once per commit, not per change.
+/// How the commit computes a block's checksum: once per commit, not per change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seal {
-    /// What the block is, and whose.
+    /// The block's kind, and the inode it belongs to.
     pub owner: Owner,
-    /// Seed of the checksum: the inode's for its own blocks, else the file system's. `None` without
+    /// Seed of the checksum: the inode's seed for its own blocks, otherwise the file system's. `None` without
     /// metadata_csum.
     pub seed: Option<u32>,
 }
 
-/// A small change of a block that ends in a checksum, made without reading the block. It is applied by the
-/// next reader, or by the commit that takes the block: then in a copy, which becomes the block, with the
-/// checksum updated.
+/// A pending change of a few bytes in a block that ends in a checksum, by a caller that knows the block's
+/// contents without reading it. It is applied when the block is read, or when a commit takes it. The commit
+/// applies it to the copy that it makes anyway, and updates the checksum incrementally.
 ///
 /// The checksum is the CRC-32C by value of the block's first bytes; it is the last four bytes, little-endian.
 #[derive(Debug, Clone, Copy)]
 pub struct PendingChange<'a> {
-    /// What the checksum is of. Nothing of it lies in a block's last four bytes.
+    /// What the checksum covers: nothing in the last four bytes of a block.
     pub summed: Summed,
-    /// An offset, and the bytes that are there before. When they are not, on a damaged file system, nothing
-    /// is changed, and the commit is refused.
+    /// An offset, and the bytes expected there. If other bytes are there (on a damaged file system), nothing
+    /// is changed and the commit is refused.
     pub there: (usize, &'a [u8]),
-    /// Offsets, and the bytes that are there then.
+    /// Offsets, and the new bytes.
     pub pieces: &'a [(usize, &'a [u8])],
 }
 
-/// All bytes of a block, with the checksum that the log needs, from the thread that made them and has them in
-/// its CPU cache.
+/// All bytes of a block, with the data that the log needs: computed by their creator, while they are in its
+/// CPU's cache.
 pub struct Filled {
     bytes: Bytes,
     start: [u8; 4],
-    /// CRC-32C from 0 by value.
+    /// CRC-32C of the bytes, with seed 0.
     sum: Option<u32>,
 }
 
 impl Filled {
-    /// These bytes, which are not shared.
+    /// Wraps bytes that are not shared.
     #[must_use]
     pub fn new(bytes: Bytes) -> Self {
         let start = bytes.first_chunk().copied().unwrap_or_default();
@@ -55,13 +55,13 @@ impl Filled {
         Self { bytes, start, sum }
     }
 
-    /// The first of them, which need not be fetched for that.
+    /// The first bytes, kept here so that the block's memory need not be fetched.
     #[must_use]
     pub fn start(&self) -> [u8; 4] {
         self.start
     }
 
-    /// The same, for bytes that the log does not take as they are.
+    /// Drops the checksum: for blocks that are logged with other bytes than these.
     #[must_use]
     pub fn without_sum(self) -> Self {
         Self { sum: None, ..self }
@@ -74,19 +74,18 @@ impl Filled {
     }
 }
 
-/// One of many blocks that were taken.
+/// One of the blocks taken by a commit.
 pub struct Snapshot {
-    /// Its bytes.
+    /// The block's bytes.
     pub buffer: Buffer,
-    /// Whose it is as of the last change.
+    /// The owner of the last change.
     pub owner: Option<Owner>,
-    /// It ends in the right checksum: see [`PendingChange`].
+    /// The block ends in the right checksum: see [`PendingChange`].
     pub has_sum: bool,
-    /// The result of [`take`](Buffers::take) for a block with [pending changes](PendingChange): no copy of it
-    /// is needed.
+    /// The result of `tell` in [`take`](Buffers::take), for a block with [pending changes](PendingChange):
+    /// the log needs no other copy of it.
     pub told: Option<u32>,
-    /// The CRC-32C by value, from 0, of all its bytes, if the block is still as a caller [put](Buffers::put)
-    /// it with its checksum.
+    /// CRC-32C (seed 0) of all bytes, if the block was [stored](Buffers::put) with it and not changed since.
     pub whole_sum: Option<u32>,
 }
 
@@ -96,42 +95,43 @@ fn not_as_noted(block: Pblk) -> ReadFault {
     ReadFault::corrupt(CorruptAt::block(block), fact)
 }
 
-/// Blocks that memory is asked for at a time.
+/// Blocks prefetched into the CPU's cache at a time.
 const AHEAD: usize = 16;
 
-/// The right to change blocks: in the engine a journal's handle, in tests [`Direct`].
+/// An editor of blocks: a journal's handle, or [`Direct`] in tests.
 ///
-/// The caller has verified the block ([`Buffers::get`]) before it changes it, and has reserved room for it:
-/// changes are not refused half-way.
+/// The caller has verified a block ([`Buffers::get`]) before it changes it, and has reserved room for it: a
+/// change is not refused half-way.
 pub trait Edit {
-    /// The transaction that the changes belong to; never 0. A caller asks before it changes a value that
-    /// enters a block later, so this counts as a change.
+    /// The transaction of the changes; never 0. The caller is about to change a value that is written into a
+    /// block later, so the call counts as a change.
     fn transaction(&self) -> Tid;
 
-    /// A small number that no other open editor has, if there is one. Data that belongs to the number needs
-    /// no lock: the next owner of the number sees all writes of the previous one.
+    /// A small number that no other open editor has, if this one has any. Data kept for that number needs no
+    /// lock: an editor sees all writes of its predecessors with the same number.
     #[inline]
     fn lane(&self) -> Option<usize> {
         None
     }
 
-    /// Changes so far that belong to something unfinished. An editor without rollback need not count.
+    /// Number of changes so far that belong to an unfinished operation. Editors for which a failure does not
+    /// matter need not count.
     fn changes(&self) -> u64 {
         0
     }
 
-    /// What was changed since there were `before` changes was taken back, or is whole by itself: a later
-    /// failure does not leave it half done.
+    /// The changes after the first `before` ones were undone, or are complete: a later failure does not leave
+    /// them half done.
     fn settle(&self, _before: u64) {}
 
-    /// Changes a block's bytes. `change` runs under a lock of the cache: it is short, and asks nothing of the
-    /// cache.
+    /// Changes a block's bytes. `change` runs under a lock of the cache: it must be short and must not access
+    /// the cache.
     ///
     /// # Errors
-    /// The block had to be read again, and cannot be. Nothing was changed then.
+    /// The block had to be read again and cannot be read. Nothing was changed.
     fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
-    /// As [`change`](Self::change), for a caller with a hint of the block's slot in the cache.
+    /// As [`change`](Self::change), with a hint.
     ///
     /// # Errors
     /// As [`change`](Self::change).
@@ -146,7 +146,7 @@ pub trait Edit {
     }
 
     /// As [`change_at`](Self::change_at), for a block that is expected to be in memory and verified for the
-    /// owner. `false`: it is not, or that is unknown; nothing was changed.
+    /// owner. `false` if it is not, or if that is unknown; then nothing was changed.
     fn change_trusted_at(
         &self,
         _block: Pblk,
@@ -157,29 +157,29 @@ pub trait Edit {
         false
     }
 
-    /// As [`change_trusted_at`](Self::change_trusted_at), without reading the block.
+    /// As [`change_trusted_at`](Self::change_trusted_at), without reading the block: see [`PendingChange`].
     fn patch_at(&self, _block: Pblk, _hint: &mut Hint, _seal: Seal, _patch: &PendingChange<'_>) -> bool {
         false
     }
 
-    /// Makes a new block, whatever the device has there: `fill` gets zeros.
+    /// Creates a block and ignores the device's contents: `fill` gets zeros.
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8]));
 
-    /// As [`fresh`](Self::fresh), with all its bytes: of a block without a checksum inside.
+    /// As [`fresh`](Self::fresh), with all bytes of a block that contains no checksum.
     fn put(&self, block: Pblk, seal: Seal, filled: Filled) {
         self.fresh(block, seal, &mut |place| place.copy_from_slice(&filled.bytes));
     }
 
-    /// The block is metadata no more: an older copy in the log must not come back, and changes to it are
+    /// The block is no longer metadata: older copies in the log must not be replayed, and changes to it are
     /// dropped.
     fn revoke(&self, block: Pblk);
 }
 
 impl Buffers {
-    /// Changes a block for a transaction. Is it the transaction's first change of it?
+    /// Changes a block for a transaction. Returns whether it is the transaction's first change of it.
     ///
     /// # Errors
-    /// The block is not in memory, and cannot be read.
+    /// The block is not in memory and cannot be read.
     pub fn change(
         &self,
         block: Pblk,
@@ -191,7 +191,7 @@ impl Buffers {
         self.change_at(block, &mut hint, owner, transaction, change)
     }
 
-    /// As [`change`](Self::change), with a hint of the block's slot.
+    /// As [`change`](Self::change), with a hint.
     ///
     /// # Errors
     /// As [`change`](Self::change).
@@ -211,8 +211,8 @@ impl Buffers {
         }
     }
 
-    /// Changes a block that is in memory, verified as this owner's, for a transaction. Is it the
-    /// transaction's first change of it? `None`: it is not, and was not changed.
+    /// Changes a block that is in memory and verified for this owner. Returns whether it is the transaction's
+    /// first change of it. `None` if the block is not there or not verified; then nothing was changed.
     pub fn change_trusted_at(
         &self,
         block: Pblk,
@@ -224,8 +224,8 @@ impl Buffers {
         self.shard(block).edit_trusted(block, hint, owner.word(), transaction, change)
     }
 
-    /// As [`change_trusted_at`](Self::change_trusted_at), without a look at the block: see [`PendingChange`].
-    /// `None` also if too much waits already.
+    /// As [`change_trusted_at`](Self::change_trusted_at), without reading the block: see [`PendingChange`].
+    /// `None` also if too many pending changes are pending.
     pub fn patch_at(
         &self,
         block: Pblk,
@@ -237,7 +237,8 @@ impl Buffers {
         self.shard(block).patch(block, hint, owner.word(), transaction, patch)
     }
 
-    /// A new block for a transaction, whatever was there. Is it the transaction's first change of it?
+    /// Creates a block for a transaction and ignores its old contents. Returns whether it is the
+    /// transaction's first change of it.
     pub fn fresh(
         &self,
         block: Pblk,
@@ -254,14 +255,13 @@ impl Buffers {
         if let Some(is_first) = refilled {
             return is_first;
         }
-        // Filled before it becomes visible, and zeroed only once: that is most of the cost of a new
-        // directory.
+        // Filled before it is shared, and zeroed only once: zeroing is most of the cost of a new directory.
         let mut bytes = Bytes::zeroed(self.block_size().len());
         fill(unshared(&mut bytes));
         self.put_summed(block, owner, transaction, (bytes, None))
     }
 
-    /// As [`fresh`](Self::fresh), with all its bytes.
+    /// As [`fresh`](Self::fresh), with all bytes.
     pub fn put(&self, block: Pblk, owner: Owner, transaction: Tid, filled: Filled) -> bool {
         self.put_summed(block, owner, transaction, (filled.bytes, filled.sum))
     }
@@ -287,10 +287,10 @@ impl Buffers {
         true
     }
 
-    /// The bytes of a changed block as they are now, and whose they are since the last change.
+    /// The current bytes of a changed block, and the owner of the last change.
     ///
     /// # Errors
-    /// As [`change`](Self::change); a changed block is in memory.
+    /// As [`change`](Self::change). (A changed block is always in memory.)
     pub fn snapshot(&self, block: Pblk) -> Result<(Buffer, Option<Owner>), ReadFault> {
         let mut hint = Hint::NONE;
         let hit = self.shard(block).hit(block, &mut hint);
@@ -301,8 +301,9 @@ impl Buffers {
         Ok((Buffer { block, bytes, hint }, Owner::from_word(owner)))
     }
 
-    /// This transaction changes no block any more, and the next one may start: changed blocks are saved until
-    /// [`end_taking`](Self::end_taking), so that no operation waits while they are taken (INV-EN35).
+    /// This transaction makes no more changes, and the next one may start. Until
+    /// [`end_taking`](Self::end_taking), the cache keeps the old version of blocks that change, so that no
+    /// operation waits while the commit takes them (INV-EN35).
     pub fn begin_taking(&self, transaction: Tid) {
         self.shards.iter().for_each(|shard| shard.lock().begin_taking(transaction));
     }
@@ -312,14 +313,14 @@ impl Buffers {
         self.shards.iter().for_each(|shard| shard.lock().end_taking());
     }
 
-    /// Passes blocks as this transaction left them to `each`, in any order, with the data given with them.
-    /// The transaction changed each of them and is the last that did, or its blocks are [being
-    /// taken](Self::begin_taking). Overlaps cache misses: most of many blocks are in no CPU cache. `tell` is
-    /// asked about blocks with [pending changes](PendingChange) that are part of one. Neither callback may
-    /// call the cache.
+    /// Calls `each` with blocks as this transaction left them, in any order, together with the caller's value
+    /// for each block. The transaction must be the last one that changed the block, or its blocks must be
+    /// [being taken](Self::begin_taking). Prefetches blocks in groups, because most of many blocks are in no
+    /// CPU cache. Calls `tell` for copies made of blocks with [pending changes](PendingChange). Neither
+    /// callback may access the cache.
     ///
     /// # Errors
-    /// As [`change`](Self::change): for a block that is none of these, and not in memory.
+    /// As [`change`](Self::change), for a block that meets neither condition and is not in memory.
     pub fn take<T: Copy>(
         &self,
         blocks: &[(Pblk, Hint, T)],
@@ -342,10 +343,10 @@ impl Buffers {
                 let mut shard = self.shards[shard_at].lock();
                 shard.look_ahead(piece);
                 shard.begin_making(piece, transaction, &mut batch);
-                // They come while these are copied.
+                // They arrive in the CPU's cache while these are copied.
                 next.iter().take(AHEAD).for_each(|(_, hint, _)| shard.prefetch_slot(*hint));
                 if !batch.is_empty() {
-                    // Others need not wait for the copies.
+                    // Other threads need not wait for the copies.
                     drop(shard);
                     batch.make(&self.difference, tell);
                     shard = self.shards[shard_at].lock();
@@ -379,13 +380,13 @@ impl Buffers {
         Ok(())
     }
 
-    /// Sorts what belongs to blocks by their shards: all of it, and for each shard that has some where.
+    /// Sorts items by the shards of their blocks. Returns the items, and for each nonempty shard its range.
     fn by_shard<T: Copy>(
         &self,
         all: impl ExactSizeIterator<Item = (Pblk, T)> + Clone,
     ) -> (Vec<T>, impl Iterator<Item = (usize, Range<usize>)>) {
         let shards: Vec<u8> = all.clone().map(|(block, _)| self.shard_of(block) as u8).collect();
-        // Where each shard's begin: there are few shards, and often many blocks.
+        // Counting sort: there are few shards, and often many blocks.
         let mut ends = [0; SHARDS];
         shards.iter().for_each(|shard| ends[usize::from(*shard)] += 1);
         let mut begin = 0;
@@ -403,14 +404,15 @@ impl Buffers {
         (sorted, groups.filter(|(_, group)| !group.is_empty()))
     }
 
-    /// The device has what transactions changed up to this one: those blocks may leave the cache. `are_kept`:
-    /// it has these very bytes (see [`Device::write_shared_at`](extant_device::Device::write_shared_at)),
-    /// which are no reason to keep a block in the cache.
+    /// The device has all changes up to this transaction: these blocks may be evicted. `are_kept`: it holds
+    /// references to the same bytes (see
+    /// [`Device::write_shared_at`](extant_device::Device::write_shared_at)), which must not keep a block in
+    /// the cache.
     pub fn set_clean_through(&self, transaction: Tid, are_kept: bool) {
         self.shards.iter().for_each(|shard| shard.lock().set_clean_through(transaction, are_kept));
     }
 
-    /// Drops the block, changed or not.
+    /// Drops the block, even if it was changed.
     pub fn forget(&self, block: Pblk) {
         if self.shard(block).forget(block) {
             self.held_bytes.fetch_sub(self.charge_per_block(), Ordering::Relaxed);
@@ -420,14 +422,14 @@ impl Buffers {
 }
 
 impl Buffer {
-    /// The bytes, shared.
+    /// The shared bytes.
     #[must_use]
     pub fn into_shared(self) -> Bytes {
         self.bytes
     }
 }
 
-/// Changes that stay in memory, of one transaction that never ends: for tests of what stands on [`Edit`].
+/// An editor of one endless transaction: its changes stay in memory. For tests of code that uses [`Edit`].
 pub struct Direct<'a>(pub &'a Buffers);
 
 impl Edit for Direct<'_> {

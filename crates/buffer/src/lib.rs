@@ -1,43 +1,43 @@
-//! Metadata blocks in memory: read once, verified when they enter, shared by all users.
+//! A shared cache of metadata blocks: read once, verified on entry.
 //!
-//! Owns: the cache of blocks, its budget, what each block was verified as, changes in memory ([`Edit`]). Does
-//! **not** own: what a block means (callers bring the verification), file data, when a changed block goes to
-//! the device (see `journal`).
+//! Owns: the cache of blocks, its budget, the owner as which each block was verified, changes in memory
+//! ([`Edit`]). Does **not** own: the meaning of a block (callers provide the verification), file data, the
+//! writeback of changed blocks (see `journal`).
 //!
 //! Invariants
-//! 1. A block is returned for an [`Owner`] only after that owner's verification passed on these bytes
-//!    (INV-M3). A block in memory records the last owner that passed, so the verification runs once for a
-//!    block with one owner. A block that was changed here belongs to the owner of the change, even if it is
-//!    read as something else: it gets that owner's checksum.
-//! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and a change then goes to a
-//!    copy of its own.
-//! 3. Memory is charged to the budget; on request the cache evicts the oldest untouched blocks. Blocks with
-//!    other holders stay: evicting them would free nothing. A device in memory that keeps the blocks
-//!    themselves does not count as a holder.
+//! 1. INV-M3: a block is returned for an [`Owner`] only after its verification for that owner passed on these
+//!    bytes. The cache records the last owner that passed, so verification of a block with one owner runs
+//!    once. A block changed in the cache belongs to the owner that changed it, even if it is later read for
+//!    another owner: the commit computes the checksum for the owner of the change.
+//! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and later changes go to a
+//!    separate copy.
+//! 3. Memory is charged to the budget, and the cache evicts the least recently touched blocks on request.
+//!    Blocks in use are not evicted, because that would free no memory. References held by an in-memory
+//!    device do not count as use.
 //! 4. No lock is held across device I/O, a verification or a charge.
-//! 5. INV-M6: a block in the cache is never replaced by an older version: bytes that were read from the
-//!    device while a change came, was written home and left are not kept.
-//! 6. A changed block stays until the device has what its transaction changed
+//! 5. INV-M6: the cache never replaces bytes by older ones: if a block is changed, written home and evicted
+//!    while the cache reads it from the device, the read bytes are dropped.
+//! 6. A changed block stays until the device has the changes of its transaction
 //!    ([`Buffers::set_clean_through`]).
-//! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make
-//!    blocks: what is taken is as the first one left it.
-//! 8. A block that is said to end in its checksum does: see [`PendingChange`]. One that came with the
-//!    checksum of all its bytes ([`Filled`]) has them as long as that is known.
-//! 9. [Pending changes](PendingChange) of a block are applied before its bytes are read.
+//! 7. While a commit [takes](Buffers::begin_taking) a transaction's blocks, the next transaction may change,
+//!    drop and create blocks. The commit gets the blocks as the first transaction left them.
+//! 8. A block marked as ending in its checksum does so: see [`PendingChange`]. A block stored with the
+//!    checksum of all its bytes ([`Filled`]) has exactly these bytes as long as that checksum is recorded.
+//! 9. [Pending changes](PendingChange) are applied before a block's bytes are read.
 //!
-//! Locks: one per shard; no two are ever held together.
+//! Locks: one per shard. No thread holds two of them.
 //!
 //! ```
-//! use extant_base::{BlockSize, Malformed, Pblk};
-//! use extant_buffer::{Buffers, Kind, Owner};
-//! use extant_device::{Device, MemDevice};
+//! use base::{BlockSize, Malformed, Pblk};
+//! use buffer::{Buffers, Kind, Owner};
+//! use device::{Device, MemDevice};
 //! use std::sync::Arc;
 //!
 //! let device = Arc::new(MemDevice::new(64 << 10));
 //! device.write_at(3 * 1024, b"node").unwrap();
-//! let buffers = Buffers::new(device, BlockSize::MIN, 64, &extant_memory::Budget::new(1 << 20));
+//! let buffers = Buffers::new(device, BlockSize::MIN, 64, &memory::Budget::new(1 << 20));
 //! let owner = Owner { kind: Kind::Other, ino: 0 };
-//! let verify = |bytes: &[u8]| Malformed::unless(bytes.starts_with(b"node"), "toy", "must be a node", bytes[0]);
+//! let verify = |bytes: &[u8]| Malformed::unless(bytes.starts_with(b"node"), "toy", "is a node", bytes[0]);
 //! assert_eq!(&buffers.get(Pblk(3), owner, verify).unwrap()[..4], b"node");
 //! let error = buffers.get(Pblk(4), owner, verify).unwrap_err();
 //! assert_eq!(error.to_string(), "block 4: toy: is a node (found 0x0)");
@@ -69,25 +69,25 @@ pub use extant_device::{
 
 use crate::shard::{Shard, Slot};
 
-/// Shards of the cache; more than the threads that usually look something up at the same moment.
+/// Number of shards; larger than the usual number of concurrent lookups.
 const SHARDS: usize = 256;
 const _: () = assert!(SHARDS.is_power_of_two() && SHARDS <= 1 << u8::BITS, "a shard's number is one byte");
 
-/// The most consecutive blocks that are in one shard. Two threads in two directories, which are far apart,
-/// share few shards then, and a lock stays with the CPU that had it last.
+/// Maximum length of a row: consecutive blocks that share a shard. Two threads in two directories, which are
+/// apart on disk, then share few shards, and a lock tends to stay on the CPU that held it last.
 const ROW_MAX: usize = 64;
 
-/// Rows in a shard of a full cache, at least: with fewer shards would be of very different sizes, and give up
-/// what is in use.
+/// The least number of rows in a shard of a full cache. With fewer rows, shard sizes would differ a lot, and
+/// a shard would evict blocks in use.
 const ROWS_MIN: usize = 8;
 
 /// The largest device read of a [`prefetch`](Buffers::prefetch).
 const PIECE_BYTES_MAX: u64 = 1 << 20;
 
-/// The most that one call of [`prefetch`](Buffers::prefetch) brings in, whatever it was asked for.
+/// The most bytes that one call of [`prefetch`](Buffers::prefetch) reads.
 const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 
-/// What a block takes besides its bytes: its slot, its place in the table, and the count of its holders.
+/// Memory of a block besides its bytes: slot, table entry, and reference count.
 const OVERHEAD: usize = 96;
 
 /// A block's bytes, shared.
@@ -96,10 +96,10 @@ pub type Bytes = extant_device::SharedBytes;
 /// Why a structure cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadFault {
-    /// The device refused.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceFault),
-    /// The bytes break a rule of the format.
+    /// The bytes violate a rule of the format.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
 }
@@ -111,7 +111,7 @@ impl ReadFault {
         Self::Corrupt(Corrupt::at(place, fact))
     }
 
-    /// The same, known to belong to this inode; a device's fault stays as it is.
+    /// The same error with an inode number; a device error is unchanged.
     #[must_use]
     pub fn of_ino(self, ino: Ino) -> Self {
         match self {
@@ -120,7 +120,7 @@ impl ReadFault {
         }
     }
 
-    /// The same, known to be this logical block; a device's fault stays as it is.
+    /// The same error with a logical block; a device error is unchanged.
     #[must_use]
     pub fn at_lblk(self, lblk: Lblk) -> Self {
         match self {
@@ -130,17 +130,17 @@ impl ReadFault {
     }
 }
 
-/// What a block is verified as: its kind, and the inode that it belongs to (0 for none).
+/// What a block is verified as: its kind, and the inode it belongs to (0 for none).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// Distinguishes kinds of blocks; any number that the kinds' owners agree on.
+    /// The kind of block.
     pub kind: Kind,
     /// Inode number that seeds the checksum, or 0.
     pub ino: u32,
 }
 
 impl Owner {
-    /// As one word that is never 0, which says "not verified".
+    /// A nonzero word; 0 means "not verified".
     fn word(self) -> u64 {
         (self.kind as u64 + 1) << 32 | u64::from(self.ino)
     }
@@ -168,20 +168,20 @@ pub enum Kind {
     DirIndex,
     /// Extended attributes.
     Xattr,
-    /// Allocation of blocks.
+    /// Block bitmap.
     BlockBitmap,
-    /// Allocation of inodes.
+    /// Inode bitmap.
     InodeBitmap,
-    /// Slots of the orphan file.
+    /// Block of the orphan file.
     Orphans,
-    /// The superblock's block.
+    /// The block with the superblock.
     Superblock,
     /// Anything else.
     Other,
 }
 
 impl Kind {
-    /// By their numbers.
+    /// All kinds, in the order of their numbers.
     const ALL: [Self; 12] = [
         Self::Descriptors,
         Self::InodeTable,
@@ -198,13 +198,13 @@ impl Kind {
     ];
 }
 
-/// Where a block was in the cache, so that the same user finds it again without a search. A wrong hint, or
-/// one of another block, costs the search and is corrected.
+/// The slot of a block in the cache. Callers that access the same block repeatedly keep it to skip the
+/// lookup. A wrong or stale hint costs a lookup, which corrects it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hint(u32);
 
 impl Hint {
-    /// Nowhere yet.
+    /// No slot is known.
     pub const NONE: Self = Self(u32::MAX);
 }
 
@@ -217,13 +217,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Where it lives.
+    /// The block's number.
     #[must_use]
     pub fn block(&self) -> Pblk {
         self.block
     }
 
-    /// Where it was in the cache.
+    /// The block's slot in the cache.
     #[must_use]
     pub fn hint(&self) -> Hint {
         self.hint
@@ -245,22 +245,22 @@ pub struct Buffers {
     blocks: u64,
     budget: Arc<Budget>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// Where each shard's slots are, for prefetching one without a lock.
+    /// Address of each shard's slots, so that a slot can be prefetched without the lock.
     slots_at: [AtomicUsize; SHARDS],
-    /// Makes the spread of blocks over shards and buckets unpredictable for the author of an image.
+    /// Random, so that an image cannot be crafted to put many blocks into one shard or bucket.
     salt: u64,
-    /// Binary logarithm of the blocks in a row.
+    /// Binary logarithm of the length of a row.
     row_log: u32,
     held_bytes: CachePadded<AtomicUsize>,
-    /// The shard that is asked first at the next shrink.
+    /// The shard where the next shrink begins.
     turn: AtomicUsize,
     prefetched: AtomicU64,
-    /// For checksums that are kept right with changes: see [`PendingChange`].
+    /// Updates checksums incrementally: see [`PendingChange`].
     difference: OnceLock<Difference>,
 }
 
 impl Buffers {
-    /// An empty cache over a device whose file system has `blocks` blocks.
+    /// An empty cache over a device with a file system of `blocks` blocks.
     #[must_use]
     pub fn new(
         device: Arc<dyn Device>,
@@ -295,17 +295,17 @@ impl Buffers {
         self.block_size
     }
 
-    /// Blocks of the file system: every number below is a block.
+    /// Blocks of the file system; all smaller numbers are valid.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// The block, verified as `owner`'s.
+    /// The block, verified for `owner`.
     ///
     /// # Errors
-    /// The block lies outside the file system, the device refused, or `verify` did (its fact gets the block
-    /// as place, and the owner's inode where it has one).
+    /// The block lies outside the file system, the device failed, or `verify` did; the error then has the
+    /// block number, and the owner's inode if there is one.
     pub fn get(
         &self,
         block: Pblk,
@@ -316,7 +316,7 @@ impl Buffers {
         self.get_at(block, &mut hint, owner, verify)
     }
 
-    /// As [`get`](Self::get), with a hint of the block's slot.
+    /// As [`get`](Self::get), with a hint.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -334,7 +334,7 @@ impl Buffers {
             None => self.bring_in(block).map_err(|fault| of_owner(fault, owner))?,
         };
         if verified != word {
-            // Again and again for a block that fails: it stays in memory, so that this costs no read.
+            // A block that fails verification stays in memory: verifying it again costs no read.
             verify(&bytes)
                 .map_err(|fact| of_owner(ReadFault::corrupt(CorruptAt::block(block), fact), owner))?;
             self.shard(block).set_verified(block, &bytes, word);
@@ -342,11 +342,11 @@ impl Buffers {
         Ok(Buffer { block, bytes, hint: *hint })
     }
 
-    /// Passes the block's bytes, verified for `owner`, to a reader of few of them. It does not count as a
-    /// holder, which is more than half of the cost of [`get_at`](Self::get_at) for a block that was not used
-    /// lately.
+    /// Calls `look` with the block's bytes, verified for `owner`. For callers that read only a few of them:
+    /// the reference count does not change, which is more than half of the cost of [`get_at`](Self::get_at)
+    /// for a block that is in no CPU cache.
     ///
-    /// `look` runs under a lock of the cache: it is short, and asks nothing of the cache.
+    /// `look` runs under a lock of the cache: it must be short and must not access the cache.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -364,9 +364,8 @@ impl Buffers {
         Ok(())
     }
 
-    /// Verifies a block that the caller will change without reading it: if it was read again meanwhile, it
-    /// may have been damaged, and the change would give it a valid checksum. Costs little if the block stayed
-    /// in memory.
+    /// Verifies a block before a change that does not read it. If the block was read again, it may be
+    /// damaged, and the change would then give it a correct checksum. Cheap if the block stayed in the cache.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -383,8 +382,7 @@ impl Buffers {
         self.get_at(block, hint, owner, verify).map(drop)
     }
 
-    /// Prefetches the slot of a block that is changed or read next, if its hint is known; does not wait for
-    /// the block.
+    /// Prefetches the slot of a block into the CPU's cache if the hint is known, without waiting.
     pub fn prefetch_slot(&self, block: Pblk, hint: Hint) {
         let slots_at = self.slots_at[self.shard_of(block)].load(Ordering::Relaxed);
         extant_device::prefetch_address(
@@ -392,9 +390,9 @@ impl Buffers {
         );
     }
 
-    /// Reads blocks that will be asked for soon, those that are not there yet: one transfer for each run of
-    /// such blocks, of at most 1 MiB, and at most 8 MiB (or an eighth of the budget) for a call. Best effort:
-    /// errors show when the block is asked for.
+    /// Reads missing blocks that will be needed soon: one transfer of at most 1 MiB for each contiguous run,
+    /// and at most 8 MiB (or an eighth of the budget) per call. Best effort: an error shows when the block is
+    /// read for use.
     pub fn prefetch(&self, first: Pblk, len: u32) {
         let bytes_max = PREFETCH_BYTES_MAX.min(self.budget.limit() as u64 / 8);
         let len = u64::from(len).min(bytes_max >> self.block_size.log2());
@@ -424,7 +422,7 @@ impl Buffers {
         }
     }
 
-    /// What the cache did and holds.
+    /// Counters, and the cache's present contents.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = Stats {
@@ -447,7 +445,7 @@ impl Buffers {
     }
 
     fn shard_of(&self, block: Pblk) -> usize {
-        // Top bits: the buckets inside a shard go by others.
+        // The top bits: the buckets inside a shard use other bits.
         (extant_base::salted::spread(block.0 >> self.row_log ^ self.salt) >> (u64::BITS - SHARDS.ilog2()))
             as usize
     }
@@ -466,8 +464,8 @@ impl Buffers {
         Ok(bytes)
     }
 
-    /// Reads a run of blocks; `since`: what [`Shard::evictions`] was for each of them before. Those that
-    /// came, or may have come and gone, meanwhile are left out.
+    /// Reads a run of blocks. `since`: the values of [`Shard::departed`] before the read. Blocks that were
+    /// inserted, or possibly inserted and evicted, in the meantime are skipped.
     fn read_piece(&self, start: u64, since: &[u64]) -> Result<(), DeviceFault> {
         let Some(offset) = self.block_size.offset_of(Pblk(start)) else { return Ok(()) };
         let mut blocks: Vec<Bytes> = since.iter().map(|_| Bytes::zeroed(self.block_size.len())).collect();
@@ -480,10 +478,10 @@ impl Buffers {
         Ok(())
     }
 
-    /// Reads a block that is not here; what is kept of it, and the owner that it is verified as.
+    /// Reads a missing block; returns its cached bytes and the owner it is verified for.
     ///
-    /// Between the read and the insertion others may make the block anew, commit it, write it home and let it
-    /// go: what was read is out of date then, and is read again.
+    /// Between the read and the insertion another thread may create the block, commit it, write it home and
+    /// evict it. Then the bytes are stale, and the block is read again.
     fn bring_in(&self, block: Pblk) -> Result<(Bytes, u64), ReadFault> {
         loop {
             let since = {
@@ -498,8 +496,8 @@ impl Buffers {
         }
     }
 
-    /// Keeps what was read, or, when another thread was first, takes what that one keeps. With the owner that
-    /// it is verified as. `None`: see [`Shard::insert`].
+    /// Caches the bytes. If another thread inserted the block first, returns that thread's bytes. Also
+    /// returns the owner that they are verified for. `None`: see [`Shard::insert`].
     fn insert(&self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64)> {
         let (kept, verified, is_new) = {
             let mut shard = self.shard(block);
@@ -513,12 +511,12 @@ impl Buffers {
         Some((kept, verified))
     }
 
-    /// The slots of this block's shard may lie elsewhere now.
+    /// Records the address of the shard's slots, which may have moved.
     fn note_slots(&self, block: Pblk, shard: &Shard) {
         self.slots_at[self.shard_of(block)].store(shard.slots_at(), Ordering::Relaxed);
     }
 
-    /// Accounts for one block more; with no lock held.
+    /// Charges one more block. The caller holds no lock.
     fn charge(&self) {
         let charge = self.charge_per_block();
         self.held_bytes.fetch_add(charge, Ordering::Relaxed);
@@ -539,9 +537,9 @@ impl Shrinker for Buffers {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes from one shard after the other, a part from each, so that no shard loses all it has. When all
-    /// blocks were touched lately, one call may free nothing: it only takes the touches off, and the next
-    /// call finds some.
+    /// Evicts a part of each shard in turn, so that no shard loses all its blocks. If all blocks were touched
+    /// recently, one call may free nothing: it clears the touched flags, and the next call finds blocks to
+    /// evict.
     fn shrink(&self, bytes: usize) -> usize {
         let wanted = bytes.div_ceil(self.charge_per_block());
         let per_shard = wanted.div_ceil(SHARDS / 4);
@@ -551,7 +549,7 @@ impl Shrinker for Buffers {
                 break;
             }
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            // Dropped here, behind the lock: freeing memory takes long.
+            // Dropped here, after the lock is released: freeing memory takes long.
             let evicted = self.shards[turn].lock().evict(per_shard.min(wanted - freed), 4 * per_shard);
             freed += evicted.len();
         }
@@ -574,20 +572,20 @@ impl fmt::Debug for Buffers {
     }
 }
 
-/// What a cache of metadata blocks did since it began, and what it holds.
+/// Counters of a metadata cache since its creation, and its present contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Blocks asked for that were there.
+    /// Lookups that found the block.
     pub hits: u64,
-    /// Blocks asked for that had to be read.
+    /// Lookups that had to read the block.
     pub misses: u64,
-    /// Blocks read ahead.
+    /// Blocks prefetched.
     pub prefetched: u64,
-    /// Blocks given back to the budget.
+    /// Blocks evicted.
     pub evicted: u64,
     /// Blocks held now.
     pub blocks: usize,
-    /// Bytes charged for them.
+    /// Bytes charged to the budget.
     pub bytes: usize,
 }
 
@@ -606,7 +604,7 @@ fn of_owner(fault: ReadFault, owner: Owner) -> ReadFault {
     if owner.ino == 0 { fault } else { fault.of_ino(Ino(owner.ino)) }
 }
 
-/// The bytes of a block that no other thread has seen yet.
+/// The bytes of a block that is not shared yet.
 fn unshared(bytes: &mut Bytes) -> &mut [u8] {
     bytes.get_mut().expect("just made, not shared")
 }

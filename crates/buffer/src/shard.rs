@@ -1,14 +1,14 @@
-//! One shard of the cache: a table of blocks and the clock that chooses which go.
+//! One shard of the cache: a table of blocks, and a clock that chooses blocks to evict.
 //!
 //! ```text
 //! places: block -> its slot
 //! slots:  [ 17 | 4 | 93 | 12 ]     each: bytes, verified as, touched, changed by
-//!                ^ hand            it passes: touched -> untouched, untouched -> gone
+//!                ^ hand            as it passes: touched -> untouched, untouched -> evicted
 //! ```
 //!
-//! Frequent users keep the slot ([`Hint`]) and find the block without a search.
+//! A caller that accesses a block repeatedly keeps its slot ([`Hint`]) and skips the lookup.
 //!
-//! Invariant: each slot's block has its place in the table, and nothing else has one.
+//! Invariant: the table maps each slot's block to that slot, and contains nothing else.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use extant_base::{Pblk, Tid};
 use crate::waiting::{Batch, Chain, Making, Waiting, Zeros};
 use crate::{Bytes, Hint, PendingChange};
 
-/// The blocks of one shard, and counts of what happened to them.
+/// The blocks of one shard, and its counters.
 pub(crate) struct Shard {
     places: HashMap<u64, u32, Salted>,
     slots: Vec<Slot>,
@@ -26,21 +26,22 @@ pub(crate) struct Shard {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
     pub(crate) evicted: u64,
-    /// The device has what transactions changed up to this one.
+    /// The device has the changes of transactions up to this one.
     clean_through: Tid,
-    /// And keeps the very bytes that it was given, as a rule.
+    /// The device usually holds references to the same bytes.
     are_kept: bool,
     /// Blocks that left after they were changed here: what was read of them before that is out of date.
     evictions: u64,
-    /// The transaction whose blocks are being taken, while the next one changes blocks already; else 0.
+    /// The transaction that is being taken while the next one already changes blocks; otherwise 0.
     taking: Tid,
-    /// Of its blocks those that were changed again, or dropped, before they were taken: as they were.
+    /// Blocks of that transaction that were changed again or dropped before they were taken: their old
+    /// version.
     early: HashMap<u64, Taken, Salted>,
-    /// Changes that wait, of the last transaction and the one before, by the last bit of their numbers.
+    /// Pending changes of the last transaction and the one before, indexed by the last bit of their numbers.
     waiting: [Waiting; 2],
-    /// Bytes of them at most.
+    /// The most bytes of pending changes.
     waiting_max: usize,
-    /// A block that differs from the bytes noted with a pending change.
+    /// A block that did not have the bytes that a pending change expected.
     damaged: Option<Pblk>,
 }
 
@@ -48,9 +49,9 @@ pub(crate) struct Shard {
 #[derive(Clone)]
 pub(crate) struct Taken {
     pub(crate) bytes: Bytes,
-    /// The owner that it was changed as.
+    /// The owner of the change.
     pub(crate) owner: u64,
-    /// It ends in the right checksum: see [`PendingChange`].
+    /// The block ends in the right checksum: see [`PendingChange`].
     pub(crate) has_sum: bool,
     /// See [`Snapshot`](crate::Snapshot).
     pub(crate) whole_sum: Option<u32>,
@@ -60,19 +61,18 @@ pub(crate) struct Taken {
 pub(crate) struct Slot {
     block: u64,
     bytes: Bytes,
-    /// The owner that the bytes were verified for; 0 for none yet.
+    /// The owner that the bytes are verified for; 0 for none.
     verified: u64,
     touched: bool,
-    /// The transaction that changed the bytes last since the block came in; 0 for none. See
-    /// [`Shard::clean_through`].
+    /// The transaction of the last change since the block was read; 0 for none. See [`Shard::clean_through`].
     changed: Tid,
-    /// Changes that its bytes do not have yet.
+    /// Changes not applied to the bytes yet.
     waiting: Chain,
-    /// Known of its bytes, since they got changes that waited.
+    /// Known zeros in the bytes, since pending changes were last applied.
     zeros: Zeros,
-    /// It ends in the right checksum: see [`PendingChange`].
+    /// The block ends in the right checksum: see [`PendingChange`].
     has_sum: bool,
-    /// The checksum of all its bytes, which nothing changed since they were put.
+    /// The checksum of all bytes, if they did not change since they were stored.
     whole_sum: Option<u32>,
 }
 
@@ -84,13 +84,14 @@ impl Slot {
         Taken { bytes: self.bytes.clone(), owner, has_sum, whole_sum }
     }
 
-    /// A change invalidates all notes on the bytes.
+    /// Drops what is known of the bytes before they are changed.
     #[inline]
     fn forget_bytes(&mut self) {
         (self.has_sum, self.zeros, self.whole_sum) = (false, Zeros::default(), None);
     }
 
-    /// Its bytes, to be changed by this transaction for this owner; is that the transaction's first change?
+    /// The bytes, to be changed by this transaction for this owner. Returns whether it is the transaction's
+    /// first change.
     #[inline]
     fn change_for(&mut self, owner: u64, transaction: Tid) -> (&mut [u8], bool) {
         self.touched = true;
@@ -128,7 +129,7 @@ impl Shard {
         self.slots.len()
     }
 
-    /// Taken before a block is read from the device, and passed to [`insert`](Self::insert).
+    /// Read this before a block is read from the device, and pass it to [`insert`](Self::insert).
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
     }
@@ -137,7 +138,7 @@ impl Shard {
         self.places.contains_key(&block.0)
     }
 
-    /// The place of a block that is here; the hint is right then.
+    /// The slot of a block; updates the hint. `None` if the block is not here.
     #[inline]
     fn place(&self, block: Pblk, hint: &mut Hint) -> Option<usize> {
         let hinted = hint.0 as usize;
@@ -148,7 +149,7 @@ impl Shard {
         Some(hint.0 as usize)
     }
 
-    /// Applies the pending changes of a cached block before it is read.
+    /// Applies the pending changes of a block before it is read.
     #[inline]
     fn make_whole(&mut self, at: usize) {
         if !self.slots[at].waiting.is_empty() {
@@ -161,9 +162,9 @@ impl Shard {
         let slot = &mut self.slots[at];
         let chain = std::mem::replace(&mut slot.waiting, Chain::EMPTY);
         let waiting = &self.waiting[slot.changed.parity()];
-        // Of a block that was freed and changed again in one transaction, which only damage leads to, no
-        // commit takes the changes: they are lost with the transaction, and what is in their place by now is
-        // another's.
+        // If a block was freed and changed again in one transaction, which only damage causes, no commit
+        // takes its changes. They are dropped with the transaction; the storage may hold changes of another
+        // transaction by now.
         if waiting.is_of(slot.changed) {
             slot.forget_bytes();
             if !waiting.make(chain, slot.bytes.make_mut()) {
@@ -172,7 +173,7 @@ impl Shard {
         }
     }
 
-    /// A block whose changes could not be made: the transaction must not be committed.
+    /// A block with changes that could not be applied: the transaction must not be committed.
     pub(crate) fn damaged(&self) -> Option<Pblk> {
         self.damaged
     }
@@ -182,7 +183,7 @@ impl Shard {
         self.slots.get_mut(at)
     }
 
-    /// The bytes and the owner that they were verified as.
+    /// The bytes, and the owner that they are verified for.
     #[inline]
     pub(crate) fn hit(&mut self, block: Pblk, hint: &mut Hint) -> Option<(Bytes, u64)> {
         let at = self.place(block, hint)?;
@@ -193,8 +194,7 @@ impl Shard {
         Some((slot.bytes.clone(), slot.verified))
     }
 
-    /// Shows the bytes of a block that is here and was verified as this owner's. `false`: it is not, or was
-    /// not.
+    /// Calls `look` with the bytes of a block. `false` if it is not here or not verified for this owner.
     #[inline]
     pub(crate) fn look(
         &mut self,
@@ -216,15 +216,14 @@ impl Shard {
         true
     }
 
-    /// Prefetches the entries of blocks that are used soon, all together: a block's count of holders can be
-    /// changed only when it is in the CPU cache, and each miss would be waited for before the next one
-    /// starts.
+    /// Prefetches the reference counts of blocks that are needed soon, all together. A count can be changed
+    /// only once its cache line has arrived; changing them one by one would wait for each line in turn.
     pub(crate) fn look_ahead<T>(&self, blocks: &[(Pblk, Hint, T)]) {
         let there = blocks.iter().filter_map(|(block, hint, _)| {
             self.slots.get(hint.0 as usize).filter(|slot| slot.block == block.0)
         });
         let holders = there.map(|slot| {
-            // Read all of, soon: where it is is looked up meanwhile.
+            // All bytes are read soon. Meanwhile their addresses are looked up.
             if !slot.waiting.is_empty() {
                 extant_device::prefetch_ends(&slot.bytes);
             }
@@ -233,31 +232,32 @@ impl Shard {
         std::hint::black_box(holders.sum::<usize>());
     }
 
-    /// Is the block cached, and were its bytes verified for this owner, or changed by a user that had
-    /// verified them?
+    /// Whether the block is here, and its bytes were verified for this owner, or changed by an editor that
+    /// had verified them.
     #[inline]
     pub(crate) fn is_trusted(&self, block: Pblk, hint: &mut Hint, owner: u64) -> bool {
         self.place(block, hint).is_some_and(|at| self.slots[at].verified == owner)
     }
 
-    /// Prefetches the slot of a block with a known hint.
+    /// Prefetches the slot into the CPU's cache, if the hint is known.
     pub(crate) fn prefetch_slot(&self, hint: Hint) {
         self.slots.get(hint.0 as usize).into_iter().for_each(extant_device::prefetch_start);
     }
 
-    /// Prefetches the pending changes of this transaction: they were left some time ago.
+    /// Prefetches the pending changes of this transaction: they were written some time ago.
     pub(crate) fn prefetch_pending(&self, transaction: Tid) {
         self.waiting[transaction.parity()].prefetch(transaction);
     }
 
-    /// Where the slots are: for prefetching one only.
+    /// The address of the slots; only for prefetching one.
     pub(crate) fn slots_at(&self) -> usize {
         self.slots.as_ptr().addr()
     }
 
-    /// Keeps what was read of a block since [`evictions`](Self::evictions) was `since`, unless the block came
-    /// meanwhile: what is kept, the owner it was verified as, and is it new? `None`: something that was
-    /// changed here left meanwhile, maybe this block, and the bytes are from before its change. Read again.
+    /// Caches bytes that were read since [`departed`](Self::departed) was `since`, unless the block is here
+    /// by now. Returns the cached bytes, the owner that they are verified for, and whether they are new.
+    /// `None`: a changed block left the shard in the meantime, possibly this one, and the bytes may be older
+    /// than its change. The caller must read again.
     pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
         let mut hint = Hint::NONE;
         if let Some(at) = self.place(block, &mut hint) {
@@ -290,8 +290,8 @@ impl Shard {
         &mut self.slots[at]
     }
 
-    /// A block that is not here: whatever the device has, this transaction made these bytes; with the
-    /// checksum of all of them, if that is known.
+    /// Adds a block that is not here, with bytes made by this transaction, whatever the device has; with the
+    /// checksum of all bytes if it is known.
     pub(crate) fn add_changed(
         &mut self,
         block: Pblk,
@@ -304,8 +304,8 @@ impl Shard {
         slot.whole_sum = whole_sum;
     }
 
-    /// Notes that these very bytes passed a verification. Not of a block that was changed here: it is whose
-    /// change that was, and another would have it sealed as something else.
+    /// Records that these bytes passed a verification. Not for a changed block: it belongs to the owner of
+    /// the change; with another owner the commit would compute the wrong checksum.
     pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
         let mut slot = self.slot_at(block, Hint::NONE).filter(|slot| slot.bytes.is(bytes));
         if let Some(slot) = slot.as_mut().filter(|slot| slot.changed == Tid::NONE) {
@@ -313,8 +313,8 @@ impl Shard {
         }
     }
 
-    /// Changes the bytes of a cached block, in place or, if they have other holders, in a copy. Is this the
-    /// transaction's first change of it? `None`: not cached.
+    /// Changes the bytes of a block: in place, or in a copy if they are shared. Returns whether it is the
+    /// transaction's first change of it. `None` if the block is not here.
     #[inline]
     pub(crate) fn edit(
         &mut self,
@@ -332,7 +332,7 @@ impl Shard {
         Some(is_first)
     }
 
-    /// As [`edit`](Self::edit), if the block is this owner's: else `None` too.
+    /// As [`edit`](Self::edit); `None` also if the block is not verified for this owner.
     #[inline]
     pub(crate) fn edit_trusted(
         &mut self,
@@ -349,8 +349,8 @@ impl Shard {
         self.edit(block, hint, owner, transaction, change)
     }
 
-    /// As [`edit_trusted`](Self::edit_trusted), without reading the bytes: the change stays pending. `None`
-    /// also if there is no room for more of them.
+    /// As [`edit_trusted`](Self::edit_trusted), but the change is deferred and the bytes are not read. `None`
+    /// also if there is no room for more pending changes.
     #[inline]
     pub(crate) fn patch(
         &mut self,
@@ -366,7 +366,7 @@ impl Shard {
         }
         self.keep_early(at, transaction);
         if self.slots[at].changed != transaction {
-            // Usually there are none: they were made when they were taken.
+            // Usually there are none: the commit applied them when it took the block.
             self.make_whole(at);
         }
         let slot = &mut self.slots[at];
@@ -378,18 +378,18 @@ impl Shard {
         Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
     }
 
-    /// Another transaction begins to change blocks, and this one's are taken from here on.
+    /// The next transaction starts to change blocks, and this one's are taken from here on.
     pub(crate) fn begin_taking(&mut self, transaction: Tid) {
         self.taking = transaction;
     }
 
-    /// All of that transaction's blocks were taken.
+    /// All blocks of that transaction were taken.
     pub(crate) fn end_taking(&mut self) {
         self.taking = Tid::NONE;
         self.early.clear();
     }
 
-    /// Keeps a block as it is, if it is still to be taken and `transaction` is another.
+    /// Keeps the present version of a block if it is still to be taken and `transaction` is another.
     #[inline]
     fn keep_early(&mut self, at: usize, transaction: Tid) {
         if self.taking != Tid::NONE && self.slots[at].changed == self.taking && transaction != self.taking {
@@ -399,8 +399,7 @@ impl Shard {
         }
     }
 
-    /// Takes of these blocks those that have changes waiting, and which this transaction changed last: to get
-    /// them in copies.
+    /// Adds to `batch` the blocks with pending changes of this transaction: they are applied in copies.
     pub(crate) fn begin_making<T: Copy>(
         &mut self,
         blocks: &[(Pblk, Hint, T)],
@@ -417,7 +416,8 @@ impl Shard {
         }
     }
 
-    /// Replaces the block by its copy, if it is unchanged. Returns the notes on it.
+    /// Puts a copy in the place of its block, if the block has not changed since. Returns the result of
+    /// `tell` for it.
     pub(crate) fn end_making(&mut self, making: &mut Making, transaction: Tid, hint: Hint) -> Option<u32> {
         let slot = self.slot_at(making.block, hint)?;
         let is_same =
@@ -430,7 +430,7 @@ impl Shard {
         making.told
     }
 
-    /// A block as this transaction left it, if that is still to be had.
+    /// A block as this transaction left it, if that version is still available.
     pub(crate) fn take(&mut self, block: Pblk, hint: &mut Hint, transaction: Tid) -> Option<Taken> {
         if let Some(at) = self.place(block, hint)
             && self.slots[at].changed == transaction
@@ -438,17 +438,17 @@ impl Shard {
             self.make_whole(at);
             return Some(self.slots[at].take());
         }
-        // Kept: a caller that passes one block twice finds it twice.
+        // Stays in the map: the caller may list a block twice.
         if self.taking == transaction { self.early.get(&block.0).cloned() } else { None }
     }
 
-    /// The device has what transactions changed up to this one; `are_kept`: these very bytes, where they were
-    /// not copied.
+    /// The device has all changes up to this transaction. `are_kept`: it holds references to the same bytes,
+    /// unless they were copied.
     pub(crate) fn set_clean_through(&mut self, transaction: Tid, are_kept: bool) {
         (self.clean_through, self.are_kept) = (transaction, are_kept);
     }
 
-    /// Drops a block, changed or not. Was it here?
+    /// Drops a block, even if it was changed. Returns whether it was here.
     pub(crate) fn forget(&mut self, block: Pblk) -> bool {
         let Some(at) = self.places.get(&block.0) else { return false };
         let at = *at as usize;
@@ -457,9 +457,9 @@ impl Shard {
         true
     }
 
-    /// Moves the clock hand over at most `looks` blocks and evicts those untouched since its last visit, at
-    /// most `wanted`, but none with holders other than the device. (For bytes that the device may have but
-    /// does not, one or two holders are missed.)
+    /// Moves the hand over at most `looks` slots, and evicts at most `wanted` blocks that were not touched
+    /// since its last pass. Blocks referenced outside the cache and the device are skipped. (If the device
+    /// could hold references to the bytes but does not, one or two other references go unnoticed.)
     pub(crate) fn evict(&mut self, wanted: usize, looks: usize) -> Vec<Bytes> {
         let mut evicted = Vec::with_capacity(wanted);
         for _ in 0..looks.min(2 * self.slots.len()) {
@@ -469,21 +469,21 @@ impl Shard {
             self.hand %= self.slots.len();
             let slot = &mut self.slots[self.hand];
             let is_dirty = slot.changed > self.clean_through;
-            // The device may hold them twice: at home, and in the log.
+            // The device may hold two references: at home and in the log.
             let holders = if self.are_kept && slot.changed != Tid::NONE { 3 } else { 1 };
             if slot.touched || is_dirty || slot.bytes.holders() > holders {
                 slot.touched = false;
                 self.hand += 1;
                 continue;
             }
-            // What moves into the gap is looked at next.
+            // The slot that moves into the gap is examined next.
             evicted.push(self.leave(self.hand).bytes);
         }
         self.evicted += evicted.len() as u64;
         evicted
     }
 
-    /// Takes out the slot `at`; the last one moves into its place.
+    /// Removes the slot `at`; the last one moves into its place.
     fn leave(&mut self, at: usize) -> Slot {
         let slot = self.slots.swap_remove(at);
         self.places.remove(&slot.block);

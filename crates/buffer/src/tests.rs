@@ -9,7 +9,7 @@ use super::*;
 
 const OWNER: Owner = Owner { kind: Kind::Other, ino: 7 };
 
-/// Counts reads, and refuses those of blocks in `broken`.
+/// Counts reads; reads of blocks in `broken` fail.
 struct Counting {
     device: MemDevice,
     reads: AtomicUsize,
@@ -140,11 +140,11 @@ fn a_prefetch_reads_runs_of_what_is_missing() {
     }
     assert_eq!(device.reads(), 3);
     assert_eq!(buffers.stats().prefetched, 7);
-    // A broken block costs its piece, and shows when it is asked for.
+    // A broken block fails its whole piece; the error shows when the block is read for use.
     buffers.prefetch(Pblk(140), 20);
     assert_eq!(buffers.stats().prefetched, 7);
     assert!(buffers.get(Pblk(140), OWNER, |_| Ok(())).is_ok());
-    // Past the end there is nothing.
+    // Past the end nothing is read.
     buffers.prefetch(Pblk(195), u32::MAX);
     buffers.prefetch(Pblk(u64::MAX), u32::MAX);
     assert_eq!(buffers.stats().prefetched, 12);
@@ -242,7 +242,7 @@ fn a_change_leaves_what_was_handed_out_alone_and_stays_until_it_is_clean() {
     Direct(&buffers).change(Pblk(3), seal, &mut |bytes| bytes[0] = 9).unwrap();
     assert_eq!((before[0], buffers.get(Pblk(3), owner, |_| Ok(())).unwrap()[0]), (0, 9));
     drop(before);
-    // Twice: the first passes only take the touches off.
+    // Several times: the first passes only clear the touched flags.
     buffers.shrink(1 << 20);
     buffers.shrink(1 << 20);
     assert_eq!(buffers.snapshot(Pblk(3)).unwrap().0[0], 9, "not given back while changed");
@@ -262,7 +262,7 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
     let write = |transaction: Tid| {
         buffers.change(Pblk(3), owner, transaction, &mut |bytes| bytes[0] = transaction.0 as u8).unwrap();
         let bytes = buffers.snapshot(Pblk(3)).unwrap().0.into_shared();
-        // In a log, and at home.
+        // The log's copy, and the home.
         let mut parts = extant_device::SharedParts::default();
         for (offset, bytes) in [(9 << 12, bytes.clone()), (3 << 12, bytes)] {
             parts.begin(offset);
@@ -279,7 +279,7 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
     drop(held);
     shrink();
     assert_eq!(buffers.stats().blocks, 0);
-    // Changed again, it is the cache's own, and the device's stays as it was.
+    // A further change goes to the cache's own copy; the device's bytes stay.
     write(extant_base::Tid(2));
     buffers.change(Pblk(3), owner, extant_base::Tid(3), &mut |bytes| bytes[0] = 3).unwrap();
     shrink();
@@ -288,7 +288,7 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
     assert_eq!((byte[0], buffers.snapshot(Pblk(3)).unwrap().0[0]), (2, 3));
 }
 
-/// Blocks as a transaction left them, in this order.
+/// Blocks as a transaction left them, in the order of `blocks`.
 fn all_taken(
     buffers: &Buffers,
     blocks: &[(Pblk, Hint)],
@@ -301,7 +301,7 @@ fn all_taken(
     all.into_iter().map(Option::unwrap).collect()
 }
 
-/// Many blocks are taken and marked clean like one, wherever they were.
+/// Taking many blocks and marking them clean works as for a single block, whatever their hints.
 #[test]
 fn many_blocks_are_taken_at_once() {
     let device = Arc::new(MemDevice::new(1 << 20));
@@ -313,7 +313,7 @@ fn many_blocks_are_taken_at_once() {
         buffers
             .change_at(block, &mut hint, owner, extant_base::Tid(1), &mut |bytes| bytes[0] = block.0 as u8)
             .unwrap();
-        // Right, unknown, and another's.
+        // A right hint, none, and a wrong one.
         places.push((block, [hint, Hint::NONE, Hint(3)][block.0 as usize % 3]));
     }
     // Not in memory.
@@ -340,7 +340,7 @@ fn many_blocks_are_taken_at_once() {
     assert_eq!(buffers.stats().blocks, 0);
 }
 
-/// Runs something once, after the bytes of the next read were taken from the device.
+/// Calls a function once, after the next read has copied the device's bytes.
 struct Slow {
     device: MemDevice,
     after_read: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -385,7 +385,8 @@ impl Device for Slow {
     }
 }
 
-/// While a block is read, it is made anew, written home and evicted: the read bytes must not be returned.
+/// While a block is read, another thread creates it, writes it home and evicts it: the stale bytes must not
+/// be returned.
 #[test]
 fn a_read_that_was_overtaken_is_not_kept() {
     let read: [fn(&Buffers); 3] = [
@@ -417,8 +418,8 @@ fn a_read_that_was_overtaken_is_not_kept() {
     }
 }
 
-/// A caller that uses the number of a block with a new owner reads it as its old type: that affects this
-/// caller only.
+/// A reader with an outdated block number may read a block as something else. That must not affect the
+/// block's owner.
 #[test]
 fn a_reader_does_not_take_a_changed_block_away_from_its_owner() {
     let device = Arc::new(MemDevice::new(64 << 10));
@@ -434,22 +435,22 @@ fn a_reader_does_not_take_a_changed_block_away_from_its_owner() {
     buffers.get(Pblk(3), other, |_| Ok(())).unwrap();
     assert_eq!(owner_at_the_commit(), Some(leaf));
     buffers.get(Pblk(3), leaf, is_sealed).unwrap();
-    // Nor once it is written, as it is.
+    // Nor after it was written.
     let mut sealed = buffers.snapshot(Pblk(3)).unwrap().0.into_shared();
     sealed.make_mut()[1023] = 9;
     device.write_at(3 << 10, &sealed).unwrap();
     buffers.set_clean_through(extant_base::Tid(1), false);
     buffers.get(Pblk(3), other, |_| Ok(())).unwrap();
     assert_eq!(owner_at_the_commit(), Some(leaf));
-    // Read again, its owner is that of the reader.
+    // After a new read, the owner is the one that the reader verifies for.
     buffers.forget(Pblk(3));
     buffers.get(Pblk(3), other, |_| Ok(())).unwrap();
     buffers.get(Pblk(3), leaf, is_sealed).unwrap();
     assert!(buffers.get(Pblk(4), leaf, is_sealed).is_err());
 }
 
-/// A block that is changed without being read is verified after it was read again: otherwise damage would get
-/// a valid checksum.
+/// A block that was read again is verified before a change that does not read it: otherwise a damaged block
+/// would get a correct checksum.
 #[test]
 fn what_came_back_from_the_device_is_verified_before_it_is_changed() {
     let device = Arc::new(MemDevice::new(64 << 10));
@@ -480,7 +481,8 @@ fn what_came_back_from_the_device_is_verified_before_it_is_changed() {
     assert_eq!(runs, 2);
 }
 
-/// Readers see pending changes, in their order; a commit gets them in a copy with the right checksum.
+/// Readers see pending changes applied, in order; a commit gets them in a copy that ends in the right
+/// checksum.
 #[test]
 fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
@@ -523,7 +525,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     let first = check(take(extant_base::Tid(1)));
     assert_eq!((&first[..4], &first[900..904]), (&b"acd\0"[..], &b"long"[..]));
     assert!(take(extant_base::Tid(1)).1.is_none(), "nothing waits any more");
-    // The taker holds it: the next change is made in a copy, which the cache then has.
+    // `first` still refers to the bytes: the next change is made in a copy, which replaces them in the cache.
     assert_eq!(
         patch(owner, extant_base::Tid(2), &[(3, b"e")]),
         Some(true),
@@ -551,7 +553,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..10], [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
-/// Notes on a block's bytes that were put with it are returned when it is taken, unless the block changed.
+/// The checksum with which a block was stored is returned when it is taken, unless the block changed.
 #[test]
 fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
@@ -577,21 +579,21 @@ fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
         Some(false)
     );
     assert_eq!(told(2, extant_base::Tid(1)), (7, None));
-    // As the transaction left it, though the next one changes it already.
+    // As the transaction left it, although the next one already changed it.
     buffers.begin_taking(extant_base::Tid(1));
     buffers.change(Pblk(3), owner, extant_base::Tid(2), &mut |bytes| bytes[9] = 8).unwrap();
     assert_eq!(told(3, extant_base::Tid(1)), (5, sum));
     buffers.end_taking();
     assert_eq!(told(3, extant_base::Tid(2)), (8, None));
-    // Put again where it is here: copied there, and nothing is known of it.
+    // Stored again while the block is in memory: the bytes are copied, and the checksum is not kept.
     assert!(buffers.put(Pblk(0), owner, extant_base::Tid(2), filled(9)));
     assert_eq!(told(0, extant_base::Tid(2)), (9, None));
     assert!(buffers.put(Pblk(50), owner, extant_base::Tid(2), filled(9).without_sum()));
     assert_eq!(told(50, extant_base::Tid(2)), (9, None));
 }
 
-/// A block that no commit takes, since damage had it freed and used in one transaction: its changes are lost
-/// with that, and are never another block's.
+/// A block that no commit takes, because damage caused it to be freed and used in one transaction: its
+/// changes are lost with the transaction, and never get into another block.
 #[test]
 fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
@@ -609,7 +611,7 @@ fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
         buffers.fresh(*block, owner, extant_base::Tid(1), &mut |_| ());
     }
     blocks.iter().for_each(|block| assert_eq!(patch(*block, extant_base::Tid(1), 1), Some(false)));
-    // Transaction 1 took none. In the third, half of them are changed again, and then seen.
+    // Transaction 1 took none. Transaction 3 changes half of them again, and then all are read.
     blocks[..20].iter().for_each(|block| assert_eq!(patch(*block, extant_base::Tid(3), 3), Some(true)));
     for (at, block) in blocks.iter().enumerate() {
         let bytes = buffers.snapshot(*block).unwrap().0;
@@ -619,8 +621,8 @@ fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
     }
 }
 
-/// The next transaction changes, drops and makes blocks before those of the previous one were taken, which
-/// still gets them as it left them.
+/// The next transaction changes, drops and creates blocks before the previous one's are taken; the commit
+/// gets the old versions.
 #[test]
 fn blocks_are_taken_as_their_transaction_left_them() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
@@ -655,8 +657,8 @@ fn blocks_are_taken_as_their_transaction_left_them() {
     }
 }
 
-/// A pending change of a block that is not as noted is not applied, and its transaction is notified,
-/// whichever read applies it first.
+/// A pending change of a block with unexpected bytes is not applied, and the commit fails, even if another
+/// reader applied it first.
 #[test]
 fn a_block_that_is_not_as_it_was_said_to_be_is_not_committed() {
     for looked_at in [false, true] {
@@ -671,7 +673,7 @@ fn a_block_that_is_not_as_it_was_said_to_be_is_not_committed() {
             buffers.take(&[(Pblk(5), Hint::NONE, ())], transaction, &|_| None, each)
         };
         buffers.fresh(Pblk(5), OWNER, extant_base::Tid(1), &mut |bytes| bytes[7] = 1);
-        // The second one finds what the first has put there.
+        // The second change expects what the first one wrote.
         patch(extant_base::Tid(1), &[1, 0], 2);
         patch(extant_base::Tid(1), &[1, 2], 3);
         take(extant_base::Tid(1)).unwrap();

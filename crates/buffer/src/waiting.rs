@@ -1,4 +1,4 @@
-//! Changes that stay pending beside their block until it is read, or leaves for the device.
+//! Pending changes: kept beside their block until it is read, or until a commit takes it.
 //!
 //! ```text
 //! slot:     | block | bytes, older | first, last |
@@ -7,21 +7,23 @@
 //! bytes:                    at, len, bytes | at, len, bytes | ...
 //! ```
 //!
-//! An insertion into a leaf whose layout is known changes about 30 bytes of a block that is in no CPU cache
-//! and that the commit copies soon. So these bytes are left here, and the commit puts them into its copy,
-//! which replaces the block: each block is fetched once, with many others, and memory has it once.
+//! An operation that inserts a name into a leaf, without reading it, changes some 30 bytes of a block that is
+//! in no CPU cache and that the commit soon copies. The operation leaves these bytes here. The commit applies
+//! them to its copy, which then replaces the block in the cache: each block is fetched once, together with
+//! many others, and there is one copy in memory.
 //!
-//! A commit takes sixteen blocks, releases the shard's lock, makes their copies, and replaces each block by
-//! its copy, unless the block was read or changed meanwhile: the changes were applied then.
+//! A commit takes sixteen blocks, releases the shard's lock, makes their copies, and puts each in the place
+//! of its block. If a block was read or changed in the meantime, its pending changes were applied then, and
+//! the copy is not used.
 //!
 //! Invariants
-//! 1. A slot that has changes waiting was changed last by the transaction that they belong to.
-//! 2. Changes of a transaction and of the next one are kept separately. When the transaction after these has
-//!    its first, all older ones have been applied or never will be: their block was freed in the same
-//!    transaction, and is still in use by another owner only on a damaged file system.
-//! 3. A pending change notes the bytes in its place, which are compared when it is applied: if a damaged map
-//!    leads to one block as two leaves of a directory, a change could overwrite the other leaf's names. Its
-//!    transaction is not committed then.
+//! 1. A slot with pending changes was last changed by the transaction of these changes.
+//! 2. The changes of two successive transactions are stored apart. When the transaction after the next stores
+//!    its first change, the oldest changes were all applied, or they never will be: on a damaged file system
+//!    their block was freed earlier in the same transaction but is still in use elsewhere.
+//! 3. A pending change carries the bytes that it expects, which are compared when it is applied. On a file
+//!    system that maps one block as two leaves of a directory, the change would otherwise hit the other
+//!    leaf's names. After a mismatch the transaction is not committed.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -35,18 +37,18 @@ use crate::{Bytes, PendingChange};
 /// No change.
 const NONE: u32 = u32::MAX;
 
-/// The most pending bytes of one shard and transaction, in a cache of this size: further changes are made at
-/// once.
+/// The most bytes of pending changes in one shard for one transaction, in a cache of `cache` bytes. Further
+/// changes are applied at once.
 pub(crate) fn bytes_max(cache: usize) -> usize {
     (cache / (16 * crate::SHARDS)).clamp(1 << 10, 32 << 10)
 }
 
-/// Bytes that are moved at a time.
+/// Size of a cache line: the unit in which bytes are moved.
 const LINE: usize = 64;
-/// Bytes of the checksum that a block ends in.
+/// Size of the checksum at the end of a block.
 const SUM: usize = size_of::<u32>();
 
-/// Where a block's changes are, the first and the last one.
+/// The first and the last pending change of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chain {
     first: u32,
@@ -61,7 +63,7 @@ impl Chain {
     }
 }
 
-/// The changes of one transaction that wait in one shard.
+/// The pending changes of one transaction in one shard.
 #[derive(Default)]
 pub(crate) struct Waiting {
     transaction: Tid,
@@ -69,12 +71,12 @@ pub(crate) struct Waiting {
     bytes: Vec<u8>,
 }
 
-/// One of them.
+/// One pending change.
 struct Change {
-    /// The next one of the same block.
+    /// The next change of the same block.
     next: u32,
-    /// Its pieces: of each the offset and the length, 16 bits each ([`THERE`] is one of the length's), and
-    /// the bytes.
+    /// Its pieces: for each the offset and the length, 16 bits each (with the flag [`THERE`] in the length),
+    /// and the bytes.
     start: u32,
     end: u32,
     /// See [`Summed`].
@@ -88,18 +90,18 @@ impl Change {
     }
 }
 
-/// What the checksum is of that a block ends in.
+/// What a block's checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summed {
-    /// What it begins with.
+    /// Seed of the checksum.
     pub seed: u32,
-    /// Bytes that it is of.
+    /// Number of bytes covered.
     pub len: usize,
 }
 
 impl Waiting {
-    /// Adds a change of a block of so many bytes, of so many that may wait. `false`: there is no room, or it
-    /// is none of what its checksum is of.
+    /// Adds a change of a block of `block_len` bytes. `false` if there is no room, or if it reaches outside
+    /// the bytes that the checksum covers.
     pub(crate) fn push(
         &mut self,
         chain: &mut Chain,
@@ -147,14 +149,14 @@ impl Waiting {
         true
     }
 
-    /// Prefetches the slot of the next change: the committing thread used it last, and many other shards get
-    /// changes before this one does.
+    /// Prefetches the place of the next change. The committer's CPU had that cache line last, and many other
+    /// shards get changes before this one gets its next.
     fn prefetch_next(&self) {
         extant_device::prefetch_for_push(&self.bytes, 2 * LINE);
         extant_device::prefetch_for_push(&self.changes, size_of::<Change>());
     }
 
-    /// Prefetches all of them, if they are this transaction's.
+    /// Prefetches all changes, if they are this transaction's.
     pub(crate) fn prefetch(&self, transaction: Tid) {
         if self.is_of(transaction) {
             self.changes.chunks(2).for_each(|changes| extant_device::prefetch_start(&changes[0]));
@@ -162,13 +164,13 @@ impl Waiting {
         }
     }
 
-    /// Are these this transaction's?
+    /// Whether these are this transaction's changes.
     pub(crate) fn is_of(&self, transaction: Tid) -> bool {
         self.transaction == transaction
     }
 
-    /// Makes the changes of a block, in their order. Its checksum is not right then. `false`: it was not as
-    /// it was said to be.
+    /// Applies a block's changes in order; does not update the checksum. `false` if the block does not have
+    /// the expected bytes.
     pub(crate) fn make(&self, chain: Chain, block: &mut [u8]) -> bool {
         let mut pieces = self.of(chain).flat_map(|change| pieces(self.bytes_of(change)));
         pieces.all(|piece| block.get_mut(piece.range()).is_some_and(|place| piece.put(place)))
@@ -188,10 +190,10 @@ impl Waiting {
     }
 }
 
-/// In the length of a piece: these bytes are there before.
+/// Flag in the length of a piece: these bytes are expected, not written.
 const THERE: u16 = 1 << 15;
 
-/// Bytes that belong at an offset, or that are there before.
+/// Bytes to write at an offset, or expected there.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     at: usize,
@@ -204,7 +206,7 @@ impl Piece<'_> {
         self.at..self.at + self.bytes.len()
     }
 
-    /// Puts the bytes into their place, or compares: `false`, if others are there.
+    /// Writes the bytes, or compares them; `false` if others are there.
     fn put(&self, place: &mut [u8]) -> bool {
         if self.are_there {
             return place == self.bytes;
@@ -224,16 +226,16 @@ fn pieces(mut rest: &[u8]) -> impl Iterator<Item = Piece<'_>> + Clone {
     })
 }
 
-/// A block as it leaves, with the changes that waited and the right checksum.
+/// A block with its pending changes applied, and the right checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
-    /// How many bytes it has.
+    /// The block's size in bytes.
     pub block_len: usize,
-    /// Its first bytes.
+    /// The block's first bytes.
     pub start: [u8; 4],
-    /// Its last ones.
+    /// The block's last bytes.
     pub end: [u8; LINE],
-    /// What the checksum is of that these end in.
+    /// What the checksum in the last bytes covers.
     pub summed: Summed,
 }
 
@@ -242,47 +244,47 @@ pub struct Made {
 pub(crate) struct Batch {
     pub(crate) blocks: Vec<Making>,
     changes: Vec<u8>,
-    /// Lines that the changes lie in, as they become.
+    /// The cache lines with the changes, after they are applied.
     windows: Vec<u8>,
-    /// For one at a time.
+    /// Scratch space for one block.
     differ: Vec<u8>,
     copies: Copies,
 }
 
-/// One of them, in three steps: taken, made, and put back.
+/// A block of the batch; it is taken, made, and put back.
 pub(crate) struct Making {
-    /// Its index among the requested blocks.
+    /// Its index in the caller's list.
     pub(crate) number: usize,
     pub(crate) block: Pblk,
-    /// The changes that it gets.
+    /// Its pending changes.
     pub(crate) chain: Chain,
     changes: Range<usize>,
     summed: Summed,
-    /// It ends in the right checksum.
+    /// The old bytes end in the right checksum.
     has_sum: bool,
-    /// When it is patched: it was not as it was said to be.
+    /// Set when it is patched: the old bytes were not as the changes expect.
     pub(crate) is_damaged: bool,
-    /// As it was.
+    /// The bytes before the changes.
     pub(crate) older: Bytes,
-    /// Where that has nothing but zeros, as far as is known; then where the copy has.
+    /// Known zeros, first of the old bytes, then of the copy.
     pub(crate) zeros: Zeros,
-    /// When it is patched: the lines that are others, where they are among all windows, and the last one.
+    /// Set when it is patched: the changed lines, their place in `windows`, and the last line.
     window: Range<usize>,
     window_at: usize,
     end: [u8; LINE],
     pub(crate) told: Option<u32>,
-    /// When it is made.
+    /// Set when it is made.
     pub(crate) copy: Bytes,
 }
 
-/// Bytes of a block that are known to be zeros and are copied without reading them. As word numbers, from the
-/// first to one past the last.
+/// A range of a block known to be zero, which need not be read to be copied. In units of words: the first
+/// one, and the one after the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Zeros(u16, u16);
 
 impl Zeros {
     fn new(bytes: Range<usize>) -> Self {
-        // Of a block of 64 KiB the last word is left out.
+        // In a block of 64 KiB the last word is left out.
         let word = |at: usize| (at / 4).min(usize::from(u16::MAX)) as u16;
         let first = word(bytes.start.next_multiple_of(4));
         Self(first, word(bytes.end).max(first))
@@ -292,7 +294,8 @@ impl Zeros {
         usize::from(self.0) * 4..usize::from(self.1) * 4
     }
 
-    /// What is left of them when these bytes are changed: those behind, or before if there are none.
+    /// The part that stays zero when these bytes are changed: the part after them, or the part before if
+    /// there is none after.
     fn without(self, changed: Range<usize>) -> Self {
         let Range { start, end } = self.bytes();
         if changed.end < end {
@@ -308,7 +311,7 @@ impl Batch {
         self.blocks.is_empty()
     }
 
-    /// Takes a block whose bytes are these, with the changes of this chain.
+    /// Adds a block with these bytes and the changes of this chain.
     pub(crate) fn take(
         &mut self,
         (number, block): (usize, Pblk),
@@ -323,7 +326,7 @@ impl Batch {
             summed = change.summed();
         }
         let changes = from..self.changes.len();
-        // Looked at first, and all at the same time.
+        // These lines are read first; prefetch them for all blocks at once.
         if let Some(Piece { at, .. }) = pieces(&self.changes[changes.clone()]).next() {
             let line = older.get(at / LINE * LINE..).unwrap_or_default();
             extant_device::prefetch(&line[..line.len().min(2 * LINE)]);
@@ -346,7 +349,7 @@ impl Batch {
         });
     }
 
-    /// Makes all that were taken. Then they are put back, and [cleared](Self::clear).
+    /// Makes the copies of all blocks. Then they are put back, and the batch is [cleared](Self::clear).
     pub(crate) fn make(&mut self, difference: &OnceLock<Difference>, tell: &dyn Fn(&Made) -> Option<u32>) {
         let Self { blocks, changes, windows, differ, copies } = self;
         for making in &mut blocks[..] {
@@ -356,7 +359,7 @@ impl Batch {
         }
         let mut rest = &mut blocks[..];
         while let [making, behind @ ..] = rest {
-            // Where the hardware prefetcher does not see the next address.
+            // The CPU's own prefetcher cannot predict the next block yet.
             if let Some(next) = behind.first() {
                 extant_device::prefetch(&next.older[..next.older.len().min(NEXT)]);
             }
@@ -373,12 +376,11 @@ impl Batch {
     }
 }
 
-/// Bytes of the next block that are asked for while one is copied.
+/// Bytes of the next block to prefetch while one is copied.
 const NEXT: usize = 8 * LINE;
 
 impl Making {
-    /// Puts the pieces into the lines that they lie in, which is all that is looked at, and finds the
-    /// checksum.
+    /// Applies the pieces to a copy of their lines, reading nothing else, and computes the checksum.
     fn patch<'p>(
         &mut self,
         mut pieces: impl Iterator<Item = Piece<'p>> + Clone,
@@ -418,7 +420,7 @@ impl Making {
                 debug_assert_eq!(sum, anew(window), "the block ended in the right checksum");
                 sum
             }
-            // All of it is looked at, so it is asked what else it has.
+            // All bytes are read here anyway, so look for zeros, too.
             None => {
                 let sum = anew(window);
                 let within = run_of_zeros(&window[last - from..]);
@@ -438,8 +440,8 @@ impl Making {
         Made { block_len: older.len(), start, end: self.end, summed: *summed }
     }
 
-    /// Copies the block, with these lines. It reads from the beginning to the end, so that the hardware
-    /// prefetcher works. Known zeros are not read.
+    /// Copies the block with the changed lines, in one pass from beginning to end, so that the CPU's
+    /// prefetcher recognizes the pattern. Known zeros are not read.
     fn copy(&self, windows: &[u8], copies: &mut Copies) {
         let Self { older, window, zeros, .. } = self;
         let end_at = older.len() - LINE;
@@ -457,7 +459,7 @@ impl Making {
     }
 }
 
-/// How many bytes are zeros before one that is not, or a few less.
+/// The length of the run of zeros at the beginning, or slightly less.
 fn run_of_zeros(bytes: &[u8]) -> usize {
     let (bytes_before, words) = bytes.split_at(bytes.len() % 8);
     let is_zero = |byte: &u8| *byte == 0;
@@ -474,8 +476,7 @@ mod tests {
 
     use super::*;
 
-    /// Changes of several blocks that lie one over the other and everywhere; with a sum that is known and one
-    /// that is not.
+    /// Overlapping and scattered changes of several blocks, with a known and an unknown checksum.
     #[test]
     fn what_waits_is_made_in_its_order_and_the_checksum_is_right() {
         let (difference, summed) = (OnceLock::new(), Summed { seed: 77, len: 1012 });

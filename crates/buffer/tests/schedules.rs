@@ -1,4 +1,4 @@
-//! The cache under all schedules: `cargo xtask ci schedules`.
+//! The cache under many schedules: `cargo xtask ci schedules`.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn taken(buffers: &Buffers, transaction: Tid, tell: &dyn Fn(&Made) -> Option<u32
     taken.unwrap()
 }
 
-/// A device whose reads and writes take time: others run before and after the bytes are taken.
+/// A device with slow reads: other threads run before and after the bytes are copied.
 struct Slow(MemDevice);
 
 impl Device for Slow {
@@ -63,7 +63,7 @@ fn cache() -> (Arc<Slow>, Arc<Buffers>) {
     (device, buffers)
 }
 
-/// First and last byte, which every change sets alike.
+/// The first and last byte, which every change sets to the same value.
 fn ends(bytes: &[u8]) -> u8 {
     assert_eq!(bytes[0], bytes[1023], "a change is seen whole or not at all");
     bytes[0]
@@ -74,8 +74,8 @@ fn set(buffers: &Buffers, transaction: Tid, value: u8) {
     buffers.change(BLOCK, OWNER, transaction, change).unwrap();
 }
 
-/// A thread changes a block, commits it, writes it home and lets it go; others read it by all ways. What they
-/// see never goes back in time, and what was handed out never changes.
+/// One thread changes a block, commits it, writes it home and evicts it; others read it through all paths.
+/// Readers never see older bytes after newer ones, and returned bytes never change.
 #[test]
 fn what_is_seen_of_a_block_only_goes_forward() {
     schedules("cache: changes and reads", 2000, || {
@@ -123,8 +123,8 @@ fn what_is_seen_of_a_block_only_goes_forward() {
     });
 }
 
-/// A commit takes a block's bytes and seals them while other threads keep changing it: the commit's bytes are
-/// those of one moment, the sealed copy is not shared, and a block that changed again is not clean.
+/// A commit takes a block's bytes and seals them while other threads change the block. The commit's bytes are
+/// consistent, the sealed copy is not shared, and a block that changed again is not clean.
 #[test]
 fn a_seal_never_hides_a_newer_change() {
     schedules("cache: seals and changes", 3000, || {
@@ -156,8 +156,9 @@ fn a_seal_never_hides_a_newer_change() {
     });
 }
 
-/// Pending changes are taken with their transaction's block while the next transaction adds its own and other
-/// threads read: the commit gets exactly its own, and so does every reader.
+/// A commit takes a block with pending changes while the next transaction adds changes and another thread
+/// reads the block. The commit gets exactly the changes of its own transaction; the reader sees a consistent
+/// state.
 #[test]
 fn what_waits_is_in_the_commit_of_its_transaction() {
     schedules("cache: changes that wait", 3000, || {

@@ -1,33 +1,33 @@
-//! Flushes of a device's cache that threads share: concurrent requests wait for one flush instead of issuing
-//! their own.
+//! Shared flushes of a device's cache: concurrent requests wait for one flush instead of making one each.
 //!
 //! ```text
-//!             a thread asks                  the leader comes first         the flush is over
-//!   [idle] ------------------> [collecting] ---------------------> [in flight] --------------> result to all of the round
-//!                               others join:      (after a delay)      others begin the next round, whose leader
-//!                               one flush for all                      waits until this one is over
+//!          a thread requests        leader: after a delay         the flush ends
+//! [idle] ------------------> [collecting] ----------------> [in flight] --------------> the round returns
+//!                             requests join:                 new requests form the
+//!                             one flush for all              next round; its leader
+//!                                                            waits for this flush
 //! ```
 //!
-//! A [`Coordinator`] wraps the device: all writes go through it, so it knows what was written. Flushes that
-//! do not ask for sharing, a journal's commits, go through it too, so it knows what they covered.
+//! A [`Coordinator`] wraps a device. Writes pass through it, so it knows what was written. Flushes that are
+//! not shared (a journal's commits) pass through it, too, so it knows what they covered.
 //!
-//! Owns: rounds, delays, counts, and which writes a flush covers. Does **not** own: the device's time of a
-//! flush (it measures that itself, see `device`), commits, what is to be flushed for.
+//! Owns: rounds, delays, counters, and which writes a flush covers. Does **not** own: the measurement of
+//! flush times (the device does it, see `device`), commits, and the reason for a flush.
 //!
 //! Invariants
-//! 1. INV-EN21: a flush covers the writes that had completed before it was **issued**. So a round can be
-//!    joined until it is issued, never while it is in flight: what was written since then may still be in the
-//!    cache when it ends.
-//! 2. At most one round is in flight, and one collects. Every member is released by exactly one round, with
-//!    its result.
-//! 3. A leader flushes, whatever happens to the members; it sleeps without a lock.
+//! 1. INV-EN21: a flush covers the writes that completed before it was **issued**. So a request may join a
+//!    round until the flush is issued, but not while it is in flight: a later write may still be in the
+//!    device's cache when that flush ends.
+//! 2. At most one round is in flight, and one collects. Each request belongs to exactly one round, and
+//!    returns its result.
+//! 3. A leader flushes regardless of what happens to the requests that joined. It sleeps without a lock.
 //! 4. A failed flush covers nothing, and no later flush succeeds: the lost writes cannot be recovered.
 //!
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 //!
 //! ```
-//! use extant_device::{Device, MemDevice};
-//! use extant_flush::{Coordinator, How, Settings, Stream};
+//! use device::{Device, MemDevice};
+//! use flush::{Coordinator, How, Settings, Stream};
 //!
 //! let coordinator = Coordinator::new(MemDevice::new(1 << 20), Settings::default());
 //! coordinator.write_at(0, b"record").unwrap();
@@ -53,39 +53,39 @@ use extant_device::{Device, DeviceFault, FlushStats, SharedParts};
 
 pub use settings::{Delay, Mode, Settings};
 
-/// Whose writes a flush is for: a thread, or what takes its place where threads serve many. One stream alone
-/// is not made to wait for others.
+/// The origin of a request: a thread, or its equivalent where threads serve many clients. A single stream
+/// does not wait for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub u64);
 
-/// What had been written at some moment.
+/// A point in the sequence of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark(u64);
 
 /// How a request became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// By a flush that was made for it.
+    /// By its own flush.
     Own,
     /// By the flush of a round that it joined.
     Joined,
-    /// By a flush that had been made already.
+    /// By an earlier flush.
     Covered,
 }
 
-/// The device failed to flush; every member of the round gets the same error.
+/// The device failed to flush. All requests of the round get the same error.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
 pub struct Failed(Arc<DeviceFault>);
 
 impl Failed {
-    /// What the device said.
+    /// The device's error.
     #[must_use]
     pub fn fault(&self) -> &DeviceFault {
         &self.0
     }
 
-    /// The same, for another thread.
+    /// A copy of the error.
     fn again(&self) -> DeviceFault {
         let fault = &*self.0;
         match fault {
@@ -106,35 +106,35 @@ impl Failed {
     }
 }
 
-/// Counts since the beginning.
+/// Counters since the coordinator was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlushCounts {
-    /// Requests.
+    /// Flush requests.
     pub requests: u64,
-    /// Flushes that were made for them.
+    /// Flushes made for requests.
     pub flushes: u64,
     /// Requests that joined a round.
     pub joined: u64,
-    /// Requests for which nothing had to be flushed.
+    /// Requests that were already covered.
     pub covered: u64,
-    /// Requests that went past the rounds: the device is fast.
+    /// Requests that bypassed the rounds because the device is fast.
     pub bypassed: u64,
-    /// What leaders slept, in nanoseconds.
+    /// Time that leaders slept, in nanoseconds.
     pub delay_nanos: u64,
-    /// Flushes that were made without a request: by commits.
+    /// Flushes without a request: by commits.
     pub others: u64,
 }
 
-/// Coordinates the flushes of one device. Shared by threads.
+/// Coordinates the flushes of one device. Shared between threads.
 #[derive(Debug)]
 pub struct Coordinator<D> {
     device: D,
     settings: Settings,
-    /// Writes that have completed.
+    /// Number of completed writes.
     written: AtomicU64,
-    /// What of them the last flush covered.
+    /// The value of `written` that the last flush covered.
     flushed: AtomicU64,
-    /// The first flush that failed: what was lost then, no later one brings back.
+    /// The first failed flush: its lost writes cannot be recovered by a later one.
     failed: OnceLock<Failed>,
     rounds: Mutex<Rounds>,
     counts: Counts,
@@ -142,24 +142,24 @@ pub struct Coordinator<D> {
 
 #[derive(Debug, Default)]
 struct Rounds {
-    /// A round's flush runs.
+    /// The flush of a round is in flight.
     in_flight: bool,
-    /// The round that collects.
+    /// The round that collects requests.
     next: Option<Arc<Round>>,
-    /// The stream that led the last round, and whether others joined it or arrived meanwhile.
+    /// Leader of the last round, and whether other requests joined it or arrived meanwhile.
     last: Option<(Stream, bool)>,
-    /// When the last one ended.
+    /// When the last round ended.
     ended: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Round {
     result: OnceLock<Result<(), Failed>>,
-    /// Changed with the lock of [`Rounds`] held.
+    /// Changed only with the lock of [`Rounds`] held.
     joined: AtomicU64,
-    /// The result is there.
+    /// Notified when the result is set.
     over: Condvar,
-    /// The round before is over: for the leader.
+    /// Notifies the leader that the previous round ended.
     turn: Condvar,
 }
 
@@ -184,7 +184,7 @@ impl<D: Device> Coordinator<D> {
         Self {
             device,
             settings,
-            // Knows what was written before.
+            // Earlier writes are unknown, so the first flush is never skipped.
             written: AtomicU64::new(1),
             flushed: AtomicU64::new(0),
             failed: OnceLock::new(),
@@ -204,13 +204,13 @@ impl<D: Device> Coordinator<D> {
         &self.settings
     }
 
-    /// Has everything that was written been covered?
+    /// Whether all completed writes are covered by a flush.
     #[must_use]
     pub fn is_covered(&self) -> bool {
         self.flushed.load(Ordering::Acquire) >= self.written.load(Ordering::Acquire)
     }
 
-    /// What was counted.
+    /// The counters.
     #[must_use]
     pub fn counts(&self) -> FlushCounts {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -225,22 +225,22 @@ impl<D: Device> Coordinator<D> {
         }
     }
 
-    /// Makes durable what had been written when it is called; for `stream`.
+    /// Makes durable all writes that completed before the call, for `stream`.
     ///
     /// # Errors
-    /// The device refused; the state of its cache is not known then.
+    /// The device failed; the state of its cache is unknown.
     pub fn flush_for(&self, stream: Stream) -> Result<How, Failed> {
         self.flush_since(self.mark(), stream)
     }
 
-    /// What has been written up to now, for a later check whether it was covered.
+    /// The present point in the sequence of writes, for a later [`flush_since`](Self::flush_since).
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark(self.written.load(Ordering::Acquire))
     }
 
-    /// Makes durable what had been written when `mark` was taken, for `stream`. In the mode `epoch` this
-    /// costs nothing if another thread or a commit has issued a flush since.
+    /// Makes durable all writes that completed before `mark` was taken, for `stream`. In mode `epoch` this
+    /// costs nothing if any flush was issued since, including a commit's.
     ///
     /// # Errors
     /// As [`flush_for`](Self::flush_for).
@@ -275,7 +275,7 @@ impl<D: Device> Coordinator<D> {
         self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Is the device so fast that waiting for others takes longer than a flush?
+    /// Whether the device flushes faster than a wait for other requests would take.
     fn is_fast(&self) -> bool {
         let average = self.device.flush_nanos().map(Duration::from_nanos);
         average.is_some_and(|average| average < self.settings.bypass_below)
@@ -291,8 +291,8 @@ impl<D: Device> Coordinator<D> {
             rounds = round.turn.wait(rounds).unwrap_or_else(PoisonError::into_inner);
         }
         if has_waited {
-            // Those of the round before are awake, and may be about to write and to come again: without them
-            // there would be two parties that take turns, each with half of the threads.
+            // The threads of the previous round are awake now, and may be about to write and request a flush.
+            // Without this yield two groups would alternate, each with half of the threads.
             drop(rounds);
             std::thread::yield_now();
             rounds = self.rounds();
@@ -304,13 +304,13 @@ impl<D: Device> Coordinator<D> {
             add(&self.counts.delay_nanos, delay.as_nanos() as u64);
             rounds = self.rounds();
         }
-        // From here on the round is closed: a new request may have written after the flush was issued.
+        // No request joins from here on: a later one may have written after the flush was issued.
         if !self.settings.join_in_flight {
             rounds.next = None;
         }
         rounds.in_flight = true;
         drop(rounds);
-        // The members of the round wait for its result: a panic must leave one, or they wait forever.
+        // Other requests wait for the result: it must be set even after a panic, or they wait forever.
         let flushed = catch_unwind(AssertUnwindSafe(|| self.make()));
         let made = flushed.as_ref().map_or_else(|_| self.settle(Err(panicked())), Clone::clone);
         let mut rounds = self.rounds();
@@ -352,7 +352,7 @@ impl<D: Device> Coordinator<D> {
         self.flush_covering()
     }
 
-    /// A flush, and what it covers.
+    /// Flushes, and records what the flush covers.
     fn flush_covering(&self) -> Result<(), Failed> {
         let issued = self.written.load(Ordering::Acquire);
         self.check()?;
@@ -361,14 +361,13 @@ impl<D: Device> Coordinator<D> {
         Ok(())
     }
 
-    /// Has nothing failed that was to be made durable?
+    /// Fails if any earlier flush failed.
     fn check(&self) -> Result<(), Failed> {
         self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
     }
 
-    /// The result of a request for durability, including earlier failures and concurrent ones of other
-    /// threads. The system reports an error once, drops what it could not write, and lets the next flush
-    /// succeed.
+    /// The outcome of a flush or durable write, including earlier and concurrent failures. The operating
+    /// system reports a failed write only once and drops it; the next flush then succeeds.
     fn settle(&self, made: Result<(), DeviceFault>) -> Result<(), Failed> {
         match made {
             Ok(()) => self.check(),
@@ -376,21 +375,21 @@ impl<D: Device> Coordinator<D> {
         }
     }
 
-    /// A write, which waits for a flush when it has completed; one that failed may have written something.
+    /// Counts a completed write. A failed one may have written something, so it counts, too.
     fn count(&self, written: Result<(), DeviceFault>) -> Result<(), DeviceFault> {
         self.written.fetch_add(1, Ordering::AcqRel);
         written
     }
 }
 
-/// The result of a flush that did not return.
+/// The result of a flush that panicked.
 fn panicked() -> DeviceFault {
     let source = std::io::Error::other("the device panicked, which is a defect of it");
     DeviceFault::Io { what: "flush", offset: 0, len: 0, source }
 }
 
 fn result(round: &Round) -> Result<(), Failed> {
-    // Set before the members are notified that the round is over.
+    // The result is set before the waiters are notified.
     round.result.get().cloned().unwrap_or(Ok(()))
 }
 
@@ -441,9 +440,9 @@ impl<D: Device> Device for Coordinator<D> {
         self.count(self.device.write_many_at(parts))
     }
 
-    /// Nothing waits for a flush by it, if it succeeds.
+    /// A successful durable write needs no flush.
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        // Made in any case: it may be the note that something failed.
+        // The write is made in any case: it may be the record of the failure.
         match self.settle(self.device.write_durable_at(offset, bytes)) {
             Ok(()) => Ok(()),
             Err(failed) => self.count(Err(failed.again())),
@@ -454,12 +453,12 @@ impl<D: Device> Device for Coordinator<D> {
         self.count(self.device.zero_at(offset, len))
     }
 
-    /// Nothing waits for a flush by it: what is discarded need not be gone after a power cut.
+    /// Needs no flush: discarded blocks may still have their contents after a power cut.
     fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
         self.device.discard_at(offset, len)
     }
 
-    /// A flush outside of any round.
+    /// A flush that is not shared.
     fn flush(&self) -> Result<(), DeviceFault> {
         add(&self.counts.others, 1);
         self.flush_covering().map_err(|failed| failed.again())

@@ -1,31 +1,31 @@
-//! How flushes are coordinated.
+//! Settings of flush coordination.
 
 use std::time::Duration;
 
 /// How threads share flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Not at all: each makes its own.
+    /// They do not: each request makes its own flush.
     None,
-    /// Rounds, whose leader waits a little for others.
+    /// In rounds; the leader waits a little for others.
     Seed,
-    /// Rounds without delay: callers while one is in flight share the next.
+    /// In rounds without a delay: requests during a flush share the next one.
     Merge,
-    /// As merge, and nothing is flushed for what a flush has covered already.
+    /// As `Merge`, and a request that an earlier flush covers makes none.
     #[default]
     Epoch,
-    /// By a commit of the journal, even of an empty one: the first design of the linux-ext4 series of 2010.
-    /// It needs a journal; here it is as [`None`](Self::None).
+    /// By a commit of the journal, even an empty one: the first design of the linux-ext4 series of 2010. It
+    /// needs a journal; here it behaves as [`None`](Self::None).
     EmptyTxn,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 5] = [Self::None, Self::Seed, Self::Merge, Self::Epoch, Self::EmptyTxn];
-    /// Those that need no journal.
+    /// The modes that need no journal.
     pub const OF_DEVICE: [Self; 4] = [Self::None, Self::Seed, Self::Merge, Self::Epoch];
 
-    /// As it is spelled.
+    /// The mode's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Mode {
         }
     }
 
-    /// By its spelling.
+    /// The mode with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.name() == name)
@@ -47,20 +47,20 @@ impl Mode {
 /// How long the leader of a round waits ([`Mode::Seed`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Delay {
-    /// As long as a flush takes.
+    /// For the duration of a flush.
     Full,
-    /// Until the last round ended that long ago.
+    /// Until one flush duration has passed since the last round ended.
     #[default]
     Aged,
-    /// Not at all.
+    /// No wait.
     None,
 }
 
 impl Delay {
-    /// All of them.
+    /// All delays.
     pub const ALL: [Self; 3] = [Self::Full, Self::Aged, Self::None];
 
-    /// As it is spelled.
+    /// The delay's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -70,27 +70,28 @@ impl Delay {
         }
     }
 
-    /// By its spelling.
+    /// The delay with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|delay| delay.name() == name)
     }
 }
 
-/// All choices.
+/// All settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// How threads share flushes.
     pub mode: Mode,
     /// How long a leader waits.
     pub delay: Delay,
-    /// Waits are at least this long.
+    /// The minimum wait.
     pub delay_min: Duration,
-    /// Waits are at most this long.
+    /// The maximum wait.
     pub delay_max: Duration,
-    /// If the device flushes faster than this on average, every thread flushes by itself ([`Mode::Seed`]).
+    /// If the average flush of the device is faster than this, each request makes its own flush
+    /// ([`Mode::Seed`]).
     pub bypass_below: Duration,
-    /// A mistake on purpose, for the crash lab: rounds are joined while their flush is in flight, too.
+    /// A deliberate mistake for the crash lab: requests also join rounds in flight.
     pub join_in_flight: bool,
 }
 

@@ -1,5 +1,5 @@
-//! A device that knows which writes a flush made durable judges every answer: a record reported as durable is
-//! on the device.
+//! A device that records which writes a flush made durable. Each successful request is checked against that
+//! record.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,8 +11,8 @@ use extant_device::{Clock, Device, DeviceFault, MemDevice, Model, Modelled};
 
 use super::*;
 
-/// Writes are in the cache until a flush that began after they completed has ended. Each write is a record:
-/// its offset.
+/// A write is in the cache until a flush that began after it completed has ended. Each write is a record: its
+/// offset.
 #[derive(Default)]
 struct Cached {
     cache: Mutex<HashSet<u64>>,
@@ -65,7 +65,7 @@ fn of(mode: Mode, delay: Delay, flush: Duration) -> Coordinator<Cached> {
     Coordinator::new(Cached { flush, ..Cached::default() }, settings)
 }
 
-/// `threads` write and flush `rounds` records each; every record reported as durable is durable.
+/// `threads` threads write and flush `rounds` records each; all records reported durable must be durable.
 fn run(coordinator: &Coordinator<Cached>, threads: u64, rounds: u64) {
     let begin = Barrier::new(threads as usize);
     std::thread::scope(|scope| {
@@ -122,12 +122,12 @@ fn sixteen_threads_share_flushes_of_a_slow_disk() {
         });
         let counts = coordinator.counts();
         let found = counts.flushes as f64 / counts.requests as f64;
-        // Threads come one after the other at the beginning and at the end.
+        // At the beginning and at the end threads do not run concurrently.
         assert!(found <= per_request * 1.3, "{}: {found} flushes a request: {counts:?}", mode.name());
     }
 }
 
-/// The members of its round wait for its result, and the next leader for its end.
+/// The requests that joined its round wait for its result, and the next leader for its end.
 #[test]
 fn a_flush_that_panics_ends_its_round_and_is_reported_to_all() {
     let coordinator = of(Mode::Merge, Delay::None, Duration::from_millis(20));
@@ -170,7 +170,7 @@ fn nothing_is_flushed_twice_by_epoch() {
     let coordinator = of(Mode::Epoch, Delay::None, Duration::ZERO);
     coordinator.write_at(1, b"").unwrap();
     coordinator.flush().unwrap();
-    // A commit has flushed: nothing is left to do, however often it is asked for.
+    // A commit has flushed: repeated requests have nothing to do.
     for _ in 0..3 {
         assert_eq!(coordinator.flush_for(Stream(0)).unwrap(), How::Covered);
     }
@@ -192,7 +192,7 @@ fn a_flush_that_fails_covers_nothing_and_everybody_is_told() {
         }
     });
     assert!(!coordinator.is_covered());
-    // What the device lost then is not there because it succeeds again.
+    // Writes that the device lost do not come back when it succeeds again.
     coordinator.device().fails.store(false, Ordering::Relaxed);
     assert!(coordinator.flush_for(Stream(0)).is_err() && coordinator.flush().is_err());
     assert!(coordinator.write_durable_at(0, b"").is_err());

@@ -1,5 +1,5 @@
-//! Numbers at an offset of a byte slice. Callers have checked the length first: an offset past the end is a
-//! programmer's mistake, never a fact about a disk.
+//! Numbers at an offset of a byte slice. The caller has checked the length: an offset past the end is a
+//! programming error, not damage on disk.
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];

@@ -1,12 +1,12 @@
-//! Commit blocks: with one of these on disk, its transaction happened.
+//! Commit blocks. A transaction is committed once its commit block is on disk.
 //!
 //! ```text
 //! 00 header   0C type u8   0D size u8   10 checksum u32 * 8   30 seconds u64   38 nanoseconds u32   3C zeros
 //! ```
 //!
-//! Versions 2 and 3 keep type and size 0, and `checksum[0]` is CRC-32C of the whole block from the journal's
-//! seed, the word itself as zero. Version 1 has type 1, size 4, and `checksum[0]` is the CRC-32 of the
-//! transaction's descriptor and logged blocks.
+//! In versions 2 and 3 type and size are 0, and `checksum[0]` is the CRC-32C of the whole block, seeded by
+//! the journal, with this word as zero. In version 1 the type is 1, the size is 4, and `checksum[0]` is the
+//! CRC-32 of the transaction's descriptors and logged blocks.
 
 use extant_base::{Malformed, checksum::crc32c};
 
@@ -18,42 +18,42 @@ use crate::{
 
 const STRUCTURE: &str = "commit block";
 const CHECKSUM_AT: usize = 0x10;
-/// The commit header with the padding that C gives it; all beyond is zero.
+/// The commit header, including the padding that C adds; the rest of the block is zero.
 const HEADER_LEN: usize = 64;
 
-/// A commit block's content.
+/// The contents of a commit block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommitBlock {
     /// The transaction.
     pub tid: LogTid,
-    /// Algorithm of a version 1 checksum: 1 is CRC-32. 0 in the other versions.
+    /// Algorithm of a version 1 checksum: 1 is CRC-32. 0 in other versions.
     pub checksum_type: u8,
-    /// Bytes of a version 1 checksum: 4. 0 in the other versions.
+    /// Bytes of a version 1 checksum: 4. 0 in other versions.
     pub checksum_size: u8,
-    /// The checksum words; only the first is in use.
+    /// The checksum words; only the first is used.
     pub checksums: [u32; 8],
-    /// When it was committed: seconds since 1970.
+    /// Time of the commit: seconds since 1970.
     pub seconds: u64,
-    /// When it was committed: the rest, in nanoseconds.
+    /// Time of the commit: nanoseconds.
     pub nanoseconds: u32,
 }
 
-/// What a commit block's own checksum says.
+/// The result of checking a commit block's own checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CommitVerdict {
-    /// The journal has no checksum of commit blocks (none, or version 1).
+    /// Commit blocks have no checksum (no checksums, or version 1).
     Unchecked,
-    /// Right.
+    /// The checksum is right.
     Match,
-    /// Right if everything behind the commit header is taken as zero: the header's sector reached the disk,
-    /// the rest of the block did not. jbd2 accepts such a commit.
+    /// The checksum is right if everything after the commit header is taken as zero: the header's sector
+    /// reached the disk, the rest of the block did not. jbd2 accepts such a commit.
     MatchHeaderOnly,
-    /// Wrong.
+    /// The checksum is wrong.
     Mismatch,
 }
 
 impl CommitBlock {
-    /// A commit of `tid` at a time, without a version 1 checksum.
+    /// A commit of `tid` at this time, without a version 1 checksum.
     #[must_use]
     pub fn new(tid: LogTid, seconds: u64, nanoseconds: u32) -> Self {
         Self { tid, checksum_type: 0, checksum_size: 0, checksums: [0; 8], seconds, nanoseconds }
@@ -66,8 +66,8 @@ impl CommitBlock {
         self
     }
 
-    /// Is `crc` the version 1 checksum of this transaction? A commit with no checksum at all (type, size and
-    /// word zero) was written before the feature was turned on and matches anything.
+    /// Whether `crc` is the version 1 checksum of this transaction. A commit without a checksum (type, size
+    /// and word are zero) was written before the feature was enabled, and matches any value.
     #[must_use]
     pub fn matches_v1(&self, crc: u32) -> bool {
         match (self.checksum_type, self.checksum_size, self.checksums[0]) {
@@ -77,7 +77,7 @@ impl CommitBlock {
         }
     }
 
-    /// Reads a commit block; its checksum is [`verify`](Self::verify)'s work.
+    /// Reads a commit block. Does not check its checksum: see [`verify`](Self::verify).
     ///
     /// # Errors
     /// Too short, or not a commit block.
@@ -99,7 +99,7 @@ impl CommitBlock {
         })
     }
 
-    /// The whole block. In versions 2 and 3 `checksums[0]` is computed here, whatever the value holds.
+    /// Encodes the whole block. In versions 2 and 3 it computes `checksums[0]`, ignoring the present value.
     #[must_use]
     pub fn encode(&self, format: LogFormat) -> Vec<u8> {
         let mut block = vec![0; format.block_size.len()];
@@ -118,7 +118,7 @@ impl CommitBlock {
         block
     }
 
-    /// Judges the checksum of versions 2 and 3 in the commit block `block`.
+    /// Checks the version 2 or 3 checksum of the commit block `block`.
     #[must_use]
     pub fn verify(format: LogFormat, block: &[u8]) -> CommitVerdict {
         if !format.has_block_checksums() {
@@ -140,7 +140,7 @@ impl CommitBlock {
     }
 }
 
-/// CRC-32C of a commit block with its first checksum word as zero. `block` has at least 64 bytes.
+/// CRC-32C of a commit block, with its first checksum word as zero. `block` has at least 64 bytes.
 fn block_checksum(seed: u32, block: &[u8]) -> u32 {
     let crc = crc32c(crc32c(seed, &block[..CHECKSUM_AT]), &[0; 4]);
     crc32c(crc, &block[CHECKSUM_AT + 4..])

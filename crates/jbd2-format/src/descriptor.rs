@@ -1,12 +1,12 @@
-//! Descriptor blocks: which home blocks the log blocks that follow belong to.
+//! Descriptor blocks: they list the homes of the log blocks that follow.
 //!
 //! ```text
 //! | header | tag 1 | uuid | tag 2 | tag 3 | ... | tag n (LAST) | unused | tail |
 //! ```
 //!
-//! The first tag is followed by a UUID; every other tag says SAME_UUID. A logged block whose first word
-//! happens to be the journal's magic is logged with that word zero and its tag says ESCAPE, or a scan would
-//! take it for a journal block.
+//! A UUID follows the first tag; all other tags have the flag SAME_UUID. A logged block that begins with the
+//! journal's magic number is logged with that word zeroed, and its tag has the flag ESCAPE: otherwise a scan
+//! would take it for a journal block.
 
 use extant_base::{Malformed, Pblk};
 
@@ -21,44 +21,45 @@ const SAME_UUID: u32 = 2;
 const DELETED: u32 = 4;
 const LAST: u32 = 8;
 
-/// Must `block` be escaped before it is logged: does it begin with the journal's magic?
+/// Whether `block` must be escaped before it is logged: it begins with the journal's magic number.
 #[must_use]
 pub fn needs_escape(block: &[u8]) -> bool {
     block.starts_with(&MAGIC.to_be_bytes())
 }
 
-/// Turns the image of a block that [`needs_escape`] into its logged form.
+/// Escapes the image of a block that [`needs_escape`].
 pub fn escape(image: &mut [u8]) {
     if let Some(word) = image.first_chunk_mut::<4>() {
         *word = [0; 4];
     }
 }
 
-/// Turns an escaped logged block back into the block.
+/// Restores an escaped block.
 pub fn unescape(image: &mut [u8]) {
     if let Some(word) = image.first_chunk_mut::<4>() {
         *word = MAGIC.to_be_bytes();
     }
 }
 
-/// One tag: the log block at the same position after the descriptor belongs at `block`.
+/// A tag: the log block at the same position after the descriptor has its home at `block`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag {
-    /// Home of the logged block.
+    /// The home of the logged block.
     pub block: Pblk,
-    /// Stored checksum: 32 bits in version 3, 16 in version 2, otherwise 0, since the field may hold rubbish.
+    /// The stored checksum: 32 bits in version 3, 16 in version 2. Otherwise 0, because the field may hold
+    /// garbage.
     pub checksum: u32,
-    /// The first word was the magic and is zero in the log.
+    /// The first word was the magic number, and is zero in the log.
     pub escaped: bool,
-    /// Flag that nothing sets.
+    /// An unused flag.
     pub deleted: bool,
-    /// This is the descriptor's last tag.
+    /// This is the last tag of the descriptor.
     pub last: bool,
-    /// The UUID after the tag, where the tag has one.
+    /// The UUID after the tag, if the tag has one.
     pub uuid: Option<[u8; 16]>,
 }
 
-/// Walks the tags of a descriptor block; see [`tags`].
+/// Iterator over the tags of a descriptor block; see [`tags`].
 #[derive(Debug, Clone)]
 pub struct Tags<'a> {
     format: LogFormat,
@@ -67,10 +68,9 @@ pub struct Tags<'a> {
     end: usize,
 }
 
-/// The tags of the descriptor `block`, up to the one marked LAST or to the end of the block, as jbd2 counts
-/// them.
+/// The tags of the descriptor `block`, up to the tag marked LAST or the end of the block, as in jbd2.
 ///
-/// Neither header nor tail is looked at: see [`Header::decode`] and [`LogFormat::verify_tail`].
+/// It checks neither the header nor the tail: see [`Header::decode`] and [`LogFormat::verify_tail`].
 #[must_use]
 pub fn tags(format: LogFormat, block: &[u8]) -> Tags<'_> {
     Tags { format, block, at: Header::LEN, end: block.len().saturating_sub(format.tail_len()) }
@@ -113,7 +113,7 @@ impl Iterator for Tags<'_> {
 /// Why a tag was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PushError {
-    /// The descriptor is full: finish it, start another.
+    /// The descriptor is full: finish it and start another.
     Full,
     /// The block number needs the 64BIT feature.
     BlockTooLarge,
@@ -130,20 +130,20 @@ impl std::fmt::Display for PushError {
 
 impl std::error::Error for PushError {}
 
-/// Builds one descriptor block of up to [`LogFormat::tags_per_descriptor`] tags.
+/// Builds a descriptor block with up to [`LogFormat::tags_per_descriptor`] tags.
 #[derive(Debug, Clone)]
 pub struct DescriptorWriter {
     format: LogFormat,
     bytes: Vec<u8>,
     at: usize,
-    /// Offset of the flag byte of the newest tag; 0 before the first.
+    /// Offset of the flag byte of the last tag; 0 before the first tag.
     last_flags_at: usize,
     uuid: [u8; 16],
 }
 
 impl DescriptorWriter {
-    /// An empty descriptor of transaction `tid`; `uuid` goes behind the first tag (readers skip it, jbd2 and
-    /// debugfs write zeros).
+    /// An empty descriptor of transaction `tid`. `uuid` follows the first tag; readers skip it, jbd2 and
+    /// debugfs write zeros.
     #[must_use]
     pub fn new(format: LogFormat, tid: LogTid, uuid: [u8; 16]) -> Self {
         let mut bytes = vec![0; format.block_size.len()];
@@ -151,24 +151,24 @@ impl DescriptorWriter {
         Self { format, bytes, at: Header::LEN, last_flags_at: 0, uuid }
     }
 
-    /// Is there no room for another tag?
+    /// Whether there is no room for another tag.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        // While it is empty, the first tag's UUID is to come as well; but then there is always room.
+        // An empty descriptor also needs room for the first tag's UUID, but it always has it.
         self.bytes.len() - self.at < self.format.tag_len() + self.format.tail_len()
     }
 
-    /// Has no tag been added yet?
+    /// Whether no tag has been added yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.last_flags_at == 0
     }
 
-    /// Adds a tag: the next block of the log belongs at `block`. `checksum` is
-    /// [`LogFormat::tag_checksum`] of the block as logged; its upper half is dropped in version 2.
+    /// Adds a tag: the next log block has its home at `block`. `checksum` is [`LogFormat::tag_checksum`] of
+    /// the block as logged; version 2 drops its upper half.
     ///
     /// # Errors
-    /// The descriptor is full, or `block` needs 64 bits and the journal has 32.
+    /// The descriptor is full, or `block` needs 64 bits and the journal has 32-bit numbers.
     pub fn push(&mut self, block: Pblk, escaped: bool, checksum: u32) -> Result<(), PushError> {
         if self.is_full() {
             return Err(PushError::Full);
@@ -192,7 +192,7 @@ impl DescriptorWriter {
                 put(bytes, at + 8, &high.to_be_bytes());
             }
         }
-        // The flags are big endian and below 256: their byte is the last of bytes 4..8 in every layout.
+        // The flags are big-endian and below 256: their byte is the last of bytes 4..8 in every layout.
         self.last_flags_at = at + 7;
         self.at += self.format.tag_len();
         if same_uuid == 0 {
@@ -202,10 +202,10 @@ impl DescriptorWriter {
         Ok(())
     }
 
-    /// The block, its last tag marked, its tail sealed.
+    /// Marks the last tag, seals the tail, and returns the block.
     ///
     /// # Panics
-    /// Without any tag: such a block would be read as a list of block 0.
+    /// If there is no tag: a reader would find tags for block 0.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         assert!(!self.is_empty(), "a descriptor block needs a tag");
@@ -216,8 +216,8 @@ impl DescriptorWriter {
 }
 
 impl Tag {
-    /// Checks that the tag's home is a block of the file system: below `fs_blocks`. The caller, which knows
-    /// where the journal is, checks that it is not a block of the journal itself.
+    /// Checks that the tag's home is a block of the file system: below `fs_blocks`. The caller must check
+    /// that it is not a block of the journal itself.
     ///
     /// # Errors
     /// The block is past the end.

@@ -1,19 +1,24 @@
-//! Fast-commit records: what one fsync changed, in a few hundred bytes instead of whole blocks.
+//! Fast-commit records: the changes of one fsync, in a few hundred bytes instead of whole blocks.
 //!
 //! ```text
-//! record:  tag le16 | len le16 | value (len bytes)          never crosses a block; 4 bytes for a PAD always remain
+//! record:  tag le16 | len le16 | value (len bytes)   never crosses a block; 4 bytes always remain for a PAD
 //!
-//!  1 ADD_RANGE  ino, extent: lblk le32, len le16, start_hi le16, start_lo le32     3 CREAT   parent, ino, name
-//!  2 DEL_RANGE  ino, lblk, len                                                     4 LINK    parent, ino, name
-//!  6 INODE      ino, the raw inode (128 bytes or more)                             5 UNLINK  parent, ino, name
-//!  7 PAD        zeros to the end of the block
-//!  8 TAIL       tid, crc, zeros to the end of the block      9 HEAD  features, tid
+//! 1 ADD_RANGE  ino, extent: lblk le32, len le16, start_hi le16, start_lo le32
+//! 2 DEL_RANGE  ino, lblk, len
+//! 3 CREAT      parent, ino, name
+//! 4 LINK       parent, ino, name
+//! 5 UNLINK     parent, ino, name
+//! 6 INODE      ino, the raw inode (128 bytes or more)
+//! 7 PAD        zeros to the end of the block
+//! 8 TAIL       tid, crc, zeros to the end of the block
+//! 9 HEAD       features, tid
 //! ```
 //!
-//! A fast commit starts at a block, with HEAD if it is the first after a full commit, and ends with TAIL. The
-//! crc of TAIL is CRC-32C from **zero** over every byte from the start of this fast commit to the crc itself.
+//! A fast commit starts at a block boundary, with HEAD if it is the first after a full commit, and ends with
+//! TAIL. The crc of TAIL is the CRC-32C, from **zero**, of all bytes from the start of this fast commit to
+//! the crc itself.
 //!
-//! Does **not** own: what a record does to the file system (replay), which blocks of the journal are the area
+//! Does **not** own: what a record does to the file system (replay), and which journal blocks form the area
 //! (see [`Superblock::fast_commit_range`](crate::Superblock::fast_commit_range)).
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
@@ -30,7 +35,8 @@ const HEADER_LEN: usize = 4;
 const TAIL_LEN: usize = 8;
 const NAME_MAX: usize = 255;
 const MIN_INODE_LEN: usize = 128;
-/// The longest extent; a longer number on disk means unwritten, and is this much too large.
+/// The longest extent. A larger number on disk means an unwritten extent; subtract this value to get its
+/// length.
 const MAX_EXTENT_LEN: u16 = 32_768;
 
 mod tag {
@@ -45,12 +51,12 @@ mod tag {
     pub(super) const HEAD: u16 = 9;
 }
 
-/// What happens to a directory entry.
+/// The change of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NameChange {
     /// The inode was created under this name.
     Create,
-    /// The inode got this further name.
+    /// The inode got an additional name.
     Link,
     /// The inode lost this name.
     Unlink,
@@ -59,15 +65,15 @@ pub enum NameChange {
 /// One record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Record<'a> {
-    /// A range of the file is mapped to these blocks.
+    /// A range of the file was mapped to these blocks.
     AddRange {
         /// The file.
         ino: Ino,
         /// First logical block.
         lblk: Lblk,
-        /// Length in blocks: to 32,768, or to 32,767 if unwritten.
+        /// Length in blocks: up to 32,768, or 32,767 if unwritten.
         len_blocks: u16,
-        /// The blocks read as zeros.
+        /// The extent is unwritten: its blocks read as zeros.
         unwritten: bool,
         /// First physical block, 48 bits.
         pblk: Pblk,
@@ -81,57 +87,57 @@ pub enum Record<'a> {
         /// Length in blocks.
         len_blocks: u32,
     },
-    /// A directory entry came or went.
+    /// A directory entry was added or removed.
     Name {
-        /// Which of the three.
+        /// The kind of change.
         change: NameChange,
         /// The directory.
         parent: Ino,
-        /// The inode that the name means.
+        /// The inode that the name refers to.
         ino: Ino,
         /// The name, 1 to 255 bytes.
         name: &'a [u8],
     },
-    /// An inode's new content.
+    /// New contents of an inode.
     Inode {
         /// The inode.
         ino: Ino,
         /// Its first 128 or more bytes, as in the inode table.
         raw: &'a [u8],
     },
-    /// Fills a block.
+    /// Fills the rest of a block.
     Pad,
-    /// Ends a fast commit: everything since the last one happened.
+    /// Ends a fast commit: with it on disk, the records since the previous TAIL are committed.
     Tail {
-        /// The transaction on top of which these changes are.
+        /// The transaction that follows the last full commit; the changes belong to it.
         tid: LogTid,
         /// CRC-32C of the fast commit.
         crc: u32,
     },
     /// Begins the fast commits of a transaction.
     Head {
-        /// Features needed to replay: none known, so 0.
+        /// Features needed for the replay: none is known, so 0.
         features: u32,
-        /// The transaction on top of which the changes are.
+        /// The transaction that follows the last full commit; the changes belong to it.
         tid: LogTid,
     },
 }
 
-/// Walks the records of one block of the fast-commit area; see [`records`].
+/// Iterator over the records of one block of the fast-commit area; see [`records`].
 #[derive(Debug, Clone)]
 pub struct Records<'a> {
     block: &'a [u8],
     at: usize,
 }
 
-/// The records of one block, up to its end or the first that breaks a rule.
+/// The records of one block, up to its end or the first invalid record.
 #[must_use]
 pub fn records(block: &[u8]) -> Records<'_> {
     Records { block, at: 0 }
 }
 
 impl Records<'_> {
-    /// Offset in the block of the next record.
+    /// Offset of the next record in the block.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.at
@@ -206,19 +212,19 @@ fn decode(tag: u16, value: &[u8]) -> Result<Record<'_>, Malformed> {
     }
 }
 
-/// May the scan go on with the next block?
+/// Whether the scan continues with the next block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Flow {
     /// Feed the next block.
     Continue,
-    /// Nothing behind this block belongs to the fast commits.
+    /// Later blocks do not belong to the fast commits.
     Stop,
 }
 
-/// First pass over the fast-commit area: how many of its records may be replayed.
+/// First pass over the fast-commit area: computes how many of its records may be replayed.
 ///
-/// Feed the area's blocks in order until [`Flow::Stop`]; then replay the first
-/// [`valid_records`](Self::valid_records) that [`records`] yields from the same blocks.
+/// Feed the area's blocks in order until [`Flow::Stop`]. Then replay the first
+/// [`valid_records`](Self::valid_records) records that [`records`] yields for the same blocks.
 #[derive(Debug, Clone)]
 pub struct Scan {
     tid: LogTid,
@@ -228,24 +234,25 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// A scan for fast commits on top of `tid`: the first transaction that the log does not hold.
+    /// A scan for fast commits of `tid`: the first transaction that the log does not hold.
     #[must_use]
     pub fn new(tid: LogTid) -> Self {
         Self { tid, crc: 0, seen: 0, valid: 0 }
     }
 
-    /// Records up to the last good TAIL, HEAD, PAD and TAIL records counted. 0: nothing to replay.
+    /// Number of records up to the last valid TAIL, including HEAD, PAD and TAIL records. 0 if there is
+    /// nothing to replay.
     #[must_use]
     pub fn valid_records(&self) -> u64 {
         self.valid
     }
 
-    /// Takes the area's next block.
+    /// Processes the next block of the area.
     ///
     /// # Errors
-    /// A bad record, tail or crc before any good TAIL: the first fast commit, once begun by a right HEAD, is
-    /// damaged. Behind a good TAIL the same is just the end, since the next fast commit may have been cut off
-    /// by the crash.
+    /// An invalid record, tail or crc before the first valid TAIL: the first fast commit begins with a valid
+    /// HEAD but is damaged. After a valid TAIL this is no error but the end, because a crash may have cut off
+    /// the next fast commit.
     pub fn feed(&mut self, block: &[u8]) -> Result<Flow, Malformed> {
         let mut walk = records(block);
         loop {
@@ -286,13 +293,13 @@ impl Scan {
     }
 }
 
-/// Why a record was refused.
+/// Why a record was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RecordError {
-    /// The record is longer than a block: a full commit must take its place.
+    /// The record is longer than a block: a full commit is needed instead.
     TooLong,
-    /// A name, an inode, an extent's length or a block number is out of its range, or the record is a PAD or
-    /// TAIL, which the writer makes itself.
+    /// A name, an inode, an extent length or a block number is out of range, or the record is a PAD or TAIL,
+    /// which only the writer itself adds.
     Invalid,
 }
 
@@ -315,16 +322,16 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An empty fast commit. The first of a transaction begins with [`Record::Head`].
+    /// An empty fast commit. The first one of a transaction begins with [`Record::Head`].
     #[must_use]
     pub fn new(block_size: BlockSize) -> Self {
         Self { block_size, bytes: Vec::new() }
     }
 
-    /// Adds a record, in a new block if this one has no room.
+    /// Adds a record; starts a new block if the current one has no room.
     ///
     /// # Errors
-    /// The record does not fit into any block, or is none that can be written.
+    /// The record does not fit into a block, or cannot be written.
     pub fn push(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
         let mut value = [0; 16];
         let mut fixed = |words: &[u32]| {
@@ -376,8 +383,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The blocks, ended by a TAIL on top of `tid`. The last block is the one to write with a flush before
-    /// and through the cache: it is the commit point.
+    /// Ends the fast commit with a TAIL for `tid`, and returns its blocks. The last block is the commit
+    /// point: flush before it, and write it durably.
     #[must_use]
     pub fn finish(mut self, tid: LogTid) -> Vec<u8> {
         // Cannot fail: a tail is far shorter than a block.
@@ -390,13 +397,12 @@ impl Writer {
         self.bytes
     }
 
-    /// Bytes left in the current block; a whole block when it is full, since the next one begins then.
+    /// Bytes left in the current block; a whole block if it is full, because the next one then begins.
     fn room(&self) -> usize {
         self.block_size.len() - self.bytes.len() % self.block_size.len()
     }
 
-    /// Makes sure that `len` bytes and a PAD header fit into the current block, going to a new one if need
-    /// be.
+    /// Makes room for `len` bytes and a PAD header, in a new block if necessary.
     fn reserve(&mut self, len: usize) -> Result<(), RecordError> {
         if len > self.block_size.len() - HEADER_LEN {
             return Err(RecordError::TooLong);
@@ -409,7 +415,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a record's header. `len` is below a block, so it fits 16 bits.
+    /// Writes a record's header. `len` is less than a block, so it fits into 16 bits.
     fn begin(&mut self, tag: u16, len: usize) {
         self.bytes.extend_from_slice(&tag.to_le_bytes());
         self.bytes.extend_from_slice(&(len as u16).to_le_bytes());
@@ -502,7 +508,7 @@ mod tests {
         let mut writer = Writer::new(BlockSize::MIN);
         writer.push(&Record::Head { features: 0, tid: LogTid(6) }).unwrap();
         assert_eq!(scan(&writer.finish(LogTid(6))), Ok(0));
-        // Begun for this transaction, but the tail is another's.
+        // Begun for this transaction, but the tail belongs to another.
         let mut writer = Writer::new(BlockSize::MIN);
         writer.push(&HEAD).unwrap();
         assert!(scan(&writer.finish(LogTid(8))).is_err());

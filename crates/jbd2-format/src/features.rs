@@ -1,4 +1,4 @@
-//! The journal's own three feature words, with the names that dumpe2fs prints.
+//! The journal's own feature words, with the names that dumpe2fs prints.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// compat: commit blocks carry a CRC-32 of the transaction (the first kind of journal checksum).
+    /// compat: commit blocks contain a CRC-32 of the transaction (version 1 of the journal checksums).
     pub const CHECKSUM: u32 = 0x1;
 
     /// incompat: revoke blocks may occur.
@@ -30,40 +30,40 @@ impl Features {
     /// incompat: the last blocks of the journal are a fast-commit area.
     pub const FAST_COMMIT: u32 = 0x20;
 
-    /// Every compat bit that this crate knows.
+    /// All compat bits known to this crate.
     pub const KNOWN_COMPAT: u32 = Self::CHECKSUM;
-    /// Every incompat bit that this crate knows.
+    /// All incompat bits known to this crate.
     pub const KNOWN_INCOMPAT: u32 =
         Self::REVOKE | Self::BIT64 | Self::ASYNC_COMMIT | Self::CSUM_V2 | Self::CSUM_V3 | Self::FAST_COMMIT;
 
-    /// Is this bit of the compat word set?
+    /// Whether this bit of the compat word is set.
     #[must_use]
     pub fn has_compat(&self, bit: u32) -> bool {
         self.compat & bit != 0
     }
 
-    /// Is this bit of the incompat word set?
+    /// Whether this bit of the incompat word is set.
     #[must_use]
     pub fn has_incompat(&self, bit: u32) -> bool {
         self.incompat & bit != 0
     }
 
-    /// The bits that forbid using the journal, because this crate does not know them. All zero: go on.
+    /// The unknown bits that forbid using the journal. Empty if there are none.
     ///
-    /// Like jbd2, an unknown ro_compat bit forbids as much as an unknown incompat bit: replaying is writing.
+    /// As in jbd2, an unknown ro_compat bit forbids as much as an unknown incompat bit: a replay writes.
     #[must_use]
     pub fn unsupported(&self) -> Features {
         Features { compat: 0, incompat: self.incompat & !Self::KNOWN_INCOMPAT, ro_compat: self.ro_compat }
     }
 
-    /// Is no bit set?
+    /// Whether no bit is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Names of all set bits, in dumpe2fs's words; bits without a name as `FEATURE_I7` (word initial, bit
-    /// number).
+    /// Names of all set bits, as dumpe2fs prints them; bits without a name as `FEATURE_I7` (initial of the
+    /// word, bit number).
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         const COMPAT: &[&str] = &["journal_checksum"];

@@ -1,4 +1,5 @@
-//! How this journal lays out and seals its blocks: one small value made from the superblock's features.
+//! The layout and the checksums of this journal's blocks: a small value derived from the superblock's
+//! features.
 //!
 //! ```text
 //! tag, CSUM_V3            16 bytes  block_lo flags32 block_hi csum32
@@ -6,10 +7,10 @@
 //! tag, CSUM_V2            10 bytes  block_lo csum16 flags16 unused16
 //! tag, 64BIT              12 bytes  block_lo csum16 flags16 block_hi
 //! tag                      8 bytes  block_lo csum16 flags16
-//! tail, CSUM_V2/V3         4 bytes  the last of a descriptor or revoke block: csum32
+//! tail, CSUM_V2/V3         4 bytes  csum32, at the end of descriptor and revoke blocks
 //! ```
 //!
-//! Source: the kernel's own sizes; Documentation/filesystems/ext4/journal.rst lists others, which are wrong.
+//! Source: the kernel's own sizes; those in Documentation/filesystems/ext4/journal.rst are wrong.
 
 use extant_base::{BlockSize, Malformed, checksum::crc32c};
 
@@ -21,10 +22,10 @@ use crate::{
     superblock::Superblock,
 };
 
-/// Which checksums the log carries.
+/// The checksums in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Checksums {
-    /// None at all.
+    /// None.
     None,
     /// A CRC-32 of the whole transaction in its commit block.
     V1,
@@ -39,19 +40,19 @@ pub enum Checksums {
 pub struct LogFormat {
     /// Size of a journal block.
     pub block_size: BlockSize,
-    /// Which checksums there are.
+    /// The checksums in the log.
     pub checksums: Checksums,
     /// 64BIT: block numbers have 64 bits.
     pub wide: bool,
-    /// Seed of all checksums of versions 2 and 3: CRC-32C of the journal's UUID from all ones.
+    /// Seed of all version 2 and 3 checksums: CRC-32C (from all ones) of the journal's UUID.
     pub seed: u32,
 }
 
 impl LogFormat {
-    /// The format that `sb` announces.
+    /// The format that `sb` describes.
     ///
     /// # Errors
-    /// Whatever [`Superblock::check`] finds.
+    /// Any violation that [`Superblock::check`] finds.
     pub fn of(sb: &Superblock) -> Result<Self, Malformed> {
         sb.check()?;
         let block_size = BlockSize::from_bytes(u64::from(sb.block_size)).unwrap_or(BlockSize::KIB4); // checked above
@@ -69,13 +70,13 @@ impl LogFormat {
         Ok(Self { block_size, checksums, wide, seed: crc32c(!0, &sb.uuid) })
     }
 
-    /// Does every block carry a CRC-32C (version 2 or 3)?
+    /// Whether every block has a CRC-32C (version 2 or 3).
     #[must_use]
     pub fn has_block_checksums(&self) -> bool {
         matches!(self.checksums, Checksums::V2 | Checksums::V3)
     }
 
-    /// Bytes of one tag, the UUID after the first not counted.
+    /// Bytes of one tag, without the UUID after the first.
     #[must_use]
     pub fn tag_len(&self) -> usize {
         match (self.checksums, self.wide) {
@@ -101,8 +102,8 @@ impl LogFormat {
 
     /// Tags that fit into one descriptor block, with the UUID after the first.
     ///
-    /// jbd2's own writer stops a tag or two earlier (when a tag *and a UUID* would no longer fit); readers,
-    /// the kernel's included, take as many as fit, and debugfs writes as many.
+    /// jbd2's writer stops one or two tags earlier (when a tag *and a UUID* no longer fit). Readers,
+    /// including the kernel, accept as many as fit, and debugfs writes as many.
     #[must_use]
     pub fn tags_per_descriptor(&self) -> usize {
         (self.block_size.len() - Header::LEN - 16 - self.tail_len()) / self.tag_len()
@@ -114,20 +115,20 @@ impl LogFormat {
         (self.block_size.len() - crate::revoke::HEADER_LEN - self.tail_len()) / self.revoke_record_len()
     }
 
-    /// Checksum of a block for its tag: CRC-32C from the seed over the big-endian transaction id and the
-    /// block as logged (escaped). All 32 bits; a version 2 tag keeps the low 16. 0 where tags carry none.
+    /// The checksum of a block for its tag: CRC-32C from the seed over the big-endian transaction ID and the
+    /// block as logged (escaped). All 32 bits; a version 2 tag keeps the low 16. 0 if tags have no checksum.
     #[must_use]
     pub fn tag_checksum(&self, tid: LogTid, logged: &[u8]) -> u32 {
         self.tag_seed(tid).map_or(0, |seed| crc32c(seed, logged))
     }
 
-    /// What the checksums of blocks of a transaction begin with; `None` where tags carry none.
+    /// Seed of the block checksums of a transaction; `None` if tags have no checksum.
     #[must_use]
     pub fn tag_seed(&self, tid: LogTid) -> Option<u32> {
         self.has_block_checksums().then(|| crc32c(self.seed, &tid.0.to_be_bytes()))
     }
 
-    /// Is `logged` the block that `tag` describes? True where tags carry no checksum.
+    /// Whether `logged` matches the checksum in `tag`. True if tags have no checksum.
     #[must_use]
     pub fn verify_tag(&self, tid: LogTid, tag: &Tag, logged: &[u8]) -> bool {
         let computed = self.tag_checksum(tid, logged);
@@ -138,8 +139,8 @@ impl LogFormat {
         }
     }
 
-    /// Writes the checksum of a descriptor or revoke block into its last four bytes; nothing without versions
-    /// 2 and 3.
+    /// Writes the checksum of a descriptor or revoke block into its last four bytes. Does nothing without
+    /// versions 2 and 3.
     pub fn seal_tail(&self, block: &mut [u8]) {
         if let (true, Some(at)) = (self.has_block_checksums(), block.len().checked_sub(4)) {
             block[at..].fill(0);
@@ -148,7 +149,8 @@ impl LogFormat {
         }
     }
 
-    /// Is the checksum at the end of a descriptor or revoke block right? True without versions 2 and 3.
+    /// Whether the checksum at the end of a descriptor or revoke block is right. True without versions 2 and
+    /// 3.
     #[must_use]
     pub fn verify_tail(&self, block: &[u8]) -> bool {
         if !self.has_block_checksums() {
@@ -159,11 +161,10 @@ impl LogFormat {
     }
 }
 
-/// CRC-32 with polynomial 0x04C11DB7, most significant bit first, no final inversion: the checksum of version
-/// 1.
+/// CRC-32 with polynomial 0x04C11DB7, most significant bit first, no final inversion: the version 1 checksum.
 ///
-/// A transaction's checksum starts at all ones and runs over each descriptor block and its logged blocks in
-/// log order.
+/// A transaction's checksum starts at all ones and covers each descriptor block and its logged blocks in log
+/// order.
 #[must_use]
 pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(seed, |crc, &byte| (crc << 8) ^ CRC32_BE[usize::from((crc >> 24) as u8 ^ byte)])
@@ -189,7 +190,7 @@ const CRC32_BE: [u32; 256] = {
 pub(crate) mod tests {
     use super::*;
 
-    /// Every combination of checksum version and block-number width, with 1 KiB and 4 KiB blocks.
+    /// All combinations of checksum version and block number width, with 1 KiB and 4 KiB blocks.
     pub(crate) fn all_formats() -> Vec<LogFormat> {
         let mut formats = Vec::new();
         for block_size in [BlockSize::MIN, BlockSize::KIB4] {

@@ -1,4 +1,4 @@
-//! The twelve bytes that begin every journal block except the logged ones, and the transaction id inside.
+//! The header: the first twelve bytes of every journal block except logged ones, with the transaction ID.
 //!
 //! ```text
 //! 0 magic C03B3998   4 block type   8 sequence (transaction id)
@@ -13,19 +13,19 @@ use crate::bytes::{be32, put};
 /// The first word of every journal block that is not a logged block.
 pub const MAGIC: u32 = 0xC03B_3998;
 
-/// A transaction id. It wraps at 2^32, so ids have no total order: compare with [`LogTid::is_after`].
+/// A transaction ID. It wraps at 2^32, so IDs have no total order: compare with [`LogTid::is_after`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct LogTid(pub u32);
 
 impl LogTid {
-    /// The id of the next transaction.
+    /// The ID of the next transaction.
     #[must_use]
     pub fn next(self) -> LogTid {
         LogTid(self.0.wrapping_add(1))
     }
 
-    /// Is this transaction younger than `other`? By signed difference, as jbd2 does: `LogTid(0)` is after
-    /// `LogTid(u32::MAX)`.
+    /// Whether this transaction is newer than `other`. Compares the signed difference, as jbd2 does:
+    /// `LogTid(0)` is after `LogTid(u32::MAX)`.
     #[must_use]
     pub fn is_after(self, other: LogTid) -> bool {
         self.0.wrapping_sub(other.0) as i32 > 0
@@ -38,18 +38,18 @@ impl fmt::Display for LogTid {
     }
 }
 
-/// What a journal block is.
+/// The type of a journal block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockType {
-    /// Lists the home places of the logged blocks that follow it.
+    /// Lists the homes of the logged blocks that follow.
     Descriptor,
-    /// Ends a transaction: with this block on disk, the transaction happened.
+    /// Ends a transaction: it is committed once this block is on disk.
     Commit,
     /// The journal superblock, first version: nothing after the error number.
     SuperblockV1,
     /// The journal superblock.
     SuperblockV2,
-    /// Lists blocks whose older log copies must not be replayed.
+    /// Lists blocks; their older log copies must not be replayed.
     Revoke,
 }
 
@@ -78,9 +78,9 @@ impl BlockType {
 /// The header of a journal block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// What the block is.
+    /// The type of the block.
     pub kind: BlockType,
-    /// The transaction it belongs to; 0 in the superblock.
+    /// The transaction of the block; 0 in the superblock.
     pub tid: LogTid,
 }
 
@@ -90,11 +90,10 @@ impl Header {
 
     /// Reads the header of `block`.
     ///
-    /// A scan takes an error here as the end of the log, not as corruption: the block may be older than the
-    /// journal.
+    /// A scan treats an error as the end of the log, not as damage: the block may be older than the journal.
     ///
     /// # Errors
-    /// Too short, another magic, or a type that is not 1 to 5.
+    /// Too short, wrong magic number, or a type other than 1 to 5.
     pub fn decode(block: &[u8]) -> Result<Self, Malformed> {
         const S: &str = "journal block header";
         Malformed::unless(block.len() >= Self::LEN, S, "must have at least 12 bytes", block.len() as u64)?;
@@ -109,7 +108,7 @@ impl Header {
         Ok(Self { kind, tid: LogTid(be32(block, 8)) })
     }
 
-    /// The twelve bytes of this header.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -119,7 +118,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header of a block that must be of `kind`.
+    /// Reads the header of a block, and checks that its type is `kind`.
     pub(crate) fn expect(
         block: &[u8],
         kind: BlockType,

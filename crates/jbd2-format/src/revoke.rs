@@ -1,7 +1,7 @@
-//! Revoke blocks: blocks whose copies in this and older transactions must not be replayed.
+//! Revoke blocks: they list blocks; copies of these in this and older transactions must not be replayed.
 //!
 //! ```text
-//! | header | count32 | block | block | ... | unused | tail |      count = bytes used, these 16 included
+//! | header | count32 | block | block | ... | unused | tail |      count = bytes used, including these 16
 //! ```
 
 use extant_base::{Malformed, Pblk};
@@ -18,17 +18,17 @@ const STRUCTURE: &str = "revoke block";
 /// Bytes before the first record.
 pub(crate) const HEADER_LEN: usize = Header::LEN + 4;
 
-/// Walks the records of a revoke block; see [`revokes`].
+/// Iterator over the records of a revoke block; see [`revokes`].
 #[derive(Debug, Clone)]
 pub struct Revokes<'a> {
     wide: bool,
     records: &'a [u8],
 }
 
-/// The records of the revoke `block`. The tail is not looked at: see [`LogFormat::verify_tail`].
+/// The records of the revoke block `block`. Does not check the tail: see [`LogFormat::verify_tail`].
 ///
 /// # Errors
-/// Not a revoke block, or a count that runs past the block.
+/// Not a revoke block, or a count that exceeds the block.
 pub fn revokes(format: LogFormat, block: &[u8]) -> Result<Revokes<'_>, Malformed> {
     Header::expect(block, BlockType::Revoke, STRUCTURE, "block type is 5")?;
     let end = block.len().saturating_sub(format.tail_len());
@@ -40,7 +40,7 @@ pub fn revokes(format: LogFormat, block: &[u8]) -> Result<Revokes<'_>, Malformed
         "the records must end inside the block",
         count,
     )?;
-    // A count below the header's own length is an empty list, as for jbd2.
+    // A count smaller than the header means an empty list, as in jbd2.
     Ok(Revokes { wide: format.wide, records: block.get(HEADER_LEN..count as usize).unwrap_or(&[]) })
 }
 
@@ -54,7 +54,7 @@ impl Iterator for Revokes<'_> {
     }
 }
 
-/// Builds one revoke block.
+/// Builds a revoke block.
 #[derive(Debug, Clone)]
 pub struct RevokeWriter {
     format: LogFormat,
@@ -71,16 +71,16 @@ impl RevokeWriter {
         Self { format, bytes, at: HEADER_LEN }
     }
 
-    /// Is there no room for another record?
+    /// Whether there is no room for another record.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.at + self.format.revoke_record_len() + self.format.tail_len() > self.bytes.len()
     }
 
-    /// Adds a block.
+    /// Adds a record.
     ///
     /// # Errors
-    /// The revoke block is full, or `block` needs 64 bits and the journal has 32.
+    /// The revoke block is full, or `block` needs 64 bits and the journal has 32-bit numbers.
     pub fn push(&mut self, block: Pblk) -> Result<(), PushError> {
         if self.is_full() {
             return Err(PushError::Full);
@@ -95,7 +95,7 @@ impl RevokeWriter {
         Ok(())
     }
 
-    /// The block, its count written, its tail sealed.
+    /// Writes the count, seals the tail, and returns the block.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         put(&mut self.bytes, Header::LEN, &(self.at as u32).to_be_bytes());

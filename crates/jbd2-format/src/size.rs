@@ -1,12 +1,12 @@
-//! How large a new journal is, by mke2fs's rule.
+//! The size of a new journal, by mke2fs's rule.
 
-/// The fewest blocks that the log of a journal may have; jbd2 refuses fewer.
+/// The minimum number of blocks of a journal's log; jbd2 refuses fewer.
 pub const MIN_JOURNAL_BLOCKS: u32 = 1024;
 
-/// The most blocks that mke2fs accepts for a journal.
+/// The maximum number of blocks that mke2fs accepts for a journal.
 pub const MAX_JOURNAL_BLOCKS: u32 = 10_240_000;
 
-/// Upper bound of the file system's size in blocks (exclusive) and the journal it gets.
+/// Exclusive upper bound of the file system's size in blocks, and the size of its journal.
 const TABLE: [(u64, u32); 7] = [
     (32 << 10, 1 << 10),
     (256 << 10, 4 << 10),
@@ -17,8 +17,8 @@ const TABLE: [(u64, u32); 7] = [
     (32 << 20, 128 << 10),
 ];
 
-/// Blocks of the journal that mke2fs gives to a file system of `fs_blocks` blocks (the fast-commit area not
-/// counted); `None` below 2048 blocks, where it makes no journal.
+/// Number of journal blocks that mke2fs allocates for a file system of `fs_blocks` blocks, without the
+/// fast-commit area. `None` below 2048 blocks: mke2fs then makes no journal.
 #[must_use]
 pub fn default_journal_blocks(fs_blocks: u64) -> Option<u32> {
     if fs_blocks < 2048 {
@@ -27,10 +27,10 @@ pub fn default_journal_blocks(fs_blocks: u64) -> Option<u32> {
     Some(TABLE.iter().find(|(below, _)| fs_blocks < *below).map_or(256 << 10, |(_, blocks)| *blocks))
 }
 
-/// Blocks of the fast-commit area that mke2fs adds to the journal of a file system of `fs_blocks` blocks when
-/// the `fast_commit` feature is on.
+/// Number of blocks of the fast-commit area that mke2fs adds to the journal of a file system of `fs_blocks`
+/// blocks when the `fast_commit` feature is on.
 ///
-/// A 64th of the *default* journal, even when the user asked for a journal of another size.
+/// It is 1/64 of the *default* journal, even if the user requested another journal size.
 #[must_use]
 pub fn default_fast_commit_blocks(fs_blocks: u64) -> Option<u32> {
     default_journal_blocks(fs_blocks).map(|blocks| blocks / 64)

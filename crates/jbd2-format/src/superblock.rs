@@ -13,7 +13,7 @@
 //! | 28 | 4 | feature_incompat | | FC | 4 | checksum |
 //! | 2C | 4 | feature_ro_compat | | 100 | 768 | users |
 //!
-//! A version 1 superblock ends after `errno`; whatever stands behind it means nothing, yet is kept.
+//! A version 1 superblock ends after `errno`; the bytes after it have no meaning, but are preserved.
 
 use std::ops::Range;
 
@@ -63,7 +63,7 @@ struct Raw {
     s_users: [[u8; 16]; 48],
 }
 
-/// Which version of the superblock stands in the journal.
+/// The version of the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Version {
     /// Block type 3: no features, no UUID.
@@ -72,30 +72,30 @@ pub enum Version {
     V2,
 }
 
-/// The journal superblock, every field of it.
+/// The journal superblock, with all its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// Version 1 or 2, from the header's block type.
     pub version: Version,
-    /// The header's sequence word; means nothing, 0 from mke2fs.
+    /// The header's sequence word; without meaning, 0 from mke2fs.
     pub header_tid: LogTid,
     /// Block size in bytes; must equal the file system's.
     pub block_size: u32,
-    /// Blocks of the journal, this one and the fast-commit area included.
+    /// Blocks of the journal, including this one and the fast-commit area.
     pub total_blocks: u32,
-    /// Journal block where the log begins: 1 inside a file system.
+    /// Journal block where the log begins: 1 for an internal journal.
     pub first: u32,
-    /// Transaction id that recovery expects first.
+    /// The transaction ID that recovery expects first.
     pub sequence: LogTid,
-    /// Journal block of the first transaction to replay; 0 when the journal is clean.
+    /// Journal block of the first transaction to replay; 0 if the journal is clean.
     pub start: u32,
-    /// Error number (negative) that an aborting journal left behind.
+    /// The (negative) error number of an aborted journal.
     pub errno: i32,
-    /// The feature words as stored; [`active_features`](Self::active_features) knows about version 1.
+    /// The feature words as stored; [`active_features`](Self::active_features) handles version 1.
     pub features: Features,
-    /// UUID of the journal: seed of its checksums, and the name of an external journal.
+    /// UUID of the journal: seeds its checksums, and identifies an external journal.
     pub uuid: [u8; 16],
-    /// File systems that share this journal.
+    /// Number of file systems that share this journal.
     pub nr_users: u32,
     /// Block of a second superblock copy; unused.
     pub dynsuper: u32,
@@ -107,7 +107,7 @@ pub struct Superblock {
     pub checksum_type: u8,
     /// Blocks of the fast-commit area as stored; 0 means 256 when the feature is on.
     pub num_fc_blocks: u32,
-    /// Journal block where the next transaction goes; valid only in a clean journal.
+    /// Journal block where the next transaction begins; valid only in a clean journal.
     pub head: u32,
     /// Stored checksum; 0 without CSUM_V2 and CSUM_V3.
     pub checksum: u32,
@@ -126,8 +126,9 @@ impl Superblock {
     /// The only [`checksum_type`](Self::checksum_type) in use: CRC-32C.
     pub const CRC32C: u8 = 4;
 
-    /// The superblock that mke2fs writes into a new internal journal of `blocks` blocks: clean, no features,
-    /// no checksum. A mount adds 64BIT and CSUM_V3 where the file system has the like.
+    /// The superblock that mke2fs writes into a new internal journal of `blocks` blocks: clean, without
+    /// features and checksum. A mount adds 64BIT and CSUM_V3 if the file system has the corresponding
+    /// features.
     ///
     /// `uuid` is the file system's.
     #[must_use]
@@ -157,10 +158,9 @@ impl Superblock {
         }
     }
 
-    /// The same journal, longer by a fast-commit area of `blocks` blocks, as mke2fs does for `-O
-    /// fast_commit`.
+    /// Extends the journal by a fast-commit area of `blocks` blocks, as mke2fs does for `-O fast_commit`.
     ///
-    /// The journal's own FAST_COMMIT bit stays clear: the mounter sets it while it uses the area.
+    /// The journal's own FAST_COMMIT bit stays clear: a mount sets it while it uses the area.
     #[must_use]
     pub fn with_fast_commit_area(mut self, blocks: u32) -> Self {
         self.total_blocks = self.total_blocks.saturating_add(blocks);
@@ -168,8 +168,8 @@ impl Superblock {
         self
     }
 
-    /// Reads a superblock from the first 1024 bytes of `block`. Only what makes it a superblock is checked
-    /// here; see [`check`](Self::check).
+    /// Reads a superblock from the first 1024 bytes of `block`. Checks only the magic number and the type;
+    /// see [`check`](Self::check).
     ///
     /// # Errors
     /// Too short, no journal magic, or a block type other than 3 and 4.
@@ -211,7 +211,7 @@ impl Superblock {
         })
     }
 
-    /// The 1024 bytes of this superblock, with the checksum as it stands in the value.
+    /// The 1024 bytes of this superblock, with the checksum field unchanged.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let kind = match self.version {
@@ -249,7 +249,7 @@ impl Superblock {
         bytes
     }
 
-    /// The feature words that are in force: none in version 1, where those bytes do not exist.
+    /// The feature words in force: none in version 1, where these fields do not exist.
     #[must_use]
     pub fn active_features(&self) -> Features {
         match self.version {
@@ -258,14 +258,14 @@ impl Superblock {
         }
     }
 
-    /// Does this superblock carry a checksum (CSUM_V2 or CSUM_V3)?
+    /// Whether this superblock has a checksum (CSUM_V2 or CSUM_V3).
     #[must_use]
     pub fn has_checksum(&self) -> bool {
         self.active_features().has_incompat(Features::CSUM_V2 | Features::CSUM_V3)
     }
 
-    /// The checksum that belongs to these fields: CRC-32C from all ones over the 1024 bytes, its own field as
-    /// zero.
+    /// The right checksum of these fields: CRC-32C from all ones over the 1024 bytes, with the checksum field
+    /// as zero.
     #[must_use]
     pub fn computed_checksum(&self) -> u32 {
         let mut bytes = self.encode();
@@ -273,13 +273,12 @@ impl Superblock {
         crc32c(!0, &bytes)
     }
 
-    /// Stores the checksum of the present fields, or 0 where the features ask for none. Needed after every
-    /// change.
+    /// Updates the checksum, or sets it to 0 if the features require none. Needed after every change.
     pub fn seal(&mut self) {
         self.checksum = if self.has_checksum() { self.computed_checksum() } else { 0 };
     }
 
-    /// Is the stored checksum right? True where the features ask for none.
+    /// Whether the stored checksum is right. True if the features require none.
     #[must_use]
     pub fn verify(&self) -> bool {
         !self.has_checksum() || self.checksum == self.computed_checksum()
@@ -289,7 +288,7 @@ impl Superblock {
     /// [`Features::unsupported`]) and the checksum (see [`verify`](Self::verify)).
     ///
     /// # Errors
-    /// The first rule that these fields break.
+    /// The first violated rule.
     pub fn check(&self) -> Result<(), Malformed> {
         let rule = |holds, rule, found: u32| Malformed::unless(holds, STRUCTURE, rule, found);
         let features = self.active_features();
@@ -328,21 +327,21 @@ impl Superblock {
         }
     }
 
-    /// Journal block after the log's last one; after block `log_end() - 1` the log goes on at `first`.
+    /// The journal block after the log's last one; after block `log_end() - 1` the log continues at `first`.
     #[must_use]
     pub fn log_end(&self) -> u32 {
         self.total_blocks.saturating_sub(self.fast_commit_blocks())
     }
 
-    /// Journal blocks that fast commits use; `None` while the journal's FAST_COMMIT bit is clear.
+    /// Journal blocks used by fast commits; `None` while the journal's FAST_COMMIT bit is clear.
     ///
-    /// One block fewer than the area has: jbd2 leaves the first one out.
+    /// One block fewer than the area has: jbd2 skips the first one.
     #[must_use]
     pub fn fast_commit_range(&self) -> Option<Range<u32>> {
         (self.fast_commit_blocks() != 0).then(|| self.log_end().saturating_add(1)..self.total_blocks)
     }
 
-    /// Is there nothing to replay?
+    /// Whether there is nothing to replay.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.start == 0

@@ -1,7 +1,8 @@
-//! Every kind of log block as debugfs writes it: read here, written again by this crate, and compared.
+//! Reads every kind of log block as written by debugfs, writes it again with this crate, and compares the
+//! two.
 //!
-//! Descriptors are compared by their tags, not their bytes: debugfs leaves rubbish in bytes that mean
-//! nothing, and does not mark the last tag of a full descriptor.
+//! Descriptors are compared by their tags, not their bytes: debugfs leaves garbage in unused bytes, and does
+//! not mark the last tag of a full descriptor.
 
 use std::{fs, os::unix::fs::FileExt, process::Command};
 
@@ -11,7 +12,7 @@ use extant_jbd2_format::{
     RevokeWriter, Superblock, Tag, escape, needs_escape, revokes, tags,
 };
 
-/// Data blocks of the first transaction: more than one descriptor of any layout holds with 1 KiB blocks.
+/// Data blocks of the first transaction: more than one descriptor holds, in any layout with 1 KiB blocks.
 const BLOCKS: usize = 300;
 
 fn run(command: &mut Command) -> String {
@@ -20,8 +21,8 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The journal of a new file system after debugfs logged `data` at blocks 40000.., revoked two blocks, and
-/// logged one block more.
+/// The journal of a new file system, after debugfs logged `data` at blocks 40000.., revoked two blocks, and
+/// logged one more block.
 fn journal_of_debugfs(open: &str, data: &[u8]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let (image, source, script) =
@@ -118,7 +119,7 @@ fn rewrite_and_compare(open: &str, checksums: Checksums) {
     assert_eq!(block_size.bytes(), u64::from(sb.block_size));
 }
 
-/// The next chunk without taking it.
+/// Returns the next chunk without consuming it.
 trait Head<'a> {
     fn as_slice_head(&self) -> &'a [u8];
 }

@@ -1,4 +1,4 @@
-//! e2fsck replays a fast commit that this crate wrote.
+//! e2fsck replays fast commits written by this crate.
 
 use std::{fs, os::unix::fs::FileExt, process::Command};
 
@@ -37,7 +37,8 @@ fn names_of_a_fast_commit_appear_and_those_of_a_torn_one_do_not() {
     let places: Vec<u64> =
         debugfs("blocks <8>").split_whitespace().map(|word| word.parse().unwrap()).collect();
 
-    // A log that ends where it begins, so that the fast commits of its first transaction are all there is.
+    // An empty log that begins and ends at the same block: only the fast commits of its first transaction are
+    // replayed.
     let mut block = vec![0; BLOCK as usize];
     file.read_exact_at(&mut block, places[0] * BLOCK).unwrap();
     let mut sb = Superblock::decode(&block).unwrap();
@@ -47,8 +48,8 @@ fn names_of_a_fast_commit_appear_and_those_of_a_torn_one_do_not() {
     file.write_all_at(&sb.encode(), places[0] * BLOCK).unwrap();
     debugfs("feature needs_recovery");
 
-    // "old" is inode 12: the first after lost+found. Two fast commits, the second longer than a block, and a
-    // third whose end never reached the disk. The long names come and go, since the directory has one block.
+    // "old" is inode 12, the first after lost+found. Two fast commits, the second longer than a block, and a
+    // torn third one. The long names are added and removed, because the directory has one block.
     use NameChange::{Link, Unlink};
     let long = |first: u8| std::iter::once(first).chain([b'l'; 249]).collect::<Vec<u8>>();
     let (a, b, c) = (long(b'a'), long(b'b'), long(b'c'));

@@ -1,4 +1,4 @@
-//! The journal superblock and sizes of this crate against those in file systems that mke2fs makes.
+//! Compares the journal superblock and sizes of this crate with file systems made by mke2fs.
 
 use std::{fs, path::Path, process::Command};
 

@@ -1,37 +1,37 @@
-//! The live journal: many threads change blocks, many operations share one commit.
+//! The live journal: many threads change blocks, and many operations share one commit.
 //!
 //! ```text
-//!            start          locked: no new handles    its blocks' bytes are taken        in the log
-//!  (none) ----------> RUNNING ----------------> SEALING ------------------------> COMMITTING ----> CHECKPOINT ----> gone
-//!                     handles change blocks     client writes what it kept        checksums,       written home
-//!                                               as values                         log, barrier     in block order
-//!                                                    |
-//!                                                    '--> the next one RUNS
+//!          start         locked: no new handles    block bytes taken         in the log
+//! (none) --------> RUNNING -------------> SEALING ------------> COMMITTING ----------> CHECKPOINT ----> gone
+//!                  handles change blocks    |  client writes    checksums,             written home
+//!                                           |  its values       log, barrier           in block order
+//!                                           '--> the next one RUNS
 //! ```
 //!
-//! No operation waits for a block that is being committed, nor while the blocks are taken: the next
-//! transaction starts as soon as the inodes of the sealed one are encoded into its blocks (the cache saves
-//! blocks that it changes before they were taken). Taking a block takes a reference to its bytes, and a
-//! change of referenced bytes makes a copy. The reference is short: the committer copies blocks with
-//! checksums for the log. A block with pending changes is copied when it is taken, and that copy replaces it
-//! in the cache.
+//! No operation waits for a block that is being committed, nor while the commit takes the blocks. The next
+//! transaction starts once [`Client::before_commit`] has separated the values of the last one. The cache
+//! keeps the old version of a block that changes before it is taken. Taking a block shares its bytes; a
+//! change of shared bytes goes to a copy. The bytes are not shared for long: the committer copies each block
+//! that needs a checksum before it goes to the log. A block with pending changes (see
+//! [`extant_buffer::PendingChange`]) is copied when it is taken, and that copy also replaces the block in the
+//! cache.
 //!
 //! Invariants
 //! 1. INV-EN2: a home is written only with bytes of a committed transaction (C1).
-//! 2. INV-EN3: a block of the log is used again only after all blocks of its transaction, or newer committed
-//!    ones in their place, were written home, or are in the log behind it, that device was flushed, and the
-//!    log's superblock says so durably (C3).
+//! 2. INV-EN3: a log block is reused only after every block of its transaction is safe: written home,
+//!    replaced at home by a newer committed copy, or present in a later transaction of the log. Before the
+//!    reuse the home device is flushed, and the log's superblock records the new tail durably (C3).
 //! 3. A transaction's log blocks are durable before its commit block is written; the commit block is durable
-//!    before [`Journal::committed`] reports the transaction (barriers on).
-//! 4. INV-EN7: after the first failure nothing more is written but a note of it: [`Aborted`] is latched with
+//!    before [`Journal::committed`] reports the transaction (with barriers on).
+//! 4. INV-EN7: after the first failure nothing is written except a note of it: [`Aborted`] is latched with
 //!    its cause.
 //! 5. A thread holds at most one handle, and commits while it holds none.
 //!
-//! Most handles take none of the locks: as long as the running transaction has much room they come and go in
-//! `lanes`.
+//! Most handles take none of the locks: while the running transaction has plenty of room, they start and end
+//! in `lanes`.
 //!
-//! Locks, in order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the
-//! cache's shards.
+//! Lock order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the cache's
+//! shards.
 
 mod batching;
 mod checkpoint;
@@ -67,54 +67,54 @@ use self::lanes::{Lanes, Started};
 use self::log_writer::{LogChecksums, LogWriter, Reseeds};
 use self::transaction::Transaction;
 
-/// What the committer's thread is to do.
+/// Work for the committer thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// [`Journal::commit`] this transaction: a caller requested it, or it is full.
+    /// [`Journal::commit`] this transaction: a caller waits for it, or it is full.
     Commit(Tid),
-    /// [`Journal::commit_all`]: it is time.
+    /// [`Journal::commit_all`]: the commit interval has passed.
     CommitAll,
     /// [`Journal::make_room`].
     Checkpoint,
 }
 
-/// The owner of a file system's values in memory, which knows how its blocks get their checksums.
+/// Keeps a file system's values in memory, and computes the checksums of its blocks.
 pub trait Client: Send + Sync {
-    /// Draws the line below what belongs to this transaction. No handle is open, and none will be until this
-    /// returns: what is kept as values and is little (group descriptors) is written into blocks here.
+    /// Separates the values of this transaction from those of the next. No handle is open, and none starts
+    /// until this returns. Small values (group descriptors) are written into blocks here.
     ///
     /// # Errors
     /// A block could not be read; the journal aborts.
     fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault>;
 
-    /// Writes the values below that line (inodes) into blocks, while the next transaction runs: only blocks
-    /// that nothing else changes.
+    /// Writes the other values of this transaction (inodes) into blocks, while the next transaction runs. It
+    /// may change only blocks that nothing else changes.
     ///
     /// # Errors
     /// As [`before_commit`](Self::before_commit).
     fn write_values(&self, handle: &Handle<'_>) -> Result<(), ReadFault>;
 
-    /// How many blocks these two will touch at most besides those that the transaction has.
+    /// Upper bound on the blocks that these two calls add to those the transaction already has.
     fn blocks_to_come(&self) -> u32;
 
     /// Puts a block's checksum in place.
     fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]);
 
-    /// The checksum of a block that has it in its last four bytes, over bytes from its beginning on: what
-    /// [`seal`](Self::seal) would put there. `has_sum`: it is there already (see
-    /// [`extant_buffer::PendingChange`]). `None`: it lies elsewhere, or is another.
+    /// The checksum of a block that keeps it in its last four bytes and computes it over a prefix of the
+    /// block: the value that [`seal`](Self::seal) would store. `has_sum`: the block already ends in it (see
+    /// [`extant_buffer::PendingChange`]). `None` if the checksum is stored elsewhere or computed differently.
     fn tail_checksum(&self, _seal: Seal, _bytes: &[u8], _has_sum: bool) -> Option<TailChecksum> {
         None
     }
 
-    /// Has a block of this kind a checksum inside? If not it is logged as it is, without a copy.
+    /// Whether a block of this kind contains a checksum. If not, it is logged without a copy.
     fn has_checksum(&self, seal: Seal) -> bool;
 
-    /// This transaction, and all before it, are durable. Called in order, with no handle's lock held.
+    /// This transaction, and all before it, are durable. Called in order, without the handles' lock.
     fn committed(&self, transaction: Tid);
 }
 
-/// Why nothing is written any more.
+/// The journal was aborted and writes nothing any more.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the journal was aborted: {cause}; nothing is written any more; unmount, and check the image")]
 pub struct Aborted {
@@ -122,57 +122,56 @@ pub struct Aborted {
     pub cause: String,
 }
 
-/// Why a handle is not started.
+/// Why a handle could not start.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StartFault {
-    /// Nothing is written any more.
+    /// The journal was aborted.
     #[error(transparent)]
     Aborted(#[from] Aborted),
-    /// The log is too small for the operation; nothing is wrong.
+    /// The log is too small for the operation. Nothing is damaged.
     #[error(
         "the operation may change {wanted} blocks, and a transaction of this journal has room for {max}; make a larger journal"
     )]
     TooLarge {
-        /// Blocks asked for.
+        /// Blocks requested.
         wanted: u32,
-        /// Blocks that there can be.
+        /// Blocks a handle may have at most.
         max: u32,
     },
 }
 
-/// Counts since the journal was opened.
+/// Counters since the journal was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Handles that were started.
+    /// Handles started.
     pub handles: u64,
     /// Transactions committed.
     pub commits: u64,
-    /// Blocks logged by them.
+    /// Blocks logged by these commits.
     pub logged_blocks: u64,
-    /// Blocks of the log written: descriptors, revokes and commits too.
+    /// Log blocks written, including descriptors, revoke blocks and commit blocks.
     pub log_blocks: u64,
     /// Revoke records written.
     pub revokes: u64,
     /// Blocks written home.
     pub home_blocks: u64,
-    /// Times that the log was emptied, or left with its last transaction.
+    /// Checkpoints: the log was emptied, or left with its last transaction only.
     pub checkpoints: u64,
-    /// Times that a commit found the log full, and had to wait for one or two of these.
+    /// Commits that found the log full and had to wait for one or two checkpoints.
     pub full_log_waits: u64,
-    /// Committed blocks that are in memory now until they are written home.
+    /// Committed blocks now held in memory until they are written home.
     pub pinned_blocks: u64,
-    /// The most that there ever were.
+    /// The maximum of `pinned_blocks` so far.
     pub pinned_blocks_max: u64,
-    /// Times that a handle waited because the running transaction was full or being sealed.
+    /// Times a handle waited because the running transaction was full or being sealed.
     pub start_waits: u64,
-    /// Nanoseconds in which no handle could start, since a transaction was being sealed.
+    /// Nanoseconds during which no handle could start because a transaction was being sealed.
     pub sealing_nanos: u64,
-    /// Commits whose caller waited briefly, so that changes of other threads joined: see [`Batching`].
+    /// Times a commit waited for changes of other callers: see [`Batching`].
     pub batch_waits: u64,
 }
 
-/// A journal that is open for writing; or, without a log, the same order of things with homes written at each
-/// commit.
+/// A journal open for writing. Without a log it keeps the same order, and writes homes at each commit.
 pub struct Journal {
     buffers: Arc<Buffers>,
     home: Arc<dyn Device>,
@@ -181,14 +180,14 @@ pub struct Journal {
     transaction_max: u32,
     running: CachePadded<Mutex<Running>>,
     lanes: Lanes,
-    /// Blocks of the running transaction and of the one before, by the last bit of their numbers.
+    /// Block counts of the running transaction and the one before, indexed by the last bit of their numbers.
     lens: [Arc<CachePadded<AtomicU32>>; 2],
-    /// The running transaction changed, or handles ended, or a commit ended.
+    /// Notified when the running transaction changes, handles end, or a commit ends.
     changed: CachePadded<Condvar>,
     writer: CachePadded<Mutex<Writer>>,
     committed: AtomicU64,
     wanted: AtomicU64,
-    /// The committer is to write homes: much is pinned, or half the log is used.
+    /// The committer should write homes: many blocks are pinned, or half the log is used.
     is_checkpoint_due: AtomicBool,
     is_closing: AtomicBool,
     aborted: OnceLock<Aborted>,
@@ -199,31 +198,31 @@ pub struct Journal {
 
 struct Running {
     transaction: Arc<Transaction>,
-    /// Handles that were started, and how often one waited.
+    /// Handles started under the lock. `waits`: how often one waited.
     started: u64,
     waits: u64,
-    /// Open handles, without those in lanes.
+    /// Open handles, except those in lanes.
     handles: u32,
     is_locked: bool,
 }
 
-/// What one commit or checkpoint at a time works with.
+/// State of the one commit or checkpoint that runs at a time.
 struct Writer {
     log: Option<LogWriter>,
     checkpoint: Checkpoint,
-    /// At the last commit.
+    /// The handles started in each lane, as of the last commit.
     started: Started,
 }
 
-/// Up to this many blocks are taken without preparing the cache for it. In schedules the number is small, so
-/// that both paths run.
+/// For so few blocks, taking them at once is cheaper than [`Buffers::begin_taking`]. Schedule tests use a
+/// small value so that they cover both paths.
 #[cfg(not(feature = "shuttle"))]
 const FEW: u32 = 64;
 #[cfg(feature = "shuttle")]
 const FEW: u32 = 2;
 
-/// A commit or checkpoint that panicked is half done: nothing may be written after it. Threads that wait for
-/// it to end are woken, and find the journal aborted.
+/// Aborts the journal if a commit or checkpoint panics. It is half done then, and nothing may be written
+/// after it. The waiting threads wake and find the journal aborted.
 struct AbortOnPanic<'a>(&'a Journal);
 
 impl Drop for AbortOnPanic<'_> {
@@ -237,10 +236,10 @@ impl Drop for AbortOnPanic<'_> {
 }
 
 impl Journal {
-    /// A journal over `home`, whose blocks `buffers` has. The log must have been replayed.
+    /// A journal over `home`; `buffers` caches the blocks of `home`. The log must have been replayed.
     ///
     /// # Errors
-    /// The log's superblock cannot be read, or says that something waits for replay.
+    /// The log's superblock cannot be read, or it says that the log needs replay.
     pub fn open(
         buffers: Arc<Buffers>,
         home: Arc<dyn Device>,
@@ -248,7 +247,7 @@ impl Journal {
         options: Options,
     ) -> Result<Self, OpenLogFault> {
         let log = log.map(|log| LogWriter::open(log, &options)).transpose()?;
-        // Without a log a transaction is bounded by memory only.
+        // Without a log only memory bounds a transaction.
         let log_max = log.as_ref().map_or(1 << 16, LogWriter::transaction_max);
         let transaction_max = match options.transaction_max {
             0 => log_max,
@@ -289,32 +288,32 @@ impl Journal {
         })
     }
 
-    /// Sets the client. Once, before the first handle.
+    /// Sets the client. Called once, before the first handle.
     pub fn set_client(&self, client: Arc<dyn Client>) {
         let was_unset = self.client.set(client).is_ok();
         debug_assert!(was_unset, "a journal has one client");
     }
 
-    /// The cache whose blocks are changed.
+    /// The cache that holds the changed blocks.
     #[must_use]
     pub fn buffers(&self) -> &Arc<Buffers> {
         &self.buffers
     }
 
-    /// Blocks that a handle can ask for at most.
+    /// The most blocks a handle may request.
     #[must_use]
     pub fn credits_max(&self) -> u32 {
-        // What the client adds at the commit comes on top; half is left for it.
+        // The client adds blocks at the commit; half of the transaction is reserved for them.
         self.transaction_max / 2
     }
 
-    /// The last transaction that is durable, with all before it; 0 for none yet.
+    /// The last durable transaction; all before it are durable, too. 0 if none is.
     #[must_use]
     pub fn committed(&self) -> Tid {
         Tid(self.committed.load(Ordering::Acquire))
     }
 
-    /// The transaction that handles join now.
+    /// The transaction that new handles join.
     #[must_use]
     pub fn running(&self) -> Tid {
         self.running.lock().transaction.number
@@ -326,7 +325,7 @@ impl Journal {
         self.aborted.get()
     }
 
-    /// Counts.
+    /// Counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = *self.stats.lock();
@@ -338,16 +337,17 @@ impl Journal {
     /// Joins the running transaction, with room for changes to `credits` blocks.
     ///
     /// # Errors
-    /// The journal was aborted, or more is asked for than a transaction may have.
+    /// The journal was aborted, or the request exceeds the maximum size of a transaction.
     pub fn start(&self, credits: u32) -> Result<Handle<'_>, StartFault> {
         if credits > self.credits_max() {
             return Err(StartFault::TooLarge { wanted: credits, max: self.credits_max() });
         }
-        // As late as possible: a block that many operations change is logged once for all of them. But not at
-        // the last moment, so that new handles need not wait.
+        // The commit starts as late as possible: a block that many operations change is then logged once for
+        // all of them. It starts before the transaction is full, so that handles need not wait while the rest
+        // fills up.
         let soon = self.transaction_max - self.transaction_max / 8;
         let has_much_room = |number: Tid, in_lanes: u32| {
-            // May miss what others joined just now: there is an eighth left for that.
+            // This may miss blocks that joined concurrently; the remaining eighth covers them.
             let len = self.lens[number.parity()].load(Ordering::Relaxed);
             let blocks = len + self.lanes.given() + self.client().blocks_to_come();
             blocks + in_lanes <= soon && self.aborted.get().is_none()
@@ -359,7 +359,7 @@ impl Journal {
         }
         let mut running = self.running.lock();
         if running.is_locked {
-            // The committer may have seen this handle in the lane for a moment.
+            // The committer may have counted this thread's lane for a moment.
             self.changed.notify_all();
         }
         let blocks = loop {
@@ -372,8 +372,8 @@ impl Journal {
                 continue;
             }
             let to_come = self.client().blocks_to_come();
-            // The error is stored first: a handle that is in a lane by then is counted here, and a later one
-            // sees the error.
+            // Reserve first. A thread that entered a lane before is counted here; a thread that enters later
+            // sees the reservation.
             self.lanes.give(credits);
             let reserved = self.lanes.reserved();
             let blocks = running.transaction.len() + reserved + to_come;
@@ -401,10 +401,10 @@ impl Journal {
         Ok(Handle::new(self, running.transaction.number, credits))
     }
 
-    /// Makes a transaction, and all before it, durable. Returns at once when it is.
+    /// Makes a transaction, and all before it, durable. Returns at once if it is durable already.
     ///
     /// # Errors
-    /// The journal was aborted, or is now.
+    /// The journal is aborted, or this commit aborts it.
     pub fn commit(&self, transaction: Tid) -> Result<(), Aborted> {
         if self.committed() >= transaction {
             return self.check();
@@ -423,9 +423,9 @@ impl Journal {
         committed.map_err(|cause| self.give_up(&mut writer, cause))
     }
 
-    /// As [`commit`](Self::commit), for a caller that needs its change to be durable on return. It may wait
-    /// briefly, so that other threads share the commit. `what` identifies the changed object: if it is the
-    /// same as at the last call, no other thread is expected and the caller does not wait.
+    /// As [`commit`](Self::commit), for a caller that needs durability before it returns and may wait a
+    /// little, so that concurrent callers share the commit. `what` identifies the changed object: if it is
+    /// the same as in the last call, no other caller is expected and there is no wait.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -444,15 +444,15 @@ impl Journal {
         self.commit(transaction)
     }
 
-    /// Commits what runs, if it has changes.
+    /// Commits the running transaction, if it has changes.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn commit_all(&self) -> Result<(), Aborted> {
         let running = self.running.lock();
         let number = running.transaction.number;
-        // All of it asked at one moment: a transaction that is being sealed has nothing to come any more, and
-        // is not durable.
+        // All conditions are read under one lock: a transaction that is being sealed has no blocks to come,
+        // but is not durable yet.
         let is_idle = !running.is_locked
             && running.handles == 0
             && running.transaction.is_untouched(self.lanes.open())
@@ -472,8 +472,8 @@ impl Journal {
         self.empty_log(&mut writer).map_err(|cause| self.give_up(&mut writer, cause))
     }
 
-    /// Makes room in the log and in memory for what comes: a [checkpoint](Self::checkpoint) of what was
-    /// committed before the last transaction, if that is enough.
+    /// Makes room in the log and in memory for later transactions. It [checkpoints](Self::checkpoint) only
+    /// what was committed before the last transaction, if that is enough.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -487,7 +487,7 @@ impl Journal {
         self.write_home(&mut writer, extent).map_err(|cause| self.give_up(&mut writer, cause))
     }
 
-    /// Commits, checkpoints, and marks the log clean. No handle is open and none follows.
+    /// Commits, checkpoints, and marks the log clean. No handle is open, and none may start later.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -503,8 +503,8 @@ impl Journal {
         closed.map_err(|cause| self.give_up(&mut writer, cause))
     }
 
-    /// For the committer's thread: waits until there is something to do, or `timeout` passes, after which all
-    /// is committed. `None` to end.
+    /// For the committer thread: waits for work. After `timeout` it returns [`Work::CommitAll`]. `None` ends
+    /// the thread.
     pub fn wait_for_work(&self, timeout: std::time::Duration) -> Option<Work> {
         let mut running = self.running.lock();
         loop {
@@ -512,8 +512,8 @@ impl Journal {
                 return None;
             }
             if self.aborted.get().is_none() {
-                // Before a requested commit, which might otherwise wait for room in the log with all
-                // operations waiting for it.
+                // The checkpoint comes before a wanted commit: otherwise that commit may have to wait for
+                // room, with all callers waiting for it.
                 if self.is_checkpoint_due.load(Ordering::Acquire) {
                     return Some(Work::Checkpoint);
                 }
@@ -551,7 +551,7 @@ impl Journal {
 
     fn give_up(&self, writer: &mut Writer, cause: Failure) -> Aborted {
         let aborted = self.aborted.get_or_init(|| Aborted { cause: cause.to_string() }).clone();
-        // The first abort decides what is left on the device.
+        // An earlier abort already decided what is left on the device.
         if let (Some(log), false) = (&mut writer.log, matches!(cause, Failure::Aborted(_))) {
             log.note_abort();
         }
@@ -559,7 +559,7 @@ impl Journal {
         aborted
     }
 
-    /// After an abort: a commit that waited for handles, or for which others wait, has ended.
+    /// After an abort: wakes a commit that waits for handles, and the threads that wait for a commit.
     fn reopen(&self) {
         let mut running = self.running.lock();
         running.is_locked = false;
@@ -567,23 +567,23 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// Refuses all further commits: for failures outside of the journal, or when another machine owns the
-    /// file system now. The first cause stays.
+    /// Stops all further commits: for failures outside the journal, or when another machine has taken the
+    /// file system. The first cause stays.
     pub fn abort(&self, cause: String) {
         let _ = self.aborted.set(Aborted { cause });
         let _running = self.running.lock();
         self.changed.notify_all();
     }
 
-    /// After an abort: waits for what is being written. The caller has no handle.
+    /// After an abort: waits for writes in flight. The caller has no handle.
     pub fn wait_aborted(&self) {
         debug_assert!(self.aborted.get().is_some(), "the journal is not aborted");
         drop(self.writer.lock());
     }
 
-    /// After an abort: waits for writes in flight, then lets `with` leave a note, the only write after the
-    /// abort. If it returns that it did, a note is left in the log too, for the next opening. The caller has
-    /// no handle.
+    /// After an abort: waits for writes in flight, then lets `with` write a note; nothing else writes any
+    /// more. If `with` returns true, a note goes into the log too, for the next open. The caller has no
+    /// handle.
     pub fn after_abort(&self, with: impl FnOnce() -> bool) {
         let mut writer = self.writer.lock();
         debug_assert!(self.aborted.get().is_some(), "the journal is not aborted");
@@ -601,7 +601,7 @@ impl Journal {
         if sabotage.late_homes {
             late.extend(images.iter().map(|image| (image.block, image.seal)));
         }
-        // Threads that make changes continue, each on a CPU of its own if there are enough.
+        // Operations continue meanwhile. Threads that make changes keep their CPUs, if there are enough.
         let busy = self.lanes.busy(&mut writer.started);
         make_ready(self.client(), &mut images, checksums, &self.reseeds, busy);
         let n_images = images.len() as u64;
@@ -621,7 +621,7 @@ impl Journal {
                 let log = writer.log.as_mut().expect("matched above");
                 let revokes: &[Pblk] = if sabotage.skip_revokes { &[] } else { &revokes };
                 logged = log.write(&mut images, revokes, now())?;
-                // What was freed must not be written home over what takes its place.
+                // A freed block must not be written home over its next use.
                 for block in revokes {
                     writer.checkpoint.forget(*block);
                 }
@@ -644,7 +644,8 @@ impl Journal {
             stats.pinned_blocks = writer.checkpoint.len() as u64;
             stats.pinned_blocks_max = stats.pinned_blocks_max.max(stats.pinned_blocks);
         }
-        // Pending actions first: a thread that sees the commit must find the freed space usable.
+        // Notify the client first: a thread that sees the transaction committed must find the freed space
+        // usable.
         self.client().committed(transaction.number);
         self.committed.store(transaction.number.0, Ordering::Release);
         let is_due = self.is_due(writer);
@@ -657,7 +658,7 @@ impl Journal {
         Ok(())
     }
 
-    /// For the crash lab: blocks as they are now, with changes of the transaction that runs.
+    /// For the crash lab: the current bytes of blocks, including changes of the running transaction.
     fn images_now(&self, blocks: &[(Pblk, Seal)]) -> Result<Vec<Image>, ReadFault> {
         let now = |&(block, seal): &(Pblk, Seal)| {
             let (buffer, _) = self.buffers.snapshot(block)?;
@@ -672,21 +673,21 @@ impl Journal {
         Ok(images)
     }
 
-    /// Should homes be written now? Early enough that the next commit finds room in the log, and so that what
-    /// is pinned leaves room for what others keep in memory.
+    /// Whether a checkpoint is due. It is due early enough that the next commit finds room in the log, and
+    /// that pinned blocks leave memory for other caches.
     fn is_due(&self, writer: &Writer) -> bool {
         self.is_much(writer)
             || self.options.has_committer && writer.log.as_ref().is_some_and(LogWriter::is_nearly_full)
     }
 
-    /// Does what is pinned take more memory than it may?
+    /// Whether pinned blocks exceed their memory limit.
     fn is_much(&self, writer: &Writer) -> bool {
         let pinned = writer.checkpoint.len() * self.buffers.block_size().len();
         self.options.pinned_bytes_max > 0 && pinned > self.options.pinned_bytes_max
     }
 
-    /// Waits for the running transaction's handles, takes the bytes of all its blocks, lets the next
-    /// transaction run, and the client write the values of this one.
+    /// Waits for the running transaction's handles and takes the bytes of all its blocks. Then the next
+    /// transaction runs, and the client writes the values of this one.
     fn seal(&self, log: Option<LogChecksums>) -> Result<(Arc<Transaction>, Vec<Image>), Failure> {
         let mut running = self.running.lock();
         running.is_locked = true;
@@ -702,14 +703,15 @@ impl Journal {
         drop(running);
         let handle = Handle::sealing(self, Arc::clone(&transaction));
         self.client().before_commit(&handle)?;
-        // Operations do not wait while many blocks are taken: blocks that change before are saved first.
+        // With many blocks, handles do not wait until all are taken: the cache keeps the old version of a
+        // block that changes before.
         let few = if transaction.len() <= FEW { Some(self.take(&transaction, log)?) } else { None };
         if few.is_none() {
             self.buffers.begin_taking(transaction.number);
         }
         let next = transaction.number.next();
-        // The one before this one is committed: nothing joins it any more. The next one is as large as this
-        // one, as a rule.
+        // The previous transaction is committed, so its counter is free. The next transaction is usually as
+        // large as this one.
         let len = &self.lens[next.parity()];
         let begins = Arc::new(Transaction::new(next, len, transaction.len()));
         let mut running = self.running.lock();
@@ -732,7 +734,7 @@ impl Journal {
         Ok((transaction, images::in_order([taken, values])))
     }
 
-    /// The bytes of the blocks that joined since the last time, in any order.
+    /// The bytes of the blocks that joined since the last call, in any order.
     fn take(&self, transaction: &Transaction, log: Option<LogChecksums>) -> Result<Vec<Image>, ReadFault> {
         let joined = transaction.take_blocks();
         let mut taken = Vec::with_capacity(joined.len());
@@ -749,7 +751,7 @@ impl Journal {
         self.write_home(writer, Extent::All)
     }
 
-    /// Writes home what the log has, and lets it go there.
+    /// Writes home what the log holds, and moves the log's tail.
     fn write_home(&self, writer: &mut Writer, extent: Extent) -> Result<(), Failure> {
         let homes = writer.checkpoint.write_home(extent, &*self.home, &self.buffers)?;
         let flush = !self.options.no_barriers && !self.options.sabotage.skip_checkpoint_flush;

@@ -1,4 +1,4 @@
-//! A transaction in detail: what a plan only counts.
+//! The entries of a transaction. A plan only counts them.
 
 use extant_base::Pblk;
 use extant_jbd2_format::{BlockType, Header, LogFormat, revokes, tags};
@@ -7,24 +7,23 @@ use crate::fault::JournalFault;
 use crate::log::LogView;
 use crate::plan::{ReplayPlan, Transaction};
 
-/// Something that a transaction holds.
+/// An entry of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Entry {
     /// A copy of a block.
     Copy {
-        /// Where it belongs.
+        /// Its home.
         home: Pblk,
-        /// Where it is.
+        /// Its place in the log.
         log_block: u32,
         /// Its first word is escaped.
         escaped: bool,
     },
-    /// Copies of this block, of this transaction or older, must not be replayed.
+    /// Copies of this block, in this transaction or older ones, must not be replayed.
     Revoke(Pblk),
 }
 
-/// Passes everything that a transaction of `plan` holds, finished or not, to the caller, in the order of the
-/// log.
+/// Calls `each` for all entries of a transaction of `plan`, finished or not, in log order.
 ///
 /// # Errors
 /// A descriptor or revoke block cannot be read.
@@ -49,7 +48,7 @@ pub fn each_entry(
                     (at, left) = (after(at), left - 1);
                 }
             }
-            // The scan has reported an impossible count.
+            // The scan already reported an impossible count.
             BlockType::Revoke => revokes(format, &block).into_iter().flatten().for_each(|record| {
                 each(Entry::Revoke(record));
             }),

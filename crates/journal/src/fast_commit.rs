@@ -1,6 +1,6 @@
-//! The fast commits that follow the last transaction: kept as bytes, returned as records.
+//! The fast commits after the last transaction: stored as blocks, returned as records.
 //!
-//! What a record does is for a higher floor: it changes files and names, not blocks.
+//! This crate does not apply records: they change files and names, not blocks. The file system above it does.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
@@ -15,42 +15,42 @@ use crate::fault::JournalFault;
 use crate::log::Sequential;
 use crate::plan::Problem;
 
-/// How many records there are of each kind.
+/// Number of records of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FastCommitCounts {
     /// New contents of inodes.
     pub inodes: u64,
     /// Ranges that were mapped.
     pub added_ranges: u64,
-    /// Ranges that became holes.
+    /// Ranges turned into holes.
     pub removed_ranges: u64,
     /// Inodes created under a name.
     pub creations: u64,
-    /// Further names.
+    /// Further names of inodes.
     pub links: u64,
     /// Names removed.
     pub unlinks: u64,
-    /// Fast commits: ends with a right checksum.
+    /// Fast commits: tail records with a correct checksum.
     pub commits: u64,
 }
 
-/// The fast commits to apply, in order, after the blocks of the plan.
+/// The fast commits to apply, in order, after the plan's blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FastCommitPlan {
-    /// The transaction that they stand for: the first that the log does not hold.
+    /// The transaction that they stand for: the first one that the log does not hold.
     pub tid: LogTid,
     /// The log block where they begin.
     pub first_log_block: u32,
-    /// The blocks that hold them, to the end of the last right one.
+    /// Their blocks, to the end of the last valid fast commit.
     pub blocks: Vec<Arc<[u8]>>,
-    /// Records in them, heads, pads and tails included.
+    /// Number of records in them, including heads, pads and tails.
     pub records: u64,
-    /// How many of which kind.
+    /// Number of records of each kind.
     pub counts: FastCommitCounts,
 }
 
 impl FastCommitPlan {
-    /// The records that change something, in order: no heads, pads and tails.
+    /// The records that change something, in order: without heads, pads and tails.
     pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
         let all = self.blocks.iter().flat_map(|block| records(block).map_while(Result::ok));
         let valid = all.take(usize::try_from(self.records).unwrap_or(usize::MAX));
@@ -99,8 +99,8 @@ impl fmt::Display for FastCommitPlan {
 
 /// Looks for fast commits for `tid` in the blocks of `area`.
 ///
-/// A scan stops at the first block that does not go on, so that it keeps no more than what was written there
-/// on purpose.
+/// The scan stops at the first block that does not continue them, so it keeps only blocks of actual fast
+/// commits.
 pub(crate) fn scan_area(
     log: &mut Sequential<'_>,
     area: Range<u32>,

@@ -4,19 +4,19 @@ use extant_base::{BlockSize, Malformed};
 use extant_device::DeviceFault;
 use extant_jbd2_format::{Features, LogTid};
 
-/// A log cannot be understood, or not trusted. What can be left out of a replay instead is a
-/// [`Problem`](crate::Problem).
+/// A log that cannot be read or cannot be trusted. A defect that a replay can skip is a
+/// [`Problem`](crate::Problem) instead.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalFault {
-    /// The device refused a block.
+    /// The device failed to read a block.
     #[error("journal: log block {block}: {source}")]
     Device {
         /// The log block.
         block: u32,
-        /// What the device said.
+        /// The device's error.
         source: DeviceFault,
     },
-    /// A block was asked for that the log does not have.
+    /// The log has no such block.
     #[error("journal: the log has no block {block}")]
     OutsideLog {
         /// The log block.
@@ -31,31 +31,31 @@ pub enum JournalFault {
          make a new journal, without what waits in this one"
     )]
     SuperblockChecksum {
-        /// As it stands there.
+        /// The stored checksum.
         stored: u32,
-        /// As it should be.
+        /// The computed checksum.
         computed: u32,
     },
-    /// The log uses features that this code does not know.
+    /// The log uses unsupported features.
     #[error("journal: has unsupported features: {0}")]
     Unsupported(Features),
-    /// The log's blocks have another size than the target's.
+    /// The log's block size differs from the target's.
     #[error("journal: its blocks have {journal} bytes, those of the file system {target}")]
     BlockSize {
-        /// As the log's superblock says.
+        /// Bytes, from the log's superblock.
         journal: u32,
-        /// As the target says.
+        /// The target's block size.
         target: BlockSize,
     },
     /// The log's superblock claims more blocks than the map has.
     #[error("journal: says it has {claimed} blocks, but there are {mapped}")]
     TooShort {
-        /// As the log's superblock says.
+        /// From the log's superblock.
         claimed: u32,
         /// Blocks of the map.
         mapped: u32,
     },
-    /// A log on a device of its own belongs to another file system.
+    /// An external log belongs to another file system.
     #[error(
         "journal: this device is the journal of another file system (its UUID is {}, wanted is {})",
         hex(found),
@@ -64,17 +64,17 @@ pub enum JournalFault {
     WrongJournal {
         /// The UUID in the log's superblock.
         found: [u8; 16],
-        /// The UUID that the target wants.
+        /// The UUID that the target expects.
         wanted: [u8; 16],
     },
-    /// A log on a device of its own is shared by several file systems, or used by none.
+    /// An external log is shared, or has no user.
     #[error("journal: the journal device has {users} users; exactly one is supported")]
     Shared {
         /// The number in the log's superblock.
         users: u32,
     },
-    /// A descriptor or revoke block inside of a transaction that was committed does not match its checksum,
-    /// and it is no remnant of an older use of the log. Nothing can be replayed: jbd2 refuses as well.
+    /// A descriptor or revoke block in a committed transaction does not match its checksum, and it is not
+    /// stale data from an older pass over the log. Nothing can be replayed; jbd2 refuses as well.
     #[error(
         "journal: log block {block}: checksum WRONG, in transaction {tid}, which was committed; copy the image, then \
          `e2fsck -f` gives up what waits in the journal"
@@ -92,7 +92,7 @@ pub enum JournalFault {
         tid: LogTid,
         /// The log block.
         block: u32,
-        /// The rule.
+        /// The broken rule.
         fault: Malformed,
     },
 }

@@ -1,62 +1,64 @@
-//! The journal: what a log that was left behind by a crash asks for, how its device looks once that is done;
-//! and a live one, whose transactions make many changes durable at once.
+//! The journal. Recovery reads the log after a crash and computes what must be replayed. The live journal
+//! makes many changes durable in one transaction.
 //!
 //! ```text
-//! Log (device, map, block size) ── scan ──> ReplayPlan ──> Overlay     read-only: a device that shows it replayed
-//!                                               └────────> replay()    read-write: copies blocks home
-//!                                     Journal ── start ──> Handle ── change ──> commit ──> checkpoint     see `engine`
+//! Log (device, map, block size) ── scan ──> ReplayPlan ──> Overlay    read-only: shows the log replayed
+//!                                               └────────> replay()   read-write: copies blocks home
+//! Journal ── start ──> Handle ── change ──> commit ──> checkpoint     see `engine`
 //! ```
 //!
-//! Owns: the map of a log's blocks ([`LogMap`]), the walk over the log by jbd2's rules ([`scan()`]), its
-//! result as a plain value ([`ReplayPlan`]), the fast commits that are to be applied on top
-//! ([`FastCommitPlan`]), and the device that shows the blocks of a plan in their places ([`Overlay`]).
+//! Owns: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules ([`scan()`]), the result
+//! of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply on top of it ([`FastCommitPlan`]),
+//! and the device that shows a plan's blocks in their places ([`Overlay`]).
 //!
-//! The live part owns transactions, the order of their writes, and when a changed block may leave the cache.
+//! The live part owns transactions, the order of their writes, and the rule when a changed block may leave
+//! the cache.
 //!
 //! Does **not** own: where a log lives (the caller lists its blocks; this crate knows no inode and no
-//! file-system structure), the layout of log blocks (see `jbd2-format`), whether a replay is wanted (a file
-//! system's superblock says so), what a fast-commit record does to a file system.
+//! file-system structure), the layout of log blocks (see `jbd2-format`), whether a replay is needed (the file
+//! system's superblock records it), and what a fast-commit record does to a file system.
 //!
 //! Invariants
 //! 1. Scanning writes nothing. An [`Overlay`] refuses writes.
-//! 2. INV-R2: no bytes make a scan panic, hang, or take memory out of proportion: each block of the log is
-//!    read at most once on the way, blocks of revoke records once more; what is kept grows with the blocks
-//!    logged, not with what revoke records name.
+//! 2. INV-R2: no bytes in the log make a scan panic, hang, or use memory out of proportion. The scan reads
+//!    each log block at most once, and blocks of revoke records once more. Memory grows with the number of
+//!    blocks logged, not with the number of blocks that revoke records name.
 //! 3. INV-R3: a plan holds committed transactions only. Among several copies of a block the newest sound one
-//!    wins, unless a revoke record as young as the copy, or younger, names the block.
-//! 4. INV-R4: a plan never names a block outside of the target, nor a block of the log itself.
-//! 5. What was left out, and why, is in [`ReplayPlan::problems`], each with its place.
+//!    wins, unless a revoke record at least as new as the copy names the block.
+//! 4. INV-R4: a plan never names a block outside the target, nor a block of the log itself.
+//! 5. [`ReplayPlan::problems`] lists what was left out, with the reason and the place.
 //!
-//! Words: a *log block* is a number within the log, counted from the log's first block; a *home* is the block
-//! of the target where a logged block belongs; a *copy* is a logged block.
+//! Terms: a *log block* is a number within the log, counted from the log's first block; the *home* of a
+//! logged block is its own place in the target; a *copy* is a logged block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use extant_base::{BlockSize, Pblk};
-//! use extant_device::{Device, MemDevice};
-//! use extant_jbd2_format::{CommitBlock, DescriptorWriter, LogFormat, Superblock, LogTid};
-//! use extant_journal::{Log, LogMap, LogRun, Overlay, Target, scan};
+//! use base::{BlockSize, Pblk};
+//! use device::{Device, MemDevice};
+//! use jbd2_format::{CommitBlock, DescriptorWriter, LogFormat, Superblock, Tid};
+//! use journal::{Log, LogMap, LogRun, Overlay, Target, scan};
 //!
-//! // A target of 4096 blocks whose log of 1024 blocks begins at block 100 ...
+//! // A target of 4096 blocks, with a log of 1024 blocks from block 100 on ...
 //! let block_size = BlockSize::MIN;
 //! let device = Arc::new(MemDevice::new(4096 * 1024));
 //! let mut sb = Superblock::fresh(block_size, 1024, [7; 16]);
 //! sb.start = 1;
 //! let format = LogFormat::of(&sb).unwrap();
 //! // ... with one transaction in it: block 5 is to hold 0x5A.
-//! let mut descriptor = DescriptorWriter::new(format, LogTid(1), sb.uuid);
+//! let mut descriptor = DescriptorWriter::new(format, Tid(1), sb.uuid);
 //! descriptor.push(Pblk(5), false, 0).unwrap();
-//! let commit = CommitBlock::new(LogTid(1), 1_700_000_000, 0).encode(format);
-//! for (at, bytes) in [&sb.encode()[..], &descriptor.finish(), &[0x5A; 1024], &commit].into_iter().enumerate() {
+//! let commit = CommitBlock::new(Tid(1), 1_700_000_000, 0).encode(format);
+//! let blocks = [&sb.encode()[..], &descriptor.finish(), &[0x5A; 1024], &commit];
+//! for (at, bytes) in blocks.into_iter().enumerate() {
 //!     device.write_at((100 + at as u64) * 1024, bytes).unwrap();
 //! }
 //!
 //! let map = LogMap::internal([LogRun { log: 0, start: Pblk(100), len: 1024 }], 1024, 4096).unwrap();
 //! let log = Log::new(device.clone(), map, block_size);
 //! let plan = scan(log.view(), &Target::new(4096, block_size)).unwrap();
-//! assert_eq!((plan.homes.len(), plan.next_tid), (1, LogTid(3)));
+//! assert_eq!((plan.homes.len(), plan.next_tid), (1, Tid(3)));
 //!
 //! let overlay = Overlay::builder(device, block_size).replay(&log, &plan).unwrap().build();
 //! let mut byte = [0];

@@ -1,4 +1,4 @@
-//! A log as blocks that can be read: device, map and block size together.
+//! Reads the blocks of a log: combines device, map and block size.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use extant_device::Device;
 use crate::fault::JournalFault;
 use crate::map::LogMap;
 
-/// The most that is read ahead, in bytes.
+/// Limit of readahead, in bytes.
 const WINDOW_BYTES: usize = 512 << 10;
 
-/// A log on a device that is shared with others.
+/// A log on a shared device.
 #[derive(Clone)]
 pub struct Log {
     device: Arc<dyn Device>,
@@ -21,31 +21,31 @@ pub struct Log {
 }
 
 impl Log {
-    /// The log at `map` on `device`, with blocks of `block_size`.
+    /// The log with map `map` on `device`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, map: LogMap, block_size: BlockSize) -> Self {
         Self { device, map: Arc::new(map), block_size }
     }
 
-    /// The log without its ownership.
+    /// A borrowed view of the log.
     #[must_use]
     pub fn view(&self) -> LogView<'_> {
         LogView::new(&*self.device, &self.map, self.block_size)
     }
 
-    /// The device beneath.
+    /// The device that holds the log.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
 
-    /// Where its blocks are.
+    /// The places of its blocks.
     #[must_use]
     pub fn map(&self) -> &LogMap {
         &self.map
     }
 
-    /// Size of its blocks.
+    /// The size of its blocks.
     #[must_use]
     pub fn block_size(&self) -> BlockSize {
         self.block_size
@@ -58,7 +58,7 @@ impl fmt::Debug for Log {
     }
 }
 
-/// A borrowed log: all that reading it takes.
+/// A borrowed log: everything needed to read it.
 #[derive(Clone, Copy)]
 pub struct LogView<'a> {
     device: &'a dyn Device,
@@ -67,26 +67,26 @@ pub struct LogView<'a> {
 }
 
 impl<'a> LogView<'a> {
-    /// The log at `map` on `device`, with blocks of `block_size`.
+    /// The log with map `map` on `device`.
     #[must_use]
     pub fn new(device: &'a dyn Device, map: &'a LogMap, block_size: BlockSize) -> Self {
         Self { device, map, block_size }
     }
 
-    /// Where its blocks are.
+    /// The places of its blocks.
     #[must_use]
     pub fn map(&self) -> &'a LogMap {
         self.map
     }
 
-    /// Size of its blocks.
+    /// The size of its blocks.
     #[must_use]
     pub fn block_size(&self) -> BlockSize {
         self.block_size
     }
 
-    /// Byte offset of a log block on the device, and how many blocks follow it there; `None` outside of the
-    /// log.
+    /// Byte offset of a log block on the device, and the number of contiguous blocks from there; `None`
+    /// outside the log.
     #[must_use]
     pub fn offset_of(&self, log: u32) -> Option<(u64, u32)> {
         let (place, len) = self.map.find(log)?;
@@ -96,8 +96,7 @@ impl<'a> LogView<'a> {
     /// Reads one log block.
     ///
     /// # Errors
-    /// [`JournalFault::Device`] when the device refuses, [`JournalFault::OutsideLog`] when there is no such
-    /// block.
+    /// [`JournalFault::Device`] if the device fails, [`JournalFault::OutsideLog`] if there is no such block.
     pub fn block(&self, log: u32) -> Result<Vec<u8>, JournalFault> {
         let (offset, _) = self.offset_of(log).ok_or(JournalFault::OutsideLog { block: log })?;
         let mut bytes = vec![0; self.block_size.len()];
@@ -110,10 +109,10 @@ impl<'a> LogView<'a> {
     }
 }
 
-/// Reads log blocks mostly in order: reads ahead, further the longer the order lasts.
+/// Reads log blocks mostly in order. The readahead grows while the order lasts.
 pub(crate) struct Sequential<'a> {
     log: LogView<'a>,
-    /// Log block of the first in the window.
+    /// The log block of the window's first block.
     first: u32,
     window: Vec<u8>,
     ahead: u32,
@@ -152,7 +151,7 @@ impl<'a> Sequential<'a> {
         self.first = log;
         let mut result = self.log.read(log, offset, &mut self.window);
         if result.is_err() && count > 1 {
-            // A later block may be the bad one, and may not be needed.
+            // The bad block may be a later one, which is possibly not needed.
             self.window.truncate(len);
             result = self.log.read(log, offset, &mut self.window);
         }

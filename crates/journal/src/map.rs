@@ -1,31 +1,31 @@
-//! Where the blocks of a log are.
+//! The places of a log's blocks.
 //!
 //! ```text
-//! inside a file system    log block 0 = its superblock; runs of blocks, in any order on the device
-//! device of its own       log block n = block n of the device; the superblock in block 1 (2 if blocks have 1 KiB)
+//! in a file system  log block 0 = its superblock; runs of blocks, in any order on the device
+//! own device        log block n = block n of the device; superblock in block 1 (2 if blocks have 1 KiB)
 //! ```
 //!
-//! Source: kernel Documentation/filesystems/ext4/journal.rst. That an external log counts its blocks from the
-//! start of the device, not from its superblock, is what mke2fs and the kernel do: `s_first` is 2 (3) there,
-//! and `s_maxlen` the size of the device.
+//! Source: kernel Documentation/filesystems/ext4/journal.rst. mke2fs and the kernel count the blocks of an
+//! external log from the start of the device, not from its superblock: `s_first` is 2 (3) there, and
+//! `s_maxlen` the size of the device.
 
 use extant_base::{BlockSize, Pblk};
 
-/// Blocks of the log that follow each other on the device too.
+/// Log blocks that are contiguous on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LogRun {
     /// First log block.
     pub log: u32,
-    /// Its place on the device.
+    /// The place of that block on the device.
     pub start: Pblk,
     /// Length in blocks.
     pub len: u32,
 }
 
-/// Why a list of runs is no map of a log.
+/// Why a list of runs is not a valid map of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MapFault {
-    /// A log block has no place. Also an unwritten run is a hole: list written blocks only.
+    /// A log block has no place. An unwritten run counts as a hole, too: list written blocks only.
     #[error("log block {log} of {blocks} is not mapped")]
     Hole {
         /// The first such block.
@@ -39,13 +39,13 @@ pub enum MapFault {
         /// The first such block.
         log: u32,
     },
-    /// Two log blocks lie at the same place.
+    /// Two log blocks have the same place.
     #[error("two blocks of the log lie at block {block}")]
     Overlap {
         /// The first such place.
         block: Pblk,
     },
-    /// A run ends behind the device.
+    /// A run ends past the end of the device.
     #[error("log block {log} lies at block {block}, outside of the {limit} blocks there are")]
     Outside {
         /// First log block of the run.
@@ -57,20 +57,20 @@ pub enum MapFault {
     },
 }
 
-/// The places of all blocks of a log: no hole, no overlap, nothing out of bounds.
+/// The places of all blocks of a log: no hole, no overlap, all within the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogMap {
-    /// By log block, without gap.
+    /// Sorted by log block, without gaps.
     runs: Vec<LogRun>,
-    /// The same by place; empty for a log on a device of its own, which no home can meet.
+    /// The same runs sorted by place; empty for an external log, which no home can overlap.
     places: Vec<(Pblk, u32)>,
     blocks: u32,
     superblock: u32,
 }
 
 impl LogMap {
-    /// The map of a log of `blocks` blocks inside a file system of `limit` blocks. Runs may come in any
-    /// order; what they map behind the log is left out.
+    /// The map of a log of `blocks` blocks inside a file system of `limit` blocks. The runs may come in any
+    /// order; parts past the end of the log are ignored.
     ///
     /// # Errors
     /// The first rule that the runs break; see [`MapFault`].
@@ -107,9 +107,9 @@ impl LogMap {
         Ok(Self { runs, places, blocks, superblock: 0 })
     }
 
-    /// The map of a log on a device of its own, of `blocks` blocks. Log blocks are the device's blocks, and
-    /// the log's superblock is log block 1, or 2 where blocks have 1 KiB: it stands behind the block of the
-    /// superblock that begins at byte 1024.
+    /// The map of an external log of `blocks` blocks. Log blocks are the device's blocks. The log's
+    /// superblock is log block 1, or 2 if blocks have 1 KiB: it follows the block with the ext4 superblock at
+    /// byte 1024.
     #[must_use]
     pub fn external(blocks: u32, block_size: BlockSize) -> Self {
         let superblock = if block_size == BlockSize::MIN { 2 } else { 1 };
@@ -117,7 +117,7 @@ impl LogMap {
         Self { runs, places: Vec::new(), blocks, superblock }
     }
 
-    /// Blocks of the log, superblock and fast-commit area included.
+    /// Blocks of the log, including superblock and fast-commit area.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.blocks
@@ -129,19 +129,19 @@ impl LogMap {
         self.superblock
     }
 
-    /// Is the log on a device of its own?
+    /// Whether the log is on its own device.
     #[must_use]
     pub fn is_external(&self) -> bool {
         self.superblock != 0
     }
 
-    /// The runs by log block.
+    /// The runs, sorted by log block.
     #[must_use]
     pub fn runs(&self) -> &[LogRun] {
         &self.runs
     }
 
-    /// The place of a log block, and how many blocks from it on follow each other on the device.
+    /// The place of a log block, and the number of blocks contiguous on the device from there.
     #[must_use]
     pub fn find(&self, log: u32) -> Option<(Pblk, u32)> {
         let run = self.runs.get(self.runs.partition_point(|run| run.log <= log).checked_sub(1)?)?;
@@ -150,7 +150,7 @@ impl LogMap {
         (within < run.len).then(|| (place, run.len - within))
     }
 
-    /// Does the log occupy this block of the target? Never, when it is on a device of its own.
+    /// Whether the log occupies this block of the target. Always false for an external log.
     #[must_use]
     pub fn occupies(&self, block: Pblk) -> bool {
         let at = self.places.partition_point(|(start, _)| *start <= block);

@@ -1,7 +1,7 @@
-//! A device that shows its base with some blocks replaced: by copies in a log, or by bytes in memory.
+//! A device that shows its base with some blocks replaced by copies in a log or by bytes in memory.
 //!
-//! Copies are read from the log when they are asked for. A range without replaced blocks costs one search in
-//! a sorted list, and then exactly the read that the base would have got.
+//! Copies are read from the log on demand. A range without replaced blocks costs one search in a sorted list,
+//! and then the same read that the base would do.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::fault::JournalFault;
 use crate::log::Log;
 use crate::plan::ReplayPlan;
 
-/// Where a replaced block comes from.
+/// The source of a replaced block.
 #[derive(Clone)]
 enum Source {
-    /// The log's device, at this byte.
+    /// At this byte offset of the log's device.
     Log {
         offset: u64,
         escaped: bool,
@@ -34,12 +34,12 @@ struct Entry {
     source: Source,
 }
 
-/// A read-only device: a base as it looks after replay.
+/// A read-only device that shows its base as it will be after the replay.
 pub struct Overlay {
     base: Arc<dyn Device>,
     log: Option<Arc<dyn Device>>,
     block_len: u64,
-    /// By start, each block once.
+    /// Sorted by `start`, each block once.
     entries: Vec<Entry>,
 }
 
@@ -52,38 +52,37 @@ pub struct OverlayBuilder {
 }
 
 impl Overlay {
-    /// An overlay of `base`, replacing nothing yet.
+    /// An overlay of `base` that replaces no block yet.
     #[must_use]
     pub fn builder(base: Arc<dyn Device>, block_size: BlockSize) -> OverlayBuilder {
         OverlayBuilder { base, block_size, log: None, blocks: BTreeMap::new() }
     }
 
-    /// The device beneath.
+    /// The base device.
     #[must_use]
     pub fn base(&self) -> &Arc<dyn Device> {
         &self.base
     }
 
-    /// How many blocks are replaced.
+    /// Number of replaced blocks.
     #[must_use]
     pub fn replaced_blocks(&self) -> usize {
         self.entries.len()
     }
 
-    /// The replaced blocks that a range touches.
+    /// The replaced blocks that overlap a range.
     fn entries_in(&self, offset: u64, len: u64) -> Result<&[Entry], DeviceFault> {
         let size = self.size_bytes();
         let end = offset.checked_add(len).filter(|end| *end <= size);
         let end = end.ok_or(DeviceFault::OutOfRange { what: "read", offset, len, size })?;
-        // The first block that does not end before the range.
+        // The first block that ends after the start of the range.
         let from = self.entries.partition_point(|entry| entry.start.saturating_add(self.block_len) <= offset);
         let to = from + self.entries[from..].partition_point(|entry| entry.start < end);
         Ok(if len == 0 { &[] } else { &self.entries[from..to] })
     }
 
-    /// Fills `buf` with replaced bytes from `at` on, as many as come from one place in one go: at most to the
-    /// end of `buf`, at least to the end of the first block. Returns how many, and how many entries that
-    /// were.
+    /// Fills `buf` with replaced bytes from `at` on, as many as one read provides: at least to the end of the
+    /// first block, at most to the end of `buf`. Returns the number of bytes, and of entries.
     fn read_replaced(
         &self,
         entries: &[Entry],
@@ -126,19 +125,19 @@ impl Overlay {
 }
 
 impl OverlayBuilder {
-    /// Replaces the homes of a plan by their copies in its log.
+    /// Replaces the plan's homes by their copies in the log.
     ///
     /// # Errors
-    /// [`JournalFault::OutsideLog`] when the plan is not of this log.
+    /// [`JournalFault::OutsideLog`] if the plan does not belong to this log.
     ///
     /// # Panics
-    /// When there was another log before.
+    /// If the overlay already has a log.
     pub fn replay(mut self, log: &Log, plan: &ReplayPlan) -> Result<Self, JournalFault> {
         assert!(self.log.is_none(), "an overlay shows one log");
         for home in &plan.homes {
             let outside = JournalFault::OutsideLog { block: home.log_block };
             let (offset, _) = log.view().offset_of(home.log_block).ok_or(outside)?;
-            // Homes lie inside of the target, so their offsets are numbers.
+            // Homes lie inside the target, so their byte offsets fit into 64 bits.
             if let Some(start) = self.block_size.offset_of(home.block) {
                 self.blocks.insert(start, Source::Log { offset, escaped: home.escaped });
             }
@@ -147,10 +146,10 @@ impl OverlayBuilder {
         Ok(self)
     }
 
-    /// Replaces a block by bytes in memory, whatever it was before.
+    /// Replaces a block by bytes in memory, even if it is already replaced.
     ///
     /// # Panics
-    /// When `bytes` are not one block, or the block lies behind byte 2^64.
+    /// If `bytes` is not exactly one block, or the block lies past byte 2^64.
     #[must_use]
     pub fn patch(mut self, block: Pblk, bytes: Arc<[u8]>) -> Self {
         assert_eq!(bytes.len(), self.block_size.len(), "a patch is one block");
@@ -159,7 +158,7 @@ impl OverlayBuilder {
         self
     }
 
-    /// The device.
+    /// Builds the device.
     #[must_use]
     pub fn build(self) -> Overlay {
         let entries = self.blocks.into_iter().map(|(start, source)| Entry { start, source }).collect();

@@ -8,12 +8,12 @@ use extant_jbd2_format::{Checksums, LogFormat, LogTid, Superblock};
 
 use crate::fast_commit::FastCommitPlan;
 
-/// Does anything wait in the log?
+/// Whether the log needs replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// No: the log's superblock says so.
+    /// The log's superblock says that the log is clean.
     Clean,
-    /// The log begins somewhere; it may still turn out to hold no transaction.
+    /// The log has a start. It may still hold no transaction.
     NeedsReplay,
 }
 
@@ -29,60 +29,60 @@ pub struct CommitTime {
 /// A transaction in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// Its id.
+    /// Its transaction ID.
     pub tid: LogTid,
     /// Its first log block.
     pub first_log_block: u32,
-    /// Log blocks that it takes: descriptors, copies, revokes and commit.
+    /// Its log blocks: descriptors, copies, revoke blocks and commit block.
     pub log_blocks: u32,
-    /// Descriptor blocks among them.
+    /// Descriptor blocks.
     pub descriptors: u32,
-    /// Logged blocks among them.
+    /// Logged blocks.
     pub copies: u32,
-    /// Copies whose first word is escaped.
+    /// Copies with an escaped first word.
     pub escaped: u32,
-    /// Copies that are in the plan: the newest sound ones, not revoked.
+    /// Copies in the plan: the newest sound ones, not revoked.
     pub replayed: u32,
     /// Revoke records.
     pub revokes: u64,
-    /// When it was committed; `None` for the unfinished one at the end.
+    /// When it was committed; `None` for an unfinished transaction at the end of the log.
     pub commit: Option<CommitTime>,
 }
 
-/// One block that a replay copies home.
+/// A block that a replay copies home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Home {
-    /// Where it belongs.
+    /// The home of the copy.
     pub block: Pblk,
     /// The log block with its newest sound copy.
     pub log_block: u32,
-    /// The copy's first word is to be replaced by the journal's magic.
+    /// The replay must put the journal's magic number into the copy's first word.
     pub escaped: bool,
-    /// The transaction of that copy.
+    /// The copy's transaction.
     pub tid: LogTid,
 }
 
-/// Why the log ends where it ends.
+/// Why the log ends where it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// The log is clean; nothing was walked.
+    /// The log is clean; it was not scanned.
     Clean,
-    /// No journal block: never written, or the middle of an older round.
+    /// Not a journal block: never written, or in the middle of stale data.
     NotAJournalBlock,
-    /// A journal block of another transaction: the rest of an older round.
+    /// A journal block of another transaction: stale data from an older pass over the log.
     OtherTransaction(LogTid),
-    /// A superblock, of all things.
+    /// A superblock, which does not belong there.
     ASuperblock,
-    /// A transaction with wrong checksums that was committed before the one in front of it: left from an
-    /// older use of these blocks, whose ids happen to fit.
+    /// A transaction with wrong checksums and an older commit time than its predecessor: stale data with
+    /// transaction IDs that happen to fit.
     Stale,
     /// A commit block with a wrong checksum.
     FailedCommit,
-    /// A block of the last transaction cannot be read, so that its checksum is unknown.
+    /// A block of the last transaction cannot be read, so its checksum is unknown.
     Unreadable,
-    /// Every block of the log was walked, and there was always another.
+    /// The scan visited every block of the log without finding an end.
     WholeLog,
-    /// A [`JournalFault`](crate::JournalFault); never in a plan that is to be used.
+    /// A [`JournalFault`](crate::JournalFault). A plan with this reason is never used for a replay.
     Fault,
 }
 
@@ -91,77 +91,77 @@ pub enum EndReason {
 pub struct LogEnd {
     /// The first transaction that the log does not hold.
     pub tid: LogTid,
-    /// The log block that ended the walk.
+    /// The log block that ended the scan.
     pub block: u32,
-    /// Why there.
+    /// The reason.
     pub reason: EndReason,
 }
 
-/// Something in the log that cannot be replayed as it should be.
+/// A part of the log that cannot be replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// A copy does not match its checksum: its home keeps what an older copy, or the target itself, holds.
+    /// A copy does not match its checksum. Its home keeps an older copy, or its present contents.
     CopyChecksum {
         /// Its transaction.
         tid: LogTid,
         /// Its log block.
         log_block: u32,
-        /// Where it belongs.
+        /// Its home.
         home: Pblk,
     },
-    /// A copy cannot be read: as above.
+    /// A copy cannot be read; consequences as above.
     CopyUnreadable {
         /// Its transaction.
         tid: LogTid,
         /// Its log block.
         log_block: u32,
-        /// Where it belongs.
+        /// Its home.
         home: Pblk,
     },
-    /// A copy belongs outside of the target: left out.
+    /// A copy's home lies outside the target: the copy is left out.
     HomeOutside {
         /// Its transaction.
         tid: LogTid,
         /// Its log block.
         log_block: u32,
-        /// Where it should belong.
+        /// Its home.
         home: Pblk,
     },
-    /// A copy belongs into the log itself: left out.
+    /// A copy's home lies in the log itself: the copy is left out.
     HomeInLog {
         /// Its transaction.
         tid: LogTid,
         /// Its log block.
         log_block: u32,
-        /// Where it should belong.
+        /// Its home.
         home: Pblk,
     },
-    /// A transaction's commit block has a wrong checksum, though it is no remnant: this transaction and all
-    /// behind it are lost.
+    /// A transaction's commit block has a wrong checksum, and it is not stale data: this transaction and all
+    /// later ones are lost.
     FailedCommit {
         /// The transaction.
         tid: LogTid,
         /// Log block of the commit block.
         log_block: u32,
     },
-    /// Only the first sector of a commit block is right. It is taken as committed: that sector is all a
-    /// writer promises.
+    /// Only the first sector of a commit block is intact. The transaction counts as committed: writers
+    /// guarantee no more than that sector.
     IncompleteCommit {
         /// The transaction.
         tid: LogTid,
         /// Log block of the commit block.
         log_block: u32,
     },
-    /// The walk met no end: the log was made to go round in circles.
+    /// The scan found no end: the log was crafted to loop.
     NoEnd,
-    /// The first fast commit is damaged: none is applied.
+    /// The first fast commit is damaged: no fast commit is applied.
     FastCommit {
-        /// The log block where that showed.
+        /// The log block with the damage.
         log_block: u32,
-        /// The rule that it breaks.
+        /// The broken rule.
         fault: Malformed,
     },
-    /// A block of the fast-commit area cannot be read: what it and the blocks behind it hold is not applied.
+    /// A block of the fast-commit area cannot be read: fast commits from it on are not applied.
     FastCommitUnreadable {
         /// The log block.
         log_block: u32,
@@ -169,61 +169,61 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Does it lose something that was committed? jbd2 and e2fsck replay around it, and then report that
-    /// recovery failed: the file system needs a check. The others are worth a note only.
+    /// Whether committed changes are lost. jbd2 and e2fsck skip the affected part, replay the rest, and
+    /// report that recovery failed: the file system needs a check. The other problems are only worth a note.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         !matches!(self, Self::IncompleteCommit { .. })
     }
 }
 
-/// What a replay would do. Plain numbers: it keeps no block but those of fast commits.
+/// The result of a scan. It keeps no block contents except those of fast commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayPlan {
     /// The log's superblock.
     pub superblock: Superblock,
-    /// How its blocks are laid out.
+    /// The layout of its blocks.
     pub format: LogFormat,
-    /// Does anything wait?
+    /// Whether the log needs replay.
     pub state: State,
     /// The committed transactions, oldest first.
     pub transactions: Vec<Transaction>,
-    /// The blocks of a transaction that was begun in the log and not committed: nothing of it is replayed.
+    /// A transaction in the log that was not committed: nothing of it is replayed.
     pub unfinished: Option<Transaction>,
-    /// What is copied home, by [`Home::block`]; each home once.
+    /// The blocks to copy home, sorted by [`Home::block`], each home once.
     pub homes: Vec<Home>,
-    /// Copies that a revoke record forbids.
+    /// Copies that a revoke record excludes.
     pub revoked_copies: u64,
-    /// Sound copies with a newer sound one of the same home.
+    /// Sound copies replaced by a newer sound copy of the same home.
     pub superseded_copies: u64,
-    /// What cannot be replayed as it should be.
+    /// Parts of the log that cannot be replayed.
     pub problems: Vec<Problem>,
     /// Where the log ends.
     pub end: LogEnd,
-    /// The id of the next transaction that is written.
+    /// The ID of the next transaction to write.
     pub next_tid: LogTid,
-    /// The log block where it goes.
+    /// The log block where the next transaction begins.
     pub head: u32,
-    /// Log blocks of the fast-commit area; `None` when it is not in use.
+    /// Log blocks of the fast-commit area; `None` if it is not in use.
     pub fast_commit_area: Option<Range<u32>>,
-    /// The fast commits on top of the last transaction; `None` when there are none.
+    /// The fast commits after the last transaction; `None` if there are none.
     pub fast_commits: Option<FastCommitPlan>,
 }
 
 impl ReplayPlan {
-    /// Would a replay change nothing?
+    /// Whether a replay would change nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.homes.is_empty() && self.fast_commits.is_none()
     }
 
-    /// Is everything that was committed in the plan? See [`Problem::is_loss`].
+    /// Whether the plan contains everything that was committed. See [`Problem::is_loss`].
     #[must_use]
     pub fn is_sound(&self) -> bool {
         !self.problems.iter().any(Problem::is_loss)
     }
 
-    /// The copy of a home, if the plan has one.
+    /// The planned copy of a home.
     #[must_use]
     pub fn home(&self, block: Pblk) -> Option<&Home> {
         self.homes.binary_search_by_key(&block, |home| home.block).ok().map(|at| &self.homes[at])
@@ -312,7 +312,7 @@ impl fmt::Display for Transaction {
     }
 }
 
-/// The dump: stable, one fact per line, homes that follow each other in log and target joined.
+/// The dump. Its format is stable: one fact per line; homes that are contiguous in log and target are joined.
 impl fmt::Display for ReplayPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sb = &self.superblock;

@@ -1,7 +1,7 @@
-//! Replay for good: copies go home.
+//! Replays a log: writes the copies home.
 //!
-//! A cut at any moment does no harm: the log still asks for the same replay until it is marked clean, which
-//! is the last thing written.
+//! A crash at any moment is harmless: the log needs the same replay until it is marked clean, which is the
+//! last write.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
@@ -13,10 +13,10 @@ use crate::fault::JournalFault;
 use crate::log::Log;
 use crate::plan::ReplayPlan;
 
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Why a replay did not end.
+/// Why a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayFault {
     /// A copy cannot be read.
@@ -27,14 +27,14 @@ pub enum ReplayFault {
     Home(#[from] DeviceFault),
 }
 
-/// Copies what the plan names home, and makes it durable. The log itself stays as it is: see [`mark_clean`].
+/// Copies the planned blocks home and makes them durable. The log is not changed: see [`mark_clean`].
 ///
 /// # Errors
-/// The log cannot be read or the target not written. Replaying again is safe.
+/// The log cannot be read, or the target cannot be written. It is safe to repeat the replay.
 pub fn replay(log: &Log, plan: &ReplayPlan, target: &dyn Device) -> Result<(), ReplayFault> {
     let bs = log.block_size();
     let per_piece = (PIECE_BYTES / bs.len()).max(1);
-    // Homes are in order of their blocks; neighbours go in one write.
+    // Homes are sorted; adjacent ones share one write.
     let mut rest = plan.homes.as_slice();
     let mut bytes = Vec::new();
     while let Some(first) = rest.first() {
@@ -55,8 +55,8 @@ pub fn replay(log: &Log, plan: &ReplayPlan, target: &dyn Device) -> Result<(), R
     Ok(())
 }
 
-/// Says durably that nothing waits any more, and forgets that the journal was aborted. Only after everything
-/// that was replayed is durable, and the abort is noted elsewhere.
+/// Durably marks the log clean, and clears the error number of an abort. Call it only after the replay is
+/// durable and the abort is recorded elsewhere.
 ///
 /// # Errors
 /// The log cannot be written.
@@ -77,6 +77,6 @@ pub fn mark_clean(log: &Log, plan: &ReplayPlan) -> Result<(), ReplayFault> {
 }
 
 fn offset(log: &Log, block: Pblk) -> u64 {
-    // A plan names blocks of the target only, whose bytes have 64-bit numbers.
+    // A plan names only blocks of the target: their byte offsets fit into 64 bits.
     log.block_size().offset_of(block).unwrap_or(u64::MAX)
 }

@@ -1,23 +1,22 @@
-//! The walk over a log, by jbd2's rules, and the plan that follows from it.
+//! Scans a log by jbd2's rules, and makes the plan from the result.
 //!
 //! ```text
-//! start: expect tid ── descriptor ─> its copies, go on ──┐
-//!          ^   └────── revoke ─────> go on ──────────────┤
-//!          └── tid + 1 ── commit ──> judge <─────────────┘       anything else: the log ends here
+//! start: expect tid ── descriptor ─> its copies, continue ──┐
+//!          ^   └────── revoke ─────> continue ──────────────┤
+//!          └── tid + 1 ── commit ──> judge <────────────────┘       anything else: end of the log
 //!
-//! judge a commit     descriptor or revoke with a wrong checksum     commit's own checksum
-//!                                                                right      wrong
-//! older than the one in front    the log ends (stale)            whole      the log ends (stale)
-//! not older                      fault: nothing is replayed      whole      lost: the log ends, a problem
-//! ```
+//! judge a commit            descriptor or revoke block      checksum of the commit block
+//!                           with a wrong checksum           right       wrong
+//! older than previous one   end of the log (stale)          whole       end of the log (stale)
+//! not older                 fault: nothing is replayed      whole       lost: end of the log, a problem
 //!
-//! With the feature async_commit a commit block may reach the disk before the blocks in front of it, so a
-//! wrong checksum on the last transaction is just a crash; only when another commit follows is it a loss.
+//! With the feature async_commit a commit block may reach the disk before the blocks that precede it. A wrong
+//! checksum on the last transaction then indicates only a crash; it is a loss only if another commit follows.
 //!
-//! jbd2 walks three times (scan, revoke, replay). Here the walk is one: it notes each copy and the place of
-//! each revoke block, and what is behind the end falls away. Then revoke blocks of committed transactions are
-//! read once more, now that the homes are known: only records that name one of them are kept, so that no log
-//! can make the table large.
+//! jbd2 makes three passes (scan, revoke, replay). This scan makes one: it records each copy and the place of
+//! each revoke block, and drops everything after the end of the log. Then it reads the revoke blocks of
+//! committed transactions again, now that the homes are known. It keeps only records that name a logged home,
+//! so that no log can make the table large.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
@@ -34,20 +33,19 @@ use crate::fault::JournalFault;
 use crate::log::{LogView, Sequential};
 use crate::plan::{CommitTime, EndReason, Home, LogEnd, Problem, ReplayPlan, State, Transaction};
 
-/// What a log is to be replayed to.
+/// The file system that a log is replayed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
-    /// Its size in blocks: a home lies below.
+    /// Its size in blocks: every home lies below.
     pub fs_blocks: u64,
-    /// Its block size, which the log must share.
+    /// Its block size, which must equal the log's.
     pub block_size: BlockSize,
-    /// The UUID that a log on a device of its own must have; `None`: any. Not looked at for a log inside the
-    /// target.
+    /// The UUID that an external log must have; `None` accepts any. Ignored for an internal log.
     pub journal_uuid: Option<[u8; 16]>,
 }
 
 impl Target {
-    /// A target of `fs_blocks` blocks that does not name its journal.
+    /// A target of `fs_blocks` blocks that expects no particular journal UUID.
     #[must_use]
     pub fn new(fs_blocks: u64, block_size: BlockSize) -> Self {
         Self { fs_blocks, block_size, journal_uuid: None }
@@ -57,8 +55,8 @@ impl Target {
 /// Reads and checks a log's superblock.
 ///
 /// # Errors
-/// It cannot be read, breaks a rule, has a wrong checksum or unknown features, does not fit to log or target,
-/// or belongs to another file system.
+/// The superblock cannot be read, breaks a rule, has a wrong checksum or unknown features, does not fit log
+/// or target, or belongs to another file system.
 pub fn read_superblock(log: LogView<'_>, target: &Target) -> Result<Superblock, JournalFault> {
     let bytes = log.block(log.map().superblock())?;
     let sb = Superblock::decode(&bytes).map_err(JournalFault::Superblock)?;
@@ -89,13 +87,13 @@ pub fn read_superblock(log: LogView<'_>, target: &Target) -> Result<Superblock, 
     Ok(sb)
 }
 
-/// Finds out what a replay of `log` to `target` would do. Nothing is written.
+/// Computes what a replay of `log` to `target` would do. Writes nothing.
 ///
-/// Ask only when the target says that it needs recovery: jbd2 forgets a log whose target does not.
+/// Call it only if the target's superblock requires recovery: otherwise jbd2 ignores the log's contents.
 ///
 /// # Errors
-/// Where jbd2 would refuse before it wrote a block; see [`JournalFault`]. Whatever it would leave out and go
-/// on is in the plan's [`problems`](ReplayPlan::problems).
+/// Cases in which jbd2 refuses before it writes a block; see [`JournalFault`]. Defects that jbd2 skips are
+/// listed in the plan's [`problems`](ReplayPlan::problems).
 pub fn scan(log: LogView<'_>, target: &Target) -> Result<ReplayPlan, JournalFault> {
     let sb = read_superblock(log, target)?;
     let examined = examine(log, target, sb)?;
@@ -105,21 +103,20 @@ pub fn scan(log: LogView<'_>, target: &Target) -> Result<ReplayPlan, JournalFaul
     }
 }
 
-/// What can be seen of a log, however damaged.
+/// The readable part of a log, even if it is damaged.
 #[derive(Debug)]
 pub struct Examined {
-    /// What a replay would do if the log ended where the fault is. With a fault: to be looked at, not to be
-    /// used.
+    /// What a replay would do if the log ended at the fault. With a fault, the plan is for inspection only.
     pub plan: ReplayPlan,
-    /// Why there is no replay: what [`scan`] would have returned.
+    /// Why there is no replay: the error that [`scan`] would return.
     pub fault: Option<JournalFault>,
 }
 
-/// As [`scan`], for damaged logs: continues from a superblock that the caller chose to trust, and returns
-/// what precedes a fault as well.
+/// As [`scan`], to inspect damaged logs: starts from a superblock that the caller chose to trust, and also
+/// returns what precedes a fault.
 ///
 /// # Errors
-/// The superblock breaks a rule of its own, so that the layout of the log is unknown.
+/// The superblock breaks a rule, so that the log's layout is unknown.
 pub fn examine(log: LogView<'_>, target: &Target, sb: Superblock) -> Result<Examined, JournalFault> {
     let format = LogFormat::of(&sb).map_err(JournalFault::Superblock)?;
     if format.block_size != log.block_size() {
@@ -163,7 +160,7 @@ pub fn examine(log: LogView<'_>, target: &Target, sb: Superblock) -> Result<Exam
     Ok(Examined { plan, fault })
 }
 
-/// What is known of a copy once it was walked over.
+/// The state of a scanned copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Sound,
@@ -171,7 +168,7 @@ enum Verdict {
     Unreadable,
 }
 
-/// A logged block. What one log block costs in memory.
+/// A logged block. This is the memory cost of one log block.
 #[derive(Clone, Copy)]
 struct LoggedCopy {
     home: Pblk,
@@ -182,7 +179,7 @@ struct LoggedCopy {
     verdict: Verdict,
 }
 
-/// How a transaction's walk goes on.
+/// How the scan of a transaction continues.
 enum Step {
     Next,
     Committed,
@@ -195,10 +192,10 @@ struct Walk<'a> {
     async_commit: bool,
     first: u32,
     end: u32,
-    /// The log block to look at next, and how many may be looked at.
+    /// The next log block, and the number of blocks the scan may still visit.
     at: u32,
     left: u32,
-    /// Behind the last committed transaction.
+    /// The log block after the last committed transaction.
     head: u32,
     current: Transaction,
     transactions: Vec<Transaction>,
@@ -206,15 +203,15 @@ struct Walk<'a> {
     copies: Vec<LoggedCopy>,
     revoke_blocks: Vec<(u32, LogTid)>,
     problems: Vec<Problem>,
-    /// First descriptor or revoke block of the current transaction with a wrong checksum.
+    /// The first descriptor or revoke block of the current transaction with a wrong checksum.
     suspicious: Option<u32>,
-    /// A commit with a wrong checksum in a log with async_commit; the walk goes on to see whether another
-    /// follows.
+    /// A commit with a wrong checksum in a log with async_commit. The scan continues to see whether another
+    /// commit follows.
     failed: Option<(LogTid, u32)>,
     last_commit_seconds: u64,
-    /// Checksum of version 1 over the current transaction.
+    /// Version 1 checksum of the current transaction.
     crc: u32,
-    /// What ended the walk, if it should not have ended there.
+    /// Why the scan stopped early.
     fault: Option<JournalFault>,
 }
 
@@ -244,7 +241,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Walks to the end of the log, and drops all that does not belong to a committed transaction.
+    /// Scans to the end of the log, and drops everything that does not belong to a committed transaction.
     fn run(&mut self) -> LogEnd {
         let reason = loop {
             match self.step() {
@@ -277,7 +274,7 @@ impl<'a> Walk<'a> {
             None => self.at,
         };
         let committed = self.transactions.len();
-        // Copies of the unfinished transaction carry the index that it would have got.
+        // Copies of the unfinished transaction have the index that it would have got.
         self.copies.truncate(self.copies.partition_point(|copy| (copy.transaction as usize) < committed));
         self.revoke_blocks.retain(|(_, of)| tid.is_after(*of));
         if self.current.log_blocks > 0 && self.failed.is_none() {
@@ -286,7 +283,7 @@ impl<'a> Walk<'a> {
         LogEnd { tid, block, reason }
     }
 
-    /// Takes one block, with a descriptor also the copies behind it.
+    /// Processes one block; for a descriptor also the copies that follow it.
     fn step(&mut self) -> Result<Step, JournalFault> {
         if self.left == 0 {
             return Ok(Step::End(EndReason::WholeLog));
@@ -315,7 +312,7 @@ impl<'a> Walk<'a> {
                 if !self.format.verify_tail(block) {
                     self.suspicious.get_or_insert(at);
                 }
-                // A count that cannot be is a fault only if the transaction turns out to be committed.
+                // An impossible count is a fault only if the transaction turns out to be committed.
                 let records = revokes(self.format, block).map_or(0, Iterator::count);
                 self.current.revokes += records as u64;
                 self.revoke_blocks.push((at, tid));
@@ -342,7 +339,7 @@ impl<'a> Walk<'a> {
             }
             let at = self.at;
             let mut verdict = Verdict::Sound;
-            // Without checksums a copy is not looked at before it is needed.
+            // Without checksums a copy is not read before it is needed.
             if self.format.checksums != Checksums::None {
                 match self.log.block(at) {
                     Ok(block) => {
@@ -353,7 +350,7 @@ impl<'a> Walk<'a> {
                             verdict = Verdict::WrongChecksum;
                         }
                     }
-                    // The transaction's one checksum cannot be known, so it cannot be called committed.
+                    // The transaction's only checksum is unknown, so it cannot count as committed.
                     Err(_) if self.format.checksums == Checksums::V1 => {
                         self.problems.push(Problem::CopyUnreadable { tid, log_block: at, home: tag.block });
                         return Ok(Step::End(EndReason::Unreadable));
@@ -375,12 +372,12 @@ impl<'a> Walk<'a> {
         Ok(Step::Next)
     }
 
-    /// Is the transaction that ends with `commit`, at log block `at`, whole?
+    /// Judges the transaction that ends with `commit` at log block `at`.
     fn judge(&mut self, at: u32, commit: &CommitBlock, verdict: CommitVerdict) -> Result<Step, JournalFault> {
         let tid = self.current.tid;
         let older = commit.seconds < self.last_commit_seconds;
         if let Some(block) = self.suspicious {
-            // Transactions are committed in order: these blocks are from an earlier round of the log.
+            // If its commit time is older than the previous one, these blocks are stale.
             return if older {
                 Ok(Step::End(EndReason::Stale))
             } else {
@@ -392,7 +389,7 @@ impl<'a> Walk<'a> {
             _ => verdict != CommitVerdict::Mismatch,
         };
         if let Some((failed, log_block)) = self.failed {
-            // The log went on behind the wrong one: that was no crash.
+            // The log continues after the wrong commit: that was no crash.
             if is_right || self.format.checksums == Checksums::V1 {
                 self.problems.push(Problem::FailedCommit { tid: failed, log_block });
                 return Ok(Step::End(EndReason::FailedCommit));
@@ -414,7 +411,7 @@ impl<'a> Walk<'a> {
         Ok(Step::Committed)
     }
 
-    /// On to the next block of the log, round its end.
+    /// Moves to the next block of the log, wrapping at its end.
     fn advance(&mut self) {
         self.current.log_blocks += 1;
         self.left -= 1;
@@ -439,8 +436,8 @@ fn begin(tid: LogTid, first_log_block: u32) -> Transaction {
     }
 }
 
-/// For each home that was logged, the youngest transaction that revokes it; `None` if none does. With the
-/// first fault.
+/// For each logged home the newest transaction that revokes it, `None` if none does. Also returns the first
+/// fault.
 fn youngest_revokes(
     log: &mut Sequential<'_>,
     format: LogFormat,
@@ -474,7 +471,7 @@ fn youngest_revokes(
     (youngest, fault)
 }
 
-/// Chooses for each home the copy to replay, and fills the plan.
+/// Chooses the copy to replay for each home, and fills the plan.
 fn choose(
     plan: &mut ReplayPlan,
     mut copies: Vec<LoggedCopy>,
@@ -485,7 +482,8 @@ fn choose(
     copies.retain(|copy| {
         let (tid, log_block, home) =
             (plan.transactions[copy.transaction as usize].tid, copy.log_block, copy.home);
-        // As in jbd2 an unreadable copy is a loss even if it is revoked, a wrong checksum is not.
+        // As in jbd2, an unreadable copy is a loss even if it is revoked; a copy with a wrong checksum is
+        // not.
         if copy.verdict == Verdict::Unreadable {
             plan.problems.push(Problem::CopyUnreadable { tid, log_block, home });
             return false;

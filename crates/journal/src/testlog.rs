@@ -1,8 +1,7 @@
-//! A small target with a log in it, for tests: 16,384 blocks of 1 KiB, the log in two pieces, the later one
-//! first.
+//! A small target with a log, for tests: 16,384 blocks of 1 KiB. The log has two pieces, the later one first.
 //!
 //! ```text
-//! block 0    5000: log 600..1100+fc    9000: log 0..600    every block of the target is filled with its number
+//! block 0    5000: log 600..1100+fc    9000: log 0..600    each target block is filled with its number
 //! ```
 
 use std::sync::Arc;
@@ -22,17 +21,17 @@ pub(crate) const LOG_BLOCKS: u32 = 1100;
 pub(crate) const LATER: u64 = 5000;
 pub(crate) const EARLIER: u64 = 9000;
 
-/// What stands in a block of the target before replay.
+/// The contents of a target block before the replay.
 pub(crate) fn old(block: u64) -> Vec<u8> {
     (block as u32).to_le_bytes().repeat(BLOCK / 4)
 }
 
-/// Content that is easy to recognise.
+/// Contents that are easy to recognize.
 pub(crate) fn filled(byte: u8) -> Vec<u8> {
     vec![byte; BLOCK]
 }
 
-/// A log being written, and its target.
+/// A log that is being written, and its target.
 pub(crate) struct TestLog {
     pub(crate) device: Arc<MemDevice>,
     pub(crate) sb: Superblock,
@@ -41,12 +40,12 @@ pub(crate) struct TestLog {
     pub(crate) at: u32,
     pub(crate) tid: LogTid,
     pub(crate) seconds: u64,
-    /// Checksum of version 1 over the transaction so far.
+    /// Version 1 checksum of the transaction so far.
     crc: u32,
 }
 
 impl TestLog {
-    /// An empty log with these checksums, of 64-bit block numbers if `wide`.
+    /// An empty log with these checksums; `wide`: with 64-bit block numbers.
     pub(crate) fn new(checksums: Checksums, wide: bool) -> Self {
         let mut sb = Superblock::fresh(BlockSize::MIN, LOG_BLOCKS, [0xA5; 16]);
         sb.features.incompat = Features::REVOKE;
@@ -65,7 +64,7 @@ impl TestLog {
         Self::with(sb)
     }
 
-    /// An empty log with this superblock, which says where it starts and with which id.
+    /// An empty log with this superblock, which sets its start and its first transaction ID.
     pub(crate) fn with(mut sb: Superblock) -> Self {
         if sb.start == 0 {
             sb.start = 1;
@@ -121,7 +120,7 @@ impl TestLog {
         self.write_at(log_block, &bytes);
     }
 
-    /// Appends a block to the log; returns where.
+    /// Appends a block to the log; returns its log block.
     fn append(&mut self, bytes: &[u8]) -> u32 {
         let at = self.at;
         self.write_at(at, bytes);
@@ -129,14 +128,14 @@ impl TestLog {
         at
     }
 
-    /// Appends a revoke block; returns where.
+    /// Appends a revoke block; returns its log block.
     pub(crate) fn revoke(&mut self, blocks: &[u64]) -> u32 {
         let mut writer = RevokeWriter::new(self.format, self.tid);
         blocks.iter().for_each(|block| writer.push(Pblk(*block)).unwrap());
         self.append(&writer.finish())
     }
 
-    /// Appends descriptors and copies; returns where the first descriptor is.
+    /// Appends descriptors and copies; returns the log block of the first descriptor.
     pub(crate) fn copies(&mut self, blocks: &[(u64, Vec<u8>)]) -> u32 {
         let start = self.at;
         for blocks in blocks.chunks(self.format.tags_per_descriptor()) {
@@ -158,7 +157,7 @@ impl TestLog {
         start
     }
 
-    /// Appends the commit block; returns where.
+    /// Appends the commit block; returns its log block.
     pub(crate) fn commit(&mut self) -> u32 {
         let mut commit = CommitBlock::new(self.tid, self.seconds, 5);
         if self.format.checksums == Checksums::V1 {
@@ -170,7 +169,7 @@ impl TestLog {
         self.append(&commit.encode(self.format))
     }
 
-    /// A whole transaction of one copy; returns where it begins.
+    /// A whole transaction with one copy; returns its first log block.
     pub(crate) fn transaction(&mut self, home: u64, image: Vec<u8>) -> u32 {
         let at = self.copies(&[(home, image)]);
         self.commit();
@@ -185,7 +184,7 @@ impl TestLog {
         Overlay::builder(self.device.clone(), BlockSize::MIN).replay(&self.log(), plan).unwrap().build()
     }
 
-    /// A block of the target, as it is after replay.
+    /// A block of the target after the replay.
     pub(crate) fn after(&self, block: u64) -> Vec<u8> {
         let mut bytes = filled(0);
         self.overlay(&self.scan().unwrap()).read_at(block * BLOCK as u64, &mut bytes).unwrap();
@@ -203,7 +202,7 @@ pub(crate) fn all_kinds() -> impl Iterator<Item = (Checksums, bool)> {
 pub(crate) fn version_1() -> Superblock {
     let mut sb = Superblock::fresh(BlockSize::MIN, LOG_BLOCKS, [0; 16]);
     sb.version = Version::V1;
-    // Rubbish where version 2 has its features.
+    // Garbage where version 2 has its features.
     sb.features.incompat = 0xFFFF_FFFF;
     sb
 }

@@ -1,7 +1,7 @@
-//! Logs that the kernel wrote: images are copied while they are mounted and busy, and shown by an overlay;
-//! e2fsck replays another copy. Every block must be the same.
+//! Logs written by the kernel. Images are copied while they are mounted and busy. An overlay shows one copy,
+//! and e2fsck replays another: every block must be the same.
 //!
-//! Needs root, for mounting. Without it the tests say so and pass.
+//! Mounting needs root. Without it the tests print a note and pass.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,11 +16,11 @@ use extant_jbd2_format::{Checksums, Features};
 use extant_journal::{EndReason, Log, LogMap, LogRun, Overlay, ReplayPlan, Target, scan};
 use extant_testkit::{LoopDevice, LoopMount, command, debugfs, is_root, run, scratch};
 
-/// An image that was copied while the kernel used it.
+/// An image copied while the kernel used it.
 struct Captured {
     dir: tempfile::TempDir,
     image: PathBuf,
-    /// Nothing wrote to it while it was copied.
+    /// No write happened during the copy.
     still: bool,
     block_size: BlockSize,
 }
@@ -51,14 +51,13 @@ fn mkfs(recipe: &Recipe, image: &Path) {
     run("mke2fs", args);
 }
 
-/// Makes a file's data and metadata durable: the journal is committed, and its blocks stay in the log for a
-/// while.
+/// Makes a file's data and metadata durable: the journal commits, and the blocks stay in the log for a while.
 fn sync(path: &Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
-/// Files come, grow and go; directories are made and removed, so that their blocks are revoked and used
-/// again.
+/// Creates, grows and deletes files; creates and removes directories, so that their blocks are revoked and
+/// reused.
 fn work(root: &Path, round: u32) {
     let dir = root.join(format!("dir {round}"));
     fs::create_dir(&dir).unwrap();
@@ -68,15 +67,16 @@ fn work(root: &Path, round: u32) {
     sync(&dir);
     if round % 3 == 2 {
         fs::remove_dir_all(root.join(format!("dir {}", round - 1))).unwrap();
-        // In mode data=journal this block is logged, and must be escaped.
+        // In mode data=journal this block is logged and must be escaped.
         let mut file = File::create(root.join(format!("magic {round}"))).unwrap();
         file.write_all(&[0xC0, 0x3B, 0x39, 0x98].repeat(3000)).unwrap();
         file.sync_all().unwrap();
     }
 }
 
-/// Copies an image in use. Starts again if another program synced meanwhile (a sync of all file systems,
-/// say): removed entries then stay for a moment until the replay deletes them, or the log is empty.
+/// Copies an image in use. It starts over if another process interfered (for example a sync of all file
+/// systems): then deleted inodes can be held for a moment, and a replay of the log deletes them; or the log
+/// is empty.
 fn capture(recipe: &Recipe, rounds: u32) -> Captured {
     for _ in 0..20 {
         let captured = capture_once(recipe, rounds);
@@ -111,7 +111,7 @@ impl Captured {
         Arc::new(FileDevice::open(&self.image, false).unwrap())
     }
 
-    /// The journal's runs, as debugfs sees them: `0/ 0   1/  1     0 -  4095  8193 - 12288   4096`.
+    /// The journal's runs, from debugfs: `0/ 0   1/  1     0 -  4095  8193 - 12288   4096`.
     fn map(&self) -> LogMap {
         let listing = debugfs(&self.image, "dump_extents <8>");
         let mut runs = Vec::new();
@@ -139,7 +139,7 @@ impl Captured {
         scan(self.log().view(), &Target::new(self.blocks(), self.block_size)).unwrap()
     }
 
-    /// Why a replay of its log would do more, or nothing.
+    /// Why a replay of its log would do more than copy blocks, or nothing.
     fn fault(&self) -> Option<String> {
         if !self.still {
             return Some("it was written to meanwhile".to_owned());
@@ -155,8 +155,7 @@ impl Captured {
         (last_orphan != [0; 4]).then(|| format!("orphan {}", u32::from_le_bytes(last_orphan)))
     }
 
-    /// e2fsck replays a copy, and all blocks of it but those of superblock and journal are compared with an
-    /// overlay.
+    /// Lets e2fsck replay a copy, and compares all its blocks except superblock and journal with an overlay.
     fn compare(&self, log: &Log, plan: &ReplayPlan, e2fsck: &[&str], story: &str) {
         let copy = self.dir.path().join("replayed.img");
         fs::copy(&self.image, &copy).unwrap();
@@ -249,7 +248,7 @@ fn fast_commits_of_the_kernel_are_found() {
     mkfs(&recipe, &live);
     let mounted = LoopMount::new(&live, recipe.mount).unwrap();
     work(mounted.path(), 0);
-    // A full commit, and then only changes that a fast commit can express.
+    // A full commit, and then only changes that a fast commit can record.
     run("sync", ["-f".as_ref(), mounted.path().as_os_str()]);
     for n in 0..20 {
         let path = mounted.path().join(format!("fast {n}"));
@@ -269,13 +268,13 @@ fn fast_commits_of_the_kernel_are_found() {
             _ => None,
         })
         .collect();
-    // The first of them may have gone into a full commit; the last one was synced just now.
+    // The first of them may be part of a full commit; the last one was just synced.
     assert_eq!(created.last(), Some(&b"fast 19".as_slice()), "{plan}");
     assert_eq!(created.len() as u64, commits.counts.creations);
     assert!(commits.counts.commits > 0 && commits.counts.inodes >= commits.counts.creations, "{plan}");
     eprintln!("{commits}");
 
-    // Without them, the blocks are still what e2fsck makes of the log.
+    // Without the fast commits, the blocks still equal e2fsck's result.
     let file = File::options().write(true).open(&captured.image).unwrap();
     let map = captured.map();
     for at in plan.fast_commit_area.clone().unwrap() {
@@ -312,8 +311,8 @@ fn a_journal_on_a_device_of_its_own_is_replayed_from_there() {
             work(mounted.path(), round);
         }
         fs::copy(&live, &image).unwrap();
-        // Copies are written past the device's own cache, so while anyone has it open that may show older
-        // ones: ask the file.
+        // Copies are written past the device's own cache, which may therefore show older contents while the
+        // device is open: read the file.
         File::open(device.path()).unwrap().sync_all().unwrap();
         fs::copy(&journal, &log_image).unwrap();
         drop(mounted);
@@ -341,7 +340,7 @@ fn a_journal_on_a_device_of_its_own_is_replayed_from_there() {
     }
 }
 
-/// A small generator of numbers (xorshift64*), enough for choosing bytes.
+/// A small random number generator (xorshift64*), sufficient to choose bytes.
 struct Rng(u64);
 
 impl Rng {
@@ -353,7 +352,7 @@ impl Rng {
     }
 }
 
-/// Where two versions of a block differ, to find the change.
+/// Where two versions of a block differ, to find what changed it.
 fn difference(block: u64, ours: &[u8], theirs: &[u8]) -> String {
     let differing: Vec<usize> = (0..ours.len()).filter(|&at| ours[at] != theirs[at]).collect();
     let some: Vec<String> =
@@ -361,8 +360,8 @@ fn difference(block: u64, ours: &[u8], theirs: &[u8]) -> String {
     format!("block {block}, {} bytes (byte: ours theirs) {}", differing.len(), some.join(", "))
 }
 
-/// One byte of the log is changed. Then either the kernel mounts, and has replayed what the overlay shows; or
-/// it refuses, and the plan says that something is lost; and even then both have the same blocks.
+/// One byte of the log is changed. Either the kernel mounts and its replay equals the overlay; or it refuses,
+/// and the plan reports a loss. In both cases the blocks are the same.
 #[test]
 fn the_kernel_replays_damaged_logs_alike_and_refuses_what_we_call_a_loss() {
     if !can_run() {

@@ -1,4 +1,4 @@
-//! Handles, commits and aborts under all schedules: `cargo xtask ci schedules`. shuttle itself detects
+//! Handles, commits and aborts under many schedules: `cargo xtask ci schedules`. Shuttle itself detects
 //! deadlocks.
 
 use std::collections::HashSet;
@@ -17,18 +17,18 @@ use shuttle::thread;
 const BLOCKS: u64 = 1400;
 const LOG: LogRun = LogRun { log: 0, start: Pblk(8), len: 1024 };
 const SEAL: Seal = Seal { owner: Owner { kind: Kind::Other, ino: 0 }, seed: None };
-/// The block that only commits write: the number of the transaction.
+/// The block that only commits write: it holds the transaction's number.
 const VALUE: u64 = 1090;
-/// The first of two blocks that every operation of a thread sets alike.
+/// The first of two blocks that every operation of a thread sets to the same value.
 const PAIRS: u64 = 1100;
 
-/// Counts open handles by what the threads say, and transactions by what the journal says. Its plain lock is
-/// held across nothing.
+/// Counts open handles as the threads report them, and transactions as the journal reports them. No other
+/// lock is taken while its plain lock is held.
 #[derive(Default)]
 struct Watch {
     open: AtomicU32,
     committed: AtomicU64,
-    /// Sealed transactions, which must not change any more.
+    /// Sealed transactions: no operation changes anything in them.
     sealed: Plain<HashSet<u64>>,
 }
 
@@ -43,7 +43,7 @@ impl Client for Watch {
     }
 
     fn write_values(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
-        // The next transaction runs by now: its handles may open and end at any of these points.
+        // The next transaction runs: its handles may start and end at any of these points.
         thread::yield_now();
         let number = handle.transaction();
         handle.change(Pblk(VALUE), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.to_le_bytes()))?;
@@ -90,10 +90,11 @@ impl World {
         Arc::new(Self { device, journal, watch })
     }
 
-    /// One operation: both blocks of a pair get the value. `false`: the journal was aborted.
+    /// One operation: sets both blocks of a pair to the value. `false` if the journal was aborted.
     fn set(&self, pair: u64, value: u8) -> bool {
         let Ok(handle) = self.journal.start(2) else { return false };
-        // The transaction cannot be sealed between the start and here: the handle is open. And the reverse.
+        // The handle is open: no commit can seal between its start and this increment, nor between the
+        // decrement and its end.
         self.watch.open.fetch_add(1, Ordering::SeqCst);
         let number = handle.transaction();
         for block in [PAIRS + 2 * pair, PAIRS + 2 * pair + 1] {
@@ -106,7 +107,7 @@ impl World {
         true
     }
 
-    /// What a power cut now would leave: pairs are whole.
+    /// Replays the log as a power cut now would leave it, and checks that pairs are consistent.
     fn replayed(&self) -> Vec<u8> {
         let copy = Arc::new(MemDevice::new(BLOCKS * 1024));
         let mut bytes = vec![0; (BLOCKS * 1024) as usize];
@@ -129,7 +130,7 @@ impl World {
     }
 }
 
-/// A committer's thread, as a volume has it.
+/// A committer thread, as a volume runs it.
 fn committer(world: &Arc<World>) -> thread::JoinHandle<()> {
     let world = Arc::clone(world);
     thread::spawn(move || {
@@ -146,7 +147,7 @@ fn committer(world: &Arc<World>) -> thread::JoinHandle<()> {
     })
 }
 
-/// Threads change their pairs and ask for commits, in transactions that are full after two operations.
+/// Threads change their pairs and request commits; transactions are full after two operations.
 #[test]
 fn handles_and_commits() {
     for has_committer in [false, true] {
@@ -178,8 +179,8 @@ fn handles_and_commits() {
     }
 }
 
-/// With much room, handles come and go without the lock: each commit waits for those that are open, and is
-/// woken by the last.
+/// With plenty of room, handles start and end without the lock. Each commit waits for open handles; the last
+/// of them wakes it.
 #[test]
 fn handles_in_lanes_and_commits() {
     schedules("journal: handles in lanes", 1000, || {
@@ -205,8 +206,8 @@ fn handles_in_lanes_and_commits() {
     });
 }
 
-/// A thread aborts in the middle of a change: all threads end, and nothing of that transaction or a later one
-/// is durable.
+/// A thread aborts in the middle of a change. All threads end, and neither that transaction nor a later one
+/// becomes durable.
 #[test]
 fn an_abort_ends_everybody() {
     for has_committer in [false, true] {
@@ -244,8 +245,8 @@ fn an_abort_ends_everybody() {
     }
 }
 
-/// Handles get the room that they ask for: never do more blocks join than a transaction has, and room that
-/// was not used is given back.
+/// Handles get the credits they request. No more blocks join than a transaction holds, and unused credits are
+/// given back.
 #[test]
 fn credits_are_kept() {
     schedules("journal: credits", 300, || {

@@ -1,34 +1,33 @@
-//! One budget of memory for all caches of a process, and the shrinkers that keep it.
+//! One memory budget for all caches of a process, and the shrinkers that enforce it.
 //!
-//! A cache *charges* what it keeps and *releases* what it drops. While the sum stays under the limit that is
-//! all: one atomic addition on a counter of the thread's own shard. When a charge takes the sum over the
-//! limit, the caches that registered a [`Shrinker`] are asked in turn, each for a bounded amount, until the
-//! sum is under the limit again or every one was asked once.
+//! A cache *charges* what it keeps and *releases* what it drops. Below the limit this is one atomic addition
+//! to a counter of the thread's own shard. If a charge exceeds the limit, the budget calls the registered
+//! [`Shrinker`]s in turn, each for a bounded amount, until the sum is below the limit again or each was
+//! called once.
 //!
-//! Owns: the sum, the limit, whose turn it is.
+//! Owns: the sum, the limit, and the order of the shrinkers.
 //!
-//! Does **not** own: any memory, any policy of what a cache drops first, any thread. A budget never refuses:
-//! what is pinned may exceed the limit, and [`Budget::charge`] returns by how much.
+//! Does **not** own: any memory, any eviction policy, any thread. A budget never refuses: pinned memory may
+//! exceed the limit, and [`Budget::charge`] returns the excess.
 //!
 //! Invariants
-//! 1. A shrinker is called with no lock of the budget's registry held and only from inside a
-//!    [`Budget::charge`], by the thread that charges. So **charge without holding a lock that a shrinker
-//!    takes**: insert, unlock, charge. `release` never calls a shrinker and may be called under any lock.
-//! 2. One thread shrinks at a time; a charge that comes meanwhile (also one from inside a shrinker) only
-//!    adds.
-//! 3. The work of one charge is bounded: each shrinker is asked at most once, for at most [`STEP_MIN`] bytes
-//!    or twice what is being charged, whichever is more. Twice, so that freeing outruns growing. After a
-//!    round that freed next to nothing there is no other until the sum has grown by a 32nd of the limit: what
-//!    is left is in use.
-//! 4. A cache that is gone is forgotten: the registry holds weak references.
-//! 5. [`Budget::used`] is exact while no charge is in progress; the hot path's own view of it is off by less
-//!    than 1/16 of the limit (each shard holds back less than a small batch).
+//! 1. A shrinker is called without the registry's lock, and only from inside [`Budget::charge`], by the
+//!    charging thread. So **charge without holding a lock that a shrinker takes**: insert, unlock, charge.
+//!    `release` never calls a shrinker and may be called under any lock.
+//! 2. One thread shrinks at a time; a concurrent charge (also one from inside a shrinker) only adds.
+//! 3. The work of one charge is bounded: each shrinker is called at most once, for at most [`STEP_MIN`] bytes
+//!    or twice the charge, whichever is more. Twice, so that freeing outpaces growth. After a round that
+//!    freed almost nothing, there is no further round until the sum has grown by 1/32 of the limit: the rest
+//!    is in use.
+//! 4. The registry holds weak references: a dropped cache leaves it.
+//! 5. [`Budget::used`] is exact while no thread charges. The view of the fast path is off by less than 1/16
+//!    of the limit (each shard keeps back less than a small batch).
 //!
-//! Locks, in order: the turn (tried, never waited for), then the registry, which is let go before a shrinker
+//! Lock order: the turn (tried, never waited for), then the registry, which is released before a shrinker
 //! runs.
 //!
 //! ```
-//! use extant_memory::{Budget, Shrinker};
+//! use memory::{Budget, Shrinker};
 //! use std::sync::{Arc, Mutex, Weak};
 //!
 //! struct Pages { budget: Arc<Budget>, kept: Mutex<Vec<Vec<u8>>> }
@@ -61,50 +60,50 @@ use std::fmt;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
-/// The least that a shrinker is asked for at a time, in bytes: enough to make a call worth its cost.
+/// The minimum request to a shrinker, in bytes: enough to make the call worth its cost.
 pub const STEP_MIN: usize = 256 * 1024;
 
-/// Budgets below this are small: freed memory goes back to the system at once, one object at a time, since
-/// what an allocator retains can be as much as the limit. Larger ones use huge pages and retain freed memory,
-/// which is faster.
+/// Budgets below this are small: freed memory is returned to the system at once, one object at a time,
+/// because the memory an allocator retains can be as much as the limit. Larger budgets use huge pages and
+/// retain freed memory, which is faster.
 pub const SMALL_MAX: usize = 256 << 20;
 
-/// Counters that threads spread over; more than the threads that usually charge at the same moment.
+/// Number of counters; larger than the usual number of concurrent charges.
 const SHARDS: usize = 16;
 
-/// A shard keeps back at most this many bytes before it adds them to the sum.
+/// The most bytes that a shard keeps back before it adds them to the sum.
 const BATCH_MAX: usize = 64 * 1024;
 
-/// A cache that can give memory back.
+/// A cache that can free memory.
 ///
-/// Called inside of another caller's [`Budget::charge`], on any thread.
+/// Called from inside [`Budget::charge`], on any thread.
 pub trait Shrinker: Send + Sync {
-    /// What it caches, for reports: "metadata blocks".
+    /// The kind of contents, for reports: "metadata blocks".
     fn name(&self) -> &'static str;
 
-    /// How many bytes it holds now, pinned ones included. A hint: may be stale by the time it returns.
+    /// Bytes held now, including pinned ones. A hint: may be stale on return.
     fn cached_bytes(&self) -> usize;
 
-    /// Drops about `bytes` bytes, of what it can spare, and calls [`Budget::release`] for them; returns how
-    /// many it dropped. Looks at a bounded number of entries (in proportion to `bytes`), takes only locks of
-    /// its own, does no I/O and returns 0 when nothing can go.
+    /// Evicts about `bytes` bytes and calls [`Budget::release`] for them; returns the number of bytes freed.
+    /// It examines a bounded number of entries (in proportion to `bytes`), takes only its own locks, does no
+    /// I/O, and returns 0 if it can free nothing.
     fn shrink(&self, bytes: usize) -> usize;
 }
 
-/// A limit in bytes shared by caches, and the sum of what they hold. See the crate's first page.
+/// A limit in bytes shared by caches, and the sum of what they hold. See the crate's documentation.
 pub struct Budget {
     limit: usize,
     batch: isize,
     sum: AtomicIsize,
     shards: [Shard; SHARDS],
     registry: Mutex<Vec<Weak<dyn Shrinker>>>,
-    /// The cache to ask first next time. Held for the length of a round: this is invariant 2.
+    /// The shrinker that the next round begins with. Locked during a round, which ensures invariant 2.
     turn: Mutex<usize>,
-    /// After a round that freed next to nothing: the sum below which there is no other.
+    /// After a round that freed almost nothing: no round starts below this sum.
     patience: AtomicIsize,
 }
 
-/// A counter on a cache line of its own (two, for CPUs that fetch lines in pairs).
+/// A cache-padded counter (two lines, for CPUs that fetch lines in pairs).
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard(AtomicIsize);
@@ -125,12 +124,11 @@ impl Budget {
         })
     }
 
-    /// Adds `bytes` to what is held. Over the limit, asks the shrinkers first (invariants 1 to 3), so: **call
-    /// it without holding a lock that a shrinker takes**.
+    /// Charges `bytes`. Above the limit, calls the shrinkers first (invariants 1 to 3), so **call it without
+    /// holding a lock that a shrinker takes**.
     ///
-    /// Returns by how many bytes the limit is exceeded afterwards, 0 as a rule. More means that what is left
-    /// is pinned, or that another thread is shrinking already; a caller that can do with less may take it as
-    /// advice.
+    /// Returns the excess over the limit afterwards, usually 0. Otherwise the rest is pinned, or another
+    /// thread is shrinking; a caller may use the value as a hint to hold less.
     pub fn charge(&self, bytes: usize) -> usize {
         self.add(bytes as isize);
         let over = self.over();
@@ -143,16 +141,16 @@ impl Budget {
         self.over()
     }
 
-    /// Takes `bytes` off what is held. Never calls a shrinker; may be called under any lock.
+    /// Releases `bytes`. Never calls a shrinker; may be called under any lock.
     pub fn release(&self, bytes: usize) {
         self.add((bytes as isize).wrapping_neg());
     }
 
-    /// Bytes charged and not released, over all caches.
+    /// Bytes charged and not released, by all caches.
     #[must_use]
     pub fn used(&self) -> usize {
         let kept_back: isize = self.shards.iter().map(|shard| shard.0.load(Ordering::Relaxed)).sum();
-        // A release may be seen before the charge it belongs to, on another shard.
+        // A release may become visible before its charge, on another shard.
         usize::try_from(self.sum.load(Ordering::Relaxed) + kept_back).unwrap_or(0)
     }
 
@@ -168,14 +166,14 @@ impl Budget {
         self.limit < SMALL_MAX
     }
 
-    /// Adds a cache to those that are asked when memory runs short. It is forgotten when it is dropped.
+    /// Registers a cache to be shrunk when memory runs short. The registry holds a weak reference.
     pub fn register(&self, shrinker: Weak<dyn Shrinker>) {
         let mut registry = lock(&self.registry);
         registry.retain(|known| known.strong_count() > 0);
         registry.push(shrinker);
     }
 
-    /// The caches that are alive, in the order in which they registered.
+    /// The live caches, in the order of registration.
     #[must_use]
     pub fn shrinkers(&self) -> Vec<Arc<dyn Shrinker>> {
         lock(&self.registry).iter().filter_map(Weak::upgrade).collect()
@@ -189,12 +187,12 @@ impl Budget {
         }
     }
 
-    /// By how many bytes the sum reported by the shards exceeds the limit.
+    /// The excess of the sum over the limit, without what shards keep back.
     fn over(&self) -> usize {
         usize::try_from(self.sum.load(Ordering::Relaxed)).unwrap_or(0).saturating_sub(self.limit)
     }
 
-    /// One round: asks each shrinker at most once, from the one whose turn it is.
+    /// One round: calls each shrinker at most once, in turn.
     #[cold]
     fn shrink(&self, over: usize, charged: usize) {
         let mut turn = match self.turn.try_lock() {
@@ -204,7 +202,7 @@ impl Budget {
         };
         let shrinkers = self.shrinkers();
         let step = STEP_MIN.max(charged.saturating_mul(2));
-        // A little more than needed, or the very next charge would have to come here again.
+        // A little more than needed; otherwise the next charge would start a round again.
         let all = over.saturating_add(self.limit / 64);
         let mut wanted = all;
         for _ in 0..shrinkers.len() {
@@ -215,8 +213,7 @@ impl Budget {
                 break;
             }
         }
-        // What is left is in use. To look through it again for each charge would cost more than what it
-        // holds.
+        // The rest is in use. To examine it for each charge would cost more than it is worth.
         let freed = all - wanted;
         let sum = self.sum.load(Ordering::Relaxed);
         let rest = if freed < step / 4 { (self.limit / 32) as isize } else { 0 };
@@ -248,7 +245,7 @@ fn shard_of_this_thread() -> usize {
     })
 }
 
-/// The registry stays usable after a panic elsewhere: every change to it is a single step.
+/// A panic elsewhere leaves the registry usable: each change to it is a single step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,9 @@
-//! The budget with toy caches.
+//! Tests of the budget with toy caches.
 
 use super::*;
 use std::sync::atomic::AtomicBool;
 
-/// A cache of `held` bytes, of which `pinned` cannot go.
+/// A cache of `held` bytes, of which `pinned` cannot be evicted.
 struct Toy {
     budget: Arc<Budget>,
     held: Mutex<usize>,
@@ -95,7 +95,7 @@ fn one_charge_asks_each_cache_once_and_for_a_bounded_amount() {
     assert!(budget.charge(1 << 30) > 0);
     let before = (a.asked(), b.asked());
     a.asked_max.store(0, Ordering::Relaxed);
-    // Beyond what a round that freed nothing makes wait for.
+    // More than the growth required after a round that freed nothing.
     assert!(a.put(1 << 15) > 0);
     assert_eq!((a.asked(), b.asked()), (before.0 + 1, before.1 + 1));
     assert_eq!(a.asked_max.load(Ordering::Relaxed), STEP_MIN);
@@ -113,7 +113,7 @@ fn a_dropped_cache_is_forgotten() {
     drop(toy);
 }
 
-/// A shrinker that panics, once, and one that charges from inside.
+/// A shrinker that panics once, and that charges from inside `shrink`.
 struct Odd {
     budget: Arc<Budget>,
     panics: AtomicBool,
@@ -164,7 +164,7 @@ fn threads_together_keep_the_sum() {
         }
     });
     assert_eq!(budget.used(), toy.cached_bytes());
-    // One more charge, alone: no other thread holds the turn now.
+    // One more charge, with no other thread holding the turn.
     while toy.put(1) > 0 {}
     assert!(budget.used() <= (4 << 20) + (4 << 20) / 16, "{}", budget.used());
 }
@@ -176,9 +176,9 @@ fn what_cannot_go_is_not_looked_through_for_each_charge_and_goes_when_it_can() {
     for _ in 0..2000 {
         toy.put(1024);
     }
-    // About one round for each 32nd of the limit beyond it.
+    // About one round per 1/32 of the limit beyond it.
     assert!(toy.asked() < 100, "asked {} times", toy.asked());
-    // The next cache that can give is asked soon after.
+    // A cache that can free memory is called soon after.
     let other = Toy::new(&budget, 0);
     for _ in 0..100 {
         other.put(1024);

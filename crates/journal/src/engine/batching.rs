@@ -1,9 +1,10 @@
-//! A short wait before a requested commit, so that changes of other threads join it.
+//! Group commit: a caller of a commit waits a little, so that concurrent changes share the commit.
 //!
-//! A caller that needs durability waits as long as a commit takes on average, if the running transaction is
-//! younger than that and the last request was for another object. Names of one directory are changed by one
-//! thread after the other, so for these no other thread is worth waiting for. (Requests carry no thread
-//! identity: a server thread may serve many clients, and one client may be served by all threads.)
+//! A caller that needs durability waits for the average duration of a commit, if the running transaction is
+//! younger than that and if the object it changed is not the same as in the last commit request. Names of one
+//! directory are changed one after the other, so a wait for other changes of the same directory would be in
+//! vain. (Thread identity does not help: a server with many threads may serve a single client from all of
+//! them.)
 //!
 //! Source: min_batch_time and max_batch_time in kernel Documentation/admin-guide/ext4.rst.
 
@@ -11,16 +12,16 @@ use std::time::Duration;
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 
-/// A shorter sleep takes longer to begin and to end than it lasts.
+/// A shorter sleep costs more than it lasts.
 const WORTH_A_SLEEP: Duration = Duration::from_micros(200);
 
-/// How long a request for a commit waits for other threads: the kernel's options `min_batch_time` and
+/// How long a commit request waits for concurrent changes: the kernel's options `min_batch_time` and
 /// `max_batch_time`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batching {
-    /// At least so long.
+    /// The minimum wait.
     pub min: Duration,
-    /// The longest wait; zero disables waiting.
+    /// The maximum wait; zero disables batching.
     pub max: Duration,
 }
 
@@ -30,12 +31,12 @@ impl Default for Batching {
     }
 }
 
-/// Statistics of commits and of the requests for them.
+/// State of commits and of the requests for them.
 pub(super) struct Batcher {
     batching: Option<Batching>,
-    /// The mean of commits' times, where the last one weighs a quarter.
+    /// Running mean of commit durations; the last one has a weight of one quarter.
     commit_nanos: AtomicU64,
-    /// What was asked for last.
+    /// The `what` of the last request.
     last: AtomicU64,
 }
 
@@ -48,16 +49,17 @@ impl Batcher {
         }
     }
 
-    /// A commit took so long.
+    /// Records the duration of a commit.
     pub(super) fn note(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / 4);
         let before = self.commit_nanos.load(Ordering::Relaxed);
         let mean = if before == 0 { took } else { (took + 3 * before) / 4 };
-        // There is one commit at a time, so there is no other writer.
+        // Only one commit runs at a time, so there is no other writer.
         self.commit_nanos.store(mean, Ordering::Relaxed);
     }
 
-    /// How long a request for `what` waits before it commits a transaction of this age; `None`: not at all.
+    /// How long a request for `what` waits before it commits a transaction of this age. `None` if it does not
+    /// wait.
     pub(super) fn wait(&self, what: u64, age: impl FnOnce() -> Option<Duration>) -> Option<Duration> {
         let Batching { min, max } = self.batching?;
         if self.last.swap(what, Ordering::Relaxed) == what {

@@ -1,18 +1,20 @@
-//! Committed blocks that have not been written home: the newest bytes of each, once (INV-EN37).
+//! Committed blocks that have not been written home.
 //!
 //! ```text
-//! runs:  [ 3 7 8 12 19 .. ] [ 7 20 21 ] [ 8 ]     each in the order of places, the oldest first
-//!                             '---- a run that is not much shorter than the one before is merged into it, the newer bytes win
+//! runs:  [ 3 7 8 12 19 .. ] [ 7 20 21 ] [ 8 ]     each sorted by block number, the oldest first
+//!                            '---- a run that is not much shorter than the previous one is merged into it;
+//!                                  the newer bytes win
 //! ```
 //!
-//! A commit brings its blocks in order, so adding them is one run more, and writing them home one merge of
-//! what is there: few large transactions move no block twice, many small ones each block some times. The last
-//! transaction stands apart: what was before it can go home alone, so that each large transaction is followed
-//! by about as much, and none by two ([`Extent::BeforeLast`]).
+//! A commit delivers its blocks sorted. Adding them appends a run; writing them home merges the runs. With a
+//! few large transactions no block moves twice; with many small ones each block moves a few times. The last
+//! transaction is kept apart: the older ones can go home alone, so that each large transaction is followed by
+//! about as much writing, and none by twice as much ([`Extent::BeforeLast`]).
 //!
 //! Invariants
-//! 1. A run has each block once, in the order of places, and is more than twice as long as the next one.
-//! 2. Of a block in several runs the last one counts, and the last transaction before all of them.
+//! 1. A run has each block once, sorted by block number, and is more than twice as long as the next one.
+//! 2. INV-EN37: if a block is in several runs, the last run counts; the last transaction counts before all of
+//!    them.
 
 use std::cmp::Ordering;
 
@@ -23,44 +25,44 @@ use extant_device::{Device, SharedParts};
 use super::Failure;
 use super::images::Image;
 
-/// The largest write home.
+/// The most blocks in one write home.
 const WRITE_MAX: usize = 256;
-/// Writes home that are handed to the device together.
+/// Writes home that are submitted to the device together.
 const BATCH_MAX: usize = 64;
 
-/// The newest committed bytes of each block that the device has not got. What a block had before does not
-/// matter any more: what is newer is in the log until it is home.
+/// The newest committed bytes of each block that is not home yet. Older bytes of a block are not needed: the
+/// newer ones are in the log until they are home.
 #[derive(Default)]
 pub(super) struct Checkpoint {
-    /// Of transactions before the last one.
+    /// Runs of transactions before the last one.
     runs: Vec<Vec<Newest>>,
-    /// In them, what is to be passed over.
+    /// Entries in the runs to skip.
     gone: usize,
-    /// Of the last one, and its number.
+    /// Blocks of the last transaction. `transaction` is its number.
     last: Vec<Newest>,
     transaction: Tid,
-    /// The device keeps the very bytes that were written home last.
+    /// The device keeps the very bytes (without a copy) that were last written home.
     are_kept: bool,
 }
 
-/// What of it is meant.
+/// The part of the committed blocks that a checkpoint covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// What was committed before the last transaction.
+    /// Everything committed before the last transaction.
     BeforeLast,
     All,
 }
 
 struct Newest {
     block: Pblk,
-    /// Until they are written home.
+    /// Empty once they were written home.
     bytes: Bytes,
-    /// It is metadata no more: to be passed over, with what older runs have of it.
+    /// The block is no longer metadata: skip it, here and in older runs.
     is_gone: bool,
 }
 
 impl Checkpoint {
-    /// Adds the blocks of a transaction, in the order of their places.
+    /// Adds the blocks of a transaction, sorted by block number.
     pub(super) fn add(&mut self, images: Vec<Image>, transaction: Tid) {
         debug_assert!(
             images.is_sorted_by(|before, image| before.block < image.block),
@@ -72,7 +74,7 @@ impl Checkpoint {
         self.last = images.into_iter().map(newest).collect();
     }
 
-    /// The last transaction becomes one of those before.
+    /// Moves the last transaction into the runs.
     fn move_last(&mut self) {
         let last = std::mem::take(&mut self.last);
         if last.is_empty() {
@@ -87,12 +89,13 @@ impl Checkpoint {
         }
     }
 
-    /// Blocks; one that several transactions changed counts again, for a while.
+    /// Number of blocks. A block that several transactions changed counts more than once until the runs are
+    /// merged.
     pub(super) fn len(&self) -> usize {
         self.runs.iter().map(Vec::len).sum::<usize>() - self.gone + self.last.len()
     }
 
-    /// The block is metadata no more, and that is durable.
+    /// The block is no longer metadata, and that is durable.
     pub(super) fn forget(&mut self, block: Pblk) {
         let mut forget = |run: &mut Vec<Newest>| {
             let at = run.binary_search_by_key(&block, |newest| newest.block).ok()?;
@@ -103,8 +106,8 @@ impl Checkpoint {
         forget(&mut self.last);
     }
 
-    /// Writes blocks home, sorted by block number, neighbours in one write. Returns how many. The device then
-    /// owns their bytes; after a failure they are not used.
+    /// Writes blocks home, sorted by block number, adjacent blocks in one write. Returns their number. The
+    /// bytes are moved to the device; after a failure they are not needed any more.
     pub(super) fn write_home(
         &mut self,
         extent: Extent,
@@ -134,14 +137,14 @@ impl Checkpoint {
             parts.clear();
             rest = &mut rest[n..];
         }
-        // Of nothing nothing was learnt.
+        // An empty checkpoint says nothing about the device.
         if n_blocks > 0 {
             self.are_kept = are_kept;
         }
         Ok(n_blocks as u64)
     }
 
-    /// They are home: the cache may let them go.
+    /// The blocks are home: the cache may evict them.
     pub(super) fn release(&mut self, extent: Extent, buffers: &Buffers) {
         self.runs.clear();
         self.gone = 0;
@@ -152,7 +155,7 @@ impl Checkpoint {
         buffers.set_clean_through(through, self.are_kept);
     }
 
-    /// Makes one run of what is to be written home.
+    /// Merges everything to be written home into one run.
     fn settle(&mut self, extent: Extent) -> &mut [Newest] {
         if extent == Extent::All {
             self.move_last();
@@ -164,7 +167,8 @@ impl Checkpoint {
         if std::mem::take(&mut self.gone) > 0 {
             all.retain(|newest| !newest.is_gone);
         }
-        // Of what the last transaction has, too, that counts, or that it is gone.
+        // Blocks that the last transaction has again are not written: its copy counts, or its note that the
+        // block is gone.
         let mut last = self.last.iter().map(|newest| newest.block).peekable();
         all.retain(|newest| {
             while last.next_if(|block| *block < newest.block).is_some() {}
@@ -173,7 +177,7 @@ impl Checkpoint {
         all
     }
 
-    /// Merges the last run into the one before.
+    /// Merges the last run into the previous one.
     fn merge_last(&mut self) {
         let (Some(newer), Some(older)) = (self.runs.pop(), self.runs.pop()) else { return };
         let mut merged = Vec::with_capacity(older.len() + newer.len());
@@ -204,8 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// Transactions of any size, some of whose blocks are freed: home gets the newest bytes of each block,
-    /// once.
+    /// Transactions of any size, some with freed blocks: the newest bytes of each block go home, once.
     #[test]
     fn the_newest_bytes_of_each_block_go_home() {
         let mut random = 5u32;
@@ -218,17 +221,17 @@ mod tests {
             let buffers = Buffers::new(device.clone(), BlockSize::MIN, 1024, &Budget::new(1 << 20));
             let mut checkpoint = Checkpoint::default();
             let mut model: BTreeMap<u64, u8> = BTreeMap::new();
-            // Blocks that home has not got: of the last transaction, and of those before.
+            // Blocks that are not home yet: of the last transaction, and of earlier ones.
             let (mut last, mut before): (BTreeSet<u64>, BTreeSet<u64>) = Default::default();
             for transaction in 1..=u64::from(next(20)) {
                 let most = [3, 30, 300][next(3) as usize];
                 let mut blocks: Vec<u64> = (0..next(most)).map(|_| next(1000).into()).collect();
                 blocks.sort_unstable();
                 blocks.dedup();
-                // What is freed was written by a transaction before, as a rule.
+                // Freed blocks usually belong to an earlier transaction.
                 for block in (0..next(8)).map(|_| u64::from(next(1000))) {
                     checkpoint.forget(Pblk(block));
-                    // It stays at home as it is there by now.
+                    // Home keeps the bytes that it has now.
                     let mut byte = [0];
                     device.read_at(block * 1024, &mut byte).unwrap();
                     model.insert(block, byte[0]);
@@ -253,7 +256,7 @@ mod tests {
                 if next(4) == 0 {
                     let n_last = checkpoint.last.len();
                     let written = checkpoint.write_home(Extent::BeforeLast, &*device, &buffers).unwrap();
-                    // Each block once, and not what the last transaction has again.
+                    // Each block once, without the blocks that the last transaction has again.
                     assert_eq!(written, before.difference(&last).count() as u64);
                     before.clear();
                     checkpoint.release(Extent::BeforeLast, &buffers);

@@ -10,33 +10,33 @@ use extant_jbd2_format::needs_escape;
 use super::Journal;
 use super::transaction::Transaction;
 
-/// Joins changes to a transaction; all of them become durable together, or none. Dropping it ends it.
+/// Adds changes to a transaction: all of them become durable together, or none. Dropping the handle ends it.
 ///
 /// ```text
-/// let handle = journal.start(credits)?;      // room for so many blocks
+/// let handle = journal.start(credits)?;      // reserves blocks
 /// handle.change(block, seal, &mut |bytes| ..)?;
-/// drop(handle);                              // part of the next commit from here on
+/// drop(handle);                              // the changes are part of the next commit
 /// ```
 pub struct Handle<'j> {
     journal: &'j Journal,
-    /// The transaction's number; that one is the running one as long as the handle is open.
+    /// The transaction's number. That transaction runs as long as the handle is open.
     number: Tid,
-    /// The transaction, once it is asked for: most operations change only blocks that others changed before.
+    /// The transaction, looked up on first use: most operations change only blocks that have already joined.
     transaction: OnceCell<Arc<Transaction>>,
     /// Blocks that may still join.
     left: Cell<u32>,
-    /// The lane that it is in; without one it was started under the lock.
+    /// The handle's lane; `None` if it was started under the lock.
     lane: Option<usize>,
-    /// Room that was given under the lock.
+    /// Credits granted under the lock.
     given: Cell<u32>,
-    /// Changes that were made and not settled.
+    /// Changes made and not settled yet.
     changes: Cell<u64>,
-    /// The committer's own, while the transaction is being sealed.
+    /// This is the committer's handle while the transaction is being sealed.
     is_sealing: bool,
 }
 
 impl<'j> Handle<'j> {
-    /// Started under the lock, which gave it these credits.
+    /// A handle started under the lock, with these credits.
     pub(super) fn new(journal: &'j Journal, number: Tid, credits: u32) -> Self {
         Self {
             journal,
@@ -50,7 +50,7 @@ impl<'j> Handle<'j> {
         }
     }
 
-    /// Started in a lane.
+    /// A handle started in a lane.
     pub(super) fn in_lane(journal: &'j Journal, number: Tid, credits: u32, lane: usize) -> Self {
         let mut handle = Self::new(journal, number, credits);
         (handle.lane, handle.given) = (Some(lane), Cell::new(0));
@@ -75,7 +75,7 @@ impl<'j> Handle<'j> {
         })
     }
 
-    /// Asks for room for `credits` more blocks. `false`: the transaction has none; end this handle at a
+    /// Requests room for `credits` more blocks. `false` if the transaction has none: end this handle at a
     /// consistent point and start another.
     #[must_use]
     pub fn extend(&self, credits: u32) -> bool {
@@ -94,16 +94,16 @@ impl<'j> Handle<'j> {
         true
     }
 
-    /// Is there room for `credits` more blocks, in this handle and, with what the client adds at the commit,
-    /// in the transaction? For operations that must fit one transaction and ask before each step.
+    /// Whether this handle, and the transaction including what the client adds at the commit, have room for
+    /// `credits` more blocks. For operations that must fit into one transaction and check before each step.
     #[must_use]
     pub fn has_room(&self, credits: u32) -> bool {
         let blocks = self.transaction().len() + self.journal.client().blocks_to_come();
         self.left.get() >= credits && blocks + credits <= self.journal.transaction_max
     }
 
-    /// An operation failed and does not go on. Was something of it changed and not taken back, the
-    /// transaction must not be committed: the journal is aborted, before this handle ends.
+    /// An operation failed and does not continue. If it changed something that was not taken back, the
+    /// transaction must not be committed: the journal is aborted before this handle ends.
     pub fn fail(&self, cause: &dyn std::fmt::Display) {
         if self.changes.get() > 0 {
             self.journal.abort(format!("an operation failed half-way: {cause}"));
@@ -114,7 +114,7 @@ impl<'j> Handle<'j> {
         self.changes.set(self.changes.get() + 1);
     }
 
-    /// Notes a change, if there was one: `Some(true)` for the transaction's first one of this block.
+    /// Records a change, if there was one. `Some(true)`: it is the transaction's first change of this block.
     fn changed(&self, is_first: Option<bool>, block: Pblk, hint: Hint, seal: Seal) -> bool {
         if is_first == Some(true) {
             self.join(block, seal, hint);
@@ -128,7 +128,8 @@ impl<'j> Handle<'j> {
     fn join(&self, block: Pblk, seal: Seal, hint: Hint) {
         let left = self.left.get();
         debug_assert!(left > 0, "block {block} ({:?}) joins a handle without credits", seal.owner);
-        // One too few is a mistake of the estimate, not of the disk: the transaction has room left for it.
+        // A missing credit is an error in the estimate, not damage on disk. The transaction has spare room
+        // for it.
         self.left.set(left.saturating_sub(1));
         self.transaction().join(block, seal, hint);
     }
@@ -198,7 +199,7 @@ impl Edit for Handle<'_> {
 
     fn put(&self, block: Pblk, seal: Seal, filled: Filled) {
         self.count();
-        // Then what is logged is not what it is.
+        // In these cases the logged bytes differ from the block's bytes.
         let is_changed = needs_escape(&filled.start()) || self.journal.client().has_checksum(seal);
         let filled = if is_changed { filled.without_sum() } else { filled };
         if self.journal.buffers.put(block, seal.owner, self.number, filled) {
@@ -219,8 +220,8 @@ impl Drop for Handle<'_> {
             return;
         }
         if std::thread::panicking() {
-            // Half an operation is in the transaction. Before the handle ends: a commit that waits for it
-            // must find this.
+            // The transaction contains half an operation. Abort before the handle ends: a commit that waits
+            // for it must see the abort.
             self.journal.abort("an operation panicked half-way, which is a defect".to_owned());
         }
         let given = self.given.get();

@@ -1,11 +1,12 @@
-//! The blocks of a transaction as they leave: with their checksums, their own and the log's.
+//! The blocks of a transaction as they are written: with their own checksum and the log's.
 //!
 //! ```text
-//! cache: | bytes, the old checksum |  --read once-->  both checksums  --copied-->  | bytes, checksum |  log, and later home
+//! cache: | bytes, old checksum | --read once--> both checksums --copied--> | bytes, checksum |  log, home
 //! ```
 //!
-//! A block with a checksum goes to the log as a copy, so the cache keeps its bytes unshared and the next
-//! change need not copy them. A block with pending changes is a copy already, which the cache shares.
+//! A block with a checksum is copied for the log. The cache's bytes are then not shared, and the next change
+//! needs no copy. A block with pending changes was already copied when it was taken; the cache shares that
+//! copy.
 
 use extant_base::Pblk;
 use extant_buffer::{Bytes, Copies, Seal, Snapshot};
@@ -14,41 +15,42 @@ use extant_jbd2_format::needs_escape;
 use super::log_writer::{LogChecksums, Reseeds};
 use super::{Client, pieces};
 
-/// A checksum that a block ends in, little-endian: CRC-32C by value.
+/// The checksum at the end of a block: a CRC-32C by value, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TailChecksum {
     /// The checksum.
     pub value: u32,
-    /// What it began with.
+    /// Seed of the checksum.
     pub seed: u32,
-    /// Bytes that it is of.
+    /// Number of bytes it covers.
     pub len: usize,
 }
 
-/// A block of a transaction: as it was when that was sealed, then as it goes to the log and home.
+/// A block of a transaction: first as it was when the transaction was sealed, then as it goes to the log and
+/// home.
 pub(super) struct Image {
     pub(super) block: Pblk,
     pub(super) bytes: Bytes,
     pub(super) seal: Seal,
-    /// It ends in the right checksum already.
+    /// The block already ends in the right checksum.
     pub(super) has_sum: bool,
-    /// It leaves as it is, with this checksum in the log.
+    /// The block is written unchanged, with `checksum` in the log.
     pub(super) is_ready: bool,
-    /// What the log gets, if there is one: held from where the bytes' count was at hand, since that is far
-    /// away when it is written.
+    /// The bytes for the log, if there is one. Their reference count is raised early, while its cache line is
+    /// present; it is evicted by the time of the write.
     pub(super) logged: Bytes,
-    /// Of that.
+    /// The checksum of `logged`.
     pub(super) checksum: u32,
-    /// It is the same but for the first word: the block begins like one of the journal's own.
+    /// `logged` differs in the first word: the block begins like one of the journal's own.
     pub(super) is_escaped: bool,
 }
 
 impl Image {
-    /// A block without a later change. The noted checksum is that of the logged bytes, so it goes out as it
-    /// is.
+    /// An image of a block as it was taken. If the snapshot has the checksum of the logged bytes, the image
+    /// is ready.
     pub(super) fn new(snapshot: Snapshot, seal: Seal, has_log: bool) -> Self {
         let Snapshot { buffer, owner, has_sum, told, .. } = snapshot;
-        // A leaf of a directory may have become an index node since it joined.
+        // A directory leaf may have become an index node since it joined.
         let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
         let block = buffer.block();
         let (is_ready, checksum) = (told.is_some(), told.unwrap_or(0));
@@ -58,13 +60,13 @@ impl Image {
     }
 }
 
-/// Blocks in the order of their places, which is how the checkpoint writes them, each once: of one that was
-/// taken twice the later. On a damaged file system an inode's block may be a directory's, too: the later one
-/// has the inode.
+/// Sorts blocks by number, the order in which the checkpoint writes them. If a block was taken twice, the
+/// later image wins. On a damaged file system an inode table block may also belong to a directory: the later
+/// image has the inode.
 pub(super) fn in_order(mut parts: [Vec<Image>; 2]) -> Vec<Image> {
     let before = parts[0].len();
     let place = |at: u32| (at as usize).checked_sub(before).map_or((0, at as usize), |at| (1, at));
-    // Images are large: only their numbers are sorted.
+    // Images are large: only their indices are sorted.
     let mut order: Vec<(Pblk, u32)> = parts.iter().flatten().map(|image| image.block).zip(0..).collect();
     order.sort_unstable();
     let mut sorted = Vec::with_capacity(order.len());
@@ -84,14 +86,13 @@ pub(super) fn in_order(mut parts: [Vec<Image>; 2]) -> Vec<Image> {
     sorted
 }
 
-/// Images that are prefetched while others are copied.
+/// Images prefetched while others are moved.
 const SOON: usize = 8;
 
-/// Blocks that are copied together.
+/// Blocks copied together.
 const TOGETHER: usize = 16;
 
-/// Makes the blocks ready to leave, with their checksums, their own and the log's. `busy`: see
-/// [`pieces::each`].
+/// Prepares blocks for writing, with their own checksum and the log's. `busy`: see [`pieces::each`].
 pub(super) fn make_ready(
     client: &dyn Client,
     images: &mut [Image],
@@ -107,13 +108,13 @@ pub(super) fn make_ready(
             if waiting.is_empty() {
                 return;
             }
-            // Most are in no CPU cache any more.
+            // Most blocks have left the CPU caches.
             waiting.iter().for_each(|image: &&mut Image| extant_buffer::prefetch_ends(&image.bytes));
             waiting.retain_mut(|image| {
                 image.is_ready = true;
                 let is_copy = client.has_checksum(image.seal);
                 let bytes = &image.bytes;
-                // Read once, for both checksums, and the copy written past the caches.
+                // One read for both checksums; the copy bypasses the CPU caches.
                 if is_copy
                     && !needs_escape(bytes)
                     && let Some(sum) = client.tail_checksum(image.seal, bytes, image.has_sum)
@@ -126,7 +127,8 @@ pub(super) fn make_ready(
                     return true;
                 }
                 if is_copy {
-                    // The next writer need not copy the block then: here it is in the CPU cache already.
+                    // With this copy the next change of the block needs none. The committer has more time for
+                    // it than the operation, and the block is in the CPU's cache here.
                     image.bytes = Bytes::copy_of(&image.bytes);
                     client.seal(image.block, image.seal, image.bytes.make_mut());
                 }

@@ -1,4 +1,4 @@
-//! Writing the log: where it ends, what is free, and its superblock.
+//! Writes the log, and keeps its head, its tail, its free space and its superblock.
 //!
 //! ```text
 //! superblock | first ...  tail ====== transactions ======= head ... end) fast-commit area
@@ -24,35 +24,35 @@ use crate::fault::JournalFault;
 use crate::log::Log;
 use crate::scan::{Target, read_superblock};
 
-/// Blocks kept free besides what a transaction takes, as jbd2 does.
+/// Blocks kept free in addition to a transaction's blocks, as jbd2 does.
 const SPARE_BLOCKS: u32 = 32;
-/// The error number that an aborted journal carries: EIO.
+/// The error number recorded for an aborted journal: EIO.
 const ABORT_ERRNO: i32 = -5;
 
 /// Why a log cannot be opened for writing.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenLogFault {
-    /// Its superblock is of no use.
+    /// The log's superblock is unusable.
     #[error(transparent)]
     Log(#[from] JournalFault),
-    /// It must be replayed first.
+    /// The log must be replayed first.
     #[error("the journal waits for replay; open the file system for writing, which replays it")]
     NeedsReplay,
-    /// It cannot be written.
+    /// The log cannot be written.
     #[error("the journal cannot be written: {0}")]
     Write(String),
 }
 
-/// For the log's checksums from others of the same bytes.
+/// Cached tables that convert the checksum of some bytes into the log's checksum of the same bytes.
 #[derive(Default)]
 pub(super) struct Reseeds {
-    /// Those that blocks end in, of the length that came first.
+    /// For the checksums at the end of blocks, of the length that was needed first.
     ends: OnceLock<Reseed>,
-    /// Those of whole blocks.
+    /// For checksums of whole blocks.
     block_seeds: OnceLock<Reseed>,
 }
 
-/// Makes blocks ready for one transaction of a log.
+/// Computes the log's checksums for one transaction.
 #[derive(Clone, Copy)]
 pub(super) struct LogChecksums {
     format: LogFormat,
@@ -60,8 +60,8 @@ pub(super) struct LogChecksums {
 }
 
 impl LogChecksums {
-    /// A block as it is logged, if that is different from the block, and the checksum of what is logged: one
-    /// that begins like a block of the journal is logged with that word zeroed.
+    /// Returns the bytes to log, if they differ from the block, and the checksum of the logged bytes. A block
+    /// that begins like a journal block is logged with that word zeroed.
     pub(super) fn of(&self, block: &[u8]) -> (Option<Bytes>, u32) {
         let escaped = needs_escape(block).then(|| {
             let mut logged = Bytes::copy_of(block);
@@ -73,13 +73,13 @@ impl LogChecksums {
         (escaped, checksum)
     }
 
-    /// The checksum of a block that needs no escape, from that of all its bytes from 0.
+    /// The log's checksum of a block that needs no escape, from the CRC-32C (seed 0) of all its bytes.
     pub(super) fn of_whole(&self, sum: u32, reseeds: &Reseeds) -> u32 {
         let Some(seed) = self.format.tag_seed(self.tid) else { return 0 };
         reseeds.block_seeds.get_or_init(|| Reseed::new(self.format.block_size.len())).change(sum, 0, seed)
     }
 
-    /// The checksum of a block that ends in this one and needs no escape.
+    /// The log's checksum of a block that ends in `sum` and needs no escape.
     pub(super) fn of_summed(&self, block: &[u8], sum: TailChecksum, reseeds: &Reseeds) -> u32 {
         let Some(seed) = self.format.tag_seed(self.tid) else { return 0 };
         let reseed = reseeds.ends.get_or_init(|| Reseed::new(sum.len));
@@ -91,8 +91,7 @@ impl LogChecksums {
         crc32c(crc32c(before, &block[sum.len..end_at]), &sum.value.to_le_bytes())
     }
 
-    /// As [`of_summed`](Self::of_summed), for a block whose bytes are not read again. `None`: they have to
-    /// be.
+    /// As [`of_summed`](Self::of_summed), without reading the block. `None` if the block must be read.
     pub(super) fn of_made(&self, made: &Made, reseeds: &Reseeds) -> Option<u32> {
         let Made { block_len, start, end, summed: Summed { seed: from, len: of } } = made;
         let Some(seed) = self.format.tag_seed(self.tid) else { return (!needs_escape(start)).then_some(0) };
@@ -104,9 +103,9 @@ impl LogChecksums {
     }
 }
 
-/// The features of a log that is written from now on. As the kernel: what the file system calls for is added,
-/// checksums that it does not call for go; 64BIT and REVOKE stay once they are there. REVOKE itself is added
-/// with the first revoke record.
+/// Sets the features of a log that is written from now on, by the kernel's rule: features that the file
+/// system needs are added, and checksums that it does not need are removed; 64BIT and REVOKE stay once they
+/// are set. The first revoke record adds REVOKE.
 ///
 /// | the file system has | the log gets |
 /// |---|---|
@@ -126,13 +125,13 @@ fn announce(sb: &mut Superblock, options: &Options) {
     }
 }
 
-/// Adds features. A superblock of the first version has none, and becomes one of the second.
+/// Adds features. A superblock of version 1 has no features and becomes version 2.
 fn add_features(sb: &mut Superblock, incompat: u32) {
     sb.version = extant_jbd2_format::Version::V2;
     sb.features.incompat |= incompat;
 }
 
-/// A log with its end.
+/// A log, with its head and its tail.
 pub(super) struct LogWriter {
     log: Log,
     sb: Superblock,
@@ -140,15 +139,15 @@ pub(super) struct LogWriter {
     head: u32,
     free: u32,
     tid: LogTid,
-    /// The last transaction, while the log has it.
+    /// The last transaction, while it is in the log.
     last: Option<Logged>,
     barriers: bool,
     flush_before_commit: bool,
     /// A transaction may fill the log.
     has_all: bool,
-    /// A mistake on purpose.
+    /// A deliberate mistake for the crash lab.
     commit_block_first: bool,
-    /// On their way; empty in between.
+    /// Blocks of the write in flight; empty in between.
     parts: SharedParts,
 }
 
@@ -193,8 +192,9 @@ impl LogWriter {
         Ok(writer)
     }
 
-    /// Blocks that a transaction may have: half of the log, without what describes them. A commit that finds
-    /// no room empties the log first, so all of it would do; but then every commit did.
+    /// The maximum number of blocks of a transaction: half of the log, without the blocks that describe them.
+    /// The whole log would do, since a commit that finds no room empties the log first; but then every commit
+    /// would have to.
     pub(super) fn transaction_max(&self) -> u32 {
         let all = (self.sb.log_end() - self.sb.first).saturating_sub(SPARE_BLOCKS);
         let part = if self.has_all { all } else { all / 2 };
@@ -205,19 +205,19 @@ impl LogWriter {
         self.free.saturating_sub(SPARE_BLOCKS)
     }
 
-    /// Has it no room for a large transaction any more?
+    /// Whether the log has no room for another large transaction.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.free_blocks() < self.blocks_for(self.transaction_max() as usize, 0)
     }
 
-    /// Would it have room for a large transaction with nothing in it but the last one?
+    /// Whether the log would have room for a large transaction if it kept only the last one.
     pub(super) fn has_room_behind_last(&self) -> bool {
         let all = (self.sb.log_end() - self.sb.first).saturating_sub(SPARE_BLOCKS);
         let large = self.blocks_for(self.transaction_max() as usize, 0);
         self.last.is_some_and(|last| all.saturating_sub(last.len) >= large)
     }
 
-    /// Blocks of the log that a transaction takes.
+    /// Log blocks that a transaction takes.
     pub(super) fn blocks_for(&self, images: usize, revokes: usize) -> u32 {
         let descriptors = images.div_ceil(self.format.tags_per_descriptor());
         let revokes = revokes.div_ceil(self.format.revokes_per_block());
@@ -229,8 +229,8 @@ impl LogWriter {
         LogChecksums { format: self.format, tid: self.tid }
     }
 
-    /// Writes the next transaction and makes it durable; its images were made ready by
-    /// [`checksums`](Self::checksums), and what they have for the log is taken. How many blocks.
+    /// Writes the next transaction and makes it durable. [`make_ready`](super::images::make_ready) prepared
+    /// the images; their bytes for the log are moved out. Returns the number of log blocks.
     pub(super) fn write(
         &mut self,
         images: &mut [Image],
@@ -286,7 +286,7 @@ impl LogWriter {
         Ok(need)
     }
 
-    /// Writes the commit block at the head, and makes it durable.
+    /// Writes the commit block at the head and makes it durable.
     fn write_commit(&self, tid: LogTid, seconds: u64, nanos: u32) -> Result<(), Failure> {
         let commit = CommitBlock::new(tid, seconds, nanos).encode(self.format);
         let (offset, _) = self.place(self.head)?;
@@ -298,8 +298,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Nothing in the log is needed any more: it begins where the next transaction goes. Durable, as before
-    /// any of its blocks is used again.
+    /// Nothing in the log is needed any more: the tail moves to the head. Durable, because log blocks are
+    /// reused after this.
     pub(super) fn move_tail_to_head(&mut self) -> Result<(), Failure> {
         self.last = None;
         if self.sb.sequence == self.tid && self.sb.start == self.head {
@@ -308,8 +308,7 @@ impl LogWriter {
         self.write_tail()
     }
 
-    /// As [`move_tail_to_head`](Self::move_tail_to_head), when nothing is needed any more but the last
-    /// transaction.
+    /// As [`move_tail_to_head`](Self::move_tail_to_head), but the last transaction is still needed.
     pub(super) fn move_tail_to_last(&mut self) -> Result<(), Failure> {
         let Some(Logged { start, len, tid }) = self.last else { return self.move_tail_to_head() };
         if (self.sb.start, self.sb.sequence) == (start, tid) {
@@ -321,16 +320,17 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Closes the log: nothing waits for replay.
+    /// Closes the log: nothing is left to replay.
     pub(super) fn mark_clean(&mut self) -> Result<(), Failure> {
         self.sb.head = self.head;
         self.sb.start = 0;
-        // The next opening continues from here.
+        // The next open continues with this number.
         self.sb.sequence = self.tid;
         self.write_superblock()
     }
 
-    /// Leaves a note for the next opening of the journal. Errors are ignored: the device may be the cause.
+    /// Records the abort for the next open of the journal. Best effort: the device may be the cause of the
+    /// abort.
     pub(super) fn note_abort(&mut self) {
         self.sb.errno = ABORT_ERRNO;
         let _ = self.write_superblock();
@@ -356,7 +356,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes blocks behind the head, which takes them: as few transfers as the log's map and its end allow.
+    /// Writes blocks at the head and takes their bytes: as few transfers as the log's map and its end allow.
     fn append(&mut self, blocks: &mut [Bytes]) -> Result<(), Failure> {
         let mut rest = blocks;
         while !rest.is_empty() {

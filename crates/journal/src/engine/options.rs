@@ -4,74 +4,75 @@ use super::Batching;
 #[cfg(doc)]
 use super::Journal;
 
-/// Mistakes on purpose, for the crash lab: each must be found by it.
+/// Deliberate mistakes for the crash lab, which must find each of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sabotage {
     /// Revoke records are not written.
     pub skip_revokes: bool,
     /// No flush before the commit block.
     pub skip_barrier: bool,
-    /// The tail moves before homes were flushed.
+    /// The tail moves before homes are flushed.
     pub skip_checkpoint_flush: bool,
-    /// The commit block goes to the log before what it commits.
+    /// The commit block is written before the blocks that it commits.
     pub commit_block_first: bool,
-    /// What goes home is taken from the cache when the log was written, not when the transaction was sealed.
+    /// Homes get the bytes that the cache has after the log write, not those of the sealed transaction.
     pub late_homes: bool,
-    /// What the running transaction changed counts as written, once what was committed before is.
+    /// Changes of the running transaction count as written once the committed ones are.
     pub clean_early: bool,
-    /// Planted bug: freed blocks are used again before the commit. (Read by the journal's client.)
+    /// Freed blocks are reused before the commit. (Done by the journal's user.)
     pub reuse_freed: bool,
-    /// Planted bug: freed blocks are discarded at the end of the operation, before the commit. (Read by the
-    /// journal's client.)
+    /// Freed blocks are discarded at the end of the operation, before the commit. (Done by the journal's
+    /// user.)
     pub discard_early: bool,
-    /// Planted bug: inodes without links are not written with the transaction that makes them orphans. (Read
-    /// by the journal's client.)
+    /// Inodes without links are not written in the transaction that makes them orphans. (Done by the
+    /// journal's user.)
     pub forget_orphans: bool,
-    /// Planted bug: blocks count as written before their bytes are on the device. (Read by the journal's
-    /// client, like all that follow.)
+    /// Blocks count as written before their bytes are on the device. (Done by the journal's user, like all
+    /// that follow.)
     pub convert_early: bool,
-    /// The size on disk is that of the file in memory as soon as blocks are allocated.
+    /// The size on disk becomes the size in memory as soon as blocks are allocated.
     pub size_early: bool,
-    /// A commit of a file counts as the flush of its bytes, whenever it was.
+    /// Any commit of a file counts as the flush of its bytes, even an earlier one.
     pub trust_any_commit: bool,
-    /// What stands behind the end in its block is not zeroed, when a file is cut, nor when it grows.
+    /// The rest of the last block after the end of the file is not zeroed when a file is truncated or grows.
     pub keep_tails: bool,
-    /// The flush of a log that is elsewhere counts as one of the device that has the bytes.
+    /// A flush of an external log counts as a flush of the device that has the bytes.
     pub trust_log_flush: bool,
 }
 
-/// How a journal works.
+/// Options of a journal.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Do not flush at commits and checkpoints: for measurements, and devices whose writes are durable.
+    /// Do not flush at commits and checkpoints: for measurements, and for devices with durable writes.
     pub no_barriers: bool,
-    /// Blocks of a transaction at most; 0 for half of the log.
+    /// The most blocks of a transaction; 0 for half of the log.
     pub transaction_max: u32,
-    /// Bytes of committed blocks that may wait in memory to be written home, before a checkpoint is due; 0
-    /// for as many as the log holds.
+    /// The most bytes of committed blocks held in memory before a checkpoint is due; 0 for as many as the log
+    /// holds.
     pub pinned_bytes_max: usize,
-    /// A thread calls [`Journal::commit`] when [`Journal::wait_for_work`] returns; without one, the operation
-    /// that fills a transaction commits it.
+    /// A thread calls [`Journal::commit`] when [`Journal::wait_for_work`] returns it. Otherwise the thread
+    /// that finds a transaction full commits it.
     pub has_committer: bool,
-    /// Whether, and how long, [`Journal::commit_with_others`] waits for them.
+    /// Whether, and how long, [`Journal::commit_with_others`] waits.
     pub batching: Option<Batching>,
-    /// The file system's block numbers have 64 bits (its feature `64bit`): the log's get the feature, too.
+    /// The file system has 64-bit block numbers (feature `64bit`): the log gets the feature, too.
     pub is_wide: bool,
-    /// The file system's blocks carry checksums (`metadata_csum`): the log's do, too. Else none of them does.
+    /// The file system's metadata has checksums (`metadata_csum`): the log gets them, too. Otherwise it has
+    /// none.
     pub has_checksums: bool,
-    /// Everything in the log is home but its fast commits: see [`Supersede`].
+    /// Everything in the log is home except its fast commits: see [`Supersede`].
     pub supersede: Option<Supersede>,
     /// For the crash lab.
     pub sabotage: Sabotage,
 }
 
-/// The first transaction takes the place of the fast commits that wait in a log: it gets the number that they
-/// stand for. Until its commit block is durable they count, from then on it does, so that they can be written
-/// back in one step. It may fill the log, which holds nothing else.
+/// The first transaction replaces the fast commits in a log, under the transaction number that they stand
+/// for. The fast commits count until the commit block is durable, the transaction counts afterwards: the
+/// switch is atomic. The transaction may fill the log, which holds nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Supersede {
     /// The transaction that the fast commits stand for.
     pub tid: extant_jbd2_format::LogTid,
-    /// The log block where it goes: behind the last one.
+    /// The log block where it is written: after the last transaction.
     pub head: u32,
 }

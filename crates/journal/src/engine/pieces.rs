@@ -1,20 +1,20 @@
-//! One pass over many things by several threads.
+//! One pass over many items by several threads.
 
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 
-/// Things that a thread takes at a time: some tenths of a millisecond.
+/// Items that a thread takes at a time: a few tenths of a millisecond of work.
 const PIECE: usize = 256;
-/// Threads at most, the caller's too.
+/// The most threads, including the caller's.
 const THREADS_MAX: usize = 4;
 
-/// Calls `each` for all, piece by piece. Idle threads take the next piece; the caller's thread works too, and
-/// does everything if no other CPU is idle. `busy`: the number of other threads with work of their own. They
-/// keep their CPUs, unless they occupy all of them.
+/// Calls `each` for all items, piece by piece. The caller's thread works, too, and does everything if its CPU
+/// is the only free one: each thread takes the next piece when it is done. `busy`: other threads that have
+/// work of their own. They keep their CPUs, unless they occupy all of them.
 pub(super) fn each<T: Send>(all: &mut [T], busy: usize, each: impl Fn(&mut [T]) + Sync) {
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    // Where none is free each gives a part: a system leaves the caller on one, whose own thread would fall
-    // behind the others.
+    // If no CPU is free, helpers start as if all were: the scheduler keeps the caller on one CPU, where its
+    // single thread would fall back compared to the others.
     let free = if busy < cpus { cpus - busy } else { cpus };
     let helpers = free.min(THREADS_MAX).min(all.len() / (4 * PIECE)).saturating_sub(1);
     if helpers == 0 {
@@ -29,7 +29,7 @@ pub(super) fn each<T: Send>(all: &mut [T], busy: usize, each: impl Fn(&mut [T]) 
     };
     std::thread::scope(|scope| {
         for _ in 0..helpers {
-            // A system that gives no thread gives its work to us.
+            // If no thread can be started, the caller does its work.
             let _ = std::thread::Builder::new().name("extant-seal".to_owned()).spawn_scoped(scope, work);
         }
         work();

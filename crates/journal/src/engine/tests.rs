@@ -1,4 +1,4 @@
-//! A journal in memory, whose blocks contain the number of the transaction that wrote them.
+//! A journal over memory; each block records which transaction wrote it.
 
 use std::sync::atomic::AtomicU64;
 
@@ -23,7 +23,7 @@ struct Sums {
 
 impl Client for Sums {
     fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
-        // The "value in memory" of these tests: the number of the transaction, in block 7000.
+        // The client value of these tests: the transaction's number, in block 7000.
         let number = handle.transaction();
         handle.change(Pblk(7000), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.0.to_le_bytes()))
     }
@@ -84,7 +84,7 @@ fn put(journal: &Journal, block: u64, value: u8) {
     handle.change(Pblk(block), SEAL, &mut |bytes| bytes[..1000].fill(value)).unwrap();
 }
 
-/// What a committer's thread does until it is dismissed.
+/// The committer thread, until it is dismissed.
 fn work(journal: &Journal) {
     while let Some(work) = journal.wait_for_work(std::time::Duration::from_millis(20)) {
         match work {
@@ -101,7 +101,7 @@ fn home(device: &MemDevice, block: u64) -> [u8; 1024] {
     bytes
 }
 
-/// What the device would hold after the replay of what is in the log now.
+/// A copy of the device after a replay of its current log.
 fn replayed(device: &Arc<MemDevice>) -> Arc<MemDevice> {
     let copy = Arc::new(MemDevice::new(BLOCKS * 1024));
     let mut bytes = vec![0; (BLOCKS * 1024) as usize];
@@ -119,8 +119,8 @@ fn log_features(device: &Arc<MemDevice>) -> String {
     crate::read_superblock(log(device).view(), &Target::new(0, BlockSize::MIN)).unwrap().features.to_string()
 }
 
-/// ext3, and ext4 without 64bit or metadata_csum, got a log with both for good, which old kernels refuse. The
-/// right column is what the kernel (6.18) leaves after mount, change, umount.
+/// Regression: ext3, and ext4 without 64bit or metadata_csum, permanently got a log with both features, which
+/// old kernels refuse. The right column is what the kernel (6.18) leaves after mount, change and umount.
 #[test]
 fn a_log_gets_the_features_that_its_file_system_calls_for() {
     for (is_wide, has_checksums, before_revoke) in [
@@ -150,8 +150,8 @@ fn a_log_gets_the_features_that_its_file_system_calls_for() {
     }
 }
 
-/// Checksums that the file system does not call for any more (tune2fs -O ^metadata_csum) go, wide block
-/// numbers stay: as the kernel.
+/// Checksums that the file system no longer needs (tune2fs -O ^metadata_csum) are removed, 64-bit block
+/// numbers stay, as in the kernel.
 #[test]
 fn a_log_loses_checksums_that_its_file_system_does_not_call_for() {
     let device = device();
@@ -164,7 +164,7 @@ fn a_log_loses_checksums_that_its_file_system_does_not_call_for() {
     assert_eq!(home(&replayed(&device), 5000)[..1000], [3; 1000]);
 }
 
-/// A log of the first version has no features, and needs none before it has a revoke record.
+/// A version 1 log has no features, and needs none before it has a revoke record.
 #[test]
 fn a_log_of_the_first_version_stays_one_until_it_needs_a_feature() {
     let device = device();
@@ -208,8 +208,8 @@ fn what_is_committed_is_in_the_log_and_what_is_checkpointed_at_home() {
     assert!(plan.superblock.is_clean());
 }
 
-/// What was committed before the last transaction goes home, and the log begins with that one: it is there
-/// after a power cut, newer than what is at home.
+/// Older transactions go home, and the log then begins with the last one. After a power cut that one is still
+/// there, newer than the homes.
 #[test]
 fn room_is_made_with_what_was_before_the_last_transaction() {
     let device = device();
@@ -230,7 +230,7 @@ fn room_is_made_with_what_was_before_the_last_transaction() {
     assert_eq!(firsts(&device), [0, 2, 0, 0]);
     assert_eq!(firsts(&replayed(&device)), [0, 2, 3, 3]);
     assert_eq!(journal.stats().pinned_blocks, 4, "with the values of the client");
-    // Again, it has nothing to do; the next one pushes that one home.
+    // A second call has nothing to do; the next transaction sends the last one home.
     journal.make_room().unwrap();
     commit(&[5003], 4);
     assert_eq!(firsts(&replayed(&device)), [0, 2, 3, 4]);
@@ -261,7 +261,7 @@ fn the_log_goes_round_many_times() {
     journal.close().unwrap();
     let stats = journal.stats();
     assert!(stats.checkpoints > 3 && stats.commits > 100, "{stats:?}");
-    // Opened again, it goes on where it was.
+    // After a reopen the log continues where it was.
     let journal = open(&device, Options::default());
     put(&journal, 5000, 1);
     journal.commit_all().unwrap();
@@ -293,7 +293,7 @@ fn a_revoked_block_does_not_come_back() {
     drop(handle);
     put(&journal, 5001, 1);
     journal.commit_all().unwrap();
-    // Now it may be a file's data, which no journal sees.
+    // The block may be file data now, which the journal does not see.
     device.write_at(5000 * 1024, &[0xDD; 1024]).unwrap();
     assert_eq!(home(&replayed(&device), 5000), [0xDD; 1024]);
     journal.close().unwrap();
@@ -332,7 +332,7 @@ fn a_block_made_and_revoked_in_one_transaction_is_not_logged() {
 #[test]
 fn a_failing_device_aborts_and_nothing_is_promised_after_it() {
     let device = device();
-    // The log lies behind the end of what can be written.
+    // Writes to the log fail.
     let buffers = Buffers::new(device.clone(), BlockSize::MIN, BLOCKS, &Budget::new(1 << 20));
     let failing = Arc::new(Failing::over(&device));
     let map = LogMap::internal([LOG], LOG.len, BLOCKS).unwrap();
@@ -348,7 +348,7 @@ fn a_failing_device_aborts_and_nothing_is_promised_after_it() {
     assert_eq!(home(&device, 5000), [0; 1024]);
 }
 
-/// The operation after an unfinished checkpoint must not treat its blocks as written.
+/// After a checkpoint that panicked, its blocks must not count as written.
 #[test]
 fn a_checkpoint_that_panics_ends_the_journal_and_the_log_still_has_all() {
     let device = device();
@@ -371,7 +371,7 @@ fn a_checkpoint_that_panics_ends_the_journal_and_the_log_still_has_all() {
     assert_eq!(home(&replayed(&device), 5000)[0], 3);
 }
 
-/// Half an operation is in the transaction then: a commit that waits for the handle must not write it.
+/// The transaction then contains half an operation: a commit that waits for the handle must not write it.
 #[test]
 fn an_operation_that_panics_ends_the_journal() {
     let device = device();
@@ -395,7 +395,7 @@ fn an_operation_that_panics_ends_the_journal() {
     assert_eq!(home(&replayed(&device), 5000)[0], 3);
 }
 
-/// A device whose writes fail or panic on request.
+/// A device that fails writes, or panics, while `fails` is set.
 struct Failing {
     device: Arc<MemDevice>,
     fails: AtomicBool,
@@ -450,7 +450,7 @@ fn threads_change_blocks_while_a_committer_commits() {
                 scope.spawn(move || {
                     for round in 0..3000u64 {
                         let handle = journal.start(3).unwrap();
-                        // Three blocks of one operation always agree.
+                        // All three blocks of one operation always have the same number.
                         for part in 0..3 {
                             let block = Pblk(3000 + worker * 120 + round % 40 * 3 + part);
                             let write =
@@ -485,7 +485,7 @@ fn threads_change_blocks_while_a_committer_commits() {
     assert!(journal.stats().commits > 5);
 }
 
-/// What is committed does not stay in memory until the log is full, and no commit finds it full.
+/// Committed blocks do not stay in memory until the log is full, and no commit finds it full.
 #[test]
 fn homes_are_written_before_much_waits_for_it() {
     for (has_committer, pinned_max, most) in [(true, 50, 50 + 41), (true, 0, 512 + 41), (false, 50, 50 + 41)]
@@ -500,7 +500,7 @@ fn homes_are_written_before_much_waits_for_it() {
                 put(&journal, 2000 + block, 7);
                 if block % 40 == 39 {
                     journal.commit_all().unwrap();
-                    // A commit that is asked for does not wait for the committer to be done with what is due.
+                    // An explicit commit does not wait for the committer's checkpoint.
                     while has_committer && journal.is_checkpoint_due.load(Ordering::Acquire) {
                         std::thread::yield_now();
                     }

@@ -1,4 +1,4 @@
-//! A transaction: which blocks it changed, and which are metadata no more.
+//! A transaction: the blocks it changed, and the blocks it revoked.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -11,10 +11,10 @@ use extant_buffer::{Hint, Seal};
 
 /// One transaction, from its first handle until it is sealed.
 pub(super) struct Transaction {
-    /// Counted from 1; never wraps, unlike the ids in the log.
+    /// Counted from 1; it never wraps, unlike the transaction IDs in the log.
     pub(super) number: Tid,
-    /// Blocks and, for some of them, one block of revoke records: also readable without holding the
-    /// transaction.
+    /// Number of blocks; several revoke records count as one block. Shared, so that it can be read without
+    /// the transaction.
     len: Arc<CachePadded<AtomicU32>>,
     /// When its first block joined.
     begun: OnceLock<Instant>,
@@ -23,13 +23,14 @@ pub(super) struct Transaction {
 
 #[derive(Default)]
 struct Changes {
-    /// In the order of their first change; each once, unless it was revoked between.
+    /// In the order of their first change; each once, unless it was revoked in between.
     blocks: Vec<(Pblk, Hint, Seal)>,
     revokes: HashSet<Pblk>,
 }
 
 impl Transaction {
-    /// `len`: the number of blocks. `expected`: their capacity from the start.
+    /// `len` is no longer used by another transaction. `expected`: the number of blocks to reserve memory
+    /// for.
     pub(super) fn new(number: Tid, len: &Arc<CachePadded<AtomicU32>>, expected: u32) -> Self {
         len.store(0, Ordering::Relaxed);
         let changes = Changes { blocks: Vec::with_capacity(expected as usize), ..Changes::default() };
@@ -41,12 +42,12 @@ impl Transaction {
         }
     }
 
-    /// Blocks and, as one for some of them, revoke records.
+    /// Number of blocks; several revoke records count as one block.
     pub(super) fn len(&self) -> u32 {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Is there no change, and no reservation for one?
+    /// Whether nothing was changed and no room is reserved.
     pub(super) fn is_untouched(&self, reserved: u32) -> bool {
         self.len() == 0 && reserved == 0
     }
@@ -81,8 +82,8 @@ impl Transaction {
         revokes
     }
 
-    /// The blocks to log, and where in the cache they were; in any order. One that was freed and used again
-    /// may be there twice.
+    /// The blocks to log, with their place in the cache, in any order. A block that was freed and reused may
+    /// occur twice.
     pub(super) fn take_blocks(&self) -> Vec<(Pblk, Hint, Seal)> {
         let mut changes = self.changes.lock();
         let Changes { blocks, revokes } = &mut *changes;
@@ -92,5 +93,5 @@ impl Transaction {
     }
 }
 
-/// Records that a block of 1 KiB holds at least.
+/// The minimum number of revoke records in a block of 1 KiB.
 const REVOKES_PER_CREDIT: usize = 120;

@@ -1,4 +1,4 @@
-//! The overlay against a plain copy of what it should show.
+//! Compares the overlay with a plain copy of the expected contents.
 
 use extant_jbd2_format::Checksums;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use super::*;
 use crate::testlog::{BLOCK, TestLog, filled, old};
 use extant_device::MemDevice;
 
-/// A log with copies at the blocks given, and what blocks 0..64 look like after replay.
+/// A log with copies of these blocks, and the expected contents of blocks 0..64 after the replay.
 fn replayed(blocks: &[(u64, u8, bool)]) -> (TestLog, Vec<u8>) {
     let mut log = TestLog::new(Checksums::V3, true);
     let mut expected: Vec<u8> = (0..64).flat_map(old).collect();

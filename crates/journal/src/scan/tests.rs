@@ -1,4 +1,4 @@
-//! Logs written by `jbd2-format`, sound and damaged, and what the scan makes of them.
+//! Scans of logs written by `jbd2-format`, sound and damaged.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ fn a_log_goes_round_its_end_and_ids_round_theirs() {
         let mut sb = TestLog::new(checksums, wide).sb;
         (sb.start, sb.sequence) = (LOG_BLOCKS - 2, LogTid(u32::MAX));
         let mut log = TestLog::with(sb);
-        // The descriptor is the log's last block but one; copies and commit go on at its first.
+        // The descriptor is the last block but one of the log; copies and commit continue at its start.
         log.copies(&[(10, filled(1)), (11, filled(2)), (12, filled(3))]);
         log.commit();
         log.transaction(11, filled(4));
@@ -139,8 +139,7 @@ fn what_is_left_of_an_older_round_ends_the_log() {
     assert_eq!((plan.transactions.len(), plan.unfinished), (1, None));
 }
 
-/// Ids that fit, checksums that do not, and a commit in the past: the log of a file system that was here
-/// before.
+/// Matching IDs, wrong checksums, and an earlier commit time: the log of a previous file system.
 #[test]
 fn a_stale_tail_with_ids_that_fit_is_left_alone() {
     for checksums in [Checksums::V2, Checksums::V3] {
@@ -155,7 +154,7 @@ fn a_stale_tail_with_ids_that_fit_is_left_alone() {
         assert!(plan.is_sound());
         assert_eq!([log.after(10), log.after(11)], [filled(1), old(11)]);
     }
-    // The same with a sound descriptor and a commit that does not match.
+    // The same with a sound descriptor and a commit block that does not match.
     for checksums in [Checksums::V1, Checksums::V2, Checksums::V3] {
         let mut log = TestLog::new(checksums, true);
         log.transaction(10, filled(1));
@@ -181,7 +180,7 @@ fn a_damaged_descriptor_or_revoke_block_of_a_committed_transaction_is_a_fault() 
                 matches!(fault, JournalFault::Corrupt { tid: LogTid(2), block } if block == places[which]),
                 "{fault}"
             );
-            // A tolerant scan returns what precedes the fault.
+            // `examine` also shows what precedes the fault.
             let target = Target::new(FS_BLOCKS, BlockSize::MIN);
             let examined = examine(log.log().view(), &target, log.sb.clone()).unwrap();
             assert_eq!((examined.plan.transactions.len(), examined.plan.homes.len()), (1, 1));
@@ -220,7 +219,7 @@ fn a_damaged_copy_is_left_out_and_an_older_one_stands() {
         assert_eq!(loss(&log), [Problem::CopyChecksum { tid: LogTid(2), log_block: descriptor + 1, home }]);
         assert_eq!(log.after(10), filled(1));
         assert!(!log.scan().unwrap().is_sound());
-        // A damaged copy that is not replayed is ignored.
+        // A damaged copy that is not replayed does not matter.
         log.revoke(&[10]);
         log.commit();
         assert_eq!(loss(&log), []);
@@ -296,7 +295,7 @@ fn with_async_commit_a_wrong_last_commit_is_just_a_crash() {
         assert_eq!((plan.end.tid, plan.end.reason), (LogTid(2), EndReason::FailedCommit));
         assert_eq!((plan.is_sound(), plan.head), (true, head));
         assert_eq!([log.after(10), log.after(11)], [filled(1), old(11)]);
-        // But when the log goes on behind it, it is not.
+        // If the log continues after it, it is a loss.
         log.transaction(12, filled(3));
         assert_eq!(
             loss(&log),
@@ -330,20 +329,20 @@ fn homes_outside_of_the_target_and_in_the_log_are_left_out() {
 #[test]
 fn a_log_made_to_go_round_in_circles_ends() {
     let mut log = TestLog::new(Checksums::None, true);
-    // Nothing but empty descriptors of the first transaction.
+    // Nothing but empty revoke blocks of the first transaction.
     let mut block = filled(0);
     block[..12].copy_from_slice(&Header { kind: BlockType::Revoke, tid: LogTid(1) }.encode());
     for at in 1..LOG_BLOCKS {
         log.write_at(at, &block);
     }
     assert_eq!(loss(&log), [Problem::NoEnd]);
-    // Commits all the way, each right.
+    // Valid commit blocks in the whole log.
     for _ in 1..LOG_BLOCKS {
         log.commit();
     }
     let plan = log.scan().unwrap();
     assert_eq!((plan.end.reason, plan.transactions.len()), (EndReason::WholeLog, LOG_BLOCKS as usize - 1));
-    // A descriptor of more copies than the log has room for.
+    // A descriptor with more copies than the log has blocks.
     let mut sb = log.sb.clone();
     sb.start = LOG_BLOCKS - 1;
     let log = TestLog::with(sb);
@@ -384,7 +383,8 @@ fn a_superblock_that_cannot_be_used_is_refused_by_its_reason() {
 #[test]
 fn a_log_on_a_device_of_its_own_belongs_to_one_file_system() {
     let mut log = TestLog::new(Checksums::V3, true);
-    // On such a device log blocks are the device's blocks, and the superblock is block 2 of 1 KiB blocks.
+    // On an external device, log blocks are the device's blocks, and the superblock is in block 2 of 1 KiB
+    // blocks.
     log.sb.first = 3;
     log.sb.start = 3;
     let map = LogMap::external(LOG_BLOCKS, BlockSize::MIN);
@@ -408,7 +408,7 @@ fn a_log_on_a_device_of_its_own_belongs_to_one_file_system() {
     assert!(matches!(scan_for(&mut log, 2, uuid), Err(JournalFault::Shared { users: 2 })));
 }
 
-/// A log with a fast-commit area, one transaction, and fast commits on top of transaction `tid`.
+/// A log with a fast-commit area, one transaction, and fast commits for transaction `tid`.
 fn with_fast_commits(tid: LogTid, names: &[&[&[u8]]]) -> TestLog {
     let mut sb = TestLog::new(Checksums::V3, true).sb.with_fast_commit_area(64);
     sb.features.incompat |= Features::FAST_COMMIT;
@@ -534,7 +534,7 @@ fn entries_tell_what_a_transaction_holds() {
     );
 }
 
-/// A step of a random history: copies of blocks, revokes, or the end of a transaction.
+/// One step of a random history: copies of blocks, revokes, or the end of a transaction.
 #[derive(Debug, Clone)]
 enum Step {
     Copy(u64, u8),
@@ -560,7 +560,8 @@ fn write(log: &mut TestLog, steps: &[Step]) {
     }
 }
 
-/// The expected target, computed in the other direction: each transaction undoes what it revokes.
+/// The expected contents of the target, computed in the other direction: each transaction in turn undoes what
+/// it revokes.
 fn model(steps: &[Step]) -> BTreeMap<u64, u8> {
     let commits: Vec<&[Step]> = steps.split(|step| matches!(step, Step::Commit)).collect();
     let mut result = BTreeMap::new();
@@ -633,7 +634,7 @@ proptest! {
             } else {
                 log.flip(at, byte, bits);
             }
-            // Damage that checksums do not see goes further.
+            // Damage that checksums do not detect goes further.
             if resealed && at > 0 {
                 let mut bytes = log.read_at(at);
                 log.format.seal_tail(&mut bytes);
@@ -709,7 +710,7 @@ fn a_block_that_cannot_be_read_costs_only_what_it_holds() {
     let (tid, home) = (LogTid(1), Pblk(11));
     assert_eq!(plan.problems, [Problem::CopyUnreadable { tid, log_block: descriptor + 2, home }]);
     assert!(matches!(scan_without(commit), Err(JournalFault::Device { block, .. }) if block == commit));
-    // Behind the end nothing matters.
+    // Past the end nothing matters.
     assert!(scan_without(commit + 2).unwrap().is_sound());
 }
 
