@@ -109,7 +109,7 @@ impl File {
     }
 
     /// Records that something of this file could not be written, for all open files of it. Runs that fail do
-    /// it themselves ([`Run::failed`](crate::Run::failed)).
+    /// it themselves ([`WritebackRun::failed`](crate::WritebackRun::failed)).
     pub fn note_error(&self, error: WriteError) {
         self.errors.note(error);
     }
@@ -429,7 +429,7 @@ impl File {
         start..end as u32
     }
 
-    /// Up to this `end` bytes are in the cache or in the backing: the end that a [`Run`](crate::Run) reports.
+    /// Up to this `end` bytes are in the cache or in the backing: the end that a [`WritebackRun`](crate::WritebackRun) reports.
     pub fn raise_end(&self, end: u64) {
         if self.end.load(Ordering::Acquire) < end {
             self.end.fetch_max(end, Ordering::AcqRel);

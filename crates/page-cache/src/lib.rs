@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!            write                  take_run            done
-//!   caller --------->  folio, dirty ---------->  Run  ---------> clean
+//!   caller --------->  folio, dirty ---------->  WritebackRun  ---------> clean
 //!   caller <---------  folio  <--------- Backing                   |  memory is wanted
 //!            read               fill                               v
 //!                                                                 gone, its memory recycled
@@ -17,7 +17,7 @@
 //! limits of dirty bytes; readahead; which write-back errors were reported to which open file.
 //!
 //! Does **not** own: where bytes are kept (a [`Backing`] says what a range is and reads it; the taker of a
-//! [`Run`] writes it), sizes of files, allocation, threads, a clock. Nothing here knows what kind of file
+//! [`WritebackRun`] writes it), sizes of files, allocation, threads, a clock. Nothing here knows what kind of file
 //! system it serves.
 //!
 //! Invariants
@@ -27,7 +27,7 @@
 //! 3. A block that is dirty stays until a run took it to the backing, or the caller dropped it by
 //!    [`truncate`](File::truncate) or [`discard`](File::discard). Memory that is wanted comes from clean
 //!    folios only.
-//! 4. INV-PC3: a block is in one [`Run`] at a time. The run's bytes do not change: **a writer does not wait
+//! 4. INV-PC3: a block is in one [`WritebackRun`] at a time. The run's bytes do not change: **a writer does not wait
 //!    for the device, it copies**. The first write into a folio that a run holds moves the folio to memory of
 //!    its own. (The other choice, to wait, would cost a device's write each time; a copy costs 0.2 ms at
 //!    most, once for each run and folio, and memory within the limit of dirty bytes, since what is being
@@ -67,7 +67,7 @@
 //! file.read(4999, &mut buf, &Hole).unwrap();
 //! assert_eq!(&buf, b"\0folio\0");
 //!
-//! let Take::Run(run) = file.take_run(0..u64::MAX, u64::MAX, 8 << 20) else { panic!("a block is dirty") };
+//! let Take::WritebackRun(run) = file.take_run(0..u64::MAX, u64::MAX, 8 << 20) else { panic!("a block is dirty") };
 //! assert_eq!((run.start(), run.len_bytes()), (4096, 4096));
 //! // ... a device writes run.slices() ...
 //! run.done();
@@ -113,7 +113,7 @@ pub use order::{Order, PAGE_BYTES};
 pub use pin::Pins;
 pub use readahead::Window;
 pub use stats::Stats;
-pub use writeback::{Run, Take};
+pub use writeback::{Take, WritebackRun};
 
 use crate::dirty::Dirty;
 use crate::pool::{Memory, Pool};
@@ -221,7 +221,7 @@ impl PageCache {
     /// The run that has been dirty longest, of at most `bytes_max` bytes (a block at least), if since
     /// `until_ms` or before. Blocks that are dirty and in flight are skipped until they are settled.
     #[must_use]
-    pub fn take_run(&self, until_ms: u64, bytes_max: u64) -> Option<Run> {
+    pub fn take_run(&self, until_ms: u64, bytes_max: u64) -> Option<WritebackRun> {
         self.shared.take_run(until_ms, bytes_max)
     }
 

@@ -16,7 +16,7 @@
 //! Invariants
 //! 1. A block is in one run at most: what became dirty again on the way waits until the run is settled. So
 //!    two writes of a block never pass each other.
-//! 2. A run is settled once: by [`done`](Run::done), [`failed`](Run::failed) or [`put_back`](Run::put_back);
+//! 2. A run is settled once: by [`done`](WritebackRun::done), [`failed`](WritebackRun::failed) or [`put_back`](WritebackRun::put_back);
 //!    dropping puts back.
 //! 3. Runs come from the chunk (2 MiB) that has been dirty longest, of the file that has; within it in rising
 //!    order, going on into the following chunks as far as blocks are dirty.
@@ -36,7 +36,7 @@ use crate::{Order, Shared, WriteError};
 const COPY_FRACTION: usize = 8;
 
 /// Dirty bytes of a file on their way to the backing.
-pub struct Run {
+pub struct WritebackRun {
     file: Arc<File>,
     start: u64,
     /// The oldest of it is dirty since then.
@@ -57,7 +57,7 @@ struct Piece {
 /// What there is to take.
 pub enum Take {
     /// These bytes.
-    Run(Run),
+    WritebackRun(WritebackRun),
     /// Dirty blocks, all of which are on their way with older bytes: take again when those runs are settled
     /// ([`File::wait_written`]).
     Busy,
@@ -76,7 +76,7 @@ impl File {
             after = Some((dirtied_ms, number));
             let (run, is_passed) = self.take_in(number, range.clone(), bytes_max);
             if let Some(run) = run {
-                return Take::Run(run);
+                return Take::WritebackRun(run);
             }
             is_busy |= is_passed;
         }
@@ -97,7 +97,7 @@ impl File {
     /// within `range`; and whether dirty blocks before it, or all that there are, are on their way with older
     /// bytes.
     #[must_use]
-    pub fn take_in(&self, number: u64, range: Range<u64>, bytes_max: u64) -> (Option<Run>, bool) {
+    pub fn take_in(&self, number: u64, range: Range<u64>, bytes_max: u64) -> (Option<WritebackRun>, bool) {
         let start = (number << CHUNK_SHIFT).max(range.start);
         let end = ((number + 1) << CHUNK_SHIFT).min(range.end);
         let Some(chunk) = self.chunk(number).filter(|_| start < end) else { return (None, false) };
@@ -123,7 +123,7 @@ impl File {
     }
 
     /// Goes on behind the first piece of a run.
-    fn take_more(&self, range: Range<u64>, dirtied_ms: u64, piece: Piece, bytes_max: u64) -> Run {
+    fn take_more(&self, range: Range<u64>, dirtied_ms: u64, piece: Piece, bytes_max: u64) -> WritebackRun {
         let start = piece.pos(self);
         let mut at = start + piece.len();
         let block = self.block_bytes();
@@ -143,7 +143,7 @@ impl File {
             pieces.push(piece);
         }
         let file = self.this.upgrade().expect("a file is in use while a handle exists");
-        Run { file, start, dirtied_ms, pieces }
+        WritebackRun { file, start, dirtied_ms, pieces }
     }
 
     /// Takes the first consecutive dirty blocks of `blocks` that are not in flight, and returns whether dirty
@@ -279,7 +279,7 @@ impl Piece {
     }
 }
 
-impl Run {
+impl WritebackRun {
     /// Whose bytes they are.
     #[must_use]
     pub fn file(&self) -> &Arc<File> {
@@ -398,7 +398,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for WritebackRun {
     fn drop(&mut self) {
         self.settle(true);
     }
@@ -406,10 +406,10 @@ impl Drop for Run {
 
 impl Shared {
     /// The next run of all files; see [`PageCache::take_run`](crate::PageCache::take_run).
-    pub(crate) fn take_run(&self, until_ms: u64, bytes_max: u64) -> Option<Run> {
+    pub(crate) fn take_run(&self, until_ms: u64, bytes_max: u64) -> Option<WritebackRun> {
         let mut after = None;
         while let Some((place, file)) = self.dirty.next_file(after).filter(|((ms, _), _)| *ms <= until_ms) {
-            if let Take::Run(run) = file.take_run(0..POS_MAX, until_ms, bytes_max) {
+            if let Take::WritebackRun(run) = file.take_run(0..POS_MAX, until_ms, bytes_max) {
                 return Some(run);
             }
             after = Some(place);

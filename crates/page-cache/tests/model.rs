@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{Toy, bytes_of, cache, config};
-use extant_page_cache::{Config, Handle, Order, PageCache, Run, Take, Window, WriteError};
+use extant_page_cache::{Config, Handle, Order, PageCache, Take, Window, WriteError, WritebackRun};
 use proptest::prelude::*;
 
 /// Where the bytes are that the test uses: around the border of two chunks.
@@ -70,7 +70,7 @@ struct World {
     /// The file's bytes from BASE on, up to its end; before BASE it is a hole.
     model: Vec<u8>,
     /// Runs on their way, with their bytes when they were taken.
-    runs: Vec<(Run, Vec<u8>)>,
+    runs: Vec<(WritebackRun, Vec<u8>)>,
     block: u64,
     now_ms: u64,
     failures: usize,
@@ -127,13 +127,13 @@ impl World {
 
     /// One thread must not wait for runs of its own.
     fn settle_in(&mut self, start: u64, end: u64) {
-        let reaches = |run: &Run| run.start() < end && run.start() + run.len_bytes() > start;
+        let reaches = |run: &WritebackRun| run.start() < end && run.start() + run.len_bytes() > start;
         while let Some(at) = self.runs.iter().position(|(run, _)| reaches(run)) {
             self.settle(at, How::Done);
         }
     }
 
-    fn take(&mut self, run: Option<Run>) {
+    fn take(&mut self, run: Option<WritebackRun>) {
         let Some(run) = run else { return };
         let (start, end) = (run.start(), run.start() + run.len_bytes());
         assert!(start.is_multiple_of(self.block) && end.is_multiple_of(self.block) && start < end);
@@ -206,7 +206,9 @@ impl World {
                 self.take(run);
             }
             Op::TakeIn { at, len } => {
-                if let Take::Run(run) = self.file.take_run(BASE + at..BASE + at + len, u64::MAX, 1 << 20) {
+                if let Take::WritebackRun(run) =
+                    self.file.take_run(BASE + at..BASE + at + len, u64::MAX, 1 << 20)
+                {
                     self.take(Some(run));
                 }
             }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use extant_memory::Budget;
-use extant_page_cache::{Backing, Config, Extent, PageCache, Run};
+use extant_page_cache::{Backing, Config, Extent, PageCache, WritebackRun};
 
 pub struct Toy {
     block: u64,
@@ -37,7 +37,7 @@ impl Toy {
         }
     }
 
-    pub fn store(&self, run: &Run) {
+    pub fn store(&self, run: &WritebackRun) {
         self.put(run.start(), &bytes_of(run));
     }
 
@@ -55,7 +55,7 @@ impl Toy {
     }
 }
 
-pub fn bytes_of(run: &Run) -> Vec<u8> {
+pub fn bytes_of(run: &WritebackRun) -> Vec<u8> {
     run.slices().flatten().copied().collect()
 }
 

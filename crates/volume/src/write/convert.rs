@@ -19,7 +19,7 @@ use extant_base::Lblk;
 use extant_extent_status::{Allocation, Entry, Status};
 use extant_inode::{Change, FileData, LiveInode};
 use extant_mapping::{Holds, Mapped};
-use extant_page_cache::Run;
+use extant_page_cache::WritebackRun;
 
 use super::announce::Announced;
 use super::with_room;
@@ -33,7 +33,7 @@ impl Flusher {
         &self,
         node: &Arc<LiveInode>,
         data: &FileData,
-        run: &Run,
+        run: &WritebackRun,
         unwritten: Option<Entry>,
     ) -> Result<(), Fault> {
         let log = self.shared().geometry.block_size.log2();
@@ -75,7 +75,7 @@ impl Flusher {
         &self,
         node: &Arc<LiveInode>,
         data: &FileData,
-        run: &Run,
+        run: &WritebackRun,
         blocks: Range<u64>,
         within: Option<Entry>,
     ) -> Result<Option<u64>, Fault> {

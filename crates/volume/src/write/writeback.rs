@@ -41,7 +41,7 @@ use extant_inode::{Change, DataPath, FileCaches, FileData, LiveInode, Shared, Wa
 use extant_journal::{Handle, Journal};
 use extant_mapping::Holds;
 use extant_ondisk::inode::flags;
-use extant_page_cache::{Run, WriteError};
+use extant_page_cache::{WriteError, WritebackRun};
 use parking_lot::RwLockWriteGuard;
 
 use super::announce::Announced;
@@ -236,14 +236,14 @@ impl Flusher {
 
     /// Writes back all of a run, even if a part fails. The blocks of a failed part become clean, and their
     /// reservations are released.
-    fn write_back(&self, node: &Arc<LiveInode>, mut run: Run) -> Result<(), Fault> {
+    fn write_back(&self, node: &Arc<LiveInode>, mut run: WritebackRun) -> Result<(), Fault> {
         let Some(data) = node.data() else { return Ok(()) };
         let mut first = Ok(());
         loop {
             let mut rest = None;
             let bytes = run.start()..run.start() + run.len_bytes();
             let written = self.write_piece(node, &data, &mut run, &mut rest);
-            let bytes = bytes.start..rest.as_ref().map_or(bytes.end, Run::start);
+            let bytes = bytes.start..rest.as_ref().map_or(bytes.end, WritebackRun::start);
             match &written {
                 Ok(()) => run.done(),
                 Err(fault) => {
@@ -292,8 +292,8 @@ impl Flusher {
         &self,
         node: &Arc<LiveInode>,
         data: &FileData,
-        run: &mut Run,
-        rest: &mut Option<Run>,
+        run: &mut WritebackRun,
+        rest: &mut Option<WritebackRun>,
     ) -> Result<(), Fault> {
         if let Some(aborted) = self.journal.aborted() {
             return Err(aborted.clone().into());
@@ -338,13 +338,13 @@ impl Flusher {
     }
 
     /// Shortens a run to the part that lies in this extent. Returns the rest, if any.
-    fn cut_off(&self, run: &mut Run, entry: &Entry) -> Option<Run> {
+    fn cut_off(&self, run: &mut WritebackRun, entry: &Entry) -> Option<WritebackRun> {
         let bytes = u64::from(entry.len) << self.shared().geometry.block_size.log2();
         (bytes < run.len_bytes()).then(|| run.split_off(bytes))
     }
 
     /// Writes a run's data to the device. All of it lies in this extent.
-    fn submit(&self, run: &Run, entry: &Entry) -> Result<(), Fault> {
+    fn submit(&self, run: &WritebackRun, entry: &Entry) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
         let start = bs.offset_of(entry.pblk).ok_or(Fault::Refused(Refusal::TooLarge))?;
         let slices: Vec<IoSlice<'_>> = run.slices().map(IoSlice::new).collect();
@@ -455,8 +455,8 @@ impl Flusher {
         &self,
         node: &Arc<LiveInode>,
         data: &FileData,
-        run: &mut Run,
-        rest: &mut Option<Run>,
+        run: &mut WritebackRun,
+        rest: &mut Option<WritebackRun>,
         is_ordered: bool,
     ) -> Result<(), Fault> {
         let log = self.shared().geometry.block_size.log2();
@@ -559,7 +559,7 @@ impl Flusher {
 }
 
 /// The byte range of a run's blocks, and the end of the file's data in it.
-pub(super) fn reach(run: &Run) -> (Range<u64>, u64) {
+pub(super) fn reach(run: &WritebackRun) -> (Range<u64>, u64) {
     (run.start()..run.start() + run.len_bytes(), run.end())
 }
 

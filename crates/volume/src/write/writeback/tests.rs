@@ -17,9 +17,9 @@ fn made() -> (Arc<MemDevice>, Volume) {
     (device.clone(), Volume::open(device, &options).unwrap())
 }
 
-fn take(data: &FileData, range: Range<u64>) -> Run {
+fn take(data: &FileData, range: Range<u64>) -> WritebackRun {
     match data.pages.take_run(range, u64::MAX, u64::MAX) {
-        Take::Run(run) => run,
+        Take::WritebackRun(run) => run,
         Take::Busy | Take::Clean => panic!("all of it is dirty"),
     }
 }
