@@ -7,7 +7,7 @@ use extant_base::{BlockSize, Lblk, Pblk};
 use extant_ondisk::extent::{self, Extent, MAX_WRITTEN_LEN, ROOT_ENTRIES, TreeShape};
 use extant_ondisk::indirect::{self, DataExtent};
 
-use crate::space::Run;
+use crate::space::BlockRun;
 
 /// How the files of a file system are mapped.
 #[derive(Debug, Clone, Copy)]
@@ -36,10 +36,10 @@ impl Mapper {
     /// # Panics
     /// When the two do not have the same number of blocks.
     #[must_use]
-    pub fn zip(logical: &[(u64, u64)], physical: &[Run]) -> Vec<Extent> {
+    pub fn zip(logical: &[(u64, u64)], physical: &[BlockRun]) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::with_capacity(physical.len().max(logical.len()));
         let mut physical = physical.iter().copied();
-        let mut here = Run { start: 0, len: 0 };
+        let mut here = BlockRun { start: 0, len: 0 };
         for &(mut lblk, mut left) in logical {
             while left > 0 {
                 if here.len == 0 {
@@ -53,7 +53,7 @@ impl Mapper {
                     unwritten: false,
                 });
                 (lblk, left) = (lblk + len, left - len);
-                here = Run { start: here.start + len, len: here.len - len };
+                here = BlockRun { start: here.start + len, len: here.len - len };
             }
         }
         extents
@@ -120,8 +120,11 @@ impl Mapper {
     /// `i_block` of a file that lies in one run and needs no nodes.
     #[must_use]
     pub fn encode_simple(&self, start: u64, blocks: u64) -> [u8; 60] {
-        let extents =
-            if blocks == 0 { Vec::new() } else { Self::zip(&[(0, blocks)], &[Run { start, len: blocks }]) };
+        let extents = if blocks == 0 {
+            Vec::new()
+        } else {
+            Self::zip(&[(0, blocks)], &[BlockRun { start, len: blocks }])
+        };
         self.encode(&FileMap { extents, nodes: Vec::new() }, 0).0
     }
 }

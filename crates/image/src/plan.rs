@@ -31,7 +31,7 @@ use crate::layout::{Habits, Layout, NoRoom};
 use crate::mapping::{FileMap, Mapper};
 use crate::options::FormatOptions;
 use crate::sizing::Sized;
-use crate::space::Run;
+use crate::space::BlockRun;
 use crate::tree::{Content, NONE, ROOT, Sealed, Tree};
 use crate::xattrs::{XattrPlan, XattrSpace};
 
@@ -130,7 +130,7 @@ pub struct Plan<'t> {
     /// Blocks with fixed content: descriptors of special files, attribute blocks, tree nodes.
     pub blocks: Vec<(Pblk, Vec<u8>)>,
     /// Runs that must read as zeros (the journal's body).
-    pub zero_runs: Vec<Run>,
+    pub zero_runs: Vec<BlockRun>,
     /// Maps files.
     pub mapper: Mapper,
     /// Packs directories.
@@ -430,10 +430,10 @@ impl<'t> Plan<'t> {
     }
 
     /// Takes the next `len` blocks, in whole clusters: at least one run, in ascending order.
-    fn allocate(&mut self, len: u64) -> Result<Vec<Run>, PlanFault> {
+    fn allocate(&mut self, len: u64) -> Result<Vec<BlockRun>, PlanFault> {
         let ratio = self.geometry().cluster_ratio();
         let mut left = len.next_multiple_of(ratio);
-        let mut runs: Vec<Run> = Vec::with_capacity(1);
+        let mut runs: Vec<BlockRun> = Vec::with_capacity(1);
         while left > 0 {
             if self.cursor.at >= self.cursor.gap.end {
                 self.settle_cursor();
@@ -442,7 +442,7 @@ impl<'t> Plan<'t> {
                 self.cursor = Cursor { at: gap.start, gap: Gap { start: gap.start, end: gap.end() } };
             }
             let part = left.min(self.cursor.gap.end - self.cursor.at);
-            runs.push(Run { start: self.cursor.at, len: part });
+            runs.push(BlockRun { start: self.cursor.at, len: part });
             self.cursor.at += part;
             left -= part;
         }
@@ -579,9 +579,10 @@ impl<'t> Plan<'t> {
         match self.start_of[node as usize] {
             NO_BLOCK => Vec::new(),
             tagged if tagged & COMPLEX != 0 => self.complex[(tagged & !COMPLEX) as usize].extents.clone(),
-            start => {
-                Mapper::zip(&[(0, self.dense_blocks(node))], &[Run { start, len: self.dense_blocks(node) }])
-            }
+            start => Mapper::zip(
+                &[(0, self.dense_blocks(node))],
+                &[BlockRun { start, len: self.dense_blocks(node) }],
+            ),
         }
     }
 

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 /// A run of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct BlockRun {
     /// First block.
     pub start: u64,
     /// Length in blocks.
     pub len: u64,
 }
 
-impl Run {
+impl BlockRun {
     /// The block behind the last one.
     #[must_use]
     pub fn end(&self) -> u64 {
@@ -96,7 +96,7 @@ impl Space {
 
     /// The first free gap at or behind `from`, cut off at `to`, both ends on unit borders (or at `to`).
     #[must_use]
-    pub fn gap_at(&self, from: u64, to: u64) -> Option<Run> {
+    pub fn gap_at(&self, from: u64, to: u64) -> Option<BlockRun> {
         let mut start = self.round_up(from);
         loop {
             if start >= to {
@@ -111,7 +111,7 @@ impl Space {
             let end = self.taken.range(start..).next().map_or(to, |(&next, _)| next.min(to));
             let end = if end == to { to } else { end & !(self.unit - 1) };
             if end > start {
-                return Some(Run { start, len: end - start });
+                return Some(BlockRun { start, len: end - start });
             }
             start = self.round_up(end + 1);
         }
@@ -119,12 +119,12 @@ impl Space {
 
     /// Takes `len` blocks from the free gaps behind `from`, in order; the runs, or how many blocks were
     /// missing.
-    pub fn allocate(&mut self, from: u64, to: u64, len: u64) -> Result<Vec<Run>, u64> {
+    pub fn allocate(&mut self, from: u64, to: u64, len: u64) -> Result<Vec<BlockRun>, u64> {
         let mut runs = Vec::new();
         let (mut at, mut left) = (from, len);
         while left > 0 {
             let Some(gap) = self.gap_at(at, to) else { return Err(left) };
-            let run = Run { start: gap.start, len: gap.len.min(left) };
+            let run = BlockRun { start: gap.start, len: gap.len.min(left) };
             runs.push(run);
             left -= run.len;
             at = gap.end();
@@ -136,12 +136,12 @@ impl Space {
     }
 
     /// Taken runs that touch `from..to`, cut to it, widened to whole units.
-    pub fn taken_within(&self, from: u64, to: u64) -> impl Iterator<Item = Run> {
+    pub fn taken_within(&self, from: u64, to: u64) -> impl Iterator<Item = BlockRun> {
         let first = self.taken.range(..=from).next_back().map_or(from, |(&start, _)| start);
         self.taken.range(first..to).filter_map(move |(&start, &end)| {
             let (start, end) = self.widen(start, end);
             let (start, end) = (start.max(from), end.min(to));
-            (end > start).then(|| Run { start, len: end - start })
+            (end > start).then(|| BlockRun { start, len: end - start })
         })
     }
 
@@ -164,7 +164,7 @@ mod tests {
         space.take(10, 5);
         space.take(20, 5);
         space.take(15, 5);
-        assert_eq!(space.taken_within(0, 100).collect::<Vec<_>>(), [Run { start: 10, len: 15 }]);
+        assert_eq!(space.taken_within(0, 100).collect::<Vec<_>>(), [BlockRun { start: 10, len: 15 }]);
         space.take(5, 100);
         assert_eq!(space.taken.len(), 1);
         assert!(space.is_free(105, 1) && !space.is_free(104, 1) && space.is_free(0, 5));
@@ -176,7 +176,10 @@ mod tests {
         space.take(0, 10);
         space.take(15, 5);
         assert_eq!(space.find(0, 100, 6), Some(20));
-        assert_eq!(space.allocate(0, 30, 8).unwrap(), [Run { start: 10, len: 5 }, Run { start: 20, len: 3 }]);
+        assert_eq!(
+            space.allocate(0, 30, 8).unwrap(),
+            [BlockRun { start: 10, len: 5 }, BlockRun { start: 20, len: 3 }]
+        );
         assert_eq!(space.allocate(0, 30, 8), Err(1));
     }
 
@@ -186,6 +189,6 @@ mod tests {
         space.take(0, 17);
         assert_eq!(space.find(0, 160, 1), Some(32));
         assert!(!space.is_free(31, 1));
-        assert_eq!(space.taken_within(0, 160).next(), Some(Run { start: 0, len: 32 }));
+        assert_eq!(space.taken_within(0, 160).next(), Some(BlockRun { start: 0, len: 32 }));
     }
 }

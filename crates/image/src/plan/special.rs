@@ -17,7 +17,7 @@ use super::{Cursor, Input, Plan, PlanFault, Style, reachable};
 use crate::mapping::{FileMap, Mapper};
 use crate::options::JournalSize;
 use crate::source::entry::Time;
-use crate::space::Run;
+use crate::space::BlockRun;
 
 const REGULAR_0600: u16 = 0o100_600;
 const MMP_INTERVAL_SECONDS: u16 = 5;
@@ -94,7 +94,7 @@ impl Plan<'_> {
     }
 
     /// Takes the first free blocks from `from` on, going round at the end of the device.
-    fn take_blocks(&mut self, from: u64, len: u64) -> Result<Vec<Run>, PlanFault> {
+    fn take_blocks(&mut self, from: u64, len: u64) -> Result<Vec<BlockRun>, PlanFault> {
         let (start, end) = (u64::from(self.geometry().first_data_block), self.geometry().blocks);
         let len = len.next_multiple_of(self.geometry().cluster_ratio());
         let space = &mut self.layout.space;
@@ -111,7 +111,7 @@ impl Plan<'_> {
         size: u64,
         from: u64,
         time: u64,
-    ) -> Result<(Inode, Vec<u64>, Vec<Run>), PlanFault> {
+    ) -> Result<(Inode, Vec<u64>, Vec<BlockRun>), PlanFault> {
         let blocks = self.geometry().block_size.blocks_for(size);
         let runs = self.take_blocks(from, blocks)?;
         let extents = Mapper::zip(&[(0, blocks)], &runs);
@@ -251,7 +251,7 @@ impl Plan<'_> {
         self.blocks.push((Pblk(numbers[0]), first));
         self.zero_runs.extend(runs.iter().map(|run| {
             let skip = u64::from(run.start == numbers[0]);
-            Run { start: run.start + skip, len: run.len - skip }
+            BlockRun { start: run.start + skip, len: run.len - skip }
         }));
         self.superblock.journal_inum = Ino::JOURNAL.0;
         self.superblock.jnl_backup_type = 1;
