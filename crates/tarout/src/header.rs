@@ -357,7 +357,7 @@ fn shown(path: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Run, Xattr};
+    use crate::{DataRun, Xattr};
 
     const TIME: Time = Time { seconds: 1000, nanos: 0 };
 
@@ -475,7 +475,7 @@ mod tests {
         let mut out = Vec::new();
         let socket = Entry { kind: Kind::Socket, ..file(b"s", 0) };
         assert_eq!(encode(&socket, &mut out).unwrap(), Begun::Skipped);
-        let runs = [Run { offset_bytes: 5, len_bytes: 6 }];
+        let runs = [DataRun { offset_bytes: 5, len_bytes: 6 }];
         let broken = Entry { kind: Kind::File { size_bytes: 10, runs: Some(&runs) }, ..file(b"s", 0) };
         assert!(matches!(encode(&broken, &mut out), Err(TarFault::Runs { offset_bytes: 5, .. })));
         assert!(out.is_empty());

@@ -102,7 +102,7 @@ pub struct Time {
 /// A run of data in a sparse file. A file is stored without its holes only if the lengths of all runs but the
 /// last are multiples of 512, as those of blocks are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct DataRun {
     /// Where it begins in the file.
     pub offset_bytes: u64,
     /// Its length; not 0.
@@ -126,7 +126,7 @@ pub enum Kind<'a> {
         /// Its size with its holes.
         size_bytes: u64,
         /// Where its data is, in order, if there may be holes; `None`: everywhere.
-        runs: Option<&'a [Run]>,
+        runs: Option<&'a [DataRun]>,
     },
     /// A directory.
     Directory,

@@ -9,7 +9,7 @@
 //!
 //! Source: GNU tar manual, "PAX Format, Version 1.0".
 
-use crate::{BLOCK_BYTES, Run, padding_bytes};
+use crate::{BLOCK_BYTES, DataRun, padding_bytes};
 
 /// More runs than this are not written: readers hold the map in memory, and refuse larger ones.
 const RUNS_MAX: usize = 4 << 20;
@@ -28,7 +28,7 @@ pub(crate) struct Plan {
 ///
 /// # Errors
 /// The first run that overlaps the one before it or the file's end, or is empty.
-pub(crate) fn plan(runs: &[Run], size_bytes: u64) -> Result<Option<Plan>, Run> {
+pub(crate) fn plan(runs: &[DataRun], size_bytes: u64) -> Result<Option<Plan>, DataRun> {
     let mut end = 0;
     let mut data_bytes = 0;
     let mut text_bytes = 0;
@@ -56,7 +56,7 @@ pub(crate) fn plan(runs: &[Run], size_bytes: u64) -> Result<Option<Plan>, Run> {
 }
 
 /// Appends the map that a plan announced.
-pub(crate) fn push_map(runs: &[Run], size_bytes: u64, out: &mut Vec<u8>) {
+pub(crate) fn push_map(runs: &[DataRun], size_bytes: u64, out: &mut Vec<u8>) {
     let start = out.len();
     let mark = runs.last().is_none_or(|last| last.offset_bytes + last.len_bytes < size_bytes);
     push_line(runs.len() as u64 + u64::from(mark), out);
@@ -101,8 +101,8 @@ pub(crate) fn push_decimal(mut number: u64, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn run(offset_bytes: u64, len_bytes: u64) -> Run {
-        Run { offset_bytes, len_bytes }
+    fn run(offset_bytes: u64, len_bytes: u64) -> DataRun {
+        DataRun { offset_bytes, len_bytes }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use extant_tarout::{Begun, Entry, Kind, Run, TarWriter, Time, Xattr, encode, padding_bytes};
+use extant_tarout::{Begun, DataRun, Entry, Kind, TarWriter, Time, Xattr, encode, padding_bytes};
 
 /// An entry with everything owned, to write it and to compare with it.
 #[derive(Debug, Clone)]
@@ -126,7 +126,7 @@ fn archive(all: &[Wanted]) -> Vec<u8> {
         let kind = match &one.kind {
             What::File(data) => Kind::File { size_bytes: data.len() as u64, runs: None },
             What::Sparse(size_bytes, data) => {
-                let run = |(offset_bytes, data): &(u64, Vec<u8>)| Run {
+                let run = |(offset_bytes, data): &(u64, Vec<u8>)| DataRun {
                     offset_bytes: *offset_bytes,
                     len_bytes: data.len() as u64,
                 };

@@ -17,7 +17,7 @@ use extant::walk::{Data, Loaded};
 use extant::{Attribute, Fault, FileSystem, FileType, InodeRef, Timestamp};
 use extant_base::Ino;
 use extant_device::NewFile;
-use extant_tarout::{Begun, Entry, Kind, Run, TarFault, TarWriter, Time, Xattr};
+use extant_tarout::{Begun, DataRun, Entry, Kind, TarFault, TarWriter, Time, Xattr};
 
 use super::ExportArgs;
 use super::compress::{self, Compression, Output};
@@ -249,7 +249,7 @@ impl Archive<'_> {
                 self.data(&loaded, runs)
             }
             (_, Kind::File { .. }) if size_bytes > 0 => {
-                self.data(&loaded, &[Run { offset_bytes: 0, len_bytes: size_bytes }])
+                self.data(&loaded, &[DataRun { offset_bytes: 0, len_bytes: size_bytes }])
             }
             _ => return Ok(true),
         };
@@ -289,19 +289,19 @@ impl Archive<'_> {
     }
 
     /// Where the file has data, if it has holes that are to be kept.
-    fn runs(&self, loaded: &Loaded) -> Result<Option<Vec<Run>>, Fault> {
+    fn runs(&self, loaded: &Loaded) -> Result<Option<Vec<DataRun>>, Fault> {
         let stat = &loaded.stat;
         if self.args.no_sparse || stat.size == 0 || stat.blocks_512.saturating_mul(512) >= stat.size {
             return Ok(None);
         }
         let runs = data_runs(&self.target.fs, loaded)?;
-        let run = |&(begin, end): &(u64, u64)| Run { offset_bytes: begin, len_bytes: end - begin };
+        let run = |&(begin, end): &(u64, u64)| DataRun { offset_bytes: begin, len_bytes: end - begin };
         Ok(Some(runs.iter().map(run).collect()))
     }
 
     /// Writes data of the member that was begun. A part that cannot be read becomes zeros, since the header
     /// is written.
-    fn data(&mut self, loaded: &Loaded, runs: &[Run]) -> Result<(), TarFault> {
+    fn data(&mut self, loaded: &Loaded, runs: &[DataRun]) -> Result<(), TarFault> {
         if let Data::Ready(bytes) = &loaded.data {
             for run in runs {
                 let from = run.offset_bytes as usize;
@@ -338,7 +338,7 @@ impl Archive<'_> {
         &mut self,
         fs: &FileSystem,
         inode: &InodeRef,
-        runs: &[Run],
+        runs: &[DataRun],
         failed: &mut Option<Fault>,
     ) -> Result<(), TarFault> {
         let (give, take) = mpsc::sync_channel::<Vec<u8>>(PIECES_AHEAD);
@@ -380,7 +380,7 @@ impl Archive<'_> {
 }
 
 /// Cuts a run: offset and length of each piece.
-fn pieces(run: Run) -> impl Iterator<Item = (u64, usize)> {
+fn pieces(run: DataRun) -> impl Iterator<Item = (u64, usize)> {
     let end = run.offset_bytes + run.len_bytes;
     let step = PIECE as u64;
     (run.offset_bytes..end).step_by(PIECE).map(move |at| (at, (end - at).min(step) as usize))
