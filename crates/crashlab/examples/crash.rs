@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use extant_crashlab::{
-    IndexWork, Kind, Outcome, Pressure, Run, Schedule, TOP, Verdict, base_image, e2fsck_says, plants,
+    CrashRun, IndexWork, Kind, Outcome, Pressure, Schedule, TOP, Verdict, base_image, e2fsck_says, plants,
     random_run, superblock_is_torn, to_file,
 };
 use extant_fsmodel::{Op, short_alphabet, short_sequences, short_setup};
@@ -104,10 +104,10 @@ fn mounted_kinds() -> Vec<Kind> {
 }
 
 /// Runs by number: the short sequences first, then random ones.
-fn run_of(number: u64, seed: u64, sequences: &[Vec<Op>], sabotage: Sabotage) -> Result<Run, String> {
+fn run_of(number: u64, seed: u64, sequences: &[Vec<Op>], sabotage: Sabotage) -> Result<CrashRun, String> {
     let Some(ops) = sequences.get(number as usize) else { return random_run(number, seed, sabotage) };
     let schedule = Schedule { sabotage, ..Schedule::new(seed ^ number.wrapping_mul(0x9E37_79B9)) };
-    Run::record(base_image(Kind::of_run(number)), &short_setup(), ops, schedule)
+    CrashRun::record(base_image(Kind::of_run(number)), &short_setup(), ops, schedule)
 }
 
 fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) {
@@ -194,7 +194,7 @@ fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) 
 }
 
 /// The kernel recovers the image; what it shows then is one of the trees, and e2fsck finds nothing.
-fn kernel_says(run: &Run, path: &std::path::Path, event: u64) -> Result<(), String> {
+fn kernel_says(run: &CrashRun, path: &std::path::Path, event: u64) -> Result<(), String> {
     {
         let mount = extant_testkit::LoopMount::new(path, "noatime").map_err(|error| error.to_string())?;
         let top = mount.path().join(std::str::from_utf8(TOP).expect("a name of letters"));

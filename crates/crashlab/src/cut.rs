@@ -7,7 +7,7 @@ use extant_fsmodel::{Tree, diff};
 use extant_simdisk::SimDisk;
 use extant_volume::{OpenOptions, WriteOptions};
 
-use crate::{Engine, Run};
+use crate::{CrashRun, Engine};
 
 /// What a cut showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Outcome {
     pub torn: u64,
 }
 
-impl Run {
+impl CrashRun {
     /// Power fails during event `event` (or just after it, by the seed), with these survivors. `again`: and
     /// once more during recovery. The disk after our recovery comes along for other judges.
     #[must_use]

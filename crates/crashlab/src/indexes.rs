@@ -28,7 +28,7 @@ use extant_ondisk::superblock::FLAG_UNSIGNED_HASH;
 use extant_simdisk::{Image, SimDisk};
 use extant_volume::{Volume, WriteOptions};
 
-use crate::{Engine, Kind, Run, Schedule, base_image};
+use crate::{CrashRun, Engine, Kind, Schedule, base_image};
 
 /// Names that there can be: a root that is full to the third level takes some ten thousand.
 const NAMES: usize = 20_000;
@@ -169,13 +169,13 @@ impl fmt::Display for IndexWork {
 ///
 /// # Panics
 /// When directories of such an image do not come to this moment.
-pub fn index_run(kind: Kind, moment: IndexMoment, schedule: Schedule) -> Result<Run, String> {
+pub fn index_run(kind: Kind, moment: IndexMoment, schedule: Schedule) -> Result<CrashRun, String> {
     let mut random = Rng::new(schedule.seed.rotate_left(20));
     if moment == IndexMoment::Begun {
-        return Run::record(base_image(kind), &[], &begun(&mut random), schedule);
+        return CrashRun::record(base_image(kind), &[], &begun(&mut random), schedule);
     }
     let picture = &pictures(kind)[&moment];
-    Run::record(picture.image.clone(), &[], &picture.ops(moment, &mut random), schedule)
+    CrashRun::record(picture.image.clone(), &[], &picture.ops(moment, &mut random), schedule)
 }
 
 fn name(number: usize) -> Vec<u8> {

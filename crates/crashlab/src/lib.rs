@@ -15,8 +15,8 @@
 //! commits and checkpoints too, and memory runs short ([`Schedule`]). Some runs begin where the index of a
 //! directory changes its shape ([`index_run`]).
 //!
-//! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`Run`]), the verdict on
-//! a cut ([`Run::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does **not** own: what
+//! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`CrashRun`]), the verdict on
+//! a cut ([`CrashRun::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does **not** own: what
 //! operations mean (see `fsmodel`), what a device may forget (see `simdisk`).
 //!
 //! What a cut must show (INV-EN1, and INV-EN22 for the bytes of files)
@@ -53,4 +53,4 @@ pub use indexes::{IndexMoment, IndexWork, index_run};
 pub use judges::{e2fsck_says, superblock_is_torn};
 pub use mix::{random_run, random_run_under};
 pub use plants::{Plant, plants};
-pub use run::{Pressure, Run, Schedule};
+pub use run::{CrashRun, Pressure, Schedule};

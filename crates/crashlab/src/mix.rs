@@ -3,7 +3,7 @@
 use extant_fsmodel::{Generator, Limits, Op, Options, Rng};
 use extant_volume::Sabotage;
 
-use crate::{IndexMoment, Kind, Run, Schedule, base_image, index_run};
+use crate::{CrashRun, IndexMoment, Kind, Schedule, base_image, index_run};
 
 /// What a run's operations are.
 enum Family {
@@ -23,7 +23,7 @@ impl Family {
 ///
 /// # Errors
 /// The engine failed where it should not.
-pub fn random_run(number: u64, seed: u64, sabotage: Sabotage) -> Result<Run, String> {
+pub fn random_run(number: u64, seed: u64, sabotage: Sabotage) -> Result<CrashRun, String> {
     random_run_under(number, seed, |schedule| Schedule { sabotage, ..schedule })
 }
 
@@ -35,7 +35,7 @@ pub fn random_run_under(
     number: u64,
     seed: u64,
     changed: impl FnOnce(Schedule) -> Schedule,
-) -> Result<Run, String> {
+) -> Result<CrashRun, String> {
     let kind = Kind::of_run(number);
     let seed = seed ^ number.wrapping_mul(0x9E37_79B9);
     let schedule = changed(Schedule::new(seed));
@@ -56,5 +56,5 @@ pub fn random_run_under(
     let mut generator = Generator::new(seed, options);
     let setup: Vec<Op> = generator.by_ref().take(before).collect();
     let ops: Vec<Op> = generator.take(40).collect();
-    Run::record(base_image(kind), &setup, &ops, schedule)
+    CrashRun::record(base_image(kind), &setup, &ops, schedule)
 }

@@ -123,7 +123,7 @@ impl AddAssign for Pressure {
 }
 
 /// Operations, what the disk saw, and what there was after each of them.
-pub struct Run {
+pub struct CrashRun {
     pub(crate) recording: Recording,
     pub(crate) steps: Vec<Step>,
     pub(crate) ops: Vec<Op>,
@@ -132,7 +132,7 @@ pub struct Run {
     pressure: Pressure,
 }
 
-impl Run {
+impl CrashRun {
     /// Applies `setup` and closes; then applies `ops` under the schedule, recording.
     ///
     /// # Errors

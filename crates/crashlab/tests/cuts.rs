@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_crashlab::{
-    IndexMoment, IndexWork, Kind, Plant, Pressure, Run, Schedule, Verdict, base_image, e2fsck_says,
+    CrashRun, IndexMoment, IndexWork, Kind, Plant, Pressure, Schedule, Verdict, base_image, e2fsck_says,
     index_run, plants, random_run, random_run_under, to_file,
 };
 use extant_fsmodel::{short_alphabet, short_sequences, short_setup};
 use extant_simdisk::SimDisk;
 use extant_volume::Sabotage;
 
-fn right(run: &Run, event: u64, seed: u64, again: bool) {
+fn right(run: &CrashRun, event: u64, seed: u64, again: bool) {
     if let (Verdict::Violation(what), _) = run.judge(event, seed, again) {
         panic!("{what}");
     }
@@ -24,7 +24,7 @@ fn every_moment_of_pairs_of_operations() {
     for (number, ops) in short_sequences(&alphabet, 2).enumerate().step_by(12) {
         let number = number as u64;
         let kind = Kind::of_run(number);
-        let run = Run::record(base_image(kind), &short_setup(), &ops, Schedule::new(number)).unwrap();
+        let run = CrashRun::record(base_image(kind), &short_setup(), &ops, Schedule::new(number)).unwrap();
         for event in 0..=run.events() {
             right(&run, event, number * 1000 + event, event % 5 == 0);
         }

@@ -183,7 +183,7 @@ impl Sweep {
                 }
                 let follow = FOLLOWS[((number + n) % FOLLOWS.len() as u64) as usize];
                 let end = ENDS[((number / 7 + n) % ENDS.len() as u64) as usize];
-                let run = Run { world: self.world, case, failing: *failing, n, follow, end };
+                let run = CrashRun { world: self.world, case, failing: *failing, n, follow, end };
                 match run.judge(&self.image, expected) {
                     Ok(Done { is_hit: false, .. }) => break,
                     Ok(done) => self.note(done, &run, (at, which)),
@@ -196,7 +196,7 @@ impl Sweep {
         }
     }
 
-    fn note(&mut self, done: Done, run: &Run<'_>, place: (usize, usize)) {
+    fn note(&mut self, done: Done, run: &CrashRun<'_>, place: (usize, usize)) {
         self.counts.runs += 1;
         self.counts.aborted += u64::from(done.is_aborted);
         self.counts.lost += u64::from(done.is_lost);
@@ -255,7 +255,7 @@ struct Done {
     disk: Disk,
 }
 
-struct Run<'a> {
+struct CrashRun<'a> {
     world: World,
     case: &'a Case,
     failing: Failing,
@@ -264,7 +264,7 @@ struct Run<'a> {
     end: End,
 }
 
-impl Run<'_> {
+impl CrashRun<'_> {
     fn report(&self, (case, failing): (usize, usize), why: &str) -> String {
         let Failing { what, effect, times, tail } = self.failing;
         let times = if times == u64::MAX { "forever".to_owned() } else { format!("{times} times") };
