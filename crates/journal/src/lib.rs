@@ -38,7 +38,7 @@
 //! use base::{BlockSize, Pblk};
 //! use device::{Device, MemDevice};
 //! use jbd2_format::{CommitBlock, DescriptorWriter, LogFormat, Superblock, Tid};
-//! use journal::{Log, LogMap, LogRun, Overlay, Target, scan};
+//! use journal::{Log, LogMap, LogRun, Overlay, ReplayTarget, scan};
 //!
 //! // A target of 4096 blocks, with a log of 1024 blocks from block 100 on ...
 //! let block_size = BlockSize::MIN;
@@ -57,7 +57,7 @@
 //!
 //! let map = LogMap::internal([LogRun { log: 0, start: Pblk(100), len: 1024 }], 1024, 4096).unwrap();
 //! let log = Log::new(device.clone(), map, block_size);
-//! let plan = scan(log.view(), &Target::new(4096, block_size)).unwrap();
+//! let plan = scan(log.view(), &ReplayTarget::new(4096, block_size)).unwrap();
 //! assert_eq!((plan.homes.len(), plan.next_tid), (1, Tid(3)));
 //!
 //! let overlay = Overlay::builder(device, block_size).replay(&log, &plan).unwrap().build();
@@ -93,4 +93,4 @@ pub use map::{LogMap, LogRun, MapFault};
 pub use overlay::{Overlay, OverlayBuilder};
 pub use plan::{CommitTime, EndReason, Home, LogEnd, Problem, ReplayPlan, State, Transaction};
 pub use replay::{ReplayFault, mark_clean, replay};
-pub use scan::{Examined, Target, examine, read_superblock, scan};
+pub use scan::{Examined, ReplayTarget, examine, read_superblock, scan};

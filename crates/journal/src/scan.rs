@@ -35,7 +35,7 @@ use crate::plan::{CommitTime, EndReason, Home, LogEnd, Problem, ReplayPlan, Stat
 
 /// The file system that a log is replayed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
+pub struct ReplayTarget {
     /// Its size in blocks: every home lies below.
     pub fs_blocks: u64,
     /// Its block size, which must equal the log's.
@@ -44,7 +44,7 @@ pub struct Target {
     pub journal_uuid: Option<[u8; 16]>,
 }
 
-impl Target {
+impl ReplayTarget {
     /// A target of `fs_blocks` blocks that expects no particular journal UUID.
     #[must_use]
     pub fn new(fs_blocks: u64, block_size: BlockSize) -> Self {
@@ -57,7 +57,7 @@ impl Target {
 /// # Errors
 /// The superblock cannot be read, breaks a rule, has a wrong checksum or unknown features, does not fit log
 /// or target, or belongs to another file system.
-pub fn read_superblock(log: LogView<'_>, target: &Target) -> Result<Superblock, JournalFault> {
+pub fn read_superblock(log: LogView<'_>, target: &ReplayTarget) -> Result<Superblock, JournalFault> {
     let bytes = log.block(log.map().superblock())?;
     let sb = Superblock::decode(&bytes).map_err(JournalFault::Superblock)?;
     let same_size = BlockSize::from_bytes(sb.block_size.into()) == Some(target.block_size);
@@ -94,7 +94,7 @@ pub fn read_superblock(log: LogView<'_>, target: &Target) -> Result<Superblock, 
 /// # Errors
 /// Cases in which jbd2 refuses before it writes a block; see [`JournalFault`]. Defects that jbd2 skips are
 /// listed in the plan's [`problems`](ReplayPlan::problems).
-pub fn scan(log: LogView<'_>, target: &Target) -> Result<ReplayPlan, JournalFault> {
+pub fn scan(log: LogView<'_>, target: &ReplayTarget) -> Result<ReplayPlan, JournalFault> {
     let sb = read_superblock(log, target)?;
     let examined = examine(log, target, sb)?;
     match examined.fault {
@@ -117,7 +117,7 @@ pub struct Examined {
 ///
 /// # Errors
 /// The superblock breaks a rule, so that the log's layout is unknown.
-pub fn examine(log: LogView<'_>, target: &Target, sb: Superblock) -> Result<Examined, JournalFault> {
+pub fn examine(log: LogView<'_>, target: &ReplayTarget, sb: Superblock) -> Result<Examined, JournalFault> {
     let format = LogFormat::of(&sb).map_err(JournalFault::Superblock)?;
     if format.block_size != log.block_size() {
         return Err(JournalFault::BlockSize { journal: sb.block_size, target: log.block_size() });
@@ -477,7 +477,7 @@ fn choose(
     mut copies: Vec<LoggedCopy>,
     youngest: &HashMap<Pblk, Option<LogTid>>,
     log: LogView<'_>,
-    target: &Target,
+    target: &ReplayTarget,
 ) {
     copies.retain(|copy| {
         let (tid, log_block, home) =

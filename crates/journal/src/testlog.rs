@@ -13,7 +13,7 @@ use extant_jbd2_format::{
     crc32_be, escape, needs_escape,
 };
 
-use crate::{JournalFault, Log, LogMap, LogRun, Overlay, ReplayPlan, Target, scan};
+use crate::{JournalFault, Log, LogMap, LogRun, Overlay, ReplayPlan, ReplayTarget, scan};
 
 pub(crate) const BLOCK: usize = 1024;
 pub(crate) const FS_BLOCKS: u64 = 16_384;
@@ -177,7 +177,7 @@ impl TestLog {
     }
 
     pub(crate) fn scan(&self) -> Result<ReplayPlan, JournalFault> {
-        scan(self.log().view(), &Target::new(FS_BLOCKS, BlockSize::MIN))
+        scan(self.log().view(), &ReplayTarget::new(FS_BLOCKS, BlockSize::MIN))
     }
 
     pub(crate) fn overlay(&self, plan: &ReplayPlan) -> Overlay {

@@ -13,7 +13,7 @@ use extant_base::{BlockSize, Pblk};
 use extant_device::{Device, FileDevice};
 use extant_jbd2_format::fast_commit::{NameChange, Record};
 use extant_jbd2_format::{Checksums, Features};
-use extant_journal::{EndReason, Log, LogMap, LogRun, Overlay, ReplayPlan, Target, scan};
+use extant_journal::{EndReason, Log, LogMap, LogRun, Overlay, ReplayPlan, ReplayTarget, scan};
 use extant_testkit::{LoopDevice, LoopMount, command, debugfs, is_root, run, scratch};
 
 /// An image copied while the kernel used it.
@@ -136,7 +136,7 @@ impl Captured {
     }
 
     fn scan(&self) -> ReplayPlan {
-        scan(self.log().view(), &Target::new(self.blocks(), self.block_size)).unwrap()
+        scan(self.log().view(), &ReplayTarget::new(self.blocks(), self.block_size)).unwrap()
     }
 
     /// Why a replay of its log would do more than copy blocks, or nothing.
@@ -145,7 +145,7 @@ impl Captured {
             return Some("it was written to meanwhile".to_owned());
         }
         let log = self.log();
-        let plan = match scan(log.view(), &Target::new(self.blocks(), self.block_size)) {
+        let plan = match scan(log.view(), &ReplayTarget::new(self.blocks(), self.block_size)) {
             Ok(plan) => plan,
             Err(fault) => return Some(fault.to_string()),
         };
@@ -323,7 +323,7 @@ fn a_journal_on_a_device_of_its_own_is_replayed_from_there() {
         let blocks = (fs::metadata(&log_image).unwrap().len() / block_size) as u32;
         let map = LogMap::external(blocks, captured.block_size);
         let log = Log::new(Arc::new(FileDevice::open(&log_image, false).unwrap()), map, captured.block_size);
-        let mut target = Target::new(captured.blocks(), captured.block_size);
+        let mut target = ReplayTarget::new(captured.blocks(), captured.block_size);
         target.journal_uuid = Some([9; 16]);
         assert!(scan(log.view(), &target).unwrap_err().to_string().contains("another file system"));
         target.journal_uuid = None;
@@ -398,7 +398,7 @@ fn the_kernel_replays_damaged_logs_alike_and_refuses_what_we_call_a_loss() {
             fs::write(&copy, &bytes).unwrap();
             let refused = LoopMount::new(&copy, "rw,noinit_itable").is_err();
             let theirs = fs::read(&copy).unwrap();
-            let ours = match scan(log.view(), &Target::new(captured.blocks(), captured.block_size)) {
+            let ours = match scan(log.view(), &ReplayTarget::new(captured.blocks(), captured.block_size)) {
                 Ok(plan) => {
                     assert_eq!(refused, !plan.is_sound(), "{story}\n{plan}");
                     unsound += u32::from(refused);

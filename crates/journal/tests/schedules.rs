@@ -10,7 +10,7 @@ use extant_base::sync::{schedules, shuttle};
 use extant_base::{BlockSize, Pblk, Tid};
 use extant_buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
 use extant_device::{Device, MemDevice};
-use extant_journal::{Client, Handle, Journal, Log, LogMap, LogRun, Options, Target, Work};
+use extant_journal::{Client, Handle, Journal, Log, LogMap, LogRun, Options, ReplayTarget, Work};
 use extant_memory::Budget;
 use shuttle::thread;
 
@@ -113,7 +113,8 @@ impl World {
         let mut bytes = vec![0; (BLOCKS * 1024) as usize];
         self.device.read_at(0, &mut bytes).unwrap();
         copy.write_at(0, &bytes).unwrap();
-        let plan = extant_journal::scan(log(&copy).view(), &Target::new(BLOCKS, BlockSize::MIN)).unwrap();
+        let plan =
+            extant_journal::scan(log(&copy).view(), &ReplayTarget::new(BLOCKS, BlockSize::MIN)).unwrap();
         extant_journal::replay(&log(&copy), &plan, &*copy).unwrap();
         let tell = |block: u64| {
             let mut byte = [0];

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use extant_base::{Group, Ino, Lblk};
 use extant_device::{Device, DeviceFault};
 use extant_inode::{Inodes, Overrides, Salvage, Shared};
-use extant_journal::{FastCommitPlan, Log, LogMap, LogRun, Overlay, ReplayPlan, Target};
+use extant_journal::{FastCommitPlan, Log, LogMap, LogRun, Overlay, ReplayPlan, ReplayTarget};
 use extant_mapping::Holds;
 use extant_memory::Budget;
 use extant_ondisk::{Features, Geometry, Superblock};
@@ -186,7 +186,7 @@ fn replay(
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
     let salvage = Some(Salvage::beside(geometry, backup));
     let log = log_of(&device, sb, geometry, options, budget, salvage)?;
-    let target = Target {
+    let target = ReplayTarget {
         fs_blocks: device_blocks(&*device, geometry),
         block_size,
         journal_uuid: log.map().is_external().then_some(sb.journal_uuid),

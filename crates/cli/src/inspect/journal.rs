@@ -6,7 +6,7 @@
 use extant_base::{Ino, Pblk};
 use extant_device::Device;
 use extant_jbd2_format::{Superblock, Version};
-use extant_journal::{LogMap, LogRun, LogView, Target};
+use extant_journal::{LogMap, LogRun, LogView, ReplayTarget};
 use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ struct Journal<'r> {
     device: &'r dyn Device,
     /// Where all its blocks are; in words why that is not known.
     map: Result<LogMap, String>,
-    target: Target,
+    target: ReplayTarget,
     /// Does the file system say that it needs recovery? `None` where the journal stands alone.
     wanted: Option<bool>,
     damage: &'r DamageLog,
@@ -94,7 +94,7 @@ pub(super) fn show_device(probe: &Probe<'_>, page: &mut Page<'_>) -> Result<(), 
         device,
         map: Ok(map),
         // Which file system it belongs to cannot be seen from here, nor how large that is.
-        target: Target::new(u64::MAX, block_size),
+        target: ReplayTarget::new(u64::MAX, block_size),
         wanted: None,
         damage: probe.damage,
     };
@@ -115,7 +115,7 @@ fn open_inode<'r>(reader: &'r Reader<'_>, file: &FoundInode, place: String) -> R
         place,
         device: reader.device(),
         map: map.map_err(|fault| fault.to_string()),
-        target: Target::new(geometry.blocks, geometry.block_size),
+        target: ReplayTarget::new(geometry.blocks, geometry.block_size),
         wanted: Some(reader.sb().features.has_incompat(Features::RECOVER)),
         damage: reader.damage_log(),
     })

@@ -7,7 +7,8 @@
 use extant_base::Pblk;
 use extant_jbd2_format::Superblock;
 use extant_journal::{
-    CommitTime, Entry, JournalFault, LogView, ReplayPlan, State, Target, Transaction, each_entry, examine,
+    CommitTime, Entry, JournalFault, LogView, ReplayPlan, ReplayTarget, State, Transaction, each_entry,
+    examine,
 };
 use extant_ondisk::time::Timestamp;
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ const LIST_MAX: usize = 1 << 20;
 /// `wanted` is whether the file system says that it needs recovery; `None` where it cannot be asked.
 pub(super) fn show(
     log: LogView<'_>,
-    target: &Target,
+    target: &ReplayTarget,
     superblock: Superblock,
     wanted: Option<bool>,
     damage: &DamageLog,

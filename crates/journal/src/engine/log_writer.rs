@@ -22,7 +22,7 @@ use super::images::{Image, TailChecksum};
 use super::{Failure, Options, Supersede};
 use crate::fault::JournalFault;
 use crate::log::Log;
-use crate::scan::{Target, read_superblock};
+use crate::scan::{ReplayTarget, read_superblock};
 
 /// Blocks kept free in addition to a transaction's blocks, as jbd2 does.
 const SPARE_BLOCKS: u32 = 32;
@@ -161,7 +161,7 @@ struct Logged {
 
 impl LogWriter {
     pub(super) fn open(log: Log, options: &Options) -> Result<Self, OpenLogFault> {
-        let mut sb = read_superblock(log.view(), &Target::new(0, log.block_size()))?;
+        let mut sb = read_superblock(log.view(), &ReplayTarget::new(0, log.block_size()))?;
         if !sb.is_clean() && options.supersede.is_none() {
             return Err(OpenLogFault::NeedsReplay);
         }

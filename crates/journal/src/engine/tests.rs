@@ -9,7 +9,7 @@ use extant_jbd2_format::Superblock;
 use extant_memory::Budget;
 
 use super::*;
-use crate::{Log, LogMap, LogRun, Target, replay, scan};
+use crate::{Log, LogMap, LogRun, ReplayTarget, replay, scan};
 
 const BLOCKS: u64 = 8192;
 const LOG: LogRun = LogRun { log: 0, start: Pblk(100), len: 1024 };
@@ -108,7 +108,7 @@ fn replayed(device: &Arc<MemDevice>) -> Arc<MemDevice> {
     device.read_at(0, &mut bytes).unwrap();
     copy.write_at(0, &bytes).unwrap();
     let log = log(&copy);
-    let plan = scan(log.view(), &Target::new(BLOCKS, BlockSize::MIN)).unwrap();
+    let plan = scan(log.view(), &ReplayTarget::new(BLOCKS, BlockSize::MIN)).unwrap();
     assert!(plan.is_sound(), "{plan}");
     replay(&log, &plan, &*copy).unwrap();
     crate::mark_clean(&log, &plan).unwrap();
@@ -116,7 +116,10 @@ fn replayed(device: &Arc<MemDevice>) -> Arc<MemDevice> {
 }
 
 fn log_features(device: &Arc<MemDevice>) -> String {
-    crate::read_superblock(log(device).view(), &Target::new(0, BlockSize::MIN)).unwrap().features.to_string()
+    crate::read_superblock(log(device).view(), &ReplayTarget::new(0, BlockSize::MIN))
+        .unwrap()
+        .features
+        .to_string()
 }
 
 /// Regression: ext3, and ext4 without 64bit or metadata_csum, permanently got a log with both features, which
@@ -172,8 +175,9 @@ fn a_log_of_the_first_version_stays_one_until_it_needs_a_feature() {
     let mut sb = Superblock::fresh(BlockSize::MIN, LOG.len, [7; 16]);
     sb.version = extant_jbd2_format::Version::V1;
     device.write_at(place, &sb.encode()).unwrap();
-    let version =
-        || crate::read_superblock(log(&device).view(), &Target::new(0, BlockSize::MIN)).unwrap().version;
+    let version = || {
+        crate::read_superblock(log(&device).view(), &ReplayTarget::new(0, BlockSize::MIN)).unwrap().version
+    };
     let journal = open_as(&device, Options::default());
     put(&journal, 5000, 3);
     journal.commit_all().unwrap();
@@ -204,7 +208,7 @@ fn what_is_committed_is_in_the_log_and_what_is_checkpointed_at_home() {
     assert_eq!(home(&device, 5000)[0], 3, "a checkpoint writes committed bytes");
     journal.close().unwrap();
     assert_eq!(home(&device, 5000)[0], 9);
-    let plan = scan(log(&device).view(), &Target::new(BLOCKS, BlockSize::MIN)).unwrap();
+    let plan = scan(log(&device).view(), &ReplayTarget::new(BLOCKS, BlockSize::MIN)).unwrap();
     assert!(plan.superblock.is_clean());
 }
 

@@ -181,7 +181,7 @@ fn a_damaged_descriptor_or_revoke_block_of_a_committed_transaction_is_a_fault() 
                 "{fault}"
             );
             // `examine` also shows what precedes the fault.
-            let target = Target::new(FS_BLOCKS, BlockSize::MIN);
+            let target = ReplayTarget::new(FS_BLOCKS, BlockSize::MIN);
             let examined = examine(log.log().view(), &target, log.sb.clone()).unwrap();
             assert_eq!((examined.plan.transactions.len(), examined.plan.homes.len()), (1, 1));
             assert_eq!(examined.plan.unfinished.unwrap().copies, 1);
@@ -375,7 +375,7 @@ fn a_superblock_that_cannot_be_used_is_refused_by_its_reason() {
         }
         log.write_superblock();
         let view = LogView::new(&*log.device, &map, BlockSize::MIN);
-        let text = scan(view, &Target::new(FS_BLOCKS, BlockSize::MIN)).unwrap_err().to_string();
+        let text = scan(view, &ReplayTarget::new(FS_BLOCKS, BlockSize::MIN)).unwrap_err().to_string();
         assert!(text.contains(words), "{words}: {text}");
     }
 }
@@ -398,7 +398,8 @@ fn a_log_on_a_device_of_its_own_belongs_to_one_file_system() {
         log.sb.nr_users = users;
         log.sb.seal();
         log.device.write_at(2 * BLOCK as u64, &log.sb.encode()).unwrap();
-        let target = Target { journal_uuid: Some(uuid), ..Target::new(FS_BLOCKS, BlockSize::MIN) };
+        let target =
+            ReplayTarget { journal_uuid: Some(uuid), ..ReplayTarget::new(FS_BLOCKS, BlockSize::MIN) };
         scan(LogView::new(&*log.device, &map, BlockSize::MIN), &target)
     };
     let uuid = log.sb.uuid;
@@ -703,7 +704,7 @@ fn a_block_that_cannot_be_read_costs_only_what_it_holds() {
         let start = log.offset(log_block);
         let device = Unreadable { inner: log.device.clone(), bad: start..start + BLOCK as u64 };
         let map = log.map();
-        scan(LogView::new(&device, &map, BlockSize::MIN), &Target::new(FS_BLOCKS, BlockSize::MIN))
+        scan(LogView::new(&device, &map, BlockSize::MIN), &ReplayTarget::new(FS_BLOCKS, BlockSize::MIN))
     };
     let plan = scan_without(descriptor + 2).unwrap();
     assert_eq!(plan.homes.iter().map(|home| home.block.0).collect::<Vec<_>>(), [10, 12]);

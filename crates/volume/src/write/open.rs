@@ -22,7 +22,7 @@ use extant_flush::Coordinator;
 use extant_inode::{
     Change, DataPath, InodeCache, Inodes, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot,
 };
-use extant_journal::{Journal, Target, Work};
+use extant_journal::{Journal, ReplayTarget, Work};
 use extant_mapping::Holds;
 use extant_memory::Budget;
 use extant_ondisk::errors::ErrorLog;
@@ -372,7 +372,7 @@ fn replay_home(
     }
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
     let log = log_of(device, sb, geometry, options, budget, None)?;
-    let target = Target {
+    let target = ReplayTarget {
         fs_blocks: device_blocks(&**device, geometry),
         block_size: geometry.block_size,
         journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
@@ -470,7 +470,7 @@ fn keep_errors(device: &dyn Device, before: &Superblock, journal_errno: i32) -> 
 /// and must not be replayed later.
 fn forget_old_log(log: &extant_journal::Log, sb: &Superblock, geometry: &Geometry) -> Result<(), OpenFault> {
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
-    let target = Target {
+    let target = ReplayTarget {
         fs_blocks: geometry.blocks,
         block_size: geometry.block_size,
         journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
