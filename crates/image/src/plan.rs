@@ -139,7 +139,7 @@ pub struct Plan<'t> {
     pub fresh_device: bool,
     /// Are unused inode tables left for the kernel to zero?
     pub lazy_tables: bool,
-    /// Node of lost+found.
+    /// TreeNode of lost+found.
     pub lost_found: u32,
     /// Times that inodes cannot hold, replaced by the nearest one.
     pub clamped_times: u64,

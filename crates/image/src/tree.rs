@@ -11,11 +11,11 @@
 //! Dir { first_child } -> Record { name, node, next } -> Record ...
 //!                                   |
 //!                                   v
-//!                                 Node { mode, size, ..., record: one of its names }
+//!                                 TreeNode { mode, size, ..., record: one of its names }
 //! ```
 //!
 //! Invariants
-//! 1. Node 0 is the root directory; it has no record.
+//! 1. TreeNode 0 is the root directory; it has no record.
 //! 2. A record is live when its `node` is not [`NONE`]; dead records stay in their directory's chain.
 //! 3. No two live records of one directory have the same name.
 //! 4. Only what is reachable from the root exists; whatever a replacement cut off is simply never visited.
@@ -43,7 +43,7 @@ pub const ROOT: u32 = 0;
 
 /// One inode.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct TreeNode {
     /// Size of a file or symlink in bytes; device number (`major << 32 | minor`) of a device.
     pub size: u64,
     /// Last change of the content: seconds.
@@ -73,7 +73,7 @@ pub struct Node {
     pub archived: bool,
 }
 
-impl Node {
+impl TreeNode {
     /// The file type.
     #[must_use]
     pub fn file_type(&self) -> FileType {
@@ -148,7 +148,7 @@ pub enum Content<'t> {
 #[derive(Debug, Default)]
 pub struct Tree {
     /// All nodes; [`ROOT`] first.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<TreeNode>,
     /// All names.
     pub records: Vec<Record>,
     /// All directories.
@@ -179,7 +179,7 @@ impl Tree {
         let mut tree = Self { xattr_sets: vec![Vec::new()], ..Self::default() };
         tree.xattr_ids.insert(Vec::new(), 0);
         tree.dirs.push(Dir { node: ROOT, first_child: NONE });
-        tree.nodes.push(Node {
+        tree.nodes.push(TreeNode {
             size: 0,
             mtime_seconds: 0,
             mtime_nanos: 0,
@@ -206,14 +206,14 @@ impl Tree {
 
     /// A symlink's target.
     #[must_use]
-    pub fn symlink_target(&self, node: &Node) -> &[u8] {
+    pub fn symlink_target(&self, node: &TreeNode) -> &[u8] {
         let at = node.content as usize;
         &self.names[at..at + node.size as usize]
     }
 
     /// Where a regular file's bytes come from.
     #[must_use]
-    pub fn content(&self, node: &Node) -> Content<'_> {
+    pub fn content(&self, node: &TreeNode) -> Content<'_> {
         if node.archived {
             Content::Archive(&self.payloads[node.content as usize])
         } else {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use extant_ondisk::filetype::FileType;
 
-use super::{Dir, ExtraTimes, NONE, Node, PayloadRecord, ROOT, Record, Tree, hash_name};
+use super::{Dir, ExtraTimes, NONE, PayloadRecord, ROOT, Record, Tree, TreeNode, hash_name};
 use crate::source::entry::{Entry, Kind, Metadata, Xattr};
 
 /// How many symlinks a parent path may go through.
@@ -125,7 +125,7 @@ impl Tree {
         }
         if let Kind::HardLink(target) = &kind {
             let node = self.find_link_target(target)?;
-            let Node { record, archived, .. } = self.nodes[node as usize];
+            let TreeNode { record, archived, .. } = self.nodes[node as usize];
             if !archived {
                 // The new name is not one of the source that holds the content, and may outlive those that
                 // are.
@@ -148,7 +148,7 @@ impl Tree {
         &mut self,
         dir: u32,
         name: &[u8],
-        mut node: Node,
+        mut node: TreeNode,
         rules: MergeRules,
     ) -> Result<(u32, Placement), InsertFault> {
         let old = self.lookup(dir, name);
@@ -217,7 +217,7 @@ impl Tree {
     }
 
     /// A node with an entry's metadata, of the given type, with nothing in it yet.
-    pub fn bare_node(&mut self, metadata: &Metadata, file_type: FileType, rules: MergeRules) -> Node {
+    pub fn bare_node(&mut self, metadata: &Metadata, file_type: FileType, rules: MergeRules) -> TreeNode {
         let mut times = NONE;
         let known = metadata.atime.or(metadata.ctime).or(metadata.crtime).is_some();
         if rules.keep_times && known {
@@ -229,7 +229,7 @@ impl Tree {
             });
         }
         let xattrs = if metadata.xattrs.is_empty() { 0 } else { self.intern_xattrs(metadata.xattrs.clone()) };
-        Node {
+        TreeNode {
             size: 0,
             mtime_seconds: metadata.mtime.seconds,
             mtime_nanos: metadata.mtime.nanos,
@@ -258,13 +258,18 @@ impl Tree {
     ///
     /// # Errors
     /// When the names exceed 4 GiB.
-    pub fn set_symlink_target(&mut self, node: &mut Node, target: &[u8]) -> Result<(), InsertFault> {
+    pub fn set_symlink_target(&mut self, node: &mut TreeNode, target: &[u8]) -> Result<(), InsertFault> {
         node.content = self.push_bytes(target)?;
         node.size = target.len() as u64;
         Ok(())
     }
 
-    fn node_of(&mut self, metadata: &Metadata, kind: Kind, rules: MergeRules) -> Result<Node, InsertFault> {
+    fn node_of(
+        &mut self,
+        metadata: &Metadata,
+        kind: Kind,
+        rules: MergeRules,
+    ) -> Result<TreeNode, InsertFault> {
         let file_type = match &kind {
             Kind::Directory => FileType::Directory,
             Kind::File { .. } => FileType::Regular,
@@ -323,7 +328,7 @@ impl Tree {
         Ok(())
     }
 
-    fn push_node(&mut self, mut node: Node) -> Result<u32, InsertFault> {
+    fn push_node(&mut self, mut node: TreeNode) -> Result<u32, InsertFault> {
         let index =
             u32::try_from(self.nodes.len()).ok().filter(|&i| i < NONE - 2).ok_or(InsertFault::TooLarge)?;
         if node.is_dir() && node.content == NONE {
