@@ -6,7 +6,7 @@ use std::sync::Arc;
 use extant_base::Ino;
 use extant_device::Device;
 use extant_fsmodel::{
-    AclType, At, Bytes, Errno, Node, Op, Rdev, RenameMode, Rng, SetTime, Special, Subject, Time, Tree,
+    AclType, At, Bytes, Errno, ModelNode, Op, Rdev, RenameMode, Rng, SetTime, Special, Subject, Time, Tree,
     XattrMode,
 };
 use extant_ondisk::time::Timestamp;
@@ -278,7 +278,7 @@ pub fn tree(volume: &Volume) -> Result<Tree, String> {
     Ok(tree)
 }
 
-fn node(volume: &Volume, inode: &Inode) -> Result<Node, Fault> {
+fn node(volume: &Volume, inode: &Inode) -> Result<ModelNode, Fault> {
     let stat = volume.stat(inode);
     let kind = match stat.kind {
         FileType::Directory => extant_fsmodel::Kind::Dir,
@@ -296,7 +296,7 @@ fn node(volume: &Volume, inode: &Inode) -> Result<Node, Fault> {
         .collect();
     let time = |time: Timestamp| Some(Time { secs: time.seconds, nanos: time.nanos });
     let (major, minor) = stat.device;
-    Ok(Node {
+    Ok(ModelNode {
         ino: stat.ino.0.into(),
         kind,
         mode: stat.mode & 0o7777,

@@ -62,7 +62,7 @@ pub use model::{Limits, Model};
 pub use op::{AclType, At, Bytes, Op, Rdev, RenameMode, SetTime, Special, Time, XattrMode};
 pub use rng::Rng;
 pub use short::{short_alphabet, short_sequences, short_setup};
-pub use tree::{Kind, Node, Tree, diff};
+pub use tree::{Kind, ModelNode, Tree, diff};
 
 /// A file system that operations can be applied to and that can be looked at.
 pub trait Subject {

@@ -21,7 +21,7 @@ use crate::Subject;
 use crate::acl::Acl;
 use crate::errno::Errno;
 use crate::op::{AclType, At, Bytes, Op, Rdev, RenameMode, SetTime, Special, Time, XattrMode};
-use crate::tree::{Kind, Node, Tree};
+use crate::tree::{Kind, ModelNode, Tree};
 
 mod attributes;
 mod namespace;
@@ -223,8 +223,8 @@ impl Model {
 }
 
 impl Inode {
-    fn node(&self, ino: Ino) -> Node {
-        Node {
+    fn node(&self, ino: Ino) -> ModelNode {
+        ModelNode {
             ino: ino as u64,
             kind: self.kind,
             mode: self.mode,

@@ -20,7 +20,7 @@ pub enum Kind {
 
 /// What one name leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct ModelNode {
     /// Any number that names of the same object share and others do not; only that is compared, not the
     /// number.
     pub ino: u64,
@@ -52,7 +52,7 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tree {
     /// By path relative to the root, `b"a/b"`; the root is `b""`.
-    pub nodes: BTreeMap<Vec<u8>, Node>,
+    pub nodes: BTreeMap<Vec<u8>, ModelNode>,
 }
 
 impl Tree {

@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno as Refused;
 
 use crate::op::{Bytes, Rdev, Time};
-use crate::tree::{Kind, Node, Tree};
+use crate::tree::{Kind, ModelNode, Tree};
 
 /// Longest value and longest list of names.
 const XATTR_LEN_MAX: usize = 65_536;
@@ -69,7 +69,7 @@ impl Looker {
             }
             _ => Rdev::default(),
         };
-        let node = Node {
+        let node = ModelNode {
             ino: stat.st_ino,
             kind,
             mode: Mode::from_raw_mode(stat.st_mode).bits() as u16 & 0o7777,
