@@ -1,11 +1,11 @@
-//! On whose behalf a thread takes space: may it go into root's reserve?
+//! The privilege with which a thread allocates space: may it use root's reserve?
 //!
-//! The door knows the caller of an operation, and space is allocated several layers below, in the same
-//! thread. As the kernel looks at the current task, the allocator looks at a thread-local setting. Threads
-//! without one (write-back, commits) have the allocator's own
-//! [`Options::privilege`](crate::Options::privilege); what they place was reserved before.
+//! The identity of a caller is known at the entry of an operation, and space is allocated several layers
+//! below, in the same thread. So the privilege is a property of the thread, as the kernel checks the current
+//! task. Threads without one (writeback, commit) use the allocator's
+//! [`Options::privilege`](crate::Options::privilege); the space they allocate was promised before.
 //!
-//! Does **not** own: which users may use the reserve (a superblock names a user and a group; see `volume`).
+//! Does **not** own: the decision about the reserve (a superblock names a user and a group; see `volume`).
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
@@ -18,17 +18,17 @@ thread_local! {
     static ACTING: Cell<Option<Privilege>> = const { Cell::new(None) };
 }
 
-/// As long as it lives, its thread takes space with a privilege of its own, of whatever file system.
+/// While it lives, its thread allocates space with this privilege, in all file systems.
 #[derive(Debug)]
 #[must_use = "the privilege ends with it"]
 pub struct Acting {
     before: Option<Privilege>,
-    /// It is of the thread that made it.
+    /// Not `Send`: it restores the state of its own thread.
     of_thread: PhantomData<*const ()>,
 }
 
 impl Acting {
-    /// Takes space with this privilege.
+    /// Sets the privilege of this thread.
     pub fn with(privilege: Privilege) -> Self {
         Self { before: ACTING.replace(Some(privilege)), of_thread: PhantomData }
     }
@@ -41,7 +41,7 @@ impl Drop for Acting {
 }
 
 impl Alloc {
-    /// How low this thread may go.
+    /// The privilege of this thread.
     #[must_use]
     pub fn acting(&self) -> Privilege {
         ACTING.get().unwrap_or(self.privilege)

@@ -1,10 +1,10 @@
-//! Bits of a group: in memory as 64-bit words, on the device as bytes; bit 0 is the lowest of the first byte.
+//! The bits of a group: 64-bit words in memory, bytes on disk. Bit 0 is the lowest bit of the first byte.
 //!
 //! Invariant: in words, bits past the end of the group are set, so that no search finds them.
 
 use std::ops::Range;
 
-/// The first `bits` bits of a block, the rest set.
+/// The first `bits` bits of a block; the rest is set.
 pub(crate) fn from_bytes(bytes: &[u8], bits: u32) -> Box<[u64]> {
     let mut words = vec![u64::MAX; (bits as usize).div_ceil(64)];
     for (word, eight) in words.iter_mut().zip(bytes.chunks(8)) {
@@ -16,7 +16,7 @@ pub(crate) fn from_bytes(bytes: &[u8], bits: u32) -> Box<[u64]> {
     words.into_boxed_slice()
 }
 
-/// All clear but what is past the end.
+/// Clear bits; those past the end are set.
 pub(crate) fn clear_words(bits: u32) -> Box<[u64]> {
     let mut words = vec![0; (bits as usize).div_ceil(64)];
     set_tail(&mut words, bits);
@@ -31,7 +31,7 @@ fn set_tail(words: &mut [u64], bits: u32) {
     }
 }
 
-/// The whole block of a bitmap with these words, padding set.
+/// Writes these words into the whole block of a bitmap, with padding set.
 pub(crate) fn to_bytes(words: &[u64], bytes: &mut [u8]) {
     bytes.fill(0xFF);
     for (eight, word) in bytes.chunks_mut(8).zip(words) {
@@ -56,7 +56,7 @@ pub(crate) fn next_set(words: &[u64], from: u32, end: u32) -> u32 {
     search(words, from, end, 0).unwrap_or(end)
 }
 
-/// The first bit in `from..end` that is set once its word went through `^ flip`.
+/// The first bit in `from..end` that is set after `^ flip` of its word.
 #[inline]
 fn search(words: &[u64], from: u32, end: u32, flip: u64) -> Option<u32> {
     if from >= end {
@@ -81,7 +81,7 @@ pub(crate) fn run_start(words: &[u64], bit: u32) -> u32 {
     let mut at = bit;
     while at > 0 {
         let word = words[(at - 1) as usize / 64];
-        // Bits of this word below `at`, shifted up so that the highest is the one before `at`.
+        // The bits of this word below `at`, shifted so that the highest one is the bit before `at`.
         let width = (at - 1) % 64 + 1;
         let below = word << (64 - width);
         let clear = below.leading_zeros().min(width);
@@ -109,7 +109,7 @@ pub(crate) fn all_clear(words: &[u64], range: Range<u32>) -> bool {
     next_set(words, range.start, range.end) == range.end
 }
 
-/// Clear bits; those past the end are set.
+/// The number of clear bits; bits past the end are set.
 pub(crate) fn count_clear(words: &[u64]) -> u32 {
     words.iter().map(|word| word.count_zeros()).sum()
 }
@@ -142,7 +142,7 @@ pub(crate) fn fill_bytes(bytes: &mut [u8], range: Range<u32>, set: bool) {
     });
 }
 
-/// Are all these bits of a bitmap block set?
+/// Whether all these bits of a bitmap block are set.
 #[inline]
 pub(crate) fn bytes_all_set(bytes: &[u8], range: Range<u32>) -> bool {
     let mut all = true;
@@ -150,7 +150,7 @@ pub(crate) fn bytes_all_set(bytes: &[u8], range: Range<u32>) -> bool {
     all
 }
 
-/// Are all these bits of a bitmap block clear?
+/// Whether all these bits of a bitmap block are clear.
 #[inline]
 pub(crate) fn bytes_all_clear(bytes: &[u8], range: Range<u32>) -> bool {
     let mut all = true;

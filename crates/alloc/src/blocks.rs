@@ -1,7 +1,7 @@
-//! Allocating blocks: the goal, then groups by criteria, each weaker than the one before.
+//! Block allocation: the goal first, then groups by criteria, each weaker than the one before.
 //!
-//! Choosing inside a group is [`crate::search`]'s. A locked group is skipped while others may have space, and
-//! waited for at the end.
+//! [`crate::search`] chooses inside a group. Locked groups are skipped as long as others may do; the last
+//! criteria wait for the lock.
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
@@ -18,27 +18,27 @@ use crate::search::{Seen, Wish, best};
 use crate::stats::Criterion;
 use crate::{Alloc, BLOCK_BITMAP, Fault, NoSpace, Privilege, Scan, bits, len};
 
-/// What a request is for, and what it may use.
+/// The purpose of a request, and what it may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(pub(crate) u16);
 
 impl Flags {
     /// For metadata: directories, nodes of trees.
     pub const METADATA: Flags = Flags(0);
-    /// For data of files: a shorter run nearby may do.
+    /// For file data: a shorter run nearby is acceptable.
     pub const DATA: Flags = Flags(1);
     /// May use root's reserve.
     pub const USE_ROOT: Flags = Flags(2);
-    /// May use all: metadata that must not fail.
+    /// May use all reserves: metadata that must not fail.
     pub const USE_RESERVED: Flags = Flags(4);
-    /// The blocks were promised by [`Alloc::claim`]; that promise is kept by what is allocated here.
+    /// [`Alloc::claim`] promised the blocks; this allocation settles the promise.
     pub const PROMISED: Flags = Flags(8);
-    /// What is free right at the goal is welcome, if only `min_len`: it joins what stands before it.
+    /// At the goal, a run of `min_len` is enough: it extends what is before it.
     pub const TRY_GOAL: Flags = Flags(16);
-    /// Below block 2^32 only: for maps of indirect blocks.
+    /// Only below block 2^32: for indirect block maps.
     pub const BELOW_2_32: Flags = Flags(32);
 
-    /// Are all of these set?
+    /// Whether all of these flags are set.
     #[must_use]
     pub fn has(self, flags: Flags) -> bool {
         self.0 & flags.0 == flags.0
@@ -64,16 +64,16 @@ impl BitOr for Flags {
 /// A request for blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Where they are wanted; a block outside the file system is taken for its first.
+    /// The preferred first block; a block outside the file system means its first block.
     pub goal: Pblk,
-    /// How many blocks; rounded up to whole clusters, and cut to a group.
+    /// Number of blocks; rounded up to whole clusters, and limited to a group.
     pub len: u32,
-    /// How many will do.
+    /// The smallest acceptable number of blocks.
     pub min_len: u32,
-    /// What for.
+    /// Purpose and permissions.
     pub flags: Flags,
-    /// The stream that the request is part of, an inode number as a rule: large streams go on where the last
-    /// one of their like was, whatever the goal's group.
+    /// The stream of the request, usually an inode number. A stream continues in the group of its last
+    /// allocation, whatever the goal's group.
     pub stream: Option<u32>,
 }
 
@@ -83,9 +83,9 @@ pub(crate) struct Find {
     pub(crate) goal: Option<u32>,
     pub(crate) want: u32,
     pub(crate) min: u32,
-    /// Take what is at the goal even if short.
+    /// Accept a shorter run at the goal.
     pub(crate) try_goal: bool,
-    /// Take the longest run even if short.
+    /// Accept the longest run even if it is shorter.
     pub(crate) short: bool,
     pub(crate) aligned: bool,
     /// Wait for the group's lock.
@@ -95,27 +95,28 @@ pub(crate) struct Find {
 /// What to do with a range that was found.
 struct Use<'a> {
     edit: &'a dyn Edit,
-    /// The first so many clusters are set in the bitmap; the rest stays as a window.
+    /// This many clusters from the start are set in the bitmap; the rest becomes a window.
     allocate: u32,
 }
 
-/// A range of a group's clusters.
+/// A group, and a range of its clusters.
 pub(crate) type GroupRange = (u32, Range<u32>);
 
 impl Alloc {
-    /// Allocates up to `request.len` blocks in one run, at least `min_len`: first block and length.
+    /// Allocates up to `request.len` blocks in one run, at least `min_len`. Returns first block and length.
     ///
-    /// Changes one bitmap block: the handle has a credit for it, and one for the group's descriptor (see
+    /// Changes one bitmap block: the handle needs a credit for it, and one for the group's descriptor (see
     /// [`seal_credits`](Self::seal_credits)).
     ///
     /// # Errors
-    /// [`NoSpace`]; or a bitmap cannot be read, and no other group had room.
+    /// [`NoSpace`]; or a bitmap cannot be read, and no other group had space.
     #[inline]
     pub fn allocate(&self, edit: &dyn Edit, request: &Request) -> Result<(Pblk, u32), Fault> {
         self.allocate_as(edit, request, None).map(|place| self.blocks_of(&place))
     }
 
-    /// Accounts, finds, and marks; `extra` clusters more than the request's are looked for, for a window.
+    /// Accounts, finds, and marks. The search is for `extra` clusters more than requested, which become a
+    /// window.
     pub(crate) fn allocate_as(
         &self,
         edit: &dyn Edit,
@@ -137,7 +138,7 @@ impl Alloc {
         let looked_for = extra.map_or(taken, |extra| taken.saturating_add(extra));
         let how = &Use { edit, allocate: taken };
         let found = self.find(request, how, looked_for, min).and_then(|found| match found {
-            // What windows keep is better than nothing.
+            // Reclaim the clusters of windows before failing.
             None if self.window_clusters.load(Ordering::Relaxed) > 0 => {
                 self.discard_windows();
                 self.find(request, how, looked_for, min)
@@ -159,7 +160,7 @@ impl Alloc {
         Ok((place.0, place.1.start..place.1.start + got))
     }
 
-    /// First block and number of blocks; the file system may end inside the last cluster.
+    /// First block and number of blocks of a range; the file system may end inside the last cluster.
     pub(crate) fn blocks_of(&self, (group, range): &GroupRange) -> (Pblk, u32) {
         let log = self.geometry.cluster_log;
         let start = self.geometry.group_start(Group(*group)).0 + (u64::from(range.start) << log);
@@ -167,7 +168,7 @@ impl Alloc {
         (Pblk(start), blocks.min(self.geometry.blocks - start) as u32)
     }
 
-    /// Group and cluster in it.
+    /// Group of a block, and its cluster in the group.
     pub(crate) fn place_of(&self, block: Pblk) -> Option<(u32, u32)> {
         let group = self.geometry.group_of(block)?;
         let within = block.0 - self.geometry.group_start(group).0;
@@ -212,7 +213,7 @@ impl Alloc {
         }
     }
 
-    /// Looks in one group, and marks what it finds.
+    /// Searches one group, and marks what it finds.
     #[inline]
     fn try_group(
         &self,
@@ -245,7 +246,7 @@ impl Alloc {
         Ok(Some(range))
     }
 
-    /// Sets bits of a group's bitmap block, which is made first where it never was; the descriptor's count
+    /// Sets bits in a group's bitmap block, which is initialized if it never was; the descriptor's count
     /// follows.
     pub(crate) fn set_on_disk(
         &self,
@@ -268,8 +269,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// Makes the bitmap block of a group that never had one. Its map (or at least its own clusters) must be
-    /// known.
+    /// Initializes the bitmap block of a group that never had one. Its map, or at least its system ranges,
+    /// must be known.
     pub(crate) fn init_block_bitmap(&self, edit: &dyn Edit, group: u32, state: &mut State) {
         if !self.is_block_uninit(&state.desc) {
             return;
@@ -284,7 +285,8 @@ impl Alloc {
     }
 }
 
-/// Where in a group: the range, from where on nothing was free before it, and is it the goal?
+/// Chooses inside a group. Returns the range, the cluster from which nothing before the range is free, and
+/// whether it is at the goal.
 #[inline]
 fn choose(state: &mut State, find: Find, extents: &mut u64) -> Option<(Range<u32>, u32, bool)> {
     let (clusters, first_free) = (state.clusters, state.first_free);
@@ -311,7 +313,7 @@ fn choose(state: &mut State, find: Find, extents: &mut u64) -> Option<(Range<u32
     match best(map, clusters, first_free, wish, extents) {
         Seen::Fits(range) => Some((range.clone(), range.start, false)),
         Seen::Longest(run) => {
-            // The whole group was seen.
+            // The whole group was searched, so this is exact.
             state.longest = len(&run);
             let range = run.start..run.end.min(run.start + find.want);
             (find.short && len(&range) >= find.min && !range.is_empty()).then_some((
@@ -327,16 +329,16 @@ fn choose(state: &mut State, find: Find, extents: &mut u64) -> Option<(Range<u32
 struct Search<'a> {
     alloc: &'a Alloc,
     how: &'a Use<'a>,
-    /// Where it begins.
+    /// The group to start with.
     group: u32,
-    /// Groups that may be used.
+    /// Groups below this number may be used.
     groups: u32,
-    /// The first group's problem: returned when no other group has space.
+    /// The first group's fault; reported if no other group has space.
     fault: Option<ReadFault>,
 }
 
 impl Search<'_> {
-    /// Looks in one group; `criterion` is counted.
+    /// Searches one group, counted for `criterion`.
     #[inline]
     fn group(&mut self, group: u32, find: Find, criterion: Option<Criterion>) -> Option<GroupRange> {
         let mut extents = 0;
@@ -391,7 +393,7 @@ impl Search<'_> {
         self.any(Find { short: true, ..patient }, min.ilog2())
     }
 
-    /// Groups at this order and above, each order from the first group on, and around.
+    /// Searches groups at this order and above; each order starts at the first group and wraps around.
     fn upward(&mut self, by: By, order: u32, find: Find, criterion: Criterion) -> Option<GroupRange> {
         if self.alloc.scan == Scan::Linear {
             return self.linear(find, criterion);
@@ -421,7 +423,7 @@ impl Search<'_> {
             .find_map(|group| self.group(group, find, Some(criterion)))
     }
 
-    /// The longest there is, of at least `2^order`.
+    /// The longest run there is, with an order of at least `order`.
     fn any(&mut self, find: Find, order: u32) -> Option<GroupRange> {
         if self.alloc.scan == Scan::Linear {
             return self.linear(find, Criterion::Any);
@@ -431,7 +433,7 @@ impl Search<'_> {
 }
 
 impl Alloc {
-    /// Notes that a group's descriptor is to be sealed.
+    /// Marks a group's descriptor as dirty, to be written by the next seal.
     #[inline]
     pub(crate) fn set_dirty(&self, group: u32, state: &mut State, what: u8) {
         if state.dirty == 0 {
@@ -445,7 +447,7 @@ impl Alloc {
         state.dirty |= what;
     }
 
-    /// Takes a group's clusters back into what can be given out.
+    /// Makes clusters of a group available again.
     pub(crate) fn give_back(&self, group: u32, cell: &Cell, state: &mut State, range: Range<u32>) {
         state.give(range);
         state.reindex(group, &self.index);

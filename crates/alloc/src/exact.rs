@@ -1,7 +1,7 @@
-//! Taking exactly these blocks, exactly this inode: what fast commits say is in use, though no bitmap says so
-//! yet.
+//! Allocates given blocks and given inodes: those that fast commits name as used although the bitmaps do not
+//! have them yet.
 //!
-//! Nothing is chosen here, and no other thread allocates meanwhile: this is for recovery.
+//! Used during recovery, when there are no concurrent allocations.
 
 use extant_base::{CorruptAt, Group, Ino, Malformed, Pblk};
 use extant_buffer::{Edit, ReadFault};
@@ -9,10 +9,10 @@ use extant_buffer::{Edit, ReadFault};
 use crate::{Alloc, NewInode, bits};
 
 impl Alloc {
-    /// Is this inode's bit set?
+    /// Whether this inode's bit is set.
     ///
     /// # Errors
-    /// The bitmap cannot be read, or its group is set aside; the number is no inode's.
+    /// The bitmap cannot be read, its group is set aside, or there is no inode with this number.
     pub fn is_inode_used(&self, ino: Ino) -> Result<bool, ReadFault> {
         let (group, index) = self.inode_bit(ino)?;
         let cell = self.cell(group)?;
@@ -23,14 +23,14 @@ impl Alloc {
             && state.inodes.as_deref().is_some_and(|map| bits::test(map, index)))
     }
 
-    /// Takes this inode. Changes what [`allocate_inode`](Self::allocate_inode) does.
+    /// Allocates this inode. Needs the credits of [`allocate_inode`](Self::allocate_inode).
     ///
     /// # Errors
-    /// It is in use; or as [`is_inode_used`](Self::is_inode_used).
+    /// The inode is in use; or as [`is_inode_used`](Self::is_inode_used).
     pub fn take_this_inode(&self, edit: &dyn Edit, ino: Ino, is_dir: bool) -> Result<NewInode, ReadFault> {
         let (group, index) = self.inode_bit(ino)?;
         let cell = self.cell(group)?;
-        // A group that was never used gets its block bitmap too, for which its own blocks have to be known.
+        // A group that was never used gets its block bitmap too, which needs the group's system ranges.
         drop(self.lock_blocks(group, cell, true)?);
         let Some(mut state) = self.lock_inodes(group, cell, true)? else {
             return Err(refused(ino, "its group can be used"));
@@ -48,11 +48,11 @@ impl Alloc {
         place.ok_or_else(|| refused(ino, "its number must be an inode's"))
     }
 
-    /// Takes these blocks: whole clusters, all free. Changes the bitmap of each group touched.
+    /// Allocates these blocks: whole clusters, all free. Changes the bitmap of each group touched.
     ///
     /// # Errors
-    /// A bitmap cannot be read; some are in use, or wait for a commit since they were freed, or lie outside
-    /// the file system.
+    /// A bitmap cannot be read; some blocks are in use, were freed by a transaction that is not yet
+    /// committed, or are outside the file system.
     pub fn take_these(&self, edit: &dyn Edit, start: Pblk, blocks: u64) -> Result<(), ReadFault> {
         let refuse =
             |rule| ReadFault::corrupt(CorruptAt::block(start), Malformed::new("taken blocks", rule, blocks));

@@ -1,4 +1,4 @@
-//! Freeing blocks, and their reuse after the commit (INV-EN5).
+//! Frees blocks, and makes them available at the commit (INV-EN5).
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use crate::group::{Cell, DIRTY_BLOCKS, Pending, State};
 use crate::{Alloc, BLOCK_BITMAP, bits, len};
 
 impl Alloc {
-    /// Frees blocks: whole clusters in use. They may be reused after [`committed`](Self::committed) was
-    /// called with the transaction. Metadata is revoked, block by block.
+    /// Frees blocks: whole clusters that are in use. They may be reused once [`committed`](Self::committed)
+    /// reports the transaction. Metadata is revoked, block by block.
     ///
-    /// Changes the bitmap of each group touched: one, for what was allocated in one piece.
+    /// Changes the bitmap of each group touched; a run that was allocated in one piece is in one group.
     ///
     /// # Errors
     /// The bitmap cannot be read; or the range leaves the file system, cuts a cluster, is not in use, or is
-    /// the file system's own: nothing was changed then, and a group in which something that is not in use was
+    /// the file system's own metadata. Nothing was changed then. A group in which blocks not in use were
     /// freed is set aside.
     pub fn free(
         &self,
@@ -61,10 +61,11 @@ impl Alloc {
         Ok(())
     }
 
-    /// Reads the bitmaps that freeing these blocks changes, so that it is unlikely to fail for want of them.
+    /// Reads the bitmaps that freeing these blocks changes, so that [`free`](Self::free) is unlikely to fail
+    /// to read them.
     ///
     /// # Errors
-    /// One cannot be read. What is damaged is for [`free`](Self::free) to say.
+    /// A bitmap cannot be read. Damage is left to [`free`](Self::free) to report.
     pub fn read_bitmaps(&self, start: Pblk, blocks: u64) -> Result<(), ReadFault> {
         let last = Pblk(start.0.saturating_add(blocks.saturating_sub(1)));
         let (Some((first, _)), Some((last, _))) = (self.place_of(start), self.place_of(last)) else {
@@ -81,8 +82,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// Are all these in use, in whatever groups? So that a refusal in the last group leaves the first
-    /// unchanged.
+    /// Verifies that a range over several groups is in use, so that a refusal in the last group leaves the
+    /// first unchanged.
     fn check_used(&self, mut group: u32, mut bit: u32, mut clusters: u64) -> Result<(), ReadFault> {
         while clusters > 0 {
             let here = clusters.min(u64::from(self.geometry.clusters_per_group() - bit)) as u32;
@@ -151,7 +152,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// Keeps what was freed busy until the commit.
+    /// Keeps freed clusters busy until the commit.
     fn hold_back(&self, transaction: Tid, group: u32, state: &mut State, range: Range<u32>) {
         if state.pending.last().is_none_or(|last| last.transaction != transaction) {
             self.pending.lock().entry(transaction).or_default().push(group);
@@ -170,15 +171,16 @@ impl Alloc {
         state.pending.push(Pending { transaction, start: range.start, len: len(&range) });
     }
 
-    /// Blocks that were freed, and wait for a commit.
+    /// Blocks that were freed by transactions that are not yet committed.
     #[must_use]
     pub fn pending_blocks(&self) -> u64 {
         self.pending_clusters.load(Ordering::Relaxed) << self.geometry.cluster_log
     }
 
-    /// Blocks freed by transactions up to this one that are not [`committed`](Self::committed) yet: first
-    /// blocks and lengths, in order, adjacent ones of a group merged. They are not allocated before that
-    /// call, so a caller that discards them does so after the transaction is durable, and calls it then.
+    /// What transactions up to this one freed, before they are [`committed`](Self::committed): first blocks
+    /// and lengths, in order, with adjoining ranges of a group merged. These blocks are not reused before
+    /// that call. So a caller can discard them on the device once the transaction is durable, and then report
+    /// the commit.
     #[must_use]
     pub fn freed_until(&self, transaction: Tid) -> Vec<(Pblk, u32)> {
         let mut groups: Vec<u32> =
@@ -203,9 +205,10 @@ impl Alloc {
         freed
     }
 
-    /// Transactions up to this one are durable: what they freed may be reused. How many blocks?
+    /// Reports that transactions up to this one are durable: what they freed may be reused. Returns the
+    /// number of blocks.
     ///
-    /// A caller without a journal calls it when the freeing has gone to the device.
+    /// Without a journal, the caller reports it once the freeing is written to the device.
     pub fn committed(&self, transaction: Tid) -> u64 {
         let done = {
             let mut pending = self.pending.lock();

@@ -1,14 +1,15 @@
-//! One group in memory: its descriptor, which of its clusters are busy, what waits for a commit.
+//! One group in memory: its descriptor, its busy clusters, and what it freed in transactions that are not yet
+//! committed.
 //!
 //! ```text
-//! busy = set in the bitmap block | freed, not committed yet | windows of directories | blocks of the file system's own
+//! busy = set in the bitmap block | freed, not committed yet | windows of directories | system blocks
 //! ```
 //!
 //! Invariants
-//! 1. `free` is the number of clear bits of `map`, `fragments` the number of their runs, and no run is longer
-//!    than `longest` (an upper bound: a failed search makes it exact).
-//! 2. No bit below `first_free`, and none of `full`, is clear.
-//! 3. `at_longest` and `at_average` are where the index has the group.
+//! 1. `free` is the number of clear bits of `map`, and `fragments` the number of their runs. No run is longer
+//!    than `longest`, an upper bound that a failed search makes exact.
+//! 2. No bit below `first_free`, and no bit in `full`, is clear.
+//! 3. `at_longest` and `at_average` are the group's orders in the index.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,35 +24,35 @@ use crate::index::{By, Index};
 
 /// The block bitmap changed since the last seal.
 pub(crate) const DIRTY_BLOCKS: u8 = 1;
-/// The inode bitmap did.
+/// The inode bitmap changed since the last seal.
 pub(crate) const DIRTY_INODES: u8 = 2;
 
-/// A group, and what can be known of it without its lock; threads that work in neighbours share no cache
-/// line.
+/// A group, with copies of some counts that are readable without its lock. Aligned, so that neighbouring
+/// groups share no cache line.
 #[repr(align(128))]
 pub(crate) struct Cell {
     pub(crate) state: Mutex<State>,
-    /// Clusters that can be given out now.
+    /// Clusters that can be allocated now.
     pub(crate) free: AtomicU32,
-    /// Free inodes; 0 when they cannot be used.
+    /// Free inodes; 0 if they cannot be used.
     pub(crate) free_inodes: AtomicU32,
     pub(crate) used_dirs: AtomicU32,
 }
 
-/// A group behind its lock.
+/// The state of a group, protected by its lock.
 pub(crate) struct State {
     pub(crate) desc: GroupDesc,
-    /// Why no clusters are given out here, nor taken back.
+    /// Why no clusters are allocated or freed here.
     pub(crate) bad: Option<Malformed>,
-    /// The same of inodes.
+    /// Why no inodes are allocated or freed here.
     pub(crate) bad_inodes: Option<Malformed>,
-    /// Used since the shrinker came by.
+    /// Used since the shrinker's last visit.
     pub(crate) touched: bool,
     /// Clusters of the group.
     pub(crate) clusters: u32,
-    /// Busy clusters; `None` when not in memory.
+    /// Busy clusters; `None` if not in memory.
     pub(crate) map: Option<Box<[u64]>>,
-    /// The file system's own clusters, sorted; known when the map is.
+    /// The file system's own clusters, sorted; valid if the map is in memory.
     pub(crate) system: Box<[Range<u32>]>,
     pub(crate) free: u32,
     pub(crate) fragments: u32,
@@ -60,15 +61,15 @@ pub(crate) struct State {
     pub(crate) full: Range<u32>,
     at_longest: Option<u8>,
     at_average: Option<u8>,
-    /// Freed by transactions that are not committed.
+    /// Ranges freed by transactions that are not committed.
     pub(crate) pending: Vec<Pending>,
     pub(crate) windows: Vec<Window>,
-    /// Used inodes; `None` when not in memory.
+    /// Used inodes; `None` if not in memory.
     pub(crate) inodes: Option<Box<[u64]>>,
-    /// No inode below it is free.
+    /// No inode below this index is free.
     pub(crate) first_inode: u32,
     pub(crate) comings: Comings,
-    /// [`DIRTY_BLOCKS`], [`DIRTY_INODES`]: the descriptor is to be sealed.
+    /// [`DIRTY_BLOCKS`], [`DIRTY_INODES`]: changed since the last seal.
     pub(crate) dirty: u8,
     pub(crate) counts: Counts,
 }
@@ -81,7 +82,7 @@ pub(crate) struct Pending {
     pub(crate) len: u32,
 }
 
-/// A range that is reserved for one user; a window of no length is free for reuse.
+/// A range reserved for an owner; the slot of a window of length 0 can be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) id: u64,
@@ -89,7 +90,7 @@ pub(crate) struct Window {
     pub(crate) len: u32,
 }
 
-/// What happened in a group; plain numbers, since its lock is held.
+/// Statistics of a group; plain numbers, protected by its lock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) success: u64,
@@ -98,26 +99,27 @@ pub(crate) struct Counts {
     pub(crate) inodes: u64,
 }
 
-/// Do threads take turns at a group?
+/// Detects that several threads alternate at a group.
 ///
-/// Two threads in lockstep may never find it locked, and yet everything they touch moves between their CPU
-/// caches. Threads that take turns, like requests to a server, may stay together.
+/// Two threads at the same pace may never contend for the lock, and yet all cache lines of the group bounce
+/// between their CPUs. Threads that alternate slowly, as those that serve single requests do, may share a
+/// group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Comings {
-    /// The last user, counted from 1.
+    /// The last thread, counted from 1.
     thread: usize,
     at: Option<Instant>,
-    /// Turns in a row that came soon after the one before.
+    /// Consecutive changes of thread, each soon after the one before.
     soon: u32,
 }
 
 impl Comings {
-    /// Turns in a row after which one of the two has to go.
+    /// Changes in a row after which a thread is sent to another group.
     const MAX: u32 = 16;
-    /// What is soon: a few operations' time, and less than it takes to wake a thread.
+    /// The threshold for "soon": the time of a few operations, and less than it takes to wake a thread.
     const SOON: Duration = Duration::from_micros(10);
 
-    /// A thread comes, at this time: had it better go elsewhere?
+    /// Records that a thread uses the group now. Returns whether it should use another group.
     #[inline]
     pub(crate) fn is_crowded(&mut self, thread: usize, now: impl FnOnce() -> Instant) -> bool {
         if self.thread == thread + 1 {
@@ -137,7 +139,8 @@ impl Comings {
 }
 
 impl Cell {
-    /// A group whose descriptor was read, its bitmaps not yet: taken for one run until then.
+    /// A group with its descriptor, but without bitmaps. Until they are read, its free clusters count as one
+    /// run.
     pub(crate) fn new(desc: GroupDesc, clusters: u32, bad: Option<Malformed>) -> Self {
         let free = if bad.is_some() { 0 } else { desc.free_clusters };
         let state = State {
@@ -173,7 +176,7 @@ impl Cell {
         cell
     }
 
-    /// Publishes the numbers for readers without the lock.
+    /// Updates the counts that are readable without the lock.
     #[inline]
     pub(crate) fn publish(&self, state: &State) {
         let usable = |bad: &Option<Malformed>, count: u32| if bad.is_some() { 0 } else { count };
@@ -184,7 +187,7 @@ impl Cell {
 }
 
 impl State {
-    /// Takes a map that was just made from the bitmap and what is busy besides.
+    /// Sets a map that was just built from the bitmap and the other busy clusters.
     pub(crate) fn set_map(&mut self, words: Box<[u64]>) {
         self.free = bits::count_clear(&words);
         (self.fragments, self.longest) = (0, 0);
@@ -199,13 +202,13 @@ impl State {
         self.map = Some(words);
     }
 
-    /// Is this cluster free to be given out? Not when the map is not in memory.
+    /// Whether this cluster can be allocated; false if the map is not in memory.
     #[inline]
     pub(crate) fn is_free(&self, bit: u32) -> bool {
         bit < self.clusters && self.map.as_deref().is_some_and(|map| !bits::test(map, bit))
     }
 
-    /// Makes free clusters busy; none of `searched_from..range.start` is free.
+    /// Makes free clusters busy; no cluster in `searched_from..range.start` is free.
     pub(crate) fn take(&mut self, range: Range<u32>, searched_from: u32) {
         let (free_before, free_behind) =
             (range.start > 0 && self.is_free(range.start - 1), self.is_free(range.end));
@@ -229,8 +232,8 @@ impl State {
         };
     }
 
-    /// Does the map in memory have all of these as busy? It differs from the block on disk where two groups
-    /// name the same one.
+    /// Whether all of these are busy in the map in memory. It differs from the block on disk if two groups
+    /// name the same bitmap block.
     pub(crate) fn is_busy(&self, range: &Range<u32>) -> bool {
         self.map.as_deref().is_none_or(|map| bits::all_set(map, range.clone()))
     }
@@ -255,14 +258,14 @@ impl State {
         }
     }
 
-    /// Where a search from `bit` on begins: past what is known to be full.
+    /// Where a search from `bit` on starts: after what is known to be full.
     #[inline]
     pub(crate) fn skip_full(&self, bit: u32) -> u32 {
         let bit = bit.max(self.first_free);
         if self.full.contains(&bit) { self.full.end } else { bit }
     }
 
-    /// Updates the group's position in the index.
+    /// Moves the group to its current orders in the index.
     #[inline]
     pub(crate) fn reindex(&mut self, group: u32, index: &Index) {
         let usable = self.bad.is_none() && self.free > 0;
@@ -278,12 +281,12 @@ impl State {
         }
     }
 
-    /// Is any of these clusters the file system's own?
+    /// Whether any of these clusters holds the file system's own metadata.
     pub(crate) fn overlaps_system(&self, range: &Range<u32>) -> bool {
         self.system.iter().any(|own| own.start < range.end && range.start < own.end)
     }
 
-    /// The bitmap of a group in which nothing but the file system's own is in use.
+    /// The bitmap of a group in which only the file system's own clusters are in use.
     pub(crate) fn initial_map(&self) -> Box<[u64]> {
         let mut words = bits::clear_words(self.clusters);
         for own in &self.system {
@@ -292,17 +295,17 @@ impl State {
         words
     }
 
-    /// May what is known of its inodes be dropped, and be made again from the bitmap block?
+    /// Whether the inode map can be dropped and rebuilt from the bitmap block.
     pub(crate) fn can_drop_inodes(&self) -> bool {
         self.dirty & DIRTY_INODES == 0
     }
 
-    /// May its map be dropped, and be made again from the bitmap block?
+    /// Whether the map can be dropped and rebuilt from the bitmap block.
     pub(crate) fn can_drop_map(&self) -> bool {
         self.pending.is_empty() && self.windows.iter().all(|window| window.len == 0)
     }
 
-    /// Every invariant that can be checked from the state alone.
+    /// Checks the invariants that depend on the state alone.
     #[cfg(test)]
     pub(crate) fn assert_whole(&self, group: u32, index: &Index) {
         let Some(map) = self.map.as_deref() else { return };
@@ -338,7 +341,7 @@ mod tests {
             (0..100).map(crowded).filter(|is_crowded| *is_crowded).count()
         };
         assert_eq!([turns(1, 1), turns(2, 20), turns(3, 10)], [0; 3]);
-        // Every 17th that came soon.
+        // Each 17th change of thread that came soon.
         assert_eq!([turns(2, 1), turns(3, 9)], [5; 2]);
     }
 }

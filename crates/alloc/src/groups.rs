@@ -1,5 +1,4 @@
-//! Bringing groups into memory: descriptors by the block, bitmaps one by one, verified; and letting go of
-//! them.
+//! Loads groups into memory (descriptors by the block, bitmaps one by one, verified) and evicts them.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -14,13 +13,13 @@ use parking_lot::MutexGuard;
 use crate::group::{Cell, State};
 use crate::{Alloc, BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP, bits};
 
-/// Blocks of descriptors that are read ahead when one is needed.
+/// Blocks of descriptors to read ahead when one is needed.
 const AHEAD: u32 = 16;
-/// Reasons kept for [`Alloc::problems`].
+/// Problems kept for [`Alloc::problems`] at most.
 const PROBLEMS_MAX: usize = 1000;
 
 impl Alloc {
-    /// A group, its descriptor read.
+    /// A group; reads its descriptor if necessary.
     #[inline]
     pub(crate) fn cell(&self, group: u32) -> Result<&Cell, ReadFault> {
         let per_block = self.geometry.descs_per_block();
@@ -31,7 +30,7 @@ impl Alloc {
         }
     }
 
-    /// A group whose descriptor was read already.
+    /// A group, if its descriptor was read already.
     #[inline]
     pub(crate) fn seen_cell(&self, group: u32) -> Option<&Cell> {
         let per_block = self.geometry.descs_per_block();
@@ -78,7 +77,7 @@ impl Alloc {
         slot.get().map(|cells| &**cells).ok_or_else(outside)
     }
 
-    /// Reads one more block of descriptors, the next one from the group's on. Is there any?
+    /// Reads one more block of descriptors, the next one from the group's on. Returns whether there was one.
     pub(crate) fn see_more(&self, group: u32) -> Result<bool, ReadFault> {
         if self.unseen.load(Ordering::Relaxed) == 0 {
             return Ok(false);
@@ -94,7 +93,7 @@ impl Alloc {
         self.see(chunk as u32).map(|_| true)
     }
 
-    /// The descriptor in these bytes, if all it says can be.
+    /// Decodes and verifies a descriptor.
     pub(crate) fn judge(&self, group: u32, bytes: &[u8]) -> Result<GroupDesc, Malformed> {
         let geometry = &self.geometry;
         let desc = GroupDesc::decode(bytes)?;
@@ -148,8 +147,8 @@ impl Alloc {
         }
     }
 
-    /// The file system's own clusters of a group: copies of superblock and descriptors, and what other groups
-    /// of its flex group (or any that was seen) keep here.
+    /// The file system's own clusters of a group: copies of superblock and descriptors, and the bitmaps and
+    /// inode tables here of other groups of its flex group, or of any group seen.
     fn system_ranges(&self, group: u32) -> Box<[Range<u32>]> {
         let start = self.geometry.group_start(Group(group)).0;
         let end = start + u64::from(self.geometry.group_blocks(Group(group)));
@@ -182,8 +181,8 @@ impl Alloc {
         self.has_group_flags && desc.has_flag(INODE_UNINIT)
     }
 
-    /// The group behind its lock, its map in memory; or `None` if it is set aside, or, unless `wait`, if it
-    /// is locked.
+    /// Locks a group with its map in memory. `None` if the group is set aside or, unless `wait`, if its lock
+    /// is taken.
     #[inline]
     pub(crate) fn lock_blocks<'a>(
         &self,
@@ -259,7 +258,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// As [`lock_blocks`](Self::lock_blocks), of inodes.
+    /// As [`lock_blocks`](Self::lock_blocks), for the inode map.
     #[inline]
     pub(crate) fn lock_inodes<'a>(
         &self,
@@ -327,7 +326,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// The words of a bitmap that fits its checksum.
+    /// The words of a bitmap that matches its checksum.
     fn verified(&self, desc: &GroupDesc, what: Seal, bits: u32) -> Result<Box<[u64]>, ReadFault> {
         let is_blocks = what == BLOCK_BITMAP;
         let (block, stored) = match is_blocks {
@@ -342,18 +341,18 @@ impl Alloc {
         Ok(bits::from_bytes(&buffer, bits))
     }
 
-    /// A bitmap's checksum as a descriptor stores it; `None` without metadata_csum.
+    /// A bitmap's checksum as the descriptor stores it; `None` without metadata_csum.
     pub(crate) fn bitmap_checksum(&self, bytes: &[u8], is_blocks: bool) -> Option<u32> {
         let seed = self.fs_seed?;
         let sum = match is_blocks {
             true => block_bitmap_checksum(seed, bytes, self.geometry.clusters_per_group()),
             false => inode_bitmap_checksum(seed, bytes, self.geometry.inodes_per_group),
         };
-        // Small descriptors keep the low half.
+        // Small descriptors store the low half.
         Some(if self.geometry.desc_size >= LARGE { sum } else { sum & 0xFFFF })
     }
 
-    /// Sets a group aside: what is free there counts no more.
+    /// Sets a group aside: its free clusters no longer count.
     pub(crate) fn set_bad(&self, group: u32, cell: &Cell, state: &mut State, fact: &Malformed) {
         if state.bad.is_none() {
             state.bad = Some(fact.clone());
@@ -364,7 +363,7 @@ impl Alloc {
         }
     }
 
-    /// The same of a group's inodes.
+    /// Sets the inodes of a group aside.
     pub(crate) fn set_bad_inodes(&self, group: u32, cell: &Cell, state: &mut State, fact: &Malformed) {
         if state.bad_inodes.is_none() {
             state.bad_inodes = Some(fact.clone());
@@ -389,7 +388,7 @@ impl Alloc {
     }
 }
 
-/// Evicts maps that were not used since the last call; locked groups are skipped.
+/// Evicts maps that were not used since the last visit, and skips locked groups.
 impl Shrinker for Alloc {
     fn name(&self) -> &'static str {
         "group maps"

@@ -1,15 +1,16 @@
-//! Allocating inodes: directories spread, files near their directory.
+//! Inode allocation: directories spread, files stay near their directory.
 //!
 //! ```text
-//! top directory    the emptiest of the flex groups that are at least average, from the name's hash on
+//! top directory    of the flex groups with at least average space, from the name's hash on, the one with
+//!                  the fewest directories
 //! directory        the parent's flex group, unless it is crowded; else the next that is not
-//! file             the parent's flex group, its first group with a free inode; else as a directory, else anywhere
+//! file             the first group with a free inode in the parent's flex group; else any group
 //! ```
 //!
-//! Each thread remembers where it found its last inode for a parent's group, and goes on there: so a million
-//! files cost one look each. A thread that finds a group locked, or takes turns at it with another at a pace,
-//! takes the next one of the flex group, and stays there: threads that create at the same time come to work
-//! in groups of their own.
+//! Each thread remembers the group of its last inode for a parent's group, and continues there, so that a
+//! million files cost one probe each. A thread that finds a group locked, or alternates with another thread
+//! at it at a fast pace, takes the next group of the flex group, and continues there. So threads that create
+//! files concurrently end up in different groups.
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
@@ -24,21 +25,21 @@ use extant_ondisk::group_desc::INODE_UNINIT;
 use crate::group::{DIRTY_INODES, State};
 use crate::{Alloc, Fault, INODE_BITMAP, NoSpace, bits};
 
-/// Flex groups that are compared for a top directory before the best of them is taken.
+/// Flex groups to compare for a top directory at most.
 const COMPARED_MAX: u32 = 64;
 
 /// A request for an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeRequest {
-    /// The directory that it will be in.
+    /// The directory of the new inode.
     pub parent: Ino,
-    /// Is it a directory?
+    /// Whether it is a directory.
     pub is_dir: bool,
-    /// A directory in the root, or in one that is marked as top of hierarchies.
+    /// A directory in the root, or in a directory that is marked as top of hierarchies.
     pub is_top_dir: bool,
-    /// Hash of its name: spreads top directories.
+    /// Hash of the name: spreads top directories.
     pub name_hash: u32,
-    /// The first number that is wanted, where a tool wants one.
+    /// The preferred number, for tools that need one.
     pub goal: Option<Ino>,
 }
 
@@ -47,12 +48,13 @@ pub struct InodeRequest {
 pub struct NewInode {
     /// Its number.
     pub ino: Ino,
-    /// No other inode of its block of the table is in use: the block may be made anew, and need not be read.
+    /// No other inode in its block of the inode table is in use, so the block can be initialized without
+    /// reading it.
     pub is_first_in_block: bool,
 }
 
-/// Where a thread found its last inode: group of the parent and of the inode, and the kind; on a cache line
-/// of its own.
+/// A thread's last inode: group of the parent, group of the inode, and kind. Aligned to a cache line of its
+/// own.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Cursor(AtomicU64);
@@ -64,14 +66,14 @@ pub(crate) fn cursors() -> Box<[Cursor]> {
 }
 
 impl Alloc {
-    /// Allocates an inode: its bit is set, and the counts of its group follow. In a group that was never used
-    /// both bitmaps are made: reserve credits for two blocks, and two for what [`seal`](Self::seal) writes.
+    /// Allocates an inode: sets its bit, and updates the counts of its group. A group that was never used
+    /// gets both bitmaps: reserve credits for two blocks, and two for what [`seal`](Self::seal) writes.
     ///
-    /// A number may be reused in the transaction that freed it: the log replays both in order. So a cache of
-    /// inodes drops the old one before it frees its number.
+    /// The number may be reused in the transaction that freed it, since the log replays both changes in
+    /// order. So a cache of inodes must drop the old inode before its number is freed.
     ///
     /// # Errors
-    /// [`NoSpace`]; or a bitmap cannot be read, and no other group had one.
+    /// [`NoSpace`]; or a bitmap cannot be read, and no other group had a free inode.
     #[inline]
     pub fn allocate_inode(&self, edit: &dyn Edit, request: &InodeRequest) -> Result<NewInode, Fault> {
         let parent = self.geometry.inode_place(request.parent).map_or(0, |(group, _)| group.0);
@@ -123,7 +125,7 @@ impl Alloc {
             false if self.flex_log > 0 => search.flex(parent >> self.flex_log, false),
             false => search.near(parent, request.parent.0),
         };
-        // Anywhere, from the parent's group on.
+        // Any group, from the parent's on.
         found.or_else(|| search.first_of((parent..groups).chain(0..parent.min(groups)), request.is_dir))
     }
 
@@ -155,8 +157,9 @@ impl Alloc {
         (self.space.free_inodes() / flexes, self.space.free_and_dirty().0 / flexes)
     }
 
-    /// The flex group with the fewest directories among those with an average part of what is free; of the
-    /// first 64 from `start` on that fit, and one without directories at once, since there is none emptier.
+    /// The flex group with the fewest directories among those with at least average free inodes and clusters.
+    /// Compares the first 64 from `start` on that qualify, and stops at one without directories, since none
+    /// has fewer.
     fn emptiest_flex(&self, start: u32, search: &mut Search<'_>) -> Option<u32> {
         let (inodes, clusters) = self.average();
         let (mut best, mut compared) = (None, 0);
@@ -176,7 +179,7 @@ impl Alloc {
         best.map(|(_, flex)| flex)
     }
 
-    /// Is a flex group not crowded, for a directory whose parent is there?
+    /// Whether a flex group is not crowded, for a directory with its parent there.
     fn is_roomy(&self, flex: u32) -> Result<bool, ReadFault> {
         let counts = self.flex_counts(flex)?;
         let groups = 1u64 << self.flex_log;
@@ -185,7 +188,7 @@ impl Alloc {
         let inodes_min = inodes.saturating_sub(per_group * groups / 4).max(1);
         let clusters_min =
             clusters.saturating_sub(u64::from(self.geometry.clusters_per_group()) * groups / 4);
-        // Of the groups seen: fewer than there are, so that directories spread a little earlier.
+        // Counts only the groups seen. That is too low, so directories spread slightly earlier.
         let dirs = self.dirs.load(Ordering::Relaxed) / u64::from(self.flexes());
         let dirs_max = dirs + per_group * groups / 16;
         Ok(counts.2 < dirs_max && counts.0 >= inodes_min && counts.1 >= clusters_min)
@@ -199,15 +202,15 @@ impl Alloc {
             .find(|flex| search.told(self.is_roomy(*flex)).unwrap_or(false))
     }
 
-    /// May a directory go on in the group of the last one?
+    /// Whether the next directory may be in the group of the last one.
     fn is_fit_for_dir(&self, group: u32) -> bool {
         self.is_roomy(group >> self.flex_log).unwrap_or(false)
     }
 
-    /// Gives an inode's number back; what the inode held was freed before.
+    /// Frees an inode's number. The inode's blocks must be freed before.
     ///
     /// # Errors
-    /// The bitmap cannot be read; or the number is reserved, outside the file system, or not in use: nothing
+    /// The bitmap cannot be read; or the number is reserved, outside the file system, or not in use. Nothing
     /// was changed.
     pub fn free_inode(&self, edit: &dyn Edit, ino: Ino, was_dir: bool) -> Result<(), ReadFault> {
         let refuse = |rule| {
@@ -248,8 +251,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// The block that a new inode's blocks are wanted near: its group's first; for files of flex groups of at
-    /// least four groups in the second, since the first is kept for directories.
+    /// The goal for the blocks of a new inode: the first block of its group. In flex groups of at least four
+    /// groups, it is in the first group for directories, and in the second for files.
     #[must_use]
     pub fn inode_goal(&self, ino: Ino, is_file: bool) -> Pblk {
         let mut group = self.geometry.inode_place(ino).map_or(0, |(group, _)| group.0);
@@ -260,7 +263,7 @@ impl Alloc {
         self.geometry.group_start(Group(group))
     }
 
-    /// Sets the bit of an inode that is free.
+    /// Sets the bit of a free inode.
     pub(crate) fn take_inode(
         &self,
         edit: &dyn Edit,
@@ -271,7 +274,8 @@ impl Alloc {
     ) -> Result<NewInode, ReadFault> {
         if self.is_inode_uninit(&state.desc) {
             let inodes = self.geometry.inodes_per_group;
-            // A group in use has its blocks' bitmap too: others take "never written" for "nothing in use".
+            // A group in use has its block bitmap too: other implementations read an uninitialized one as
+            // "nothing in use".
             self.init_block_bitmap(edit, group, state);
             edit.fresh(Pblk(state.desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
                 bits::to_bytes(&bits::clear_words(inodes), bytes);
@@ -311,10 +315,10 @@ impl Alloc {
 struct Search<'a> {
     alloc: &'a Alloc,
     edit: &'a dyn Edit,
-    /// A group was skipped because it was locked, or alternated between threads.
+    /// A group was skipped because it was locked, or shared with another thread.
     busy: bool,
-    /// The thread continued here and met another one: a moment later that group is free again, and the two
-    /// would meet there as long as it has inodes.
+    /// The thread's last group, if it was busy. It is skipped: a moment later it would be free again, and
+    /// both threads would contend there as long as it has inodes.
     met: Option<u32>,
     fault: Option<ReadFault>,
 }
@@ -324,7 +328,7 @@ impl Search<'_> {
         result.map_err(|fault| self.fault.get_or_insert(fault)).ok()
     }
 
-    /// A free inode of the group, at `from` or behind it.
+    /// A free inode of the group, at `from` or later.
     #[inline]
     fn group(&mut self, group: u32, from: u32, is_dir: bool, wait: bool) -> Option<NewInode> {
         let result = self.try_group(group, from, is_dir, wait);
@@ -358,7 +362,7 @@ impl Search<'_> {
         }
         let is_new = alloc.is_inode_uninit(&state.desc) && alloc.is_block_uninit(&state.desc);
         if is_new && state.map.is_none() {
-            // Its block bitmap is made too, and for that its own blocks have to be known.
+            // The group gets its block bitmap too, which needs the group's system ranges.
             drop(state);
             if alloc.lock_blocks(group, cell, true)?.is_none() {
                 return Ok(None);
@@ -380,12 +384,13 @@ impl Search<'_> {
         Ok(Some(found))
     }
 
-    /// In a flex group.
+    /// Searches a flex group.
     fn flex(&mut self, flex: u32, is_dir: bool) -> Option<(u32, NewInode)> {
         self.first_of(self.alloc.flex_groups(flex), is_dir)
     }
 
-    /// The first of these groups that has one and is not locked; otherwise one that has to be waited for.
+    /// An inode in the first of these groups that has one and is not locked; else in one that has to be
+    /// waited for.
     fn first_of(
         &mut self,
         groups: impl Iterator<Item = u32> + Clone,
@@ -408,8 +413,7 @@ impl Search<'_> {
         None
     }
 
-    /// Without flex groups: the parent's group, then others at growing distances, those with free blocks
-    /// only.
+    /// Without flex groups: searches the parent's group, then groups with free blocks at growing distances.
     fn near(&mut self, parent: u32, ino: u32) -> Option<(u32, NewInode)> {
         let groups = self.alloc.geometry.groups;
         let has_blocks = |search: &mut Self, group: u32| {

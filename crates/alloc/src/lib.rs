@@ -1,12 +1,12 @@
-//! Where there is room: allocation of blocks and inodes, their bitmaps and group descriptors.
+//! Allocation of blocks and inodes, with their bitmaps and group descriptors.
 //!
-//! Owns: the bitmaps of all groups, the descriptors' counts and flags, what is free, reserved and kept back;
-//! which blocks and inodes are chosen. Does **not** own: the log (a transaction is a number here, and the
-//! owner calls [`committed`](Alloc::committed)), the use of a block, the inode's own fields, the superblock's
-//! bytes.
+//! Owns: the bitmaps of all groups, the descriptors' counts and flags, the counts of free, promised and
+//! reserved space, and the choice of blocks and inodes. Does **not** own: the log (a transaction is a number
+//! here, and the log's owner reports when it is
+//! [`committed`](Alloc::committed)), the use of a block, the fields of an inode, the bytes of the superblock.
 //!
-//! A unit of allocation is a cluster: a block, or with bigalloc a power of two of them. Calls speak of
-//! blocks, and give and take whole clusters.
+//! The unit of allocation is a cluster: a block, or with bigalloc a power of two of blocks. Calls count in
+//! blocks, and allocate and free whole clusters.
 //!
 //! ```text
 //!            allocate              free                       committed
@@ -16,44 +16,48 @@
 //! ```
 //!
 //! Invariants
-//! 1. A cluster is busy in memory when its bit is set on the device's bitmap, or it was freed by a
-//!    transaction that is not committed, or a window keeps it, or the file system itself lives there. Only
-//!    clusters that are not busy are given out. So a freed block is not reused before its freeing is durable:
-//!    if it were, and power failed, the old file would come back with the new file's bytes.
+//! 1. A cluster is busy in memory if its bit is set in the bitmap on disk, if a transaction that is not yet
+//!    committed freed it, if it is in a window, or if it holds the file system's own metadata. Only clusters
+//!    that are not busy are allocated. So a freed block is not reused before its freeing is durable.
+//!    Otherwise, after a power failure, the old file would come back with the new file's bytes.
 //! 2. A change of a block bitmap is one [`Edit::change`](extant_buffer::Edit::change) of the caller's
-//!    transaction. Inode bitmaps and descriptors change in memory, and go to their blocks in
-//!    [`seal`](Alloc::seal), once per commit, with the bitmaps' checksums as they are then; until then an
-//!    inode bitmap stays in memory.
+//!    transaction. Inode bitmaps and descriptors change in memory. [`seal`](Alloc::seal) writes them to their
+//!    blocks once per commit, with the bitmaps' checksums at that time; until then a changed inode bitmap
+//!    stays in memory.
 //! 3. A refusal changes nothing.
-//! 4. A group whose bitmap or descriptor breaks a rule is set aside with the reason
-//!    ([`problems`](Alloc::problems)): nothing is given out there.
-//! 5. Opening reads nothing. Descriptors are read block by block, bitmaps one by one, on demand; unused maps
-//!    are evicted on request of the memory budget.
+//! 4. A group of which the bitmap or descriptor breaks a rule is set aside with the reason
+//!    ([`problems`](Alloc::problems)): nothing is allocated there.
+//! 5. Opening reads nothing. Descriptors are read block by block, and bitmaps one by one, when they are
+//!    needed. The shrinker evicts maps that were not used recently when the memory budget is exceeded.
 //!
 //! Locks, in order: one group; then one of: a set of the index, the list of dirty groups, of pending groups,
-//! of windows' groups, of zones, of problems. No two groups are ever locked together. No lock is held across
-//! I/O, except that a group waits for its own bitmap if the cache evicted it between readahead and use, and
-//! during the discard of a run of it ([`Alloc::each_free`]).
+//! of groups with windows, of zones, of problems. Two groups are never locked together. No lock is held
+//! across I/O, with two exceptions: a group that reads its bitmap because the cache evicted it after the
+//! readahead, and a group of which a free run is being discarded on the device ([`Alloc::each_free`]).
 //!
 //! ```
-//! use extant_alloc::{Flags, Options, Request};
-//! # use {extant_base::*, extant_ondisk::{Features, Geometry, Superblock, group_desc::GroupDesc}, std::sync::Arc, extant_device::Device};
+//! use space::{Flags, Options, Request};
+//! # use {base::*, std::sync::Arc, device::Device};
+//! # use ondisk::{Features, Geometry, Superblock, group_desc::GroupDesc};
 //! # let mut sb = Superblock {
-//! #     blocks_count: 8192, free_blocks_count: 8000, log_block_size: 2, log_cluster_size: 2, rev_level: 1, inode_size: 256,
-//! #     blocks_per_group: 32768, clusters_per_group: 32768, inodes_per_group: 1024, ..Superblock::default()
+//! #     blocks_count: 8192, free_blocks_count: 8000, log_block_size: 2, log_cluster_size: 2, rev_level: 1,
+//! #     inode_size: 256, blocks_per_group: 32768, clusters_per_group: 32768, inodes_per_group: 1024,
+//! #     ..Superblock::default()
 //! # };
 //! # sb.features.incompat = Features::EXTENTS;
 //! # let geometry = Geometry::new(&sb).unwrap();
-//! # let device = Arc::new(extant_device::MemDevice::new(32 << 20));
-//! # let desc = GroupDesc { block_bitmap: 10, inode_bitmap: 11, inode_table: 12, free_clusters: 8112, ..Default::default() };
+//! # let device = Arc::new(device::MemDevice::new(32 << 20));
+//! # let desc = GroupDesc {
+//! #     block_bitmap: 10, inode_bitmap: 11, inode_table: 12, free_clusters: 8112, ..Default::default()
+//! # };
 //! # let mut bytes = [0; 32];
 //! # desc.encode(&mut bytes);
 //! # device.write_at(4096, &bytes).unwrap();
 //! # device.write_at(10 * 4096, &[0xFF; 10]).unwrap();
-//! # let budget = extant_memory::Budget::new(1 << 20);
-//! # let buffers = extant_buffer::Buffers::new(device, BlockSize::KIB4, 8192, &budget);
+//! # let budget = memory::Budget::new(1 << 20);
+//! # let buffers = buffer::Buffers::new(device, BlockSize::KIB4, 8192, &budget);
 //! let alloc = space::Alloc::open(buffers.clone(), &sb, &geometry, Options::default()).unwrap();
-//! let edit = extant_buffer::Direct(&buffers); // in the engine: a handle of the journal
+//! let edit = buffer::Direct(&buffers); // in the engine: a handle of the journal
 //! let request = Request { goal: Pblk(200), len: 8, min_len: 1, flags: Flags::DATA, stream: None };
 //! let (start, len) = alloc.allocate(&edit, &request).unwrap();
 //! assert_eq!((start, len), (Pblk(200), 8));
@@ -104,60 +108,59 @@ use crate::index::Index;
 use crate::space::Space;
 use crate::stats::Tally;
 
-/// How groups are chosen; for comparison, the best is the default.
+/// The order in which groups are searched. The default is the best; the other is for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scan {
-    /// By the ordered index.
+    /// Through the ordered index.
     #[default]
     Ordered,
-    /// One after the other from the goal on, as file systems did before there was an index.
+    /// Linearly from the goal on, as file systems did before there was an index.
     Linear,
 }
 
-/// How to allocate.
+/// Options of the allocator.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// Pays for maps in memory, and takes them back; `None` keeps them all.
+    /// Accounts for maps in memory, and has them evicted; `None` keeps all of them.
     pub budget: Option<Arc<Budget>>,
-    /// How groups are chosen.
+    /// The order in which groups are searched.
     pub scan: Scan,
-    /// Positions where streams of data continue, shared by all streams; 0 for one per CPU, at most one for
-    /// four groups.
+    /// Number of goals shared by all streams of data; 0 for one per CPU, limited to one per four groups.
     pub stream_goals: u32,
-    /// The default of threads; see [`Acting`].
+    /// The privilege of threads that have none of their own; see [`Acting`].
     pub privilege: Privilege,
 }
 
-/// Why there is nothing to allocate.
+/// There is no space to allocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no space left{}", if *.pending { ", until the transaction that frees some is committed" } else { "" })]
 pub struct NoSpace {
-    /// Something was freed that a commit makes usable: commit, and try again.
+    /// A commit makes freed space usable: commit, and try again.
     pub pending: bool,
 }
 
-/// Why an allocation or a freeing was refused. Nothing was changed.
+/// An allocation or a freeing was refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// There is no room.
+    /// There is no space.
     #[error(transparent)]
     NoSpace(#[from] NoSpace),
-    /// A bitmap or descriptor cannot be read, or says what cannot be.
+    /// A bitmap or descriptor cannot be read, or breaks a rule.
     #[error(transparent)]
     Read(#[from] ReadFault),
 }
 
-/// The allocator of one file system. See the crate's first page.
+/// The allocator of one file system; see the crate documentation.
 pub struct Alloc {
     buffers: Arc<Buffers>,
     geometry: Geometry,
     fs_seed: Option<u32>,
     rule: ChecksumRule,
-    /// Do the descriptors' flags and `itable_unused` mean something?
+    /// Whether the descriptors' flags and `itable_unused` are valid.
     has_group_flags: bool,
-    /// First inode that is not reserved.
+    /// The first inode that is not reserved.
     first_ino: u32,
-    /// Groups per flex group is 1 << this, as inodes are spread; larger flex groups count as several.
+    /// log2 of the groups per flex group, as used to spread inodes. Larger flex groups count as several.
     flex_log: u32,
     scan: Scan,
     privilege: Privilege,
@@ -168,24 +171,24 @@ pub struct Alloc {
     unseen: AtomicU32,
     index: Index,
     space: Space,
-    /// First block of each range of bitmaps and inode tables of the groups seen, and the one behind its last.
+    /// Ranges of blocks with bitmaps and inode tables of the groups seen: start to end (exclusive).
     zones: Mutex<BTreeMap<u64, u64>>,
     /// Directories in the groups seen.
     dirs: CachePadded<AtomicU64>,
     dirty: CachePadded<Mutex<BTreeSet<u32>>>,
-    /// How many these are, for callers that do not change them.
+    /// The length of `dirty`, readable without its lock.
     dirty_groups: AtomicU32,
-    /// In how many of them inodes changed.
+    /// The number of dirty groups in which inodes changed.
     dirty_inodes: AtomicU32,
-    /// Which groups have something freed by which transaction.
+    /// By transaction, the groups in which it freed something.
     pending: Mutex<BTreeMap<extant_base::Tid, Vec<u32>>>,
     pending_clusters: AtomicU64,
     window_groups: Mutex<BTreeSet<u32>>,
     window_clusters: AtomicU64,
     window_id: AtomicU64,
-    /// The group that each stream goes on in.
+    /// The current group of each stream.
     streams: Box<[AtomicU32]>,
-    /// Where each thread found its last inode.
+    /// The group of each thread's last inode.
     cursors: Box<[inodes::Cursor]>,
     problems: Mutex<Vec<(Group, Malformed)>>,
     held_bytes: AtomicUsize,
@@ -194,10 +197,10 @@ pub struct Alloc {
     me: Weak<Alloc>,
 }
 
-/// Blocks of descriptors, so that a place for each fits memory: 32 TiB of blocks of 1 KiB, 32 EiB of those of
-/// 4 KiB.
+/// Blocks of descriptors, limited so that `chunks` fits into memory: enough for 32 TiB with blocks of 1 KiB,
+/// 32 EiB with blocks of 4 KiB.
 const CHUNKS_MAX: u32 = 1 << 22;
-/// A flex group of more groups counts as several.
+/// log2 of the groups of a flex group at most; larger flex groups count as several.
 const FLEX_LOG_MAX: u32 = 10;
 
 const BLOCK_BITMAP: Seal = Seal { owner: Owner { kind: Kind::BlockBitmap, ino: 0 }, seed: None };
@@ -205,11 +208,11 @@ const INODE_BITMAP: Seal = Seal { owner: Owner { kind: Kind::InodeBitmap, ino: 0
 const DESCRIPTORS: Seal = Seal { owner: Owner { kind: Kind::Descriptors, ino: 0 }, seed: None };
 
 impl Alloc {
-    /// The allocator of the file system with this superblock. Reads nothing; free blocks and inodes are what
-    /// the superblock says, which after a crash is not true: see [`recount`](Self::recount).
+    /// Opens the allocator of the file system with this superblock. Reads nothing. The counts of free blocks
+    /// and inodes come from the superblock, and are wrong after a crash: see [`recount`](Self::recount).
     ///
     /// # Errors
-    /// The table of descriptors is larger than anything real.
+    /// The descriptor table is implausibly large.
     pub fn open(
         buffers: Arc<Buffers>,
         sb: &Superblock,
@@ -270,39 +273,38 @@ impl Alloc {
         Ok(alloc)
     }
 
-    /// Groups that were set aside, each with its reason, since the last call.
+    /// Groups that were set aside since the last call, each with the reason.
     pub fn problems(&self) -> Vec<(Group, Malformed)> {
         std::mem::take(&mut *self.problems.lock())
     }
 
-    /// Promises blocks to a delayed write: an allocation with [`Flags::PROMISED`] cannot lack them. Counted
-    /// in blocks, rounded up to whole clusters.
+    /// Promises blocks to a delayed write: an allocation with [`Flags::PROMISED`] does not run out of space.
+    /// In blocks, rounded up to whole clusters.
     ///
     /// # Errors
-    /// There are not enough.
+    /// There is not enough space.
     pub fn claim(&self, blocks: u64, privilege: Privilege) -> Result<(), NoSpace> {
         let clusters = blocks.div_ceil(self.geometry.cluster_ratio());
         if self.space.promise(clusters, privilege) { Ok(()) } else { Err(NoSpace { pending: false }) }
     }
 
-    /// As [`claim`](Self::claim), of blocks that the caller freed a moment ago: their commit makes the room
-    /// for them.
+    /// As [`claim`](Self::claim), for blocks that the caller has just freed: their commit makes the room.
     pub fn claim_freed(&self, blocks: u64) {
         self.space.owe(blocks.div_ceil(self.geometry.cluster_ratio()));
     }
 
-    /// Gives a promise back, of as many blocks as were claimed and not allocated.
+    /// Returns a promise of as many blocks as were claimed and not allocated.
     pub fn unclaim(&self, blocks: u64) {
         self.space.settle(blocks.div_ceil(self.geometry.cluster_ratio()), true);
     }
 
-    /// How much is free, beside what is promised.
+    /// The amount of free space in proportion to what is promised.
     #[must_use]
     pub fn room(&self) -> Room {
         self.space.room()
     }
 
-    /// Sets what is kept back: for root, and for metadata that must not fail; in blocks.
+    /// Sets the reserves in blocks: for root, and for metadata that must not fail.
     pub fn set_reserves(&self, root_blocks: u64, pool_blocks: u64) {
         let log = self.geometry.cluster_log;
         self.space.set_reserves(root_blocks >> log, pool_blocks >> log);
@@ -323,7 +325,7 @@ impl Drop for Alloc {
     }
 }
 
-/// A bit range's length.
+/// The length of a range of bits.
 fn len(range: &std::ops::Range<u32>) -> u32 {
     range.end - range.start
 }

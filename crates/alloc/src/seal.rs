@@ -1,4 +1,4 @@
-//! Inode bitmaps and descriptors on their way to the device, once per commit; and counting them.
+//! Writes inode bitmaps and descriptors to their blocks, once per commit, and counts what is free.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -10,12 +10,12 @@ use crate::group::{DIRTY_BLOCKS, DIRTY_INODES, State};
 use crate::{Alloc, BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP, bits};
 
 impl Alloc {
-    /// Writes the inode bitmaps and the descriptors of all groups that changed since the last time into their
-    /// blocks, with the checksums of the bitmaps as these are now. The committer calls it when no handle is
-    /// open, so that nothing changes meanwhile.
+    /// Writes the inode bitmaps and the descriptors of all groups that changed since the last call to their
+    /// blocks, with the current checksums of the bitmaps. The committer calls it while no handle is open, so
+    /// that there are no concurrent changes.
     ///
     /// # Errors
-    /// A block of descriptors, or a bitmap, cannot be read. The groups that were not written yet stay for the
+    /// A block of descriptors, or a bitmap, cannot be read. Groups that were not written stay dirty for the
     /// next call.
     pub fn seal(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
         let per_block = self.geometry.descs_per_block();
@@ -67,7 +67,7 @@ impl Alloc {
         std::mem::take(&mut *dirty)
     }
 
-    /// A group's descriptor with its bitmaps' checksums; its inode bitmap was written.
+    /// Writes a group's inode bitmap if it is dirty. Returns the descriptor with its bitmaps' checksums.
     fn sealed_desc(
         &self,
         edit: &dyn Edit,
@@ -85,7 +85,7 @@ impl Alloc {
         {
             let len = self.geometry.inodes_per_group.div_ceil(8) as usize;
             edit.change(Pblk(desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
-                // What is behind the last inode stays as it is.
+                // Bits past the last inode keep their values.
                 bits::to_bytes(inodes, &mut bytes[..len]);
                 if let Some(sum) = self.bitmap_checksum(bytes, false) {
                     desc.inode_bitmap_csum = sum;
@@ -95,9 +95,9 @@ impl Alloc {
         Ok(Some(state.desc))
     }
 
-    /// How many blocks a [`seal`](Self::seal) would change now, at most.
+    /// The number of blocks that a [`seal`](Self::seal) would change now, at most.
     ///
-    /// A handle adds one for each group that it may change: 1 for an allocation, a freeing in one group; 2
+    /// A handle adds one for each group that it may change: 1 for an allocation, or a freeing in one group; 2
     /// for an inode.
     #[must_use]
     pub fn seal_credits(&self) -> u32 {
@@ -106,8 +106,8 @@ impl Alloc {
         descriptors + self.dirty_inodes.load(Ordering::Relaxed)
     }
 
-    /// Counts what is free from the descriptors, since a superblock that was not written at the end does not
-    /// know.
+    /// Counts free blocks and inodes from the descriptors: a superblock that was not written at unmount has
+    /// old counts.
     ///
     /// # Errors
     /// A block of descriptors cannot be read.

@@ -1,40 +1,40 @@
-//! Choosing inside one group: from values to a range; nothing is marked here.
+//! Chooses a range inside one group. A pure function; it marks nothing.
 
 use std::ops::Range;
 
 use crate::bits;
 
-/// Runs that are long enough, after which the best of them is good enough.
+/// Number of runs long enough after which the search stops with the best of them.
 const ENOUGH: u32 = 10;
 
-/// What to look for.
+/// What to search for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
-    /// Where to begin, and what to prefer.
+    /// Where to start.
     pub(crate) from: u32,
     /// Clusters.
     pub(crate) want: u32,
-    /// Prefer a place that is a multiple of `want`, a power of two.
+    /// Prefer a start that is a multiple of `want`, which is a power of two.
     pub(crate) aligned: bool,
 }
 
-/// What a search of a whole group saw.
+/// The result of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// A run of `want`.
+    /// A run of `want` clusters.
     Fits(Range<u32>),
-    /// None is long enough; this is the longest, maybe empty.
+    /// No run is long enough; this is the longest, maybe empty.
     Longest(Range<u32>),
 }
 
-/// The best run of `want` clear bits in a group of `bits` bits, the way around from `wish.from`.
+/// The best run of `want` clear bits in a group of `bits` bits, searched from `wish.from` on and around.
 ///
-/// Adds to `runs` how many it looked at. The best is the shortest that is long enough, of the first ten such:
-/// it leaves long runs for larger requests.
+/// Adds the number of runs it visited to `runs`. The best run is the shortest that is long enough, of the
+/// first [`ENOUGH`]: that leaves long runs for large requests.
 pub(crate) fn best(words: &[u64], bits: u32, first_free: u32, wish: Wish, runs: &mut u64) -> Seen {
     let from = match wish.from >= bits {
         true => 0,
-        // The run that it lies in from its start on, or its two parts would be seen as two runs.
+        // If it is inside a run, start with that run: otherwise its two parts would count as two runs.
         false if !bits::test(words, wish.from) => bits::run_start(words, wish.from),
         false => wish.from,
     };

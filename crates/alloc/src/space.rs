@@ -1,16 +1,16 @@
-//! How much is free, promised and kept back, in clusters; how many inodes are free.
+//! Counters of free, promised and reserved clusters, and of free inodes.
 //!
 //! ```text
-//! free on disk = available + dirty          dirty: promised to delayed writes, without blocks yet
-//! other users stop at  available = root reserve + pool
-//! root stops at        available = pool
+//! free on disk = available + dirty          dirty: promised to delayed writes, not allocated yet
+//! ordinary users stop at   available = root reserve + pool
+//! root stops at            available = pool
 //! metadata that must not fail (conversions, splits) stops at 0
 //! ```
 //!
-//! Invariant: `available` only goes down by a claim that leaves what the claimant has to leave.
+//! Invariant: a claim lowers `available` only down to the limit of its privilege.
 //!
-//! Maps of blocks need room that no claim counts. The kernel keeps a pool for maps of extents only: a file of
-//! a file system without them that takes the last block may lose what was delayed. Here all file systems have
+//! Block maps need space that claims do not count. The kernel keeps a pool for extent maps only: on a file
+//! system without extents, a file that takes the last block may lose delayed data. Here all file systems have
 //! the pool.
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst.
@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use extant_base::sync::Sum;
 use extant_ondisk::{Geometry, Superblock};
 
-/// The pool that keeps maps of what was promised from failing: this part of the file system, and at most so
-/// many clusters.
+/// The pool for the block maps of promised data: one in `POOL_PART` clusters of the file system, `POOL_MAX`
+/// clusters at most.
 const POOL_PART: u64 = 50;
 const POOL_MAX: u64 = 4096;
 
@@ -40,26 +40,26 @@ pub(crate) struct Space {
     pool: AtomicU64,
 }
 
-/// How low a claimant may go.
+/// Which reserves an allocation may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Privilege {
-    /// Leaves the reserve of root and the pool.
+    /// Ordinary users: neither root's reserve nor the pool.
     #[default]
     Everybody,
-    /// Root, or the user that the superblock names: leaves the pool.
+    /// Root, or the user and group named in the superblock: not the pool.
     Root,
-    /// Metadata that must not fail: may use all.
+    /// Metadata that must not fail: all reserves.
     Pool,
 }
 
-/// How much is free, beside what is promised to delayed writes.
+/// The amount of free space in proportion to what is promised to delayed writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// More than twice what is promised, or nothing is.
+    /// At least twice what is promised, or nothing is promised.
     Plenty,
-    /// Less than that: delayed writes should get their blocks soon.
+    /// Less than twice: delayed writes should be allocated soon.
     Short,
-    /// Less than one and a half times what is promised: writes should not be delayed.
+    /// Less than one and a half times: writes should not be delayed.
     Scarce,
 }
 
@@ -78,7 +78,7 @@ impl Space {
         space
     }
 
-    /// Sets what is free on disk; what is promised stays so.
+    /// Sets the free space on disk; promises stay.
     pub(crate) fn recount(&self, free: u64, free_inodes: u64) {
         let dirty = self.dirty.0.load(Ordering::Relaxed);
         self.available.0.store(free as i64 - dirty, Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl Space {
         }
     }
 
-    /// Takes up to `want` clusters, at least `min`: as many as there are.
+    /// Takes up to `want` clusters, at least `min`, as far as available.
     #[inline]
     pub(crate) fn take(&self, want: u32, min: u32, privilege: Privilege) -> Option<u32> {
         let floor = self.floor(privilege);
@@ -107,7 +107,7 @@ impl Space {
         self.available.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).ok().map(|_| taken)
     }
 
-    /// Takes all of `clusters` for later.
+    /// Promises all of `clusters`. Returns whether there was enough space.
     pub(crate) fn promise(&self, clusters: u64, privilege: Privilege) -> bool {
         let floor = self.floor(privilege);
         let Ok(wanted) = i64::try_from(clusters) else { return false };
@@ -125,7 +125,7 @@ impl Space {
         self.dirty.0.fetch_add(clusters as i64, Ordering::Relaxed);
     }
 
-    /// A promise is over: kept by an allocation, or, when `back`, given up.
+    /// Ends a promise: an allocation used it, or, if `back`, the space returns to the available.
     pub(crate) fn settle(&self, clusters: u64, back: bool) {
         let before = self.dirty.0.fetch_sub(clusters as i64, Ordering::Relaxed);
         debug_assert!(before >= clusters as i64, "{clusters} clusters settled of {before} promised");
@@ -134,7 +134,7 @@ impl Space {
         }
     }
 
-    /// More (or fewer) clusters are free on disk.
+    /// Adjusts the free space on disk; may be negative.
     #[inline]
     pub(crate) fn add_free(&self, clusters: i64) {
         self.available.0.fetch_add(clusters, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl Space {
         self.pool.store(pool_clusters, Ordering::Relaxed);
     }
 
-    /// What is free on disk, and of that what is promised.
+    /// Clusters free on disk, and how many of them are promised.
     pub(crate) fn free_and_dirty(&self) -> (u64, u64) {
         let dirty = self.dirty.0.load(Ordering::Relaxed).max(0);
         let free = self.available.0.load(Ordering::Relaxed) + dirty;

@@ -1,6 +1,6 @@
-//! What the allocator did, and how the free space lies.
+//! Statistics of the allocator, and of the layout of free space.
 //!
-//! The names of the counters are those of the kernel's `mb_stats` and `mb_groups` where it has them.
+//! The counters have the names of the kernel's `mb_stats` and `mb_groups` where those have them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,16 +10,16 @@ use extant_buffer::ReadFault;
 
 use crate::{Alloc, Privilege, bits};
 
-/// How a group is chosen, from the strictest to the weakest.
+/// The criteria to choose a group, from the strictest to the weakest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Criterion {
     /// A run that holds an aligned power of two.
     PowerOfTwo,
-    /// Groups whose average run is long enough.
+    /// Groups with an average run that is long enough.
     GoalFast,
-    /// The same for less: data only.
+    /// As [`GoalFast`](Self::GoalFast), for shorter runs; data only.
     BestAvailable,
-    /// Groups whose longest run is long enough; waits for locks.
+    /// Groups with a longest run that is long enough; waits for locks.
     GoalSlow,
     /// The longest run there is.
     Any,
@@ -49,7 +49,7 @@ struct CriterionTally {
     useless_loops: AtomicU64,
 }
 
-/// Counters off the hot path; those of the hot path are in the groups, under their locks.
+/// Counters of the slow path; those of the fast path are in the groups, under their locks.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     criteria: [CriterionTally; 5],
@@ -71,23 +71,23 @@ impl Tally {
     }
 }
 
-/// What one criterion did.
+/// Statistics of one criterion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CriterionStats {
-    /// Allocations.
+    /// Successful allocations.
     pub hits: u64,
-    /// Groups looked at.
+    /// Groups searched.
     pub groups_considered: u64,
-    /// Free runs looked at.
+    /// Free runs visited.
     pub extents_scanned: u64,
-    /// Times that an order's groups all had nothing.
+    /// Searches of all groups of an order without a result.
     pub useless_loops: u64,
 }
 
-/// What the allocator did since it was opened.
+/// Statistics since the allocator was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Allocations of blocks that succeeded.
+    /// Successful allocations of blocks.
     pub success: u64,
     /// Clusters allocated.
     pub clusters: u64,
@@ -99,9 +99,9 @@ pub struct Stats {
     pub criteria: [CriterionStats; 5],
     /// Clusters that went into windows.
     pub preallocated: u64,
-    /// Clusters of windows that were given back unused.
+    /// Clusters of windows that were returned unused.
     pub discarded: u64,
-    /// Groups whose descriptor was read.
+    /// Groups of which the descriptor was read.
     pub groups_loaded: u64,
 }
 
@@ -129,31 +129,31 @@ impl fmt::Display for Stats {
     }
 }
 
-/// How much is free, as statfs(2) and the superblock need it.
+/// Free space, as statfs(2) and the superblock need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Blocks free on disk, whatever they are promised to: the superblock's count.
+    /// Blocks free on disk, including promised ones: the superblock's count.
     pub blocks_free: u64,
-    /// Blocks promised to delayed writes: statfs takes them off.
+    /// Blocks promised to delayed writes; statfs subtracts them.
     pub blocks_dirty: u64,
-    /// Blocks that any user may allocate.
+    /// Blocks available to ordinary users.
     pub blocks_available: u64,
     /// Free inodes.
     pub inodes_free: u64,
 }
 
-/// How a group's free space lies.
+/// The layout of a group's free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupReport {
-    /// Which group.
+    /// The group.
     pub group: Group,
-    /// Clusters that can be given out.
+    /// Clusters that can be allocated.
     pub free: u32,
-    /// Runs of them.
+    /// Runs of free clusters.
     pub fragments: u32,
-    /// The first one; the group's length when there is none.
+    /// The first free cluster; the group's length if there is none.
     pub first: u32,
-    /// Aligned chunks of 2^index clusters that the free runs fall into.
+    /// Number of aligned chunks of 2^index clusters that the free runs consist of.
     pub chunks: [u32; 14],
 }
 
@@ -166,11 +166,11 @@ impl fmt::Display for GroupReport {
 }
 
 impl Alloc {
-    /// How much is free.
+    /// The free space of the file system.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let log = self.geometry.cluster_log;
-        // Read once: what is free without what is promised is the same while promises are kept.
+        // Read together: the difference does not change while promises are used.
         let (free, dirty) = self.space.free_and_dirty();
         Usage {
             blocks_free: free << log,
@@ -180,7 +180,7 @@ impl Alloc {
         }
     }
 
-    /// What the allocator did. Looks at every group that was read.
+    /// The statistics. Visits every group that was read.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -208,7 +208,7 @@ impl Alloc {
         stats
     }
 
-    /// How a group's free space lies; `None` when the group is set aside.
+    /// The layout of a group's free space; `None` if the group is set aside.
     ///
     /// # Errors
     /// Its descriptor or bitmap cannot be read.

@@ -18,13 +18,13 @@ use extant_ondisk::superblock;
 
 use super::*;
 
-/// An image in memory, and the file that it came from.
+/// An image in memory, and its file.
 pub(crate) struct Image {
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) sb: Superblock,
     pub(crate) geometry: Geometry,
     file: PathBuf,
-    /// Keeps the directory.
+    /// Keeps the temporary directory alive.
     dir: Option<Box<dyn std::any::Any + Send + Sync>>,
     changed: Mutex<BTreeSet<u64>>,
 }
@@ -72,7 +72,7 @@ impl Image {
         Tx { image: self, transaction }
     }
 
-    /// Writes what was changed into the file, with the counts of `alloc`, and lets e2fsck judge.
+    /// Writes all changes to the file, with the counts of `alloc`, and checks it with e2fsck.
     pub(crate) fn judge(&self, alloc: &Alloc) {
         alloc.seal(&self.edit(extant_base::Tid(1 << 40))).unwrap();
         assert_eq!(alloc.seal_credits(), 0);
@@ -90,7 +90,7 @@ impl Image {
     }
 }
 
-/// Changes of one transaction.
+/// The changes of one transaction.
 pub(crate) struct Tx<'a> {
     image: &'a Image,
     transaction: Tid,
@@ -116,7 +116,7 @@ impl Edit for Tx<'_> {
     }
 }
 
-/// Blocks anywhere near a goal.
+/// A request for blocks near a goal.
 pub(crate) fn request(goal: u64, len: u32, min_len: u32) -> Request {
     Request { goal: Pblk(goal), len, min_len, flags: Flags::DATA | Flags::USE_RESERVED, stream: None }
 }
@@ -126,7 +126,7 @@ pub(crate) fn inode_request(parent: u32, is_dir: bool) -> InodeRequest {
 }
 
 impl Alloc {
-    /// Every group that is in memory holds together, and busy is what the crate's first page says.
+    /// Checks the invariants of every group in memory, and that busy is what the crate documentation says.
     pub(crate) fn assert_whole(&self) {
         let mut sums = (0, 0);
         for chunk in 0..self.chunks.len() as u32 {
@@ -158,7 +158,7 @@ impl Alloc {
     }
 }
 
-/// Simple, quick, and the same every time.
+/// A simple, fast and deterministic generator.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {

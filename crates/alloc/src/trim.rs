@@ -1,20 +1,20 @@
-//! Discarding free blocks on a device: fstrim.
+//! Enumerates free space, to discard it on a device: fstrim.
 
 use extant_base::Pblk;
 use extant_buffer::ReadFault;
 
 use crate::{Alloc, bits};
 
-/// Clusters that are discarded at a time, during which their group waits.
+/// Clusters passed to a call at most: the group is locked meanwhile.
 const PIECE_MAX: u32 = 1 << 15;
 
 impl Alloc {
-    /// Calls `each` with the runs of free blocks of a group that have `min_blocks` at least, from the first
-    /// on: first block and length. Nothing is allocated in the group while `each` works on one of them. What
-    /// was freed and not committed is not free, nor are windows. A group that is set aside has none.
+    /// Calls `each` with first block and length of each free run of a group that has at least `min_blocks`,
+    /// in order. The group is locked during a call, so nothing is allocated there. Clusters of freeings that
+    /// are not yet committed, and of windows, are not free. A group that is set aside has no free runs.
     ///
     /// # Errors
-    /// The group's bitmap cannot be read; the first that `each` returns, at once.
+    /// The group's bitmap cannot be read; or the first error of `each`, which ends the enumeration.
     pub fn each_free<E: From<ReadFault>>(
         &self,
         group: u32,
@@ -24,7 +24,7 @@ impl Alloc {
         let cell = self.cell(group)?;
         let least = min_blocks.div_ceil(self.geometry.cluster_ratio()).max(1);
         let mut at = 0;
-        // Between two runs the group is unlocked.
+        // The group is unlocked between two runs.
         while let Some(state) = self.lock_blocks(group, cell, true)? {
             let clusters = state.clusters;
             let Some(map) = state.map.as_deref() else { break };

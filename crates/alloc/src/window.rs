@@ -1,15 +1,17 @@
-//! Windows: clusters reserved for one user that will need the next ones, usually a growing directory.
+//! Windows: clusters reserved in memory for an owner that will need the next ones, usually a growing
+//! directory.
 //!
 //! ```text
-//! | allocated here | window: busy in memory, free in the bitmap | another owner's ...
+//! | allocated here | window: busy in memory, free in the bitmap | other blocks ...
 //!                  ^ the next request takes from here
 //! ```
 //!
 //! Invariants
-//! 1. A window lies in one group, whose state holds it; a [`Prealloc`] is only the right to it. When space
-//!    runs out the allocator takes windows back, and their owners find them empty.
-//! 2. Clusters in windows count as free: their user has to reserve space like any other.
-//! 3. A window ends with its owner, or with the process: a crash leaves nothing to clean up.
+//! 1. A window is in one group, which holds its state; a [`Prealloc`] is only a reference. When space runs
+//!    out, the allocator reclaims windows, and their owners find them empty.
+//! 2. Clusters in windows count as free: allocating one needs space in the counters like any other
+//!    allocation.
+//! 3. A window ends with its owner, or with the process; a crash leaves nothing to clean up.
 
 use std::fmt;
 use std::ops::Range;
@@ -22,20 +24,20 @@ use extant_buffer::Edit;
 use crate::group::{State, Window};
 use crate::{Alloc, Fault, Flags, NoSpace, Request};
 
-/// Blocks of the first window of an owner, and of the longest.
+/// Blocks of an owner's first window, and of the longest.
 const FIRST: u32 = 16;
 const LONGEST: u32 = 64;
 
-/// An owner's window: empty at first, filled and used by [`Alloc::allocate_in`], given back when dropped.
+/// An owner's window: empty at first, filled and used by [`Alloc::allocate_in`], released when dropped.
 #[derive(Default)]
 pub struct Prealloc {
     alloc: Weak<Alloc>,
     at: Option<At>,
-    /// Blocks of the next window.
+    /// Size of the next window in blocks.
     next: u32,
 }
 
-/// Where a window is.
+/// The place of a window.
 #[derive(Debug, Clone, Copy)]
 struct At {
     group: u32,
@@ -44,8 +46,8 @@ struct At {
 }
 
 impl Alloc {
-    /// Allocates as [`allocate`](Self::allocate) does, from the owner's window where that has any; else makes
-    /// the owner a window behind what is allocated, of 16 blocks first and at most 64 later.
+    /// As [`allocate`](Self::allocate), from the owner's window unless that is empty. Otherwise the owner
+    /// gets a new window after the allocated blocks, of 16 blocks at first and at most 64 later.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
@@ -67,7 +69,7 @@ impl Alloc {
         let wide = Request { flags: request.flags | Flags::DATA, ..*request };
         let place = self.allocate_as(edit, &wide, Some(extra))?;
         window.next = blocks * 2;
-        // It begins where the range ends, if there is one.
+        // The new window, if any, starts at the end of the range.
         if let Some(cell) = self.seen_cell(place.0) {
             let state = cell.state.lock();
             let mine = |kept: &Window| kept.len > 0 && kept.start == place.1.end && kept.id >= id;
@@ -79,7 +81,7 @@ impl Alloc {
         Ok(self.blocks_of(&place))
     }
 
-    /// Keeps a range that was just taken in a group as a window.
+    /// Makes a window of a range that was just taken in a group.
     pub(crate) fn add_window(&self, group: u32, state: &mut State, range: Range<u32>) {
         let len = range.end - range.start;
         let window = Window { id: self.window_id.fetch_add(1, Ordering::Relaxed), start: range.start, len };
@@ -94,7 +96,7 @@ impl Alloc {
         self.tally.preallocated.fetch_add(len.into(), Ordering::Relaxed);
     }
 
-    /// The front of a window; `None` when it is empty.
+    /// Allocates from the front of a window; `None` if it is empty.
     fn take_from(&self, edit: &dyn Edit, at: At, request: &Request) -> Result<Option<(Pblk, u32)>, Fault> {
         let Some(cell) = self.seen_cell(at.group) else { return Ok(None) };
         let Some(mut state) = self.lock_blocks(at.group, cell, true)? else { return Ok(None) };
@@ -136,7 +138,7 @@ impl Alloc {
         Ok(Some(self.blocks_of(&(at.group, range))))
     }
 
-    /// Takes all windows back.
+    /// Reclaims all windows.
     pub(crate) fn discard_windows(&self) {
         let groups = std::mem::take(&mut *self.window_groups.lock());
         for group in groups {
@@ -169,13 +171,13 @@ impl Alloc {
 }
 
 impl Prealloc {
-    /// An owner without a window yet.
+    /// An owner without a window.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives back what was not used.
+    /// Releases the unused rest.
     pub fn release(&mut self) {
         if let (Some(at), Some(alloc)) = (self.at.take(), self.alloc.upgrade()) {
             let alloc: Arc<Alloc> = alloc;
@@ -185,8 +187,8 @@ impl Prealloc {
 }
 
 impl Drop for Prealloc {
-    /// Frees the unused rest. If the group is locked, perhaps by the thread that drops this to free memory,
-    /// the window stays until space is short.
+    /// Releases the unused rest, unless the group is locked. The lock's holder may be this very thread, if it
+    /// drops this value to reclaim memory. The window then stays until space is short.
     fn drop(&mut self) {
         if let (Some(at), Some(alloc)) = (self.at.take(), self.alloc.upgrade())
             && let Some(cell) = alloc.seen_cell(at.group)

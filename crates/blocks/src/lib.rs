@@ -1,32 +1,33 @@
-//! Memory for blocks of a file system that have several holders and are immutable meanwhile.
+//! Memory for reference-counted file system blocks. A block is immutable while it has more than one holder.
 //!
 //! ```text
-//! arena, 256 MiB at a multiple of that     [ head | counts, one per block | region of 2 MiB: block | block | .. | region | .. ]
-//!                                                   1    2    -                              ^
-//! Block { start, len } ----------------------------------------------------------------------'
+//! arena: 256 MiB, aligned to its size
+//! [ head | counts, one per block | region of 2 MiB: block | block | .. | region | .. ]
+//!              1    2    -                              ^
+//! Block { start, len } ---------------------------------'
 //! ```
 //!
-//! What an `Arc<Box<[u8]>>` does, with fewer cache misses: a reader of a block waits for the block only, its
-//! count is found by its address, and a block is in one page, not in two. Counts are adjacent: they fill few
-//! pages even for many gigabytes of blocks, so the TLB holds them. Freed blocks are reused without a system
-//! call.
+//! A `Block` does what an `Arc<Box<[u8]>>` does, with fewer cache misses: reading a block misses only on the
+//! block itself, since the address of the count follows from the address of the block, and a block of 4 KiB
+//! lies in one page instead of two. Counts are stored side by side, so the counts of many gigabytes of blocks
+//! fit into a few pages, which the TLB covers. Freed blocks are reused without a system call.
 //!
-//! Owns: arenas, their regions and blocks, the number of holders. Does **not** own: the content of a block;
-//! how many there may be (see `memory`).
+//! Owns: arenas, their regions and blocks, and the reference counts. Does **not** own: the content of a
+//! block; the limit on the number of blocks (see `memory`).
 //!
 //! Invariants
-//! 1. A block's count is the number of its holders, at least 1; only a single holder with `&mut` changes its
-//!    bytes.
-//! 2. A block without a holder is in its pool's list of free blocks, or in the magazine of one thread; or its
-//!    region has no memory.
-//! 3. A block's previous content is never visible: it is filled whole when it is made.
-//! 4. A region whose blocks are all free returns its memory to the system, except for a few regions. Its
-//!    addresses stay reserved. With [`purge_free_blocks`] each block does so when it is freed.
+//! 1. A block's count is the number of its holders, at least 1. Bytes change only through a `&mut Block`
+//!    with a count of 1.
+//! 2. A free block is in its pool's list of free blocks or in the magazine of one thread, or its region has
+//!    no memory.
+//! 3. The previous content of a block is never visible: a new block is filled completely.
+//! 4. A region with only free blocks returns its memory to the system; a few such regions keep it. Its
+//!    addresses stay reserved. With [`purge_free_blocks`] each block returns its memory when it is freed.
 //!
-//! Locks: one per size of blocks, held for the moves of a batch.
+//! Locks: one per block size, held while a batch of blocks moves.
 //!
 //! ```
-//! use extant_blocks::Block;
+//! use blocks::Block;
 //! let mut mine = Block::copy_of(&[7; 4096]);
 //! let yours = mine.clone();
 //! assert_eq!(mine.holders(), 2);
@@ -48,11 +49,11 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::region::Class;
 pub use crate::region::purge_free_blocks;
 
-/// Copies of blocks that are not read soon: they bypass the CPU caches if that is known to be cheaper, and
-/// are waited for together.
+/// Copies of blocks that the copying thread does not read afterwards. Where it is faster, they are written
+/// with non-temporal stores, which bypass the CPU's caches; one fence makes all of them visible.
 ///
 /// ```
-/// use extant_blocks::Copies;
+/// use blocks::Copies;
 /// let mut copies = Copies::default();
 /// copies.push(4096, |copy| {
 ///     copy.put(&[7; 4092]);
@@ -62,32 +63,33 @@ pub use crate::region::purge_free_blocks;
 /// ```
 #[derive(Default)]
 pub struct Copies {
-    /// None is returned before all of them are visible to other threads.
+    /// Handed out only after the fence in [`finish`](Copies::finish).
     made: Vec<Block>,
-    /// It is this thread that has to wait for what it wrote.
+    /// Not `Send`: the fence must run on the thread that wrote the copies.
     of_thread: PhantomData<*const ()>,
 }
 
 impl Drop for Copies {
     fn drop(&mut self) {
-        // Blocks that were not returned are free again.
+        // Blocks that were not handed out are freed and reused by other threads, so the stores must be
+        // complete.
         stream::finish();
     }
 }
 
 impl Copies {
-    /// One more, of `len` bytes: `fill` puts them.
+    /// Adds a copy of `len` bytes, which `fill` writes.
     ///
     /// # Panics
-    /// If it puts less, or more.
+    /// If `fill` writes fewer or more bytes.
     pub fn push<R>(&mut self, len: usize, fill: impl FnOnce(&mut Copy<'_>) -> R) -> R {
         let (block, result) = match Class::of(len) {
             Some(class) => {
                 let start = magazine::take_past(class);
-                // Given back if `fill` panics.
+                // `Block` frees the memory if `fill` panics.
                 let block = Block::filled(start, len);
-                // SAFETY: `start` is good for as many bytes, which have no other holder or reader; it and
-                // they are whole lines.
+                // SAFETY: `start` is good for `len` bytes, which are whole lines. This thread has them alone,
+                // and does not read them.
                 let mut copy = Copy(stream::Lines::Past(unsafe { stream::Past::new(start, len) }));
                 let result = fill(&mut copy);
                 assert!(copy.is_full(), "a copy has all its bytes");
@@ -105,9 +107,9 @@ impl Copies {
         result
     }
 
-    /// All of them, in the order in which they were made.
+    /// Returns all copies, in the order in which they were made.
     pub fn finish(&mut self) -> impl Iterator<Item = Block> + '_ {
-        // Before the copy can become visible to another thread.
+        // Before another thread can get a reference.
         if !self.made.is_empty() {
             stream::finish();
         }
@@ -121,15 +123,14 @@ impl fmt::Debug for Copies {
     }
 }
 
-/// A copy that is being made.
+/// A copy that is being written.
 pub struct Copy<'a>(stream::Lines<'a>);
 
 impl Copy<'_> {
-    /// Puts these bytes behind those that are there. Whole lines of 64 bytes, where only such are there, are
-    /// least work.
+    /// Appends bytes. Whole lines of 64 bytes, at a line boundary, are the fast path.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If the copy has no room for them.
     pub fn put(&mut self, bytes: &[u8]) {
         match &mut self.0 {
             stream::Lines::Past(past) => past.put(bytes),
@@ -140,7 +141,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Puts so many zeros there.
+    /// Appends `len` zeros.
     ///
     /// # Panics
     /// As [`put`](Self::put).
@@ -162,33 +163,33 @@ impl Copy<'_> {
     }
 }
 
-/// A holder more than this is a bug that makes holders without end.
+/// More holders than this are a leak; `clone` aborts.
 const HOLDERS_MAX: u32 = u32::MAX / 2;
 
-/// Bytes with several holders; cheap to clone. A single holder may change them.
+/// Reference-counted bytes; cheap to clone. A sole holder may change them.
 pub struct Block {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the bytes are changed only through `&mut` by the only holder, and the count is atomic: as an
+// SAFETY: bytes change only through the `&mut` of a sole holder, and the count is atomic, as in an
 // `Arc<[u8]>`.
 unsafe impl Send for Block {}
 // SAFETY: as above; `&Block` gives `&[u8]` and clones.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// `len` zeros.
+    /// A block of `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        // SAFETY: `start` is good for `len` bytes without another holder.
+        // SAFETY: `start` is good for `len` bytes, which have no other user.
         Self::made(len, |start| unsafe { start.write_bytes(0, len) })
     }
 
-    /// The same bytes.
+    /// A new block with a copy of `bytes`.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Self {
-        // SAFETY: `start` is good for as many bytes without another holder, so they do not overlap.
+        // SAFETY: `start` is good for as many bytes, which are newly allocated and therefore do not overlap.
         Self::made(bytes.len(), |start| unsafe {
             start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
         })
@@ -211,29 +212,29 @@ impl Block {
         block
     }
 
-    /// The number of holders, including this one. Others may change it at any time, unless it is 1 and this
-    /// one is not shared.
+    /// The number of holders, including this one. It can change at any time, unless it is 1 and this `Block`
+    /// is not shared by reference.
     #[must_use]
     pub fn holders(&self) -> usize {
         if self.len == 0 { 1 } else { self.count().load(Ordering::Relaxed) as usize }
     }
 
-    /// Are these the same bytes, not equal ones?
+    /// Whether both refer to the same memory; equal content is not enough.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.start == other.start && self.len == other.len
     }
 
-    /// The bytes, if there is no other holder.
+    /// The bytes, if this is the only holder.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         if self.len > 0 && self.count().load(Ordering::Acquire) != 1 {
             return None;
         }
-        // SAFETY: there is no other holder, and none can appear while this one is borrowed.
+        // SAFETY: the count is 1, and no other holder can appear while `self` is borrowed.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
     }
 
-    /// The bytes, to be changed: of a copy, if there is another holder.
+    /// The bytes, writable. Copies the block first if it has other holders.
     pub fn make_mut(&mut self) -> &mut [u8] {
         if self.get_mut().is_none() {
             *self = Self::copy_of(self);
@@ -241,7 +242,7 @@ impl Block {
         self.get_mut().expect("a copy is held by one")
     }
 
-    /// Prefetches the count, for a caller that reads the bytes first and then, maybe, changes them.
+    /// Prefetches the count, for a caller that reads the bytes first and may change them afterwards.
     #[inline]
     pub fn prefetch_count(&self) {
         if self.len > 0 {
@@ -249,13 +250,13 @@ impl Block {
         }
     }
 
-    /// Where the count is. Not for blocks of no bytes.
+    /// The count. Not for empty blocks, which have none.
     fn count(&self) -> &AtomicU32 {
         match Class::of(self.len) {
-            // SAFETY: `start` came from `magazine::take` of this class, and is not given back as long as this
+            // SAFETY: `start` came from `magazine::take` of this class, and stays allocated while `self`
             // holds it.
             Some(class) => unsafe { class.count(self.start) },
-            // SAFETY: `odd_take` puts it there; it is aligned for that.
+            // SAFETY: `odd_layout` has room for the count before `start`, aligned to 16 bytes.
             None => unsafe { self.start.sub(ODD_HEAD).cast().as_ref() },
         }
     }
@@ -277,7 +278,7 @@ impl Drop for Block {
         if self.len == 0 || self.count().fetch_sub(1, Ordering::Release) != 1 {
             return;
         }
-        // Accesses of other holders happened before the bytes are reused.
+        // Accesses by other holders happen before the memory is reused.
         fence(Ordering::Acquire);
         match Class::of(self.len) {
             Some(class) => magazine::put(class, self.start),
@@ -291,8 +292,8 @@ impl Deref for Block {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: good for `len` bytes that were filled when it was made, and that do not change while they
-        // are borrowed.
+        // SAFETY: `start` is good for `len` bytes, which were filled at creation, and do not change while
+        // they are borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -315,7 +316,7 @@ impl fmt::Debug for Block {
     }
 }
 
-/// Makes room for so many elements more, as [`Vec::reserve`] does; where that is much, in huge pages.
+/// Reserves room for `more` elements, as [`Vec::reserve`] does. Large vectors are put into huge pages.
 pub fn make_room<T>(all: &mut Vec<T>, more: usize) {
     let needed = all.len() + more;
     if needed <= all.capacity() {
@@ -331,49 +332,50 @@ pub fn make_room<T>(all: &mut Vec<T>, more: usize) {
     *all = larger;
 }
 
-/// From this on huge pages are worth it.
+/// Bytes from which on huge pages are worth their cost.
 const MUCH: usize = 4 << 20;
 
-/// Prefetches the cache lines that a change at this offset of a block waits for, whatever the address holds
-/// by now.
+/// Prefetches what a change at offset `at` of the block at address `start` touches. The address may be
+/// invalid.
 #[inline]
 pub fn prefetch_block(start: usize, len: usize, at: usize) {
     if let Some(class) = Class::of(len) {
         ask(std::ptr::without_provenance(class.count_at(start)));
         ask(std::ptr::without_provenance(start.wrapping_add(at)));
         ask(std::ptr::without_provenance(start.wrapping_add(at).wrapping_add(LINE)));
-        // What changes often changes a checksum at the end.
+        // Such a change often updates a checksum at the end of the block.
         ask(std::ptr::without_provenance(start.wrapping_add(len - LINE)));
     }
 }
 
-/// Prefetches the line of an object's start, for a caller with other work until then.
+/// Prefetches the first cache line of a value.
 #[inline]
 pub fn prefetch_start<T>(of: &T) {
     ask(std::ptr::from_ref(of).cast());
 }
 
-/// Prefetches all lines of an object, for a caller that uses most of them soon.
+/// Prefetches all cache lines of a value.
 #[inline]
 pub fn prefetch_object<T>(of: &T) {
     let start: *const u8 = std::ptr::from_ref(of).cast();
     (0..size_of::<T>()).step_by(LINE).for_each(|at| ask(start.wrapping_add(at)));
 }
 
-/// Prefetches the line at an address, whatever it holds by now.
+/// Prefetches the cache line at an address. The address may be invalid.
 #[inline]
 pub fn prefetch_address(at: usize) {
     ask(std::ptr::without_provenance(at));
 }
 
-/// Prefetches bytes that will all be read soon, in parallel; a reader would wait for one line after the other
-/// where the hardware prefetcher does not guess the next.
+/// Prefetches all of `bytes`. The misses overlap, while a reader would take them one after the other as far
+/// as the hardware prefetcher does not predict them.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
     bytes.chunks(LINE).for_each(|line| ask(line.as_ptr()));
 }
 
-/// Prefetches the first and the last line of bytes, and with that their TLB entries.
+/// Prefetches the first and last line of `bytes`. It also loads the TLB entries, which helps a caller that
+/// reads all of them.
 #[inline]
 pub fn prefetch_ends(bytes: &[u8]) {
     if let [first, .., last] = bytes {
@@ -385,7 +387,7 @@ pub fn prefetch_ends(bytes: &[u8]) {
 #[inline]
 fn ask(place: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: changes nothing, wherever that is.
+    // SAFETY: a prefetch changes nothing and does not fault, at any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(place.cast());
@@ -394,22 +396,22 @@ fn ask(place: *const u8) {
     let _ = place;
 }
 
-/// Asks for room behind what is there, which will be written: so many bytes, or as many as there are.
+/// Prefetches the spare capacity of a vector for writing: `bytes` bytes, or as many as there are.
 #[inline]
 pub fn prefetch_for_push<T>(all: &Vec<T>, bytes: usize) {
     let room = (all.capacity() - all.len()) * size_of::<T>();
     let start = NonNull::from(&all[..]).cast::<u8>();
-    // SAFETY: behind the elements, where there is room.
+    // SAFETY: the end of the elements, inside the allocation.
     let behind = unsafe { start.add(size_of_val(&all[..])) };
     prefetch_for_write(behind, bytes.min(room));
 }
 
-/// Asks for memory that will be written all of, and in a moment.
+/// Prefetches memory that will be overwritten completely soon.
 #[inline]
 fn prefetch_for_write(start: NonNull<u8>, len: usize) {
     for at in (0..len).step_by(LINE) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: memory without a holder; changes nothing.
+        // SAFETY: the range is inside one allocation without references to it. A prefetch changes nothing.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_ET0>(start.as_ptr().add(at).cast());
@@ -419,17 +421,17 @@ fn prefetch_for_write(start: NonNull<u8>, len: usize) {
     }
 }
 
-/// Bytes that a CPU moves at a time.
+/// Bytes of a CPU cache line.
 const LINE: usize = 64;
 
-/// Room before the bytes of a block of an odd size, for its count.
+/// Room before the bytes of a block of an odd size; it holds the count.
 const ODD_HEAD: usize = 16;
 
 fn odd_layout(len: usize) -> Layout {
     Layout::from_size_align(ODD_HEAD + len, ODD_HEAD).expect("a block is not that large")
 }
 
-/// Memory for a block of no size that regions have; no block of no bytes.
+/// Allocates a block of a size for which there is no [`Class`]. A block of 0 bytes gets a dangling pointer.
 fn odd_take(len: usize) -> NonNull<u8> {
     if len == 0 {
         return NonNull::dangling();
@@ -437,12 +439,12 @@ fn odd_take(len: usize) -> NonNull<u8> {
     let layout = odd_layout(len);
     // SAFETY: the layout is not empty.
     let Some(start) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
-    // SAFETY: inside of what was allocated.
+    // SAFETY: inside the allocation.
     unsafe { start.add(ODD_HEAD) }
 }
 
 fn odd_put(start: NonNull<u8>, len: usize) {
-    // SAFETY: as `odd_take` made it.
+    // SAFETY: `odd_take` allocated it with this layout.
     unsafe { dealloc(start.sub(ODD_HEAD).as_ptr(), odd_layout(len)) }
 }
 

@@ -1,11 +1,11 @@
-//! Arenas of blocks of one size, the regions of 2 MiB that they consist of, and the pool of those of a size.
+//! Arenas of blocks of one size, the regions of 2 MiB that an arena consists of, and the pool of all regions
+//! of one block size.
 //!
-//! An arena's head has the counts of all its blocks and the free blocks of each region, so allocating and
-//! freeing touch the head, not the block: 384 KiB for 64 Ki blocks of 4 KiB. With many gigabytes of blocks
-//! the TLB does not hold their pages; it holds those of the heads.
+//! The head of an arena holds the counts of all its blocks and each region's list of free blocks. Allocating
+//! and freeing therefore touch the head only, not the block: 384 KiB for 64 Ki blocks of 4 KiB. With many
+//! gigabytes of blocks the TLB cannot cover the pages of the blocks, but it covers those of the heads.
 //!
-//! Blocks are taken from one region until it has none, so that of regions that are little used some become
-//! empty.
+//! Blocks are taken from one region until it is exhausted, so that sparsely used regions can become empty.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -14,40 +14,40 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
-/// Bytes of a region, and what it is aligned to: a huge page.
+/// Size and alignment of a region in bytes: one huge page.
 const REGION: usize = 2 << 20;
-/// Bytes of an arena, and what it is aligned to: of addresses, not of memory.
+/// Size and alignment of an arena in bytes of address space; memory is committed per region.
 const ARENA: usize = if usize::BITS == 64 { 256 << 20 } else { 16 << 20 };
-/// Regions of an arena. The first one is its head.
+/// Regions of an arena. The first one holds the head.
 const REGIONS: usize = ARENA / REGION;
-/// log2 of the smallest and of the largest block.
+/// log2 of the sizes of the smallest and the largest block.
 const LOG_MIN: u32 = 10;
 const LOG_MAX: u32 = 16;
-/// The regions of a pool that are not made of huge pages: a small pool has no use for them, and they cost
-/// more to make.
+/// The first regions of a pool use small pages: huge pages cost more to set up and do not pay off for a few
+/// blocks.
 const SMALL_PAGES: usize = 4;
-/// Regions that are looked at together.
+/// Regions that are prefetched together.
 const REGIONS_AHEAD: usize = 12;
-/// Regions that stay when they are empty, at least; and the part of all regions of a pool.
+/// Empty regions that keep their memory: at least this many, or one in `EMPTY_PART` of the pool's regions.
 const EMPTY_MIN: usize = 8;
 const EMPTY_PART: usize = 8;
 
-/// The system's smallest page.
+/// The system's smallest page, in bytes.
 const PAGE: usize = 4096;
 
 /// Whether the memory of each free block goes back to the system, not only that of empty regions.
 static PURGES_FREE: AtomicBool = AtomicBool::new(false);
 
-/// Returns the memory of each block that is freed from now on to the system, or keeps it for the next block
-/// (the default).
+/// Whether the memory of each block that is freed from now on returns to the system, or stays for the next
+/// block (the default).
 ///
-/// For processes with a small memory budget: there the free blocks of regions in use can be more than the
-/// budget. It costs a system call per freed block, and a page fault when the block is used again.
+/// For processes with a small memory budget: the free blocks of regions in use can exceed that budget. It
+/// costs a system call per freed block, and a page fault when the block is used again.
 pub fn purge_free_blocks(on: bool) {
     PURGES_FREE.store(on, Ordering::Relaxed);
 }
 
-/// Returns the memory of these blocks to the system, if the process asked for that. They read as zeros
+/// Returns the memory of these blocks to the system if [`purge_free_blocks`] is on. They read as zeros
 /// afterwards.
 ///
 /// # Safety
@@ -55,36 +55,36 @@ pub fn purge_free_blocks(on: bool) {
 pub(crate) unsafe fn purge(class: Class, blocks: &[NonNull<u8>]) {
     if PURGES_FREE.load(Ordering::Relaxed) && class.len().is_multiple_of(PAGE) {
         for block in blocks {
-            // SAFETY: whole pages of a free block. If the system does not take them they stay.
+            // SAFETY: whole pages of a free block. If the call fails, the memory stays.
             let _ = unsafe { madvise(block.as_ptr().cast(), class.len(), Advice::LinuxDontNeed) };
         }
     }
 }
 
-/// Asks the system for huge pages for memory that nothing is in yet.
+/// Requests huge pages for memory that is not in use yet.
 pub(crate) fn in_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     let range = memory.as_mut_ptr_range();
     let (start, end) = (range.start.cast::<u8>(), range.end.cast::<u8>());
     let before = start.addr().next_multiple_of(REGION) - start.addr();
     let len = (end.addr() - start.addr()).saturating_sub(before) / REGION * REGION;
     if len > 0 {
-        // SAFETY: a part of memory that the caller has; what is in it stays. A system without huge pages has
+        // SAFETY: a part of the caller's memory, of which the content stays. If the call fails, the pages are
         // small ones.
         let _ = unsafe { madvise(start.add(before).cast(), len, Advice::LinuxHugepage) };
     }
 }
 
-/// What is known of a region: only under its pool's lock.
+/// The state of a region, protected by its pool's lock.
 #[derive(Clone, Copy)]
 struct Region {
-    /// Blocks that are free.
+    /// Free blocks.
     free: u32,
-    /// Its place among those that have free blocks; meaningless without any.
+    /// Its index in [`Pool::available`]; meaningless if no block is free.
     place: u32,
 }
 
-/// Where an arena begins; the counts of its blocks follow, and the lists of free blocks of its regions:
-/// numbers of blocks in their region, as many as are free, with room for all.
+/// The start of an arena. The counts of its blocks follow, then the regions' lists of free blocks. A list
+/// holds block numbers within the region; it has room for all blocks, and its first `free` entries are valid.
 #[repr(C, align(64))]
 struct Head {
     regions: [Region; REGIONS],
@@ -95,21 +95,21 @@ const _: () = assert!(
         && (REGION >> LOG_MIN) <= u16::MAX as usize
 );
 
-/// Blocks of one size: a power of two.
+/// A block size: a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Class(u32);
 
 impl Class {
     pub(crate) const COUNT: usize = (LOG_MAX - LOG_MIN + 1) as usize;
 
-    /// Of blocks of `len` bytes, if regions have such.
+    /// The class of blocks of `len` bytes, if there is one.
     #[inline]
     pub(crate) fn of(len: usize) -> Option<Self> {
         let log = len.trailing_zeros();
         (len.is_power_of_two() && (LOG_MIN..=LOG_MAX).contains(&log)).then_some(Self(log))
     }
 
-    /// Counted from 0.
+    /// Index of the class, from 0.
     pub(crate) fn index(self) -> usize {
         (self.0 - LOG_MIN) as usize
     }
@@ -118,12 +118,12 @@ impl Class {
         1 << self.0
     }
 
-    /// Blocks of a region.
+    /// Blocks per region.
     fn blocks(self) -> u32 {
         (REGION >> self.0) as u32
     }
 
-    /// Where the count of a block is, by where the block is.
+    /// The address of a block's count.
     #[inline]
     pub(crate) fn count_at(self, block: usize) -> usize {
         let within = block % ARENA;
@@ -133,7 +133,7 @@ impl Class {
     /// The count of a block.
     ///
     /// # Safety
-    /// The block was taken of this class, and not given back for the time that the count is looked at.
+    /// The block was allocated from this class, and is not freed while the reference lives.
     #[inline]
     pub(crate) unsafe fn count<'a>(self, block: NonNull<u8>) -> &'a AtomicU32 {
         let within = block.as_ptr().addr() % ARENA;
@@ -145,7 +145,7 @@ impl Class {
     }
 }
 
-/// A place for regions, by its beginning. It stays for good.
+/// An arena, by its start. It is never unmapped.
 #[derive(Debug, Clone, Copy)]
 struct Arena(NonNull<Head>);
 
@@ -153,23 +153,23 @@ struct Arena(NonNull<Head>);
 unsafe impl Send for Arena {}
 
 impl Arena {
-    /// That of a block, and the number of its region.
+    /// The arena of a block, and the number of its region.
     fn of(block: NonNull<u8>) -> (Self, usize) {
         let within = block.as_ptr().addr() % ARENA;
         // SAFETY: the beginning of the arena that the block lies in.
         (Self(unsafe { block.sub(within) }.cast()), within / REGION)
     }
 
-    /// Addresses without memory, but for its head. `None`: the system has none.
+    /// Reserves address space and commits memory for the head. `None` if the system refuses.
     fn make(in_huge_pages: bool) -> Option<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at a place of the system's choice.
         let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * ARENA, ProtFlags::empty(), flags) };
-        // With what it takes to begin at a multiple; the rest is given back.
+        // Twice the size contains an aligned arena; the rest is unmapped.
         let mapped = mapped.ok()?.cast::<u8>();
         let before = mapped.addr().next_multiple_of(ARENA) - mapped.addr();
-        // SAFETY: parts of the new mapping that are not referenced; a part that cannot be unmapped stays,
-        // untouched.
+        // SAFETY: parts of the new mapping that have no other user. If a part cannot be unmapped it stays,
+        // unused.
         let start = unsafe {
             let start = mapped.add(before);
             if before > 0 {
@@ -182,64 +182,64 @@ impl Arena {
         };
         let arena = Self(NonNull::new(start.cast())?);
         if !arena.make_region(0, in_huge_pages) {
-            // SAFETY: it is not referenced.
+            // SAFETY: the mapping has no other user.
             let _ = unsafe { munmap(start.cast(), ARENA) };
             return None;
         }
-        // SAFETY: it has memory now, which is not referenced elsewhere.
+        // SAFETY: the head has memory now, and no other user.
         unsafe { arena.0.write(Head { regions: [Region { free: 0, place: 0 }; REGIONS] }) };
         Some(arena)
     }
 
-    /// Lets a region's place be memory, zeros at first. Can it?
+    /// Commits memory for a region, zeroed. Returns whether that succeeded.
     fn make_region(self, number: usize, in_huge_pages: bool) -> bool {
-        // SAFETY: a part of the arena without a block in use.
+        // SAFETY: a part of the arena without allocated blocks.
         unsafe {
             let start = self.region(number).as_ptr().cast();
             if mprotect(start, REGION, MprotectFlags::READ | MprotectFlags::WRITE).is_err() {
                 return false;
             }
             if in_huge_pages {
-                // A system without them has small ones.
+                // If this fails, the pages are small ones.
                 let _ = madvise(start, REGION, Advice::LinuxHugepage);
             }
         }
         true
     }
 
-    /// Gives a region's memory back.
+    /// Returns a region's memory to the system.
     ///
     /// # Safety
-    /// None of its blocks is in use.
+    /// No block of the region is allocated.
     unsafe fn unmake_region(self, number: usize) {
-        // SAFETY: a part of the arena without use. If the system does not take it back it stays.
+        // SAFETY: a part of the arena without allocated blocks. If the call fails, the memory stays.
         let _ = unsafe { madvise(self.region(number).as_ptr().cast(), REGION, Advice::LinuxDontNeed) };
     }
 
-    /// Where a region begins.
+    /// The start of a region.
     fn region(self, number: usize) -> NonNull<u8> {
         debug_assert!(number < REGIONS, "an arena has {REGIONS} regions");
-        // SAFETY: inside of the arena.
+        // SAFETY: inside the arena.
         unsafe { self.0.cast::<u8>().add(number * REGION) }
     }
 
-    /// What is known of it.
+    /// The state of a region.
     ///
     /// # Safety
-    /// Under the lock of its pool, and while no other such borrow lives.
+    /// The caller holds the lock of the pool, and no other such borrow lives.
     unsafe fn state<'a>(self, number: usize) -> &'a mut Region {
         // SAFETY: the arena begins with its head.
         unsafe { &mut (*self.0.as_ptr()).regions[number] }
     }
 
-    /// Its list of free blocks, with room for all; what is behind as many as are free means nothing.
+    /// The list of free blocks of a region, with room for all. Only its first `free` entries are valid.
     ///
     /// # Safety
     /// As [`state`](Self::state).
     unsafe fn list<'a>(self, class: Class, number: usize) -> &'a mut [u16] {
         let blocks = class.blocks() as usize;
         let counts = (ARENA >> class.0) * size_of::<AtomicU32>();
-        // SAFETY: behind head and counts, all of which fit into the arena's first region, which begins as
+        // SAFETY: after head and counts, all of which fit into the arena's first region, which starts as
         // zeros.
         unsafe {
             let lists = self.0.cast::<u8>().add(size_of::<Head>() + counts).cast::<u16>();
@@ -250,16 +250,16 @@ impl Arena {
 
 /// All regions of a class.
 pub(crate) struct Pool {
-    /// Those that have a free block, each with its place here.
+    /// Regions with a free block. Each knows its index here.
     available: Vec<(Arena, usize)>,
-    /// Where regions that gave their memory back may be made again.
+    /// Regions without memory, which can be committed again.
     gone: Vec<(Arena, usize)>,
-    /// Where the next one is made, if that has a place left.
+    /// The next region that was never used; its number is `REGIONS` if the arena has none left.
     next: Option<(Arena, usize)>,
     arenas: usize,
-    /// Regions that have memory.
+    /// Regions with memory.
     regions: usize,
-    /// Of them, those whose blocks are all free.
+    /// Regions of which all blocks are free.
     empty: usize,
 }
 
@@ -274,7 +274,7 @@ impl Pool {
         POOLS[class.index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to `n` free blocks, one at least unless the system has no memory.
+    /// Takes up to `n` free blocks; at least one unless the system is out of memory.
     pub(crate) fn take(&mut self, class: Class, n: usize, mut into: impl FnMut(NonNull<u8>)) {
         if self.available.is_empty() && !self.make_region(class) {
             return;
@@ -282,7 +282,7 @@ impl Pool {
         self.prefetch_regions(class);
         let mut left = n as u32;
         while let Some((arena, number)) = self.available.last().copied().filter(|_| left > 0) {
-            // SAFETY: under the lock, and the only borrows until the next turn.
+            // SAFETY: under the lock, and the only borrows until the next iteration.
             let (region, list) = unsafe { (arena.state(number), arena.list(class, number)) };
             self.empty -= usize::from(region.free == class.blocks());
             let now = left.min(region.free);
@@ -298,7 +298,8 @@ impl Pool {
         }
     }
 
-    /// Prefetches the heads of the regions that are used next. Of many gigabytes each has few free blocks.
+    /// Prefetches the states and lists of the next regions. With many gigabytes of blocks, each region has
+    /// few free ones.
     fn prefetch_regions(&self, class: Class) {
         let next = &self.available[self.available.len().saturating_sub(REGIONS_AHEAD)..];
         for (arena, number) in next {
@@ -314,7 +315,7 @@ impl Pool {
         }
     }
 
-    /// One more region that has free blocks. Can there be one?
+    /// Commits one more region. Returns whether that succeeded.
     fn make_region(&mut self, class: Class) -> bool {
         let in_huge_pages = self.regions >= SMALL_PAGES;
         let (arena, number) = match self.gone.pop() {
@@ -335,7 +336,7 @@ impl Pool {
         // SAFETY: under the lock, and the only borrows.
         unsafe {
             *arena.state(number) = Region { free: class.blocks(), place: self.available.len() as u32 };
-            // The first one is taken first.
+            // In descending order, so that the first block is taken first.
             arena.list(class, number).iter_mut().rev().zip(0..).for_each(|(at, block)| *at = block);
         }
         self.available.push((arena, number));
@@ -350,10 +351,10 @@ impl Pool {
         Some(arena)
     }
 
-    /// Frees a block without a holder.
+    /// Frees a block.
     pub(crate) fn put(&mut self, class: Class, block: NonNull<u8>) {
         let (arena, number) = Arena::of(block);
-        // SAFETY: under the lock, and the only borrows until they are used no more.
+        // SAFETY: under the lock, and no other borrow lives as long as these.
         let (region, list) = unsafe { (arena.state(number), arena.list(class, number)) };
         list[region.free as usize] = (block.as_ptr().addr() % REGION / class.len()) as u16;
         region.free += 1;
@@ -369,13 +370,13 @@ impl Pool {
             let place = region.place as usize;
             self.available.swap_remove(place);
             if let Some((arena, moved)) = self.available.get(place) {
-                // SAFETY: under the lock; another region's state.
+                // SAFETY: under the lock; the state of another region.
                 unsafe { arena.state(*moved) }.place = place as u32;
             }
             self.empty -= 1;
             self.regions -= 1;
             self.gone.push((arena, number));
-            // SAFETY: all its blocks are free, and none can be taken until it is made again.
+            // SAFETY: all its blocks are free, and none is taken before the region is committed again.
             unsafe { arena.unmake_region(number) };
         }
     }

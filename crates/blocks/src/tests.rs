@@ -60,8 +60,8 @@ fn blocks_do_not_overlap_and_lie_at_multiples_of_their_size() {
     }
 }
 
-/// No other test uses this size so much. In a thread of its own, which keeps nothing at hand when it has
-/// ended.
+/// No other test uses this size as much. It runs in a thread of its own, of which the magazine is empty once
+/// it has ended.
 #[test]
 fn empty_regions_go_back_to_the_system() {
     let class = Class::of(8192).unwrap();
@@ -70,7 +70,7 @@ fn empty_regions_go_back_to_the_system() {
         let many: Vec<Block> = (0..40 * 255).map(|_| Block::zeroed(8192)).collect();
         let before = regions();
         assert!(before >= 40);
-        // One block of every other region stays.
+        // One block of every second region stays.
         let mut of_regions = BTreeMap::new();
         for block in many {
             of_regions.entry(block.as_ptr().addr() >> 21).or_insert_with(Vec::new).push(block);
@@ -80,7 +80,7 @@ fn empty_regions_go_back_to_the_system() {
         assert!((stay.len()..before - 8).contains(&regions()), "{before}, {}", regions());
         assert!(stay.iter().all(|block| block.iter().all(|byte| *byte == 0)));
     };
-    // Again: regions that are gone get memory again.
+    // Repeat: regions without memory get memory again.
     for _ in 0..3 {
         std::thread::scope(|scope| scope.spawn(use_many).join().unwrap());
         assert!(regions() <= 12, "{}", regions());
@@ -153,7 +153,7 @@ fn copies_are_what_was_put_there() {
             assert_eq!(copy.holders(), 1);
         }
     }
-    // Zeros between them, wherever they begin and end, over what was there before.
+    // Zeros in between, at any start and end, over the block's previous content.
     for (before, len) in
         [(0, 1024), (64, 128), (64, 700), (70, 3), (70, 58), (70, 59), (130, 500), (1000, 24)]
     {
@@ -168,7 +168,7 @@ fn copies_are_what_was_put_there() {
             assert_eq!(copies.finish().next().unwrap()[..], expected, "{before} and {len} of {whole}");
         }
     }
-    // More or fewer bytes than stated are a mistake, and no copy.
+    // More or fewer bytes than announced panic, and leave no copy.
     for len in [1024, 4095, 4097, 65536] {
         let mut push = |len: usize| copies.push(len, |copy| copy.put(&[1; 4096]));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| push(len))).is_err());
@@ -189,7 +189,7 @@ fn room_is_made_and_what_was_there_stays() {
     assert!(all.iter().copied().eq(0..2_000_000));
 }
 
-/// The right place, no place, and the last one: nothing is read.
+/// A valid address, null, and the last address: a prefetch reads nothing.
 #[test]
 fn any_place_may_be_asked_for() {
     let block = Block::zeroed(4096);

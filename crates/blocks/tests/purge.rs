@@ -1,9 +1,8 @@
-//! Memory of free blocks that goes back to the system. Alone in its process, since the setting is one of the
-//! process.
+//! Freed blocks return their memory to the system. Alone in its process, since the setting is per process.
 
 use extant_blocks::Block;
 
-/// Which pages of these blocks have memory.
+/// Number of these blocks that have memory.
 fn resident(blocks: &[usize]) -> usize {
     use std::os::unix::fs::FileExt;
     let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
@@ -17,7 +16,7 @@ fn resident(blocks: &[usize]) -> usize {
 
 #[test]
 fn freed_blocks_go_back_to_the_system_one_by_one() {
-    // All but one of each 32 are freed, so that no region is empty.
+    // One block in 32 stays, so that no region becomes empty.
     let freed_of = |count: usize| {
         let blocks: Vec<Block> = (0..count).map(|at| Block::copy_of(&[at as u8; 8192])).collect();
         let (kept, freed): (Vec<_>, Vec<_>) =

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Owns: steps and the mistakes to find with them, what a cut may leave of a file, fsyncs of threads. Does
-//! **not** own: what a device may forget (see `simdisk`), trees and attributes (see [`CrashRun`](crate::CrashRun)).
+//! **not** own: what a device may forget (see `simdisk`), trees and attributes (see
+//! [`CrashRun`](crate::CrashRun)).
 //!
 //! What a cut must show
 //! 1. Every unit of 8 bytes contains its writer: file, step, offset. What is in a file was written by it,

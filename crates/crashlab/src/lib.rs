@@ -15,9 +15,9 @@
 //! commits and checkpoints too, and memory runs short ([`Schedule`]). Some runs begin where the index of a
 //! directory changes its shape ([`index_run`]).
 //!
-//! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`CrashRun`]), the verdict on
-//! a cut ([`CrashRun::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does **not** own: what
-//! operations mean (see `fsmodel`), what a device may forget (see `simdisk`).
+//! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`CrashRun`]), the
+//! verdict on a cut ([`CrashRun::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does
+//! **not** own: what operations mean (see `fsmodel`), what a device may forget (see `simdisk`).
 //!
 //! What a cut must show (INV-EN1, and INV-EN22 for the bytes of files)
 //! 1. The volume opens, and recovery says nothing is wrong.

@@ -1,32 +1,32 @@
-//! Changing directories: inserting, removing and redirecting names; splitting, filling and freeing blocks. A
+//! Changes of directories: names are added, removed and replaced; blocks are split, filled and freed. A
 //! damaged directory is an error, never a panic (INV-EN12).
 //!
-//! Owns: which block a name belongs into, when a block is split, packed or given back, the growth and
-//! shrinking of the index, what a directory's [`DirCache`] remembers. Does **not** own: where blocks are,
-//! their allocation, their checksums, the directory's inode ([`DirEdit`] is asked for all of these), inline
-//! directories' place in their inode ([`inline`] changes the bytes).
+//! Owns: the block that a name belongs to, when a block is split, packed or freed, growth and shrinking of
+//! the index, the content of a directory's [`DirCache`]. Does **not** own: the mapping of blocks, their
+//! allocation and checksums, and the directory's inode ([`DirEdit`] provides them); the place of inline
+//! directories in their inode ([`inline`] changes the bytes).
 //!
 //! ```text
 //!   1 block, linear  --full-->  root, 2 leaves  --leaf full-->  one leaf more  --node full-->  one node more
-//!        ^                                                                     --root full-->  one level more
-//!        '------------- the last name is gone ---- leaves that become empty go, nodes without leaves go,
+//!        ^                                                                     --root full--> one level more
+//!        '---------- the last name is removed ---- empty leaves are freed, with nodes that become empty;
 //!                                                  a root above one half-empty node takes its entries
 //! ```
 //!
 //! Invariants
-//! 1. An operation that is refused for want of space, or because a name is there (or is not), has changed
-//!    nothing: all is read and all blocks are appended before the first change of a block that existed.
-//! 2. The names of a leaf have hashes from its entry's hash up to the next entry's, that one included only
-//!    where the next entry has the continuation bit.
-//! 3. A name is inserted only after all leaves that could hold it were looked at.
-//! 4. No block is a hole, and none is without a place in the index: a leaf that is freed is replaced by the
-//!    directory's last block. (Names stay in the order of their hashes, so listings in progress stay right.)
-//!    Blocks of linear directories never move: only empty ones at the end are given back.
+//! 1. An operation that is refused for lack of space, or because a name exists (or does not), has changed
+//!    nothing: all blocks are read and appended before the first change of an existing block.
+//! 2. The names of a leaf have hashes from its entry's hash up to the next entry's. The latter is included
+//!    only if the next entry has the continuation bit.
+//! 3. A name is inserted only after all leaves that could hold it were searched.
+//! 4. No block is a hole, and every block has a place in the index: a freed leaf is replaced by the
+//!    directory's last block. (Names stay in the order of their hashes, so listings in progress stay
+//!    correct.) Blocks of linear directories never move: only empty blocks at the end are freed.
 //! 5. The cache agrees with the blocks after every operation, or is empty (after every fault).
 //!
-//! A caller that changes a directory holds its lock exclusively, and reserves [`Needs`] first.
+//! The caller holds the directory's lock exclusively, and reserves [`Needs`] first.
 //!
-//! Encrypted and casefolded directories are read only.
+//! Encrypted and casefolded directories are read-only.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
@@ -54,15 +54,15 @@ use crate::{Dir, DirBlocks, Format, Kept};
 pub use cache::{DirCache, Stats};
 pub use hints::HINTS_MAX;
 
-/// Reads and changes a directory's blocks, in a transaction with room for [`Needs`].
+/// Access to a directory's blocks for changes, in a transaction with credits for [`Needs`].
 ///
-/// The kind that a block is changed as is its kind from then on: a leaf's number may become an index block's.
-/// Bytes are laid out with everything but checksums.
+/// A change also sets the kind of a block: a leaf's number may become an index block's. Bytes are complete
+/// except for checksums.
 pub trait DirEdit: DirBlocks {
-    /// Changes a leaf or a linear block, which it is already.
+    /// Changes a block that is already a leaf or a linear block.
     ///
     /// # Errors
-    /// The block had to be read again and cannot be: nothing was changed.
+    /// The block must be read again and cannot be: nothing was changed.
     fn change_leaf(
         &self,
         lblk: Lblk,
@@ -70,18 +70,18 @@ pub trait DirEdit: DirBlocks {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), ReadFault>;
 
-    /// [`leaf`](DirBlocks::leaf), where it is known where that is.
+    /// As [`leaf`](DirBlocks::leaf), with what is known of the block's location.
     ///
     /// # Errors
-    /// As there.
+    /// As [`leaf`](DirBlocks::leaf).
     fn leaf_at(&self, lblk: Lblk, _at: &mut Location) -> Result<Option<Buffer>, ReadFault> {
         self.leaf(lblk)
     }
 
-    /// [`look_leaf`](DirBlocks::look_leaf), where it is known where that is.
+    /// As [`look_leaf`](DirBlocks::look_leaf), with what is known of the block's location.
     ///
     /// # Errors
-    /// As there.
+    /// As [`leaf`](DirBlocks::leaf).
     fn look_leaf_at(
         &self,
         lblk: Lblk,
@@ -91,9 +91,10 @@ pub trait DirEdit: DirBlocks {
         self.look_leaf(lblk, look)
     }
 
-    /// As [`change_leaf`](Self::change_leaf), without reading the leaf: these bytes, each at its offset,
-    /// replace the present ones. `false`: nothing was changed, and the caller has to read it. `there`: the
-    /// bytes expected at an offset before; if they differ, the change is not committed.
+    /// As [`change_leaf`](Self::change_leaf), without reading the leaf: overwrites it with the bytes of
+    /// `pieces`, each at its offset. `there` is an offset, and the bytes expected there before the change; if
+    /// they differ, the change is not committed. `false` if nothing was changed: the caller must read the
+    /// leaf.
     ///
     /// # Errors
     /// As [`change_leaf`](Self::change_leaf).
@@ -113,48 +114,48 @@ pub trait DirEdit: DirBlocks {
     /// As [`change_leaf`](Self::change_leaf).
     fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
-    /// Makes a leaf or a linear block of one that the directory has, whatever it was until now: that is not
-    /// looked at. `fill` gets zeros.
+    /// Makes a leaf or a linear block of an existing block, without reading it or regard to its kind. `fill`
+    /// gets zeros.
     ///
     /// # Errors
-    /// The block's place cannot be read: nothing was changed.
+    /// The block's mapping cannot be read: nothing was changed.
     fn refill_leaf(&self, lblk: Lblk, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
-    /// Adds a block behind the last one, and its size to the directory's: a node of the index, or a leaf.
-    /// `fill` gets zeros. The block's number.
+    /// Appends a block after the last one, a node of the index or a leaf, and increases the directory's size.
+    /// `fill` gets zeros. Returns the block's number.
     ///
     /// # Errors
-    /// [`NoSpace::Device`] and what else allocation refuses with: nothing was changed.
+    /// [`NoSpace::Device`] and other refusals of allocation: nothing was changed.
     fn append(&self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, EditFault>;
 
-    /// Gives the last block back, and takes its size off the directory's.
+    /// Frees the last block, and reduces the directory's size.
     ///
     /// # Errors
     /// The block's mapping cannot be read.
     fn pop(&self) -> Result<(), EditFault>;
 
-    /// Sets the directory's INDEX flag, or takes it off.
+    /// Sets or clears the directory's INDEX flag.
     fn set_indexed(&self, indexed: bool);
 
-    /// Prefetches what a change of a leaf needs that comes next: best effort, and it waits only for lines
-    /// that were prefetched before.
+    /// Prefetches memory for a change of a leaf that follows. Best effort: it avoids cache misses on memory
+    /// that was not prefetched before.
     fn prefetch_leaf(&self, _at: &Location, _what: Ahead) {}
 }
 
-/// Where a leaf or linear block is, as far as [`DirEdit`] has found out: kept beside the other notes on the
-/// block, as long as the block belongs to the directory.
+/// The location of a leaf or linear block, as far as the [`DirEdit`] implementation has found it. The cache
+/// keeps it for the implementation while the block belongs to the directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Location {
-    /// Its number; 0 when that is not known.
+    /// Its number; 0 if unknown.
     pub block: Pblk,
-    /// Where it was in the cache of blocks.
+    /// Its last position in the block cache.
     pub hint: Hint,
-    /// Where its bytes were in memory at their last change: for prefetching them only.
+    /// Address of its bytes in memory at the last change: for prefetches only.
     pub bytes_at: usize,
 }
 
 impl Location {
-    /// A block of which only the number is known, if that is not 0.
+    /// A location with a number only; 0 if unknown.
     #[must_use]
     pub fn of(block: Pblk) -> Self {
         Self { block, hint: Hint::NONE, bytes_at: 0 }
@@ -167,67 +168,67 @@ impl Default for Location {
     }
 }
 
-/// What leads to a leaf's bytes in memory.
+/// The memory of a leaf to prefetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ahead {
-    /// Its slot in the cache of blocks. All that a [patch](DirEdit::patch_leaf) takes.
+    /// Its slot in the block cache: sufficient for a [patch](DirEdit::patch_leaf).
     Slot,
-    /// And its bytes from this offset on.
+    /// Its slot, and its bytes from this offset on.
     Bytes(usize),
 }
 
-/// What there is no room for.
+/// The resource that is exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoSpace {
     /// No block is free.
     #[error("no block is free")]
     Device,
-    /// The index is full at its highest number of levels; `large_dir`: the file system has that feature
-    /// already.
+    /// The index is full at its maximum number of levels.
     #[error("the directory's index is full{}", if *.large_dir { "" } else { " (the feature large_dir would give it another level)" })]
     IndexFull {
-        /// With large_dir three levels were there, without two.
+        /// Whether the file system has the feature large_dir: with it the index has three levels, without it
+        /// two.
         large_dir: bool,
     },
-    /// The directory's size has no room for another block.
+    /// The directory has reached its maximum size.
     #[error("the directory is as large as can be{}", if *.large_dir { "" } else { " without the feature large_dir" })]
     Size {
-        /// The file system has the feature.
+        /// Whether the file system has the feature large_dir.
         large_dir: bool,
     },
-    /// The inode has no room: the directory has to be moved into a block.
+    /// The inode has no room: the directory must be moved to a block.
     #[error("the inode has no room for another entry")]
     Inline,
 }
 
-/// Why a directory was not changed.
+/// A directory was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum EditFault {
-    /// There is no room.
+    /// There is no space.
     #[error("{0}")]
     NoSpace(#[from] NoSpace),
-    /// The name is there already.
+    /// The name exists already.
     #[error("the name exists")]
     Exists,
-    /// The name is not there.
+    /// The name does not exist.
     #[error("no such name")]
     Absent,
     /// A block cannot be read, or breaks a rule.
     #[error(transparent)]
     Read(#[from] ReadFault),
-    /// Directories of this kind are read only.
+    /// Directories of this kind are read-only.
     #[error("{0} directories are read only")]
     Unsupported(&'static str),
 }
 
-/// Blocks that an operation may touch at most, for the caller's reservation.
+/// Blocks that an operation touches at most, for the caller's reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    /// Blocks of the directory that may be changed, new ones not counted.
+    /// Existing blocks of the directory that may change.
     pub changes: u32,
-    /// Blocks that may be appended: each needs allocation.
+    /// Blocks that may be appended; each needs an allocation.
     pub appends: u32,
-    /// Blocks that may be given back.
+    /// Blocks that may be freed.
     pub pops: u32,
 }
 
@@ -238,7 +239,7 @@ impl Needs {
         match levels {
             // One block changes, or one is appended, or the only one becomes a root above two leaves.
             None => Self { changes: 1, appends: 2, pops: 0 },
-            // The leaf and the path above it; for each of them one more.
+            // The leaf and its path change; each of them may be split.
             Some(levels) => {
                 let path = u32::from(levels) + 2;
                 Self { changes: path, appends: path, pops: 0 }
@@ -251,9 +252,9 @@ impl Needs {
     pub fn remove(levels: Option<u8>) -> Self {
         match levels {
             None => Self { changes: 1, appends: 0, pops: linear::LINEAR_POPS_MAX },
-            // The leaf, and all nodes above it but the root may go, and nodes whose entries the root takes.
-            // Into the place of each moves a block, whose parent changes. Besides: what lost an entry, and
-            // the root.
+            // The leaf, all nodes above it except the root, and nodes that the root takes in may be freed.
+            // Each is replaced by another block, of which the parent changes. In addition change the node
+            // that lost an entry, and the root.
             Some(levels) => {
                 let gone = 2 * u32::from(levels) + 1;
                 Self { changes: 2 + 2 * gone, appends: 0, pops: gone }
@@ -275,7 +276,7 @@ pub fn first_block(format: &DirFormat, ino: Ino, parent: Ino, block: &mut [u8]) 
     writer.finish();
 }
 
-/// What an inode says of the directory that is to be changed.
+/// The properties of a directory that an inode stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
     /// Its number.
@@ -289,10 +290,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// May directories of this kind be written?
+    /// Whether directories of this kind can be changed.
     ///
     /// # Errors
-    /// [`EditFault::Unsupported`]: encrypted and casefolded ones are read only.
+    /// [`EditFault::Unsupported`]: encrypted and casefolded directories are read-only.
     pub fn check(&self) -> Result<(), EditFault> {
         match self {
             Self { encrypted: true, .. } => Err(EditFault::Unsupported("encrypted")),
@@ -302,17 +303,17 @@ impl Target {
     }
 }
 
-/// Where a name is, as long as its directory is not changed.
+/// The place of a name; valid until its directory changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
-    /// The inode that it leads to.
+    /// The inode of the name.
     pub ino: Ino,
-    /// The leaf of an indexed directory, the offset in it, and the name's hash.
+    /// In an indexed directory: the leaf, the offset in it, and the name's hash.
     place: Option<(Lblk, usize, u32)>,
 }
 
 impl Spot {
-    /// Somewhere in the directory.
+    /// An unknown place.
     #[must_use]
     pub fn anywhere(ino: Ino) -> Self {
         Self { ino, place: None }
@@ -329,11 +330,12 @@ pub struct Editor<'a> {
 }
 
 impl<'a> Editor<'a> {
-    /// A directory that is kept in blocks, to change it. `cache` was never used for another directory, and
-    /// has seen every change of this one since it was made or [cleared](DirCache::clear).
+    /// Starts changes of a directory that is stored in blocks. `cache` must not have been used for another
+    /// directory, and must have seen all changes of this one since it was created or
+    /// [cleared](DirCache::clear).
     ///
     /// # Errors
-    /// Encrypted and casefolded directories are read only.
+    /// Encrypted and casefolded directories are read-only.
     pub fn new(
         target: Target,
         format: &'a Format,
@@ -344,7 +346,7 @@ impl<'a> Editor<'a> {
         Ok(Self { ino: target.ino, format, blocks, cache, is_indexed: target.indexed })
     }
 
-    /// Has it an index now?
+    /// Whether the directory has an index now.
     #[must_use]
     pub fn is_indexed(&self) -> bool {
         self.is_indexed
@@ -362,7 +364,7 @@ impl<'a> Editor<'a> {
         Ok(Some(self.cache.levels))
     }
 
-    /// The inode that `name` leads to; "." and ".." too.
+    /// The inode of `name`; "." and ".." are names, too.
     ///
     /// # Errors
     /// A block cannot be read or breaks a rule.
@@ -370,8 +372,7 @@ impl<'a> Editor<'a> {
         Ok(self.find(name)?.map(|spot| spot.ino))
     }
 
-    /// As [`lookup`](Self::lookup), for a caller that will remove the name: see
-    /// [`remove_found`](Self::remove_found).
+    /// As [`lookup`](Self::lookup), for a subsequent [`remove_found`](Self::remove_found).
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup).
@@ -388,7 +389,7 @@ impl<'a> Editor<'a> {
     /// Inserts a name.
     ///
     /// # Errors
-    /// The name is there (also for "." and ".."), there is no room, or a block cannot be read.
+    /// The name exists (also for "." and ".."), there is no space, or a block cannot be read.
     ///
     /// # Panics
     /// If the name is empty or longer than 255 bytes, or `ino` is 0.
@@ -406,27 +407,27 @@ impl<'a> Editor<'a> {
         Ok(())
     }
 
-    /// Removes a name; the inode that it led to. Blocks that become empty are given back.
+    /// Removes a name. Returns its inode. Blocks that become empty are freed.
     ///
     /// # Errors
-    /// The name is not there, or a block cannot be read.
+    /// The name does not exist, or a block cannot be read.
     pub fn remove(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
         self.remove_at(name, None)
     }
 
-    /// Removes a name that [`find`](Self::find) found, if it did not change since.
+    /// Removes a name that [`find`](Self::find) found, if the directory has not changed since.
     ///
     /// # Errors
-    /// As [`remove`](Self::remove); the name is somewhere else by now, of which the caller made sure that it
-    /// is not.
+    /// As [`remove`](Self::remove); the name has moved, which the caller must rule out.
     pub fn remove_found(&mut self, name: &[u8], spot: Spot) -> Result<Ino, EditFault> {
         self.remove_at(name, Some(spot))
     }
 
-    /// Removes a name if `may` says so of the inode that it leads to.
+    /// Removes a name if `may` permits it for the inode.
     ///
     /// # Errors
-    /// As [`remove`](Self::remove). [`Absent`](EditFault::Absent) also where it may not: nothing was changed.
+    /// As [`remove`](Self::remove). [`Absent`](EditFault::Absent) also if `may` does not permit it: nothing
+    /// was changed.
     pub fn remove_if(&mut self, name: &[u8], may: &mut dyn FnMut(Ino) -> bool) -> Result<Ino, EditFault> {
         let spot = self.find(name)?.ok_or(EditFault::Absent)?;
         if may(spot.ino) { self.remove_at(name, Some(spot)) } else { Err(EditFault::Absent) }
@@ -448,10 +449,10 @@ impl<'a> Editor<'a> {
         Ok(ino)
     }
 
-    /// Lets a name lead to another inode (rename over a name); the inode that it led to.
+    /// Changes the inode of a name (rename over a name). Returns the previous inode.
     ///
     /// # Errors
-    /// The name is not there, or a block cannot be read.
+    /// The name does not exist, or a block cannot be read.
     pub fn replace(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<Ino, EditFault> {
         if is_dots(name) || !is_name(name) {
             return Err(EditFault::Absent);
@@ -472,7 +473,7 @@ impl<'a> Editor<'a> {
         Ok(found.ino)
     }
 
-    /// Sets "..": the directory was moved.
+    /// Sets ".." after the directory was moved.
     ///
     /// # Errors
     /// Block 0 cannot be read or does not begin with "." and "..".
@@ -494,7 +495,7 @@ impl<'a> Editor<'a> {
         Ok(self.blocks.change_leaf(Lblk(0), self.cache.at(Lblk(0)), &mut set)?)
     }
 
-    /// Are "." and ".." all that it holds? Every block may have to be read.
+    /// Whether "." and ".." are the only names. May read every block.
     ///
     /// # Errors
     /// A block cannot be read or breaks a rule, or block 0 does not begin with "." and "..".
@@ -525,8 +526,7 @@ impl<'a> Editor<'a> {
         Dir { ino: self.ino, kept, casefold: false, encrypted: false }
     }
 
-    /// Whatever broke may have broken between a change of the cache and that of the block: the cache is made
-    /// anew.
+    /// A fault may come between a change of the cache and that of the block, so the cache is cleared.
     fn settled<T>(&mut self, done: Result<T, EditFault>) -> Result<T, EditFault> {
         if matches!(done, Err(EditFault::Read(_))) {
             self.cache.clear();
@@ -534,7 +534,7 @@ impl<'a> Editor<'a> {
         done
     }
 
-    /// Passes a leaf to a reader of few of its bytes.
+    /// Calls `look` with the bytes of a leaf, for callers that read few of them.
     fn look_leaf(&mut self, lblk: Lblk, look: &mut dyn FnMut(&[u8])) -> Result<(), ReadFault> {
         self.cache.stats.leaf_reads += 1;
         let dir = self.dir();
@@ -562,17 +562,17 @@ impl<'a> Editor<'a> {
         self.dir().corrupt(block, lblk, fact)
     }
 
-    /// The block is not as it was when it was read: it was changed meanwhile.
+    /// The block has changed since it was read: damage, since the caller has the directory's lock.
     fn stale(&self, lblk: Lblk) -> EditFault {
         let fact = Malformed::new("directory block", "entries must be where they were", lblk.0);
         self.dir().placed(ReadFault::corrupt(CorruptAt::default(), fact), lblk).into()
     }
 
-    /// Is there room for the size of `more` blocks?
+    /// Checks that the directory can grow by `more` blocks.
     fn check_size(&self, more: u32) -> Result<(), NoSpace> {
         let large_dir = self.format.index.large_dir;
         let len = u64::from(self.blocks.len()) + u64::from(more);
-        // Children of index entries have 28 bits; without large_dir the size has 32.
+        // Child numbers in the index have 28 bits; without large_dir the size has 32.
         let fits_index = len <= 0x0FFF_FFFF;
         let fits_size = large_dir || len << self.format.entries.block_size.log2() <= u64::from(u32::MAX);
         if fits_index && fits_size { Ok(()) } else { Err(NoSpace::Size { large_dir }) }
@@ -585,14 +585,14 @@ impl<'a> Editor<'a> {
         Ok(lblk)
     }
 
-    /// Gives the last block back.
+    /// Frees the last block.
     fn pop(&mut self) -> Result<(), EditFault> {
         let last = self.blocks.len().checked_sub(1);
         last.into_iter().for_each(|last| self.cache.forget_at(Lblk(last)));
         self.blocks.pop()
     }
 
-    /// Makes the hashes of this directory's names; loaded with the root.
+    /// The hasher of this directory; loaded with the root.
     fn hasher(&self) -> &Hasher {
         self.cache.hasher()
     }

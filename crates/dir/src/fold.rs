@@ -1,9 +1,8 @@
-//! Names of casefolded directories: equal when their folded forms are.
+//! Names of casefolded directories: equal if their folded forms are equal.
 //!
 //! The kernel's form is NFDICF: decomposed, without the code points that Unicode calls ignorable by default,
-//! case folded (common and full). The tables here may be newer than those of the image (12.1): a name that
-//! folds otherwise there is not found by its hash, and then by comparing all names.
-//!
+//! case folded (common and full). The tables here may be newer than those of the image (12.1). A name that
+//! folds differently there is not found by its hash, but by comparing all names.
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use std::borrow::Cow;
@@ -11,7 +10,7 @@ use std::borrow::Cow;
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
 
-/// The folded form; a name that is no UTF-8 stands for itself.
+/// The folded form. A name that is not UTF-8 is its own form.
 pub(crate) fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     let Ok(text) = std::str::from_utf8(name) else { return Cow::Borrowed(name) };
     if text.is_ascii() {

@@ -1,13 +1,13 @@
-//! Listing an indexed directory in the order of its names' hashes. (Small directories too: see
+//! Listing an indexed directory in the order of its names' hashes. (Small directories, too: see
 //! [`crate::order`].)
 //!
 //! ```text
 //! leaves in the order of the index:  [0 .. 0x40)  [0x40 .. 0x91]  [0x91, continued .. 0xF0)
-//! names of 0x91 may lie in two leaves: they stay pending until the second was read, all others are returned leaf by leaf
+//! names of 0x91 may be in two leaves: held until the second is read; all others are returned leaf by leaf
 //! ```
 //!
-//! Splits of leaves do not move names in this order. Memory: the entries of one leaf, and those of one hash
-//! where leaves continue it.
+//! Splits of leaves do not change the order of names. Memory: the entries of one leaf, and those of one hash
+//! if leaves continue it.
 
 use std::ops::ControlFlow;
 
@@ -22,18 +22,18 @@ use crate::list::{Run, Telling};
 use crate::order::{Hasher, Item, Source, tell_in_order};
 use crate::{Dir, DirBlocks, Format};
 
-/// Leaves that are read ahead where they lie side by side: at first, and at most.
+/// Adjacent leaves of readahead, at first and at most.
 const AHEAD: std::ops::RangeInclusive<usize> = 4..=64;
 
-/// Minor hashes from here on are given to names that are out of their leaf's range.
+/// Minor hashes from here on are for names outside their leaf's range.
 const STRAYS_AT: u32 = 0xFFFF_0000;
 
-/// Names of one hash that wait for the leaf behind: more cannot be but by damage or intent, and they take
-/// memory.
+/// Names of one hash that are held for the next leaf, at most. Only damage or an attack creates more, and
+/// they take memory.
 const HELD_MAX: usize = 1 << 20;
 
-/// The hashes that an entry of the index stands for: from `low` (its lowest bit says "continued from the leaf
-/// before") up to the next entry's.
+/// The hashes of an index entry: from `low` (its lowest bit means "continues the leaf before") up to the next
+/// entry's.
 #[derive(Clone, Copy)]
 struct Range {
     low: u32,
@@ -41,13 +41,13 @@ struct Range {
 }
 
 impl Range {
-    /// The hash whose names go on in the leaf behind.
+    /// The hash of which the names continue in the next leaf.
     fn continued(self) -> Option<u32> {
         self.next.filter(|next| next & 1 == 1).map(|next| next & !1)
     }
 
-    /// Where a name of this hash belongs: names that the index does not lead to have a place too, and it is
-    /// inside the leaf's range, so that positions rise from leaf to leaf whatever the disk says.
+    /// The position of a name with this hash, inside the leaf's range. Names that the index does not lead to
+    /// get a position, too, so positions rise from leaf to leaf whatever is on disk.
     fn place(self, hash: NameHash) -> NameHash {
         let low = self.low & !1;
         let high = match self.next {
@@ -63,8 +63,8 @@ impl Range {
     }
 }
 
-/// The rule that makes listing by hash possible: hashes rise, and stay equal only where a leaf continues the
-/// one before.
+/// The rule on which listing by hash relies: hashes rise, and are equal only if a leaf continues the one
+/// before.
 fn check_rising(entries: DxEntries<'_>, range: Range) -> Result<(), Malformed> {
     let mut before = range.low & !1;
     let keys = entries.iter().skip(1).map(|entry| entry.hash);
@@ -85,21 +85,21 @@ struct Listing<'a, 't> {
     hasher: Hasher,
     blocks: &'a dyn DirBlocks,
     telling: &'a mut Telling<'t>,
-    /// The hash of the position to begin at.
+    /// The hash of the start position.
     from_hash: u32,
-    /// Names of the hash that the last leaf's successor continues.
+    /// Names of the hash that the next leaf continues.
     held: Vec<Item<'static>>,
     /// "." and "..", until they are returned with the first leaf.
     dots: Vec<Item<'static>>,
-    /// Index blocks above the one that is being walked.
+    /// Index blocks above the current one.
     path: Vec<Lblk>,
     leaves_seen: u32,
     ahead: usize,
 }
 
-/// What stands in the way of a listing by hash.
+/// The reason why a directory is not listed by hash.
 pub(crate) enum NotByHash {
-    /// Nothing is broken: the hashes are made with a key.
+    /// Nothing is damaged: the hashes need a key.
     Keyed,
     /// The root of the index cannot be read.
     Unreadable,
@@ -108,7 +108,7 @@ pub(crate) enum NotByHash {
 }
 
 impl Dir<'_> {
-    /// Lists in the order of hashes; or returns why it cannot, before any entry was returned.
+    /// Lists in the order of hashes. An error comes before any entry is returned.
     pub(crate) fn list_indexed(
         &self,
         format: &Format,
@@ -144,12 +144,12 @@ impl Dir<'_> {
             ahead: *AHEAD.start(),
         };
         let listed = listing.below(root.entries, root.levels, whole);
-        // Leaves may have ended where one more was promised.
+        // Entries may still be held if the last leaf has a continued hash.
         Ok(if listed.is_continue() { listing.settle(Vec::new(), None) } else { listed })
     }
 }
 
-/// "." and ".." as they stand in the root, at the positions that the kernel gives them.
+/// "." and ".." as stored in the root, at the kernel's positions.
 fn dots_of(block: &Buffer, root: &DxRoot<'_>, filetype: bool) -> Vec<Item<'static>> {
     let kind = if filetype { FileType::Directory } else { FileType::Unknown };
     let dot = |hash, ino, name_at, name_len| {
@@ -244,8 +244,8 @@ impl Listing<'_, '_> {
         self.settle(items, range.continued())
     }
 
-    /// Lists the entries of a leaf in order, with the pending ones. Entries of the hash that continues in the
-    /// next leaf stay pending.
+    /// Returns the entries of a leaf, with held ones, in order. Entries with the hash that the next leaf
+    /// continues are held in turn.
     fn settle(&mut self, items: Vec<Item<'static>>, continued: Option<u32>) -> ControlFlow<()> {
         let mut ready = std::mem::take(&mut self.dots);
         if self.held.first().map(|item| item.hash.hash) != continued {
@@ -267,7 +267,7 @@ impl Listing<'_, '_> {
         tell_in_order(ready, self.telling)
     }
 
-    /// Reads the leaves ahead that lie side by side from entry `at` on; how many entries that are.
+    /// Reads ahead adjacent leaves from entry `at` on. Returns the number of their entries.
     fn read_ahead(&mut self, entries: DxEntries<'_>, at: usize) -> usize {
         let Some(first) = entries.get(at).map(|entry| entry.block) else { return 1 };
         let len = self.blocks.len();

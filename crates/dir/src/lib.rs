@@ -1,21 +1,22 @@
 //! Directories: lookup, readdir and changes, linear, indexed and inline.
 //!
-//! Owns: how names are found and listed, positions that stay valid ([`Cursor`]), how entries come and go
-//! ([`edit`]). Does **not** own: where a directory's blocks are ([`DirBlocks`] is asked), inodes.
+//! Owns: how names are found and listed, positions that stay valid ([`Cursor`]), how entries are added and
+//! removed ([`edit`]). Does **not** own: the mapping of a directory's blocks ([`DirBlocks`] provides them),
+//! inodes.
 //!
 //! Invariants
-//! 1. A name that exists during the whole of a listing is returned exactly once (INV-Y1).
-//! 2. Walks are bounded by the directory's size. For a lookup an index that breaks a rule is an error with
-//!    metadata_csum, and a reason for a linear search without. A listing returns what can be read, and
-//!    reports what cannot.
-//! 3. Positions rise: a listing that goes on from an entry's [`next`](DirEntry::next) never comes back to it.
-//! 4. Names with a slash or NUL are not returned (except for ciphertext, which may hold any byte), nor are
-//!    further "." and "..". Every name left out is reported as damage; so is a duplicate name, where names
-//!    are listed by hash.
+//! 1. INV-Y1: a name that exists during a whole listing is returned exactly once.
+//! 2. Walks are bounded by the directory's size. If an index breaks a rule, a lookup fails with
+//!    metadata_csum, and searches linearly without. A listing returns what can be read, and reports the rest.
+//! 3. Positions rise: a listing that continues at an entry's [`next`](DirEntry::next) never returns that
+//!    entry again.
+//! 4. Names with a slash or NUL are not listed (except ciphertext, which may hold any byte), nor are further
+//!    "." and "..". Every entry left out is reported as damage. So is a duplicate name, if names are listed
+//!    by hash.
 //!
-//! Two kinds of directories are searched block by block though they have an index: those that are encrypted
-//! and casefolded (their hashes are made with a key), and casefolded ones when the folded name's hash does
-//! not lead to the name.
+//! Two kinds of directories are searched block by block although they have an index: directories that are
+//! encrypted and casefolded (their hashes need a key), and casefolded ones if the folded name's hash does not
+//! lead to the name.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
@@ -42,24 +43,24 @@ use extant_ondisk::{Features, Geometry, Superblock};
 use crate::indexed::NotByHash;
 use crate::list::Telling;
 
-/// Reads a directory's blocks.
+/// Access to a directory's blocks.
 pub trait DirBlocks {
     /// Number of blocks: i_size / block size.
     fn len(&self) -> u32;
 
-    /// Has it no block?
+    /// Whether it has no blocks.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A leaf or a linear block, its tail verified; `None` for a hole.
+    /// A leaf or a linear block, with its tail verified; `None` for a hole.
     ///
     /// # Errors
     /// The block cannot be read or its checksum is wrong.
     fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault>;
 
-    /// Passes a leaf's bytes, as [`leaf`](Self::leaf) would return them, to a reader of few of them. `false`:
-    /// it is a hole.
+    /// Calls `look` with the bytes that [`leaf`](Self::leaf) would return, for callers that read few of them.
+    /// `false` for a hole.
     ///
     /// # Errors
     /// As [`leaf`](Self::leaf).
@@ -71,23 +72,23 @@ pub trait DirBlocks {
         Ok(leaf.is_some())
     }
 
-    /// A root or node of the index, its checksum verified; `None` for a hole.
+    /// A root or node of the index, with its checksum verified; `None` for a hole.
     ///
     /// # Errors
     /// As [`leaf`](Self::leaf).
     fn index(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault>;
 
-    /// For a block that is a hole: how many blocks from there on are known to be holes, at least 1. A
-    /// directory's size may be far larger than what was written of it.
+    /// For a block that is a hole: the number of blocks from there on that are known to be holes, at least 1.
+    /// The size of a damaged directory may be far larger than what was written.
     fn hole_len(&self, _lblk: Lblk) -> u32 {
         1
     }
 
-    /// Blocks that will be asked for soon.
+    /// Reads ahead `len` blocks.
     fn prefetch(&self, first: Lblk, len: u32);
 }
 
-/// What a file system's directories have in common.
+/// Properties shared by all directories of a file system.
 #[derive(Debug, Clone)]
 pub struct Format {
     /// Blocks and entries.
@@ -100,7 +101,7 @@ pub struct Format {
     pub hash_seed: [u32; 4],
     /// Unsigned variant of the hashes.
     pub unsigned_hash: bool,
-    /// Version for new directories; existing ones have their own.
+    /// Version for new directories; existing ones store their own.
     pub default_hash: Option<HashVersion>,
 }
 
@@ -120,9 +121,9 @@ impl Format {
     }
 }
 
-/// How one directory is kept.
+/// The storage of a directory.
 pub enum Kept<'a> {
-    /// Blocks of entries, one after the other.
+    /// Blocks of entries.
     Linear(&'a dyn DirBlocks),
     /// Blocks of entries below an index.
     Indexed(&'a dyn DirBlocks),
@@ -130,47 +131,47 @@ pub enum Kept<'a> {
     Inline(&'a extant_ondisk::inline_data::InlineDir<'a>),
 }
 
-/// A directory to look into.
+/// A directory to read.
 pub struct Dir<'a> {
     /// Its inode.
     pub ino: Ino,
-    /// How it is kept.
+    /// Its storage.
     pub kept: Kept<'a>,
-    /// CASEFOLD flag: names are compared folded (full folding, NFDICF), an exact match before others; the
-    /// index is asked first, and all blocks are searched where it does not lead to the name.
+    /// CASEFOLD flag: names are compared after full folding (NFDICF), but an exact match has precedence. The
+    /// index is searched first, and all blocks if it does not lead to the name.
     pub casefold: bool,
     /// ENCRYPT flag: names are raw bytes of ciphertext.
     pub encrypted: bool,
 }
 
-/// A position in a directory: what a reader gives back to go on behind an entry. As the kernel's 64-bit
-/// cookies: (hash >> 1) << 32 | minor hash where the listing is in the order of hashes, else a byte offset.
-/// Any number is good: it means the next entry from there on.
+/// A position in a directory, at which a listing continues after an entry. As the kernel's 64-bit cookies:
+/// (hash >> 1) << 32 | minor hash if the listing is in the order of hashes, else a byte offset. Any number is
+/// valid, and means the next entry from there on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Cursor(pub u64);
 
 impl Cursor {
     /// Before the first entry.
     pub const START: Cursor = Cursor(0);
-    /// Behind the last.
+    /// After the last entry.
     pub const END: Cursor = Cursor(0x7FFF_FFFF_FFFF_FFFF);
 }
 
 /// An entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// The inode it leads to.
+    /// Its inode.
     pub ino: Ino,
     /// Type in the entry; `None` without the filetype feature.
     pub kind: Option<FileType>,
     /// Name: 1 to 255 bytes.
     pub name: &'a [u8],
-    /// The position behind this entry.
+    /// The position after this entry.
     pub next: Cursor,
 }
 
 impl Dir<'_> {
-    /// The inode that `name` leads to; "." and ".." too.
+    /// The inode of `name`; "." and ".." are names, too.
     ///
     /// # Errors
     /// A block cannot be read or breaks a rule, and the name was not found elsewhere.
@@ -187,15 +188,16 @@ impl Dir<'_> {
         }
     }
 
-    /// Lists entries from `from` on in the order of the kernel's readdir, until `each` breaks. "." and ".."
-    /// come first in indexed and linear directories, and somewhere among the others in those of a single
-    /// block and inline ones, which are listed by hash too (if the file system has the dir_index feature).
+    /// Calls `each` for entries from `from` on in the order of the kernel's readdir, until it breaks. "." and
+    /// ".." come first in indexed and linear directories. Directories of a single block and inline ones are
+    /// listed by hash, too (if the file system has the dir_index feature), so there they come among the other
+    /// names.
     ///
-    /// A damaged block is reported to `damage` and skipped, as the kernel does. A directory whose index has a
-    /// broken root is listed block by block, with positions of that kind.
+    /// A damaged block is reported to `damage` and skipped, as in the kernel. A directory with a damaged
+    /// index root is listed block by block, with positions of that kind.
     ///
     /// # Errors
-    /// Nothing could be read at all: the first fault.
+    /// The first fault, if nothing could be read at all.
     pub fn list(
         &self,
         format: &Format,
@@ -220,7 +222,7 @@ impl Dir<'_> {
             (Kept::Linear(blocks), _) => self.list_linear(&entries, *blocks, &mut telling),
             (Kept::Indexed(blocks), _) => {
                 self.list_indexed(format, *blocks, &mut telling).unwrap_or_else(|reason| {
-                    // A root that cannot be read is reported at its block's turn.
+                    // An unreadable root is reported by the linear listing.
                     if let NotByHash::Broken(fault) = reason {
                         telling.fault(fault);
                     }
@@ -231,7 +233,7 @@ impl Dir<'_> {
         telling.finish()
     }
 
-    /// The format of this directory's entries: encrypted and casefolded ones carry their hash.
+    /// The format of this directory's entries: encrypted and casefolded ones store their hash.
     fn entries_format(&self, format: &Format) -> DirFormat {
         DirFormat { hash_in_dirent: self.casefold && self.encrypted, ..format.entries }
     }

@@ -1,8 +1,8 @@
-//! Listing blocks of entries one after the other: linear and inline directories, and indexed ones whose index
-//! is of no use.
+//! Listing blocks of entries one after the other: linear and inline directories, and indexed ones with an
+//! unusable index.
 //!
-//! Positions are byte offsets. A position inside an entry means the entry behind it: every block is read from
-//! its start.
+//! Positions are byte offsets. A position inside an entry means the next entry: every block is read from its
+//! start.
 
 use std::ops::ControlFlow;
 
@@ -15,14 +15,14 @@ use extant_ondisk::inline_data::InlineDir;
 use crate::lookup::Ahead;
 use crate::{Cursor, Dir, DirBlocks, DirEntry};
 
-/// The callbacks of a listing, and where it starts.
+/// The callbacks and the start of a listing.
 pub(crate) struct Telling<'a> {
     pub(crate) from: Cursor,
     /// The directory.
     ino: Ino,
     each: &'a mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     damage: &'a mut dyn FnMut(ReadFault),
-    /// The first fault waits until something could be read: if nothing can, it is the answer.
+    /// The first fault is held until something could be read. If nothing can be read, it is the result.
     first_fault: Option<ReadFault>,
     is_readable: bool,
 }
@@ -34,7 +34,7 @@ impl<'a> Telling<'a> {
         each: &'a mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
         damage: &'a mut dyn FnMut(ReadFault),
     ) -> Self {
-        // A listing that goes on read something when it began.
+        // A listing that continues has read something before.
         Self { from, ino, each, damage, first_fault: None, is_readable: from != Cursor::START }
     }
 
@@ -62,7 +62,8 @@ impl<'a> Telling<'a> {
         }
     }
 
-    /// The entry at position `at` has the name of another: both are returned, but a copy can hold only one.
+    /// Reports that the entry at position `at` is a duplicate. Both are listed, but a copy of the directory
+    /// can hold only one.
     pub(crate) fn twice(&mut self, at: u64, ino: Ino) {
         if at >= self.from.0 {
             let rule = "no other entry may have the same name (the entry's inode)";
@@ -83,24 +84,24 @@ impl<'a> Telling<'a> {
     }
 }
 
-/// That a name is not valid in a path: reported as damage, and the name is left out.
+/// The damage to report for a name that cannot be in a path, and is left out.
 fn not_plain() -> Malformed {
     Malformed::new("directory entry", "a name must have no slash and no NUL", 0u8)
 }
 
-/// Which entries a run holds: "." and ".." are entries of the first two of a directory's first block, and of
-/// nothing else.
+/// The position of a run of entries: "." and ".." are the first two entries of a directory's first block, and
+/// are allowed nowhere else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// Those of block 0.
+    /// The entries of block 0.
     First,
-    /// Those of a leaf, of any other block, of an inline region.
+    /// Those of a leaf, of any other block, or of an inline region.
     Later,
 }
 
 impl Run {
-    /// That the entry is not returned: no path leads to a name like this, and "." is not another file's.
-    /// Reported as damage, so that nothing is left out silently.
+    /// Returns an error for an entry that is left out: its name cannot be in a path, or it is a misplaced "."
+    /// or "..". The caller reports it as damage, so that nothing is left out silently.
     pub(crate) fn judge(self, index: usize, entry: &Entry<'_>, is_plain: bool) -> Result<(), Malformed> {
         if !is_plain {
             return Err(not_plain());
@@ -155,8 +156,8 @@ impl Dir<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Positions are those of the kernel: "." and ".." are where a block would have them, and 20 bytes more
-    /// than stored come before the entries.
+    /// Positions are the kernel's: "." and ".." are where a block would have them, so the entries come 20
+    /// bytes later than stored.
     pub(crate) fn list_inline(
         &self,
         format: &DirFormat,
@@ -178,7 +179,7 @@ impl Dir<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Returns a run of entries that begins at position `start`.
+    /// Returns a run of entries that starts at position `start`.
     fn tell_run(
         &self,
         format: &DirFormat,

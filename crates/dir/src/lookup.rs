@@ -1,4 +1,4 @@
-//! From a name to its inode: in one block, along all blocks, through the index.
+//! Lookup of a name: in one block, along all blocks, through the index.
 
 use std::borrow::Cow;
 
@@ -11,27 +11,27 @@ use extant_ondisk::inline_data::InlineDir;
 use crate::fold::fold;
 use crate::{Dir, DirBlocks, Format};
 
-/// Blocks that a linear search reads ahead at first, and at most.
+/// Blocks of readahead of a linear search, at first and at most.
 const AHEAD: std::ops::RangeInclusive<u32> = 8..=64;
 
-/// A name to find.
+/// A name to be found.
 pub(crate) struct Sought<'n> {
     name: &'n [u8],
-    /// In casefolded directories, where another spelling is good too.
+    /// In casefolded directories, where other spellings match too.
     folded: Option<Cow<'n, [u8]>>,
 }
 
-/// A name that was found.
+/// A match.
 #[derive(Clone, Copy)]
 enum Hit {
     /// Byte for byte.
     Exact(Ino),
-    /// In another spelling: good unless the very bytes are there too.
+    /// In another spelling; used unless there is an exact match.
     Folded(Ino),
 }
 
 impl Sought<'_> {
-    /// What the index goes by.
+    /// The bytes that the index hashes.
     fn hashed(&self) -> &[u8] {
         self.folded.as_deref().unwrap_or(self.name)
     }
@@ -62,17 +62,17 @@ impl Hit {
     }
 }
 
-/// Why the index gave no answer.
+/// A failed search through the index.
 enum Failed {
-    /// The index breaks a rule: without checksums, a reason to do without it.
+    /// The index breaks a rule. Without checksums, the lookup continues without it.
     Index(ReadFault),
-    /// What the index led to cannot be read.
+    /// A leaf found through the index cannot be read.
     Leaf(ReadFault),
 }
 
 impl Dir<'_> {
     pub(crate) fn sought<'n>(&self, name: &'n [u8]) -> Sought<'n> {
-        // Of ciphertext only the very bytes can be compared.
+        // Ciphertext can only be compared byte by byte.
         let folds = self.casefold && !self.encrypted;
         Sought { name, folded: folds.then(|| fold(name)) }
     }
@@ -125,7 +125,7 @@ impl Dir<'_> {
             match hit {
                 Ok(Some(Hit::Exact(ino))) => return Ok(Some(ino)),
                 Ok(hit) => found = found.or(hit),
-                // The name may be in a later block; only when it is nowhere may it have been here.
+                // The name may be in a later block. The fault counts only if it is in none.
                 Err(fault) => first_fault = first_fault.or(Some(fault)),
             }
         }
@@ -145,7 +145,7 @@ impl Dir<'_> {
         let sought = self.sought(name);
         let entries = self.entries_format(format);
         if entries.hash_in_dirent && !matches!(name, b"." | b"..") {
-            // Hashes here are made with a key.
+            // These hashes need a key.
             return self.lookup_linear(&entries, blocks, &sought);
         }
         match self.search_index(format, &entries, blocks, &sought) {
@@ -201,8 +201,8 @@ impl Dir<'_> {
         block.ok_or_else(|| self.hole(lblk))
     }
 
-    /// A block whose entries are to be looked at one after the other, whatever it is in the index: a leaf, or
-    /// the root, which hides all but "." and "..". `None` for what holds no entries: a node, a hole.
+    /// A block of which the entries are read one after the other, whatever its role in the index: a leaf, or
+    /// the root, which has only "." and "..". `None` for blocks without entries: nodes and holes.
     pub(crate) fn block_of_entries(
         &self,
         blocks: &dyn DirBlocks,
@@ -212,7 +212,8 @@ impl Dir<'_> {
         if !self.is_indexed() {
             return blocks.leaf(lblk).map_err(placed);
         }
-        // Index blocks have their checksum elsewhere than leaves: what is good as neither is damaged.
+        // Index blocks have their checksum in another place than leaves. A block is damaged if it is valid as
+        // neither.
         if lblk.0 == 0 {
             return blocks.index(lblk).or_else(|fault| blocks.leaf(lblk).map_err(|_| placed(fault)));
         }
@@ -238,14 +239,13 @@ impl Dir<'_> {
         self.placed(ReadFault::corrupt(CorruptAt::default(), fact), lblk)
     }
 
-    /// May a name like this reach a path of the host? Ciphertext is for the caller to spell.
+    /// Whether a name may become part of a path. Callers encode ciphertext.
     pub(crate) fn may_tell(&self, entry: &Entry<'_>) -> bool {
         self.encrypted || entry.has_plain_name()
     }
 }
 
-/// Reads ahead along a directory: nothing at its first block, which often is the only one wanted, then
-/// further and further.
+/// Readahead along a directory: none at its first block, which is often the only one needed, then increasing.
 #[derive(Default)]
 pub(crate) struct Ahead {
     until: u32,

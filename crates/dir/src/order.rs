@@ -1,16 +1,17 @@
-//! The order of hashes: pending entries, and their output.
+//! Listing in the order of hashes: collecting entries, and returning them sorted.
 //!
-//! The kernel lists by hash every directory that has an index or could get one with its next block: also
-//! those of a single block and inline ones, if the file system has the dir_index feature. So positions keep
-//! their meaning when they grow. In indexed directories "." has hash 0 and ".." hash 2; in small ones they
-//! have the hashes of their names.
+//! The kernel lists every directory by hash that has an index or could get one with its next block. That
+//! includes directories of a single block and inline ones, if the file system has the dir_index feature. So
+//! positions keep their meaning when they grow. In indexed directories "." has hash 0 and ".." hash 2; in
+//! small ones they have the hashes of their names.
 //!
 //! ```text
 //! position:  | 0 | hash >> 1, 31 bits | minor hash, 32 bits |
 //! ```
 //!
-//! Names of equal hash are ordered by their minor hash. Names that are equal in both (the legacy hash has no
-//! minor one) take the positions that follow, so that each has its own and a listing can go on between them.
+//! Names of equal hash are ordered by their minor hash. Names for which both are equal (the legacy hash has
+//! no minor hash) take the following positions, so that each has its own and a listing can continue between
+//! them.
 
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Deref};
@@ -26,7 +27,7 @@ use crate::fold::fold;
 use crate::list::{Run, Telling};
 use crate::{Dir, DirBlocks, Format};
 
-/// Makes the hashes of one directory's names.
+/// Computes the hashes of one directory's names.
 pub(crate) struct Hasher {
     version: HashVersion,
     seed: [u32; 4],
@@ -34,12 +35,12 @@ pub(crate) struct Hasher {
 }
 
 impl Hasher {
-    /// For nothing yet.
+    /// A placeholder, until the root is read.
     pub(crate) fn none() -> Self {
         Self { version: HashVersion::Legacy, seed: [0; 4], folds: false }
     }
 
-    /// The hash of a name; 0 under SipHash, which no caller brings.
+    /// The hash of a name; 0 for SipHash, with which no caller comes here.
     pub(crate) fn hash(&self, name: &[u8]) -> NameHash {
         let hash = if self.folds {
             dirhash(self.version, &self.seed, &fold(name))
@@ -50,7 +51,7 @@ impl Hasher {
     }
 }
 
-/// Bytes that hold names.
+/// Bytes that contain names.
 #[derive(Clone)]
 pub(crate) enum Source<'a> {
     Block(Buffer),
@@ -68,7 +69,7 @@ impl Deref for Source<'_> {
     }
 }
 
-/// A pending entry.
+/// A collected entry.
 pub(crate) struct Item<'a> {
     pub(crate) hash: NameHash,
     pub(crate) ino: Ino,
@@ -88,15 +89,16 @@ impl Item<'_> {
     }
 }
 
-/// Lists entries by their hashes.
+/// Returns entries in the order of their hashes.
 pub(crate) fn tell_in_order(mut items: Vec<Item<'_>>, telling: &mut Telling<'_>) -> ControlFlow<()> {
     items.sort_by_key(Item::key);
-    // Names that are equal in both hashes come in the kernel's order: the first, then the others in reverse.
+    // Names for which both hashes are equal come in the kernel's order: the first, then the others in
+    // reverse.
     for equal in items.chunk_by_mut(|a, b| a.key() == b.key()) {
         equal[1..].reverse();
     }
     let mut before: Option<NameHash> = None;
-    // Names of the hash at hand, where several have it: equal names have equal hashes.
+    // Names with the current hash, if several have it; duplicates have equal hashes.
     let mut alike: HashSet<&[u8]> = HashSet::new();
     for (index, item) in items.iter().enumerate() {
         let NameHash { hash, minor } = item.hash;
@@ -126,7 +128,7 @@ impl Dir<'_> {
         Hasher { version, seed: format.hash_seed, folds: self.casefold && !self.encrypted }
     }
 
-    /// Would the kernel list this directory by hash, though it has no index?
+    /// The hasher if the kernel lists this directory by hash although it has no index.
     pub(crate) fn small_hasher(&self, format: &Format) -> Option<Hasher> {
         let version = format.default_hash.filter(|version| *version != HashVersion::SipHash)?;
         let is_keyed = self.casefold && self.encrypted;
@@ -134,7 +136,7 @@ impl Dir<'_> {
         (can_index && !is_keyed).then(|| self.hasher(format, version))
     }
 
-    /// Gathers the entries of a block or of an inline region, each with its hash as `place` wants it.
+    /// Collects the entries of a block or of an inline region, each with its hash mapped by `place`.
     pub(crate) fn collect<'s>(
         &self,
         format: &DirFormat,

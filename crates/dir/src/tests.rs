@@ -1,4 +1,4 @@
-//! Directories made by ondisk's writers on a device in memory: a directory's logical block is the device's
+//! Directories made by ondisk's encoders on a device in memory: a directory's logical block is the device's
 //! block.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,12 +23,12 @@ const BS: BlockSize = BlockSize::MIN;
 const SEED: u32 = 0x77;
 const HASH_SEED: [u32; 4] = [1, 2, 3, 4];
 
-/// A directory's blocks on a device of their own.
+/// The blocks of a directory on a device of its own.
 struct Toy {
     buffers: Arc<Buffers>,
     len: u32,
     csum: bool,
-    /// Stored blocks; the directory's size may be larger.
+    /// Blocks that are stored; the directory may be longer.
     stored: u32,
     holes: BTreeSet<u32>,
     asked: AtomicUsize,
@@ -75,7 +75,7 @@ impl DirBlocks for Toy {
     }
 
     fn hole_len(&self, lblk: Lblk) -> u32 {
-        // After what is stored everything is a hole, returned in two pieces.
+        // After the stored blocks everything is a hole, reported in two pieces.
         if lblk.0 < self.stored { 1 } else { (self.len - lblk.0).div_ceil(2) }
     }
 
@@ -101,7 +101,7 @@ fn format(csum: bool) -> Format {
     }
 }
 
-/// One block with these entries; the first one of a directory gets "." and "..".
+/// One block with these entries; the first block of a directory gets "." and "..".
 fn block(csum: bool, dots: bool, names: &[(Vec<u8>, u32)]) -> Vec<u8> {
     let format = format(csum).entries;
     let mut bytes = vec![0; BS.len()];
@@ -161,7 +161,7 @@ fn dir<'a>(kept: Kept<'a>) -> Dir<'a> {
     Dir { ino: INO, kept, casefold: false, encrypted: false }
 }
 
-/// A whole listing that stops after every `at_a_time` entries and goes on from there: names, inodes and
+/// A whole listing that stops after every `at_a_time` entries and continues from there: names, inodes and
 /// positions.
 fn listed(dir: &Dir<'_>, format: &Format, at_a_time: usize) -> (Vec<(String, u32, u64)>, Vec<String>) {
     let (mut told, mut faults) = (Vec::new(), Vec::new());
@@ -215,7 +215,7 @@ fn a_linear_directory() {
             assert!(faults.is_empty());
             assert_eq!((told[0].2, told[1].2, told[2].2, told[4].2), (12, 24, 36, 2060));
         }
-        // Inside an entry: the next one.
+        // A position inside an entry means the next one.
         let mut first = None;
         let mut each = |entry: DirEntry<'_>| {
             first = Some(entry.name.to_vec());
@@ -282,7 +282,7 @@ fn damage_in_a_linear_directory_costs_its_block() {
     assert_eq!(dir.lookup(&format, b"d").unwrap(), Some(Ino(100)), "found behind the damage");
     assert!(dir.lookup(&format, b"b").is_err(), "it may have been in the damaged block");
 
-    // An entry that makes no sense hides what is behind it, up to the end of its block.
+    // A malformed entry hides the entries after it, up to the end of its block.
     let mut plain = block(false, true, &numbered(["x", "y/z", "w"].map(String::from)));
     let blocks = [plain.clone(), block(false, false, &numbered([String::from("v")]))];
     let toy = Toy::new(&blocks, false);
@@ -390,7 +390,7 @@ fn indexed_directories_of_every_depth_and_hash() {
     }
 }
 
-/// Names that share one legacy hash (which knows no seed and no minor hash); found by trying.
+/// Names that share one legacy hash (which uses no seed and has no minor hash); found by trial.
 const COLLIDING: [&str; 6] = ["zNWUb", "hfAde", "gZdJf", "VXLVg", "9-89h", "SMCkm"];
 
 #[test]
@@ -421,7 +421,7 @@ fn a_damaged_index() {
         let format = format(csum);
         let good = indexed(csum, HashVersion::HalfMd4, &names, 2);
 
-        // The root: listed and (without checksums) searched block by block.
+        // A damaged root: listed and (without checksums) searched block by block.
         let mut blocks = good.clone();
         blocks[0][0x1D] = 9;
         let toy = Toy::new(&blocks, csum);
@@ -432,7 +432,7 @@ fn a_damaged_index() {
         assert!(!faults.is_empty());
         assert_eq!(by_block.lookup(&format, b"name77").is_ok(), !csum);
 
-        // A node: its names are lost to the listing, no others.
+        // A damaged node: its names are missing from the listing, no others.
         let mut blocks = good.clone();
         blocks[2][8] ^= 1;
         let toy = Toy::new(&blocks, csum);
@@ -456,7 +456,7 @@ fn casefolded_directories() {
     let names = numbered(["Straße", "README", "readme.txt", "Ångström"].map(String::from));
     let format = format(true);
     let folded: Vec<_> = names.iter().map(|(name, ino)| (fold::fold(name).into_owned(), *ino)).collect();
-    // The index goes by folded names: build it with them, then write the real ones into the leaf.
+    // The index uses folded names: build it with them, then write the real ones to the leaf.
     let mut blocks = indexed(true, HashVersion::HalfMd4, &folded, 50);
     blocks[1] = block(true, false, &names);
     let toy = Toy::new(&blocks, true);
@@ -483,7 +483,7 @@ fn casefolded_directories() {
 #[test]
 fn an_encrypted_and_casefolded_directory_is_searched_by_its_bytes() {
     let format = format(true);
-    // Entries with hashes behind their names: "." and "..", then two of 24 bytes.
+    // Entries with hashes after their names: "." and "..", then two of 24 bytes.
     let mut leaf = block(true, true, &[]);
     let mut put = |at: usize, ino: u32, rec_len: u16, name: &[u8]| {
         leaf[at..at + 4].copy_from_slice(&ino.to_le_bytes());
@@ -524,7 +524,7 @@ proptest! {
         noise in prop::collection::vec((0usize..8, 0usize..1024, any::<u8>()), 0..40),
         levels in 0u8..3, code in 0u8..4, linear: bool, at_a_time in 1usize..20,
     ) {
-        // Every block begins as an index over small hashes and block numbers, or (odd blocks) as a leaf.
+        // Every block starts as an index with small hashes and block numbers, or (odd blocks) as a leaf.
         let format = format(false);
         let root = RootInfo { ino: INO, parent: PARENT, hash_code: code, filetype: true };
         let mut blocks: Vec<_> = words.iter().enumerate().map(|(i, entries)| {
@@ -579,8 +579,8 @@ proptest! {
     }
 }
 
-/// A damaged directory with files called "." and "..", and with one name twice. Readers leave the first two
-/// out and can create only one of the last: each is reported as damage, linear, by hash and inline.
+/// A damaged directory with files called "." and "..", and with a duplicate name. Readers leave the first two
+/// out and can create only one of the duplicates. Each is reported as damage: linear, by hash and inline.
 #[test]
 fn names_that_cannot_be_told_are_damage() {
     let names = |names: &[&str]| numbered(names.iter().map(|name| (*name).to_owned()));

@@ -1,5 +1,5 @@
-//! Directories that the kernel made, listed by the kernel and here: same names, same order, positions that
-//! mean the same.
+//! Directories made by the kernel, listed by the kernel and here: same names, same order, equivalent
+//! positions.
 
 #[path = "../../mapping/tests/common/mod.rs"]
 mod common;
@@ -19,7 +19,7 @@ use extant_ondisk::inode::{Inode, flags};
 use extant_testkit::LoopMount;
 use rustix::fs::{Mode, OFlags, RawDir};
 
-/// A name, its inode, and the position behind it.
+/// A name, its inode, and the position after it.
 type Told = (Vec<u8>, u64, u64);
 
 /// The kernel's listing of a directory.
@@ -75,7 +75,7 @@ impl DirBlocks for OnImage<'_> {
     }
 }
 
-/// Lists from a position on; `count` entries at most.
+/// Lists at most `count` entries from a position on.
 fn list(dir: &Dir<'_>, format: &Format, from: u64, count: usize) -> Vec<Told> {
     let mut told = Vec::new();
     dir.list(
@@ -91,7 +91,7 @@ fn list(dir: &Dir<'_>, format: &Format, from: u64, count: usize) -> Vec<Told> {
     told
 }
 
-/// Holds our listing and lookups of a directory against the kernel's listing.
+/// Compares listing and lookups of a directory with the kernel's listing.
 fn compare(dir: &Dir<'_>, format: &Format, kernel: &[Told], what: &str) {
     let ours = list(dir, format, 0, usize::MAX);
     assert_eq!(ours.len(), kernel.len(), "{what}");
@@ -100,7 +100,7 @@ fn compare(dir: &Dir<'_>, format: &Format, kernel: &[Told], what: &str) {
     }
     let step = kernel.len() / 200 + 1;
     for i in (0..kernel.len()).step_by(step) {
-        // Behind entry i, by our position and by the kernel's.
+        // After entry i, by our position and by the kernel's.
         let next: Vec<_> = kernel[i + 1..].iter().take(1).map(|told| told.0.clone()).collect();
         for from in [ours[i].2, kernel[i].2] {
             let first: Vec<_> = list(dir, format, from, 1).into_iter().map(|told| told.0).collect();
@@ -115,7 +115,7 @@ fn compare(dir: &Dir<'_>, format: &Format, kernel: &[Told], what: &str) {
     }
 }
 
-/// Hard links with these names, to files that take at most 60000 of them.
+/// Creates hard links with these names, to files with at most 60000 links.
 fn fill(dir: &Path, names: impl IntoIterator<Item = String>) {
     std::fs::create_dir(dir).unwrap();
     let target = |i: usize| dir.with_extension(format!("target{}", i / 60_000));
@@ -132,7 +132,7 @@ struct Case {
     unsigned: bool,
     block_size: &'static str,
     features: &'static str,
-    /// Number of names, and how long they are made.
+    /// Number of names, and their length.
     names: (usize, usize),
     levels: u8,
 }
@@ -182,7 +182,8 @@ fn listings_are_those_of_the_kernel() {
         let (inos, told);
         {
             let mount = LoopMount::new(&image, "rw").unwrap();
-            // Bytes above 0x7F, where signs matter; names that share one legacy hash; many deleted again.
+            // Bytes above 0x7F, where signedness matters; names that share one legacy hash; many names
+            // deleted again.
             let colliding = ["zNWUb", "hfAde", "gZdJf", "VXLVg", "9-89h", "SMCkm"].map(String::from);
             let name = |i: usize| format!("{i:0>len$}é{}", i % 7);
             fill(&mount.path().join("large"), (0..count).map(name).chain(colliding));

@@ -1,29 +1,30 @@
-//! Two lists of an inode's chunks, cold and warm: the order that es-chunk reclaims in.
+//! Two lists of an inode's chunks, cold and warm: the order in which es-chunk reclaims.
 //!
 //! ```text
-//!            a cold entry comes                        nothing cold left
-//!   none ------------------------> cold (FIFO) ----------------------------> warm (FIFO)
-//!     ^                             |  ^  |                                     |
-//!     |   nothing left to forget    |  |  | found again: once more round       | too many are warm: those not
-//!     +-----------------------------+  +--+                                     | found again loses protection
-//!                                   ^-------------------------------------------+
+//!            a cold entry is added                     nothing cold left
+//!   none -----------------------> cold (FIFO) -----------------------> warm (FIFO)
+//!     ^                            |  ^  |                                |
+//!     |  nothing reclaimable left  |  |  | found again: another round     | too many are warm: entries
+//!     +----------------------------+  +--+                                | not found again lose protection
+//!                                  ^--------------------------------------+
 //! ```
 //!
-//! A visit looks at the chunk's words, not at its entries: what was found since the last visit becomes
-//! protected, the rest goes, all at once; but what came since then, which had no whole round to be found in.
-//! A chunk in which anything was found keeps also the rest, a few times: a file that is read again is read
-//! again near by, and a stream never is. So what is new gets more time to prove itself where others did.
+//! A visit examines the words of the chunk, not its entries. Entries found since the last visit become
+//! protected; the others are reclaimed, all at once, except those added since the last visit, which had no
+//! whole round to be found in. If anything in a chunk was found, the chunk is spared as a whole, a few times:
+//! a file that is read again is often read again nearby, a stream never is. So new entries get more time
+//! where others were found.
 //!
 //! Invariants
-//! 1. A chunk is on `cold` iff it has an entry that may be forgotten and is not protected; on `warm` iff all
-//!    that may be forgotten are protected and there are some; else on none.
+//! 1. A chunk is on `cold` iff it has a reclaimable entry that is not protected; on `warm` iff it has
+//!    reclaimable entries and all of them are protected; else on none.
 //! 2. A visit costs O(1), or a pass over the 64 entries of the chunk.
 
 use crate::chunk::{Age, NONE};
 use crate::policy::Need;
 use crate::tree::{Order, Tree};
 
-/// Visits in a row that a chunk is spared, at most, though it has cold entries.
+/// Maximum number of visits in a row that spare a chunk with cold entries.
 const SPARED_MAX: u8 = 3;
 
 #[derive(Clone, Copy)]
@@ -51,10 +52,10 @@ fn list_of(age: Age) -> Option<usize> {
     }
 }
 
-/// Cold before warm, but a warm one where they are more than so many times as many.
+/// Cold chunks come before warm ones, unless there are more than this many times as many warm ones.
 const WARM_PER_COLD: usize = 32;
 
-/// Which of two lists gives, by their lengths.
+/// The list to reclaim from, by the lengths of the two.
 pub(crate) fn whose_turn(cold: usize, warm: usize) -> Age {
     match (cold, warm) {
         (0, 0) => Age::None,
@@ -63,19 +64,19 @@ pub(crate) fn whose_turn(cold: usize, warm: usize) -> Age {
     }
 }
 
-/// What a visit of a chunk did.
+/// Result of a visit of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Visit {
-    /// Entries forgotten.
+    /// Entries reclaimed.
     pub(crate) reclaimed: u32,
-    /// Entries that were looked at one by one.
+    /// Entries examined one by one.
     pub(crate) moved: u32,
-    /// Whether what was left of the chunk was made one with another.
+    /// Whether the rest of the chunk was merged with another chunk.
     pub(crate) joined: bool,
 }
 
 impl Tree {
-    /// The list that has something to give: cold before warm.
+    /// The list with reclaimable entries: cold before warm.
     pub(crate) fn age(&self) -> Age {
         match &self.order {
             Order::Ages(ages) if ages.lists[0].head != NONE => Age::Cold,
@@ -84,8 +85,7 @@ impl Tree {
         }
     }
 
-    /// The list whose turn it is: warm ones only if they are far more, so that what is new has time to be
-    /// found.
+    /// The list to reclaim from: warm only if it is far longer, so that new entries have time to be found.
     pub(crate) fn turn(&self) -> Age {
         match &self.order {
             Order::Ages(ages) => whose_turn(ages.lists[0].len as usize, ages.lists[1].len as usize),
@@ -93,7 +93,7 @@ impl Tree {
         }
     }
 
-    /// Chunks that are on a list.
+    /// Number of listed chunks.
     pub(crate) fn listed(&self) -> u32 {
         match &self.order {
             Order::Ages(ages) => ages.lists[0].len + ages.lists[1].len,
@@ -101,7 +101,7 @@ impl Tree {
         }
     }
 
-    /// Puts a chunk on the list where it belongs after a change.
+    /// Moves a chunk to the list where it belongs after a change.
     pub(crate) fn refile(&mut self, slot: usize) {
         if !matches!(self.order, Order::Ages(_)) {
             return;
@@ -130,7 +130,7 @@ impl Tree {
         (chunk.before, chunk.after, chunk.age) = (tail, NONE, age);
     }
 
-    /// Takes a chunk off its list.
+    /// Removes a chunk from its list.
     pub(crate) fn unlink(&mut self, slot: usize) {
         let (before, after, age) = {
             let chunk = &self.chunks[slot];
@@ -149,7 +149,7 @@ impl Tree {
         self.chunks[slot].age = Age::None;
     }
 
-    /// The chunk of slot `from` is in slot `to` now.
+    /// Updates the links after a chunk moved from slot `from` to slot `to`.
     pub(crate) fn moved(&mut self, from: usize, to: usize) {
         let (before, after, age) = {
             let chunk = &self.chunks[to];
@@ -167,13 +167,13 @@ impl Tree {
         }
     }
 
-    /// Entries of the first chunk of the list of `age`. `None` if there is none.
+    /// Number of entries in the first chunk of the list of `age`. `None` if the list is empty.
     pub(crate) fn first_of(&self, age: Age) -> Option<u32> {
         let (Order::Ages(ages), Some(list)) = (&self.order, list_of(age)) else { return None };
         self.chunks.get(ages.lists[list].head as usize).map(|chunk| chunk.len() as u32)
     }
 
-    /// Looks at the first chunk of the list of `age`. `None` if there is none.
+    /// Visits the first chunk of the list of `age`. `None` if the list is empty.
     pub(crate) fn visit(&mut self, age: Age, need: Need) -> Option<Visit> {
         let (Order::Ages(ages), Some(list)) = (&self.order, list_of(age)) else { return None };
         let slot = ages.lists[list].head;
@@ -185,7 +185,7 @@ impl Tree {
         let found = chunk.referenced() & chunk.reclaimable();
         chunk.forget_references(u64::MAX);
         if age == Age::Warm {
-            // There are too many of them. An entry that was not found since the last scan is evicted.
+            // Too many chunks are warm: entries not found since the last visit lose their protection.
             chunk.protected = found;
         } else {
             chunk.protected |= found;
@@ -199,28 +199,28 @@ impl Tree {
             }
         }
         chunk.spared = 0;
-        // What came since the last visit had no whole round to be found in.
+        // Entries added since the last visit had no whole round to be found in.
         let young = std::mem::take(&mut chunk.young);
         let victims = chunk.cold() & if need == Need::Urgent { u64::MAX } else { !young };
         let moved = if victims == chunk.all() || victims == 0 { 0 } else { chunk.len() as u32 };
         let mut joined = false;
         if victims == 0 {
-            // To the end of its list, or of the other.
+            // To the end of its list, or of the other one.
             self.unlink(slot);
             self.refile(slot);
         } else {
             self.erase_all(slot, victims);
-            // It may be made one with another, which is then looked at with it.
+            // It may be merged with another chunk, which then decides the list.
             self.unlink(slot);
             joined = self.settle(slot, true);
         }
         Some(Visit { reclaimed: victims.count_ones(), moved, joined })
     }
 
-    /// Holds the lists against the chunks.
+    /// Checks the lists against the chunks.
     ///
     /// # Panics
-    /// They differ.
+    /// If they differ.
     pub(crate) fn check_ages(&self) {
         let Order::Ages(ages) = &self.order else { return };
         let mut listed = 0;

@@ -1,4 +1,4 @@
-//! The cache of a file system: its policy, its limit, the inodes that reclaim looks at, what was counted.
+//! The cache of a file system: its policy, its limit, the inodes that reclaim looks at, its counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,28 +14,28 @@ use crate::policy::{Need, Policy, Scan};
 use crate::ring::Ring;
 use crate::stats::{Counters, Scans, Stats};
 
-/// Entries that a scan is asked for at least.
+/// Minimum entries to request from a scan.
 pub const SCAN_MIN: u32 = 128;
-/// Bytes of an entry, all included, as a rule.
+/// Typical bytes of an entry, overhead included.
 const ENTRY_BYTES: usize = 24;
-/// Scans in a row that gave nothing, after which what is new is not spared.
+/// After this many scans in a row without a result, new entries are reclaimed too.
 const IDLE_MAX: u32 = 4;
-/// Changes below this many bytes are not reported to the budget.
+/// Changes below this many bytes are not charged to the budget.
 const CHARGE_MIN: u64 = 4096;
 
-/// What is chosen when a cache is made.
+/// Options of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// What is forgotten first.
+    /// The reclaim policy.
     pub policy: Policy,
-    /// The most reclaimable entries that are kept without a scan; `None`: no limit, until [`Cache::scan`] is
-    /// called.
+    /// The number of reclaimable entries to keep without a scan; `None`: no limit, only [`Cache::scan`]
+    /// reclaims.
     pub limit: Option<u64>,
-    /// Never make neighbours one: for fragmented trees in tests and studies.
+    /// Never merge adjacent entries: for fragmented trees in tests and studies.
     pub no_merge: bool,
     /// log2 of the blocks of a cluster; 0 without bigalloc.
     pub cluster_bits: u32,
-    /// The device name in events.
+    /// The device number in events.
     pub device: u64,
 }
 
@@ -44,25 +44,25 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) scans: Mutex<Scans>,
     pub(crate) ring: Mutex<Ring>,
-    /// Coarse time: of each 1024 uses one step.
+    /// Coarse time: one step for every 1024 uses.
     pub(crate) tick: AtomicU64,
     pub(crate) inodes: AtomicUsize,
-    /// `u64::MAX` without one.
+    /// `u64::MAX` for no limit.
     limit: AtomicU64,
     uses: AtomicU64,
     replaying: AtomicBool,
-    /// Nanoseconds since whenever.
+    /// Nanoseconds since an arbitrary start.
     clock: fn() -> u64,
-    /// Whether the time of each scan is noted.
+    /// Whether the time of each scan is logged.
     logging: AtomicBool,
-    /// What memory is charged to, and how much of it is.
+    /// The budget that memory is charged to, and the bytes charged.
     budget: Option<Arc<Budget>>,
     charged: AtomicU64,
-    /// Bytes of the ring; it knows.
+    /// Bytes of the ring, copied from it.
     ring_bytes: AtomicU64,
 }
 
-/// Nanoseconds of the wall.
+/// Nanoseconds of monotonic time.
 fn wall_ns() -> u64 {
     static BEGIN: OnceLock<Instant> = OnceLock::new();
     BEGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
@@ -76,7 +76,7 @@ impl Shared {
             counters: Counters::default(),
             scans: Mutex::default(),
             ring: Mutex::default(),
-            // The list was never sorted: what is used now is younger than that.
+            // The list was never sorted: inodes used from now on are younger than that.
             tick: AtomicU64::new(0),
             inodes: AtomicUsize::new(0),
             limit: AtomicU64::new(options.limit.unwrap_or(u64::MAX)),
@@ -90,7 +90,7 @@ impl Shared {
         }
     }
 
-    /// Called before an inode is used: some policies list inodes in the order of use.
+    /// Notes that an inode is about to be used, and lists it with the policies that list every used inode.
     pub(crate) fn touch(&self, body: &Arc<Body>) {
         if !self.options.policy.lists_whoever_is_used() {
             return;
@@ -113,11 +113,11 @@ impl Shared {
         }
     }
 
-    /// After something was added, with no lock held: a scan if there is more than the limit. Where scans are
-    /// bounded, several, or what comes by leaves would outrun them.
+    /// Runs after entries were added, with no lock held: scans if the limit is exceeded. Policies with
+    /// bounded scans run several, because otherwise caching whole leaves would outrun them.
     pub(crate) fn relieve(&self, own: &Arc<Body>) {
         if self.options.policy.lists_whoever_is_used() {
-            // A scan may have taken it off before there was something new in it.
+            // A scan may have removed it from the list before the new entries came.
             self.list(own);
         }
         self.settle();
@@ -139,7 +139,7 @@ impl Shared {
     fn scan_as(&self, nr: u32, own: Option<&Arc<Body>>, need: Need) -> Scan {
         events::scan_enter(self, nr);
         if self.logging.load(Relaxed) {
-            // A clock that was not read for a while takes microseconds, which are not the scan's.
+            // The first read of an idle clock takes microseconds, which must not count for the scan.
             (self.clock)();
         }
         let begun = (self.clock)();
@@ -150,24 +150,25 @@ impl Shared {
         scan
     }
 
-    /// Bytes that entries, inodes and lists take.
+    /// Bytes of entries, inodes and lists.
     pub(crate) fn bytes(&self) -> u64 {
         self.counters.bytes() + self.ring_bytes.load(Relaxed)
     }
 
-    /// After a step on the ring, still under its lock.
+    /// Called after a change of the ring, still under its lock.
     pub(crate) fn note_ring(&self, ring: &Ring) {
         self.ring_bytes.store(ring.bytes() as u64, Relaxed);
     }
 
-    /// Reports the change to the budget, if it is large enough. No lock that a shrinker takes is held.
+    /// Charges the change to the budget, if it is large enough. Called without any lock that a shrinker
+    /// takes.
     pub(crate) fn settle(&self) {
         let Some(budget) = &self.budget else { return };
         let (bytes, charged) = (self.bytes(), self.charged.load(Relaxed));
         if bytes.abs_diff(charged) < CHARGE_MIN {
             return;
         }
-        // The exchanging thread gets the difference to the last report; all differences add up.
+        // The swap returns the value charged before, so concurrent differences add up.
         let charged = self.charged.swap(bytes, Relaxed);
         if bytes > charged {
             budget.charge((bytes - charged) as usize);
@@ -176,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// The same, but only to give back: under any lock. Returns how much that was.
+    /// Releases a decrease only, so it may be called under any lock. Returns the bytes released.
     pub(crate) fn give_back(&self) -> u64 {
         let Some(budget) = &self.budget else { return 0 };
         let bytes = self.bytes();
@@ -201,8 +202,8 @@ impl Shrinker for Shared {
     }
 
     fn shrink(&self, bytes: usize) -> usize {
-        // Entries of so many bytes, in scans of the usual size; some times as many, since one may give a part
-        // of that, or nothing.
+        // The number of scans of the usual size for these bytes, times four, because a scan may reclaim less
+        // or nothing.
         let scans = 4 * (bytes / ENTRY_BYTES / SCAN_MIN as usize + 1);
         let mut given = self.give_back() as usize;
         let (mut need, mut idle) = (Need::Usual, 0);
@@ -228,7 +229,7 @@ impl Drop for Shared {
     }
 }
 
-/// What is known of the files of one file system. Cloning shares it.
+/// The extent status cache of one file system. Clones share it.
 #[derive(Clone)]
 pub struct Cache {
     shared: Arc<Shared>,
@@ -238,27 +239,27 @@ impl Cache {
     /// An empty cache.
     ///
     /// # Panics
-    /// `cluster_bits` is more than 16.
+    /// If `cluster_bits` is more than 16.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self::with_clock(options, wall_ns)
     }
 
-    /// The same, with scans timed by another clock: one of nanoseconds that does not go back on a thread.
+    /// Like [`new`](Self::new), with scans timed by `clock`: in nanoseconds, monotonic on a thread.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// Like [`new`](Self::new).
     #[must_use]
     pub fn with_clock(options: Options, clock: fn() -> u64) -> Self {
         Self { shared: Arc::new(Shared::new(options, clock, None)) }
     }
 
-    /// The same, with memory that counts for a budget: what is known is charged to it, and some of it is
-    /// forgotten when it runs short. Charges come after changes of inodes, so those are to be made without a
-    /// lock that a shrinker of the budget takes.
+    /// Like [`new`](Self::new), with memory charged to a budget, which reclaims entries when it runs short.
+    /// Charges are made after changes of inodes, so make those without a lock that a shrinker of the budget
+    /// takes.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// Like [`new`](Self::new).
     #[must_use]
     pub fn with_budget(options: Options, budget: &Arc<Budget>) -> Self {
         let shared = Arc::new(Shared::new(options, wall_ns, Some(Arc::clone(budget))));
@@ -267,19 +268,19 @@ impl Cache {
         Self { shared }
     }
 
-    /// What was chosen.
+    /// The options of the cache.
     #[must_use]
     pub fn options(&self) -> Options {
         self.shared.options
     }
 
-    /// An inode of which nothing is known. Dropping it drops what is known.
+    /// A new inode without entries. Dropping it drops its entries.
     #[must_use]
     pub fn inode(&self, ino: Ino) -> Inode {
         Inode::new(ino, Arc::clone(&self.shared))
     }
 
-    /// Entries that may be forgotten.
+    /// Number of reclaimable entries.
     #[must_use]
     pub fn count(&self) -> u64 {
         let count = self.shared.counters.reclaimable();
@@ -287,30 +288,30 @@ impl Cache {
         count
     }
 
-    /// Forgets about `nr` entries, by the policy; es-chunk at most [`SCAN_MIN`] at a time. Blocks for no
-    /// inode, except with the LRU policies. Call it with no lock held that is held around a change of an
-    /// inode.
+    /// Reclaims about `nr` entries by the policy; es-chunk reclaims at most [`SCAN_MIN`] at a time. Waits for
+    /// no inode's lock, except with the LRU policies. Call it without any lock that is held around a change
+    /// of an inode.
     pub fn scan(&self, nr: u32) -> Scan {
         self.shared.scan(nr, None)
     }
 
-    /// Changes the limit; what is above it goes when something is added next, with es-chunk bit by bit.
+    /// Changes the limit. The next insert evicts the excess, with es-chunk step by step.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.shared.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// While the journal's fast commits are replayed nothing is known and nothing is kept.
+    /// While fast commits of the journal are replayed, lookups find nothing and nothing is kept.
     pub fn set_replaying(&self, replaying: bool) {
         self.shared.replaying.store(replaying, Relaxed);
     }
 
-    /// Bytes that entries, inodes and lists of them take.
+    /// Bytes of entries, inodes and lists of them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.shared.bytes()
     }
 
-    /// What was counted so far.
+    /// The counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let shared = &self.shared;
@@ -351,28 +352,27 @@ impl Cache {
         }
     }
 
-    /// Forgets what scans and lookups counted; entries stay.
+    /// Resets the counters of scans and lookups; entries stay.
     pub fn reset_stats(&self) {
         self.shared.counters.reset_lookups();
         self.shared.scans.lock().reset();
     }
 
-    /// From now on the time of each scan is noted, by a clock that is read once before: for studies, which
+    /// Logs the time of each scan from now on. The clock is read once before each scan. For studies that
     /// compare a scan with the same one of another run.
     pub fn log_scans(&self) {
         self.shared.scans.lock().log = Some(Vec::new());
         self.shared.logging.store(true, Relaxed);
     }
 
-    /// Scans that were counted, and how many entries and inodes they looked at: cheaper than
-    /// [`stats`](Self::stats).
+    /// The number of scans, and of the entries and inodes they examined: cheaper than [`stats`](Self::stats).
     #[must_use]
     pub fn scans_and_work(&self) -> (u64, u64) {
         let scans = self.shared.scans.lock();
         (scans.times.count(), scans.scanned + scans.inodes)
     }
 
-    /// The times of scans that were noted, in nanoseconds, with what each did, in order; and forgets them.
+    /// Returns and clears the log of scans: time in nanoseconds and result of each, in order.
     #[must_use]
     pub fn take_scan_log(&self) -> Vec<(u64, Scan)> {
         self.shared.scans.lock().log.as_mut().map(std::mem::take).unwrap_or_default()

@@ -1,27 +1,27 @@
-//! Up to 64 entries in one piece of memory, and a bit for each of what is known of it.
+//! Up to 64 entries in one allocation, with a few bits of state for each.
 //!
 //! ```text
 //! entries   | 10+1 W | 11+1 D | 12+1 D | 13+9 H | room for fewer than four more |
-//! kept           0        1        1        0        delayed: must not be forgotten
-//! referenced     0        0        0        1        was found since it was last looked at; set by readers
-//! protected      0        0        0        1        was found before; only the policy es-chunk
-//! young          1        0        0        0        came since it was last looked at; only the policy es-chunk
+//! kept           0        1        1        0        delayed: must not be evicted
+//! referenced     0        0        0        1        found since the last visit; set by readers
+//! protected      0        0        0        1        found before that; only the policy es-chunk
+//! young          1        0        0        0        added since the last visit; only the policy es-chunk
 //! ```
 //!
 //! Invariants
 //! 1. Entries are in order and disjoint; never more than [`ENTRIES_MAX`].
-//! 2. Bit i of a mask is about entry i; bits behind the last entry are 0.
+//! 2. Bit i of a mask is about entry i; bits after the last entry are 0.
 //! 3. `key` is at most the first entry's block.
-//! 4. Room for less than [`GRAIN`] entries is kept in reserve, except between two steps of one operation.
+//! 4. Spare capacity is less than [`GRAIN`] entries, except between two steps of one operation.
 //! 5. `ids` has one number per entry if the policy keeps lists of entries, else none.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::entry::Packed;
 
-/// Entries of a chunk at most: a bit of a word for each.
+/// Maximum number of entries of a chunk: one for each bit of a word.
 pub(crate) const ENTRIES_MAX: usize = 64;
-/// Memory is taken for so many entries at a time.
+/// Capacity grows by this many entries at a time.
 pub(crate) const GRAIN: usize = 4;
 /// No chunk.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -29,22 +29,22 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// The list of its inode that a chunk is on; see `ages`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Age {
-    /// On none: nothing in it can be forgotten.
+    /// On none: no entry is reclaimable.
     None,
-    /// Something in it can be forgotten now.
+    /// Some entry is reclaimable and not protected.
     Cold,
-    /// What could be forgotten is protected.
+    /// All reclaimable entries are protected.
     Warm,
 }
 
 pub(crate) struct Chunk {
-    /// It is responsible for blocks from here on, up to the next chunk's key.
+    /// The chunk has the blocks from here on, up to the next chunk's key.
     pub(crate) key: u32,
-    /// Neighbours on the list `age`.
+    /// Neighbors on the list `age`.
     pub(crate) before: u32,
     pub(crate) after: u32,
     pub(crate) age: Age,
-    /// How often it was spared though something in it was cold.
+    /// Number of visits that spared it although it had cold entries.
     pub(crate) spared: u8,
     pub(crate) kept: u64,
     pub(crate) protected: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Chunk {
     pub(crate) ids: Option<Box<Vec<u32>>>,
 }
 
-/// An entry with what stands beside it.
+/// An entry with its bits and its node.
 #[derive(Clone, Copy)]
 pub(crate) struct Item {
     pub(crate) packed: Packed,
@@ -107,17 +107,17 @@ impl Chunk {
         self.entries.len()
     }
 
-    /// A bit for each entry.
+    /// One bit for each entry.
     pub(crate) fn all(&self) -> u64 {
         below(self.len())
     }
 
-    /// Entries that may be forgotten.
+    /// Reclaimable entries.
     pub(crate) fn reclaimable(&self) -> u64 {
         self.all() & !self.kept
     }
 
-    /// Entries that may be forgotten and are not protected.
+    /// Reclaimable entries that are not protected.
     pub(crate) fn cold(&self) -> u64 {
         self.reclaimable() & !self.protected
     }
@@ -126,9 +126,9 @@ impl Chunk {
         self.referenced.load(Relaxed)
     }
 
-    /// Says that entry `at` was found. Readers do: many at once.
+    /// Marks entry `at` as found. Readers call this concurrently.
     pub(crate) fn refer(&self, at: usize) {
-        // A word that has this value already is not written, and stays in every CPU's cache.
+        // Stores only a change: otherwise the word stays in all CPUs' caches.
         if self.referenced() & (1 << at) == 0 {
             self.referenced.fetch_or(1 << at, Relaxed);
         }
@@ -153,7 +153,7 @@ impl Chunk {
         }
     }
 
-    /// The first entry that begins behind `lblk`.
+    /// The index of the first entry that begins after `lblk`.
     pub(crate) fn behind(&self, lblk: u32) -> usize {
         self.entries.partition_point(|entry| entry.lblk <= lblk)
     }
@@ -189,7 +189,7 @@ impl Chunk {
         item
     }
 
-    /// Drops the entries of `victims` in one pass.
+    /// Removes the entries of `victims` in one pass.
     pub(crate) fn remove_all(&mut self, victims: u64) {
         let stay = self.all() & !victims;
         let mut left = stay;
@@ -213,7 +213,7 @@ impl Chunk {
         *self.referenced.get_mut() = squeeze(self.referenced(), stay);
     }
 
-    /// Drops all entries.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         if let Some(ids) = &mut self.ids {
@@ -225,7 +225,7 @@ impl Chunk {
         *self.referenced.get_mut() = 0;
     }
 
-    /// Gives back memory for `GRAIN` entries and more.
+    /// Frees spare capacity of `GRAIN` entries and more.
     pub(crate) fn trim(&mut self) {
         if self.entries.capacity() >= self.len() + GRAIN {
             self.entries.shrink_to(self.len().next_multiple_of(GRAIN));
@@ -236,7 +236,7 @@ impl Chunk {
         }
     }
 
-    /// Takes the entries from `at` on away, into a chunk with the key `key`.
+    /// Moves the entries from `at` on into a new chunk with the key `key`.
     pub(crate) fn split(&mut self, at: usize, key: u32) -> Self {
         let mut right = Self::new(key, self.ids.is_some());
         right.entries.reserve_exact((self.len() - at).next_multiple_of(GRAIN));
@@ -257,7 +257,7 @@ impl Chunk {
         right
     }
 
-    /// Takes in the entries of the chunk that follows it.
+    /// Appends the entries of the chunk that follows it.
     pub(crate) fn append(&mut self, mut right: Self) {
         let at = self.len();
         debug_assert!(at + right.len() <= ENTRIES_MAX);
@@ -280,19 +280,19 @@ impl Chunk {
         }
     }
 
-    /// Bytes that it has on the heap, with what an allocator adds.
+    /// Bytes on the heap, with allocator overhead.
     pub(crate) fn bytes(&self) -> usize {
         let ids = self.ids.as_ref().map_or(0, |ids| allocated(24) + allocated(ids.capacity() * 4));
         allocated(self.entries.capacity() * size_of::<Packed>()) + ids
     }
 }
 
-/// Bytes that a piece of `bytes` takes of an allocator: a word more, in steps of 16, at least 32.
+/// Bytes that an allocation of `bytes` takes: one word more, in steps of 16, at least 32.
 pub(crate) fn allocated(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
 
-/// The bits of `mask` where `stay` has one, pushed together.
+/// Keeps the bits of `mask` where `stay` has one, and closes the gaps.
 fn squeeze(mask: u64, mut stay: u64) -> u64 {
     if mask & stay == 0 {
         return 0;

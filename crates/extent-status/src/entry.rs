@@ -1,47 +1,47 @@
-//! What is known of a run of a file's blocks.
+//! The status of a run of a file's blocks.
 //!
 //! ```text
 //! Entry    first block, length, status, first physical block, referenced        a value, for callers
 //! Packed   | lblk: u32 | len: u32 | status: 2 bits . pblk: 59 bits |            16 bytes, in the tree
 //! ```
 //!
-//! The referenced bit of an entry is stored beside it, in its chunk, so that a reader can set it without
-//! changing the entry.
+//! Whether an entry is referenced is kept in its chunk, so that a reader can set it without changing the
+//! entry.
 
 use std::fmt;
 
 use extant_base::{Lblk, Pblk};
 
-/// The block behind the last one that a file can have: blocks are numbered from 0 to `END - 1`.
+/// The block after the last one that a file can have: blocks are numbered from 0 to `END - 1`.
 pub const END: u32 = u32::MAX;
 
 /// Bits of a physical block number.
 const PBLK_BITS: u32 = 59;
-/// The physical block of what has none.
+/// The physical block of an entry without one.
 const NO_PBLK: u64 = (1 << PBLK_BITS) - 1;
 const STATUS_SHIFT: u32 = 60;
 
-/// What a run of blocks is. Exactly one of the four.
+/// The status of a run of blocks: exactly one of the four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// Data on disk.
     Written,
     /// Allocated; reads as zeros.
     Unwritten,
-    /// Not allocated yet; space is promised. Must not be forgotten.
+    /// Not allocated yet; space is reserved. Must not be evicted.
     Delayed,
-    /// Not allocated, and nothing promised: known to read as zeros.
+    /// Not allocated and not reserved: known to read as zeros.
     Hole,
 }
 
 impl Status {
-    /// Whether it names blocks on disk.
+    /// Whether blocks with this status are allocated on disk.
     #[must_use]
     pub fn is_mapped(self) -> bool {
         matches!(self, Self::Written | Self::Unwritten)
     }
 
-    /// A letter, as dumps and events have it.
+    /// The letter of the status in dumps and events.
     #[must_use]
     pub fn letter(self) -> char {
         match self {
@@ -58,28 +58,28 @@ impl Status {
 pub struct Entry {
     /// Its first block.
     pub lblk: Lblk,
-    /// Blocks; at least 1, and `lblk + len` is at most [`END`].
+    /// Length in blocks; at least 1, and `lblk + len` is at most [`END`].
     pub len: u32,
-    /// What they are.
+    /// Their status.
     pub status: Status,
-    /// The first physical block where [`Status::is_mapped`], else 0.
+    /// The first physical block if [`Status::is_mapped`], else 0.
     pub pblk: Pblk,
 }
 
 impl Entry {
-    /// Blocks on disk.
+    /// An entry with blocks on disk.
     #[must_use]
     pub fn mapped(lblk: u32, len: u32, pblk: u64, status: Status) -> Self {
         Self { lblk: Lblk(lblk), len, status, pblk: Pblk(pblk) }
     }
 
-    /// Blocks that are known not to be on disk.
+    /// A hole: blocks that are not on disk.
     #[must_use]
     pub fn hole(lblk: u32, len: u32) -> Self {
         Self { lblk: Lblk(lblk), len, status: Status::Hole, pblk: Pblk(0) }
     }
 
-    /// The block behind its last one.
+    /// The block after its last one.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.lblk.0 + self.len
@@ -91,7 +91,7 @@ impl Entry {
         self.lblk.0 <= lblk && lblk < self.end()
     }
 
-    /// What it says of `from..to`, which lie inside of it.
+    /// The part of it for `from..to`, which must lie inside it.
     #[must_use]
     pub fn part(&self, from: u32, to: u32) -> Self {
         debug_assert!(self.lblk.0 <= from && from < to && to <= self.end());
@@ -100,20 +100,20 @@ impl Entry {
         Self { lblk: Lblk(from), len: to - from, pblk, ..*self }
     }
 
-    /// Whether both say the same of the blocks that they share.
+    /// Whether both give the same status to the blocks that they share.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
         let shift = |entry: &Self| entry.pblk.0.wrapping_sub(u64::from(entry.lblk.0));
         self.status == other.status && (!self.status.is_mapped() || shift(self) == shift(other))
     }
 
-    /// Whether `next`, which begins where this one ends, can be made one with it.
+    /// Whether `next`, which begins where this one ends, can be merged with it.
     #[must_use]
     pub fn can_merge(&self, next: &Self) -> bool {
         self.end() == next.lblk.0 && self.agrees_with(next)
     }
 
-    /// Whether it may stand in a tree: not empty, within the numbers of blocks.
+    /// Whether it is valid in a tree: not empty, within the block numbers.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         // The end of the last block is END, the largest number.
@@ -131,7 +131,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// An entry as the tree keeps it.
+/// An entry as the tree stores it.
 #[derive(Clone, Copy)]
 pub(crate) struct Packed {
     pub(crate) lblk: u32,

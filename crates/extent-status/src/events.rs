@@ -1,5 +1,5 @@
-//! Structured events of `tracing`, under the target `extent_status` at the level TRACE. Names are those of
-//! the kernel's trace points. Without a subscriber each costs one load.
+//! Structured `tracing` events under the target `extent_status`, at the level TRACE. Their names are those of
+//! the kernel's trace points. Without a subscriber an event costs one load.
 
 use tracing::trace;
 

@@ -1,13 +1,12 @@
-//! Two lists of an inode's reclaimable entries, inactive and active: what es-ilist (the first one only) and
-//! es-gc keep.
+//! Two lists of an inode's reclaimable entries, inactive and active, for es-ilist (the first one only) and
+//! es-gc.
 //!
-//! As in the series, each entry has a node with two links. A node knows its entry by its first block; the
-//! entry's chunk knows the node's number. 20 bytes more for each entry: the reason why the series was not
-//! taken upstream.
+//! As in the series, each entry has a node with two links. A node finds its entry by the entry's first block;
+//! the entry's chunk has the number of the node. This costs 20 more bytes for each entry, which is why the
+//! series was not merged upstream.
 //!
 //! Invariants
-//! 1. Every entry that may be forgotten has exactly one node, on exactly one of the lists; delayed ones have
-//!    none.
+//! 1. Every reclaimable entry has exactly one node, on exactly one of the lists; delayed entries have none.
 //! 2. A node's block is its entry's first block.
 
 use crate::chunk::{NONE, allocated};
@@ -30,9 +29,9 @@ struct List {
 
 /// Entries that were not found since they were put there.
 pub(crate) const INACTIVE: usize = 0;
-/// Entries that were.
+/// Entries that were found since.
 pub(crate) const ACTIVE: usize = 1;
-/// Of no list: the node is free, `after` is the next free one.
+/// On no list: the node is free, and `after` is the next free one.
 const FREE: u32 = 2;
 
 pub(crate) struct Fifo {
@@ -48,7 +47,7 @@ impl Default for Fifo {
 }
 
 impl Fifo {
-    /// A node at the end of the inactive list.
+    /// Adds a node at the end of the inactive list.
     pub(crate) fn push(&mut self, lblk: u32) -> u32 {
         let node = Node { before: NONE, after: NONE, lblk, list: FREE };
         let id = if self.free == NONE {
@@ -93,7 +92,7 @@ impl Fifo {
         }
     }
 
-    /// The entry is gone. A delayed one has none.
+    /// Removes the node of a removed entry. A delayed entry has none.
     pub(crate) fn unlink(&mut self, id: u32) {
         if id == NONE {
             return;
@@ -107,20 +106,20 @@ impl Fifo {
         }
     }
 
-    /// The entry begins elsewhere now.
+    /// Updates the first block of the node's entry.
     pub(crate) fn moved(&mut self, id: u32, lblk: u32) {
         if id != NONE {
             self.nodes[id as usize].lblk = lblk;
         }
     }
 
-    /// To the end of a list.
+    /// Moves a node to the end of a list.
     pub(crate) fn requeue(&mut self, id: u32, list: usize) {
         self.take_out(id);
         self.link(id, list);
     }
 
-    /// The first entry's block.
+    /// The first block of the first entry on the list.
     pub(crate) fn front(&self, list: usize) -> Option<u32> {
         self.nodes.get(self.lists[list].head as usize).map(|node| node.lblk)
     }
@@ -133,10 +132,10 @@ impl Fifo {
         allocated(self.nodes.capacity() * size_of::<Node>())
     }
 
-    /// Holds the lists against the entries.
+    /// Checks the lists against the entries.
     ///
     /// # Panics
-    /// They differ.
+    /// If they differ.
     pub(crate) fn check(&self, chunks: &Slots) {
         let mut seen = 0;
         for chunk in chunks.iter() {

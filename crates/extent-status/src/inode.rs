@@ -1,4 +1,4 @@
-//! What is known of one inode's blocks.
+//! The extent status of one inode's blocks.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,14 +15,14 @@ use crate::events;
 use crate::pending::{Lost, any, blocks_of};
 use crate::tree::{Order, Tree};
 
-/// What lists and scans hold of an inode.
+/// The part of an inode that lists and scans reference.
 pub(crate) struct Body {
     pub(crate) ino: Ino,
-    /// The node of the ring; under the ring's lock.
+    /// Node number in the ring; under the ring's lock.
     pub(crate) place: AtomicU32,
-    /// The tick of its last use; the LRU policies.
+    /// Tick of the last use; for the LRU policies.
     pub(crate) touched: AtomicU64,
-    /// As of the last change, for readers without a lock.
+    /// Mirrors of the state after the last change, for readers without the lock.
     pub(crate) entries: AtomicU32,
     pub(crate) reclaimable: AtomicU32,
     pub(crate) precached: AtomicBool,
@@ -32,11 +32,11 @@ pub(crate) struct Body {
 pub(crate) struct State {
     pub(crate) tree: Tree,
     pub(crate) seq: u64,
-    /// Where the last scan stopped; the policy upstream.
+    /// Where the last scan stopped; for the policy upstream.
     pub(crate) cursor: u32,
-    /// The list of the ring that it is on, for policies that list inodes with reclaimable entries.
+    /// The list of the ring that it is on; for the policies that list inodes with reclaimable entries.
     listed: Age,
-    /// Bytes as counted.
+    /// Bytes as last counted.
     bytes: usize,
     #[expect(clippy::box_collection, reason = "one word where there are none")]
     pub(crate) pending: Option<Box<BTreeSet<u32>>>,
@@ -51,12 +51,12 @@ impl Body {
         self.place.load(Relaxed) != NONE
     }
 
-    /// Bytes of an inode of which nothing is known.
+    /// Bytes of an inode without entries.
     fn bytes() -> usize {
         allocated(size_of::<Self>() + 2 * size_of::<usize>())
     }
 
-    /// After a change, still under its lock: counts.
+    /// Updates the counters after a change, still under the state's lock.
     pub(crate) fn count(&self, shared: &Shared, state: &mut State) {
         let (entries, reclaimable) = (state.tree.entries(), state.tree.reclaimable());
         let bytes = state.tree.bytes();
@@ -74,7 +74,7 @@ impl Body {
         state.bytes = bytes;
     }
 
-    /// After a change, still under its lock: counts, and the list that it is on.
+    /// Updates the counters and the list of the inode after a change, still under the state's lock.
     pub(crate) fn sync(self: &Arc<Self>, shared: &Shared, state: &mut State) {
         self.count(shared, state);
         let policy = shared.options.policy;
@@ -99,36 +99,36 @@ impl Body {
     }
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// The entry that has the block.
     pub entry: Entry,
-    /// The inode's sequence number, read together with it: see [`Inode::seq`].
+    /// The inode's sequence number at that time: see [`Inode::seq`].
     pub seq: u64,
 }
 
-/// How blocks on disk came to be where delayed ones were.
+/// How blocks over delayed ones were allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocation {
-    /// For the delayed blocks: the promise becomes the allocation.
+    /// For the delayed blocks: the reservation becomes the allocation.
     Delayed,
-    /// For something else (fallocate, direct writes): the allocator has charged for them already.
+    /// For another use (fallocate, direct writes): the allocator has charged for them already.
     Other,
 }
 
-/// Promises of space, in clusters, that the caller has to take off what it counts as promised.
+/// Reservations of space, in clusters, that the caller must subtract from its count of reservations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "promises that are not settled are lost space"]
 pub enum Settled {
     /// They became allocations: charge them to the owner's quota.
     Claim(u32),
-    /// They are not needed: free them.
+    /// They are no longer needed: release them.
     Release(u32),
 }
 
 impl Settled {
-    /// How many, either way.
+    /// Number of clusters, for either variant.
     #[must_use]
     pub fn clusters(self) -> u32 {
         match self {
@@ -137,22 +137,22 @@ impl Settled {
     }
 }
 
-/// What became of an entry that was read from disk.
+/// Result of caching an entry that was read from disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cached {
-    /// It is known now.
+    /// It was inserted.
     Inserted,
-    /// It was known.
+    /// It was known already.
     Known,
-    /// Something else was known, and stays: the caller read the disk too late, or the disk is damaged. A hole
-    /// on disk under delayed blocks is no conflict; it is `Known`.
+    /// It contradicts a cached entry, which stays: the caller's read was stale, or the disk is damaged. A
+    /// hole on disk under delayed blocks is no conflict; it is `Known`.
     Conflict,
 }
 
-/// What is known of one inode's blocks. Threads share it; dropping it forgets.
+/// The cached extent status of one inode. Threads share it; dropping it drops all entries.
 ///
-/// "The mapping lock" below is the caller's: a thread that changes the map on disk holds it exclusively until
-/// the change is here as well.
+/// "The mapping lock" below is the caller's. A change of the map on disk holds it exclusively until the cache
+/// is changed as well.
 pub struct Inode {
     pub(crate) body: Arc<Body>,
     pub(crate) shared: Arc<Shared>,
@@ -182,14 +182,15 @@ impl Inode {
         Self { body: Arc::new(body), shared }
     }
 
-    /// Its number.
+    /// The inode number.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.body.ino
     }
 
-    /// Changes whenever the state of a block may have changed, not when an entry is only added or dropped. A
-    /// thread that took a mapping and then a lock compares it to see whether the mapping still holds.
+    /// Changes whenever the status of a block may have changed, but not when an entry is only cached or
+    /// evicted. A caller that looks up a mapping and then takes a lock compares it to check that the mapping
+    /// is still valid.
     #[must_use]
     pub fn seq(&self) -> u64 {
         self.body.state.read().seq
@@ -197,7 +198,7 @@ impl Inode {
 
     // ---- reading ----
 
-    /// What is known of a block; counted as a hit or a miss. `None` is "not known", never "a hole".
+    /// Looks up a block; counts a hit or a miss. `None` means "not known", never "a hole".
     #[must_use]
     pub fn lookup(&self, lblk: Lblk) -> Option<Found> {
         events::lookup_enter(&self.shared, &self.body, lblk.0);
@@ -211,7 +212,7 @@ impl Inode {
         found
     }
 
-    /// The same, not counted; `refer` says that it is used.
+    /// Looks up a block without counting; `refer` marks the entry as used.
     pub(crate) fn peek(&self, lblk: Lblk, refer: bool) -> Option<Found> {
         if self.shared.is_replaying() {
             return None;
@@ -228,14 +229,14 @@ impl Inode {
         Some(Found { entry, seq: state.seq })
     }
 
-    /// The first entry behind the one that has `lblk`, or behind `lblk`; read-ahead asks.
+    /// The first entry after the one that has `lblk`, or after `lblk`; used by readahead.
     #[must_use]
     pub fn next_after(&self, lblk: Lblk) -> Option<Entry> {
         let state = self.body.state.read();
         state.tree.iter_from(lblk.0).find(|entry| entry.lblk > lblk)
     }
 
-    /// The first entry, as asked, of those that have a block in `from..to`.
+    /// The first entry that satisfies `want` and has a block in `from..to`.
     #[must_use]
     pub fn find(&self, from: Lblk, to: Lblk, want: impl Fn(&Entry) -> bool) -> Option<Entry> {
         events::find_enter(&self.shared, &self.body, from.0);
@@ -248,13 +249,13 @@ impl Inode {
         found
     }
 
-    /// Whether an entry as asked has a block in `from..to`.
+    /// Whether an entry that satisfies `want` has a block in `from..to`.
     #[must_use]
     pub fn any(&self, from: Lblk, to: Lblk, want: impl Fn(&Entry) -> bool) -> bool {
         !self.shared.is_replaying() && any(&self.body.state.read().tree, from.0, to.0, want)
     }
 
-    /// Whether an entry as asked has a block in the cluster of `lblk`.
+    /// Whether an entry that satisfies `want` has a block in the cluster of `lblk`.
     #[must_use]
     pub fn any_in_cluster(&self, lblk: Lblk, want: impl Fn(&Entry) -> bool) -> bool {
         let bits = self.shared.options.cluster_bits;
@@ -262,13 +263,13 @@ impl Inode {
         self.any(Lblk(from), Lblk(to), want)
     }
 
-    /// Everything that is known, in order: for dumps, and for listings of the cache.
+    /// All entries in order: for dumps and for listings of the cache.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
         self.body.state.read().tree.iter_from(0).collect()
     }
 
-    /// Clusters of space that must be promised for its delayed blocks. Looks at every entry.
+    /// Number of clusters reserved for delayed blocks. Examines every entry.
     #[must_use]
     pub fn promises(&self) -> u32 {
         self.body.state.read().promises(self.shared.options.cluster_bits)
@@ -294,11 +295,11 @@ impl Inode {
         done
     }
 
-    /// The map on disk has changed: `entry` is what it says now, whatever was known. Not for delayed blocks.
-    /// The caller holds the mapping lock exclusively, and settles the promises afterwards.
+    /// Records a change of the map on disk: `entry` replaces what was cached. Not for delayed blocks. The
+    /// caller holds the mapping lock exclusively, and settles the reservations afterwards.
     ///
     /// # Panics
-    /// The entry is empty, goes beyond the last block, or is delayed.
+    /// If the entry is empty, exceeds the last block, or is delayed.
     pub fn insert(&self, entry: Entry, allocation: Allocation) -> Settled {
         assert!(entry.is_sound() && entry.status != Status::Delayed, "{entry:?} cannot be inserted");
         if self.shared.is_replaying() {
@@ -320,11 +321,11 @@ impl Inode {
         })
     }
 
-    /// What was read of the map on disk, which did not change. The caller keeps others from changing it
-    /// meanwhile.
+    /// Caches an entry that was read from the map on disk, which did not change. The caller excludes changes
+    /// of the map meanwhile.
     ///
     /// # Panics
-    /// As [`insert`](Self::insert).
+    /// Like [`insert`](Self::insert).
     pub fn cache(&self, entry: Entry) -> Cached {
         assert!(entry.is_sound() && entry.status != Status::Delayed, "{entry:?} cannot be cached");
         if self.shared.is_replaying() {
@@ -357,7 +358,7 @@ impl Inode {
             _ => Cached::Inserted,
         };
         if done == Cached::Inserted {
-            // Nothing delayed is in there.
+            // The range has no delayed blocks.
             state.tree.remove(from, to, &mut |_, _| {});
             state.tree.insert(entry, !self.shared.options.no_merge);
             if referenced && let Some(at) = state.tree.seek(from) {
@@ -368,7 +369,7 @@ impl Inode {
         done
     }
 
-    /// What a leaf of the map on disk says: its extents, in order, and that there is nothing between them.
+    /// Caches a leaf of the map on disk: its extents, in order, and the holes between them.
     pub fn cache_leaf(&self, extents: &[Entry]) {
         if self.shared.is_replaying() {
             return;
@@ -387,12 +388,12 @@ impl Inode {
         });
     }
 
-    /// Blocks that will be allocated when they are written back. The caller holds the mapping lock
-    /// exclusively, and has promised space for their clusters, except the first and the last one if those
-    /// have a block on disk already (`allocated`).
+    /// Records blocks to be allocated at writeback. The caller holds the mapping lock exclusively. It has
+    /// reserved space for their clusters, except for the first and the last one if these have a block on disk
+    /// already (`allocated`).
     ///
     /// # Panics
-    /// The range is empty or goes beyond the last block.
+    /// If the range is empty or exceeds the last block.
     pub fn insert_delayed(&self, lblk: Lblk, len: u32, allocated: (bool, bool)) {
         let entry = Entry { status: Status::Delayed, ..Entry::hole(lblk.0, len) };
         assert!(entry.is_sound(), "{entry:?} cannot be inserted");
@@ -416,8 +417,8 @@ impl Inode {
         }
     }
 
-    /// Drops blocks that were truncated, punched or moved. Returns reservations that are no longer needed.
-    /// The caller holds the mapping lock exclusively.
+    /// Removes all entries for blocks that were cut, punched or moved. Returns the reservations that are no
+    /// longer needed. The caller holds the mapping lock exclusively.
     pub fn remove(&self, lblk: Lblk, len: u32) -> Settled {
         if self.shared.is_replaying() || len == 0 {
             return Settled::Release(0);
@@ -433,8 +434,8 @@ impl Inode {
         })
     }
 
-    /// The last block on disk of a cluster was freed. Whether delayed blocks are left in it, for which the
-    /// caller must promise a cluster again.
+    /// Call it when the last block on disk of a cluster was freed. Returns whether delayed blocks are left in
+    /// the cluster; then the caller must reserve the cluster again.
     #[must_use]
     pub fn promise_again(&self, cluster: u32) -> bool {
         let mut state = self.body.state.write();
@@ -445,13 +446,13 @@ impl Inode {
 
     // ---- as a whole ----
 
-    /// Forgets all that may be forgotten, and that it was precached. Returns how many entries that were.
+    /// Evicts all reclaimable entries, and resets the precached flag. Returns the number of entries.
     pub fn clear(&self) -> u32 {
         self.body.precached.store(false, Relaxed);
         self.change(|state| state.tree.clear_reclaimable())
     }
 
-    /// Learns the whole map: `extents` in order, of all leaves. Reclaim takes of this inode last, until
+    /// Caches the whole map: `extents` in order, of all leaves. Reclaim takes this inode last, until
     /// [`clear`](Self::clear).
     pub fn precache(&self, extents: impl IntoIterator<Item = Entry>) {
         let mut piece: Vec<Entry> = Vec::with_capacity(256);
@@ -459,7 +460,7 @@ impl Inode {
             piece.push(extent);
             if piece.len() == 256 {
                 self.cache_leaf(&piece);
-                // The next piece begins with it, so that what lies between is known.
+                // The next piece begins with the last extent, so that the gap after it is cached, too.
                 piece.drain(..255);
             }
         }
@@ -473,8 +474,8 @@ impl Inode {
         self.body.precached.load(Relaxed)
     }
 
-    /// Lines for people and tests: a head, then an entry each, `*` for one that was found since reclaim
-    /// looked at it.
+    /// A text dump for tests and debugging: a header, then a line for each entry, with `*` if it was found
+    /// since the last visit of reclaim.
     #[must_use]
     pub fn dump(&self) -> String {
         let state = self.body.state.read();
@@ -494,10 +495,10 @@ impl Inode {
         text
     }
 
-    /// Holds everything against the invariants: for tests.
+    /// Checks all invariants: for tests.
     ///
     /// # Panics
-    /// One is broken.
+    /// If one is violated.
     pub fn check(&self) {
         let state = self.body.state.read();
         state.tree.check(!self.shared.options.no_merge);
@@ -534,7 +535,7 @@ impl Drop for Inode {
         }
         self.shared.inodes.fetch_sub(1, Relaxed);
         self.shared.counters.add(0, 0, -(Body::bytes() as i64));
-        // Under whatever lock: what was charged is given back here, the rest with the next change.
+        // Possibly under a lock: releases memory only. The next change charges the rest.
         self.shared.give_back();
     }
 }

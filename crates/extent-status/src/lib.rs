@@ -1,5 +1,4 @@
-//! Where a file's blocks are, as far as it is known in memory; and what of it is forgotten when memory is
-//! short.
+//! The extent status cache: the block map of a file as far as it is known in memory, and its reclaim.
 //!
 //! ```text
 //!            Cache  one per file system: policy, limit, ring of inodes, counters
@@ -12,42 +11,46 @@
 //!   | written | delayed | hole ............. |  not known
 //! ```
 //!
-//! Of a block is known that it is *written*, *unwritten* (allocated, reads as zeros), *delayed* (space is
-//! promised, to be allocated at writeback), or a *hole*; or nothing. What is not delayed can be read from the
-//! disk again: it may be forgotten at any moment. What is delayed is known here and nowhere else.
+//! A known block is *written*, *unwritten* (allocated, reads as zeros), *delayed* (space is reserved, to be
+//! allocated at writeback), or a *hole*. A block that is not delayed can be read from the disk again, so its
+//! entry may be evicted at any time. A delayed block is recorded here and nowhere else. A reservation of
+//! space for delayed blocks is called a *promise* in names.
 //!
-//! Owns: the entries of all inodes, merging and splitting them, which promises of space an operation uses up,
-//! the order in which entries are forgotten, seven policies of that ([`Policy`]), statistics.
+//! Owns: the entries of all inodes, their merging and splitting, which reservations an operation uses up, the
+//! order of reclaim, seven policies of that ([`Policy`]), statistics.
 //!
-//! Does **not** own: any layout or I/O (the caller knows the map on disk: [`Source`]), the lock that keeps
+//! Does **not** own: any layout or I/O (the caller reads the map on disk: [`Source`]), the lock that keeps
 //! map and cache consistent, the count of reservations, memory beyond a limit of entries and what it charges
 //! to a budget ([`Cache::with_budget`]).
 //!
 //! Invariants
-//! 1. INV-ES1: entries of an inode are in order, disjoint, not empty; neighbours that say the same of one run
-//!    are one (unless `no_merge`).
-//! 2. INV-ES2: a block has one status. A delayed one is never forgotten by reclaim, `clear` or a weak insert.
-//! 3. Where two sources differ, what was inserted stays and what was read loses ([`Inode::cache`]).
-//! 4. [`Inode::seq`] changes with every change of what a block is; learning and forgetting leave it.
-//! 5. Promises that the caller holds = [`Inode::promises`], if it settles what each operation returns.
-//! 6. With every policy but those that keep lists of entries, an entry of a large tree takes at most 24
-//!    bytes, all included.
-//! 7. A scan with the default policy takes from one inode, and looks at no more than a few inodes and
-//!    [`SCAN_MIN`] entries, whatever there is and it is asked for. It moves and gives back no memory but of
-//!    those and of a piece of the tree.
-//! 8. What is charged to a budget is what entries, inodes and lists take, up to a page. Charges come with no
-//!    lock held; what drops gives back under any.
+//! 1. INV-ES1: entries of an inode are in order, disjoint, not empty; adjacent entries that can be merged are
+//!    merged (unless `no_merge`).
+//! 2. INV-ES2: a block has one status. A delayed one is never evicted by reclaim, `clear` or a weak insert.
+//! 3. If two sources differ, an inserted entry stays and an entry read from disk is rejected
+//!    ([`Inode::cache`]).
+//! 4. [`Inode::seq`] changes with every change of a block's status; caching and evicting entries do not
+//!    change it.
+//! 5. Reservations held by the caller = [`Inode::promises`], if the caller settles what each operation
+//!    returns.
+//! 6. With every policy except those with lists of entries, an entry of a large tree takes at most 24 bytes,
+//!    overhead included.
+//! 7. A scan with the default policy reclaims from one inode. It examines no more than a few inodes and
+//!    [`SCAN_MIN`] entries, whatever the size of the cache and of the request. It moves and frees only memory
+//!    of those and of a piece of the tree.
+//! 8. The budget is charged for the memory of entries, inodes and lists, up to a page. Charges are made with
+//!    no lock held; releases may be made under any lock.
 //!
-//! Locks, in order: the caller's mapping lock, an inode's state, the ring. The ring's lock is held while an
-//! inode's state is *tried*; only the LRU policies wait for an inode with it, and they never take it under an
-//! inode's lock.
+//! Lock order: the caller's mapping lock, an inode's state, the ring. With the ring's lock held, an inode's
+//! state is only *tried*. The LRU policies are the exception: they wait for an inode under the ring's lock,
+//! and never take the ring's lock under an inode's lock.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.
 //!
 //! ```
-//! use extant_base::{Ino, Lblk};
-//! use extant_extent_status::{Allocation, Answer, Cache, END, Entry, Options, Settled, Source, Status};
+//! use base::{Ino, Lblk};
+//! use extent_status::{Allocation, Answer, Cache, END, Entry, Options, Settled, Source, Status};
 //!
 //! struct Empty; // a file without blocks on disk
 //! impl Source for Empty {
@@ -60,7 +63,7 @@
 //! let file = cache.inode(Ino(12));
 //! let delayed = file.delay(Lblk(0), 4, &mut Empty).unwrap();
 //! assert_eq!((delayed.status, delayed.len), (Status::Delayed, 4));
-//! // Writeback found blocks for them: the promise of four becomes the allocation.
+//! // Writeback allocated blocks for them: the reservation of four becomes the allocation.
 //! let written = Entry::mapped(0, 4, 1000, Status::Written);
 //! assert_eq!(file.insert(written, Allocation::Delayed), Settled::Claim(4));
 //! assert_eq!(file.lookup(Lblk(3)).unwrap().entry, written);

@@ -1,18 +1,18 @@
-//! The two ways in which a file's map is asked for: to read, and to write later.
+//! Lookup of a file's map: `map` for reads, `delay` for delayed writes.
 //!
 //! ```text
 //! map     known? ----------------------------------------> answer
 //!           |  no: ask the disk --- an extent: keep it --> answer
-//!           |                       a gap: keep the hole as far as no delayed block is in it --> answer
+//!           |                       a gap: keep the hole up to delayed blocks in it --> answer
 //!
-//! delay   known and no hole? ----------------------------> answer: allocated already, or promised already
+//! delay   known and no hole? ----------------------------> answer: allocated or delayed already
 //!           |  not known: ask the disk; keep the hole too (all policies but `baseline`)
 //!           v  a hole
-//!         look again (the caller may have waited for its lock), promise clusters, insert delayed
+//!         look again (the caller may have waited for its lock), reserve clusters, insert delayed
 //! ```
 //!
-//! Does **not** own: the mapping lock. `map` wants it shared or better, `delay` exclusively, from before the
-//! call until the answer was used.
+//! Does **not** own: the mapping lock. The caller holds it from before the call until it has used the answer:
+//! shared or exclusively for `map`, exclusively for `delay`.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, patch 3.
 
@@ -21,64 +21,65 @@ use extant_base::Lblk;
 use crate::entry::{END, Entry, Status};
 use crate::inode::{Inode, State};
 
-/// What the map on disk says of a block.
+/// What the map on disk has for a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// The extent that has it.
+    /// The extent that has the block.
     Extent(Entry),
-    /// There is none: the extents around it end and begin here. `to` is [`END`] behind the last one.
+    /// No extent: those around the gap end at `from` and begin at `to`. `to` is [`END`] after the last
+    /// extent.
     Gap {
         /// The end of the extent before it; 0 if there is none.
         from: u32,
-        /// The begin of the next extent.
+        /// The start of the next extent.
         to: u32,
     },
 }
 
-/// The source of maps on disk, and of the space for reservations.
+/// Access to the map on disk and to the count of free space.
 pub trait Source {
-    /// Why it cannot say.
+    /// The error of a read or a reservation.
     type Error;
 
-    /// What the map on disk says of `lblk`.
+    /// Looks up `lblk` in the map on disk.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// If the map cannot be read.
     fn extent_at(&mut self, lblk: Lblk) -> Result<Answer, Self::Error>;
 
-    /// Whether the file has a block on disk in a cluster; asked with bigalloc only.
+    /// Whether the file has a block on disk in a cluster; called with bigalloc only.
     ///
     /// # Errors
-    /// The map cannot be read.
+    /// If the map cannot be read.
     fn cluster_is_allocated(&mut self, cluster: u32) -> Result<bool, Self::Error> {
         let _ = cluster;
         Ok(false)
     }
 
-    /// Promises space for so many clusters.
+    /// Reserves space for `clusters` clusters.
     ///
     /// # Errors
-    /// There is none. Nothing has changed.
+    /// If there is not enough space. Nothing was changed then.
     fn promise(&mut self, clusters: u32) -> Result<(), Self::Error> {
         let _ = clusters;
         Ok(())
     }
 }
 
-/// The purpose of a lookup, and whether its result is to be cached.
+/// Whether a lookup caches what it reads from disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// As usual.
+    /// Caches it: for all other callers.
     Yes,
-    /// Writeback, truncation, splitting: what they ask about is about to change.
+    /// For writeback, truncation and splitting: the range they look up is about to change.
     No,
 }
 
 impl Inode {
-    /// What `lblk` and at most `len - 1` blocks behind it are.
+    /// Looks up `lblk` and at most `len - 1` blocks after it.
     ///
     /// # Errors
-    /// The source's.
+    /// Those of the source.
     pub fn map<S: Source>(
         &self,
         lblk: Lblk,
@@ -94,11 +95,11 @@ impl Inode {
         Ok(clip(&entry, lblk, len))
     }
 
-    /// Makes `lblk`, and blocks behind it as far as they are alike (at most `len` in all), ready to be
-    /// written to later. Returns what they are: on disk, or delayed.
+    /// Prepares `lblk`, and the following blocks of the same status (at most `len` in all), for a delayed
+    /// write. Returns their status: on disk, or delayed.
     ///
     /// # Errors
-    /// The source's; then nothing is promised.
+    /// Those of the source; then nothing is reserved.
     pub fn delay<S: Source>(&self, lblk: Lblk, len: u32, source: &mut S) -> Result<Entry, S::Error> {
         self.shared.touch(&self.body);
         let known = match self.lookup(lblk) {
@@ -108,7 +109,7 @@ impl Inode {
         if known.status != Status::Hole {
             return Ok(clip(&known, lblk, len));
         }
-        // Between the question and the caller's lock a page fault or fallocate may have come first.
+        // Before the caller got its lock, a page fault or fallocate may have changed the block.
         if let Some(again) = self.peek(lblk, false)
             && again.entry.status != Status::Hole
         {
@@ -122,7 +123,7 @@ impl Inode {
         Ok(delayed)
     }
 
-    /// Asks the disk. A hole reaches as far as no delayed block is in it.
+    /// Reads the map on disk. A hole ends at the first delayed block.
     fn ask<S: Source>(&self, lblk: Lblk, source: &mut S, keep: bool) -> Result<Entry, S::Error> {
         match source.extent_at(lblk)? {
             Answer::Extent(extent) => {
@@ -135,11 +136,10 @@ impl Inode {
         }
     }
 
-    /// There is nothing on disk in `from..to`, where `lblk` is: the hole that has `lblk`, kept if that is
-    /// wanted.
+    /// Returns the hole that has `lblk`, if `from..to` has nothing on disk. Keeps it if `keep`.
     ///
-    /// If `lblk` was delayed meanwhile (only possible where the caller does not keep others from writing),
-    /// the answer is a hole up to the end of that, and nothing is kept.
+    /// If `lblk` was delayed meanwhile (possible only if the caller does not exclude writers), returns a hole
+    /// up to the end of the delayed blocks and keeps nothing.
     pub(crate) fn hole(&self, lblk: Lblk, from: u32, to: u32, keep: bool) -> Entry {
         let clipped = |state: &State| {
             let (mut from, mut to) = (from.min(lblk.0), to.clamp(lblk.0 + 1, END));
@@ -154,8 +154,7 @@ impl Inode {
                 let mut entries = state.tree.iter_from(from).take_while(|entry| entry.lblk.0 < to);
                 entries.find(|entry| entry.status == Status::Delayed)
             };
-            // The gap before it belongs to another lookup; as in the kernel, the hole begins at the requested
-            // block.
+            // Delayed blocks cut the gap before `lblk`: the hole begins at `lblk` then, as in Linux.
             let mut next = delayed(from);
             if next.is_some_and(|entry| entry.end() <= lblk.0) {
                 from = lblk.0;
@@ -180,8 +179,8 @@ impl Inode {
         hole
     }
 
-    /// Which of the clusters of new delayed blocks need a promise: whether the first and the last one have a
-    /// block on disk, and how many need one.
+    /// Finds the clusters of new delayed blocks that need a reservation: whether the first and the last one
+    /// have a block on disk, and how many need one.
     fn clusters_to_promise<S: Source>(
         &self,
         new: &Entry,
@@ -192,7 +191,7 @@ impl Inode {
             return Ok((false, false, new.len));
         }
         let (first, last) = (new.lblk.0 >> bits, (new.end() - 1) >> bits);
-        // Clusters in between are the new blocks' own: nothing else is in a hole.
+        // The clusters in between have no other blocks: the range was a hole.
         let mut clusters = (last - first + 1).saturating_sub(2);
         let mut allocated = [false; 2];
         for (edge, cluster) in [first, last].into_iter().enumerate() {
@@ -212,7 +211,7 @@ impl Inode {
     }
 }
 
-/// What an entry says of `lblk` and at most `len` blocks.
+/// The part of an entry from `lblk` on, at most `len` blocks.
 fn clip(entry: &Entry, lblk: Lblk, len: u32) -> Entry {
     let to = entry.end().min(lblk.0.saturating_add(len.max(1)));
     entry.part(lblk.0, to)

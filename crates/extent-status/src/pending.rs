@@ -1,15 +1,15 @@
-//! Which promises of space an operation uses up, where a cluster has several blocks.
+//! Which reservations of space an operation uses up, if a cluster has several blocks.
 //!
-//! A promise is made per cluster. A cluster that has a delayed block needs one, unless it has a block on disk
-//! already: then the delayed block will go there, the cluster is *pending*, and no promise is held for it.
-//! So:
+//! A reservation is made per cluster. A cluster with a delayed block needs one, unless it has a block on disk
+//! already: then the delayed block will be allocated in that cluster, the cluster is *pending*, and it has no
+//! reservation. So:
 //!
 //! ```text
-//! promises held = clusters with delayed blocks - pending clusters
+//! reservations held = clusters with delayed blocks - pending clusters
 //! ```
 //!
-//! Invariant: a pending cluster has a delayed block and a block on disk. That the last block on disk went is
-//! known to the caller only: see [`Inode::promise_again`](crate::Inode::promise_again).
+//! Invariant: a pending cluster has a delayed block and a block on disk. Only the caller knows when the last
+//! block on disk is freed: see [`Inode::promise_again`](crate::Inode::promise_again).
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014.
 
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use crate::inode::State;
 use crate::tree::Tree;
 
-/// Runs of delayed blocks that went, counted in clusters; reported in order.
+/// Removed runs of delayed blocks, counted in clusters; added in order.
 #[derive(Debug, Default)]
 pub(crate) struct Lost {
     pub(crate) clusters: u32,
@@ -39,13 +39,13 @@ impl Lost {
     }
 }
 
-/// The clusters at both ends of `from..to`, once if they are one.
+/// The clusters at both ends of `from..to`, only once if they are the same.
 fn edges(from: u32, to: u32, bits: u32) -> impl Iterator<Item = u32> {
     let (first, last) = (from >> bits, (to - 1) >> bits);
     [Some(first), (first != last).then_some(last)].into_iter().flatten()
 }
 
-/// Whether any entry in `from..to` is as asked.
+/// Whether any entry in `from..to` satisfies `want`.
 pub(crate) fn any(tree: &Tree, from: u32, to: u32, want: impl Fn(&crate::Entry) -> bool) -> bool {
     tree.iter_from(from).take_while(|entry| entry.lblk.0 < to).any(|entry| want(&entry))
 }
@@ -62,8 +62,8 @@ fn has_delayed(tree: &Tree, cluster: u32, bits: u32) -> bool {
 }
 
 impl State {
-    /// `from..to` was dropped, with the delayed blocks in `lost`: returns reservations that are no longer
-    /// needed.
+    /// `from..to` was removed, with the delayed blocks in `lost`. Returns the number of reservations no
+    /// longer needed.
     pub(crate) fn promises_lost(&mut self, from: u32, to: u32, lost: &Lost, bits: u32) -> u32 {
         let (Some(first), Some(last)) = (lost.first, lost.last) else { return 0 };
         if bits == 0 {
@@ -83,7 +83,8 @@ impl State {
         count
     }
 
-    /// `from..to` was allocated, over the delayed blocks in `lost`: promises that are used up.
+    /// `from..to` was allocated, over the delayed blocks in `lost`. Returns the number of reservations used
+    /// up.
     pub(crate) fn promises_used(&mut self, from: u32, to: u32, lost: &Lost, bits: u32) -> u32 {
         if bits == 0 {
             return lost.clusters;
@@ -114,7 +115,7 @@ impl State {
         }
     }
 
-    /// Promises that the delayed blocks need.
+    /// Number of reservations that the delayed blocks need.
     pub(crate) fn promises(&self, bits: u32) -> u32 {
         let mut lost = Lost::default();
         for entry in self.tree.iter_from(0).filter(|entry| entry.status == crate::Status::Delayed) {

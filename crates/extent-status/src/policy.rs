@@ -1,22 +1,26 @@
-//! How the cache chooses what to forget.
+//! Reclaim policies: how the cache chooses what to evict.
 //!
-//! | policy | holes kept by delayed writes | inodes | within an inode | aging | ends when |
+//! | policy | holes (1) | inodes | within an inode | aging | stops after |
 //! |---|---|---|---|---|---|
-//! | `baseline` | no | least recently used first, sorted when nothing else helps | the tree from its first entry | none | enough reclaimed |
+//! | `baseline` | no | LRU, sorted if nothing else helps | tree from its start | none | enough reclaimed |
 //! | `es-cache` | yes | as baseline | as baseline | none | enough reclaimed |
 //! | `es-slist` | yes | round robin | as baseline | none | enough reclaimed |
-//! | `es-ilist` | yes | round robin | a list of what may go | none | enough reclaimed |
-//! | `es-gc` | yes | round robin | the same in two lists | found once: the other list | enough reclaimed |
-//! | `upstream` | yes | round robin, only those with something to give | the tree from where the last scan stopped | a second chance | enough **looked at** |
-//! | `es-chunk` | yes | a queue of those with something cold, else of those with something warm | a queue of chunks | a bit of each entry, spared chunks | one inode had its turn: enough reclaimed, or two full chunks looked at |
+//! | `es-ilist` | yes | round robin | list of reclaimable entries | none | enough reclaimed |
+//! | `es-gc` | yes | round robin | two such lists | found once: the other list | enough reclaimed |
+//! | `upstream` | yes | round robin (2) | tree from the last stop | second chance | enough **examined** |
+//! | `es-chunk` | yes | cold queue, else warm queue | queue of chunks | bit per entry, spared chunks | (3) |
 //!
-//! Work of one scan, with n inodes on the list, e entries of an inode and d delayed ones among them, k
+//! (1) Whether delayed writes cache the holes that they find. (2) Only inodes with reclaimable entries. (3)
+//! One inode had its turn: enough reclaimed, or two full chunks examined.
+//!
+//! Work of one scan, with n inodes on the list, e entries of an inode of which d are delayed, and k
 //! reclaimed: baseline and es-cache O(n log n + sum of e), es-slist O(n + sum of k + d), es-ilist O(n + k),
 //! es-gc O(n + k + moves), upstream O(n + nr), es-chunk O(1).
 //!
-//! Rules that the six share: inodes that were precached are left out in the first round, and taken only if it
-//! gave nothing and something was left out; so are inodes whose lock is taken, and the caller's own. If all
-//! gave nothing, the caller's own gives.
+//! All policies but es-chunk share these rules. The first round skips precached inodes, inodes with a
+//! contended lock, and the caller's own. The second round runs only if the first one reclaimed nothing and
+//! skipped an inode; it includes precached inodes. If all of that reclaims nothing, the caller's own inode is
+//! reclaimed from.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.
@@ -33,37 +37,37 @@ use crate::fifo::Fifo;
 use crate::inode::Body;
 use crate::tree::Order;
 
-/// How much a scan matters; to es-chunk.
+/// The urgency of a scan; only es-chunk uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// What is new gets time to be found.
+    /// New entries get time to be found.
     Usual,
-    /// The budget is spent, and scans gave nothing: what is new goes, too.
+    /// The budget is exceeded, and scans reclaimed nothing: new entries are reclaimed too.
     Urgent,
 }
 
-/// How the cache chooses what to forget. See the table on this module's first page.
+/// How the cache chooses what to evict. See the table in the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
-    /// As before the series.
+    /// The state before the series.
     Baseline,
-    /// Holes that delayed writes find are kept.
+    /// Caches the holes that delayed writes find.
     EsCache,
-    /// And inodes go round robin.
+    /// Also visits inodes round robin.
     EsSlist,
-    /// And each inode lists what may go.
+    /// Also lists the reclaimable entries of each inode.
     EsIlist,
-    /// And what was found goes last.
+    /// Also reclaims entries last that were found again.
     EsGc,
-    /// What was taken into the kernel instead of the last two.
+    /// Merged into the kernel in place of the last two.
     Upstream,
-    /// Ours: whole chunks, by the bits of their entries.
+    /// The default: whole chunks, by the bits of their entries.
     #[default]
     EsChunk,
 }
 
 impl Policy {
-    /// All, in the order of their history.
+    /// All policies, in historical order.
     pub const ALL: [Self; 7] = [
         Self::Baseline,
         Self::EsCache,
@@ -74,7 +78,7 @@ impl Policy {
         Self::EsChunk,
     ];
 
-    /// As options spell it.
+    /// The name, as in options.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -88,7 +92,7 @@ impl Policy {
         }
     }
 
-    /// By its spelling.
+    /// Parses a name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
@@ -100,14 +104,14 @@ impl Policy {
         self != Self::Baseline
     }
 
-    /// Whether an inode is listed when it is first used and stays until it is dropped; else it is listed
-    /// while it has something to give.
+    /// Whether an inode is listed at its first use and stays until it is dropped; otherwise it is listed
+    /// while it has reclaimable entries.
     pub(crate) fn lists_whoever_is_used(self) -> bool {
         !matches!(self, Self::Upstream | Self::EsChunk)
     }
 
-    /// The most scans after one change while the cache is over its limit: the six policies get the whole
-    /// excess at once.
+    /// Maximum number of scans after one change while the limit is exceeded. Only es-chunk splits the excess;
+    /// the other policies get all of it in one scan.
     pub(crate) fn scans_in_a_row(self) -> u32 {
         if self == Self::EsChunk { 8 } else { 1 }
     }
@@ -120,7 +124,7 @@ impl Policy {
         }
     }
 
-    /// One scan.
+    /// Runs one scan.
     pub(crate) fn scan(self, shared: &Shared, nr: u32, own: Option<&Arc<Body>>, need: Need) -> Scan {
         match self {
             Self::Baseline | Self::EsCache => lru::scan(shared, nr, own),
@@ -130,16 +134,16 @@ impl Policy {
     }
 }
 
-/// What one scan did.
+/// Result of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scan {
-    /// Entries forgotten.
+    /// Entries reclaimed.
     pub reclaimed: u32,
-    /// Entries looked at one by one; chunks that were looked at as a whole count one.
+    /// Entries examined one by one; a chunk examined as a whole counts as one.
     pub scanned: u32,
-    /// Inodes on the list that were looked at, sorted ones included.
+    /// Listed inodes that were examined, those only sorted included.
     pub inodes: u32,
-    /// Inodes left out.
+    /// Inodes that were skipped.
     pub skipped: u32,
     /// Whether there was a second round.
     pub retried: bool,

@@ -1,9 +1,9 @@
-//! The inodes that reclaim looks at, in lists: everything in O(1), but sorting.
+//! The lists of inodes for reclaim: every operation takes O(1), except sorting.
 //!
 //! Invariants
 //! 1. An inode is on one list at most; its `place` is its node's number, [`NONE`] if it is on none. Both
-//!    change under the ring's lock only.
-//! 2. A node holds its inode: what drops an inode takes it off first.
+//!    change only under the ring's lock.
+//! 2. A node holds a reference to its inode: dropping an inode removes it from the list first.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,16 +25,16 @@ struct Head {
     len: usize,
 }
 
-/// Lists of inodes; what they are for is the policy's matter.
+/// Lists of inodes; the policy defines what each list is for.
 pub(crate) struct Ring {
     nodes: Vec<Node>,
     free: u32,
     lists: [Head; 2],
     /// The LRU policies: when the list was sorted last.
     pub(crate) sorted_at: u64,
-    /// es-chunk: steps so far.
+    /// es-chunk: number of steps.
     pub(crate) steps: u32,
-    /// es-chunk: lookups that had missed when a warm chunk had its turn last.
+    /// es-chunk: the number of lookup misses when a warm chunk had its last turn.
     pub(crate) misses: u64,
 }
 
@@ -60,7 +60,7 @@ impl Ring {
         self.nodes.get(place as usize).map(|node| node.list as usize)
     }
 
-    /// Puts an inode at the end of a list; takes it off where it was.
+    /// Puts an inode at the end of a list; removes it from the list it was on.
     pub(crate) fn put(&mut self, body: &Arc<Body>, list: usize) {
         let place = body.place.load(Relaxed);
         let place = if place == NONE {
@@ -86,7 +86,7 @@ impl Ring {
         self.link(place, list);
     }
 
-    /// Takes an inode off its list, if it is on one.
+    /// Removes an inode from its list, if it is on one.
     pub(crate) fn take_off(&mut self, body: &Body) {
         let place = body.place.swap(NONE, Relaxed);
         if place != NONE {
@@ -98,7 +98,8 @@ impl Ring {
         }
     }
 
-    /// Frees the memory when the lists are empty. Not for scans: it takes as long as the lists were.
+    /// Frees the memory if no inode is listed. Not for scans: the time is proportional to the old length of
+    /// the lists.
     pub(crate) fn forget_empty(&mut self) {
         if self.total() == 0 {
             (self.nodes, self.free) = (Vec::new(), NONE);
@@ -110,7 +111,7 @@ impl Ring {
         allocated(self.nodes.capacity() * size_of::<Node>())
     }
 
-    /// The first inode of a list, which is the last one afterwards.
+    /// Moves the first inode of a list to its end and returns it.
     pub(crate) fn rotate(&mut self, list: usize) -> Option<Arc<Body>> {
         let place = self.lists[list].head;
         if place == NONE {
@@ -120,7 +121,7 @@ impl Ring {
         self.nodes[place as usize].body.clone()
     }
 
-    /// Node numbers of a list from the first on, for a walk under the lock.
+    /// The first node number of a list, for walks that hold the lock.
     pub(crate) fn first(&self, list: usize) -> u32 {
         self.lists[list].head
     }
@@ -151,7 +152,7 @@ impl Ring {
         self.move_to(place, self.nodes[place as usize].list as usize);
     }
 
-    /// Puts all of list `from` behind those of list `to`.
+    /// Appends all of list `from` to list `to`.
     pub(crate) fn splice(&mut self, from: usize, to: usize) {
         let moved = std::mem::replace(&mut self.lists[from], Head { head: NONE, tail: NONE, len: 0 });
         if moved.head == NONE {
@@ -173,7 +174,7 @@ impl Ring {
         self.lists[to].len += moved.len;
     }
 
-    /// Sorts a list by a key of its inodes; equal ones keep their order.
+    /// Sorts a list by a key of its inodes; the sort is stable.
     pub(crate) fn sort<K: Ord>(&mut self, list: usize, key: impl Fn(&Body) -> K) {
         let mut places = Vec::with_capacity(self.lists[list].len);
         let mut place = self.lists[list].head;

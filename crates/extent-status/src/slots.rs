@@ -1,17 +1,18 @@
-//! The chunks of a tree by slot: the only one in place, several in one piece of memory, many in pieces of 64.
+//! The chunks of a tree by slot. A single chunk is stored inline, several in one allocation, many in pieces
+//! of 64.
 //!
 //! ```text
-//! one      | chunk |                             no allocation but the entries': most inodes have no more than that
-//! several  -> | chunk | chunk | chunk |          slots are dense
-//! many     -> | . | . | . |                      so that no step moves or gives back more than a piece: a scan that takes the
-//!               |   |   +-> | chunk |            last chunk but 64 of a tree with a million takes no longer than any other
+//! one      | chunk |                       no allocation except for entries: most inodes have one chunk
+//! several  -> | chunk | chunk | chunk |    slots are dense
+//! many     -> | . | . | . |                no step moves or frees more than a piece: a scan that removes
+//!               |   |   +-> | chunk |      one of a million chunks takes no longer than any other
 //!               |   +-> | 64 chunks |
 //!               +-> | 64 chunks |
 //! ```
 //!
 //! Invariants
 //! 1. `Several` has two to [`PIECE`] chunks, `Many` more.
-//! 2. All pieces but the last one are full, with room for no more; the last one is not empty.
+//! 2. All pieces but the last one are full, with capacity for no more; the last one is not empty.
 
 use std::ops::{Index, IndexMut};
 
@@ -27,7 +28,7 @@ pub(crate) enum Slots {
     Many(Vec<Vec<Chunk>>),
 }
 
-/// Puts a chunk behind the last one of a piece that is not full.
+/// Appends a chunk to a piece that is not full.
 fn push(piece: &mut Vec<Chunk>, chunk: Chunk, step: usize) {
     let len = piece.len();
     if len == piece.capacity() {
@@ -36,7 +37,7 @@ fn push(piece: &mut Vec<Chunk>, chunk: Chunk, step: usize) {
     piece.push(chunk);
 }
 
-/// Gives back what a piece has no use for.
+/// Frees unused capacity of a piece.
 fn trim(piece: &mut Vec<Chunk>) {
     if piece.len() * 2 < piece.capacity() {
         piece.shrink_to(piece.len() + piece.len() / 4);
@@ -66,7 +67,7 @@ impl Slots {
         }
     }
 
-    /// Puts a chunk into the slot behind the last one.
+    /// Puts a chunk into the slot after the last one.
     pub(crate) fn push(&mut self, chunk: Chunk) {
         match self {
             Self::Several(chunks) if chunks.len() < PIECE => {
@@ -88,7 +89,7 @@ impl Slots {
         }
     }
 
-    /// Takes a chunk out. The last one gets its slot.
+    /// Removes a chunk. The last chunk moves into its slot.
     pub(crate) fn swap_remove(&mut self, slot: usize) -> Chunk {
         let last = match self {
             Self::One(_) if slot == 0 => None,
@@ -134,7 +135,7 @@ impl Slots {
         few.iter().chain(many.iter().flatten())
     }
 
-    /// Bytes on the heap, without what chunks have there.
+    /// Bytes on the heap, without those of the chunks.
     pub(crate) fn bytes(&self) -> usize {
         let of_piece = |room: usize| allocated(room * size_of::<Chunk>());
         match self {
@@ -178,7 +179,7 @@ impl IndexMut<usize> for Slots {
 mod tests {
     use super::*;
 
-    /// Beside a plain vector: grows to some pieces, shrinks to nothing, from anywhere.
+    /// Compares with a plain vector: grows to several pieces and shrinks to none, with removal from any slot.
     #[test]
     fn slots_are_those_of_a_vector() {
         let (mut slots, mut keys) = (Slots::None, Vec::new());
@@ -190,7 +191,7 @@ mod tests {
                 keys.push(step);
             } else {
                 let slot = (chance >> 33) as usize % keys.len();
-                // The first, the last and any other.
+                // The first, the last or any other slot.
                 let slot = [0, keys.len() - 1, slot][step as usize % 3];
                 assert_eq!(slots.swap_remove(slot).key, keys.swap_remove(slot));
             }

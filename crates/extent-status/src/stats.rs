@@ -1,4 +1,4 @@
-//! What the cache counts.
+//! Counters of the cache.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,7 +8,7 @@ use extant_base::Ino;
 
 use crate::policy::Scan;
 
-/// Counters that threads spread over.
+/// Number of shards of a counter, which spread contention between threads.
 const SHARDS: usize = 16;
 /// Buckets for each doubling of a time.
 const PER_OCTAVE: usize = 8;
@@ -86,7 +86,7 @@ fn shard_of_this_thread() -> usize {
     })
 }
 
-/// Durations: a count for every eighth of a doubling, so that a quantile is exact to 9 %.
+/// A histogram of times. Each doubling has eight buckets, so a quantile is exact to 9 %.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Times {
     buckets: Vec<u64>,
@@ -102,7 +102,7 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Notes one.
+    /// Records a time.
     pub fn add(&mut self, ns: u64) {
         self.buckets[bucket_of(ns)] += 1;
         self.count += 1;
@@ -110,7 +110,7 @@ impl Times {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Notes all of the others.
+    /// Adds all times of another histogram.
     pub fn add_all(&mut self, others: &Self) {
         self.buckets.iter_mut().zip(&others.buckets).for_each(|(mine, other)| *mine += other);
         self.count += others.count;
@@ -118,31 +118,31 @@ impl Times {
         self.max_ns = self.max_ns.max(others.max_ns);
     }
 
-    /// How many were noted.
+    /// Number of recorded times.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Nanoseconds together.
+    /// Sum of the times, in nanoseconds.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.total_ns
     }
 
-    /// The mean, in nanoseconds; 0 if none was noted.
+    /// The mean, in nanoseconds; 0 if there is none.
     #[must_use]
     pub fn avg_ns(&self) -> f64 {
         self.total_ns as f64 / self.count.max(1) as f64
     }
 
-    /// The longest, in nanoseconds.
+    /// The maximum, in nanoseconds.
     #[must_use]
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// Nanoseconds that `share` (0 to 1) of them did not exceed.
+    /// The time in nanoseconds that a `share` (0 to 1) of them did not exceed.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = (self.count as f64 * share).ceil() as u64;
@@ -178,11 +178,11 @@ fn upper_end(bucket: usize) -> u64 {
     ((PER_OCTAVE as u64 + within + 1) << (octave - 3)).wrapping_sub(1)
 }
 
-/// Scans so far; under one lock, taken once a scan.
+/// Statistics of scans; under one lock, taken once a scan.
 #[derive(Default)]
 pub(crate) struct Scans {
     pub(crate) times: Times,
-    /// Weighted means: a quarter of the new, three of the old.
+    /// Weighted mean: a quarter of the new value, three quarters of the old.
     pub(crate) scan_mean_ns: u64,
     pub(crate) shrunk_mean: u64,
     pub(crate) reclaimed: u64,
@@ -190,12 +190,12 @@ pub(crate) struct Scans {
     pub(crate) inodes: u64,
     pub(crate) work_max: u64,
     pub(crate) retried: u64,
-    /// The time of each, in order, if recording is on.
+    /// The log of all scans in order, if logging is on.
     pub(crate) log: Option<Vec<(u64, Scan)>>,
 }
 
 impl Scans {
-    /// Clears everything but the recording setting.
+    /// Resets the statistics; the log stays if it is on.
     pub(crate) fn reset(&mut self) {
         *self = Self { log: self.log.as_ref().map(|_| Vec::new()), ..Self::default() };
     }
@@ -215,50 +215,49 @@ impl Scans {
     }
 }
 
-/// What the cache counted so far. Counts of entries are those of a moment.
+/// Counters of the cache. Counts of entries are a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Entries of all inodes.
     pub entries: u64,
-    /// Those that may be forgotten.
+    /// Reclaimable entries.
     pub reclaimable: u64,
-    /// Bytes that they take, trees and inodes included.
+    /// Bytes of the entries, trees and inodes included.
     pub bytes: u64,
     /// Lookups that found an entry.
     pub hits: u64,
-    /// Lookups that did not.
+    /// Lookups that found none.
     pub misses: u64,
     /// Inodes on the lists of the policy.
     pub inodes_listed: u64,
-    /// The inode with the most entries, of those on the lists: its number, entries, those that may be
-    /// forgotten.
+    /// The listed inode with the most entries: its number, entries, reclaimable entries.
     pub largest: Option<(Ino, u32, u32)>,
     /// Times of scans.
     pub scan_times: Times,
-    /// The weighted mean of scan times, as the kernel's file has it: new = (x + 3 old) / 4.
+    /// Weighted mean of scan times, as in the kernel's file: new = (x + 3 old) / 4.
     pub scan_mean_ns: u64,
-    /// The same of entries reclaimed by a scan.
+    /// Weighted mean of the entries reclaimed by a scan.
     pub shrunk_mean: u64,
     /// Entries reclaimed.
     pub reclaimed: u64,
-    /// Entries looked at by scans.
+    /// Entries examined by scans.
     pub scanned: u64,
-    /// Inodes looked at by scans.
+    /// Inodes examined by scans.
     pub inodes_scanned: u64,
-    /// The most that one scan looked at, entries and inodes together.
+    /// The most that one scan examined, entries plus inodes.
     pub work_max: u64,
     /// Scans that needed a second round.
     pub retried: u64,
 }
 
 impl Stats {
-    /// Hits by lookups; 0 without any.
+    /// Share of lookups that were hits; 0 without any lookup.
     #[must_use]
     pub fn hit_ratio(&self) -> f64 {
         self.hits as f64 / (self.hits + self.misses).max(1) as f64
     }
 
-    /// In the form of the kernel's `es_shrinker_info`.
+    /// The statistics in the form of the kernel's `es_shrinker_info`.
     #[must_use]
     pub fn es_shrinker_info(&self) -> String {
         let mut text = format!(

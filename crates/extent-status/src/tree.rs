@@ -1,20 +1,21 @@
 //! The entries of one inode, in chunks.
 //!
 //! ```text
-//! index    0 -> 2    640 -> 0    9000 -> 1         key of a chunk -> its slot; none while there are few chunks
-//! chunks   [640.. ] [9000.. ] [0.. ]              dense: the last one moves into a freed slot
+//! index    0 -> 2    640 -> 0    9000 -> 1        key of a chunk -> its slot; none while chunks are few
+//! chunks   [640.. ] [9000.. ] [0.. ]              dense: the last chunk moves into a freed slot
 //! ```
 //!
 //! Owns: the order of entries, merging, splitting, memory per entry. Does **not** own: locks, reservations,
-//! statistics, what is reclaimed when (see `policy`).
+//! statistics, the choice of what to reclaim (see `policy`).
 //!
 //! Invariants
-//! 1. Entries are in order, disjoint, not empty; neighbours that can merge are one, unless merging is off.
-//! 2. A chunk is responsible for the blocks from its key to the next chunk's key: an entry stands where its
-//!    first block belongs. The first chunk is responsible for what is below its key as well.
-//! 3. A chunk that lost entries is merged with a neighbour if both together have [`FEW`] entries at most:
-//!    chunks that took part in removals are not small in the mean, and with them the memory per entry.
-//! 4. `hint` may be wrong in any way; what it says is tried before it is believed.
+//! 1. Entries are in order, disjoint, not empty; adjacent entries that can be merged are merged, unless
+//!    merging is off.
+//! 2. A chunk has the blocks from its key to the next chunk's key: an entry is in the chunk of its first
+//!    block. The first chunk also has the blocks below its key.
+//! 3. A chunk that lost entries is merged with a neighbor if both together have at most [`FEW`] entries. So
+//!    chunks that took part in removals are not small on average, which bounds the memory per entry.
+//! 4. `hint` may be wrong in any way; it is checked before use.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -26,14 +27,15 @@ use crate::entry::{Entry, Packed};
 use crate::fifo::Fifo;
 use crate::slots::Slots;
 
-/// Two neighbours with so many entries together become one.
+/// Two adjacent chunks with at most this many entries together are merged.
 const FEW: usize = 58;
-/// So many chunks are found without an index.
+/// Up to this many chunks are searched without an index.
 const INDEXED: usize = 8;
-/// A full chunk is cut at the new entry if that is near to an end: sequential writers leave full chunks.
+/// A full chunk is split at the new entry if that is this near to an end: so sequential writes leave full
+/// chunks.
 const NEAR: usize = 8;
 
-/// Which order of reclaim the tree keeps beside its entries.
+/// The order of reclaim that the tree keeps with its entries.
 pub(crate) enum Order {
     /// None: reclaim walks the tree.
     Plain,
@@ -43,18 +45,18 @@ pub(crate) enum Order {
     Ages(Ages),
 }
 
-/// What to do with an entry that a walk comes to.
+/// What to do with an entry during a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Keep,
-    /// Keep it, no longer referenced.
+    /// Keep it, but clear the referenced bit.
     Clear,
     Erase,
     /// Stop before it.
     Stop,
 }
 
-/// A place of an entry; good until the next change.
+/// A place of an entry; valid until the next change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct At {
     pub(crate) slot: usize,
@@ -89,18 +91,18 @@ impl Tree {
         self.entries
     }
 
-    /// Entries that may be forgotten.
+    /// Number of reclaimable entries.
     pub(crate) fn reclaimable(&self) -> u32 {
         self.reclaimable
     }
 
-    /// Bytes on the heap, with what an allocator adds; the index at what its nodes have as a rule.
+    /// Bytes on the heap, with allocator overhead; those of the index are estimated from a typical node fill.
     pub(crate) fn bytes(&self) -> usize {
         let lists = match &self.order {
             Order::Lists(fifo) => allocated(size_of::<Fifo>()) + fifo.bytes(),
             _ => 0,
         };
-        // Eleven keys and slots in a node, two thirds of them used; one node at least.
+        // A node has eleven keys and slots, two thirds of them in use; at least one node.
         let of_index =
             |index: &BTreeMap<u32, u32>| allocated(size_of_val(index)) + (index.len() * 16).max(112);
         let index = self.index.as_deref().map_or(0, of_index);
@@ -109,7 +111,7 @@ impl Tree {
 
     // ---- finding ----
 
-    /// The chunk responsible for `lblk`. There is one.
+    /// The slot of the chunk that has `lblk`. Requires at least one chunk.
     pub(crate) fn slot_of(&self, lblk: u32) -> usize {
         if self.chunks.len() == 1 {
             return 0;
@@ -149,19 +151,19 @@ impl Tree {
         index.range(..key).next_back().map(|(_, slot)| *slot as usize)
     }
 
-    /// The chunk with the smallest key of those as asked; for few chunks.
+    /// The slot of the chunk with the smallest key that satisfies `want`; for few chunks.
     fn first_key(&self, want: impl Fn(u32) -> bool) -> Option<usize> {
         let chunks = self.chunks.iter().enumerate().filter(|(_, chunk)| want(chunk.key));
         chunks.min_by_key(|(_, chunk)| chunk.key).map(|(slot, _)| slot)
     }
 
-    /// The chunk with the largest key of those as asked; for few chunks.
+    /// The slot of the chunk with the largest key that satisfies `want`; for few chunks.
     fn last_key(&self, want: impl Fn(u32) -> bool) -> Option<usize> {
         let chunks = self.chunks.iter().enumerate().filter(|(_, chunk)| want(chunk.key));
         chunks.max_by_key(|(_, chunk)| chunk.key).map(|(slot, _)| slot)
     }
 
-    /// The first entry that ends behind `lblk`: the one that has it, or the next.
+    /// The first entry that ends after `lblk`: the one that has it, or the next.
     pub(crate) fn seek(&self, lblk: u32) -> Option<At> {
         if self.chunks.is_empty() {
             return None;
@@ -172,7 +174,7 @@ impl Tree {
         if at > 0 && chunk.entries[at - 1].end() > lblk {
             return Some(At { slot, at: at - 1 });
         }
-        // What begins in the chunk before may reach beyond this one's key.
+        // The last entry of the previous chunk may reach past this chunk's key.
         if at == 0
             && let Some(before) = self.slot_before(chunk.key)
             && self.chunks[before].entries.last().is_some_and(|last| last.end() > lblk)
@@ -182,7 +184,8 @@ impl Tree {
         self.settle_place(At { slot, at })
     }
 
-    /// The place itself, or the first one of the next chunk if it is behind its chunk's last entry.
+    /// Returns the place itself, or the first one of the next chunk if it is past the last entry of its
+    /// chunk.
     fn settle_place(&self, place: At) -> Option<At> {
         if place.at < self.chunks[place.slot].len() {
             return Some(place);
@@ -198,12 +201,12 @@ impl Tree {
         self.chunks[place.slot].entries[place.at]
     }
 
-    /// Says that an entry was found.
+    /// Marks an entry as found.
     pub(crate) fn refer(&self, place: At) {
         self.chunks[place.slot].refer(place.at);
     }
 
-    /// All entries from the first one that ends behind `lblk`.
+    /// All entries from the first one that ends after `lblk`.
     pub(crate) fn iter_from(&self, lblk: u32) -> impl Iterator<Item = Entry> + '_ {
         let mut place = self.seek(lblk);
         std::iter::from_fn(move || {
@@ -215,7 +218,7 @@ impl Tree {
 
     // ---- changing ----
 
-    /// Puts an entry where there is none, and makes it one with its neighbours if they can be and `merge`.
+    /// Inserts an entry where there is none. With `merge`, merges it with adjacent entries if possible.
     pub(crate) fn insert(&mut self, entry: &Entry, merge: bool) {
         debug_assert!(entry.is_sound());
         debug_assert!(self.seek(entry.lblk.0).is_none_or(|at| self.get(at).lblk >= entry.end()));
@@ -248,7 +251,7 @@ impl Tree {
         }
     }
 
-    /// Drops `from..to`. `lost` is called with every run of delayed blocks in it, in order.
+    /// Removes `from..to`. Calls `lost` for every run of delayed blocks in it, in order.
     pub(crate) fn remove(&mut self, from: u32, to: u32, lost: &mut dyn FnMut(u32, u32)) {
         while let Some(place) = self.seek(from) {
             let packed = self.get(place);
@@ -266,8 +269,7 @@ impl Tree {
                     gone(from, to);
                     let mut item = self.chunks[place.slot].item(place.at);
                     self.change(place, &entry.part(packed.lblk, from));
-                    // Its notes stay with the larger part: a writer into a hole leaves the smaller one before
-                    // the position.
+                    // The larger part keeps the bits: a write into a hole leaves the smaller part of it.
                     if packed.end() - to < from - packed.lblk {
                         item = Item::new(packed);
                     } else {
@@ -302,7 +304,7 @@ impl Tree {
         }
     }
 
-    /// Forgets all that may be forgotten. Returns how many entries that were.
+    /// Removes all reclaimable entries. Returns the number of entries.
     pub(crate) fn clear_reclaimable(&mut self) -> u32 {
         let before = self.entries;
         let mut slot = self.chunks.get(0).map(|_| self.slot_of(0));
@@ -315,8 +317,8 @@ impl Tree {
         before - self.entries
     }
 
-    /// Visits the entries that begin at or after `from`, one by one, until `each` stops it. Returns the block
-    /// of the entry at which it stopped; `None` if there are no more.
+    /// Visits the entries that begin at or after `from`, one by one, until `each` returns [`Verdict::Stop`].
+    /// Returns the block of the entry before which it stopped; `None` if there are no more.
     pub(crate) fn walk(&mut self, from: u32, mut each: impl FnMut(&Packed, bool) -> Verdict) -> Option<u32> {
         let mut slot = self.chunks.get(0).map(|_| self.slot_of(from));
         let mut stopped = None;
@@ -344,7 +346,8 @@ impl Tree {
                 }
             }
             if changed {
-                // Only into the chunk before: what is still to come must not be taken in by what is done.
+                // Merges only with the previous chunk: entries not yet visited must not move into a visited
+                // chunk.
                 self.settle(slot_now, false);
             }
             if stopped.is_some() {
@@ -357,7 +360,7 @@ impl Tree {
 
     // ---- below ----
 
-    /// Puts an entry into its chunk, or makes room for it.
+    /// Puts an entry into its chunk; makes room first.
     fn put(&mut self, mut item: Item) {
         let lblk = item.packed.lblk;
         if let Order::Lists(fifo) = &mut self.order
@@ -423,7 +426,7 @@ impl Tree {
         self.refile(slot);
     }
 
-    /// Changes an entry's ends; its status and its neighbours stay.
+    /// Changes the ends of an entry; its status and its neighbors stay.
     fn change(&mut self, place: At, to: &Entry) {
         let chunk = &mut self.chunks[place.slot];
         let old = std::mem::replace(&mut chunk.entries[place.at], Packed::of(to));
@@ -439,12 +442,12 @@ impl Tree {
             && let Some(next) = self.slot_behind(key)
             && self.chunks[next].key <= to.lblk.0
         {
-            // It reached beyond the next chunk's key, and now begins there.
+            // The entry reached past the next chunk's key and now begins there: move the key up.
             self.rekey(next, self.chunks[next].entries[0].lblk);
         }
     }
 
-    /// Marks an entry as never found; a caller that keeps a reference to it keeps its node, too.
+    /// Resets an entry to never found, with a new node: another entry has taken over its bits and its node.
     fn make_new(&mut self, place: At) {
         let chunk = &mut self.chunks[place.slot];
         chunk.forget_references(1 << place.at);
@@ -458,7 +461,7 @@ impl Tree {
         self.refile(place.slot);
     }
 
-    /// Takes one entry out. The chunk is to be settled afterwards.
+    /// Removes one entry. The caller settles the chunk afterwards.
     pub(crate) fn erase(&mut self, slot: usize, at: usize) -> Item {
         let item = self.chunks[slot].remove(at);
         self.entries -= 1;
@@ -469,7 +472,7 @@ impl Tree {
         item
     }
 
-    /// Takes several out of a chunk, which is to be settled afterwards.
+    /// Removes several entries of a chunk. The caller settles the chunk afterwards.
     pub(crate) fn erase_all(&mut self, slot: usize, mask: u64) {
         let chunk = &mut self.chunks[slot];
         self.entries -= mask.count_ones();
@@ -481,7 +484,7 @@ impl Tree {
                 left &= left - 1;
             }
         }
-        // A chunk that loses everything is dropped whole, without moving an entry.
+        // A chunk that loses all entries is cleared without moving an entry.
         if mask != chunk.all() {
             chunk.remove_all(mask);
         } else {
@@ -489,8 +492,8 @@ impl Tree {
         }
     }
 
-    /// After entries went: gives memory back, and keeps invariant 3. With `forward` also with the chunk
-    /// behind. Returns whether the chunk was made one with a neighbour.
+    /// Frees memory after a removal and keeps invariant 3: merges the chunk with the previous one or, with
+    /// `forward`, with the next one. Returns whether it was merged.
     pub(crate) fn settle(&mut self, slot: usize, forward: bool) -> bool {
         let (len, key) = (self.chunks[slot].len(), self.chunks[slot].key);
         if len == 0 {
@@ -519,7 +522,7 @@ impl Tree {
 
     fn join(&mut self, left: usize, right: usize) {
         let taken = self.drop_chunk(right);
-        // The last chunk has moved to where the right one was.
+        // The last chunk has moved to the slot of the right one.
         let left = if left == self.chunks.len() { right } else { left };
         self.resize(left, |chunk| {
             chunk.append(taken);
@@ -549,7 +552,7 @@ impl Tree {
         slot
     }
 
-    /// Takes a chunk out. The last one gets its slot.
+    /// Removes a chunk. The last chunk moves into its slot.
     pub(crate) fn drop_chunk(&mut self, slot: usize) -> Chunk {
         self.unlink(slot);
         let gone = self.chunks.swap_remove(slot);
@@ -577,10 +580,10 @@ impl Tree {
         }
     }
 
-    /// Holds the tree against its invariants.
+    /// Checks the tree against its invariants.
     ///
     /// # Panics
-    /// One is broken; says which.
+    /// If one is violated; the message says which.
     pub(crate) fn check(&self, merge: bool) {
         let mut keys: Vec<_> =
             self.chunks.iter().enumerate().map(|(slot, chunk)| (chunk.key, slot)).collect();
@@ -626,5 +629,5 @@ impl Tree {
     }
 }
 
-/// Room that a chunk may have in reserve, from where on it is too much.
+/// Spare capacity of a chunk that `check` rejects.
 const GRAIN_MAX: usize = crate::chunk::GRAIN + 1;

@@ -1,12 +1,12 @@
-//! A cache whose memory counts for a budget: it is charged, gives back when that runs short, and leaves
-//! nothing behind.
+//! A cache with a budget: it charges its memory, reclaims when the budget runs short, and releases all of it
+//! at the end.
 
 use extant_base::{Ino, Lblk};
 use extant_extent_status::{Cache, Entry, Inode, Options, Policy, Status};
 use extant_memory::Budget;
 
 const LIMIT: usize = 4 << 20;
-/// A charge may lag by an unreported rest, and the sum by what threads hold back.
+/// A charge may lag by the minimum step of a charge, and the sum by the reserve of the threads.
 const SLACK: usize = LIMIT / 16 + 8192;
 
 fn written(inode: &Inode, from: u32, count: u32) {
@@ -15,7 +15,7 @@ fn written(inode: &Inode, from: u32, count: u32) {
     }
 }
 
-/// Far more is learnt than the budget has room for; what is delayed stays.
+/// Caches far more than the budget has room for; delayed entries stay.
 #[test]
 fn what_can_be_forgotten_goes_when_the_budget_is_spent() {
     for policy in Policy::ALL {
@@ -42,8 +42,7 @@ fn what_can_be_forgotten_goes_when_the_budget_is_spent() {
     }
 }
 
-/// Another cache needs the memory: each charge takes from this one in proportion, and scans stay as small as
-/// they are.
+/// Another user needs the memory: each charge reclaims in proportion, and scans stay at their usual size.
 #[test]
 fn others_get_the_memory_in_bounded_steps() {
     let budget = Budget::new(LIMIT);
@@ -63,7 +62,7 @@ fn others_get_the_memory_in_bounded_steps() {
     inode.check();
 }
 
-/// Threads charge and drop inodes at once; in the end the sum is what is there.
+/// Threads charge and drop inodes concurrently; at the end the sum is exact.
 #[test]
 fn threads_leave_the_sum_exact() {
     let budget = Budget::new(1 << 20);

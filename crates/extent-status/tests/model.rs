@@ -1,4 +1,4 @@
-//! Every operation, in any order, beside an array with a cell for each block.
+//! Random sequences of all operations, compared with an array that has a cell for each block.
 
 use std::convert::Infallible;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const BLOCKS: u32 = 900;
 
-/// What is true of the file, block by block.
+/// The true state of the file, block by block.
 #[derive(Clone)]
 struct Truth {
     /// The physical block, and whether it is written.
@@ -18,7 +18,7 @@ struct Truth {
     delayed: Vec<bool>,
     bits: u32,
     promised: i64,
-    /// Promises run out: what then?
+    /// Whether reservations fail.
     refuses: bool,
 }
 
@@ -44,7 +44,7 @@ impl Truth {
             .count() as i64
     }
 
-    /// The extents on disk that lie in `from..to`, as long as they can be.
+    /// The extents on disk in `from..to`, merged to maximum length.
     fn extents(&self, from: u32, to: u32) -> Vec<Entry> {
         let mut all: Vec<Entry> = Vec::new();
         for lblk in from..to {
@@ -171,9 +171,9 @@ fn ops() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What an operation may do to what is known.
+/// How an operation may change which blocks are known.
 enum Effect {
-    /// It becomes, or stops to be, known.
+    /// The range becomes known or unknown; all else stays.
     Exactly(u32, u32, bool),
     More,
     Less,
@@ -204,7 +204,7 @@ impl Side {
 
     fn settle(&mut self, settled: Settled) {
         self.truth.promised -= i64::from(settled.clusters());
-        // The caller that frees the last block of a cluster reports it.
+        // When the last block of a cluster was freed, `promise_again` must be called.
         for cluster in self.inode.pending() {
             if !self.truth.cluster_is_allocated(cluster).unwrap() && self.inode.promise_again(cluster) {
                 self.truth.promised += 1;
@@ -400,7 +400,7 @@ proptest! {
     }
 }
 
-/// While fast commits are replayed nothing is known and nothing is kept.
+/// While fast commits are replayed, lookups find nothing and nothing is kept.
 #[test]
 fn nothing_is_known_during_replay() {
     let cache = Cache::new(Options::default());
@@ -415,7 +415,7 @@ fn nothing_is_known_during_replay() {
     assert_eq!(inode.entries(), [Entry::hole(0, 5)]);
 }
 
-/// A hole reaches to the next delayed block, else zeros would be read where the page cache has data.
+/// A hole ends at the next delayed block: otherwise zeros would be read where the page cache has data.
 #[test]
 fn a_hole_is_cut_at_delayed_blocks() {
     struct Nothing;
@@ -437,7 +437,7 @@ fn a_hole_is_cut_at_delayed_blocks() {
         inode.dump(),
         "inode 12: 4 entries, 2 reclaimable, seq 2\n  0+10 H\n  10+5 D\n  20+20 H\n  40+1 D\n"
     );
-    // The last block of all.
+    // The last possible block.
     let Ok(hole) = inode.map(Lblk(END - 1), 1, &mut Nothing, Keep::Yes);
     assert_eq!(hole, Entry::hole(END - 1, 1));
 }

@@ -1,9 +1,9 @@
-//! What each policy keeps and gives, and how much it looks at for that.
+//! What each policy keeps and reclaims, and how much it examines.
 
 use extant_base::{Ino, Lblk};
 use extant_extent_status::{Allocation, Cache, Entry, Inode, Options, Policy, Status};
 
-/// Those that keep the holes of delayed writes.
+/// The policies that keep the holes of delayed writes.
 const KEEPERS: [Policy; 6] =
     [Policy::EsCache, Policy::EsSlist, Policy::EsIlist, Policy::EsGc, Policy::Upstream, Policy::EsChunk];
 
@@ -21,8 +21,7 @@ fn delayed(inode: &Inode, from: u32, count: u32) {
     (from..from + count).for_each(|lblk| inode.insert_delayed(Lblk(lblk), 1, (false, false)));
 }
 
-/// An inode with very many delayed entries and one hole after them: a policy that walks the tree walks all of
-/// it.
+/// An inode with many delayed entries and one hole after them: policies that walk the tree examine all of it.
 #[test]
 fn delayed_entries_are_not_walked_by_who_knows_better() {
     for policy in Policy::ALL {
@@ -34,7 +33,7 @@ fn delayed_entries_are_not_walked_by_who_knows_better() {
         let looked_at_all = matches!(policy, Policy::Baseline | Policy::EsCache | Policy::EsSlist);
         assert_eq!(scan.scanned > 19_000, looked_at_all, "{policy:?}: {scan:?}");
         if policy != Policy::Upstream {
-            // es-chunk gives what is new one round more.
+            // es-chunk gives new entries another round.
             let reclaimed = scan.reclaimed + cache.scan(128).reclaimed;
             assert_eq!(reclaimed, 1, "{policy:?}: {scan:?}");
         } else {
@@ -43,7 +42,7 @@ fn delayed_entries_are_not_walked_by_who_knows_better() {
     }
 }
 
-/// Very many inodes with delayed entries only, and a few with something to give behind them.
+/// Many inodes with delayed entries only, and a few with reclaimable entries after them.
 #[test]
 fn inodes_with_nothing_to_give_are_not_walked_by_who_lists_the_others() {
     for policy in Policy::ALL {
@@ -61,7 +60,7 @@ fn inodes_with_nothing_to_give_are_not_walked_by_who_lists_the_others() {
     }
 }
 
-/// No scan of ours looks at more than in proportion to what it is asked for, whatever is there.
+/// A scan of es-chunk examines entries in proportion to its request, whatever is cached.
 #[test]
 fn a_scan_of_es_chunk_is_bounded() {
     let cache = cache(Policy::EsChunk);
@@ -69,7 +68,7 @@ fn a_scan_of_es_chunk_is_bounded() {
     for inode in &inodes {
         delayed(inode, 0, 30);
         written(inode, 100, 30);
-        // Everything was found: nothing is cold.
+        // Every entry was found: none is cold.
         (100..130).for_each(|lblk| assert!(inode.lookup(Lblk(lblk)).is_some()));
     }
     let mut scans = 0;
@@ -83,7 +82,7 @@ fn a_scan_of_es_chunk_is_bounded() {
     inodes.iter().for_each(Inode::check);
 }
 
-/// Entries that were found stay while a stream without reuse passes.
+/// Entries that were found stay while a stream that is read once goes by.
 #[test]
 fn a_stream_does_not_push_out_what_is_read_again() {
     for policy in KEEPERS {
@@ -107,7 +106,7 @@ fn a_stream_does_not_push_out_what_is_read_again() {
     }
 }
 
-/// Entries that were found once and never again do not stay forever.
+/// An entry that was found once and never again does not stay forever.
 #[test]
 fn what_was_read_yesterday_goes() {
     let cache = Cache::new(Options {
@@ -133,7 +132,7 @@ fn what_was_read_yesterday_goes() {
     assert!(stats.hit_ratio() > 0.99, "{} hits, {} misses", stats.hits, stats.misses);
 }
 
-/// A precached inode is evicted last, and only when no other inode has anything.
+/// A precached inode is reclaimed last, and only if nothing else can be.
 #[test]
 fn precached_inodes_give_last() {
     for policy in Policy::ALL {
@@ -157,14 +156,14 @@ fn precached_inodes_give_last() {
     }
 }
 
-/// An entry takes 24 bytes at most: written in order, in disorder, and after most of it went again.
+/// An entry takes at most 24 bytes: written in order, in random order, and after most entries were removed.
 #[test]
 fn an_entry_takes_24_bytes_all_included() {
     for policy in [Policy::Baseline, Policy::Upstream, Policy::EsChunk] {
         for stride in [1, 7919] {
             let cache = cache(policy);
             let inode = cache.inode(Ino(12));
-            // A stride without a common divisor comes to every block.
+            // A stride coprime to the length visits every block.
             (0..20_000_u32).for_each(|at| written(&inode, at * stride % 20_000, 1));
             let check = |what: &str| {
                 let stats = cache.stats();

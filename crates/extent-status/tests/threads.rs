@@ -1,4 +1,4 @@
-//! Many threads, many inodes, little room: nothing is lost, counted twice or stuck, whatever the policy.
+//! Many threads and inodes with a small limit: nothing is lost, counted twice or stuck, with any policy.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl Source for Disk<'_> {
     type Error = Infallible;
 
     fn extent_at(&mut self, lblk: Lblk) -> Result<Answer, Infallible> {
-        // The lower half of a file is on disk, in runs of four; the rest is what its owner writes.
+        // The lower half of a file is on disk, in runs of four; the upper half has the writes of its owner.
         if lblk.0 < 4096 {
             let from = lblk.0 & !3;
             let pblk = 10_000 + u64::from(from) * 2;
@@ -34,7 +34,7 @@ impl Source for Disk<'_> {
     }
 }
 
-/// A number that looks like chance.
+/// A pseudorandom number.
 fn chance(seed: &mut u64) -> u32 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) as u32
@@ -44,7 +44,8 @@ fn work(thread: u32, cache: &Cache, inodes: &[Arc<Inode>], promised: &AtomicI64)
     let mut seed = u64::from(thread) + 1;
     let mut source = Disk(promised);
     for _ in 0..STEPS {
-        // Any thread reads; only its owner changes the upper half, as if it held the mapping lock.
+        // All threads read the lower half; only the owner of an inode changes the upper half, as if it held
+        // the mapping lock.
         let inode = &inodes[(chance(&mut seed) % INODES) as usize];
         let lblk = Lblk(chance(&mut seed) % 4096);
         let Ok(entry) = inode.map(lblk, 8, &mut source, Keep::Yes);
@@ -95,7 +96,7 @@ fn threads_lose_nothing_with_any_policy() {
             assert_eq!(promised.load(Ordering::Relaxed), promises, "{policy:?}");
             assert_eq!(stats.entries, entries, "{policy:?}");
             assert_eq!(stats.hits + stats.misses > 0, stats.scan_times.count() > 0, "{policy:?}");
-            // Bounded scans may lag; the others keep to their limit.
+            // Bounded scans may lag; the other policies hold the limit.
             assert!(stats.reclaimable < 2 * 3000, "{policy:?}: {}", stats.reclaimable);
             drop(inodes);
             assert_eq!((cache.stats().entries, cache.bytes()), (0, 0), "{policy:?}");
@@ -103,7 +104,7 @@ fn threads_lose_nothing_with_any_policy() {
     }
 }
 
-/// Inodes come and go while others scan.
+/// Inodes come and go during scans.
 #[test]
 fn inodes_may_go_while_they_are_scanned() {
     for policy in Policy::ALL {

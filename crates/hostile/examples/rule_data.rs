@@ -1,5 +1,5 @@
-//! Makes `testdata/rules`: small sound images, and for each rule of the checker a few changed bytes that
-//! break it.
+//! Creates `testdata/rules`: small sound images, and for each rule of the checker a few changed bytes that
+//! violate it.
 //!
 //! `cargo run --profile ci -p extant-hostile --example rule_data -- testdata/rules [SECONDS]`
 
@@ -16,12 +16,12 @@ use extant_device::{Device, MemDevice};
 use extant_hostile::Mutator;
 use serde_json::{Value, json};
 
-/// A way to break a rule.
+/// A change that violates a rule.
 struct Broken {
     image: String,
-    /// Offset, and the bytes that stand there.
+    /// Offset, and the new bytes there.
     edits: Vec<(usize, Vec<u8>)>,
-    /// Findings that come with it, and a lot for a large image: the fewer, the better.
+    /// Number of findings, plus a large penalty for a large image: the fewer, the better.
     cost: usize,
 }
 
@@ -52,7 +52,7 @@ fn main() {
         let findings = report.counts.values().sum::<u64>() as usize;
         for finding in &report.findings {
             let known = found.get(finding.rule.code).map_or(usize::MAX, |broken| broken.cost);
-            // Small images first: the later ones are larger, and many would do.
+            // Prefer the small images, which come first.
             let small = images::all_len();
             let cost = findings + if at < small { 0 } else { 1000 };
             if cost < known {
@@ -100,8 +100,8 @@ fn main() {
     println!("{} rules broken in {seed} rounds; not: {}", found.len(), missing.join(" "));
 }
 
-/// What e2fsprogs alone cannot make: logs that wait, orphans, encrypted and casefolded directories. As root
-/// only.
+/// Images that e2fsprogs alone cannot create: logs to replay, orphans, encrypted and casefolded directories.
+/// As root only.
 fn from_the_kernel() -> Vec<(String, Mutator)> {
     const NAMES: &[&str] = &[
         "crash-orphan-file",
@@ -124,7 +124,7 @@ fn from_the_kernel() -> Vec<(String, Mutator)> {
     let built = built.into_iter().filter_map(|outcome| outcome.built.ok());
     built
         .map(|built| {
-            // Metadata only: the contents of files would make the images large.
+            // Metadata only: file contents would make the images large.
             let bare = dir.path().join("bare.img");
             let _ = std::fs::remove_file(&bare);
             let made = extant_testkit::command("e2image")

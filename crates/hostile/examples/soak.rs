@@ -1,4 +1,4 @@
-//! Damages images and drives the readers and the checker over them, for a time: `cargo xtask fuzz`.
+//! Damages images and runs the readers and the checker over them, for a given time: `cargo xtask fuzz`.
 
 #[path = "../tests/images/mod.rs"]
 mod images;

@@ -1,4 +1,4 @@
-//! Changes a damaged image, as `extant edit -k` and a mount do: every operation answers or refuses, whatever
+//! Changes a damaged image, like `extant edit -k` and a mount: every operation must succeed or fail, whatever
 //! the bytes.
 
 use std::collections::HashSet;
@@ -18,23 +18,23 @@ use crate::Rng;
 
 /// Operations of one round.
 const OPERATIONS: usize = 40;
-/// Names looked at: a damaged directory may hold very many.
+/// Maximum number of names to use: a damaged directory may have very many.
 const NAMES_MAX: usize = 2_000;
-/// Bytes written or reserved at a time.
+/// Maximum number of bytes to write or reserve at a time.
 const LEN_MAX: usize = 40_000;
 
-/// What came of the changes.
+/// Result of the changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Did it open for writing?
+    /// Whether the image opened for writing.
     pub opened: bool,
     /// Operations that succeeded.
     pub done: usize,
-    /// Operations that were refused or met damage.
+    /// Operations that were rejected or met damage.
     pub errors: usize,
 }
 
-/// Opens the image for writing, changes it as `seed` says, and closes it.
+/// Opens the image for writing, changes it according to `seed`, and closes it.
 pub fn change(device: Arc<dyn Device>, seed: u64) -> Changed {
     let mut changed = Changed::default();
     let write = WriteOptions {
@@ -57,7 +57,7 @@ pub fn change(device: Arc<dyn Device>, seed: u64) -> Changed {
     changed
 }
 
-/// A name: its directory, what it leads to.
+/// A name, its directory, and the inode that it refers to.
 struct Named {
     dir: Ino,
     name: Vec<u8>,
@@ -96,7 +96,7 @@ fn names(volume: &Volume) -> Vec<Named> {
     found
 }
 
-/// Everything below a directory goes, then it, as far as that is possible.
+/// Removes everything below a directory, then the directory, as far as possible.
 fn remove_all(volume: &Volume, dir: Ino, name: &[u8], ino: Ino, depth: u32) -> Result<(), Fault> {
     for inside in list(volume, ino) {
         if depth < 8 && volume.inode(inside.ino).is_ok_and(|inode| inode.kind() == FileType::Directory) {
@@ -109,11 +109,11 @@ fn remove_all(volume: &Volume, dir: Ino, name: &[u8], ino: Ino, depth: u32) -> R
 }
 
 fn operation(volume: &Volume, names: &[Named], step: usize, rng: &mut Rng) -> Result<(), Fault> {
-    // Of a damaged root nothing may be listed: then what its number leads to is tried.
+    // A damaged root may list nothing: then use inode 11 under its usual name.
     let fallback = Named { dir: Ino::ROOT, name: b"lost+found".to_vec(), ino: Ino(11) };
     let one = names.get(rng.below(names.len())).unwrap_or(&fallback);
     let other = names.get(rng.below(names.len())).unwrap_or(&fallback);
-    // Where a name is made: a directory, or what is none.
+    // The place of a new name: a directory, or an inode that is none.
     let dir = if rng.below(3) == 0 { other.dir } else { other.ino };
     let new_name = match rng.below(3) {
         0 => format!("n{step}").into_bytes(),
@@ -192,7 +192,7 @@ fn operation(volume: &Volume, names: &[Named], step: usize, rng: &mut Rng) -> Re
     }
 }
 
-/// A device in memory that remembers what was written to it, so that one image serves many rounds.
+/// A device in memory that records the ranges written, so that one image serves many rounds.
 #[derive(Debug)]
 pub(crate) struct Restorable {
     device: Arc<MemDevice>,
@@ -208,7 +208,7 @@ impl Restorable {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).push((offset, len));
     }
 
-    /// Puts the bytes of `image` back where something was written.
+    /// Restores the bytes of `image` in the ranges written.
     pub(crate) fn restore(&self, image: &[u8]) {
         for (offset, len) in std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner))
         {

@@ -1,4 +1,4 @@
-//! Uses everything of an image, whatever its bytes: the readers must answer or refuse, soon.
+//! Reads everything of an image, whatever its bytes: the readers must succeed or fail in bounded time.
 
 use std::collections::HashSet;
 use std::num::NonZero;
@@ -10,23 +10,23 @@ use extant_device::Device;
 use extant_ondisk::filetype::FileType;
 use extant_volume::{Cursor, Follow, Inode, OpenOptions, Seek, Volume};
 
-/// Limit of directories, entries and extents: a damaged image may claim billions.
+/// Maximum number of directories, entries and extents to read: a damaged image may claim billions.
 const BUDGET: usize = 20_000;
-/// Bytes read of each file.
+/// Maximum number of bytes to read of each file.
 const READ_MAX: usize = 64 << 10;
 
-/// What a walk met.
+/// Result of a walk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Walked {
-    /// Did it open?
+    /// Whether the image opened.
     pub opened: bool,
-    /// Entries of directories.
+    /// Directory entries read.
     pub entries: usize,
-    /// Answers that were errors.
+    /// Calls that returned an error.
     pub errors: usize,
 }
 
-/// Opens the image and looks at every name, attribute, map and some content.
+/// Opens the image and reads all names, attributes and maps, and some content.
 pub fn walk(device: Arc<dyn Device>) -> Walked {
     let mut walked = Walked::default();
     let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
@@ -117,7 +117,7 @@ fn look(volume: &Volume, inode: &Inode, left: &mut usize, walked: &mut Walked) {
 }
 
 /// Runs the checker over the image with one thread. Returns the codes of the errors that it found, none for a
-/// sound image; `None` when it cannot be opened.
+/// sound image; `None` if the image cannot be opened.
 pub fn verify(device: &dyn Device) -> Option<Vec<&'static str>> {
     let options = extant_check::Options { threads: NonZero::new(1), ..extant_check::Options::default() };
     let report = extant_check::check(device, &options).ok().filter(|report| report.opened)?;

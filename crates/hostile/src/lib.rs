@@ -1,13 +1,13 @@
-//! Damages images on purpose, with right checksums, and drives the readers over them.
+//! Deliberate damage of images, with correct checksums, and test drivers that run the readers over them.
 //!
-//! Owns: where the metadata of a sound image is ([`map()`]), making checksums right again after bytes were
-//! changed ([`seal()`]), seeded damage ([`Mutator`]), and using everything of a damaged image ([`walk()`],
-//! [`verify`]), changing it ([`change()`]). Does **not** own: judging what the readers answer; outside judges
+//! Owns: the map of metadata in a sound image ([`map()`]), recomputing checksums after a change ([`seal()`]),
+//! seeded damage ([`Mutator`]), reading everything of a damaged image ([`walk()`], [`verify`]), and changing
+//! it ([`change()`]). Does **not** own: the verdict on what the readers return; external tools decide that
 //! (see the tests).
 //!
 //! Invariants
 //! 1. The same seed gives the same damage.
-//! 2. [`walk()`] and [`verify`] use bounded time and memory whatever the image: they are what is tested.
+//! 2. [`walk()`] and [`verify`] use bounded time and memory for any image: this is what the tests check.
 //! 3. Damage can be undone: a sound image serves many rounds.
 
 #![forbid(unsafe_code)]

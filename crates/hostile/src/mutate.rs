@@ -1,35 +1,34 @@
-//! Seeded damage: a few changed fields in metadata, checksums made right mostly, so that the damage gets past
-//! them.
+//! Seeded damage: a few changed fields in metadata, mostly with corrected checksums, so that the damage is
+//! not caught by them.
 
 use extant_ondisk::Superblock;
 
 use crate::seal::superblock_of;
 use crate::{Region, Rng, map, seal};
 
-/// Damages one image again and again.
+/// Damages copies of one image, once per round.
 pub struct Mutator {
     sound: Vec<u8>,
     sb: Superblock,
     regions: Vec<Region>,
-    /// Where each kind of region begins in `regions`: kinds are hit equally often, however many regions they
-    /// have.
+    /// The range of each kind in `regions`: kinds are hit equally often, however many regions they have.
     kinds: Vec<std::ops::Range<usize>>,
 }
 
 /// One round of damage.
 #[derive(Debug, Clone)]
 pub struct Damage {
-    /// What was changed: offset in the image, and the bytes before, oldest first.
+    /// The changes: offset in the image, and the bytes before, oldest first.
     pub undo: Vec<(usize, Vec<u8>)>,
-    /// In words, for messages.
+    /// A description for messages.
     pub story: String,
 }
 
 impl Mutator {
-    /// A mutator of a sound image.
+    /// Creates a mutator of a sound image.
     ///
     /// # Panics
-    /// When the image is not sound.
+    /// If the image is not sound.
     #[must_use]
     pub fn new(sound: Vec<u8>) -> Self {
         let regions = map(&sound, 64);
@@ -45,7 +44,7 @@ impl Mutator {
         Self { sound, sb, regions, kinds }
     }
 
-    /// The image as it was.
+    /// The sound image.
     #[must_use]
     pub fn sound(&self) -> &[u8] {
         &self.sound
@@ -57,20 +56,20 @@ impl Mutator {
         &self.sb
     }
 
-    /// The metadata.
+    /// Its metadata regions.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// Damages `image`, a copy of the sound one, as `seed` says.
+    /// Damages `image`, a copy of the sound one, according to `seed`.
     pub fn damage(&self, image: &mut [u8], seed: u64) -> Damage {
         let mut rng = Rng::new(seed);
         let mut damage = Damage { undo: Vec::new(), story: format!("seed {seed}:") };
         for _ in 0..1 + rng.below(3) {
             let kind = self.kinds[rng.below(self.kinds.len())].clone();
             let region = self.regions[kind.start + rng.below(kind.len())];
-            // The region, and the descriptor of a bitmap, may change by sealing.
+            // Sealing may change the region and the descriptor of a bitmap.
             damage.undo.push((region.offset, image[region.offset..region.offset + region.len].to_vec()));
             for _ in 0..1 + rng.below(2) {
                 let story = change(&mut image[region.offset..region.offset + region.len], &mut rng);
@@ -96,8 +95,8 @@ impl Mutator {
         damage
     }
 
-    /// Damages `image` as a fuzzer's bytes say: pieces of 8, read as kind of region, region (2 bytes), place
-    /// (2 bytes), width, and two bytes of value; an odd width byte keeps the wrong checksum.
+    /// Damages `image` according to a fuzzer's bytes: pieces of 8 with kind of region, region (2 bytes),
+    /// offset (2 bytes), width, and value (2 bytes). An odd width byte keeps the wrong checksum.
     pub fn edit(&self, image: &mut [u8], edits: &[u8]) {
         for edit in edits.chunks_exact(8).take(16) {
             let pair = |at: usize| usize::from(u16::from_le_bytes([edit[at], edit[at + 1]]));
@@ -121,7 +120,7 @@ impl Mutator {
     }
 }
 
-/// Changes one field-like run of bytes; most damage goes where most fields are, to the front.
+/// Changes a few bytes, about the size of a field. Most changes are near the front, where most fields are.
 fn change(bytes: &mut [u8], rng: &mut Rng) -> String {
     let reach = if rng.below(2) == 0 { bytes.len().min(128) } else { bytes.len() };
     let width = [1, 2, 4, 8][rng.below(4)].min(bytes.len());
@@ -139,7 +138,7 @@ fn change(bytes: &mut [u8], rng: &mut Rng) -> String {
         6 => old.wrapping_mul(2),
         7 => 1 << rng.below(width * 8),
         8 => rng.bits() & 0xFF,
-        // Another field's value: numbers that are sound, in the wrong place.
+        // Another field's value: a valid number in the wrong place.
         _ => {
             let from = (rng.below(bytes.len()) / width * width).min(bytes.len() - width);
             let mut word = [0; 8];

@@ -1,4 +1,4 @@
-//! Where the metadata of a sound image is, and which checksum covers it.
+//! The metadata regions of a sound image, and the checksum that covers each.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use extant_ondisk::inode::{flags, inode_seed};
 use extant_ondisk::{Features, superblock};
 use extant_volume::{OpenOptions, Volume};
 
-/// What covers a region with a checksum.
+/// The kind of a region, with what its checksum needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sealed {
     /// The superblock at byte 1024.
     Superblock,
     /// A group's descriptor.
     Descriptor(Group),
-    /// A group's block bitmap, whose checksum stands in its descriptor.
+    /// A group's block bitmap, with its checksum in the group's descriptor.
     BlockBitmap(Group),
-    /// A group's inode bitmap, likewise.
+    /// A group's inode bitmap, with its checksum in the group's descriptor.
     InodeBitmap(Group),
     /// An inode.
     Inode(Ino),
@@ -35,25 +35,25 @@ pub enum Sealed {
     Xattr(Pblk),
     /// The journal's superblock.
     JournalSuperblock,
-    /// Nothing covers it: indirect blocks, log blocks.
+    /// No checksum covers it: indirect blocks, log blocks.
     Nothing,
 }
 
-/// Bytes of metadata.
+/// A range of metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
     /// First byte in the image.
     pub offset: usize,
     /// Length in bytes.
     pub len: usize,
-    /// Its structure, and what covers it.
+    /// Its kind, and the checksum that covers it.
     pub sealed: Sealed,
 }
 
-/// The metadata of a sound image, in order of kinds. Of the log at most `log_blocks` blocks.
+/// The metadata of a sound image, ordered by kind; at most `log_blocks` blocks of the log.
 ///
 /// # Panics
-/// When the image is not sound.
+/// If the image is not sound.
 #[must_use]
 pub fn map(image: &[u8], log_blocks: u32) -> Vec<Region> {
     let device = MemDevice::new(image.len() as u64);

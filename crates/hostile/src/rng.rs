@@ -1,11 +1,11 @@
-//! A small generator of numbers that are the same on every machine.
+//! A small pseudorandom generator with the same output on every machine.
 
 /// splitmix64.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that depends on `seed` only.
+    /// A generator that depends only on `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)

@@ -1,4 +1,4 @@
-//! Makes checksums right again after bytes were changed.
+//! Recomputes checksums after bytes were changed.
 
 use extant_base::{BlockSize, Group};
 use extant_jbd2_format::Superblock as LogSuperblock;
@@ -8,7 +8,7 @@ use extant_ondisk::{Geometry, Superblock, bitmap, dirent, extent, htree, superbl
 
 use crate::{Region, Sealed};
 
-/// Corrects the checksum of a region, by the features of `sb`, the superblock of the sound image.
+/// Corrects the checksum of a region. `sb` is the superblock of the sound image.
 pub fn seal(image: &mut [u8], sb: &Superblock, region: &Region) {
     let Ok(geometry) = Geometry::new(sb) else { return };
     let csum = sb.features.metadata_csum();
@@ -38,21 +38,21 @@ pub fn seal(image: &mut [u8], sb: &Superblock, region: &Region) {
             extant_ondisk::inode::seal(bytes, inode_seed(sb.fs_seed(), ino, generation));
         }
         Sealed::ExtentNode(seed) if csum => {
-            // Where the checksum stands depends on a field that may be damaged.
+            // The position of the checksum depends on a field that may be damaged.
             let bytes = &mut image[range];
             let max = usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
             if 12 + 12 * max + 4 <= bytes.len() {
                 extent::seal(bytes, seed);
             }
         }
-        // A damaged tail is none, and has no place for a checksum.
+        // A damaged tail does not count as one, so there is no place for a checksum.
         Sealed::DirLeaf(seed) if csum && dirent::tail_checksum(&image[range.clone()]).is_some() => {
             dirent::seal_tail(&mut image[range], seed);
         }
         Sealed::DirIndex(seed) if csum => {
             let block_size = BlockSize::from_bytes(region.len as u64).unwrap_or(geometry.block_size);
             let format = htree::DxFormat::new(block_size, &sb.features);
-            // A block that is no sound index any more has no place for a checksum to make right.
+            // A block that is no longer a valid index has no place for a checksum.
             let bytes = &mut image[range];
             let sound = match format.kind_of(bytes) {
                 Some(htree::DxKind::Root) => format.decode_root(bytes).is_ok(),

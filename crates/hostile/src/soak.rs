@@ -1,4 +1,4 @@
-//! Many rounds of damage over several images, on several threads: how the tests and the long soak run.
+//! Many rounds of damage over several images, on several threads: used by the tests and the long soak.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,44 +11,44 @@ use extant_device::{Device, MemDevice};
 use crate::change::Restorable;
 use crate::{Mutator, change, verify, walk};
 
-/// What to run.
+/// Parameters of a soak.
 #[derive(Debug, Clone, Copy)]
 pub struct Soak {
-    /// First seed; round `n` has seed `first + n`.
+    /// First seed; round `n` has seed `first_seed + n`.
     pub first_seed: u64,
-    /// Rounds at most.
+    /// Maximum number of rounds.
     pub rounds: u64,
-    /// Ends when this is over.
+    /// Maximum total time.
     pub time_max: Duration,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// A round that takes longer is a failure.
     pub round_max: Duration,
-    /// Change the damaged images, too, instead of reading them only.
+    /// Whether to change the damaged images, too, instead of only reading them.
     pub changes: bool,
 }
 
-/// What came of it.
+/// Results of a soak.
 #[derive(Debug, Clone, Default)]
 pub struct Soaked {
     /// Rounds that were run.
     pub rounds: u64,
-    /// Rounds whose image still opened.
+    /// Rounds in which the image still opened.
     pub opened: u64,
-    /// Rounds in which the checker found damage, or refused.
+    /// Rounds in which the checker found damage, or failed.
     pub found: u64,
     /// Operations that changed a damaged image.
     pub changed: u64,
-    /// Rounds after whose changes the checker found errors by rules that none had broken before: damage that
-    /// the engine cannot see and built on. In words, with those rules' codes.
+    /// Rounds after which the checker found errors by rules that were not violated before the changes: the
+    /// engine did not detect the damage and its changes caused more. As text, with the codes of the rules.
     pub worse: Vec<String>,
     /// The longest round.
     pub slowest: Duration,
-    /// Panics and rounds that took too long, in words, with the image's name and the seed.
+    /// Panics and rounds that took too long, as text, with the image's name and the seed.
     pub failures: Vec<String>,
 }
 
-/// Runs rounds of damage, walk and check; image `seed % images` is used.
+/// Runs rounds of damage, walk and check; uses image `seed % images`.
 #[must_use]
 pub fn soak(images: &[(String, Mutator)], what: Soak) -> Soaked {
     let start = Instant::now();
@@ -136,7 +136,7 @@ impl Copy {
         told
     }
 
-    /// Brings the device up to the bytes where they may have changed.
+    /// Updates the device with the bytes of the image in the changed ranges.
     fn show(&self, changed: &[(usize, Vec<u8>)]) {
         for (offset, before) in changed {
             let now = &self.bytes[*offset..offset + before.len()];

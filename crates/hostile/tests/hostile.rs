@@ -1,5 +1,5 @@
-//! Hostile images: whatever the bytes, no panic, no hang. 20,000 rounds of seeded damage, checksums made
-//! right, over images of every kind; each round opens, walks, reads and checks the image.
+//! Hostile images: whatever the bytes, no panic, no hang. 20,000 rounds of seeded damage, with corrected
+//! checksums, over images of every kind; each round opens, walks, reads and checks the image.
 //!
 //! Repeat one round: `cargo xtask fuzz --seed SEED --rounds 1`.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[test]
 fn twenty_thousand_damaged_images_neither_panic_nor_hang() {
     let images = images::all();
-    // Sound images open, and the checker says so: the damage is what is found below.
+    // Sound images open, and the checker finds no error: all errors below come from the damage.
     for (name, mutator) in &images {
         let device = extant_device::MemDevice::new(mutator.sound().len() as u64);
         extant_device::Device::write_at(&device, 0, mutator.sound()).unwrap();
@@ -33,12 +33,12 @@ fn twenty_thousand_damaged_images_neither_panic_nor_hang() {
     println!("{soaked:#?}");
     assert!(soaked.failures.is_empty(), "{:#?}", soaked.failures);
     assert_eq!(soaked.rounds, 20_000, "not all rounds were run in ten minutes");
-    // The damage must be neither harmless nor so coarse that nothing opens.
+    // The damage must be neither harmless nor so coarse that no image opens.
     assert!(soaked.opened > soaked.rounds / 3, "{soaked:?}");
     assert!(soaked.found > soaked.rounds / 2, "{soaked:?}");
 }
 
-/// What `extant edit -k` and a mount do on a damaged image.
+/// Runs what `extant edit -k` and a mount do, on a damaged image.
 #[test]
 fn changing_damaged_images_neither_panics_nor_hangs() {
     let images = images::all();

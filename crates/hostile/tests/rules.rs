@@ -1,5 +1,5 @@
-//! Each rule of the checker has a damaged image that breaks it: `testdata/rules` holds small sound images
-//! and, for each rule, the bytes to change. Made by `examples/rule_data.rs`.
+//! Each rule of the checker has a damaged image that violates it: `testdata/rules` has small sound images
+//! and, for each rule, the bytes to change. Created by `examples/rule_data.rs`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

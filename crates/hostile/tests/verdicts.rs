@@ -1,7 +1,7 @@
 //! Verdicts: on thousands of images with one damaged field each, `extant check` and `e2fsck -fn` agree
 //! whether the file system is sound, in at least 98 of 100. Disagreements are listed one by one.
 //!
-//! More of them: `EXTANT_VERDICTS=10000`; another corpus: `EXTANT_SEED=7`.
+//! For more cases: `EXTANT_VERDICTS=10000`; for another corpus: `EXTANT_SEED=7`.
 
 mod images;
 
@@ -52,11 +52,11 @@ fn the_verdict_is_e2fscks_in_98_of_100_cases() {
                         extant_hostile::seal(&mut bytes, mutator.superblock(), &region);
                     }
                     std::fs::write(&path, &bytes).unwrap();
-                    // Some damage makes e2fsck run in circles.
+                    // Some damage makes e2fsck loop.
                     let judged =
                         command("timeout").args(["20", "e2fsck", "-fn"]).arg(&path).output().unwrap();
-                    // It exits with 0 although it had to turn to a backup, since -n repairs the primary copy
-                    // in memory only.
+                    // It exits with 0 although it used a backup, because -n repairs the primary copy in
+                    // memory only.
                     let said = String::from_utf8_lossy(&judged.stdout).into_owned()
                         + &String::from_utf8_lossy(&judged.stderr);
                     let turned = said.contains("trying backup blocks")
@@ -120,7 +120,7 @@ fn label(region: &Region) -> corrupt::Region {
     corrupt::Region { kind: kind.to_owned(), offset: region.offset, len: region.len }
 }
 
-/// The region that a mutation was made in.
+/// The region that contains a mutation.
 fn region_of(mutator: &extant_hostile::Mutator, mutation: &corrupt::Mutation) -> Region {
     let found = mutator
         .regions()
@@ -129,7 +129,7 @@ fn region_of(mutator: &extant_hostile::Mutator, mutation: &corrupt::Mutation) ->
     *found.expect("a mutation belongs to a region")
 }
 
-/// The first line in which e2fsck complains.
+/// The first line of e2fsck's output that reports a problem.
 fn first_words(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     let said = text.lines().find(|line| !line.is_empty() && !line.starts_with("Pass "));

@@ -13,7 +13,7 @@ use crate::{FileMap, Holds, Mapped, PIECE_MAX, lies_inside, outside};
 pub(crate) use edit::{insert, remove_step};
 
 impl FileMap {
-    /// An indirect block. It has no checksum and any bytes are good: what its numbers lead to is judged when
+    /// An indirect block. It has no checksum, and any bytes are valid: its block numbers are checked when
     /// they are used.
     fn indirect(&self, buffers: &Buffers, block: Pblk) -> Result<Buffer, ReadFault> {
         buffers.get(block, Owner { kind: Kind::Indirect, ino: self.ino.0 }, |_| Ok(()))
@@ -34,8 +34,7 @@ pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -
             }
             Step::Mapped { pblk, len_blocks } => {
                 let len = len_blocks.clamp(1, len_max);
-                // A run that leaves the file system is returned up to there; a lookup of its rest is an
-                // error.
+                // A run that leaves the file system is cut there; a lookup of its rest is an error.
                 let inside = buffers.blocks().saturating_sub(pblk.0).min(len.into()) as u32;
                 if !lies_inside(buffers, pblk, 1) {
                     return Err(outside(lblk.0, pblk));
@@ -56,7 +55,7 @@ pub(crate) fn walk(
     let last = indirect::max_blocks(buffers.block_size());
     let mut at = u64::from(from.0);
     let mut pending: Option<Mapped> = None;
-    // Behind the end only a piece that began before it is followed.
+    // Past the end, only a piece that began before it is continued.
     while at < last && (at < end || pending.is_some_and(|before| before.end() == at)) {
         let found = find(map, buffers, Lblk(at as u32), u32::MAX)?;
         at += u64::from(found.len);
@@ -78,7 +77,7 @@ pub(crate) fn walk(
     Ok(())
 }
 
-/// Does `lblk` at `start` follow `before`, in the file and on the device?
+/// Whether `lblk` at `start` follows `before`, in the file and on the device.
 fn follows(before: &Mapped, lblk: Lblk, start: Pblk) -> bool {
     let Holds::Written(before_start) = before.holds else { return false };
     before.end() == u64::from(lblk.0) && before_start.checked_add(before.len.into()) == Some(start)
@@ -99,8 +98,7 @@ pub(crate) fn walk_nodes(
     Ok(())
 }
 
-/// Returns `block` and the blocks below it; `level` is how many levels of indirect blocks that are, at most
-/// 2.
+/// Calls `each` for `block` and the blocks below it; `level` is the number of levels below it, at most 2.
 fn nodes_from(
     map: &FileMap,
     buffers: &Buffers,

@@ -1,25 +1,25 @@
-//! Where a file's blocks are: extent trees of any depth, and indirect blocks.
+//! Block maps of files: extent trees of any depth, and indirect blocks.
 //!
-//! Owns: finding and listing; mapping holes, changing states, unmapping, moving to other logical blocks
-//! ([`Editor`]). Does **not** own: inodes (it gets the root's bytes, which the caller writes back after a
+//! Owns: lookup and listing; mapping holes, changing states, unmapping, moving to other logical blocks
+//! ([`Editor`]). Does **not** own: inodes (the caller passes the root's bytes and writes them back after a
 //! change), data and its blocks, the allocation of the tree's own blocks ([`TreeSpace`]), transactions (each
-//! change states how many blocks it may need).
+//! change says how many blocks it may need).
 //!
 //! Invariants
-//! 1. Every walk is bounded (INV-E1). Extent trees: depth falls by one a level, keys rise, a node keeps to
-//!    its parent's range; a violation is [`Corrupt`](extant_base::Corrupt). Indirect blocks have nothing to
-//!    check, and one may be referenced many times: walks end with the logical blocks of their three levels,
-//!    or at the given end.
-//! 2. A block that is handed out lies inside the file system, and is not block 0.
-//! 3. Holes are returned with their whole length as far as the node on the path shows it.
-//! 4. A node is verified whole once, when it enters the cache; after that its raw bytes are searched and
+//! 1. INV-E1: every walk is bounded. Extent trees: depth falls by one a level, keys rise, a node stays within
+//!    the range that its parent gives it; a tree that violates this is [`Corrupt`](extant_base::Corrupt).
+//!    Indirect blocks have nothing to check, and one may be referenced many times: walks end with the logical
+//!    blocks of their three levels, or at a given end.
+//! 2. A returned block lies inside the file system, and is not block 0.
+//! 3. A hole is returned with its whole length, as far as the node on the path knows it.
+//! 4. A node is verified as a whole once, when it enters the cache; after that its raw bytes are searched and
 //!    changed.
-//! 5. A change that is refused has changed nothing: blocks that the tree needs are taken first, nodes that
-//!    change are made to stay in memory, then they are changed. Each step of a longer change leaves a whole
-//!    map, and can be the last one of a transaction.
-//! 6. Extents that follow each other are merged with their neighbours in the leaf, up to the lengths that the
-//!    format has. A node's key in its parent is the first one of its own. No node is empty but the root.
-//! 7. A block of the tree that is not needed any more is given back once, after nothing refers to it.
+//! 5. A change that fails has changed nothing: blocks for the tree are allocated first, nodes that change are
+//!    pinned in memory, then they are changed. Each step of a longer change leaves a complete map, and can be
+//!    the last one of a transaction.
+//! 6. Contiguous extents in a leaf are merged, up to the lengths that the format allows. A node's key in its
+//!    parent is its own first key. No node is empty except the root.
+//! 7. A tree block that is no longer needed is freed once, after the last reference to it is gone.
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
 
@@ -37,54 +37,54 @@ pub use edit::{
     nodes_of_split,
 };
 
-/// What holds for a range of a file.
+/// The state of a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// Nothing: reads as zeros.
+    /// Not mapped: reads as zeros.
     Hole,
-    /// Data that was written, from this block on.
+    /// Written data, from this block on.
     Written(Pblk),
-    /// Blocks that were allocated but not written: reads as zeros.
+    /// Blocks that were allocated but not written, from this block on: reads as zeros.
     Unwritten(Pblk),
 }
 
-/// A range of a file for which the same thing holds, with contiguous physical blocks.
+/// A range of a file in one state, with contiguous physical blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapped {
     /// First logical block.
     pub lblk: Lblk,
     /// Length in blocks, at least 1.
     pub len: u32,
-    /// What holds.
+    /// The state.
     pub holds: Holds,
 }
 
 impl Mapped {
-    /// The logical block behind the last one; up to 2^32.
+    /// The logical block after the last one; up to 2^32.
     #[must_use]
     pub fn end(&self) -> u64 {
         u64::from(self.lblk.0) + u64::from(self.len)
     }
 }
 
-/// What lies around a logical block.
+/// The mapping around a logical block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Around {
-    /// The extent that has it, whole; or the hole around it, as far as the node on the path knows it.
+    /// The whole extent that has the block, or the hole around it, as far as the node on the path knows it.
     pub here: Mapped,
-    /// All extents of the leaf, in order, if that was read from the device just now: its neighbours are soon
-    /// asked for too.
+    /// All extents of the leaf, in order, if this lookup read the leaf from the device: they are likely to be
+    /// needed soon.
     pub leaf: Vec<Mapped>,
 }
 
 /// The map of one file: its root and what is needed to verify the rest.
 #[derive(Debug, Clone)]
 pub struct FileMap {
-    /// The inode, for places in errors and as owner of blocks.
+    /// The inode: for positions in errors and as the owner of blocks.
     pub ino: Ino,
     /// The 60 bytes of `i_block`.
     pub i_block: [u8; 60],
-    /// EXTENTS flag: an extent tree; else indirect blocks.
+    /// The EXTENTS flag: an extent tree; otherwise indirect blocks.
     pub extents: bool,
     /// Seed of the inode's checksums; `None` without metadata_csum.
     pub seed: Option<u32>,
@@ -94,19 +94,19 @@ pub struct FileMap {
 const PIECE_MAX: u32 = extant_ondisk::extent::MAX_WRITTEN_LEN;
 
 impl FileMap {
-    /// The 60 bytes of a map of extents that maps nothing.
+    /// The 60 bytes of an empty extent tree.
     pub const EMPTY: [u8; 60] = {
         let mut bytes = [0; 60];
-        // The node's header: magic, no entries of four, depth 0.
+        // The node's header: magic, 0 of 4 entries, depth 0.
         (bytes[0], bytes[1], bytes[4]) = (0x0A, 0xF3, 4);
         bytes
     };
 
-    /// The state at `lblk`, and for how many blocks, at most `len_max` (0 counts as 1). Neighbouring extents
-    /// that are contiguous are merged if they are in the same node.
+    /// Returns the state at `lblk`, and for how many blocks it holds, at most `len_max` (0 counts as 1).
+    /// Contiguous extents are returned as one if they are in the same node.
     ///
     /// # Errors
-    /// A block of the tree cannot be read or breaks a rule, or the answer lies outside the file system.
+    /// If a block of the tree cannot be read or violates a rule, or the result lies outside the file system.
     pub fn find(&self, buffers: &Buffers, lblk: Lblk, len_max: u32) -> Result<Mapped, ReadFault> {
         let left = (1u64 << 32) - u64::from(lblk.0);
         let len_max = len_max.max(1).min(u32::try_from(left).unwrap_or(u32::MAX));
@@ -118,10 +118,10 @@ impl FileMap {
         found.map_err(|fault| fault.of_ino(self.ino))
     }
 
-    /// The extent or hole around `lblk`. For a map without extents the result of [`find`](Self::find).
+    /// Returns the mapping around `lblk`. For a map without extents, the result of [`find`](Self::find).
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Like [`find`](Self::find).
     pub fn around(&self, buffers: &Buffers, lblk: Lblk) -> Result<Around, ReadFault> {
         if !self.extents {
             let here = self.find(buffers, lblk, u32::MAX)?;
@@ -130,13 +130,13 @@ impl FileMap {
         tree::around(self, buffers, lblk).map_err(|fault| fault.of_ino(self.ino))
     }
 
-    /// Visits all mapped extents from `from` on in order, without holes: an extent tree's as the tree has
-    /// them (FIEMAP's view: contiguous ones are not merged), an indirect file's in contiguous pieces of at
-    /// most 32768 blocks. The first begins at `from` even if its extent begins before. Ends when `each`
-    /// returns `None`.
+    /// Calls `each` for all mapped extents from `from` on in order, without holes. An extent tree's extents
+    /// are passed as stored (as in FIEMAP: contiguous ones are not merged), an indirect file's as contiguous
+    /// pieces of at most 32768 blocks. The first piece begins at `from` even if its extent begins before.
+    /// Ends when `each` returns `None`.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Like [`find`](Self::find).
     pub fn walk(
         &self,
         buffers: &Buffers,
@@ -146,11 +146,11 @@ impl FileMap {
         self.walk_until(buffers, from, 1 << 32, each)
     }
 
-    /// As [`walk`](Self::walk), but only pieces that begin before logical block `end`; such pieces are
-    /// returned whole.
+    /// Like [`walk`](Self::walk), but only for pieces that begin before logical block `end`; these are passed
+    /// whole.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Like [`find`](Self::find).
     pub fn walk_until(
         &self,
         buffers: &Buffers,
@@ -166,11 +166,11 @@ impl FileMap {
         walked.map_err(|fault| fault.of_ino(self.ino))
     }
 
-    /// Visits every block of the tree itself (nodes, indirect blocks), parents before children. The lowest
-    /// ones are returned without being read. Ends when `each` returns `None`.
+    /// Calls `each` for every block of the tree itself (nodes, indirect blocks), parents before children.
+    /// Blocks of the lowest level are not read. Ends when `each` returns `None`.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Like [`find`](Self::find).
     pub fn walk_tree_blocks(
         &self,
         buffers: &Buffers,
@@ -185,12 +185,12 @@ impl FileMap {
     }
 }
 
-/// Do `len` blocks from `start` on lie inside the file system, apart from block 0, which no file owns?
+/// Whether `len` blocks from `start` on lie inside the file system, without block 0, which no file owns.
 fn lies_inside(buffers: &Buffers, start: Pblk, len: u32) -> bool {
     start.0 != 0 && start.checked_add(len.into()).is_some_and(|end| end.0 <= buffers.blocks())
 }
 
-/// The fact that logical block `lblk` is mapped to `start`, outside the file system.
+/// The error that logical block `lblk` is mapped to `start`, outside the file system.
 fn outside(lblk: u32, start: Pblk) -> ReadFault {
     let fact = Malformed::new("block map", "blocks must lie inside the file system", start.0);
     ReadFault::corrupt(CorruptAt::default().at_lblk(Lblk(lblk)), fact)

@@ -1,4 +1,5 @@
-//! Maps made by ondisk's writers on a device in memory, held against plain models of them; and hostile bytes.
+//! Compares maps built by ondisk's writers, on a device in memory, with plain models; and tests hostile
+//! bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ fn all_of(map: &FileMap, buffers: &Buffers, from: u32) -> Vec<Mapped> {
     all
 }
 
-/// First block and length of what begins before `end`.
+/// First block and length of the pieces that begin before `end`.
 fn until(map: &FileMap, buffers: &Buffers, end: u64) -> Vec<(u32, u32)> {
     let mut told = Vec::new();
     map.walk_until(buffers, Lblk(0), end, &mut |piece| {
@@ -70,7 +71,7 @@ fn until(map: &FileMap, buffers: &Buffers, end: u64) -> Vec<(u32, u32)> {
     told
 }
 
-/// An indirect block may be its own child everywhere: only an end makes its walk short.
+/// An indirect block may be its own child in every slot: only `end` keeps its walk short.
 #[test]
 fn a_walk_of_repeated_indirect_blocks_ends_where_it_is_told() {
     let mut bytes = vec![0; BS.len()];
@@ -249,7 +250,7 @@ fn indirect_files() {
     );
 }
 
-/// What the model says of a block.
+/// The state of each block in the model.
 fn model_of(extents: &[Extent]) -> BTreeMap<u32, (u64, bool)> {
     let blocks = |e: &Extent| {
         let e = *e;

@@ -1,5 +1,5 @@
-//! Maps changed at random, held against an array of blocks, and their trees against the rules, after every
-//! change.
+//! Random changes of maps. After every change the map is compared with an array of blocks, and the tree is
+//! checked against the rules.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +19,18 @@ mod convert;
 mod shift;
 
 const BLOCKS: u64 = 1 << 20;
-/// Blocks of trees come from here on, those of data from the middle on.
+/// Tree blocks come from here on, data blocks from the middle on.
 const TREE: u64 = 100;
 const DATA: u64 = 1 << 19;
 
-/// Hands out blocks, and knows which ones are out.
+/// An allocator that tracks allocated blocks.
 struct Toy {
     buffers: Arc<Buffers>,
     free: RefCell<Vec<u64>>,
     out: RefCell<BTreeSet<u64>>,
-    /// How many more it hands out.
+    /// How many more blocks it allocates.
     left: Cell<usize>,
-    /// Blocks touched.
+    /// Blocks changed.
     touched: RefCell<BTreeSet<u64>>,
 }
 
@@ -43,7 +43,7 @@ impl Toy {
         Self { buffers, free, out, left: Cell::new(usize::MAX), touched }
     }
 
-    /// Calls `act` with an editor; how many blocks it touched.
+    /// Calls `act` with an editor; also returns the number of blocks it changed.
     fn edit<T>(&self, act: impl FnOnce(&Editor<'_>) -> T) -> (T, u32) {
         let direct = Counting(Direct(&self.buffers), &self.touched);
         let done = act(&Editor { buffers: &self.buffers, edit: &direct, space: self });
@@ -103,7 +103,7 @@ fn empty(extents: bool) -> FileMap {
     FileMap { ino: Ino(12), i_block, extents, seed: Some(7) }
 }
 
-/// What each logical block holds: its physical block, and is it unwritten?
+/// The physical block of each logical block, and whether it is unwritten.
 type Model = BTreeMap<u32, (u64, bool)>;
 
 fn told(map: &FileMap, buffers: &Buffers) -> Model {
@@ -121,8 +121,8 @@ fn told(map: &FileMap, buffers: &Buffers) -> Model {
     model
 }
 
-/// Checks the tree's own rules: valid nodes, no empty node, keys equal to first keys, neighbours in a leaf
-/// merged. Returns its blocks.
+/// Checks the rules of a tree: those of a node, no empty node, keys equal to first keys, contiguous extents
+/// in a leaf merged. Collects its blocks.
 fn verify_nodes(buffers: &Buffers, bytes: &[u8], blocks: &mut BTreeSet<u64>) {
     let node = NodeView::verified(bytes).unwrap();
     let max = u16::from_le_bytes([bytes[4], bytes[5]]);
@@ -183,7 +183,7 @@ fn insert(map: &mut FileMap, toy: &Toy, model: &mut Model, mapped: Mapped) -> Re
     Ok(())
 }
 
-/// Removes in steps; the freed blocks must be those that the model loses.
+/// Removes in steps; the blocks passed to `freed` must be those that the model loses.
 fn remove(
     map: &mut FileMap,
     toy: &Toy,
@@ -244,7 +244,7 @@ fn written(lblk: u32, len: u32, start: u64) -> Mapped {
     Mapped { lblk: Lblk(lblk), len, holds: Holds::Written(Pblk(start)) }
 }
 
-/// The extent or hole around a block agrees with the map at each block in it, and ends where another one
+/// The extent or hole around a block agrees with `find` for each block in it, and ends where another one
 /// begins.
 #[test]
 fn what_lies_around_a_block_is_all_of_its_extent_or_hole() {
@@ -277,7 +277,7 @@ fn what_lies_around_a_block_is_all_of_its_extent_or_hole() {
     }
 }
 
-/// A stride that visits every number below a power of two, in no order.
+/// A stride that visits every number below a power of two, in scattered order.
 fn scattered(i: u32, count: u32) -> u32 {
     i.wrapping_mul(0x9E37_79B1) % count
 }
@@ -387,7 +387,7 @@ fn some_op(extents: bool) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Does the range hold nothing? Its blocks one by one where not.
+/// Inserts; on success the range must be a hole in the model. Falls back to single blocks.
 fn try_insert(map: &mut FileMap, toy: &Toy, model: &mut Model, mapped: Mapped) {
     let is_hole = model.range(mapped.lblk.0..mapped.lblk.0 + mapped.len).next().is_none();
     let (before, out) = (map.i_block, toy.out.borrow().len());
@@ -457,7 +457,7 @@ proptest! {
     }
 }
 
-/// Gives out the same few blocks, and takes everything: a damaged map gives blocks back twice.
+/// Allocates the same few blocks over and over and accepts any free: a damaged map frees blocks twice.
 struct Careless(Cell<u64>);
 
 impl TreeSpace for Careless {
@@ -497,8 +497,8 @@ proptest! {
     ) {
         if sorted {
             for (i, (depth, max, slots)) in nodes.iter_mut().enumerate() {
-                // Mostly good: children are the block behind, and the low halves of index entries are where
-                // lengths are.
+                // Mostly valid: the child is the next block, and the low half of an index entry is where a
+                // leaf entry has its length.
                 (*depth, *max) = (2u16.saturating_sub(i as u16), if i == 0 { 4 } else { 84 });
                 slots.sort_unstable();
                 slots.dedup_by_key(|slot| slot.0);

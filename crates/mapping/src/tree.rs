@@ -1,4 +1,4 @@
-//! Extent trees: from the root in `i_block` through nodes in the cache, searching their raw bytes.
+//! Extent trees: lookup from the root in `i_block` through cached nodes, in their raw bytes.
 //!
 //! ```text
 //! i_block:  | header | 0 -> 9001 | 700 -> 9002 |                   range of the left child: 0 .. 700
@@ -20,10 +20,10 @@ use crate::{Around, FileMap, Holds, Mapped, lies_inside, outside};
 
 const STRUCTURE: &str = "extent node";
 
-/// Leaves that a walk reads ahead where they lie side by side.
+/// Maximum number of leaves for one readahead of a walk, if they are contiguous on the device.
 const AHEAD_MAX: usize = 32;
 
-/// The last entry whose key is not above `lblk`.
+/// The last entry with a key of at most `lblk`.
 fn position(node: NodeView<'_>, lblk: u32) -> Option<usize> {
     node.place_of(lblk).checked_sub(1)
 }
@@ -38,7 +38,7 @@ fn child_range(node: NodeView<'_>, at: usize, range: &Range<u64>) -> Range<u64> 
     key_of(at)..key_of(at + 1)
 }
 
-/// What only the path to a node can show: is it one level below its parent, and within its range?
+/// The checks that need the path to a node: it is one level below its parent, and within its range.
 fn check(node: NodeView<'_>, depth: u16, range: &Range<u64>) -> Result<(), Malformed> {
     let rule = |holds, rule, found| Malformed::unless(holds, STRUCTURE, rule, found);
     rule(node.depth() == depth, "must be one level below its parent", node.depth().into())?;
@@ -60,7 +60,7 @@ impl FileMap {
         NodeView::verified(&self.i_block).map_err(|fact| ReadFault::corrupt(CorruptAt::ino(self.ino), fact))
     }
 
-    /// The node that entry `at` of `parent` leads to, with its range. `None` past the last entry.
+    /// The child node of entry `at` of `parent`, with its range. `None` past the last entry.
     pub(crate) fn node(
         &self,
         buffers: &Buffers,
@@ -71,7 +71,7 @@ impl FileMap {
         self.node_or_read(buffers, parent, range, at, &Cell::new(false))
     }
 
-    /// As [`node`](Self::node); says whether it was read from the device for that.
+    /// Like [`inode_to_change`](Self::inode_to_change); sets `was_read` if it read the node from the device.
     fn node_or_read(
         &self,
         buffers: &Buffers,
@@ -83,7 +83,8 @@ impl FileMap {
         let (Some(block), Some(depth)) = (child(parent, at), parent.depth().checked_sub(1)) else {
             return Ok(None);
         };
-        // No file owns block 0, and changes take it for the root. Others outside are refused by the cache.
+        // No file owns block 0, and `change_node` takes it for the root. The cache rejects other blocks
+        // outside the file system.
         if block.0 == 0 {
             return Err(outside(parent.key(at).unwrap_or(0), block));
         }
@@ -211,7 +212,7 @@ pub(crate) fn walk(
 }
 
 impl Walk<'_, Mapped> {
-    /// Recurses no deeper than the root's depth, which is at most 5: each level is checked to be one lower.
+    /// The recursion depth is at most the root's depth, 5: each level is checked to be one lower.
     fn extents_below(
         &mut self,
         node: NodeView<'_>,
@@ -254,7 +255,8 @@ impl Walk<'_, Mapped> {
         Ok((self.each)(piece).map_or(ControlFlow::Break(()), ControlFlow::Continue))
     }
 
-    /// Reads the leaves ahead that lie side by side from entry `at` on; how many entries that are.
+    /// Prefetches the leaves from entry `at` on that are contiguous on the device. Returns the number of
+    /// their entries.
     fn read_ahead(&self, node: NodeView<'_>, at: usize) -> usize {
         let Some(first) = child(node, at) else { return 1 };
         let alike =

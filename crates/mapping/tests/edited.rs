@@ -1,7 +1,7 @@
-//! Files of mke2fs whose blocks are mapped anew, judged by e2fsck and the kernel.
+//! Files of mke2fs with newly built maps, checked with e2fsck and the kernel.
 //!
-//! A file's own blocks serve for the new tree and for the data alike, until none is left: so the bitmaps and
-//! the file's count of blocks stay right, and everything that e2fsck has to say is about the tree.
+//! The new tree and the data use only the file's own blocks, until none is left. So the bitmaps and the
+//! file's block count stay correct, and every error of e2fsck is about the tree.
 
 mod common;
 
@@ -18,7 +18,7 @@ use extant_mapping::{EditFault, Editor, FileMap, Holds, Mapped, TreeSpace};
 use extant_ondisk::inode::flags;
 use extant_testkit::LoopMount;
 
-/// The file's blocks that are not in use.
+/// The file's unused blocks.
 struct Own<'a> {
     image: &'a Image,
     blocks: RefCell<VecDeque<Pblk>>,
@@ -41,7 +41,7 @@ fn marked(lblk: u32, block_size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Maps the file's blocks to `lblk_of(0)`, `lblk_of(1)`, ...: which logical blocks they are, in order.
+/// Maps the file's blocks to `lblk_of(0)`, `lblk_of(1)`, ...: returns the logical blocks in order.
 fn map_anew(path: &Path, ino: u64, lblk_of: impl Fn(u32) -> u32) -> Vec<u32> {
     let image = Image::open(path);
     let (mut inode, mut bytes) = image.inode(ino);
@@ -71,13 +71,12 @@ fn map_anew(path: &Path, ino: u64, lblk_of: impl Fn(u32) -> u32) -> Vec<u32> {
         true
     };
     for i in 0.. {
-        // What is left is too little for a split with indirect blocks: it goes where none is needed.
+        // The rest is too small for a split with indirect blocks: use it where no tree block is needed.
         if own.blocks.borrow().len() < 8 || !insert(&mut map, lblk_of(i)) {
             break;
         }
     }
-    // The last ones lie side by side behind one another: each makes the newest extent longer, or fills an
-    // indirect block.
+    // The last ones are sequential: each extends the newest extent, or fills an indirect block.
     lblks.sort_unstable();
     let mut next = lblks.last().unwrap() + 1;
     let mut more = Vec::new();
@@ -154,7 +153,7 @@ fn maps_are_good_for_e2fsck_and_the_kernel() {
                 if lblks.contains(&lblk) { marked(lblk, block.len()) } else { vec![0; block.len()] };
             assert!(block == expected, "{features}: block {lblk}");
         }
-        // The kernel goes on with the tree: fills holes, cuts it.
+        // The kernel continues with the tree: fills holes, truncates it.
         for lblk in (0..6000).step_by(7) {
             file.write_all_at(&block, lblk * bytes).unwrap();
         }

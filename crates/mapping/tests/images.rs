@@ -1,5 +1,5 @@
-//! Maps of files that mke2fs and the kernel wrote. Every block of a file's data begins with its own logical
-//! number, so that what a map says can be held against the image itself.
+//! Maps of files that mke2fs and the kernel wrote. Every data block of a file begins with its own logical
+//! number, so that a map can be compared with the image itself.
 
 mod common;
 
@@ -37,8 +37,8 @@ fn map_of(image: &Image, ino: u64) -> (FileMap, u64) {
     (map, image.geometry.block_size.blocks_for(inode.size))
 }
 
-/// Compares the map of a marked file with the image: every data block contains its number, and there are no
-/// others. Returns the pieces that `find` made of the file.
+/// Compares the map of a marked file with the image: every data block has its number, and there are no
+/// others. Returns the pieces that `find` returned.
 fn check(image_path: &Path, ino: u64, expected: impl Fn(u64) -> bool) -> Vec<Mapped> {
     let image = Image::open(image_path);
     let raw = File::open(image_path).unwrap();
@@ -67,7 +67,7 @@ fn check(image_path: &Path, ino: u64, expected: impl Fn(u64) -> bool) -> Vec<Map
         at = piece.end();
         pieces.push(piece);
     }
-    // The walk says the same, from any block on.
+    // The walk agrees, from any block on.
     for from in [0, 1, blocks / 3, blocks.saturating_sub(1)] {
         let mut told = 0;
         map.walk(&image.buffers, Lblk(from as u32), &mut |piece| {
@@ -99,7 +99,7 @@ fn tree_blocks(image_path: &Path, ino: u64) -> u64 {
     count
 }
 
-/// What the inode's own count says that the tree takes: all its 512-byte units, less those of the data.
+/// The tree blocks according to the inode's own count: all its 512-byte units, minus those of the data.
 fn tree_blocks_by_count(image_path: &Path, ino: u64, data_blocks: u64) -> u64 {
     let image = Image::open(image_path);
     let (inode, _) = image.inode(ino);
@@ -176,7 +176,7 @@ fn files_that_the_kernel_wrote() {
     {
         let mount = LoopMount::new(&image, "rw").unwrap();
         let path = |name: &str| mount.path().join(name);
-        // Every other block, from behind: a deep tree that was split often.
+        // Every other block, in reverse: a deep tree that was split often.
         write_marked(&path("deep"), 1024, (0..6000).rev().map(|i| i * 2));
         deep = path("deep").metadata().unwrap().ino();
         // Allocated but not written, with holes punched.

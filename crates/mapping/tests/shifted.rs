@@ -1,7 +1,7 @@
-//! Files of mke2fs whose parts are moved to other logical blocks, judged by e2fsck, debugfs and the kernel.
+//! Files of mke2fs with parts moved to other logical blocks, checked with e2fsck, debugfs and the kernel.
 //!
-//! Blocks that the tree needs come from the file's own end, as in `edited.rs`: so the bitmaps and the file's
-//! count of blocks stay right, and everything that e2fsck has to say is about the tree.
+//! Tree blocks come from the file's own end, as in `edited.rs`. So the bitmaps and the file's block count
+//! stay correct, and every error of e2fsck is about the tree.
 
 mod common;
 
@@ -17,7 +17,7 @@ use extant_buffer::{Buffers, Direct, Kind, Owner};
 use extant_mapping::{EditFault, Editor, FileMap, Holds, Mapped, TreeSpace};
 use extant_testkit::LoopMount;
 
-/// The file's blocks that are not in use.
+/// The file's unused blocks.
 struct Own<'a> {
     buffers: &'a Buffers,
     blocks: RefCell<Vec<Pblk>>,
@@ -34,7 +34,7 @@ impl TreeSpace for Own<'_> {
     }
 }
 
-/// Where each block of the file is.
+/// The physical block of each logical block.
 type Model = BTreeMap<u32, u64>;
 
 fn moved(model: &Model, from: u32, by: impl Fn(u32) -> u32) -> Model {
@@ -42,8 +42,7 @@ fn moved(model: &Model, from: u32, by: impl Fn(u32) -> u32) -> Model {
     model.iter().map(|(lblk, block)| (at(*lblk), *block)).collect()
 }
 
-/// Collapses and inserts ranges of the file, and writes tree and inode back. What is mapped then, as the
-/// model says.
+/// Collapses and inserts ranges of the file, and writes tree and inode back. Returns the expected map.
 fn shift(path: &Path, ino: u64) -> Model {
     let image = Image::open(path);
     let (mut inode, mut bytes) = image.inode(ino);
@@ -82,7 +81,7 @@ fn shift(path: &Path, ino: u64) -> Model {
         }
         model = moved(&model, at, |lblk| lblk + by);
     }
-    // What the tree did not need is mapped behind all.
+    // Blocks that the tree did not need are mapped after all others.
     let mut next = model.last_key_value().unwrap().0 + 1;
     loop {
         let Some(block) = own.blocks.borrow_mut().pop() else { break };
@@ -111,12 +110,11 @@ fn shift(path: &Path, ino: u64) -> Model {
     model
 }
 
-/// What debugfs lists of the file's map.
+/// The file's map as debugfs lists it.
 fn listed(path: &Path) -> Model {
     let mut model = Model::new();
     for line in extant_testkit::debugfs(path, "ex /file").lines().skip(1) {
-        // Level of levels, entry of entries, logical from - to, physical from - to or the child's block,
-        // length.
+        // Level/levels, entry/entries, logical from - to, physical from - to or the child's block, length.
         let numbers: Vec<u64> =
             line.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
         if numbers[0] == numbers[1] {
@@ -135,7 +133,7 @@ fn shifted_maps_are_good_for_e2fsck_debugfs_and_the_kernel() {
         let scratch = extant_testkit::scratch();
         let source = scratch.path().join("source");
         std::fs::create_dir(&source).unwrap();
-        // Runs of one to four blocks with a hole behind each: some hundred extents.
+        // Runs of one to four blocks with a hole after each: several hundred extents.
         let file = File::create(source.join("file")).unwrap();
         let bytes_of = |lblk: u64| {
             let mut bytes = vec![0x5A; block_size];
@@ -175,7 +173,7 @@ fn shifted_maps_are_good_for_e2fsck_debugfs_and_the_kernel() {
             }
             assert!(found == expected, "{features}: block {lblk}");
         }
-        // The kernel goes on with the tree: fills holes, cuts it.
+        // The kernel continues with the tree: fills holes, truncates it.
         for lblk in (0..u64::from(last)).step_by(7) {
             file.write_all_at(&found, lblk * block_size as u64).unwrap();
         }

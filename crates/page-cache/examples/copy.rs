@@ -1,12 +1,11 @@
-//! How fast the cache copies, next to a plain copy of the same bytes, and to zeroing them.
+//! Copy speed of the cache, compared to a plain copy of the same bytes and to zeroing them.
 //!
 //! `cargo run --release -p extant-page-cache --example copy [MIB [ROUNDS]]`
 //!
-//! Each round does everything once, so that what else the machine does hits all alike; the figures are
-//! medians of the rounds, in MiB/s, and their ratios to the plain copy with the same block size. *fresh*
-//! memory is touched for the first time, *recycled* was used before; `write` makes a new file in recycled
-//! memory, `write fresh` in fresh memory, `rewrite` writes over what is there; `hole` reads a file that has
-//! nothing.
+//! Each round measures everything once, so that other load on the machine affects all figures alike. The
+//! figures are medians of the rounds, in MiB/s, and their ratios to the plain copy with the same block size.
+//! *fresh* memory is touched for the first time, *recycled* memory was used before. `write` creates a file in
+//! recycled memory, `write fresh` in fresh memory, `rewrite` overwrites it; `hole` reads an empty file.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -68,7 +67,7 @@ fn plain(figures: &mut Figures, size: usize, total: usize) {
     });
 }
 
-/// Names of a path's figures: fresh write, write, rewrite, read, hole.
+/// Names of the figures: fresh write, write, rewrite, read, hole.
 type Names = [&'static str; 5];
 
 const PAGES: Names = ["pages: write fresh", "pages: write", "pages: rewrite", "pages: read", "pages: hole"];

@@ -1,41 +1,42 @@
-//! The interface through which the cache asks where a file's bytes are.
+//! The interface through which the cache reads a file's bytes.
 
 use std::io::IoSliceMut;
 
 /// What a file has from some byte on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Reads as zeros and takes no folio: a hole, unwritten blocks, blocks that are only promised.
+    /// Reads as zeros and takes no folio: a hole, unwritten blocks, blocks of delayed allocation.
     Hole {
-        /// Bytes of it: whole blocks, at least one.
+        /// Length in bytes: whole blocks, at least one.
         len_bytes: u64,
     },
-    /// Bytes that [`Backing::read_at`] gets.
+    /// Bytes that [`Backing::read_at`] reads.
     Data {
-        /// Bytes of it: whole blocks, at least one.
+        /// Length in bytes: whole blocks, at least one.
         len_bytes: u64,
     },
 }
 
-/// The bytes of one file that are not in the cache.
+/// The bytes of one file outside of the cache.
 ///
-/// Called with locks held, so it must not come back into the cache for the same file: `extent_at` and
-/// `read_at` under the locks of the folios that are filled. What it takes itself comes after these.
+/// The cache calls these functions with locks held, so they must not call back into the cache for the same
+/// file: `extent_at` and `read_at` run under the locks of the folios that are filled. Locks that an
+/// implementation takes come after these in the lock order.
 pub trait Backing {
-    /// Why it cannot answer.
+    /// The error of a failed map lookup or read.
     type Error;
 
-    /// What begins at byte `pos`, a block's first; no more than `len` bytes of it are used. Also asked behind
-    /// the end of the file.
+    /// Returns what begins at byte `pos_bytes`, the first of a block. The cache uses no more than `len_bytes`
+    /// bytes of it. Also called for positions past the end of the file.
     ///
     /// # Errors
-    /// When the map cannot be read.
+    /// If the map cannot be read.
     fn extent_at(&self, pos_bytes: u64, len_bytes: u64) -> Result<Extent, Self::Error>;
 
-    /// Fills `bufs`, whole blocks, one after the other from byte `pos` on: all of it inside [`Extent::Data`].
-    /// Bytes behind the end of the file, in its last block, are to be zeros.
+    /// Fills `bufs`, whole blocks, one after the other from byte `pos_bytes` on: all of it inside
+    /// [`Extent::Data`]. Bytes past the end of the file in its last block must be zeros.
     ///
     /// # Errors
-    /// When the device refuses. What the buffers hold then is not used.
+    /// If the device fails. The cache does not use the contents of the buffers then.
     fn read_at(&self, pos_bytes: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Self::Error>;
 }

@@ -1,11 +1,11 @@
-//! One bit for each block of a folio, set and asked by ranges: the cost is that of 64 blocks at a time, and
-//! of none at all where all blocks are alike.
+//! One bit for each block of a folio, set and tested by ranges, 64 blocks at a time. If all blocks are alike,
+//! no words are scanned.
 //!
 //! Invariant: `ones` is the number of set bits; bits from `len` on are clear.
 
 use std::ops::Range;
 
-/// Up to 2048 bits; 64 of them without an allocation.
+/// Up to 2048 bits; up to 64 of them without an allocation.
 #[derive(Debug, Clone)]
 pub(crate) struct Bits {
     len: u32,
@@ -20,7 +20,7 @@ enum Words {
 }
 
 impl Bits {
-    /// So many bits, all clear.
+    /// Creates `len` clear bits.
     pub(crate) fn new(len: u32) -> Self {
         let words = match len.div_ceil(64) {
             0 | 1 => Words::One(0),
@@ -33,18 +33,18 @@ impl Bits {
         self.ones == 0
     }
 
-    /// How many bits are set.
+    /// Number of set bits.
     #[cfg(test)]
     pub(crate) fn ones(&self) -> u32 {
         self.ones
     }
 
-    /// Are all bits of the range set?
+    /// Whether all bits of the range are set.
     pub(crate) fn all(&self, range: Range<u32>) -> bool {
         self.ones == self.len || self.next_clear(range.start, range.end) == range.end
     }
 
-    /// Is any bit of the range set?
+    /// Whether any bit of the range is set.
     pub(crate) fn any(&self, range: Range<u32>) -> bool {
         self.ones != 0 && self.next_set(range.start, range.end) != range.end
     }
@@ -59,7 +59,7 @@ impl Bits {
         if self.ones == self.len { end } else { self.find(from, end, u64::MAX) }
     }
 
-    /// Sets the bits; how many were clear.
+    /// Sets the bits; returns how many were clear.
     pub(crate) fn set(&mut self, range: Range<u32>) -> u32 {
         let changed = self.change(range, |word, mask| {
             let new = mask & !*word;
@@ -70,7 +70,7 @@ impl Bits {
         changed
     }
 
-    /// Clears the bits; how many were set.
+    /// Clears the bits; returns how many were set.
     pub(crate) fn clear(&mut self, range: Range<u32>) -> u32 {
         if self.ones == 0 {
             return 0;

@@ -1,8 +1,8 @@
-//! The folios of 2 MiB of a file, in order.
+//! The folios of a chunk: 2 MiB of a file, in order.
 //!
 //! Invariants
 //! 1. Folios of a chunk do not overlap; each begins at a multiple of its size.
-//! 2. A chunk that left its file's map is `detached`, has no folios and gets none; a thread that holds one
+//! 2. A chunk that left its file's map is `detached`, has no folios and gets none; a caller that holds it
 //!    looks the chunk up again.
 //! 3. `dirty_blocks` and `writing_blocks` count these bits of its folios and change under the folio's lock;
 //!    so do the bits of `dirty_folios`, one for the first page of each folio that has a dirty block.
@@ -20,17 +20,17 @@ pub(crate) struct Chunk {
     pub(crate) slots: RwLock<Slots>,
     pub(crate) dirty_blocks: AtomicU32,
     pub(crate) writing_blocks: AtomicU32,
-    /// Where to look for dirty blocks: a chunk may have 512 folios, and one of them dirty.
+    /// Where to look for dirty blocks: a chunk may have 512 folios, of which one is dirty.
     dirty_folios: [AtomicU64; WORDS],
-    /// When it became dirty; [`CLEAN`] while it is not. Changed under the lock of the file's list of dirty
-    /// chunks.
+    /// When the chunk became dirty; [`CLEAN`] while it is clean. Changed under the lock of the file's list of
+    /// dirty chunks.
     pub(crate) dirtied_ms: AtomicU64,
 }
 
 /// Words with a bit for each page of a chunk.
 const WORDS: usize = (CHUNK_PAGES / 64) as usize;
 
-/// No time: the chunk is clean.
+/// The time of a clean chunk.
 pub(crate) const CLEAN: u64 = u64::MAX;
 
 #[derive(Default)]
@@ -40,17 +40,17 @@ pub(crate) struct Slots {
 }
 
 struct Slot {
-    /// Page within the chunk: here, so that a search touches no folio.
+    /// Page within the chunk, kept here so that a search does not touch the folios.
     page: u16,
     pages: u16,
     folio: Arc<Folio>,
 }
 
-/// What a page of a chunk has.
+/// The result of looking up a page in a chunk.
 pub(crate) enum Found {
-    /// This folio.
+    /// The folio that has the page.
     Folio(Arc<Folio>),
-    /// None, nor has any page before this one, which may be the end of the chunk.
+    /// No folio has this page, nor any page before the given one, which may be the end of the chunk.
     GapUntil(u64),
     /// The chunk has left the map: look it up again.
     Detached,
@@ -77,14 +77,14 @@ impl Chunk {
         if slots.is_detached { Found::Detached } else { slots.find(page, self.first_page()) }
     }
 
-    /// The first folio that ends behind `page`.
+    /// The first folio that ends after `page`.
     pub(crate) fn next(&self, page: u64) -> Option<Arc<Folio>> {
         let slots = self.slots.read();
         let at = slots.at((page.saturating_sub(self.first_page())) as u16);
         slots.folios.get(at).map(|slot| slot.folio.clone())
     }
 
-    /// Notes whether a folio has dirty blocks. Under its lock.
+    /// Notes whether a folio has dirty blocks. Called under the folio's lock.
     pub(crate) fn note_dirty(&self, folio: &Folio, is_dirty: bool) {
         let page = (folio.page - self.first_page()) as usize;
         let (word, bit) = (&self.dirty_folios[page / 64], 1 << (page % 64));
@@ -105,16 +105,16 @@ impl Chunk {
         })
     }
 
-    /// All its folios.
+    /// All folios of the chunk.
     pub(crate) fn folios(&self) -> Vec<Arc<Folio>> {
         self.slots.read().folios.iter().map(|slot| slot.folio.clone()).collect()
     }
 }
 
 impl Slots {
-    /// The index of the first folio that ends behind `page`, counted from the chunk's first.
+    /// The index of the first folio that ends after `page`, a page within the chunk.
     fn at(&self, page: u16) -> usize {
-        // Files grow at their end: there a look at the last one is enough.
+        // Fast path: files grow at their end, so the page is often past the last folio.
         match self.folios.last() {
             Some(last) if page >= last.page + last.pages => self.folios.len(),
             Some(last) if page >= last.page => self.folios.len() - 1,
@@ -131,7 +131,7 @@ impl Slots {
         }
     }
 
-    /// Adds a folio, if all its pages are free.
+    /// Inserts a folio if all its pages are free.
     pub(crate) fn insert(&mut self, folio: &Arc<Folio>, chunk: u64) -> bool {
         let page = (folio.page - chunk * CHUNK_PAGES) as u16;
         let at = self.at(page);
@@ -143,7 +143,7 @@ impl Slots {
         is_free
     }
 
-    /// Takes a folio out, if it is there.
+    /// Removes a folio if it is present.
     pub(crate) fn remove(&mut self, folio: &Arc<Folio>, chunk: u64) -> bool {
         let at = self.at((folio.page - chunk * CHUNK_PAGES) as u16);
         let is_there = self.folios.get(at).is_some_and(|slot| Arc::ptr_eq(&slot.folio, folio));

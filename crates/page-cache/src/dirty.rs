@@ -1,19 +1,19 @@
-//! What is dirty, since when, and which writers must wait.
+//! Dirty bytes: which they are, since when, and when writers must wait for writeback.
 //!
 //! ```text
 //! cache   (5, file 2)  (9, file 1)          files by the time of their oldest dirty chunk
 //! file 1  (9, chunk 0) (12, chunk 7)        chunks by the time they became dirty
 //! ```
 //!
-//! Times are the callers' milliseconds; the cache asks no clock.
+//! Times are milliseconds that the callers pass in; the cache reads no clock.
 //!
 //! Invariants
-//! 1. A chunk is on its file's list while it has dirty blocks. Every step of its count from or to 0 looks at
-//!    the count again under the list's lock, so the last of them leaves the truth.
+//! 1. A chunk is on its file's list while it has dirty blocks. Each change of its count from or to 0 rereads
+//!    the count under the list's lock, so the last change leaves the list correct.
 //! 2. A file is on the cache's list, under its oldest chunk's time, while its own list is not empty; the list
 //!    keeps it alive.
 //! 3. `dirty_bytes` and `writing_bytes` are sums over the folios' bits.
-//! 4. A writer waits only in [`Shared::throttle`], with no lock held, and never longer than it said.
+//! 4. A writer waits only in [`Shared::throttle`], with no lock held, and never longer than its `wait_max`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -36,13 +36,13 @@ pub(crate) struct DirtyChunks {
 }
 
 impl DirtyChunks {
-    /// The numbers of those that have been dirty since `until_ms` or before.
+    /// The numbers of the chunks that have been dirty since `until_ms` or before.
     pub(crate) fn until(&self, until_ms: u64) -> Vec<u64> {
         self.by_time.range(..=(until_ms, u64::MAX)).map(|(_, number)| *number).collect()
     }
 }
 
-/// What is dirty in all files.
+/// The dirty state of all files.
 #[derive(Default)]
 pub(crate) struct Dirty {
     files: Mutex<BTreeMap<(u64, u64), Arc<File>>>,
@@ -50,23 +50,23 @@ pub(crate) struct Dirty {
     writing_bytes: AtomicU64,
     waiting: AtomicUsize,
     lock: Mutex<()>,
-    /// Something was written back.
+    /// Signaled when bytes were written back.
     progress: Condvar,
-    /// More is dirty than may be in the background.
+    /// Signaled when the dirty bytes exceed the background limit.
     work: Condvar,
 }
 
-/// How a call of [`throttle`](crate::PageCache::throttle) went.
+/// Result of [`throttle`](crate::PageCache::throttle).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Throttled {
     /// There is room for more dirty bytes.
     Go {
-        /// How long it took to get there.
+        /// How long the call waited.
         waited: Duration,
     },
-    /// Still over the limit after the time that the caller gave.
+    /// Still over the limit after `wait_max`.
     Over {
-        /// How long that was.
+        /// How long the call waited.
         waited: Duration,
     },
 }
@@ -80,12 +80,12 @@ impl Dirty {
         self.writing_bytes.load(Ordering::SeqCst)
     }
 
-    /// Dirty, or in flight and therefore still in memory that cannot be reclaimed.
+    /// Bytes dirty or in flight, which cannot be reclaimed.
     fn unsettled_bytes(&self) -> u64 {
         self.dirty_bytes() + self.writing_bytes()
     }
 
-    /// The first file behind `after` in the order of the oldest dirty block, and its place.
+    /// The first file after `after` in the order of the oldest dirty block, and its place.
     pub(crate) fn next_file(&self, after: Option<(u64, u64)>) -> Option<((u64, u64), Arc<File>)> {
         let files = self.files.lock();
         let from = after.map_or(Unbounded, Excluded);
@@ -114,15 +114,15 @@ impl Shared {
         }
     }
 
-    /// Dirty bytes are gone, with what they were in.
+    /// Removes dirty bytes that were dropped from the cache.
     pub(crate) fn drop_dirty(&self, bytes: u64) {
         self.dirty.dirty_bytes.fetch_sub(bytes, Ordering::SeqCst);
         self.dirty.notify();
     }
 
-    /// Dirty bytes are on their way.
+    /// Moves dirty bytes to writeback.
     pub(crate) fn start_writing(&self, bytes: u64) {
-        // First up, then down: the sum never seems less than it is.
+        // First up, then down: the sum never appears smaller than it is.
         self.dirty.writing_bytes.fetch_add(bytes, Ordering::SeqCst);
         self.dirty.dirty_bytes.fetch_sub(bytes, Ordering::SeqCst);
     }
@@ -132,8 +132,8 @@ impl Shared {
         self.dirty.notify();
     }
 
-    /// Waits until less than half way between the limits is dirty or being written, if the hard limit is
-    /// reached.
+    /// If the bytes dirty or in writeback reach the hard limit: waits until they are at most half way between
+    /// the limits.
     pub(crate) fn throttle(&self, wait_max: Duration) -> Throttled {
         let Config { dirty_background_bytes, dirty_bytes_max, .. } = self.config;
         if self.dirty.unsettled_bytes() < dirty_bytes_max {
@@ -162,7 +162,8 @@ impl Shared {
         if is_over { Throttled::Over { waited } } else { Throttled::Go { waited } }
     }
 
-    /// Waits until more is dirty than may be in the background, or `wait_max` is over. Is it more?
+    /// Waits until the dirty bytes exceed the background limit, or for `wait_max`. Returns whether they
+    /// exceed it.
     pub(crate) fn wait_for_work(&self, wait_max: Duration) -> bool {
         let is_much = || self.dirty.dirty_bytes() > self.config.dirty_background_bytes;
         let mut guard = self.dirty.lock.lock();
@@ -179,21 +180,21 @@ impl Shared {
 }
 
 impl File {
-    /// So many blocks of a chunk became dirty. Under the lock of their folio.
+    /// Counts blocks of a chunk that became dirty. Called under the lock of their folio.
     pub(crate) fn add_dirty_blocks(&self, chunk: &Chunk, blocks: u32, now_ms: u64) {
         if blocks != 0 && chunk.dirty_blocks.fetch_add(blocks, Ordering::SeqCst) == 0 {
             self.list_chunk(chunk, now_ms);
         }
     }
 
-    /// So many blocks of a chunk are dirty no more. Under the lock of their folio.
+    /// Counts blocks of a chunk that are no longer dirty. Called under the lock of their folio.
     pub(crate) fn sub_dirty_blocks(&self, chunk: &Chunk, blocks: u32) {
         if blocks != 0 && chunk.dirty_blocks.fetch_sub(blocks, Ordering::SeqCst) == blocks {
             self.list_chunk(chunk, 0);
         }
     }
 
-    /// The chunk's count came from 0 or to 0: puts the chunk onto the list or takes it off. (Invariant 1.)
+    /// The chunk's count changed from or to 0: inserts the chunk into the list or removes it (invariant 1).
     fn list_chunk(&self, chunk: &Chunk, now_ms: u64) {
         let mut list = self.dirty.lock();
         let listed_ms = chunk.dirtied_ms.load(Ordering::Relaxed);
@@ -209,7 +210,7 @@ impl File {
         self.list_file(&mut list);
     }
 
-    /// The chunk has been dirty since `ms` at least.
+    /// Notes that the chunk has been dirty since `ms` at least.
     pub(crate) fn backdate_chunk(&self, chunk: &Chunk, ms: u64) {
         let mut list = self.dirty.lock();
         let listed_ms = chunk.dirtied_ms.load(Ordering::Relaxed);
@@ -221,13 +222,14 @@ impl File {
         }
     }
 
-    /// Invariant 2.
+    /// Upholds invariant 2.
     fn list_file(&self, list: &mut DirtyChunks) {
         let oldest_ms = list.by_time.first().map(|(ms, _)| *ms);
         if oldest_ms == list.listed_ms {
             return;
         }
-        // Dropped after the lock: this may be the last of a file, whose end takes locks.
+        // Dropped after the lock is released: this may be the last reference to a file, and its drop takes
+        // locks.
         let mut files = self.shared.dirty.files.lock();
         let out = list.listed_ms.and_then(|ms| files.remove(&(ms, self.id)));
         if let (Some(ms), Some(this)) = (oldest_ms, self.this.upgrade()) {
@@ -238,7 +240,7 @@ impl File {
         drop(out);
     }
 
-    /// The dirty chunk behind `after`, the oldest first: when it became dirty, and its number.
+    /// The dirty chunk after `after`, oldest first: when it became dirty, and its number.
     pub(crate) fn next_dirty_chunk(&self, after: Option<(u64, u64)>) -> Option<(u64, u64)> {
         let list = self.dirty.lock();
         list.by_time.range((after.map_or(Unbounded, Excluded), Unbounded)).next().copied()

@@ -1,19 +1,18 @@
-//! Write-back errors, reported once per open file.
+//! Writeback errors, reported once to each open file.
 //!
-//! A failure is recorded on the file, also when no thread waits for it. Each open file remembers up to where
-//! errors were reported to it:
+//! A failure is noted on the file. Each open file remembers the position up to which it reported errors:
 //!
 //! ```text
-//! file    0 ----- error 1 -- reported ---- error 2
+//! file    0 ----- error 1 ---- reported --- error 2
 //! A open at 0:                  "1"                  "2"
 //! B open at 0:                             "2"            one report, of the latest, for both
-//! C opened before 1 was reported:          "1"            or it would be lost with the writer
+//! C opened before 1 was reported:          "1"            otherwise it is lost when the writer closes
 //! D opened after:                          nothing of 1
 //! ```
 //!
 //! Invariants
-//! 1. An open file reports a failure that occurred while it was open at its next check, once.
-//! 2. A failure that no open file has reported yet is reported by the next open.
+//! 1. An open file reports a failure that occurs while it is open on its next check, and only once.
+//! 2. A failure that no open file has reported yet is reported by the next one opened.
 //!
 //! Source: the behaviour of the kernel's errseq_t, Documentation/core-api/errseq.rst.
 
@@ -25,19 +24,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum WriteError {
     /// The device failed.
     Io = 1,
-    /// There was no space for them.
+    /// No space was left for them.
     NoSpace = 2,
-    /// The owner's quota was spent.
+    /// The owner's quota was exhausted.
     Quota = 3,
 }
 
-/// Up to where the errors of a file were reported to one open file.
+/// The position up to which an open file has reported errors.
 #[derive(Debug, Default)]
 pub struct ErrorCursor(AtomicU64);
 
-/// A file's latest error, and how many earlier ones were reported in between.
+/// A file's latest error, and the number of errors that were reported in between.
 ///
-/// One word: the error in the low byte, whether it was reported in bit 8, a count above.
+/// One word: the error in the low byte, a flag in bit 8 that it was reported, a count above.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog(AtomicU64);
 
@@ -48,8 +47,8 @@ impl ErrorLog {
     /// Notes a failure.
     pub(crate) fn note(&self, error: WriteError) {
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
-            // Counting only reported errors distinguishes open files that reported one from those that did
-            // not.
+            // The count grows only after a report, so it separates open files that have reported the error
+            // from the others.
             let count = (old & !(COUNT_ONE - 1)).wrapping_add(if old & TOLD != 0 || old == 0 {
                 COUNT_ONE
             } else {
@@ -59,21 +58,21 @@ impl ErrorLog {
         });
     }
 
-    /// Where an open file that is new begins.
+    /// The start position of a new open file.
     pub(crate) fn sample(&self) -> ErrorCursor {
         let now = self.0.load(Ordering::Acquire);
         ErrorCursor(AtomicU64::new(if now & TOLD == 0 { 0 } else { now }))
     }
 
-    /// Was there ever one?
+    /// Whether no error was ever noted.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// What came since `seen`, which it sets to now.
+    /// Returns the error since `seen`, and moves `seen` to now.
     pub(crate) fn tell(&self, ErrorCursor(seen): &ErrorCursor) -> Option<WriteError> {
         let mut now = self.0.load(Ordering::Acquire);
-        // The first look is for the usual case: no lock and no store.
+        // Fast path: no lock and no store.
         if now == seen.load(Ordering::Acquire) {
             return None;
         }

@@ -1,14 +1,14 @@
-//! The folios of one file: found, made, written into and read from.
+//! The folios of one file: lookup, creation, writes and reads.
 //!
 //! Owns: the map of chunks, the loops of [`write`](File::write) and [`read`](File::read). Does **not** own:
-//! the file's size (the caller limits reads to it), the exclusion of writers (the caller's lock of the
-//! inode), filling (see `fill`), write-back (see `writeback`).
+//! the file's size (the caller cuts reads at it), the exclusion of concurrent writers (the caller's inode
+//! lock), filling folios (see `fill`), writeback (see `writeback`).
 //!
 //! Invariants
-//! 1. Bytes of a block that is not uptodate are never handed out.
-//! 2. A write that changes a part of a block has the rest of it from the backing, or zeros where that has a
+//! 1. Bytes of a block that is not uptodate are never returned.
+//! 2. A write that changes a part of a block takes the rest of it from the backing, or zeros where that has a
 //!    hole.
-//! 3. A thread locks one folio at a time, except a fill, which locks several in rising order.
+//! 3. One folio is locked at a time, except by a fill of several folios, which locks them in rising order.
 
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -30,33 +30,33 @@ use crate::{ErrorCursor, Order, Shared, WriteError};
 /// The end of the largest file.
 pub(crate) const POS_MAX: u64 = 1 << 63;
 
-/// The cached part of one file. Made by [`PageCache::file`](crate::PageCache::file), kept by its users, and
-/// by the cache while it has dirty bytes.
+/// The cached part of one file. Created by [`PageCache::file`](crate::PageCache::file). Its users keep it
+/// alive, and the cache does while any of it is dirty.
 pub struct File {
     pub(crate) this: Weak<Self>,
     pub(crate) shared: Arc<Shared>,
-    /// Never given to another file.
+    /// Unique in the cache: never reused for another file.
     pub(crate) id: u64,
     key: u64,
     pub(crate) block_shift: u32,
-    /// The smallest folio: one block at least.
+    /// The smallest folio: at least one block.
     order_min: Order,
     order_max: Order,
     pub(crate) chunks: RwLock<BTreeMap<u64, Arc<Chunk>>>,
     pub(crate) dirty: Mutex<DirtyChunks>,
-    /// Held shared by fills, see [`stop_fills`](Self::stop_fills).
+    /// Fills take it shared, see [`stop_fills`](Self::stop_fills).
     pub(crate) fills: RwLock<()>,
     pub(crate) errors: ErrorLog,
-    /// The number of settled runs, for threads that wait for one.
+    /// Counts settled runs, for callers that wait for one.
     pub(crate) settled: Mutex<u64>,
     pub(crate) is_settled: Condvar,
     /// Bytes of runs that are not settled.
     pub(crate) writing_bytes: AtomicU64,
-    /// Bytes were put here up to this one: it is raised under the lock of the folio that has them.
+    /// The end of the bytes put here so far; raised under the lock of the folio that has them.
     pub(crate) end: AtomicU64,
 }
 
-/// A chunk that was looked up, for the next folio in it.
+/// The chunk that was looked up last, for the next folio in it.
 pub(crate) type Memo = Option<Arc<Chunk>>;
 
 impl File {
@@ -92,7 +92,7 @@ impl File {
         }
     }
 
-    /// The caller's name for it: an inode number, say.
+    /// The caller's name for the file, for example an inode number.
     #[must_use]
     pub fn key(&self) -> u64 {
         self.key
@@ -108,37 +108,38 @@ impl File {
         1 << self.block_shift
     }
 
-    /// Records that something of this file could not be written, for all open files of it. Runs that fail do
-    /// it themselves ([`WritebackRun::failed`](crate::WritebackRun::failed)).
+    /// Notes a writeback error for every open handle of this file. Failed runs do it themselves
+    /// ([`WritebackRun::failed`](crate::WritebackRun::failed)).
     pub fn note_error(&self, error: WriteError) {
         self.errors.note(error);
     }
 
-    /// For an opener without a [`Handle`](crate::Handle): the point after which errors are reported to it.
+    /// For callers that open the file without a [`Handle`](crate::Handle): the position after which errors
+    /// are new to them.
     #[must_use]
     pub fn told(&self) -> ErrorCursor {
         self.errors.sample()
     }
 
-    /// As [`Handle::take_error`](crate::Handle::take_error).
+    /// Like [`Handle::take_error`](crate::Handle::take_error).
     #[must_use]
     pub fn take_error_of(&self, told: &ErrorCursor) -> Option<WriteError> {
         self.errors.tell(told)
     }
 
-    /// Could something of it not be written, ever?
+    /// Whether any writeback of this file ever failed.
     #[must_use]
     pub fn had_errors(&self) -> bool {
         !self.errors.is_empty()
     }
 
-    /// Copies `bytes` into the file from byte `pos` on and marks them dirty since `now_ms`; how many bytes
-    /// were copied: all, or those before the first error. Where the write begins or ends inside a block that
-    /// is not here, the backing is asked for that block. Two writes of the same bytes, or a write and a
-    /// truncation, are the caller's to keep apart.
+    /// Copies `bytes` into the file from byte `pos` on and marks them dirty since `now_ms`. Returns the
+    /// number of bytes copied: all, or those before the first error. Where the write begins or ends inside a
+    /// block that is not cached, that block is read from the backing. The caller serializes overlapping
+    /// writes, and writes with truncation.
     ///
     /// # Errors
-    /// What the backing says, if nothing was copied.
+    /// Those of the backing, if nothing was copied.
     pub fn write<B: Backing + ?Sized>(
         &self,
         pos: u64,
@@ -149,7 +150,7 @@ impl File {
         self.write_expecting(pos, bytes, bytes.len() as u64, now_ms, backing)
     }
 
-    /// As [`write`](Self::write); folios are as large as for a write of `expected` bytes.
+    /// Like [`write`](Self::write), with folios as large as for a write of `expected` bytes.
     pub(crate) fn write_expecting<B: Backing + ?Sized>(
         &self,
         pos: u64,
@@ -191,12 +192,12 @@ impl File {
         Ok(done)
     }
 
-    /// Copies the file's bytes from `pos` on into all of `buf`. Blocks that are here are copied under their
-    /// folio's lock, shared with other readers; holes of the backing become zeros, and no folio; anything
-    /// else is brought in first. Did it find all of it? The caller cuts `buf` at the end of the file.
+    /// Copies the file's bytes from `pos` on into all of `buf`. Cached blocks are copied under their folio's
+    /// lock, shared with other readers; holes of the backing become zeros, without a folio; other blocks are
+    /// read in first. Returns whether all bytes were cached. The caller cuts `buf` at the end of the file.
     ///
     /// # Errors
-    /// What the backing says; what `buf` has then is not defined.
+    /// Those of the backing; the contents of `buf` are undefined then.
     pub fn read<B: Backing + ?Sized>(&self, pos: u64, buf: &mut [u8], backing: &B) -> Result<bool, B::Error> {
         check_range(pos, buf.len() as u64);
         let (mut memo, mut done, mut missed) = (None, 0, 0);
@@ -214,7 +215,8 @@ impl File {
         Ok(missed == 0)
     }
 
-    /// Copies what is here from `pos` on, up to the first block that is not: how many bytes.
+    /// Copies cached bytes from `pos` on, up to the first block that is not cached. Returns the number of
+    /// bytes.
     fn read_cached(&self, memo: &mut Memo, pos: u64, buf: &mut [u8]) -> usize {
         let mut done = 0;
         while done < buf.len() {
@@ -242,7 +244,8 @@ impl File {
         done
     }
 
-    /// The bytes at `pos`, whose block was not here, and those that follow: how many.
+    /// Copies the bytes at `pos`, in a block that was not cached, and those that follow. Returns their
+    /// number.
     fn read_missing<B: Backing + ?Sized>(
         &self,
         pos: u64,
@@ -252,7 +255,8 @@ impl File {
         let _fills = self.fills.read();
         let first = pos & !(self.block_bytes() - 1);
         let wanted = (pos + buf.len() as u64).next_multiple_of(self.block_bytes()) - first;
-        // A delayed block is a hole to the backing and here to us: what is here ends the gap.
+        // The backing reports a block of delayed allocation as a hole, but the cache has it: cached blocks
+        // end the gap.
         let Some(gap) = self.gap(first, wanted) else { return Ok(self.read_cached(&mut None, pos, buf)) };
         let (is_hole, len) = match backing.extent_at(first, gap)? {
             Extent::Hole { len_bytes } => (true, len_bytes),
@@ -270,7 +274,7 @@ impl File {
         self.shared.counts.miss_bytes.add(count as u64);
         let found = self.read_cached(&mut None, pos, buf);
         if found == 0 {
-            // Taken from us already: memory is short. Straight past the cache then.
+            // Already evicted again: memory is short. Read past the cache.
             let mut block = self.shared.take_memory(self.order_min);
             let block = &mut block[..1 << self.block_shift];
             backing.read_at(first, &mut [IoSliceMut::new(block)])?;
@@ -282,13 +286,13 @@ impl File {
         Ok(found)
     }
 
-    /// How many bytes from the block at `first` on, up to `len`, are not here, within a chunk; `None` if that
-    /// block is.
+    /// How many bytes from the block at `first` on, up to `len` and within a chunk, are not cached; `None` if
+    /// that block is cached.
     pub(crate) fn gap(&self, first: u64, len: u64) -> Option<u64> {
         let len = len.min(CHUNK_BYTES - first % CHUNK_BYTES);
         let Some(chunk) = self.chunk(first >> CHUNK_SHIFT) else { return Some(len) };
         let (mut at, end) = (first, first + len);
-        // Folios in the way may be empty, whole or in part.
+        // Folios on the path may be empty, whole or in part.
         while at < end {
             let Some(folio) = chunk.next(at >> PAGE_SHIFT) else { return Some(len) };
             let start = at.max(folio.pos());
@@ -307,8 +311,8 @@ impl File {
         Some(len)
     }
 
-    /// Brings the blocks in that `part` covers only partly and that are not here. They are not marked: the
-    /// write that follows does.
+    /// Reads in the blocks that `part` covers only partly and that are not cached. The write that follows
+    /// marks them uptodate.
     fn load_edges<B: Backing + ?Sized>(
         &self,
         folio: &Folio,
@@ -328,7 +332,7 @@ impl File {
         Ok(())
     }
 
-    /// Sets the bytes of one block to those of the backing, given as data or a hole.
+    /// Sets the bytes of one block to those of the backing. Returns `true` for data, `false` for a hole.
     fn load_block<B: Backing + ?Sized>(
         &self,
         folio: &Folio,
@@ -350,13 +354,13 @@ impl File {
         Ok(is_data)
     }
 
-    /// Sets bytes inside one block to zero, in the cache, to be written: before what is behind the end of a
-    /// file, or in a hole that is going to be punched, may be seen. The backing's holes and blocks that only
-    /// the cache has stay what they are. Is the block dirty now? Then it must reach the backing before the
-    /// change of the map does.
+    /// Zeroes bytes inside one block in the cache, to be written back. Call it before bytes past the end of a
+    /// file become visible, or before a hole is punched. A hole of the backing stays a hole, and a clean
+    /// cached block over a hole stays clean. Returns whether the block is dirty now: then it must reach the
+    /// backing before the changed map does.
     ///
     /// # Errors
-    /// What the backing says; nothing was changed then.
+    /// Those of the backing; nothing was changed then.
     pub fn zero_edge<B: Backing + ?Sized>(
         &self,
         range: Range<u64>,
@@ -371,7 +375,7 @@ impl File {
         assert!((range.end - 1) >> self.block_shift == block, "{range:?} is inside of one block");
         let pos = block << self.block_shift;
         loop {
-            // A hole is zero: no folio for that.
+            // A hole reads as zeros and needs no folio.
             if self.gap(pos, self.block_bytes()).is_some()
                 && matches!(backing.extent_at(pos, self.block_bytes())?, Extent::Hole { .. })
             {
@@ -388,7 +392,7 @@ impl File {
             let is_data = if !state.uptodate.all(blocks.clone()) {
                 self.load_block(&folio, &mut state, blocks.start, backing)?
             } else if state.dirty.any(blocks.clone()) || state.writing.any(blocks.clone()) {
-                // What is on its way has the old bytes, whatever the backing says now.
+                // The run in flight has the old bytes, whatever the backing reports now.
                 true
             } else {
                 matches!(backing.extent_at(pos, self.block_bytes())?, Extent::Data { .. })
@@ -429,19 +433,20 @@ impl File {
         start..end as u32
     }
 
-    /// Up to this `end` bytes are in the cache or in the backing: the end that a [`WritebackRun`](crate::WritebackRun) reports.
+    /// Notes that the cache or the backing has bytes up to `end`. A [`WritebackRun`](crate::WritebackRun)
+    /// reports its end from this.
     pub fn raise_end(&self, end: u64) {
         if self.end.load(Ordering::Acquire) < end {
             self.end.fetch_max(end, Ordering::AcqRel);
         }
     }
 
-    /// The file ends here at the latest.
+    /// Notes that the file ends at `end` or before.
     pub fn cut_end(&self, end: u64) {
         self.end.fetch_min(end, Ordering::AcqRel);
     }
 
-    /// Is nothing of the file here?
+    /// Whether nothing of the file is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chunks.read().is_empty()
@@ -451,12 +456,12 @@ impl File {
         self.chunks.read().get(&number).cloned()
     }
 
-    /// The chunk of a page, if it is known without a wait.
+    /// The chunk of a page, if the map is not locked.
     pub(crate) fn try_chunk_of(&self, page: u64) -> Option<Arc<Chunk>> {
         self.chunks.try_read()?.get(&(page >> (CHUNK_SHIFT - PAGE_SHIFT))).cloned()
     }
 
-    /// Takes an empty chunk out of the map, if that can be done at once.
+    /// Removes an empty chunk from the map, if no lock is contended.
     pub(crate) fn try_detach(&self, chunk: &Chunk) {
         let Some(mut chunks) = self.chunks.try_write() else { return };
         let Some(mut slots) = chunk.slots.try_write() else { return };
@@ -487,13 +492,13 @@ impl File {
         }
     }
 
-    /// The folio with this page and its chunk; a new one, if there is none, of a size for `wanted` bytes from
-    /// that page on. Is it new?
+    /// Returns the folio with this page, and its chunk. If there is none, creates one of a size for `wanted`
+    /// bytes from that page on. The flag says whether it is new.
     pub(crate) fn folio(&self, memo: &mut Memo, page: u64, wanted: u64) -> (Arc<Chunk>, Arc<Folio>, bool) {
         self.folio_up_to(memo, page, wanted, self.order_max)
     }
 
-    /// As [`folio`](Self::folio), with a largest order; but a block fits in any case.
+    /// Like [`folio`](Self::folio), with a largest order; a block fits in any case.
     pub(crate) fn folio_up_to(
         &self,
         memo: &mut Memo,
@@ -517,7 +522,7 @@ impl File {
             };
             let (start, order) = Order::choose(page, wanted, self.order_min, order_max);
             let order = order.min(Order::within((gap_end - start) << PAGE_SHIFT));
-            // Before the lock: it may have to reclaim.
+            // Before the lock: this may have to reclaim.
             let memory = self.shared.take_memory(order);
             let ring = Clock::ring_of_this_thread();
             let folio = Arc::new(Folio::new(start, memory, order, self.block_shift, self.this.clone(), ring));
@@ -526,7 +531,7 @@ impl File {
                 drop(slots);
                 continue;
             }
-            // Under the lock: a thread that takes the folio out of the chunk takes it out of the clock
+            // Under the lock: a caller that removes the folio from the chunk removes it from the clock
             // afterwards.
             self.shared.remember(&folio);
             drop(slots);
@@ -538,8 +543,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // There is no other holder: no run, no reader. Only dropping the whole cache drops a file with dirty
-        // blocks.
+        // No run and no reader has it. Only the drop of the whole cache drops a file with dirty blocks.
         for chunk in std::mem::take(self.chunks.get_mut()).into_values() {
             for folio in chunk.folios() {
                 let mut state = folio.state.write();
@@ -557,7 +561,8 @@ impl Drop for File {
     }
 }
 
-/// An extent from the backing: within the requested range, whole blocks, and not empty.
+/// Checks the length of an extent that the backing reported: whole blocks, not empty. Cuts it to what was
+/// asked.
 pub(crate) fn checked_extent(len: u64, asked: u64, block: u64) -> u64 {
     assert!(len >= block && len.is_multiple_of(block), "an extent of {len} bytes, with blocks of {block}");
     len.min(asked)

@@ -1,7 +1,7 @@
-//! Bringing bytes in: many folios at a time, as few reads of the backing as the file's map allows.
+//! Filling folios: many at a time, with as few reads of the backing as the file's map allows.
 //!
-//! A fill locks its folios during the read. Readers of these folios wait for it and for nothing else; two
-//! threads that need the same blocks read them once.
+//! A fill holds the folios' locks while it reads. Readers of these folios wait for that and nothing else. If
+//! two threads want the same blocks, the blocks are read once.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -15,26 +15,27 @@ use crate::folio::{Folio, State};
 use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
 use crate::readahead::Window;
 
-/// Keeps fills away while it lives; see [`File::stop_fills`].
+/// Blocks fills while it lives; see [`File::stop_fills`].
 pub struct FillsStopped<'a> {
     _fills: parking_lot::RwLockWriteGuard<'a, ()>,
 }
 
 impl File {
-    /// Waits for running fills and prevents new ones. Held from before blocks are dropped
-    /// ([`truncate`](Self::truncate), [`discard`](Self::discard)) until the map has changed too: a reader
-    /// with the old map in between would bring back truncated bytes. Reads of cached bytes continue. The
+    /// Waits for running fills and blocks new ones. Hold it from before blocks are dropped
+    /// ([`truncate`](Self::truncate), [`discard`](Self::discard)) until the map is changed too: a fill that
+    /// finds the old map in between would bring back the dropped bytes. Reads of cached bytes continue. The
     /// holder must not read this file.
     #[must_use]
     pub fn stop_fills(&self) -> FillsStopped<'_> {
         FillsStopped { _fills: self.fills.write() }
     }
 
-    /// Brings in what is not here of a window: what [`Handle::read`](crate::Handle::read) recommends, on a
-    /// thread that has time for it. Holes are left out. Bytes that were read.
+    /// Reads in the blocks of a window that are not cached. Call it with the window that
+    /// [`Handle::read`](crate::Handle::read) recommends, possibly on another thread. Skips holes. Returns the
+    /// number of bytes read.
     ///
     /// # Errors
-    /// What the backing says; what came before it stays.
+    /// Those of the backing; what was read before the error stays.
     pub fn fill<B: Backing + ?Sized>(&self, window: Window, backing: &B) -> Result<u64, B::Error> {
         check_range(window.start, window.len_bytes);
         let block = self.block_bytes();
@@ -60,7 +61,7 @@ impl File {
         Ok(filled)
     }
 
-    /// The end of what is here from `at` on, a step at a time.
+    /// The end of the cached blocks from `at` on, within one folio.
     fn here_until(&self, at: u64, end: u64) -> u64 {
         let block = self.block_bytes();
         let folio = self.chunk(at >> CHUNK_SHIFT).and_then(|chunk| chunk.next(at >> PAGE_SHIFT));
@@ -72,7 +73,8 @@ impl File {
         (folio.pos() + (u64::from(clear) << self.block_shift)).clamp(at + block, end.max(at + block))
     }
 
-    /// Reads the blocks of a range of data that are not here: bytes that were read. Under `fills`.
+    /// Reads the blocks of a data range that are not cached. Returns the number of bytes read. Called under
+    /// `fills`.
     pub(crate) fn fill_data<B: Backing + ?Sized>(
         &self,
         range: Range<u64>,
@@ -103,7 +105,7 @@ impl File {
                 at = folio.end();
                 folios.push(folio);
             }
-            // In rising order, and only a fill holds more than one.
+            // In rising order, and only fills hold more than one.
             let mut states: Vec<_> = folios.iter().map(|folio| folio.state.write()).collect();
             if states.iter().all(|state| !state.is_gone()) {
                 return self.fill_folios(&range, &folios, &mut states, backing);
@@ -119,7 +121,7 @@ impl File {
         states: &mut [RwLockWriteGuard<'_, State>],
         backing: &B,
     ) -> Result<u64, B::Error> {
-        // What is missing: where in the file, in which folio, which blocks, and the memory for it.
+        // Missing blocks: position in the file, index of the folio, blocks, and the memory for them.
         let mut missing: Vec<(u64, usize, Range<u32>)> = Vec::new();
         let mut bufs: Vec<IoSliceMut<'_>> = Vec::new();
         for (index, (folio, state)) in folios.iter().zip(states.iter_mut()).enumerate() {
@@ -145,7 +147,7 @@ impl File {
                 (rest, cut) = (behind, end);
             }
         }
-        // One read for what follows each other in the file.
+        // One read for blocks that are contiguous in the file.
         let (mut done, mut result) = (0, Ok(()));
         while done < missing.len() {
             let pos = missing[done].0;

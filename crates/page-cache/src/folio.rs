@@ -1,18 +1,18 @@
-//! A folio: bytes of a file at a multiple of their size, and what holds of each block of them.
+//! A folio: bytes of a file at a multiple of their size, and the state of each block of them.
 //!
 //! ```text
 //! blocks      0 1 2 3 4 5 6 7
 //! uptodate    . x x x x x . .      may be read
 //! dirty       . . x x . . . .      newer than what the backing has
-//! writing     . x x . . . . .      a run has these on their way; block 2 was written again since
+//! writing     . x x . . . . .      in flight in a run; block 2 was written again since
 //! ```
 //!
 //! Invariants
-//! 1. A dirty block and a block being written is uptodate.
-//! 2. A folio that is `gone` from its file has no memory and no bits; a thread that finds one looks it up
+//! 1. A block that is dirty or in writeback is uptodate.
+//! 2. A folio that is `gone` from its file has no memory and no bits; a caller that finds one looks it up
 //!    again.
-//! 3. Bytes with another holder (a run in flight) never change: a writer takes memory of its own
-//!    ([`State::own_bytes`]). So no writer waits for the device.
+//! 3. Shared bytes (of a run in flight to the device) never change: a writer takes memory of its own
+//!    ([`State::own_bytes`]). So a writer never waits for the device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) struct Folio {
     pub(crate) file: Weak<File>,
     /// Read or written since the hand of the clock passed.
     pub(crate) is_referenced: AtomicBool,
-    /// Where the clock has it: see `reclaim`.
+    /// The folio's place in the clock: see `reclaim`.
     pub(crate) ring: usize,
     pub(crate) ring_at: AtomicUsize,
     pub(crate) state: RwLock<State>,
@@ -84,8 +84,7 @@ impl Folio {
         self.pos() + self.order.bytes()
     }
 
-    /// The clock's hand leaves it alone once. A store only where it changes something: readers share the
-    /// line.
+    /// Makes the clock's hand pass the folio once. Stores only a change: readers share the cache line.
     pub(crate) fn touch(&self) {
         if !self.is_referenced.load(Ordering::Relaxed) {
             self.is_referenced.store(true, Ordering::Relaxed);
@@ -102,8 +101,8 @@ impl State {
         self.bytes.as_deref().map_or(&[], |memory| memory)
     }
 
-    /// The bytes, to be changed. If a run holds them the folio gets memory of its own first, and all bytes
-    /// are copied but those of `replaced`, which the caller is going to set.
+    /// The bytes, for changing. If a run holds them, the folio first gets memory of its own. All bytes are
+    /// copied except those of `replaced`, which the caller is going to set.
     pub(crate) fn own_bytes(&mut self, shared: &Shared, order: Order, replaced: Range<usize>) -> &mut [u8] {
         let Some(bytes) = &mut self.bytes else { return &mut [] };
         if Arc::get_mut(bytes).is_none() {
@@ -116,7 +115,7 @@ impl State {
         Arc::get_mut(bytes).map_or(&mut [], |memory| memory)
     }
 
-    /// Takes the memory and all bits: the folio is gone.
+    /// Takes the memory and clears all bits: the folio is gone.
     pub(crate) fn take(&mut self) -> Option<Arc<Memory>> {
         debug_assert!(self.dirty.is_empty() && self.writing.is_empty());
         self.uptodate = Bits::new(0);

@@ -1,5 +1,4 @@
-//! An open file: how it was read and written last, by all users of the handle, and which errors it has
-//! reported.
+//! An open file: its recent reads and writes, and which errors it has reported.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,21 +11,21 @@ use crate::file::File;
 use crate::readahead::{Streams, Window};
 use crate::{ErrorCursor, Order, WriteError};
 
-/// The largest folio that a writer of small pieces gets because they follow each other.
+/// The largest folio for small sequential writes.
 const APPEND_BYTES_MAX: u64 = 256 << 10;
 
-/// An open file. Everything of [`File`] can be done with it.
+/// An open file. It dereferences to [`File`].
 pub struct Handle {
     file: Arc<File>,
     readahead: Mutex<Streams>,
-    /// Where the last write ended, and how many bytes followed each other up to there.
+    /// Where the last write ended, and how many sequential bytes ended there.
     append_end: AtomicU64,
     append_len: AtomicU64,
     told: ErrorCursor,
 }
 
 impl File {
-    /// Opens it. Write-back errors that were not reported yet will be reported to this handle too.
+    /// Opens the file. The handle also reports earlier writeback errors that no open file has reported yet.
     #[must_use]
     pub fn open(self: &Arc<Self>) -> Handle {
         Handle {
@@ -48,10 +47,10 @@ impl Deref for Handle {
 }
 
 impl Handle {
-    /// As [`File::read`]; says which bytes to bring in next with [`File::fill`], now or on another thread.
+    /// Like [`File::read`]. Returns the window to read in next with [`File::fill`], now or on another thread.
     ///
     /// # Errors
-    /// As [`File::read`].
+    /// Like [`File::read`].
     pub fn read<B: Backing + ?Sized>(
         &self,
         pos: u64,
@@ -67,11 +66,11 @@ impl Handle {
         Ok(window)
     }
 
-    /// As [`File::write`]. Small writes that follow each other get folios as large as what was written in a
-    /// row so far, up to 256 KiB: so half of a folio at most is more than it holds.
+    /// Like [`File::write`]. Small sequential writes get folios as large as the bytes written in a row so
+    /// far, up to 256 KiB: so at most half of a folio is unused.
     ///
     /// # Errors
-    /// As [`File::write`].
+    /// Like [`File::write`].
     pub fn write<B: Backing + ?Sized>(
         &self,
         pos: u64,
@@ -80,7 +79,7 @@ impl Handle {
         backing: &B,
     ) -> Result<usize, B::Error> {
         let len = bytes.len() as u64;
-        // Writers of one file are kept apart by the caller; if not, this is only a hint.
+        // The caller serializes writers of one file; otherwise this is only a hint.
         let is_next = self.append_end.load(Ordering::Relaxed) == pos;
         let row = if is_next { self.append_len.load(Ordering::Relaxed) + len } else { len };
         self.append_len.store(row, Ordering::Relaxed);
@@ -89,7 +88,7 @@ impl Handle {
         self.file.write_expecting(pos, bytes, expected, now_ms, backing)
     }
 
-    /// Write-back errors since this open file reported the last one. The result of `fsync` and `close`.
+    /// The writeback error since this open file last reported one, as `fsync` and `close` return it.
     #[must_use]
     pub fn take_error(&self) -> Option<WriteError> {
         self.file.errors.tell(&self.told)

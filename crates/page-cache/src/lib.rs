@@ -1,54 +1,52 @@
-//! The bytes of files in memory: what is valid of them, what waits to be written, and for how long.
+//! The page cache: which bytes of files are in memory, which of them are valid, and which are dirty.
 //!
-//! A file's bytes are kept in *folios* of 4 KiB to 2 MiB, as large as the reads and writes that make them. A
-//! folio has a bit for each block of the file that says whether the block is here, and one that says whether
-//! it is newer than what the file's *backing* has. All work goes by ranges: a write of 1 MiB is one or two
-//! folios to find and lock, one copy, two ranges of bits.
+//! Bytes are kept in *folios* of 4 KiB to 2 MiB. A folio is as large as the reads and writes that create it.
+//! For each file block it has one bit that says whether the block is uptodate, and one that says whether the
+//! block is newer than the file's *backing*. All operations work on ranges: a write of 1 MiB finds and locks
+//! one or two folios, copies once and sets two ranges of bits.
 //!
 //! ```text
 //!            write                  take_run            done
-//!   caller --------->  folio, dirty ---------->  WritebackRun  ---------> clean
-//!   caller <---------  folio  <--------- Backing                   |  memory is wanted
+//!   caller --------->  folio, dirty ---------->  Run  ---------> clean
+//!   caller <---------  folio  <--------- Backing                   |  reclaim
 //!            read               fill                               v
-//!                                                                 gone, its memory recycled
+//!                                                                 evicted, its memory recycled
 //! ```
 //!
-//! Owns: folios and their memory; which blocks are uptodate, dirty, in flight; the order of write-back;
-//! limits of dirty bytes; readahead; which write-back errors were reported to which open file.
+//! Owns: folios and their memory; which blocks are uptodate, dirty or in writeback; the order of writeback;
+//! the limits of dirty bytes; readahead; which writeback errors each open file has seen.
 //!
-//! Does **not** own: where bytes are kept (a [`Backing`] says what a range is and reads it; the taker of a
-//! [`WritebackRun`] writes it), sizes of files, allocation, threads, a clock. Nothing here knows what kind of file
-//! system it serves.
+//! Does **not** own: where bytes are stored (a [`Backing`] maps and reads ranges; the caller that takes a
+//! [`WritebackRun`] writes it), file sizes, allocation, threads, a clock. Nothing here depends on the kind of
+//! file system.
 //!
 //! Invariants
-//! 1. INV-PC1: a read gives the bytes that the last write of them gave, or the backing's; zeros where that
+//! 1. INV-PC1: a read returns the bytes of the last write, or those of the backing; zeros where the backing
 //!    has a hole.
-//! 2. Bytes of a block that is not uptodate are never handed out: recycled memory holds what other files had.
-//! 3. A block that is dirty stays until a run took it to the backing, or the caller dropped it by
-//!    [`truncate`](File::truncate) or [`discard`](File::discard). Memory that is wanted comes from clean
-//!    folios only.
-//! 4. INV-PC3: a block is in one [`WritebackRun`] at a time. The run's bytes do not change: **a writer does not wait
-//!    for the device, it copies**. The first write into a folio that a run holds moves the folio to memory of
-//!    its own. (The other choice, to wait, would cost a device's write each time; a copy costs 0.2 ms at
-//!    most, once for each run and folio, and memory within the limit of dirty bytes, since what is being
-//!    written counts as dirty there.)
-//! 5. Reads of what is here take locks shared with other readers only: the file's map, the chunk's list, the
-//!    folio.
-//! 6. Every write-back failure is reported once per open file: see [`Handle::take_error`].
-//! 7. Bytes that are [pinned](File::pin) do not change either: what holds for a run's holds for them.
-//! 8. Reclaim on behalf of another allocation does bounded work.
+//! 2. Bytes of a block that is not uptodate are never returned: recycled memory holds bytes of other files.
+//! 3. A dirty block stays in the cache until a run writes it to the backing, or the caller drops it with
+//!    [`truncate`](File::truncate) or [`discard`](File::discard). Only clean folios are reclaimed.
+//! 4. INV-PC3: a block is in one [`WritebackRun`] at a time. The bytes of a run do not change: **a writer
+//!    does not wait for the device, it copies**. The first write into a folio that a run holds moves the
+//!    folio to memory of its own. (Waiting instead would cost one device write each time. A copy costs 0.2 ms
+//!    at most, once for each run and folio. Its memory is within the limit of dirty bytes, because bytes in
+//!    writeback count as dirty there.)
+//! 5. Reads of cached bytes take only shared locks: of the file's map, of the chunk's list and of the folio.
+//! 6. Each open file gets every writeback failure once: see [`Handle::take_error`].
+//! 7. [Pinned](File::pin) bytes do not change either: invariant 4 holds for them as for the bytes of a run.
+//! 8. The work of one reclaim is bounded by the number of bytes wanted.
 //!
-//! Locks, in this order: [`File::stop_fills`]; a file's map of chunks; a chunk's list; a folio (several only
-//! by a fill, in rising order); a file's list of dirty chunks; the cache's list of files; and last, one at a
-//! time: the pool, a ring of the clock, counts of settled runs, the waiters' lock. Only a folio's own lock,
-//! and the shared side of `stop_fills`, are held while the backing reads. The caller's lock of the inode
-//! comes before all, locks of its backing after a folio.
+//! Lock order: [`File::stop_fills`]; a file's map of chunks; a chunk's list; a folio (only fills lock
+//! several, in rising order); a file's list of dirty chunks; the cache's list of files; and last, one at a
+//! time: the pool, a ring of the clock, the counts of settled runs, the lock of the waiters. While the
+//! backing reads, only the folio's own lock and the shared side of `stop_fills` are held. The caller's inode
+//! lock comes before all of these; locks of the backing come after the folio lock.
 //!
 //! ```
-//! use extant_page_cache::{Backing, Config, Extent, PageCache, Take};
+//! use page_cache::{Backing, Config, Extent, PageCache, Take};
 //! use std::io::IoSliceMut;
 //!
-//! /// A new file: nothing but a hole.
+//! /// A new file: one hole.
 //! struct Hole;
 //! impl Backing for Hole {
 //!     type Error = std::convert::Infallible;
@@ -60,14 +58,14 @@
 //!     }
 //! }
 //!
-//! let cache = PageCache::new(Config::of_bytes(64 << 20), &extant_memory::Budget::new(64 << 20));
+//! let cache = PageCache::new(Config::of_bytes(64 << 20), &memory::Budget::new(64 << 20));
 //! let file = cache.file(12, 4096).open();
 //! file.write(5000, b"folio", 0, &Hole).unwrap();
 //! let mut buf = [0; 7];
 //! file.read(4999, &mut buf, &Hole).unwrap();
 //! assert_eq!(&buf, b"\0folio\0");
 //!
-//! let Take::WritebackRun(run) = file.take_run(0..u64::MAX, u64::MAX, 8 << 20) else { panic!("a block is dirty") };
+//! let Take::Run(run) = file.take_run(0..u64::MAX, u64::MAX, 8 << 20) else { panic!("a block is dirty") };
 //! assert_eq!((run.start(), run.len_bytes()), (4096, 4096));
 //! // ... a device writes run.slices() ...
 //! run.done();
@@ -120,24 +118,24 @@ use crate::pool::{Memory, Pool};
 use crate::reclaim::Clock;
 use crate::stats::Counts;
 
-/// How much a cache may hold, and how it works.
+/// Limits and settings of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Memory of folios and of what waits to be recycled. Exceeded only where nothing of it is clean.
+    /// Limit of the memory of folios and of the recycle pool, in bytes. Exceeded only if no folio is clean.
     pub bytes_max: u64,
-    /// Above this many dirty bytes the write-back thread is woken ([`PageCache::wait_for_work`]).
+    /// Above this many dirty bytes, background writeback is woken ([`PageCache::wait_for_work`]).
     pub dirty_background_bytes: u64,
-    /// At so many dirty bytes, with those being written, writers wait ([`PageCache::throttle`]).
+    /// At this many bytes dirty or in writeback, writers wait ([`PageCache::throttle`]).
     pub dirty_bytes_max: u64,
-    /// The largest window that is read ahead; 0 for none.
+    /// The largest readahead window; 0 disables readahead.
     pub readahead_bytes_max: u64,
-    /// The largest folio. [`Order::MIN`] is one page at a time: the old way, to be compared with.
+    /// The largest folio. [`Order::MIN`] means one page at a time, for comparisons.
     pub order_max: Order,
 }
 
 impl Config {
-    /// The usual shares of so many bytes: a tenth dirty before writing back begins, a fifth before writers
-    /// wait; windows of up to 1 MiB; all folio sizes.
+    /// The default limits for a cache of `bytes_max` bytes: background writeback starts at a tenth dirty,
+    /// writers wait at a fifth; windows of up to 1 MiB; all folio sizes.
     #[must_use]
     pub fn of_bytes(bytes_max: u64) -> Self {
         Self {
@@ -150,12 +148,12 @@ impl Config {
     }
 }
 
-/// All files' bytes in memory. See the crate's first page.
+/// The cached bytes of all files. See the crate documentation.
 pub struct PageCache {
     shared: Arc<Shared>,
 }
 
-/// What files, runs and the cache share.
+/// State that files, runs and the cache share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) counts: Counts,
@@ -167,10 +165,11 @@ pub(crate) struct Shared {
 }
 
 impl PageCache {
-    /// An empty cache, which charges its memory to `budget` and gives clean folios back when that asks.
+    /// Creates an empty cache. It charges its memory to `budget` and evicts clean folios when the budget
+    /// shrinks it.
     ///
     /// # Panics
-    /// If the limits do not rise: background, dirty, all.
+    /// If the limits are not in rising order: background, dirty, total.
     #[must_use]
     pub fn new(config: Config, budget: &Arc<Budget>) -> Self {
         let Config { bytes_max, dirty_background_bytes, dirty_bytes_max, .. } = config;
@@ -189,20 +188,22 @@ impl PageCache {
         Self { shared }
     }
 
-    /// The file with the caller's `key` and blocks of `block_bytes`: the existing one if it has users or
-    /// dirty bytes, otherwise a new, empty one.
+    /// Returns the file with the caller's key `key` and blocks of `block_bytes`: the existing one if it is in
+    /// use or dirty, else a new, empty one.
     ///
     /// # Panics
-    /// If blocks are not 1 KiB to 64 KiB, a power of two; or not what they were for this file.
+    /// If the block size is not a power of two from 1 KiB to 64 KiB, or differs from the size that this file
+    /// has.
     #[must_use]
     pub fn file(&self, key: u64, block_bytes: u32) -> Arc<File> {
         self.file_of(key, block_bytes, Order::MAX)
     }
 
-    /// As [`file`](Self::file); a new file has folios of at most this order, for write-back in small pieces.
+    /// Like [`file`](Self::file), but a new file gets folios of at most `order_max`, for callers that write
+    /// back in small pieces.
     ///
     /// # Panics
-    /// As [`file`](Self::file).
+    /// Like [`file`](Self::file).
     #[must_use]
     pub fn file_of(&self, key: u64, block_bytes: u32, order_max: Order) -> Arc<File> {
         let mut files = self.shared.files.lock();
@@ -218,33 +219,35 @@ impl PageCache {
         file
     }
 
-    /// The run that has been dirty longest, of at most `bytes_max` bytes (a block at least), if since
-    /// `until_ms` or before. Blocks that are dirty and in flight are skipped until they are settled.
+    /// Takes the run that has been dirty longest, of at most `bytes_max` bytes (at least one block), if it
+    /// has been dirty since `until_ms` or before. A block that is dirty and also in flight is not returned
+    /// until its older run is settled.
     #[must_use]
     pub fn take_run(&self, until_ms: u64, bytes_max: u64) -> Option<WritebackRun> {
         self.shared.take_run(until_ms, bytes_max)
     }
 
-    /// Since when the oldest block is dirty.
+    /// Since when the oldest dirty block is dirty.
     #[must_use]
     pub fn oldest_dirty_ms(&self) -> Option<u64> {
         self.shared.dirty.next_file(None).map(|((ms, _), _)| ms)
     }
 
-    /// To be called by a writer before or after each write, **without any lock** that writing back needs. If
-    /// dirty bytes and those being written reach the limit, waits until they are less than half way between
-    /// the two limits, `wait_max` at most.
+    /// Writers call this before or after each write, **without any lock** that writeback needs. If the bytes
+    /// dirty or in writeback reach the limit, it waits until they are at most half way between the two
+    /// limits, but no longer than `wait_max`.
     pub fn throttle(&self, wait_max: Duration) -> Throttled {
         self.shared.throttle(wait_max)
     }
 
-    /// For the write-back thread: waits until dirty bytes are above the background limit, a writer waits, or
-    /// a thread [woke](Self::wake_flusher) it; at most `wait_max`. Are they above?
+    /// For the writeback thread: waits until the dirty bytes exceed the background limit, a writer waits, or
+    /// [`wake_flusher`](Self::wake_flusher) is called; at most `wait_max`. Returns whether they exceed the
+    /// limit.
     pub fn wait_for_work(&self, wait_max: Duration) -> bool {
         self.shared.wait_for_work(wait_max)
     }
 
-    /// Are more bytes dirty than may be in the background?
+    /// Whether the dirty bytes exceed the background limit.
     #[must_use]
     pub fn is_over_background(&self) -> bool {
         self.shared.dirty.dirty_bytes() > self.shared.config.dirty_background_bytes
@@ -255,13 +258,13 @@ impl PageCache {
         self.shared.wake_flusher();
     }
 
-    /// Evicts clean folios of about `bytes` bytes, the least recently used first, with bounded work, and
-    /// returns their memory to the system. Returns how much it was.
+    /// Evicts clean folios of about `bytes` bytes, least recently used first, with bounded work, and returns
+    /// their memory to the system. Returns the number of bytes freed.
     pub fn shrink(&self, bytes: u64) -> u64 {
         self.shared.shrink_by(bytes)
     }
 
-    /// What it holds and did.
+    /// Contents and counters of the cache.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let Shared { counts, dirty, pool, .. } = &*self.shared;
@@ -286,7 +289,7 @@ impl PageCache {
 
 impl Drop for PageCache {
     fn drop(&mut self) {
-        // The list of dirty files keeps them alive, and they this list.
+        // The list of dirty files keeps the files alive, and each file keeps this list alive.
         self.shared.dirty.forget_files();
     }
 }
@@ -298,8 +301,8 @@ impl fmt::Debug for PageCache {
 }
 
 impl Shared {
-    /// Memory for a folio: recycled, or fresh while the limit allows, or of folios that are not used. May be
-    /// called under a folio's lock: see `reclaim`.
+    /// Returns memory for a folio: recycled, or fresh while within the limit, or reclaimed from unused
+    /// folios. May be called under a folio's lock: see `reclaim`.
     pub(crate) fn take_memory(&self, order: Order) -> Memory {
         if let Some(memory) = self.pool.recycled(order) {
             return memory;
@@ -307,7 +310,7 @@ impl Shared {
         let bytes = order.bytes();
         let over = self.pool.over_by(bytes);
         if over > 0 && self.pool.trim(over) < over {
-            // Some more than needed: the next one finds it waiting.
+            // Reclaims more than needed, so that the next caller finds recycled memory.
             self.reclaim(bytes.max(RECLAIM_BYTES_MIN));
             if let Some(memory) = self.pool.recycled(order) {
                 return memory;
@@ -326,7 +329,7 @@ impl Shared {
         freed + self.pool.trim(bytes - freed)
     }
 
-    /// A file is gone; its key may have another already.
+    /// Removes a file that was dropped; its key may already belong to a newer file.
     pub(crate) fn forget_file(&self, key: u64, id: u64) {
         let mut files = self.files.lock();
         if files.get(&key).is_some_and(|(known, _)| *known == id) {
@@ -335,7 +338,7 @@ impl Shared {
     }
 }
 
-/// What is reclaimed at a time, at least.
+/// Minimum bytes of one reclaim.
 const RECLAIM_BYTES_MIN: u64 = 128 << 10;
 
 impl Shrinker for Shared {

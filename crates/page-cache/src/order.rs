@@ -1,7 +1,7 @@
-//! Sizes of folios, and which one is chosen.
+//! Folio sizes, and how a size is chosen.
 //!
 //! A folio of order k has 2^k pages of 4 KiB and begins at a multiple of its size. A *chunk* is 2 MiB of a
-//! file, the largest folio; no folio crosses the border of one.
+//! file, the size of the largest folio; no folio crosses a chunk boundary.
 //!
 //! ```text
 //! write of 64 KiB at page 4:   4..8   8..16   16..20      orders 2 3 2: alignment first, then what is left
@@ -24,7 +24,7 @@ impl Order {
     pub const MIN: Self = Self(0);
     /// 2 MiB.
     pub const MAX: Self = Self(9);
-    /// How many orders there are.
+    /// Number of orders.
     pub const COUNT: usize = Self::MAX.0 as usize + 1;
 
     /// `exponent`, or [`MAX`](Self::MAX) if that is less.
@@ -33,38 +33,38 @@ impl Order {
         if exponent > Self::MAX.0 { Self::MAX } else { Self(exponent) }
     }
 
-    /// The largest folio that is not larger than this, but at least a page.
+    /// The largest order whose folios are at most `bytes` long, but at least one page.
     #[must_use]
     pub const fn within(bytes: u64) -> Self {
         let pages = bytes >> PAGE_SHIFT;
         if pages == 0 { Self::MIN } else { Self::new(pages.ilog2() as u8) }
     }
 
-    /// The smallest folio that holds so many bytes, 2 MiB at most.
+    /// The smallest order whose folios hold `bytes` bytes, at most 2 MiB.
     #[must_use]
     pub const fn holding(bytes: u64) -> Self {
         Self::within(bytes.next_power_of_two())
     }
 
-    /// Its exponent, 0..=9.
+    /// The exponent, 0..=9.
     #[must_use]
     pub const fn exponent(self) -> u8 {
         self.0
     }
 
-    /// Bytes of such a folio.
+    /// Bytes of a folio of this order.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         PAGE_BYTES << self.0
     }
 
-    /// Pages of such a folio.
+    /// Pages of a folio of this order.
     #[must_use]
     pub const fn pages(self) -> u64 {
         1 << self.0
     }
 
-    /// So many orders more, up to [`MAX`](Self::MAX).
+    /// The order increased by `by`, up to [`MAX`](Self::MAX).
     #[must_use]
     pub const fn grown(self, by: u8) -> Self {
         Self::new(self.0.saturating_add(by))
@@ -74,9 +74,8 @@ impl Order {
         usize::from(self.0)
     }
 
-    /// The folio for the byte at `page`, of which `wanted_bytes` are going to be used from there on: its
-    /// first page and order. As large as the use, the alignment and `max` allow; at least `min`, which a
-    /// block needs.
+    /// Returns the first page and the order of the folio for `page`, when `wanted_bytes` are used from there
+    /// on. It is as large as the use, the alignment and `max` allow, and at least `min`, which a block needs.
     pub(crate) fn choose(page: u64, wanted_bytes: u64, min: Self, max: Self) -> (u64, Self) {
         let start = page & !(min.pages() - 1);
         let wanted = wanted_bytes.saturating_add((page - start) << PAGE_SHIFT);

@@ -1,8 +1,8 @@
-//! Zero-copy bytes, to be passed on in one vectored write.
+//! Zero-copy access to cached bytes, for callers that pass them on in one vectored write.
 //!
-//! A pin shares the folio's memory, as a run does: the bytes stay what they were when they were pinned, and a
-//! writer that comes meanwhile copies the folio. So pin for the length of one system call, and where few
-//! write what many read.
+//! A pin shares the folio's memory, as a run does: the pinned bytes do not change, and a writer copies the
+//! folio if it writes meanwhile. So hold a pin for one system call only, and use it where writes are rare and
+//! reads are many.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::file::{File, check_range};
 use crate::order::PAGE_SHIFT;
 use crate::pool::Memory;
 
-/// Bytes of a file as they were at one moment for each folio.
+/// Pinned bytes of a file: of each folio as it was at one moment.
 pub struct Pins {
     parts: Vec<(Arc<Memory>, Range<usize>)>,
 }
@@ -22,7 +22,7 @@ impl Pins {
         self.parts.iter().map(|(memory, range)| &memory[range.clone()])
     }
 
-    /// How many bytes.
+    /// Number of bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.parts.iter().map(|(_, range)| range.len() as u64).sum()
@@ -30,8 +30,8 @@ impl Pins {
 }
 
 impl File {
-    /// The bytes from `pos` on, up to the first that is not here and `len` at most: what [`read`](Self::read)
-    /// would copy. The rest is to be read, or filled first.
+    /// Pins the bytes from `pos` on, up to the first that is not cached and at most `len`: those that
+    /// [`read`](Self::read) would copy from the cache. The caller reads or fills the rest.
     #[must_use]
     pub fn pin(&self, pos: u64, len: u64) -> Pins {
         check_range(pos, len);
@@ -39,7 +39,7 @@ impl File {
         while at < pos + len {
             let Some(folio) = self.find(&mut memo, at >> PAGE_SHIFT) else { break };
             let state = folio.state.read();
-            // Gone since it was found: look again.
+            // Evicted since it was found: look again.
             let Some(memory) = &state.bytes else { continue };
             let start = (at - folio.pos()) as usize;
             let end = (pos + len).min(folio.end()) - folio.pos();

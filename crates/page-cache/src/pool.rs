@@ -1,17 +1,18 @@
-//! Memory for folios: taken from the system once, then recycled.
+//! Folio memory: allocated from the system once, then recycled.
 //!
-//! A fresh 2 MiB costs 512 page faults, about as much as copying into it; a recycled one costs nothing. So
-//! what a folio leaves waits here for the next folio of the same order, the last one first, as it is the
-//! warmest. When another order needs the room, what waits goes back to the system.
+//! Fresh memory of 2 MiB costs 512 page faults, about as much as copying into it; recycled memory costs
+//! nothing. So the memory of an evicted folio stays in the pool for the next folio of the same order. The
+//! last one freed is used first, because its cache lines are the warmest. If another order needs the room,
+//! recycled memory returns to the system.
 //!
 //! Invariants
-//! 1. `held` is what the system gave: in use and waiting. All of it is charged to the budget.
-//! 2. Memory from the pool has undefined content. No byte may be read before it was filled.
-//! 3. [`Memory`] comes back by itself, when its last holder drops it.
-//! 4. With a small budget each folio is a mapping of its own, so that what [`Pool::trim`] frees goes back to
-//!    the system at once. A general allocator packs folios with other blocks of their size, which live
+//! 1. `held_bytes` is all memory from the system: in use and in the pool. All of it is charged to the budget.
+//! 2. Memory from the pool has arbitrary content. Code must not read a byte of it before filling that byte.
+//! 3. [`Memory`] returns to the pool when its last holder drops it.
+//! 4. With a small budget each folio is a mapping of its own, so that memory freed by [`Pool::trim`] returns
+//!    to the system at once. A general allocator packs folios with other blocks of their size, which live
 //!    longer: one metadata block in use keeps 16 freed folios, and no budget counts them. Large budgets use
-//!    the allocator: there huge pages count more.
+//!    the allocator: there huge pages matter more.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use parking_lot::Mutex;
 
 use crate::Order;
 
-/// How many mappings folios may take: half of what Linux allows a process by default (`vm.max_map_count`).
+/// Maximum number of mappings for folios: half of what Linux allows a process by default
+/// (`vm.max_map_count`).
 const MAPPINGS_MAX: usize = 32_768;
 
 /// Zeroed memory from the system.
@@ -41,16 +43,16 @@ impl Default for Bytes {
 impl Bytes {
     fn new(order: Order, is_mapped: bool) -> Self {
         let len = order.bytes() as usize;
-        // The heap serves when the process has as many mappings as the system allows.
+        // Falls back to the heap if the process has as many mappings as the system allows.
         match is_mapped.then(|| MmapMut::map_anon(len)) {
             Some(Ok(mapping)) => Self::Mapped(mapping),
-            // The allocator hands out large blocks as zeros that take no memory until they are touched.
+            // The allocator returns large blocks as zeros that take no memory until they are touched.
             Some(Err(_)) | None => Self::Heap(vec![0; len].into_boxed_slice()),
         }
     }
 }
 
-/// Bytes of a folio, or of a copy made for writing back.
+/// Bytes of a folio, or of a copy made for writeback.
 pub(crate) struct Memory {
     bytes: Bytes,
     order: Order,
@@ -83,7 +85,7 @@ impl Drop for Memory {
     }
 }
 
-/// Where memory waits for its next use.
+/// The pool of recycled folio memory.
 pub(crate) struct Pool {
     bytes_max: u64,
     budget: Arc<Budget>,
@@ -103,29 +105,30 @@ impl Pool {
         })
     }
 
-    /// Bytes in use and waiting.
+    /// Bytes in use and in the pool.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes waiting.
+    /// Bytes in the pool.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes.load(Ordering::Relaxed)
     }
 
-    /// By how much so many bytes more would exceed the limit.
+    /// By how many bytes the limit would be exceeded with `more` bytes.
     pub(crate) fn over_by(&self, more: u64) -> u64 {
         (self.held_bytes() + more).saturating_sub(self.bytes_max)
     }
 
-    /// What waits, of this order.
+    /// Recycled memory of this order, if there is any.
     pub(crate) fn recycled(self: &Arc<Self>, order: Order) -> Option<Memory> {
         let bytes = self.waiting[order.index()].lock().pop()?;
         self.waiting_bytes.fetch_sub(order.bytes(), Ordering::Relaxed);
         Some(Memory { bytes, order, pool: self.clone() })
     }
 
-    /// From the system, whatever the limit. May call shrinkers: see `extant_memory::Budget::charge`.
+    /// Fresh memory from the system, whatever the limit. May call shrinkers: see
+    /// `extant_memory::Budget::charge`.
     pub(crate) fn fresh(self: &Arc<Self>, order: Order) -> Memory {
         self.held_bytes.fetch_add(order.bytes(), Ordering::Relaxed);
         self.budget.charge(order.bytes() as usize);
@@ -135,8 +138,8 @@ impl Pool {
         Memory { bytes, order, pool: self.clone() }
     }
 
-    /// Gives what waits back to the system, the largest first, until that is `bytes` or nothing waits. How
-    /// much it was.
+    /// Returns recycled memory to the system, the largest first, until that is `bytes` or the pool is empty.
+    /// Returns the number of bytes freed.
     pub(crate) fn trim(&self, bytes: u64) -> u64 {
         let mut freed = 0;
         for (order, waiting) in self.waiting.iter().enumerate().rev() {
@@ -203,8 +206,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// A folio of a small budget takes whole pages that nothing else is in; a large budget leaves that to the
-    /// allocator.
+    /// A folio of a small budget takes whole pages that it does not share; a large budget uses the allocator.
     #[test]
     fn folios_of_small_budgets_are_mappings() {
         let is_mapped = |limit, order| {

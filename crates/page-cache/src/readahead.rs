@@ -1,18 +1,18 @@
-//! Which bytes to bring in before they are asked for.
+//! Readahead: which bytes to read before they are requested.
 //!
 //! ```text
 //! read 0..64K missed, at the start          window 64K..320K      (four times the read)
 //! read 64K..128K: enters the window         next    320K..832K    (twice as much, up to the largest)
 //! read 320K..: enters that                  next    832K..
-//! read 7M..7M+4K: nowhere near              no window
+//! read 7M..7M+4K: outside of all            no window
 //! ```
 //!
-//! The start of a window is the *marker*: when the reader gets there the next window is due, so that it is on
-//! its way while this one is being read. Folios grow by two orders each time.
+//! The start of a window is the *marker*. When the reader gets there, the next window is due, so that it is
+//! in flight while this one is being read. Folios grow by two orders each time.
 //!
-//! Sequential readers of one file are distinguished by position, not by identity, which is not always known
-//! (a mount without open requests sees one file). So one open file that is read at two positions in turn has
-//! two windows, too:
+//! Concurrent readers of one file are distinguished by position, not by open file, because not every caller
+//! reports opens (a mount that does not get open requests sees one file). So one open file that is read at
+//! two places in turn has two windows, too:
 //!
 //! ```text
 //! 0..64K, 8M..8M+64K, 64K..128K, 8M+64K..8M+128K      stream 1: 0..128K      stream 2: 8M..8M+128K
@@ -23,30 +23,30 @@
 
 use crate::Order;
 
-/// Bytes to bring in, in folios up to an order.
+/// Bytes to read in, in folios up to an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// First byte.
     pub start: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len_bytes: u64,
     /// The largest folios for it.
     pub order: Order,
 }
 
-/// The most readers that are distinguished. A random reader counts as a new one each time, and replaces the
-/// one that was idle longest.
+/// Maximum number of streams. A random read starts a new stream each time and replaces the least recently
+/// used one.
 const STREAMS_MAX: usize = 8;
 
-/// What one file was read like, by all its readers.
+/// The read history of one file, by all its readers.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    /// The last one to read first; as many as there were.
+    /// Most recently used first; as many as there were.
     streams: Vec<Readahead>,
 }
 
 impl Streams {
-    /// After a read: what to bring in next. See [`Readahead::after_read`].
+    /// Records a read; returns the window to read in next. See [`Readahead::after_read`].
     pub(crate) fn after_read(
         &mut self,
         pos: u64,
@@ -68,25 +68,25 @@ impl Streams {
     }
 }
 
-/// What one reader read like.
+/// The read history of one stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct Readahead {
     /// End of the last read.
     last_end: u64,
-    /// The latest window, empty if the last reads do not follow each other.
+    /// The latest window, empty if the last reads are not sequential.
     start: u64,
     len: u64,
     order: u8,
 }
 
 impl Readahead {
-    /// Does a read there follow what was read, or is it in the window?
+    /// Whether a read at `pos` follows the last one or is inside the window.
     fn goes_on_at(&self, pos: u64) -> bool {
         pos == self.last_end || self.len != 0 && (self.last_end..=self.start + self.len).contains(&pos)
     }
 
-    /// After a read: what to bring in next. `has_missed`: some of it was not here. Windows are up to
-    /// `len_max` bytes; 0 for none.
+    /// Records a read; returns the window to read in next. `has_missed`: some of the read was not cached.
+    /// Windows are up to `len_max` bytes; 0 disables them.
     fn after_read(&mut self, pos: u64, len: u64, has_missed: bool, len_max: u64) -> Option<Window> {
         let (end, last_end) = (pos + len, self.last_end);
         self.last_end = end;
@@ -95,7 +95,7 @@ impl Readahead {
         }
         let window_end = self.start + self.len;
         if self.len != 0 && end > self.start && pos <= window_end {
-            // At the marker or behind it. A reader that went past the window continues from where it is.
+            // At or after the marker. A reader that went past the window continues from its own position.
             self.start = window_end.max(end);
             self.len = grown(self.len, len_max);
             self.order = Order::new(self.order + 2).exponent();
@@ -184,7 +184,7 @@ mod tests {
                     "reader {reader}, step {step}"
                 );
             }
-            // And one that continues no window.
+            // A random reader in between.
             assert_eq!(streams.after_read((step * 7 + 5) << 33, 4096, true, MAX), None);
         }
         assert_eq!(streams.streams.len(), STREAMS_MAX);

@@ -1,20 +1,20 @@
-//! Which folios reclaim evicts: clean ones that were not used since the clock hand passed.
+//! Reclaim: evicts clean folios that were not touched since the clock's hand passed.
 //!
 //! ```text
-//! ring: [ f17 | f4 | f93 | f12 ]    the hand passes: touched -> untouched; untouched and clean -> gone; dirty -> stays
-//!               ^ hand
+//! ring: [ f17 | f4 | f93 | f12 ]    the hand passes: touched -> untouched; untouched and clean -> evicted;
+//!               ^ hand                               dirty -> stays
 //! ```
 //!
-//! A folio enters untouched and is touched by its second use, so that a file that is read once goes before
-//! what is used again.
+//! A new folio is untouched; its second use touches it. So the folios of a file that is read once are evicted
+//! before folios that are used again.
 //!
 //! Invariants
-//! 1. A ring names each folio that is in its file's map once, at `ring_at`, and no other; a folio that is
-//!    being taken out of the map leaves the ring afterwards.
-//! 2. Reclaim only tries locks of chunks and folios, so it may be called under any of them (a writer
-//!    allocates memory under its folio's lock), and takes a ring's lock only to look or to remove.
-//! 3. A folio with another holder stays.
-//! 4. The work of one call is bounded: two looks for each 4 KiB that are wanted, and 64.
+//! 1. A ring has each folio that is in its file's map once, at `ring_at`, and no other; a folio that is being
+//!    removed from the map leaves the ring afterwards.
+//! 2. Reclaim only tries locks of chunks and folios, so it may run under any of them (a writer needs memory
+//!    under its folio's lock). It takes a ring's lock only to look or to remove.
+//! 3. A folio with other references is not evicted.
+//! 4. The work of one call is bounded: it looks at two folios for each 4 KiB wanted, plus 64.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,10 +27,10 @@ use crate::stats::thread_number;
 
 const RINGS: usize = 8;
 
-/// The holders of an unused folio: its chunk, its ring, and reclaim.
+/// References to an idle folio: its chunk, its ring, and the reclaimer.
 const HOLDERS: usize = 3;
 
-/// Folios looked at under one lock of a ring.
+/// Folios examined under one lock of a ring.
 const BATCH: usize = 16;
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Clock {
         }
     }
 
-    /// The next untouched folios of a ring, and how many were looked at.
+    /// Collects the next untouched folios of a ring; returns how many were examined.
     fn candidates(&self, ring: usize, into: &mut Vec<Arc<Folio>>) -> usize {
         let mut ring = self.rings[ring].lock();
         let looks = BATCH.min(ring.folios.len());
@@ -86,8 +86,8 @@ impl Clock {
 }
 
 impl Shared {
-    /// Takes clean folios of about `bytes` out of their files; their memory waits in the pool. How much it
-    /// was.
+    /// Evicts clean folios of about `bytes` from their files; their memory goes to the pool. Returns the
+    /// number of bytes.
     pub(crate) fn reclaim(&self, bytes: u64) -> u64 {
         let looks_max = 64 + 2 * (bytes / 4096) as usize;
         let (mut freed, mut looks, mut idle) = (0, 0, 0);
@@ -107,15 +107,15 @@ impl Shared {
         freed
     }
 
-    /// Takes one folio out of its file, if it is clean and unused.
+    /// Evicts one folio from its file if it is clean and idle.
     fn evict(&self, folio: &Arc<Folio>) -> bool {
         let Some(file) = folio.file.upgrade() else { return false };
         let memory = {
             let Some(chunk) = file.try_chunk_of(folio.page) else { return false };
             let Some(mut slots) = chunk.slots.try_write() else { return false };
             let Some(mut state) = folio.state.try_write() else { return false };
-            // Its holder is about to use it: a fill that makes many folios must not lose the first for the
-            // last.
+            // Another holder is about to use it: a fill of many folios must not lose the first one to the
+            // last one's reclaim.
             let is_pinned = state.bytes.as_ref().is_some_and(|bytes| Arc::strong_count(bytes) > 1);
             let is_held = is_pinned || Arc::strong_count(folio) > HOLDERS;
             let is_idle = state.dirty.is_empty() && state.writing.is_empty() && !state.is_gone() && !is_held;
@@ -136,13 +136,13 @@ impl Shared {
         true
     }
 
-    /// A folio came into its file's map.
+    /// Counts a folio that was added to its file's map.
     pub(crate) fn remember(&self, folio: &Arc<Folio>) {
         self.counts.folios[folio.order.index()].fetch_add(1, Ordering::Relaxed);
         self.clock.insert(folio);
     }
 
-    /// A folio was taken out of its file's map.
+    /// Uncounts a folio that was removed from its file's map.
     pub(crate) fn forget(&self, folio: &Arc<Folio>) {
         self.counts.folios[folio.order.index()].fetch_sub(1, Ordering::Relaxed);
         self.clock.remove(folio);

@@ -1,4 +1,4 @@
-//! Counters, and what they say together.
+//! Counters of the cache and their display.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::Order;
 
 const SHARDS: usize = 8;
 
-/// A count that many threads add to, each on a cache line of its own.
+/// A sharded counter for many threads, with each shard on a cache line of its own.
 #[derive(Default)]
 pub(crate) struct Count([Line; SHARDS]);
 
@@ -29,7 +29,7 @@ impl Count {
     }
 }
 
-/// A number of this thread's own.
+/// A number unique to this thread.
 pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -43,7 +43,7 @@ pub(crate) fn thread_number() -> usize {
     })
 }
 
-/// What a cache counts.
+/// The counters of a cache.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) hit_bytes: Count,
@@ -58,24 +58,24 @@ pub(crate) struct Counts {
     pub(crate) folios: [AtomicU64; Order::COUNT],
 }
 
-/// What a cache holds and what it did so far.
+/// Contents and counters of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
     /// Folios by order: `[0]` of 4 KiB to `[9]` of 2 MiB.
     pub folios: [u64; Order::COUNT],
-    /// Bytes of memory, in folios and waiting to be recycled.
+    /// Bytes of memory, in folios and in the recycle pool.
     pub held_bytes: u64,
-    /// Bytes of memory waiting to be recycled.
+    /// Bytes of memory in the recycle pool.
     pub recycled_bytes: u64,
     /// Bytes of blocks that are newer than their backing.
     pub dirty_bytes: u64,
-    /// Bytes of blocks on their way to the backing.
+    /// Bytes of blocks in flight to the backing.
     pub writing_bytes: u64,
-    /// Bytes that reads found.
+    /// Bytes that reads found in the cache.
     pub hit_bytes: u64,
     /// Bytes that reads waited for.
     pub miss_bytes: u64,
-    /// Bytes that reads answered from holes, without a folio.
+    /// Bytes that reads took from holes, without a folio.
     pub hole_bytes: u64,
     /// Bytes that writes copied in.
     pub written_bytes: u64,
@@ -83,11 +83,11 @@ pub struct Stats {
     pub readahead_bytes: u64,
     /// Folios that were copied because a run held their bytes when they were written.
     pub copies_for_writers: u64,
-    /// Folios that went because memory was wanted.
+    /// Folios that were evicted to free memory.
     pub evicted: u64,
-    /// Times that a writer waited for writing back.
+    /// Times that a writer waited for writeback.
     pub throttled: u64,
-    /// How long writers waited.
+    /// Total time that writers waited.
     pub throttled_time: Duration,
 }
 

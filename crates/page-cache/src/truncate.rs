@@ -1,7 +1,7 @@
-//! Dropping bytes: behind the end of a file, in a hole that was punched.
+//! Dropping bytes: past the end of a file, or in a punched hole.
 //!
-//! Whole blocks go, whether dirty or not. What remains of a block at the edge is kept and zeroed by
-//! [`zero_edge`](File::zero_edge), which may need the backing and so may fail: before anything is dropped.
+//! Whole blocks are dropped, dirty or not. The remaining part of a block at the edge is zeroed first by
+//! [`zero_edge`](File::zero_edge), which may need the backing and so may fail.
 //!
 //! ```text
 //! discard 1500..9000, blocks of 1024:   0 [1024 . . . . . . 8192) 9216
@@ -9,8 +9,8 @@
 //!                                            drop 2048..8192
 //! ```
 //!
-//! Waits for runs in flight that contain blocks of the range: on return no write to them is in flight, and
-//! their blocks may be given to another file.
+//! These functions wait for runs in flight that have blocks of the range: when they return, no write to the
+//! blocks is under way, and their place on the device may be reused.
 
 use std::ops::{Range, RangeFrom};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::folio::Folio;
 use crate::order::{CHUNK_SHIFT, PAGE_SHIFT};
 
 impl File {
-    /// Cuts the file at `size` bytes: drops the blocks behind, and zeroes the rest of the block with the end,
-    /// if it is here. Under [`stop_fills`](Self::stop_fills) and whatever keeps writers away, until the map
-    /// is cut too. Waits for runs in that part.
+    /// Cuts the file at `size` bytes: drops the blocks past it, and zeroes the rest of the block with the
+    /// end, if it is cached. The caller holds [`stop_fills`](Self::stop_fills) and a lock that excludes
+    /// writers until the map is cut too. Waits for runs in that part.
     ///
-    /// The rest of the last block on the device is not this call's: [`zero_edge`](Self::zero_edge) comes
+    /// It does not change the rest of the last block on the device: call [`zero_edge`](Self::zero_edge)
     /// before.
     pub fn truncate(&self, size: u64) {
         check_range(size, 0);
@@ -38,8 +38,8 @@ impl File {
         }
     }
 
-    /// Drops the blocks that are wholly inside of the range, dirty or not; under the same conditions as
-    /// [`truncate`](Self::truncate).
+    /// Drops the blocks that are wholly inside the range, dirty or not. The caller holds the same locks as
+    /// for [`truncate`](Self::truncate).
     pub fn discard(&self, range: Range<u64>) {
         check_range(range.start, range.end.saturating_sub(range.start));
         let block = self.block_bytes();
@@ -49,7 +49,7 @@ impl File {
         }
     }
 
-    /// Waits until no run has blocks of the range on their way.
+    /// Waits until no run in flight has blocks of the range.
     pub fn wait_written(&self, range: Range<u64>) {
         for chunk in self.chunks_in(range.start >> CHUNK_SHIFT..) {
             if (chunk.number << CHUNK_SHIFT) >= range.end {
@@ -105,7 +105,7 @@ impl File {
         if is_empty {
             let mut slots = chunk.slots.write();
             let mut state = folio.state.write();
-            // Another thread may have filled another part of it again.
+            // A concurrent fill may have read another part of it in again.
             if !state.is_gone() && state.uptodate.is_empty() && slots.remove(folio, chunk.number) {
                 let memory = state.take();
                 drop((state, slots));
@@ -115,7 +115,7 @@ impl File {
         }
     }
 
-    /// Zeroes bytes of a block that is here; what it is otherwise, clean or dirty, it stays.
+    /// Zeroes bytes of a cached block; a clean block stays clean, a dirty one dirty.
     fn zero_cached(&self, range: Range<u64>) {
         let folio =
             self.chunk(range.start >> CHUNK_SHIFT).and_then(|chunk| chunk.next(range.start >> PAGE_SHIFT));
@@ -127,7 +127,7 @@ impl File {
         }
     }
 
-    /// The chunks there are now, from a number on.
+    /// The existing chunks from a number on.
     pub(crate) fn chunks_in(&self, numbers: RangeFrom<u64>) -> Vec<Arc<Chunk>> {
         self.chunks.read().range(numbers).map(|(_, chunk)| chunk.clone()).collect()
     }
@@ -141,8 +141,8 @@ impl File {
         self.blocks_around(&((start - folio.pos()) as usize..(end - folio.pos()) as usize))
     }
 
-    /// Asks until there is an answer, after each run that was settled. The lock of the count is not held
-    /// while it asks.
+    /// Calls `ask` until it returns `Some`, again after each run that settles. The lock of the count is not
+    /// held during the call.
     pub(crate) fn when_settled<T>(&self, mut ask: impl FnMut() -> Option<T>) -> T {
         loop {
             let before = *self.settled.lock();

@@ -1,25 +1,26 @@
-//! Taking dirty bytes to their backing: which, how they travel, and how that ended.
+//! Writeback: which dirty bytes are taken, how they reach the backing, and how that ends.
 //!
 //! ```text
 //!            take                    done
 //! dirty  ----------->  writing  ------------->  clean
-//!   ^                     |  failed: clean, and the error is noted for all open files
+//!   ^                     |  failed: clean, and the error is noted for every open file
 //!   +---------------------+
 //!     put back (or dropped): dirty since when it was
 //! ```
 //!
 //! A run is a contiguous range of dirty blocks of one file. It has their bytes as they were when it was
-//! taken: readers go on reading the folio; a writer goes on writing, into memory of its own if the run holds
-//! the folio's. Where a run has only a small part of a folio it has a copy of that part, since a writer would
-//! have to copy all of it.
+//! taken. Readers continue to read the folio. Writers continue to write, into memory of their own if the run
+//! holds the folio's. If a run has only a small part of a folio, it copies that part, because otherwise a
+//! writer would have to copy the whole folio.
 //!
 //! Invariants
-//! 1. A block is in one run at most: what became dirty again on the way waits until the run is settled. So
-//!    two writes of a block never pass each other.
-//! 2. A run is settled once: by [`done`](WritebackRun::done), [`failed`](WritebackRun::failed) or [`put_back`](WritebackRun::put_back);
-//!    dropping puts back.
-//! 3. Runs come from the chunk (2 MiB) that has been dirty longest, of the file that has; within it in rising
-//!    order, going on into the following chunks as far as blocks are dirty.
+//! 1. A block is in one run at most: a block that is dirtied again in flight waits until the run is settled.
+//!    So two writes of a block are never reordered.
+//! 2. A run is settled once: by [`done`](WritebackRun::done), [`failed`](WritebackRun::failed) or
+//!    [`put_back`](WritebackRun::put_back); dropping it puts it back.
+//! 3. Runs come from the file that has been dirty longest, and in it from the chunk (2 MiB) that has been
+//!    dirty longest; within it in rising order, continuing into the following chunks as far as blocks are
+//!    dirty.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,14 +33,14 @@ use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
 use crate::pool::Memory;
 use crate::{Order, Shared, WriteError};
 
-/// A piece of a folio is copied if the folio is at least so many times larger.
+/// A piece of a folio is copied if the folio is at least this many times larger.
 const COPY_FRACTION: usize = 8;
 
-/// Dirty bytes of a file on their way to the backing.
+/// Dirty bytes of a file in flight to the backing.
 pub struct WritebackRun {
     file: Arc<File>,
     start: u64,
-    /// The oldest of it is dirty since then.
+    /// Since when its oldest block is dirty.
     dirtied_ms: u64,
     pieces: Vec<Piece>,
 }
@@ -48,26 +49,26 @@ struct Piece {
     folio: Arc<Folio>,
     blocks: Range<u32>,
     memory: Arc<Memory>,
-    /// Where in the memory its bytes are.
+    /// The range of its bytes within the memory.
     bytes: Range<usize>,
-    /// Up to where in the file bytes had been put when it was taken.
+    /// The end of the bytes put into the file when the run was taken.
     put_end: u64,
 }
 
-/// What there is to take.
+/// Result of taking a run.
 pub enum Take {
-    /// These bytes.
+    /// The bytes to write.
     WritebackRun(WritebackRun),
-    /// Dirty blocks, all of which are on their way with older bytes: take again when those runs are settled
+    /// All dirty blocks are in flight with older bytes: take again when those runs are settled
     /// ([`File::wait_written`]).
     Busy,
-    /// Nothing.
+    /// No block is dirty.
     Clean,
 }
 
 impl File {
-    /// Takes the next run of at most `bytes_max` bytes (a block at least), of what is within `range` and has
-    /// been dirty since `until_ms` or before; `u64::MAX` for all.
+    /// Takes the next run of at most `bytes_max` bytes (at least one block), within `range` and dirty since
+    /// `until_ms` or before; `u64::MAX` for all.
     #[must_use]
     pub fn take_run(&self, range: Range<u64>, until_ms: u64, bytes_max: u64) -> Take {
         let (mut after, mut is_busy) = (None, false);
@@ -93,15 +94,15 @@ impl File {
         numbers
     }
 
-    /// Takes the first run of at most `bytes_max` bytes (a block at least) that begins in this chunk and lies
-    /// within `range`; and whether dirty blocks before it, or all that there are, are on their way with older
-    /// bytes.
+    /// Takes the first run of at most `bytes_max` bytes (at least one block) that begins in this chunk and
+    /// lies within `range`. The flag says whether dirty blocks before it, or all dirty blocks if no run is
+    /// returned, are in flight with older bytes.
     #[must_use]
     pub fn take_in(&self, number: u64, range: Range<u64>, bytes_max: u64) -> (Option<WritebackRun>, bool) {
         let start = (number << CHUNK_SHIFT).max(range.start);
         let end = ((number + 1) << CHUNK_SHIFT).min(range.end);
         let Some(chunk) = self.chunk(number).filter(|_| start < end) else { return (None, false) };
-        // One that becomes dirty just now may be older as well as younger.
+        // A block that becomes dirty concurrently may be older or younger: assume the oldest.
         let dirtied_ms =
             Some(chunk.dirtied_ms.load(Ordering::Relaxed)).filter(|ms| *ms != CLEAN).unwrap_or(0);
         // The first folio may begin before the range does.
@@ -122,7 +123,7 @@ impl File {
         (None, is_busy)
     }
 
-    /// Goes on behind the first piece of a run.
+    /// Continues a run after its first piece.
     fn take_more(&self, range: Range<u64>, dirtied_ms: u64, piece: Piece, bytes_max: u64) -> WritebackRun {
         let start = piece.pos(self);
         let mut at = start + piece.len();
@@ -146,8 +147,9 @@ impl File {
         WritebackRun { file, start, dirtied_ms, pieces }
     }
 
-    /// Takes the first consecutive dirty blocks of `blocks` that are not in flight, and returns whether dirty
-    /// ones before them are; `is_next`: only if they start there.
+    /// Takes the first contiguous dirty blocks of `blocks` that are not in flight. The flag says whether
+    /// dirty blocks before them are in flight. With `is_next`, takes them only if they begin at the start of
+    /// `blocks`.
     fn take_piece(
         &self,
         chunk: &Chunk,
@@ -159,7 +161,7 @@ impl File {
         let mut state = folio.state.write();
         let mut start = state.dirty.next_set(blocks.start, blocks.end);
         let mut is_busy = false;
-        // Past what is on its way with older bytes.
+        // Skip blocks in flight with older bytes.
         while start < blocks.end && state.writing.any(start..start + 1) {
             is_busy = true;
             let settled = state.writing.next_clear(start, blocks.end);
@@ -188,7 +190,7 @@ impl File {
             chunk.note_dirty(folio, false);
         }
         state.writing.set(blocks.clone());
-        // Before it is dirty no more: see `is_clean`.
+        // Before the blocks are no longer dirty: see `is_clean`.
         self.writing_bytes.fetch_add(u64::from(count) << self.block_shift, Ordering::SeqCst);
         self.shared.start_writing(u64::from(count) << self.block_shift);
         chunk.writing_blocks.fetch_add(count, Ordering::SeqCst);
@@ -198,15 +200,15 @@ impl File {
 }
 
 impl File {
-    /// Is nothing of it dirty, and nothing on its way?
+    /// Whether no block of the file is dirty or in flight.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_dirty = || self.next_dirty_chunk(None).is_some();
-        // Twice: what was on its way may be dirty again in between.
+        // Checked twice: a block that was in flight may be dirty again in between.
         !is_dirty() && self.writing_bytes.load(Ordering::SeqCst) == 0 && !is_dirty()
     }
 
-    /// Is a block that has bytes of the range dirty, or on its way?
+    /// Whether a block that overlaps the range is dirty or in flight.
     #[must_use]
     pub fn is_held(&self, range: Range<u64>) -> bool {
         let chunks = self.chunks_in(range.start >> CHUNK_SHIFT..);
@@ -219,8 +221,9 @@ impl File {
         })
     }
 
-    /// Is the block at the start of the range dirty or on its way, and up to where is that so of those behind
-    /// it? Up to the range's end at most; at least one byte further than its start, if it is not empty.
+    /// Returns whether the block at the start of the range is dirty or in flight, and the end of the
+    /// following blocks that have the same state. The end is at most that of the range, and past its start
+    /// unless the range is empty.
     #[must_use]
     pub fn held_run(&self, range: Range<u64>) -> (bool, u64) {
         let (is_held, mut end) = self.held_in_folio(&range);
@@ -234,7 +237,7 @@ impl File {
         (is_held, end)
     }
 
-    /// As [`held_run`](Self::held_run), but not further than a folio, or a gap between two.
+    /// Like [`held_run`](Self::held_run), but the end is at most that of a folio, or of a gap between two.
     fn held_in_folio(&self, range: &Range<u64>) -> (bool, u64) {
         let number = range.start >> CHUNK_SHIFT;
         let Some((_, chunk)) =
@@ -280,33 +283,33 @@ impl Piece {
 }
 
 impl WritebackRun {
-    /// Whose bytes they are.
+    /// The file that the bytes belong to.
     #[must_use]
     pub fn file(&self) -> &Arc<File> {
         &self.file
     }
 
-    /// Where in the file they begin, in bytes.
+    /// The position in the file, in bytes.
     #[must_use]
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// How many bytes: whole blocks. The last one may reach behind the end of the file, with zeros.
+    /// Length in bytes: whole blocks. The last block may reach past the end of the file, with zeros.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.pieces.iter().map(Piece::len).sum()
     }
 
-    /// Where the bytes end that were put into the file: with its last block, or inside of that, when it was
-    /// taken. What is appended there afterwards is dirty again.
+    /// The end of the bytes put into the file when the run was taken: the end of its last block, or a
+    /// position inside it. Bytes appended there later make the block dirty again.
     #[must_use]
     pub fn end(&self) -> u64 {
         let put_end = self.pieces.last().map_or(self.start, |piece| piece.put_end);
         (self.start + self.len_bytes()).min(put_end)
     }
 
-    /// Since when the oldest of it is dirty, as the writer said.
+    /// Since when its oldest block is dirty, as the writer passed it.
     #[must_use]
     pub fn dirtied_ms(&self) -> u64 {
         self.dirtied_ms
@@ -317,8 +320,8 @@ impl WritebackRun {
         self.pieces.iter().map(|piece| &piece.memory[piece.bytes.clone()])
     }
 
-    /// Keeps the first `bytes` bytes, whole blocks, and returns the rest as a run of its own: where an extent
-    /// on the device ends.
+    /// Keeps the first `bytes` bytes, whole blocks, and returns the rest as a run of its own: for a run that
+    /// crosses the end of an extent on the device.
     #[must_use]
     pub fn split_off(&mut self, bytes: u64) -> Self {
         assert!(bytes.is_multiple_of(self.file.block_bytes()), "a run splits between blocks, not at {bytes}");
@@ -353,20 +356,20 @@ impl WritebackRun {
         rest
     }
 
-    /// The backing has the bytes.
+    /// Settles the run: the backing has the bytes.
     pub fn done(mut self) {
         self.settle(false);
     }
 
-    /// The backing refused the bytes for good: the open files get the error. The blocks are clean, and
-    /// readers find the bytes until memory is reclaimed, as with the kernel.
+    /// Settles the run: the backing permanently rejected the bytes. Every open file gets the error. The
+    /// blocks become clean, and readers find the bytes until they are reclaimed, as in the Linux kernel.
     pub fn failed(mut self, error: WriteError) {
-        // Before any waiter of this run wakes up and checks.
+        // Before the waiters for this run wake up and check for errors.
         self.file.errors.note(error);
         self.settle(false);
     }
 
-    /// The bytes are dirty again, since when they were: to be tried later.
+    /// Settles the run: the bytes are dirty again, since the same time as before, and are retried later.
     pub fn put_back(mut self) {
         self.settle(true);
     }
@@ -383,7 +386,7 @@ impl WritebackRun {
             let chunk = file.chunk(folio.page >> (CHUNK_SHIFT - PAGE_SHIFT));
             let mut state = folio.state.write();
             let count = state.writing.clear(blocks.clone());
-            // It has this folio, so it is there.
+            // The chunk has this folio, so it exists.
             let Some(chunk) = chunk else { continue };
             chunk.writing_blocks.fetch_sub(count, Ordering::SeqCst);
             if is_dirty {

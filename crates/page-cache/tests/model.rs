@@ -1,5 +1,5 @@
-//! Any sequence of writes, reads, truncations, holes, runs that end well, badly or not at all, and memory
-//! that is taken away: the file reads as an array of bytes does.
+//! Random sequences of writes, reads, truncations, hole punches, runs that are done, failed, put back or
+//! dropped, and reclaim: the file reads like an array of bytes.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Toy, bytes_of, cache, config};
 use extant_page_cache::{Config, Handle, Order, PageCache, Take, Window, WriteError, WritebackRun};
 use proptest::prelude::*;
 
-/// Where the bytes are that the test uses: around the border of two chunks.
+/// Start of the range of the file that the test uses: around a chunk boundary.
 const BASE: u64 = (2 << 20) - (192 << 10);
 const SPAN: u64 = 512 << 10;
 
@@ -69,7 +69,7 @@ struct World {
     toy: Toy,
     /// The file's bytes from BASE on, up to its end; before BASE it is a hole.
     model: Vec<u8>,
-    /// Runs on their way, with their bytes when they were taken.
+    /// Runs in flight, with their bytes when they were taken.
     runs: Vec<(WritebackRun, Vec<u8>)>,
     block: u64,
     now_ms: u64,
@@ -78,7 +78,7 @@ struct World {
 
 impl World {
     fn new(block: u64, order_max: u8, bytes_max: u64) -> Self {
-        // The order is the file's, or the cache's: the smaller one.
+        // The order limit is the smaller one of the file's and the cache's.
         let (of_cache, of_file) =
             if block > 4096 { (order_max, Order::MAX.exponent()) } else { (9, order_max) };
         let cache = cache(Config { order_max: Order::new(of_cache), ..config(bytes_max) });
@@ -114,8 +114,8 @@ impl World {
                 run.done();
             }
             How::Failed => {
-                // A device may fail after it stored all. What becomes of bytes that it did not store: see
-                // `runs.rs`.
+                // A device may fail after it stored everything. `runs.rs` tests failed bytes that were not
+                // stored.
                 self.toy.store(&run);
                 run.failed(WriteError::Io);
                 self.failures += 1;
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// One thread must not wait for runs of its own.
+    /// A single thread must not wait for its own runs.
     fn settle_in(&mut self, start: u64, end: u64) {
         let reaches = |run: &WritebackRun| run.start() < end && run.start() + run.len_bytes() > start;
         while let Some(at) = self.runs.iter().position(|(run, _)| reaches(run)) {
@@ -144,7 +144,7 @@ impl World {
             );
         }
         let bytes = bytes_of(&run);
-        // What it has is the file as it is now, with zeros behind the end.
+        // The run has the file's current bytes, with zeros past the end.
         let expected: Vec<u8> = (start..end)
             .map(|pos| pos.checked_sub(BASE).and_then(|at| self.model.get(at as usize)).copied().unwrap_or(0))
             .collect();
@@ -243,7 +243,7 @@ impl World {
         );
     }
 
-    /// The runs of what is held and what is not are the blocks of which each is, or is not.
+    /// `held_run` agrees with `is_held` on every block.
     fn check_held(&self, range: std::ops::Range<u64>) {
         let mut at = range.start;
         while at < range.end {
@@ -277,7 +277,7 @@ impl World {
         assert_eq!((stats.dirty_bytes, stats.writing_bytes), (0, 0), "{stats}");
         assert_eq!(self.cache.oldest_dirty_ms(), None);
         assert!(self.toy.get(BASE, self.model.len()) == self.model, "all of it reached the backing");
-        // What is clean goes, all of it, and comes back the same.
+        // Evicts all clean folios; their bytes read the same again.
         while self.cache.shrink(u64::MAX) != 0 {}
         let stats = self.cache.stats();
         assert_eq!((stats.held_bytes, stats.folios.iter().sum::<u64>()), (0, 0), "{stats}");

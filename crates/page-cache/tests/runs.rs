@@ -1,4 +1,4 @@
-//! Writing back: order, limits, errors, and what happens to a folio in the meantime.
+//! Writeback: order, limits, errors, and what happens to a folio in the meantime.
 
 mod common;
 
@@ -139,7 +139,7 @@ fn what_becomes_dirty_later_is_not_waited_for() {
     let file = cache.file(1, 4096);
     file.write(0, &[1; 4096], 1, &toy).unwrap();
     file.write(5 * MIB, &[1; 4096], 1, &toy).unwrap();
-    // As fsync does, while another thread keeps writing.
+    // As fsync does, while a writer continues to write.
     let (until_ms, mut runs) = (1, 0);
     while let Take::WritebackRun(run) = file.take_run(0..u64::MAX, until_ms, MIB) {
         toy.store(&run);
@@ -166,7 +166,7 @@ fn writers_wait_at_the_hard_limit_and_no_longer_than_they_say() {
     let start = Instant::now();
     assert!(matches!(cache.throttle(Duration::from_millis(20)), Throttled::Over { .. }));
     assert!(start.elapsed() >= Duration::from_millis(20));
-    // What is on its way counts: its memory is in use.
+    // Bytes in flight count: their memory is in use.
     let run = cache.take_run(u64::MAX, MIB).unwrap();
     assert!(matches!(cache.throttle(no_time), Throttled::Over { .. }));
     std::thread::scope(|scope| {
@@ -175,7 +175,7 @@ fn writers_wait_at_the_hard_limit_and_no_longer_than_they_say() {
             std::thread::sleep(Duration::from_millis(5));
         }
         run.done();
-        // Half way: 1.5 MiB.
+        // Half way between the limits: 1.5 MiB.
         assert!(matches!(writer.join().unwrap(), Throttled::Go { .. }));
     });
     let stats = cache.stats();
@@ -273,7 +273,7 @@ fn pinned_bytes_stay_what_they_were() {
     assert_eq!(file.pin(0, MIB).len_bytes(), 0);
 }
 
-/// Two readers of one open file, each in order, at different places: as many reads of the backing in turns as
+/// Two sequential readers of one open file at different places: in turns they read the backing as often as
 /// one after the other.
 #[test]
 fn readers_in_turns_do_not_spoil_each_others_windows() {

@@ -1,5 +1,5 @@
-//! Many threads on the same and on different files, with writing back, truncation and little memory, under
-//! the real scheduler. `EXTANT_SECONDS=60` for longer.
+//! Many threads on the same and on different files, with writeback, truncation and little memory, under the
+//! real scheduler. Set `EXTANT_SECONDS=60` for a longer run.
 
 mod common;
 
@@ -13,12 +13,12 @@ use extant_page_cache::{Config, File, Order, PageCache, Throttled};
 
 const FILES: u64 = 3;
 const WRITERS: u64 = 4;
-/// No multiple of anything: neighbours share blocks and folios.
+/// Not a multiple of any block or folio size: neighbors share blocks and folios.
 const STRIPE: u64 = 30_011;
 const STRIPES: u64 = 160;
 
-/// What is right for a byte wherever it was written: so any byte that is neither this nor zero came from
-/// somewhere else.
+/// The expected byte at a position of a file: any byte that is neither this nor zero came from somewhere
+/// else.
 fn pattern(key: u64, pos: u64) -> u8 {
     (pos.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8 ^ (key as u8).wrapping_mul(85) | 1
 }
@@ -60,7 +60,7 @@ impl World {
 
     fn throttle(&self) {
         let start = Instant::now();
-        // At the end no write-back runs any more.
+        // At the end, no thread writes back.
         while matches!(self.cache.throttle(Duration::from_millis(200)), Throttled::Over { .. })
             && self.goes_on()
         {
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// Grows and cuts the last file under a lock, as an inode's is.
+    /// Grows and cuts the last file under a lock that stands for the inode's.
     fn cut(&self, size: &RwLock<u64>) {
         let (key, mut seed) = (FILES - 1, 5);
         let (file, toy) = &self.files[key as usize];
@@ -130,7 +130,8 @@ impl World {
         }
     }
 
-    /// Reads the last file, with its lock (all bytes must be there) and without (no others may be).
+    /// Reads the last file with its lock (all bytes must be there) and without (zeros are allowed, other
+    /// bytes are not).
     fn look(&self, size: &RwLock<u64>, me: u64) {
         let (key, mut seed) = (FILES - 1, me + 99);
         let (file, toy) = &self.files[key as usize];
@@ -197,7 +198,7 @@ fn run(block: u32, order_max: u8) {
     let world = World::new(block, order_max);
     let size = RwLock::new(0);
     std::thread::scope(|scope| {
-        // The first failure ends the test for all threads.
+        // A thread that panics stops all.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {

@@ -1,15 +1,15 @@
-//! POSIX ACLs from the kernel's bytes to the text that archives carry.
+//! POSIX ACLs: conversion from the kernel's bytes to the text in archives.
 //!
 //! ```text
 //! 02 00 00 00 | tag:2 perm:2 id:4 | ...      user::rwx,user:1000:r-x,group::r--,mask::r-x,other::---
 //! ```
-//! Owners are numbers: a file system has no names for them.
+//! Ids are numbers: a file system has no names for them.
 //!
 //! Source: acl(5); kernel documentation of `system.posix_acl_access`.
 
 use std::io::Write;
 
-/// The text; `None` if the bytes are no ACL of the kernel's form.
+/// The text; `None` if the bytes are not a valid ACL in the kernel's format.
 pub(crate) fn to_text(xattr: &[u8]) -> Option<Vec<u8>> {
     let (entries, rest) = xattr.strip_prefix(&2u32.to_le_bytes())?.as_chunks::<8>();
     if entries.is_empty() || !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! One entry's headers: what ustar cannot say goes into pax records in front of it.
+//! The headers of one entry: values that ustar cannot store go into pax records before the ustar header.
 //!
 //! ```text
 //! offset  len  field                 offset  len  field
@@ -7,7 +7,7 @@
 //!    108    8  uid                      257    8  "ustar\0" "00"
 //!    116    8  gid                      329    8  device major
 //!    124   12  size                     337    8  device minor
-//!    136   12  mtime                    345  155  prefix: what stands before the name and a /
+//!    136   12  mtime                    345  155  prefix: the part before the name and a /
 //!    148    8  checksum
 //! record  "LENGTH KEY=VALUE\n"; LENGTH counts all of it
 //! ```
@@ -22,18 +22,18 @@ const PREFIX_BYTES: usize = 155;
 const SMALL_MAX: u64 = 0o777_7777;
 /// Sizes and times above this do not fit 11 octal digits.
 const LARGE_MAX: u64 = 0o777_7777_7777;
-/// Owner in the header when a record has the real one: the user `nobody`, so that a reader that ignores the
+/// Owner in the header if a record has the real one: the unprivileged user, so that a reader that ignores the
 /// record does no harm.
 const NOBODY: u64 = 65534;
 
-/// Appends an entry's headers to `out`: what has to stand before its data. Its length is a multiple of 512.
-/// For a sparse file, that includes the map.
+/// Appends an entry's headers to `out`, up to its data. Their length is a multiple of 512. For a sparse file
+/// they include the map.
 ///
-/// Members may be built away from the writer (by several threads) with this, data and [`padding_bytes`] of
-/// zeros behind it, and be handed to [`TarWriter::members`](crate::TarWriter::members).
+/// Several threads may build members without the writer: this function, then the data, then [`padding_bytes`]
+/// of zeros. The result goes to [`TarWriter::members`](crate::TarWriter::members).
 ///
 /// # Errors
-/// [`TarFault::Path`] and [`TarFault::Runs`]; `out` is left as it was.
+/// [`TarFault::Path`] and [`TarFault::Runs`]; `out` is unchanged then.
 pub fn encode(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Begun, TarFault> {
     check_path(entry.path)?;
     let runs = match entry.kind {
@@ -82,7 +82,7 @@ pub fn encode(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Begun, TarFault> {
         _ => 0,
     };
 
-    // The records go where they belong at once, behind a header that is filled in when their length is known.
+    // The records are written in place, after a header that is filled in once their length is known.
     let start = out.len();
     out.resize(start + BLOCK_BYTES, 0);
     let real_size = runs.as_ref().map(|(_, _, size_bytes)| *size_bytes);
@@ -130,7 +130,7 @@ pub fn encode(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Begun, TarFault> {
     })
 }
 
-/// The records that the header alone cannot hold, in a fixed order.
+/// The records for values that the header alone cannot store, in a fixed order.
 fn push_records(
     entry: &Entry<'_>,
     path: &[u8],
@@ -207,13 +207,13 @@ fn push_records(
     }
 }
 
-/// Does a name need a record? Yes if the header cannot hold it, and if it is UTF-8 that is more than ASCII.
-/// What is no UTF-8 is better off in the header, where readers take bytes as they are.
+/// Whether a name needs a record: if the header cannot store it, or if it is UTF-8 but not ASCII. A name that
+/// is not UTF-8 is better stored in the header, where readers use the bytes unchanged.
 fn needs_record(name: &[u8], fits: bool) -> bool {
     !fits || (!name.is_ascii() && std::str::from_utf8(name).is_ok())
 }
 
-/// `"21 path=some/long/name\n"`: the length counts itself, the blank and the newline.
+/// `"21 path=some/long/name\n"`: the length includes its own digits, the blank and the newline.
 fn push_record(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let body = (key.len() + value.len() + 3) as u64;
     let mut len = body + digits(body);
@@ -234,7 +234,7 @@ fn push_number(key: &[u8], number: u64, out: &mut Vec<u8>) {
     push_record(key, &text, out);
 }
 
-/// `-1.5` is half a second before the last second before 1970: -2 seconds and 500,000,000 nanoseconds.
+/// `-1.5` is 1.5 seconds before 1970: -2 seconds and 500,000,000 nanoseconds.
 fn push_time(key: &[u8], time: Time, out: &mut Vec<u8>) {
     let nanos = time.nanos.min(999_999_999);
     let mut text = Vec::with_capacity(32);
@@ -260,7 +260,7 @@ fn push_time(key: &[u8], time: Time, out: &mut Vec<u8>) {
     push_record(key, &text, out);
 }
 
-/// The name of a header that stands for something else; pax readers never show it.
+/// The name of a pax or sparse header; readers that support pax never show it.
 fn made_up_name(prefix: &[u8], path: &[u8]) -> Vec<u8> {
     let base = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let mut name = prefix.to_vec();
@@ -269,7 +269,7 @@ fn made_up_name(prefix: &[u8], path: &[u8]) -> Vec<u8> {
     name
 }
 
-/// The prefix and the name; `None` if they do not hold this path.
+/// The prefix and the name; `None` if they cannot store this path.
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if path.len() <= NAME_BYTES {
         return Some((b"", path));
@@ -365,7 +365,7 @@ mod tests {
         Entry { mode: 0o644, ..Entry::new(path, Kind::File { size_bytes, runs: None }, TIME) }
     }
 
-    /// The records in front of the header without their lengths, as text; empty if there are none.
+    /// The records before the header without their lengths, as text; empty if there are none.
     fn records(entry: &Entry<'_>) -> String {
         let mut out = Vec::new();
         encode(entry, &mut out).unwrap();

@@ -1,34 +1,39 @@
-//! Tar archives out: a streaming writer of POSIX pax archives that lose nothing of what a file system holds.
+//! Tar output: a streaming writer of POSIX pax archives that keep everything a file system stores.
 //!
 //! ```text
-//! entry ─> [x header: pax records] header ─┐
-//! data, data, ... ─────────────────────────┴─> one buffer of headers and small files ──┬─> one vectored write
-//!                                              large data, straight from the caller ───┘
+//! entry ─> [x header: pax records] header ┐
+//! data, data, ... ────────────────────────┴─> one buffer of headers and small files ┬─> one vectored write
+//!                                             large data, zero-copy from the caller ┘
 //! ```
 //!
 //! Owns: ustar headers, pax records, sparse maps, the text form of ACLs, batching of writes. Does **not**
-//! own: walking a tree, reading data, the choice of what goes into the archive, compression.
+//! own: walking a tree, reading data, the selection of archive members, compression.
 //!
-//! | of the entry | stands in |
+//! | part of the entry | stored in |
 //! |---|---|
-//! | long names and targets, and those that are UTF-8 but not ASCII | `path`, `linkpath` |
-//! | names that are not UTF-8 | the header's own fields if they fit (readers do not translate those), else `hdrcharset=BINARY` and `path` |
+//! | names and targets that are long, or UTF-8 but not ASCII | `path`, `linkpath` |
+//! | names that are not UTF-8 | header fields if they fit (1), else `hdrcharset=BINARY` and `path` |
 //! | sizes from 8 GiB, owners from 2^21 | `size`, `uid`, `gid` |
-//! | times with nanoseconds, before 1970, after 2242 | `mtime`; `atime`, `ctime` wherever given |
+//! | times with nanoseconds, before 1970, after 2242 | `mtime`; `atime`, `ctime` if given |
 //! | extended attributes | `SCHILY.xattr.NAME`, any bytes; `=` and `%` in NAME as GNU tar writes them |
-//! | POSIX ACLs | `SCHILY.acl.*` as text with numbers, for readers that restore ACLs, and `SCHILY.xattr.system.posix_acl_*`, for readers that restore attributes only |
-//! | holes, where leaving them out saves room | GNU's PAX sparse format 1.0 |
+//! | POSIX ACLs | `SCHILY.acl.*` and `SCHILY.xattr.system.posix_acl_*` (2) |
+//! | holes, if leaving them out saves space | GNU's PAX sparse format 1.0 |
+//!
+//! (1) Readers do not translate header fields. (2) The former as text with numeric ids, for readers that
+//! restore ACLs; the latter for readers that restore only attributes.
 //!
 //! Invariants
-//! 1. The same entries give the same bytes: no time, process id, name of a user or order of a map gets in.
-//! 2. A member is whole: exactly the bytes that its header announces, or an error before the next header.
-//! 3. Paths are relative and hold no `.`, `..` or empty component, so that no reader can be led outside.
+//! 1. The same entries give the same bytes: the output depends on no current time, process id, user name or
+//!    map order.
+//! 2. A member is complete: exactly the bytes that its header announces, or an error before the next header.
+//! 3. Paths are relative and contain no `.`, `..` or empty component, so that no reader writes outside its
+//!    target.
 //!
 //! Source: POSIX.1-2017 pax, "pax Interchange Format"; GNU tar manual, "Sparse Formats"; star(5). Verified by
 //! extracting with GNU tar and bsdtar.
 //!
 //! ```
-//! use extant_tarout::{Entry, Kind, TarWriter, Time};
+//! use tarout::{Entry, Kind, TarWriter, Time};
 //! let mut tar = TarWriter::new(Vec::new());
 //! let time = Time { seconds: 1_700_000_000, nanos: 5 };
 //! let kind = Kind::File { size_bytes: 5, runs: None };
@@ -36,7 +41,7 @@
 //! tar.data(b"hello")?;
 //! let archive = tar.finish()?;
 //! assert_eq!(archive.len() % 512, 0);
-//! # Ok::<(), extant_tarout::TarFault>(())
+//! # Ok::<(), tarout::TarFault>(())
 //! ```
 
 #![forbid(unsafe_code)]
@@ -51,21 +56,21 @@ use std::io;
 pub use header::encode;
 pub use writer::TarWriter;
 
-/// Unit of everything in an archive.
+/// Block size of an archive.
 pub const BLOCK_BYTES: usize = 512;
 
 /// Why an archive cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum TarFault {
-    /// The output refuses.
+    /// The output failed.
     #[error("cannot write the archive: {0}")]
     Io(#[from] io::Error),
-    /// A path that no archive should hold.
+    /// A path that is not valid in an archive.
     #[error("\"{path}\" cannot be the name of a member: {rule}")]
     Path {
         /// The path, made printable.
         path: String,
-        /// What a name must not be.
+        /// The rule that it violates.
         rule: &'static str,
     },
     /// The runs of a sparse file overlap, go backwards, or reach past its end.
@@ -75,22 +80,22 @@ pub enum TarFault {
     Runs {
         /// The path, made printable.
         path: String,
-        /// Where the run begins in the file.
+        /// Offset of the run in the file.
         offset_bytes: u64,
         /// Its length.
         len_bytes: u64,
     },
-    /// More or less data came than the entry announced.
+    /// More or less data was written than the entry announced.
     #[error("the member's header announced {announced_bytes} bytes, and {came} came")]
     Data {
-        /// What [`TarWriter::entry`] returned.
+        /// The size that [`TarWriter::entry`] returned.
         announced_bytes: u64,
-        /// "more", or how many.
+        /// "more", or the number of bytes.
         came: String,
     },
 }
 
-/// A time as file systems keep it: `nanos` (below 10^9) count forward from `seconds`, also before 1970.
+/// A time as file systems store it: `nanos` (below 10^9) count forward from `seconds`, also before 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Time {
     /// Seconds since 1970.
@@ -100,39 +105,39 @@ pub struct Time {
 }
 
 /// A run of data in a sparse file. A file is stored without its holes only if the lengths of all runs but the
-/// last are multiples of 512, as those of blocks are.
+/// last are multiples of 512, like those of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataRun {
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset_bytes: u64,
     /// Its length; not 0.
     pub len_bytes: u64,
 }
 
-/// An extended attribute as the kernel shows it.
+/// An extended attribute as the kernel returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Xattr<'a> {
     /// Name with its prefix: `user.comment`.
     pub name: &'a [u8],
-    /// Any bytes. Of `system.posix_acl_access` and `..._default`: the kernel's form, version 2.
+    /// Any bytes. For `system.posix_acl_access` and `..._default`: the kernel's format, version 2.
     pub value: &'a [u8],
 }
 
-/// What a member is.
+/// The type of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind<'a> {
     /// A regular file.
     File {
         /// Its size with its holes.
         size_bytes: u64,
-        /// Where its data is, in order, if there may be holes; `None`: everywhere.
+        /// The runs of data, in order, if there may be holes; `None` if there are none.
         runs: Option<&'a [DataRun]>,
     },
     /// A directory.
     Directory,
     /// A symbolic link with its target.
     Symlink(&'a [u8]),
-    /// A further name of a member that came before: its path.
+    /// A hard link to an earlier member: its path.
     HardLink(&'a [u8]),
     /// A character device.
     CharDevice {
@@ -150,7 +155,7 @@ pub enum Kind<'a> {
     },
     /// A named pipe.
     Fifo,
-    /// A socket: tar has no such thing, so it is skipped.
+    /// A socket: tar cannot store one, so it is skipped.
     Socket,
 }
 
@@ -159,7 +164,7 @@ pub enum Kind<'a> {
 pub struct Entry<'a> {
     /// Path from the archive's root, with no `/` at either end; empty for the root directory itself.
     pub path: &'a [u8],
-    /// What it is.
+    /// Its type.
     pub kind: Kind<'a>,
     /// Permission bits, 0 to 0o7777.
     pub mode: u16,
@@ -167,20 +172,21 @@ pub struct Entry<'a> {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Last change of content.
+    /// Last change of the content.
     pub mtime: Time,
-    /// Last access, if it is to be kept.
+    /// Last access, if it should be stored.
     pub atime: Option<Time>,
-    /// Last change of the inode, if it is to be kept; no tool restores it.
+    /// Last change of the inode, if it should be stored; no tool restores it.
     pub ctime: Option<Time>,
-    /// Birth, if it is to be kept: bsdtar and `extant build` know it, GNU tar warns that it does not.
+    /// Creation time, if it should be stored: bsdtar and `extant build` restore it, GNU tar warns that it
+    /// does not.
     pub crtime: Option<Time>,
     /// Extended attributes, written in this order.
     pub xattrs: &'a [Xattr<'a>],
 }
 
 impl<'a> Entry<'a> {
-    /// An entry of root's with mode 0o755, one time and no attributes.
+    /// An entry owned by root with mode 0o755, one time and no attributes.
     #[must_use]
     pub fn new(path: &'a [u8], kind: Kind<'a>, mtime: Time) -> Self {
         let (atime, ctime, crtime) = (None, None, None);
@@ -191,11 +197,11 @@ impl<'a> Entry<'a> {
 /// What must follow an entry's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
-    /// This many bytes of data: the whole file, zeros for its holes. 0 for all that is no file.
+    /// This many bytes of data: the whole file, with zeros for its holes. 0 for members that are not files.
     Whole(u64),
     /// This many bytes of data: the runs of the sparse file, one after the other.
     Runs(u64),
-    /// Nothing: the entry is a socket and was left out.
+    /// Nothing: the entry is a socket and was skipped.
     Skipped,
 }
 
@@ -210,7 +216,7 @@ impl Begun {
     }
 }
 
-/// Zeros that fill the last block of `len` bytes.
+/// Number of zeros that fill the last block of `len` bytes.
 #[must_use]
 pub fn padding_bytes(len: u64) -> usize {
     (len.wrapping_neg() % BLOCK_BYTES as u64) as usize

@@ -1,33 +1,34 @@
-//! Maps of sparse files in GNU's PAX format 1.0: decimal lines in front of the data.
+//! Maps of sparse files in GNU's PAX format 1.0: decimal lines before the data.
 //!
 //! ```text
-//! file of 9000 bytes, data in 0..512 and 4096..4099:   "3\n0\n512\n4096\n3\n9000\n0\n", NULs up to 512, 515 bytes of data
+//! file of 9000 bytes, data in 0..512 and 4096..4099:
+//! "3\n0\n512\n4096\n3\n9000\n0\n", NULs up to 512, 515 bytes of data
 //! ```
-//! The pair at the end without length marks a hole there. Readers differ in where they look for a run behind
-//! one whose length is no multiple of 512 (GNU tar: in the next block), so such a file is stored whole,
-//! unless it is the last run.
+//! The last pair, with length 0, marks a hole at the end. If the length of a run is not a multiple of 512,
+//! readers differ in where they expect the next run (GNU tar: in the next block). So such a file is stored
+//! whole, unless it is the last run.
 //!
 //! Source: GNU tar manual, "PAX Format, Version 1.0".
 
 use crate::{BLOCK_BYTES, DataRun, padding_bytes};
 
-/// More runs than this are not written: readers hold the map in memory, and refuse larger ones.
+/// Maximum number of runs: readers hold the map in memory, and reject larger ones.
 const RUNS_MAX: usize = 4 << 20;
-/// What the records of a sparse file may cost above those of a plain one.
+/// Upper bound of the extra record bytes of a sparse file.
 const RECORDS_BYTES: u64 = 2 * BLOCK_BYTES as u64;
 
-/// How a sparse file is to be stored.
+/// The layout of a sparse file in the archive.
 pub(crate) struct Plan {
     /// Bytes of the map with its padding.
     pub(crate) map_bytes: u64,
-    /// Bytes of data behind it.
+    /// Bytes of data after it.
     pub(crate) data_bytes: u64,
 }
 
-/// A plan, if leaving the holes out saves room.
+/// Returns a plan, if leaving the holes out saves space.
 ///
 /// # Errors
-/// The first run that overlaps the one before it or the file's end, or is empty.
+/// The first run that overlaps the one before it or exceeds the file's end, or is empty.
 pub(crate) fn plan(runs: &[DataRun], size_bytes: u64) -> Result<Option<Plan>, DataRun> {
     let mut end = 0;
     let mut data_bytes = 0;
@@ -55,7 +56,7 @@ pub(crate) fn plan(runs: &[DataRun], size_bytes: u64) -> Result<Option<Plan>, Da
     Ok(saves.then_some(Plan { map_bytes, data_bytes }))
 }
 
-/// Appends the map that a plan announced.
+/// Appends the map of a plan.
 pub(crate) fn push_map(runs: &[DataRun], size_bytes: u64, out: &mut Vec<u8>) {
     let start = out.len();
     let mark = runs.last().is_none_or(|last| last.offset_bytes + last.len_bytes < size_bytes);
@@ -77,7 +78,7 @@ fn push_line(number: u64, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// How many decimal digits a number has.
+/// Number of decimal digits of a number.
 pub(crate) fn digits(number: u64) -> u64 {
     u64::from(number.checked_ilog10().unwrap_or(0) + 1)
 }

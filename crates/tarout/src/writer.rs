@@ -1,45 +1,44 @@
-//! The stream: headers, data and padding in order, in few large writes.
+//! The output stream: headers, data and padding in order, in few large writes.
 
 use std::io::{self, IoSlice, Write};
 
 use crate::{BLOCK_BYTES, Begun, Entry, TarFault, encode, padding_bytes};
 
-/// The buffer is written when it holds this much.
+/// The buffer is written when it has this many bytes.
 const BATCH_BYTES: usize = 1 << 20;
-/// Data from this size on is not copied into the buffer, but written from where it is, together with the
-/// buffer.
+/// Data from this size on is not copied into the buffer, but written zero-copy together with the buffer.
 const DIRECT_BYTES: usize = 64 << 10;
-/// The whole archive is a multiple of this, as tape drives wanted it and POSIX asks.
+/// The archive size is a multiple of this, as POSIX requires (a tape record).
 const RECORD_BYTES: u64 = 10240;
 
-/// Writes one archive. [`entry`](Self::entry), then its [`data`](Self::data), and so on, then
-/// [`finish`](Self::finish). After [`TarFault::Io`] the archive is lost.
+/// Writes one archive: [`entry`](Self::entry), then its [`data`](Self::data), and so on, then
+/// [`finish`](Self::finish). After [`TarFault::Io`] the archive is unusable.
 #[derive(Debug)]
 pub struct TarWriter<W> {
     output: W,
     buffer: Vec<u8>,
-    /// Bytes that went to `output` before the buffer.
+    /// Bytes written to `output` before the buffer.
     written: u64,
-    /// What the last entry announced.
+    /// Data bytes announced by the last entry.
     announced: u64,
-    /// What of it has not come yet.
+    /// Announced bytes not written yet.
     missing: u64,
 }
 
 impl<W: Write> TarWriter<W> {
-    /// A writer to `output`, which needs no buffer of its own.
+    /// Creates a writer to `output`, which needs no buffer of its own.
     #[must_use]
     pub fn new(output: W) -> Self {
         let buffer = Vec::with_capacity(BATCH_BYTES + DIRECT_BYTES);
         Self { output, buffer, written: 0, announced: 0, missing: 0 }
     }
 
-    /// Begins a member; says how many bytes of data must follow, and whether they are the whole file or its
-    /// runs.
+    /// Begins a member. Returns how many bytes of data must follow, and whether they are the whole file or
+    /// its runs.
     ///
     /// # Errors
-    /// [`TarFault::Data`] when the member before is not complete; [`TarFault::Path`] and [`TarFault::Runs`],
-    /// after which one may go on with another entry; [`TarFault::Io`].
+    /// [`TarFault::Data`] if the previous member is not complete; [`TarFault::Path`] and [`TarFault::Runs`],
+    /// after which the caller may continue with another entry; [`TarFault::Io`].
     pub fn entry(&mut self, entry: &Entry<'_>) -> Result<Begun, TarFault> {
         self.check_complete()?;
         let begun = encode(entry, &mut self.buffer)?;
@@ -48,11 +47,11 @@ impl<W: Write> TarWriter<W> {
         Ok(begun)
     }
 
-    /// Writes data of the member that was begun last, in any number of pieces. Large pieces (64 KiB and more)
-    /// are not copied.
+    /// Writes data of the current member, in any number of pieces. Large pieces (64 KiB and more) are not
+    /// copied.
     ///
     /// # Errors
-    /// [`TarFault::Data`] when it is more than announced, and nothing is written then; [`TarFault::Io`].
+    /// [`TarFault::Data`] if it exceeds the announced size, and nothing is written then; [`TarFault::Io`].
     pub fn data(&mut self, bytes: &[u8]) -> Result<(), TarFault> {
         self.take(bytes.len() as u64)?;
         if bytes.len() >= DIRECT_BYTES {
@@ -67,7 +66,7 @@ impl<W: Write> TarWriter<W> {
     /// Writes zeros as data of the member: the holes of a file that is stored whole.
     ///
     /// # Errors
-    /// As [`data`](Self::data).
+    /// Like [`data`](Self::data).
     pub fn zeros(&mut self, mut len_bytes: u64) -> Result<(), TarFault> {
         self.take(len_bytes)?;
         while len_bytes > 0 {
@@ -80,10 +79,10 @@ impl<W: Write> TarWriter<W> {
         self.write_if_full()
     }
 
-    /// Writes whole members that were built elsewhere with [`encode`]: headers, data, padding.
+    /// Writes complete members that were built with [`encode`]: headers, data, padding.
     ///
     /// # Errors
-    /// [`TarFault::Data`] when the member before is not complete, or these are not whole blocks;
+    /// [`TarFault::Data`] if the previous member is not complete, or these are not whole blocks;
     /// [`TarFault::Io`].
     pub fn members(&mut self, encoded: &[u8]) -> Result<(), TarFault> {
         self.check_complete()?;
@@ -104,10 +103,10 @@ impl<W: Write> TarWriter<W> {
         self.written + self.buffer.len() as u64
     }
 
-    /// Writes the end mark and all that is still in the buffer, flushes the output and gives it back.
+    /// Writes the end mark and the rest of the buffer, flushes the output and returns it.
     ///
     /// # Errors
-    /// [`TarFault::Data`] when the last member is not complete; [`TarFault::Io`].
+    /// [`TarFault::Data`] if the last member is not complete; [`TarFault::Io`].
     pub fn finish(mut self) -> Result<W, TarFault> {
         self.check_complete()?;
         self.buffer.resize(self.buffer.len() + 2 * BLOCK_BYTES, 0);
@@ -148,7 +147,7 @@ impl<W: Write> TarWriter<W> {
         if self.buffer.len() >= BATCH_BYTES { self.write_buffer_and(&[]) } else { Ok(()) }
     }
 
-    /// Writes the buffer and, behind it, `bytes`: in one go if the output takes them.
+    /// Writes the buffer and then `bytes`: in one call if the output accepts them.
     fn write_buffer_and(&mut self, bytes: &[u8]) -> Result<(), TarFault> {
         let len = (self.buffer.len() + bytes.len()) as u64;
         let mut slices = [IoSlice::new(&self.buffer), IoSlice::new(bytes)];
@@ -177,7 +176,7 @@ mod tests {
         Entry::new(path, Kind::File { size_bytes, runs: None }, Time::default())
     }
 
-    /// Takes a few bytes at a time, and now and then nothing, as a terminal or a signal would have it.
+    /// Accepts a few bytes at a time, and sometimes fails with EINTR, like a terminal or after a signal.
     #[derive(Default)]
     struct Reluctant {
         bytes: Vec<u8>,
@@ -216,7 +215,7 @@ mod tests {
         assert_eq!(whole.len() % 10240, 0);
         assert_eq!(whole[512..512 + data.len()], data);
         assert!([1000, 65_535, 65_536, 1 << 20].into_iter().all(|pieces| write(pieces) == whole));
-        // Built elsewhere, with zeros behind the data.
+        // Built without the writer, with zeros after the data.
         let mut member = Vec::new();
         let mut tar = TarWriter::new(Vec::new());
         for name in [&b"a"[..], b"b"] {

@@ -1,4 +1,4 @@
-//! Archives of ours, unpacked by GNU tar: everything that went in stands on the disk.
+//! GNU tar unpacks our archives: everything that was archived is on the disk.
 
 use std::ffi::OsStr;
 use std::io::{Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use extant_tarout::{Begun, DataRun, Entry, Kind, TarWriter, Time, Xattr, encode, padding_bytes};
 
-/// An entry with everything owned, to write it and to compare with it.
+/// An entry with owned data, for writing and for comparison.
 #[derive(Debug, Clone)]
 struct Wanted {
     path: Vec<u8>,
@@ -38,7 +38,7 @@ fn wanted(path: impl AsRef<[u8]>, kind: What) -> Wanted {
     Wanted { path: path.as_ref().to_vec(), kind, mode: 0o640, owner: (0, 0), mtime, xattrs: vec![] }
 }
 
-/// `user::rw-, user:1234:rwx, group::r--, mask::rwx, other::---` as the kernel has it.
+/// `user::rw-, user:1234:rwx, group::r--, mask::rwx, other::---` in the kernel's format.
 fn acl() -> Vec<u8> {
     let entries =
         [(1u16, 6u16, u32::MAX), (2, 7, 1234), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
@@ -114,7 +114,7 @@ fn everything() -> Vec<Wanted> {
     all.extend(
         (95..=103).map(|n| wanted(format!("{}/{}", "p".repeat(155), "n".repeat(n)), What::File(vec![]))),
     );
-    // As a walk has them: a directory's members behind it and together.
+    // In the order of a tree walk: a directory's members follow it, together.
     all.sort_by(|a, b| a.path.cmp(&b.path));
     all
 }
@@ -182,7 +182,7 @@ fn gnu_tar() -> Option<Command> {
     Some(command)
 }
 
-/// Unpacks with all of these options; what tar said to standard error.
+/// Unpacks with all of these options; returns what tar printed to standard error.
 fn unpack(archive: &Path, dir: &Path, options: &[&str]) -> Option<String> {
     let mut tar = gnu_tar()?;
     let output = tar.arg("-xf").arg(archive).arg("-C").arg(dir).args(options).output().unwrap();
@@ -277,7 +277,7 @@ fn gnu_tar_restores_everything() {
         let Some(dir) = ground() else { return };
         let Some(errors) = unpack(file.path(), dir.path(), &options) else { return };
         let said: Vec<&str> = errors.lines().filter(|line| !line.contains("'hdrcharset'")).collect();
-        // GNU tar itself warns that times are in the far past or future.
+        // GNU tar itself warns about times in the far past or future.
         assert!(said.iter().all(|line| line.contains("time stamp")), "{said:?}");
         all.iter().for_each(|one| compare(dir.path(), one));
     }
@@ -295,7 +295,7 @@ fn acls_come_back_without_attributes_being_asked_for() {
 
 #[test]
 fn bsdtar_restores_content_and_attributes() {
-    // bsdtar takes the name of an attribute as it stands, and counts fractions before 1970 in the wrong
+    // bsdtar uses the name of an attribute unchanged, and counts fractions before 1970 in the wrong
     // direction.
     let restorable = |one: &Wanted| {
         let fraction_before_1970 = one.mtime.seconds < 0 && one.mtime.nanos != 0;
@@ -312,7 +312,7 @@ fn bsdtar_restores_content_and_attributes() {
         return;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // It leaves the times of the directory that it unpacks into alone.
+    // bsdtar does not set the times of the directory that it unpacks into.
     all.iter().filter(|one| !one.path.is_empty()).for_each(|one| compare(dir.path(), one));
 }
 

@@ -1,10 +1,10 @@
-//! What POSIX ACLs do when they are set, inherited, and when the mode changes.
+//! Semantics of POSIX ACLs: setting, inheritance, and changes of the mode.
 //!
 //! ```text
 //! set access    owner rwx, group r-x, others r--            -> mode 0754, nothing is stored
 //!               owner rwx, user 7 rw-, group r--, mask rw-  -> stored, and the mode shows the mask: 076-
-//! create        directory's default + mode asked for        -> access ACL and mode, each the least of both
-//! chmod         mode's group bits                           -> the mask, if there is one; else the group's entry
+//! create        directory's default + requested mode        -> access ACL and mode, each the intersection
+//! chmod         mode's group bits                           -> the mask, if any; else the group's entry
 //! ```
 //!
 //! Source: acl(5); POSIX 1003.1e draft 17, section 23; kernel Documentation/filesystems/ext4/attributes.rst.
@@ -13,10 +13,10 @@ use extant_base::Malformed;
 pub use extant_ondisk::acl::{Acl, AclEntry, AclTag};
 
 const VERSION: [u8; 4] = 2u32.to_le_bytes();
-/// The bits of a mode that an ACL speaks of.
+/// The bits of a mode that an ACL describes.
 const PERMISSIONS: u16 = 0o777;
 
-/// Why an ACL is not set.
+/// An ACL is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AclFault {
     /// A value of another version than 2 (EOPNOTSUPP).
@@ -25,35 +25,35 @@ pub enum AclFault {
     /// Not a valid list (EINVAL).
     #[error(transparent)]
     Invalid(#[from] Malformed),
-    /// A default ACL for what is no directory (EACCES).
+    /// A default ACL for an inode that is not a directory (EACCES).
     #[error("only directories have default ACLs")]
     NoDirectory,
 }
 
-/// What an inode's attribute of an ACL becomes.
+/// The result of setting an access ACL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessChange {
-    /// The new mode, its type and other bits as they were.
+    /// The new mode; its type and other bits are unchanged.
     pub mode: u16,
     /// The value to store; `None` removes the attribute.
     pub stored: Option<Vec<u8>>,
 }
 
-/// What a new inode gets from its directory.
+/// What a new inode inherits from its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
-    /// Its mode, with its type.
+    /// Its mode, including its type.
     pub mode: u16,
-    /// Value of its access ACL, if the mode alone does not say as much.
+    /// Value of its access ACL, unless the mode alone expresses it.
     pub access: Option<Vec<u8>>,
-    /// Value of its default ACL: a directory's.
+    /// Value of its default ACL; for directories only.
     pub default: Option<Vec<u8>>,
 }
 
-/// The ACL that a system call brings; `None`: no entries, so no ACL.
+/// Parses an ACL passed to a system call; `None` for an ACL without entries.
 ///
 /// # Errors
-/// Another version, a damaged value, or a list that is not valid.
+/// Another version, a damaged value, or an invalid list.
 pub fn parse(value: &[u8]) -> Result<Option<Acl>, AclFault> {
     if value.is_empty() {
         return Ok(None);
@@ -66,9 +66,9 @@ pub fn parse(value: &[u8]) -> Result<Option<Acl>, AclFault> {
     Ok((!acl.entries.is_empty()).then_some(acl))
 }
 
-/// Sets an access ACL on an inode with this mode: the mode shows what the ACL says, and an ACL that says no
-/// more than the mode is not stored. Whether the set-group-id bit must go (the caller is neither of the
-/// file's group nor privileged) is the caller's to know. Without an ACL the mode stays.
+/// Sets an access ACL on an inode with this mode. The mode takes the ACL's bits, and an ACL that expresses no
+/// more than a mode is not stored. Without an ACL the mode stays. The caller clears the set-group-id bit if
+/// necessary (if the calling process is neither in the file's group nor privileged).
 #[must_use]
 pub fn set_access(acl: Option<&Acl>, mode: u16) -> AccessChange {
     let Some(acl) = acl else { return AccessChange { mode, stored: None } };
@@ -77,10 +77,10 @@ pub fn set_access(acl: Option<&Acl>, mode: u16) -> AccessChange {
     AccessChange { mode: mode & !PERMISSIONS | bits, stored }
 }
 
-/// Sets a default ACL: the value to store; `None` removes the attribute.
+/// The value to store for a default ACL; `None` removes the attribute.
 ///
 /// # Errors
-/// It is an ACL, and not for a directory.
+/// There is an ACL, and the inode is not a directory.
 pub fn set_default(acl: Option<&Acl>, is_directory: bool) -> Result<Option<Vec<u8>>, AclFault> {
     match acl {
         Some(_) if !is_directory => Err(AclFault::NoDirectory),
@@ -88,8 +88,8 @@ pub fn set_default(acl: Option<&Acl>, is_directory: bool) -> Result<Option<Vec<u
     }
 }
 
-/// What an inode of this mode gets that is made in a directory with a default ACL (symbolic links get
-/// nothing: do not ask). The umask plays no part then; without a default ACL it would be all that counts.
+/// Mode and ACLs of a new inode in a directory with a default ACL. Not for symbolic links, which inherit
+/// nothing. The umask is ignored; it applies only without a default ACL.
 ///
 /// # Errors
 /// The default ACL has no entry for the owner, the group or others.
@@ -111,7 +111,7 @@ pub fn inherit(default: &Acl, mode: u16, is_directory: bool) -> Result<Inherited
     })
 }
 
-/// What chmod makes of an access ACL.
+/// Applies a chmod to an access ACL.
 pub fn chmod(acl: &mut Acl, mode: u16) {
     let has_mask = acl.entries.iter().any(|entry| entry.tag == AclTag::Mask);
     for entry in &mut acl.entries {
@@ -121,7 +121,7 @@ pub fn chmod(acl: &mut Acl, mode: u16) {
     }
 }
 
-/// Where a mode shows this entry: the group's bits are the mask's if there is one.
+/// The position of this entry's bits in a mode: the group bits are the mask's if there is a mask.
 fn shift_of(tag: AclTag, has_mask: bool) -> Option<u32> {
     match tag {
         AclTag::UserObj => Some(6),

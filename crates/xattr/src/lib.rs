@@ -1,20 +1,21 @@
-//! Extended attributes of an inode: in its body, in a block, in inodes of their own.
+//! Extended attributes of an inode: in its body, in a block, or with values in inodes of their own.
 //!
-//! Owns: reading and naming; planning of changes ([`Change`]); semantics of ACLs ([`acl`]). Does **not** own:
-//! inodes, and values in inodes of their own ([`ValueInodes`] reads them, the [`Plan`] states their fate),
-//! allocation and writing of blocks; permission to see or set a name ("trusted." is for the privileged: front
-//! doors know the caller).
+//! Owns: reading and naming of attributes; planning of changes ([`Change`]); the semantics of ACLs ([`acl`]).
+//! Does **not** own: inodes; values in inodes of their own ([`ValueInodes`] reads them, a [`Plan`] names the
+//! changes); allocation and writing of blocks; permission to see or set a name (`trusted.` needs privileges:
+//! the caller checks them).
 //!
 //! Invariants
 //! 1. Names come in the kernel's order: those of the body, then those of the block, each as stored. A name
-//!    that is stored twice is returned once, with the first value, as a search finds it.
-//! 2. Attributes that the system calls have no name for are hidden, as the kernel hides them: the encryption
-//!    context, the descriptor of fs-verity, and all of "system." but the ACLs, so inline data too.
-//! 3. ACLs are returned in the form of the system calls; an ACL without entries means that there is none.
-//! 4. A change is planned whole before anything is written: what is refused has changed nothing. Attributes
+//!    that is stored twice is listed once, with the first value, which a search would find.
+//! 2. Attributes without a name in the system calls are hidden, as the kernel hides them: the encryption
+//!    context, the descriptor of fs-verity, and all of `system.` except ACLs. Inline data is therefore hidden
+//!    too.
+//! 3. ACLs are returned in the format of the system calls. An ACL without entries counts as absent.
+//! 4. A change is planned completely before anything is written, so a refusal changes nothing. Attributes
 //!    that a change does not name stay in the body or the block where they are.
-//! 5. Blocks that several inodes share are never changed but for their count: a change makes a copy, or finds
-//!    another block.
+//! 5. Only the reference count of a block that several inodes share is ever changed. A change makes a copy,
+//!    or finds another block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
 
@@ -39,23 +40,23 @@ pub use plan::{BlockPlan, Change, ChangeFault, Mode, Plan, Rules};
 pub use sharing::BlockIndex;
 
 const STRUCTURE: &str = "extended attribute";
-/// Bytes that the values of one inode may have together: they are in memory all at once.
+/// Limit for the total size of an inode's values in bytes; all of them are in memory together.
 const VALUES_MAX: u64 = 64 << 20;
 
-/// Reads values that are kept in inodes of their own.
+/// Reads values that are stored in inodes of their own.
 pub trait ValueInodes {
-    /// All bytes of the value, verified against `len` and the entry's hash where possible.
+    /// All bytes of the value, verified against `len` and, where possible, the entry's hash.
     ///
     /// # Errors
     /// The inode or its data cannot be read or break a rule.
     fn value(&self, ino: Ino, len: u32) -> Result<Vec<u8>, ReadFault>;
 }
 
-/// Where an inode's attributes are.
+/// The places of an inode's attributes.
 pub struct Places<'a> {
     /// The inode.
     pub ino: Ino,
-    /// The bytes behind its fixed fields; empty for inodes of 128 bytes.
+    /// The bytes after its fixed fields; empty for inodes of 128 bytes.
     pub body: &'a [u8],
     /// i_file_acl; 0 for none.
     pub block: Pblk,
@@ -68,7 +69,7 @@ pub struct Places<'a> {
 pub struct Attribute {
     /// Full name.
     pub name: Vec<u8>,
-    /// Value in its form for users: ACLs as `system.posix_acl_access` has them (version 2).
+    /// Value in the format of the system calls: ACLs as in `system.posix_acl_access` (version 2).
     pub value: Vec<u8>,
 }
 
@@ -86,8 +87,8 @@ impl<'a> Places<'a> {
     /// The value of an attribute by its full name.
     ///
     /// # Errors
-    /// As [`names`](Self::names); also an ACL that is none, and a value that is not as long as its entry
-    /// says, or has another hash.
+    /// As [`names`](Self::names); also an invalid ACL, and a value with another length or hash than its entry
+    /// has.
     pub fn get(
         &self,
         buffers: &Buffers,
@@ -98,7 +99,7 @@ impl<'a> Places<'a> {
             return Ok(None);
         };
         let is_it = |stored: &&StoredAttr<'_>| (stored.attr.index, stored.attr.name) == (index, suffix);
-        // In the body nearly always: then the block is not read.
+        // Nearly always in the body: then the block is not read.
         if let Some(found) = self.decoded_body()?.iter().find(is_it) {
             return self.value(values, found);
         }
@@ -112,12 +113,12 @@ impl<'a> Places<'a> {
     /// All attributes.
     ///
     /// # Errors
-    /// As [`get`](Self::get); also more than 64 MiB of values.
+    /// As [`get`](Self::get); also if the values exceed 64 MiB.
     pub fn all(&self, buffers: &Buffers, values: &dyn ValueInodes) -> Result<Vec<Attribute>, ReadFault> {
         let block = self.block(buffers)?;
         let stored = self.stored(block.as_deref())?;
-        // Values in inodes of their own are as long as entries say, and one inode may be named by many:
-        // summed before any is read.
+        // Entries give the lengths of values in inodes, and many entries may name one inode: check the sum
+        // before reading any value.
         let len_of = |stored: &StoredAttr<'_>| match stored.attr.value {
             AttrValue::Bytes(bytes) => bytes.len() as u64,
             AttrValue::Inode { size, .. } => u64::from(size),
@@ -137,8 +138,8 @@ impl<'a> Places<'a> {
         Ok(all)
     }
 
-    /// The value of `system.data`, where small files' and directories' bytes live beyond `i_block`. It is
-    /// always in the body.
+    /// The value of `system.data`: the content of small files and directories beyond `i_block`. It is always
+    /// in the body.
     ///
     /// # Errors
     /// The body breaks a rule.
@@ -157,9 +158,9 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The entries whose values are in inodes of their own, hidden ones too: index, name and inode of each.
-    /// Those of the block only if no other inode shares it: they are named by the block, however many inodes
-    /// have that.
+    /// The entries with values in inodes of their own, including hidden ones: index, name and inode of each.
+    /// Entries of the block are included only if no other inode shares it: a shared block holds one
+    /// reference, however many inodes share it.
     ///
     /// # Errors
     /// A structure cannot be read or breaks a rule.
@@ -174,10 +175,10 @@ impl<'a> Places<'a> {
         Ok(self.stored(block.as_deref())?.into_iter().filter_map(entry).collect())
     }
 
-    /// How many inodes share the block; `None` without one.
+    /// The number of inodes that share the block; `None` without a block.
     ///
     /// # Errors
-    /// It cannot be read or breaks a rule.
+    /// The block cannot be read or breaks a rule.
     pub fn block_refcount(&self, buffers: &Buffers) -> Result<Option<u32>, ReadFault> {
         let Some(block) = self.block(buffers)? else { return Ok(None) };
         let count = extant_ondisk::xattr::refcount(&block);
@@ -217,7 +218,7 @@ impl<'a> Places<'a> {
         Ok(stored)
     }
 
-    /// The value for users; `None` for an ACL without entries.
+    /// The value in the format of the system calls; `None` for an ACL without entries.
     fn value(&self, values: &dyn ValueInodes, stored: &StoredAttr<'_>) -> Result<Option<Vec<u8>>, ReadFault> {
         let value = match stored.attr.value {
             AttrValue::Bytes(bytes) => bytes.to_vec(),
@@ -249,7 +250,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// An attribute block. Inodes share blocks of equal attributes: the block belongs to none of them, and is
+/// Reads an attribute block. Inodes share blocks of equal attributes, so the block has no owner inode, and is
 /// verified once for all.
 fn verified_block(buffers: &Buffers, block: Pblk, fs_seed: Option<u32>) -> Result<Buffer, ReadFault> {
     buffers.get(block, Owner { kind: Kind::Xattr, ino: 0 }, |bytes| {
@@ -260,12 +261,12 @@ fn verified_block(buffers: &Buffers, block: Pblk, fs_seed: Option<u32>) -> Resul
     })
 }
 
-/// Does the kernel list names of this index?
+/// Whether the kernel lists names of this index.
 fn is_shown(index: u8) -> bool {
     !matches!(index, INDEX_SYSTEM | INDEX_RICHACL)
 }
 
-/// The attributes that have a name for users, each name once.
+/// The attributes with a name in the system calls, each name once.
 fn named<'s, 'b: 's>(
     stored: impl Iterator<Item = &'s StoredAttr<'b>>,
 ) -> impl Iterator<Item = (Vec<u8>, &'s StoredAttr<'b>)> {

@@ -1,27 +1,29 @@
-//! The result of a change of an attribute: the inode's body, its block and its value inodes. Nothing is
-//! written here: the caller, which can allocate, executes the [`Plan`].
+//! Plans the effect of an attribute change on the inode's body, its block and its value inodes. Nothing is
+//! written here: a caller that can allocate carries out the [`Plan`].
 //!
 //! ```text
-//! set:     inode's body   - no room ->   block   - no room ->   value in an inode of its own, entry as above
+//! set:  inode's body  - no room ->  block  - no room ->  value in its own inode, entry in body or block
 //! ```
 //!
-//! Wherever the attribute was before, it is there no more when it has found another place. Attributes that
-//! the change does not name stay where they are.
+//! An attribute that moves is removed from its previous place. Attributes that the change does not name stay
+//! where they are.
 //!
 //! ```
-//! use extant_base::{BlockSize, Ino, Pblk};
-//! use extant_device::MemDevice;
-//! use extant_xattr::{BlockPlan, Change, Mode, Places, Rules};
+//! use base::{BlockSize, Ino, Pblk};
+//! use device::MemDevice;
+//! use xattr::{BlockPlan, Change, Mode, Places, Rules};
 //!
 //! let device = std::sync::Arc::new(MemDevice::new(1 << 20));
-//! let buffers = extant_buffer::Buffers::new(device, BlockSize::KIB4, 256, &extant_memory::Budget::new(1 << 20));
+//! let buffers = buffer::Buffers::new(device, BlockSize::KIB4, 256, &memory::Budget::new(1 << 20));
 //! let body = [0; 96]; // of an inode of 256 bytes
 //! let places = Places { ino: Ino(12), body: &body, block: Pblk(0), fs_seed: None };
 //! let rules = Rules { block_size: BlockSize::KIB4, value_seed: None };
 //!
-//! let small = Change::set(b"user.mime", b"text/plain", Mode::Any).unwrap().plan(&places, &buffers, &rules).unwrap();
+//! let small = Change::set(b"user.mime", b"text/plain", Mode::Any).unwrap();
+//! let small = small.plan(&places, &buffers, &rules).unwrap();
 //! assert!(small.body.is_some() && small.block == BlockPlan::Keep);
-//! let large = Change::set(b"user.icon", &[7; 900], Mode::Any).unwrap().plan(&places, &buffers, &rules).unwrap();
+//! let large = Change::set(b"user.icon", &[7; 900], Mode::Any).unwrap();
+//! let large = large.plan(&places, &buffers, &rules).unwrap();
 //! assert!(large.body.is_none() && matches!(large.block, BlockPlan::New(_)));
 //! ```
 
@@ -37,16 +39,16 @@ use extant_ondisk::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_SECURITY, 
 
 use crate::{BlockIndex, Places};
 
-/// Stands in entries for the inode that is not made yet.
+/// Placeholder in entries for the inode that does not exist yet.
 const NOT_MADE: Ino = Ino(u32::MAX);
 
-/// Why an attribute is not changed.
+/// An attribute change is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeFault {
     /// A structure cannot be read, or breaks a rule.
     #[error(transparent)]
     Read(#[from] ReadFault),
-    /// ext4 has no such attributes, or they are not set like this (EOPNOTSUPP).
+    /// ext4 has no attributes of this name, or they are set in another way (EOPNOTSUPP).
     #[error("attributes of this name are not supported")]
     Unsupported,
     /// A name that ends with its prefix (EINVAL).
@@ -58,90 +60,90 @@ pub enum ChangeFault {
     /// A value of more than 64 KiB (E2BIG).
     #[error("the attribute's value is too long")]
     ValueLen,
-    /// Was to be created, and is there (EEXIST).
+    /// It must not exist, but does (EEXIST).
     #[error("the attribute exists")]
     Exists,
-    /// Was to be replaced or removed, and is not there (ENODATA).
+    /// It must exist, but does not (ENODATA).
     #[error("no such attribute")]
     Absent,
-    /// No room in inode and block, nor may the value have an inode of its own (ENOSPC).
+    /// No room in body and block, and the value may not have an inode of its own (ENOSPC).
     #[error("no space for the attribute")]
     NoSpace,
 }
 
-/// Must an attribute that is set be new or old?
+/// Whether the attribute must exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Either; and what is removed may be absent.
+    /// No condition; a removed attribute may be absent.
     #[default]
     Any,
-    /// XATTR_CREATE: it must be absent.
+    /// XATTR_CREATE: it must not exist.
     Create,
-    /// XATTR_REPLACE: it must be there. Removing by system call is of this kind.
+    /// XATTR_REPLACE: it must exist. Also used for removals by system calls.
     Replace,
 }
 
-/// What the file system allows.
+/// Properties of the file system.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
     /// Its block size.
     pub block_size: BlockSize,
-    /// With the feature ea_inode: the seed of values' checksums, which is the file system's even without
+    /// With the feature ea_inode: the checksum seed of the file system, which values use even without
     /// metadata_csum.
     pub value_seed: Option<u32>,
 }
 
-/// One attribute set or removed.
+/// One attribute to be set or removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Change<'a> {
     /// Index of the name's prefix, as in [`extant_ondisk::xattr`].
     pub index: u8,
-    /// The name behind the prefix.
+    /// The name after the prefix.
     pub name: &'a [u8],
-    /// Its new value; `None` removes it. ACLs in their form on disk.
+    /// The new value; `None` removes the attribute. ACLs in their format on disk.
     pub value: Option<&'a [u8]>,
-    /// Must it be there or not?
+    /// Whether it must exist.
     pub mode: Mode,
 }
 
-/// What becomes of the attribute block.
+/// The change of the attribute block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockPlan {
-    /// Nothing: it stays, or there is none.
+    /// None: the block stays, or there is none.
     Keep,
-    /// A new block with these bytes becomes the inode's; the old one, if any, loses a reference.
+    /// A new block with these bytes becomes the inode's. The old block, if any, loses a reference.
     New(Vec<u8>),
     /// The inode's own block gets these bytes.
     Replace(Vec<u8>),
-    /// The inode has no block any more; the old one loses a reference.
+    /// The inode has no block any more. The old block loses a reference.
     Drop,
-    /// A block that exists becomes the inode's, and gets this count of references; the old one, if any, loses
-    /// a reference.
+    /// An existing block becomes the inode's, with this reference count. The old block, if any, loses a
+    /// reference.
     Share {
         /// The block.
         block: Pblk,
-        /// Its references from now on.
+        /// Its new reference count.
         refcount: u32,
     },
 }
 
-/// What a change comes to.
+/// The effect of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The new bytes of the inode's body; `None`: they stay as they are.
+    /// The new bytes of the inode's body; `None` if they do not change.
     pub body: Option<Vec<u8>>,
-    /// What becomes of the block.
+    /// The change of the attribute block.
     pub block: BlockPlan,
-    /// The block that the inode had, and how many share it. Where `block` says that it loses a reference: the
-    /// last one frees it.
+    /// The inode's previous block, and its reference count. If `block` drops the last reference, the block is
+    /// freed.
     pub old_block: Option<(Pblk, u32)>,
-    /// An inode has to be made for the change's value, named once, with this checksum (its `i_atime`); its
-    /// number then goes to [`set_value_inode`](Self::set_value_inode).
+    /// The change needs a new inode for its value, with one reference and this checksum (in `i_atime`). Pass
+    /// its number to [`set_value_inode`](Self::set_value_inode).
     pub value_checksum: Option<u32>,
     values: Values,
 }
 
-/// The inodes that entries name, before and after.
+/// The inodes that entries name, before and after the change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Values {
     old_body: Vec<Ino>,
@@ -154,8 +156,8 @@ impl<'a> Change<'a> {
     /// Sets an attribute by its full name, as setxattr does.
     ///
     /// # Errors
-    /// The name or the value is none that the kernel takes. ACLs have their own rules ([`crate::acl`]) and
-    /// are not set here.
+    /// The kernel does not accept the name or the value. ACLs have their own rules ([`crate::acl`]) and are
+    /// not set here.
     pub fn set(full: &'a [u8], value: &'a [u8], mode: Mode) -> Result<Self, ChangeFault> {
         let (index, name) = split(full)?;
         if value.len() > VALUE_LEN_MAX {
@@ -164,7 +166,7 @@ impl<'a> Change<'a> {
         Ok(Self { index, name, value: Some(value), mode })
     }
 
-    /// Removes an attribute by its full name, as removexattr does: it must be there.
+    /// Removes an attribute by its full name, as removexattr does: it must exist.
     ///
     /// # Errors
     /// As [`set`](Self::set), but ACLs are removed here too.
@@ -172,18 +174,19 @@ impl<'a> Change<'a> {
         let acl =
             split_name(full).filter(|(index, _)| matches!(*index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT));
         let (index, name) = acl.map_or_else(|| split(full), Ok)?;
-        // An ACL that is not there is removed without complaint.
+        // Removing an absent ACL is not an error.
         let mode = if acl.is_some() { Mode::Any } else { Mode::Replace };
         Ok(Self { index, name, value: None, mode })
     }
 
-    /// What the change comes to. Nothing is changed yet.
+    /// Plans the change. Nothing is changed yet.
     ///
-    /// An inode of more than 128 bytes whose `extra_isize` is 0 keeps no attributes: give it an empty body.
+    /// An inode of more than 128 bytes with an `extra_isize` of 0 has no attributes in its body: pass an
+    /// empty body.
     ///
     /// # Errors
-    /// A structure cannot be read; the attribute is there and must not be, or the other way round; there is
-    /// no room.
+    /// A structure cannot be read; the attribute exists and must not, or the other way round; there is no
+    /// room.
     ///
     /// # Panics
     /// If the name is longer than 255 bytes.
@@ -218,7 +221,7 @@ impl<'a> Change<'a> {
         Ok(chosen.plan(unchanged, places.body.len(), rules, (&body, &block)))
     }
 
-    /// Finds a place for a value.
+    /// Chooses a place for a value.
     fn choose<'l>(
         &self,
         value: &'l [u8],
@@ -247,7 +250,7 @@ impl<'a> Change<'a> {
             size: value.len() as u32,
             hash: crc32c(seed, value),
         };
-        // A value that would fill a block alone is not even tried there.
+        // A value that would not fit into an otherwise empty block is not tried there.
         let is_large = value.len().next_multiple_of(4) > block_len_max - LARGE_LESS;
         let inside = (!is_large || seed.is_none()).then_some(AttrValue::Bytes(value));
         for stored in [inside, seed.map(outside)].into_iter().flatten() {
@@ -268,7 +271,7 @@ impl<'a> Change<'a> {
         Err(ChangeFault::NoSpace)
     }
 
-    /// Where values may have inodes of their own, the front of a block is kept for entries: an eighth, at
+    /// If values may have inodes of their own, the front of a block is reserved for entries: an eighth, at
     /// most 1024 bytes.
     fn leaves_reserve(&self, list: &[Attr<'_>], stored: AttrValue<'_>, rules: &Rules) -> bool {
         let adds_bytes = matches!(stored, AttrValue::Bytes(bytes) if !bytes.is_empty());
@@ -281,11 +284,11 @@ impl<'a> Change<'a> {
     }
 }
 
-/// What a block has less than its length for the only value of a short name: header, entry, end. A longer
-/// value goes to an inode of its own at once.
+/// Overhead of a block with one value and a short name: header, entry, end. A longer value goes to an inode
+/// of its own immediately.
 const LARGE_LESS: usize = 32 + 20 + 4;
 
-/// Places found: the new lists of what changes.
+/// The chosen places: new lists of the parts that change.
 struct Chosen<'l> {
     body: Option<Vec<Attr<'l>>>,
     block: Option<Vec<Attr<'l>>>,
@@ -309,7 +312,7 @@ impl Chosen<'_> {
                 _ if list.is_empty() => BlockPlan::Drop,
                 old => {
                     encode_block(list, 1, &mut bytes).expect("measured before");
-                    // A block that others share is theirs: a copy is changed.
+                    // A shared block is not changed; the inode gets a copy.
                     if old.is_some_and(|(_, refcount)| refcount <= 1) {
                         BlockPlan::Replace(bytes)
                     } else {
@@ -336,13 +339,13 @@ impl Plan {
         }
     }
 
-    /// Does the inode stay as it is?
+    /// Whether the change has no effect.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
         self.body.is_none() && self.block == BlockPlan::Keep
     }
 
-    /// Enters the number of the inode that was made for the value; see
+    /// Sets the number of the inode that was created for the value; see
     /// [`value_checksum`](Self::value_checksum).
     pub fn set_value_inode(&mut self, ino: Ino) {
         let is_it = |stored: &StoredAttr<'_>| matches!(stored.attr.value, AttrValue::Inode { ino, .. } if ino == NOT_MADE);
@@ -360,19 +363,19 @@ impl Plan {
         }
     }
 
-    /// Enters the number of an inode that has the value already: none is made, and this one is named once
-    /// more. See [`value_checksum`](Self::value_checksum).
+    /// Sets the number of an existing inode with the same value, which gets one more reference; no inode is
+    /// created. See [`value_checksum`](Self::value_checksum).
     pub fn share_value_inode(&mut self, ino: Ino) {
         self.set_value_inode(ino);
         let named = [&mut self.values.new_body, &mut self.values.new_block];
         named.into_iter().flatten().filter(|named| **named == NOT_MADE).for_each(|named| *named = ino);
     }
 
-    /// Takes a block with the same attributes in the place of a new one, if the index knows one that fewer
-    /// than 1024 inodes share. Not with a value that still has no inode.
+    /// Replaces a new block by an existing one with the same attributes, if the index has one that fewer than
+    /// 1024 inodes share. Does nothing if the value's inode is not set yet.
     ///
     /// # Errors
-    /// A block of the index cannot be read.
+    /// A block in the index cannot be read.
     pub fn share(
         &mut self,
         index: &BlockIndex,
@@ -400,17 +403,17 @@ impl Plan {
         Ok(())
     }
 
-    /// The hash under which the [`BlockIndex`] knows the block of [`BlockPlan::New`] or
-    /// [`BlockPlan::Replace`]; `None` where there is nothing to note.
+    /// The hash for the [`BlockIndex`] of the block of [`BlockPlan::New`] or [`BlockPlan::Replace`]; `None`
+    /// if there is nothing to insert.
     #[must_use]
     pub fn block_hash(&self) -> Option<u32> {
         let (BlockPlan::New(bytes) | BlockPlan::Replace(bytes)) = &self.block else { return None };
         decode_block(bytes).ok().map(|(header, _)| header.hash).filter(|hash| *hash != 0)
     }
 
-    /// How many more or fewer entries name each value inode now: those without an entry are freed. A shared
-    /// block counts once, however many inodes share it. The value inode that was made for this change is not
-    /// among them.
+    /// The change of each value inode's reference count. An inode with no references left is freed. A shared
+    /// block counts once, however many inodes share it. The value inode created for this change is not
+    /// included.
     #[must_use]
     pub fn value_references(&self) -> Vec<(Ino, i32)> {
         let Values { old_body, new_body, old_block, new_block } = &self.values;
@@ -440,8 +443,8 @@ impl Plan {
 }
 
 impl Places<'_> {
-    /// The longest value that the body has room for under this name, whatever is there under it now; `None`
-    /// if not even an empty one. Inline data goes by this.
+    /// The longest value that fits into the body under this name, replacing an existing one; `None` if not
+    /// even an empty one fits. Used to place inline data.
     ///
     /// # Errors
     /// The body breaks a rule.
@@ -454,12 +457,11 @@ impl Places<'_> {
 }
 
 impl Places<'_> {
-    /// What it comes to when the body becomes `room` bytes long, so that the inode's fixed fields can be
-    /// longer: attributes move into the block, the smallest that makes enough room first. Bytes of the
-    /// inode's content stay.
+    /// Plans to shrink the body to `room` bytes, so that the inode's fixed fields can grow: attributes move
+    /// to the block, first the smallest that frees enough. Inline data stays.
     ///
     /// # Errors
-    /// [`ChangeFault::NoSpace`]: the block has no room for them; a structure cannot be read.
+    /// [`ChangeFault::NoSpace`] if the block has no room for them; a structure cannot be read.
     pub fn shrunk(&self, buffers: &Buffers, rules: &Rules, room: usize) -> Result<Plan, ChangeFault> {
         let held = self.block(buffers)?;
         let old_body = attrs(self.decoded_body()?);
@@ -504,7 +506,7 @@ fn value_inodes(list: &[Attr<'_>]) -> Vec<Ino> {
     list.iter().filter_map(ino).collect()
 }
 
-/// Index and suffix of a name that users may set directly.
+/// Index and suffix of a name that callers may set directly.
 fn split(full: &[u8]) -> Result<(u8, &[u8]), ChangeFault> {
     if full.is_empty() || full.len() > NAME_LEN_MAX {
         return Err(ChangeFault::NameLen);

@@ -1,30 +1,31 @@
-//! Which blocks hold which attributes, so that inodes with the same ones share a block.
+//! An index of attribute blocks, so that inodes with equal attributes share a block.
 
 use std::collections::{HashMap, VecDeque};
 
 use extant_base::Pblk;
 
-/// Blocks remembered for one hash: the newest ones. Older ones are shared by 1024 inodes already, as a rule.
+/// Blocks kept per hash: the newest. Older ones are usually shared by 1024 inodes already, which is the
+/// limit.
 const PER_HASH_MAX: usize = 4;
 
-/// Attribute blocks by the hash over their entries. A memory aid: it may forget, and what it says is looked
-/// at before it is used. A block that is changed or freed is removed first.
+/// Attribute blocks by the hash of their entries. A hint: blocks may be missing, and a block is verified
+/// before use. A block is removed before it is changed or freed.
 #[derive(Debug)]
 pub struct BlockIndex {
     by_hash: HashMap<u32, [Pblk; PER_HASH_MAX]>,
-    /// What came in, oldest first; some of it may be gone.
+    /// Inserted blocks, oldest first; some may have been removed.
     order: VecDeque<(u32, Pblk)>,
     hashes_max: usize,
 }
 
 impl BlockIndex {
-    /// An index that remembers blocks of at most so many hashes.
+    /// An index of blocks with at most `hashes_max` different hashes.
     #[must_use]
     pub fn new(hashes_max: usize) -> Self {
         Self { by_hash: HashMap::new(), order: VecDeque::new(), hashes_max: hashes_max.max(1) }
     }
 
-    /// Remembers that `block` has this hash. 0 means that the hash is unknown.
+    /// Adds a block with this hash. Hash 0 means unknown, and is ignored.
     pub fn insert(&mut self, hash: u32, block: Pblk) {
         if hash == 0 || block.0 == 0 {
             return;
@@ -42,7 +43,7 @@ impl BlockIndex {
         }
     }
 
-    /// Forgets a block.
+    /// Removes a block.
     pub fn remove(&mut self, hash: u32, block: Pblk) {
         self.remove_from_hash(hash, block);
     }

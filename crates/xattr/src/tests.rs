@@ -1,4 +1,4 @@
-//! Bodies and blocks made by ondisk's writers; hostile ones.
+//! Tests with bodies and blocks made by ondisk's encoders, and with hostile ones.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const INO: Ino = Ino(15);
 const SEED: u32 = 0x1234;
 const BLOCK: Pblk = Pblk(9);
 
-/// Inode 30 holds 5000 bytes, and so does 31, whatever its entry says.
+/// Inode 30 holds a value of any length; 31 always holds 5000 bytes.
 struct Toys;
 
 impl ValueInodes for Toys {

@@ -1,4 +1,5 @@
-//! Plans carried out by a toy volume of a few inodes that share blocks, held against maps of names to values.
+//! Plans carried out on a toy volume of a few inodes that share blocks, compared with maps of names to
+//! values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ const SEED: u32 = 0x77;
 const BODY: usize = 96;
 const INODES: usize = 3;
 
-/// What a volume would do: inodes with their bodies and blocks, value inodes with their references.
+/// A toy volume: inodes with bodies and blocks, and value inodes with reference counts.
 struct Toy {
     buffers: Arc<Buffers>,
     rules: Rules,
@@ -63,7 +64,7 @@ impl Toy {
         Seal { owner: Owner { kind: Kind::Xattr, ino: 0 }, seed: Some(SEED) }
     }
 
-    /// Carries out what a change of inode `i` comes to.
+    /// Applies a change to inode `i`.
     fn change(&mut self, i: usize, change: &Change<'_>) -> Result<(), ChangeFault> {
         let mut plan = change.plan(&self.places(i), &self.buffers, &self.rules)?;
         if let Some(checksum) = plan.value_checksum {
@@ -128,7 +129,7 @@ impl Toy {
         Ok(())
     }
 
-    /// Holds all layouts, counts and names against the rules.
+    /// Checks all layouts, counts and names.
     fn verify(&self) {
         let mut named: BTreeMap<u32, i64> = BTreeMap::new();
         let mut name = |stored: &StoredAttr<'_>| {
@@ -198,10 +199,10 @@ fn attributes_go_to_the_body_then_the_block_then_an_inode() {
     assert_eq!(toy.blocks[0], Pblk(0));
     toy.change(0, &set("user.b", &[2; 40])).unwrap();
     assert!(toy.blocks[0].0 != 0 && toy.values.is_empty());
-    // The body's attribute grows and moves to the block; what it leaves serves another.
+    // The body's attribute grows and moves to the block; its place is free for another.
     toy.change(0, &set("user.a", &[1; 100])).unwrap();
     assert_eq!(toy.bodies[0], [0; BODY]);
-    // Too long for the block beside the others: the entry finds room in the body.
+    // Too long for the block with the others; the entry fits into the body.
     toy.change(0, &set("user.c", &[3; 900])).unwrap();
     assert_eq!(toy.values.len(), 1);
     toy.verify();
@@ -216,7 +217,7 @@ fn attributes_go_to_the_body_then_the_block_then_an_inode() {
 
 #[test]
 fn the_kernels_limits() {
-    // Body: magic, entry, end and value; block: header, entry, end and value.
+    // In the body: magic, entry, end and value. In a block: header, entry, end and value.
     let largest = |name_len: usize, ea_inode: bool| {
         let toy = Toy::new(BlockSize::MIN, ea_inode);
         let name = format!("user.{}", "n".repeat(name_len));

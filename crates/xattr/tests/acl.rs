@@ -1,4 +1,4 @@
-//! ACLs set, inherited and changed by chmod, by the kernel and here: same errors, same modes, same values.
+//! ACLs set, inherited and changed by chmod, in the kernel and here: same errors, modes and values.
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -63,7 +63,7 @@ fn mode_of(path: &Path) -> u16 {
     path.symlink_metadata().unwrap().permissions().mode() as u16
 }
 
-/// The stored form as users see it.
+/// The stored value in the format of the system calls.
 fn told(stored: Option<Vec<u8>>) -> Option<Vec<u8>> {
     stored.map(|stored| Acl::from_disk(&stored).unwrap().to_xattr())
 }
@@ -91,7 +91,7 @@ fn acls_do_what_the_kernels_do() {
     let mut numbers = Numbers(5);
     let mut set_count = 0;
     for i in 0..600 {
-        // Access ACL, and the mode that it shows.
+        // An access ACL, and the mode that results.
         let value = some_acl(&mut numbers);
         let before = mode_of(&file);
         let by_kernel = lsetxattr(&file, ACCESS, &value, XattrFlags::empty());
@@ -103,7 +103,7 @@ fn acls_do_what_the_kernels_do() {
                 assert_eq!(mode_of(&file), change.mode, "{list:?}");
                 assert_eq!(kernel_value(&file, ACCESS), told(change.stored.clone()), "{list:?}");
                 set_count += 1;
-                // Then chmod.
+                // A chmod afterwards.
                 let mode = numbers.below(0o1000) as u16;
                 std::fs::set_permissions(&file, PermissionsExt::from_mode(mode.into())).unwrap();
                 if let Some(stored) = change.stored {
@@ -113,7 +113,7 @@ fn acls_do_what_the_kernels_do() {
                 }
             }
         }
-        // Default ACL, and what is made under it.
+        // A default ACL, and new inodes in the directory.
         let value = some_acl(&mut numbers);
         let on_file = lsetxattr(&file, DEFAULT, &value, XattrFlags::empty());
         let by_kernel = lsetxattr(&dir, DEFAULT, &value, XattrFlags::empty());

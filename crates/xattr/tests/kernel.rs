@@ -1,4 +1,4 @@
-//! Attributes that the kernel wrote, listed by the kernel and here: same names, same order, same values.
+//! Attributes written by the kernel, listed by the kernel and here: same names, order and values.
 
 #[path = "../../mapping/tests/common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Attributes of the kernel's files changed by plans, judged by e2fsck and read by the kernel.
+//! Plans change attributes of files made by the kernel; e2fsck checks the result, and the kernel reads it.
 
 #[path = "../../mapping/tests/common/mod.rs"]
 mod common;
@@ -36,7 +36,7 @@ fn kernel_attrs(path: &Path) -> Attrs {
     names.map(|name| (name.to_vec(), value(name))).collect()
 }
 
-/// Changes many attributes of an inode that has a block of its own; what it has then.
+/// Changes many attributes of an inode that has a block of its own. Returns the resulting attributes.
 fn change(path: &Path, ino: u64) -> Attrs {
     let image = Image::open(path);
     let (inode, mut bytes) = image.inode(ino);
@@ -121,7 +121,7 @@ fn plans_are_good_for_e2fsck_and_the_kernel() {
             let file = mount.path().join("file");
             assert!(kernel_attrs(&file) == told, "{features}");
             assert_eq!(std::fs::read(&file).unwrap(), vec![0xAB; 80], "inline data stays");
-            // The kernel goes on with the layout.
+            // The kernel continues with this layout.
             let names: Vec<_> = told.keys().filter(|name| name.starts_with(b"user.")).collect();
             for name in &names[..names.len() / 2] {
                 lremovexattr(&file, &name[..]).unwrap();

@@ -1,4 +1,4 @@
-//! Whole images: filled to the last block and inode, spread, gone on.
+//! Tests of whole images: filled to the last block and inode, and the layout of allocations.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::random::KINDS;
 use super::*;
 
-/// Fills an image to the last cluster, in large pieces and small, and gives all back.
+/// Fills an image to the last cluster, in large pieces and small ones, and frees everything.
 #[test]
 fn every_image_fills_to_the_last_cluster_and_inode() {
     for (size, args) in KINDS {
@@ -75,7 +75,7 @@ fn one_request_after_the_other_goes_on_where_the_last_one_ended() {
     assert!(stats.to_string().contains("goal_hits: 1000"));
 }
 
-/// Two directories that grow in turns: their windows keep their extents long.
+/// Two directories that grow in turns: windows keep their extents long.
 #[test]
 fn windows_keep_growing_directories_apart() {
     let image = Image::mke2fs("300M", &[]);
@@ -117,8 +117,8 @@ fn top_directories_spread_and_others_stay() {
     assert!(flexes.len() >= 3, "{flexes:?}");
 }
 
-/// A thread that alternates with another in a group moves elsewhere, and stays there: in the flex group of
-/// the directory, and after it too.
+/// A thread that alternates with another at a fast pace moves to another group and stays there: inside the
+/// directory's flex group, and beyond it.
 #[test]
 fn threads_that_take_turns_part() {
     let image = Image::mke2fs("64M", &["-b", "1024", "-G", "2"]);
@@ -132,7 +132,7 @@ fn threads_that_take_turns_part() {
         let from = make();
         let comes =
             || alloc.cell(from).unwrap().state.lock().comings.is_crowded(usize::MAX - 1, Instant::now);
-        // At once, unless the machine is busy.
+        // Immediately, unless the machine is busy.
         let to = std::iter::repeat_with(|| {
             comes();
             make()
@@ -159,13 +159,13 @@ fn files_of_one_directory_fill_one_table() {
         assert_eq!(new.ino.0, first.ino.0 + next);
         assert_eq!(new.is_first_in_block, (new.ino.0 - 1).is_multiple_of(per_block));
     }
-    // A freed number comes back once the thread looks for a group again, and at a goal at once.
+    // A freed number is reused when the thread searches for a group again; as a goal, immediately.
     alloc.free_inode(&edit, first.ino, false).unwrap();
     let wanted = InodeRequest { goal: Some(first.ino), ..inode_request(2, false) };
     assert_eq!(alloc.allocate_inode(&edit, &wanted).unwrap().ino, first.ino);
 }
 
-/// 16 TiB: the file holds a few MiB of metadata, the allocator reads what it uses.
+/// 16 TiB: the file holds a few MiB of metadata, and the allocator reads only what it uses.
 #[test]
 fn a_huge_image_opens_at_once() {
     let device = Arc::new(MemDevice::new(16 << 40));
@@ -189,7 +189,7 @@ fn a_huge_image_opens_at_once() {
     let alloc = Alloc::open(buffers, &sb, &geometry, Options::default()).unwrap();
     assert!(start.elapsed().as_millis() < 200, "{:?}", start.elapsed());
     assert_eq!(alloc.stats().groups_loaded, 0);
-    // Descriptors of zeros: each group has its reason, and none is used.
+    // Descriptors are zeros: each group is set aside with a reason, and none is used.
     let fault = alloc.allocate(&direct_of(&alloc), &request(0, 1, 1)).unwrap_err();
     assert!(matches!(fault, Fault::NoSpace(_)), "{fault}");
     assert!(!alloc.problems().is_empty());

@@ -1,4 +1,4 @@
-//! Random work of one thread and of many, held against a plain model.
+//! Random operations in one thread and in several, compared with a plain model.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Kinds of images that random work is done on.
+/// The kinds of images for random operations.
 pub(crate) const KINDS: &[(&str, &[&str])] = &[
     ("300M", &["-O", "64bit"]),
     ("40M", &["-b", "1024", "-O", "^64bit"]),
@@ -50,7 +50,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..300)
 }
 
-/// What was given out, and what may not be yet.
+/// What was allocated, and what must not be reused yet.
 #[derive(Default)]
 struct Model {
     owned: Vec<(u64, u32)>,
@@ -94,7 +94,7 @@ fn run(image: &Image, steps: &[Step], scan: Scan) {
             Step::Free { which, part } if !model.owned.is_empty() => {
                 let at = which % model.owned.len();
                 let (start, len) = model.owned.swap_remove(at);
-                // The first part, in clusters, or all.
+                // Part of the range, in whole clusters, or all of it.
                 let some = u64::from(part) % u64::from(len).div_ceil(ratio) * ratio;
                 let freed = if some == 0 { u64::from(len) } else { some };
                 alloc.free(&edit, Pblk(start), freed, part % 2 == 0).unwrap();
@@ -126,7 +126,7 @@ fn run(image: &Image, steps: &[Step], scan: Scan) {
                 continue;
             }
             Step::Commit => {
-                // The one before the last.
+                // Commit the transaction before the current one.
                 let done = transaction - 1;
                 transaction += 1;
                 let blocks: usize =
@@ -158,7 +158,7 @@ fn run(image: &Image, steps: &[Step], scan: Scan) {
     }
     alloc.assert_whole();
     assert_eq!(before.inodes_free - alloc.usage().inodes_free, model.inodes.len() as u64);
-    // All back, so that nothing is without an owner when e2fsck looks.
+    // Free everything, so that e2fsck finds nothing without an owner.
     window.release();
     let edit = image.edit(extant_base::Tid(transaction));
     for (start, len) in model.owned {
@@ -173,7 +173,7 @@ fn run(image: &Image, steps: &[Step], scan: Scan) {
     alloc.recount().unwrap();
     assert_eq!(alloc.usage(), before);
     image.judge(&alloc);
-    // What was written is read back as it is.
+    // What was written reads back the same.
     let again = image.open(Options::default());
     again.recount().unwrap();
     assert_eq!(again.usage(), before);

@@ -1,4 +1,4 @@
-//! What is refused, and that a refusal changes nothing; damage.
+//! Refusals, and that they change nothing; damaged images.
 
 use extant_base::Group;
 use extant_ondisk::group_desc::GroupDesc;
@@ -34,7 +34,7 @@ fn what_is_not_in_use_cannot_be_freed() {
     assert!(fault.to_string().contains("in use"), "{fault}");
     let group = image.geometry.group_of(start).unwrap();
     assert_eq!(alloc.problems().iter().map(|problem| problem.0).collect::<Vec<_>>(), [group]);
-    // Set aside: nothing more from there.
+    // The group is set aside: nothing more is allocated there.
     for _ in 0..100 {
         let (block, _) = alloc.allocate(&edit, &request(start.0, 1, 1)).unwrap();
         assert_ne!(image.geometry.group_of(block), Some(group));
@@ -58,7 +58,7 @@ fn a_range_over_two_groups_is_freed_whole_or_not_at_all() {
     let image = Image::mke2fs("40M", SMALL);
     let alloc = image.open(Options::default());
     let edit = image.edit(extant_base::Tid(1));
-    // Group 4 has no copy of the superblock at its head.
+    // Group 4 has no copy of the superblock at its start.
     let edge = image.geometry.group_start(Group(4)).0;
     let mut ask = request(edge - 4, 4, 4);
     assert_eq!(alloc.allocate(&edit, &ask).unwrap().0, Pblk(edge - 4));
@@ -143,7 +143,7 @@ fn reserves_are_kept_from_those_who_may_not_have_them() {
     alloc.allocate(&edit, &ask(11, Flags::METADATA | Flags::USE_ROOT)).unwrap();
     assert!(alloc.allocate(&edit, &ask(100, Flags::METADATA | Flags::USE_ROOT)).is_err());
     alloc.allocate(&edit, &ask(149, Flags::METADATA | Flags::USE_RESERVED)).unwrap();
-    // A promise is kept when nothing else is left.
+    // A promise can be used when nothing else is left.
     let (_, len) = alloc.allocate(&edit, &ask(100, Flags::DATA | Flags::PROMISED)).unwrap();
     assert_eq!(len, 100);
     alloc.unclaim(free - 160 - 100);
@@ -181,7 +181,8 @@ fn windows_give_way_when_space_runs_out() {
     }
 }
 
-/// What is wanted exactly is given once, counted, and refused while it is in use or waits for a commit.
+/// Exactly requested blocks and inodes are allocated once and counted, and refused while they are in use or
+/// freed but not committed.
 #[test]
 fn exactly_these_are_taken_once() {
     let image = Image::mke2fs("16M", &["-b", "1024"]);

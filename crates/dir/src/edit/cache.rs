@@ -1,16 +1,16 @@
-//! What a directory's changer remembers: decoded index blocks, and for leaves which names are where.
+//! In-memory data for changes of a directory: decoded index blocks, and the names of leaves.
 //!
 //! ```text
-//! nodes:  block -> keys and children [0 5, 0x4000 1, 0x9002 7, ..]            a probe reads no index block
-//! slots:  block -> touched?, notes, a hole, where it is                        64 bytes for each block of the directory
-//! notes:  hashes and offsets of the names, used bytes, a hole                  a duplicate is looked for here: see `notes`
-//! filters: what no name is known by                                            or, where there is no room for notes, here
+//! nodes:    block -> keys and children [0 5, 0x4000 1, 0x9002 7, ..]     a lookup reads no index block
+//! slots:    block -> touched?, notes, a hole, location                   64 bytes per block of the directory
+//! notes:    hashes and offsets of the names, used bytes, a hole          to find duplicates: see `notes`
+//! filters:  Bloom filters of the names                                   the same, without room for notes
 //! ```
 //!
-//! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split
-//! made it (the hashes are known then). Where there is no memory for notes, it gets a filter in the same
-//! span, a fifth as large. All of it can be made again from the blocks: notes and filters are not made beyond
-//! their limits; beyond the limit of all notes are dropped, and then nodes.
+//! A leaf gets notes when it is touched a second time (which hashes all of its names), or when a split
+//! creates it (the hashes are known then). Without memory for notes it gets a filter instead, which takes a
+//! fifth of the memory. All data can be rebuilt from the blocks. Notes and filters are not created beyond
+//! their limits. If the total exceeds its limit, all notes are dropped, and then the nodes.
 
 use std::fmt;
 
@@ -27,61 +27,60 @@ use super::notes::Notes;
 use super::{Ahead, Location};
 use crate::order::Hasher;
 
-/// Inserts in which distinct leaves are counted.
+/// Inserts per window, in which distinct leaves are counted.
 const WINDOW: u64 = 10_000;
-/// Blocks that a directory may be longer than twice what was seen of it: an index may name any.
+/// A block this far beyond twice the slots in use gets no slot: a damaged index may name any number.
 const FAR: usize = 1 << 20;
 
-/// Memory that a cache takes by default.
+/// Default memory limit in bytes.
 const LIMIT_BYTES: usize = 64 << 20;
 
-/// A directory's memory for its changers: see [`super::Editor::new`].
+/// A directory's memory for changes: see [`super::Editor::new`].
 pub struct DirCache {
     limit_bytes: usize,
-    /// Leaves that have neither get notes and filters: see [`set_may_grow`](Self::set_may_grow).
+    /// Whether leaves get new notes and filters: see [`set_may_grow`](Self::set_may_grow).
     may_grow: bool,
-    /// Memory of the notes.
+    /// Memory of the notes in bytes.
     notes_bytes: usize,
     nodes: Nodes,
-    /// Levels of nodes below the root; known with the root.
+    /// Levels of nodes below the root; valid if the root is loaded.
     pub(super) levels: u8,
     hasher: Hasher,
     slots: Vec<Slot>,
-    /// Of a block far behind all that were seen before, which only damage leads to: nothing is remembered of
-    /// it.
+    /// The slot of a block far beyond all others, which only damage leads to. Nothing is kept for it.
     spare: Slot,
     notes: Vec<Notes>,
     free_notes: Vec<u32>,
     filters: Filters,
     filter_bytes_max: usize,
-    /// Used for splits, so that they allocate little.
+    /// Buffers for splits, kept to save allocations.
     pub(super) map: Vec<Mapped>,
     pub(super) source: Vec<u8>,
-    /// Names that will be asked for.
+    /// Prefetched names.
     pub(super) hints: Hints,
     pub(super) stats: Stats,
 }
 
-/// The data of a leaf's number: all of it in one cache line.
+/// The data of a block of the directory, in one CPU cache line.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Slot {
-    /// For the holder of the block.
+    /// Kept for the [`DirEdit`](super::DirEdit) implementation.
     at: Location,
-    /// 0: never touched; 1: touched; else the place of its notes and 2.
+    /// 0: never touched; 1: touched; else the index of its notes + 2.
     notes: u32,
-    /// The window in which an insert touched it last, counted from 1.
+    /// The window of the last insert into the leaf, counted from 1.
     window: u32,
     room: Known,
-    /// Its filter has all its names.
+    /// Its filter contains all its names.
     has_filter: bool,
-    /// And names that are gone.
+    /// The filter also contains removed names.
     has_gone: bool,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
 
-/// What a leaf that was looked at gets.
+/// What a leaf gets after it was searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deserved {
     Nothing,
@@ -89,13 +88,13 @@ pub(super) enum Deserved {
     Filter,
 }
 
-/// What is known of the room in a leaf, in words of 4 bytes. Where there are notes they know better.
+/// The room in a leaf, in words of 4 bytes. Notes, if any, are more precise.
 #[derive(Clone, Copy, Default)]
 struct Known {
     hole_at: u16,
     hole_own: u16,
     hole_len: u16,
-    /// Of used entries; 0 when nothing is known.
+    /// Words of used entries; 0 if unknown.
     live: u16,
 }
 
@@ -106,7 +105,7 @@ impl Default for DirCache {
 }
 
 impl DirCache {
-    /// An empty cache that takes about `limit_bytes` at most, and 64 bytes for each block of the directory.
+    /// An empty cache, limited to about `limit_bytes` and 64 bytes for each block of the directory.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
         Self {
@@ -129,7 +128,7 @@ impl DirCache {
         }
     }
 
-    /// With so many bytes more, for filters of leaves.
+    /// Adds `bytes` bytes of memory for filters.
     #[must_use]
     pub fn with_filters(mut self, bytes: usize) -> Self {
         self.filter_bytes_max = bytes;
@@ -137,21 +136,20 @@ impl DirCache {
         self
     }
 
-    /// May leaves that have neither get notes and filters? Where memory is short it is better that each
-    /// directory remembers a part of its leaves, and keeps that, than that each is remembered for a moment.
+    /// Whether leaves without notes or filters may get them. When memory is short, it is better to keep the
+    /// data of some leaves of each directory than to replace it constantly.
     pub fn set_may_grow(&mut self, may_grow: bool) {
         self.may_grow = may_grow;
         self.filters.set_bytes_max(if may_grow { self.filter_bytes_max } else { 0 });
     }
 
-    /// What [`set_may_grow`](Self::set_may_grow) said last.
+    /// The last value of [`set_may_grow`](Self::set_may_grow).
     #[must_use]
     pub fn may_grow(&self) -> bool {
         self.may_grow
     }
 
-    /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by
-    /// another span.
+    /// Drops all data except statistics. Always correct; required after blocks were changed by other means.
     pub fn clear(&mut self) {
         let empty = Self::new(self.limit_bytes).with_filters(self.filter_bytes_max);
         let may_grow = self.may_grow;
@@ -159,13 +157,13 @@ impl DirCache {
         self.set_may_grow(may_grow);
     }
 
-    /// What was done since the cache was made.
+    /// Statistics since the cache was created.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Bytes in use, about.
+    /// Memory in use, in bytes (approximate).
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let slots = self.slots.capacity() * size_of::<Slot>();
@@ -173,7 +171,7 @@ impl DirCache {
         self.limited_bytes() + self.filters.held_bytes() + slots + others
     }
 
-    /// Bytes that the limit is for.
+    /// Memory that counts against the limit, in bytes.
     fn limited_bytes(&self) -> usize {
         self.notes_bytes + self.nodes.held_bytes()
     }
@@ -187,7 +185,7 @@ impl DirCache {
         self.nodes.get(lblk)
     }
 
-    /// Makes the hashes of this directory's names; loaded with the root.
+    /// The hasher of this directory; loaded with the root.
     pub(super) fn hasher(&self) -> &Hasher {
         &self.hasher
     }
@@ -197,38 +195,39 @@ impl DirCache {
         self.hasher = hasher;
     }
 
-    /// The notes on a hinted name.
+    /// The data of a prefetched name.
     pub(super) fn hints(&mut self, name: &[u8]) -> Option<Expected> {
         self.hints.find(name)
     }
 
-    /// The nodes, to be changed.
+    /// The nodes, for a change.
     pub(super) fn nodes_mut(&mut self) -> &mut Nodes {
         self.hints.forget_ways();
         &mut self.nodes
     }
 
-    /// The nodes, for splitting this leaf: the paths to other leaves stay valid.
+    /// The nodes, for a split of this leaf: the [`LeafSpan`](super::span::LeafSpan)s to other leaves stay
+    /// valid.
     pub(super) fn nodes_for_split(&mut self, leaf: Lblk) -> &mut Nodes {
         self.hints.forget_way_to(leaf);
         &mut self.nodes
     }
 
-    /// Sets the root of the index, whose blocks have room for so many entries at most.
+    /// Sets the root of the index, with `room` entries per index block at most.
     pub(super) fn set_root(&mut self, entries: impl ExactSizeIterator<Item = DxEntry>, room: usize) {
         self.nodes_mut().begin(entries, room);
     }
 
-    /// Drops what is above the limit: called between operations.
+    /// Evicts the excess over the limit; called between operations.
     pub(super) fn trim(&mut self) {
         if self.limited_bytes() > self.limit_bytes {
             self.drop_some();
         }
     }
 
-    /// Notes stop at half of the limit, so the nodes are too much. They lead to all leaves, and a leaf may do
-    /// without notes: those go first, and nodes only when there is nothing else. Filters have memory of their
-    /// own.
+    /// Evicts all notes, or all nodes below the root if there are no notes. Notes stop growing at half of the
+    /// limit, so the excess is due to nodes. But every leaf is found through nodes, and notes are optional,
+    /// so the notes go first. Filters have their own limit.
     #[cold]
     fn drop_some(&mut self) {
         if self.notes.is_empty() {
@@ -241,7 +240,7 @@ impl DirCache {
         (self.notes, self.free_notes) = (Vec::new(), Vec::new());
     }
 
-    /// Notes an insert into a leaf.
+    /// Counts an insert into a leaf.
     pub(super) fn touch(&mut self, lblk: Lblk) {
         let window = (self.stats.inserts / WINDOW + 1) as u32;
         let slot = self.slot(lblk);
@@ -269,34 +268,34 @@ impl DirCache {
         &mut self.slots[at]
     }
 
-    /// Where a leaf or a linear block is.
+    /// The location of a leaf or a linear block.
     pub(super) fn at(&mut self, lblk: Lblk) -> &mut Location {
         &mut self.slot(lblk).at
     }
 
-    /// The block is the directory's no more, or is a new one.
+    /// Drops the location of a block that was freed or is new.
     pub(super) fn forget_at(&mut self, lblk: Lblk) {
         self.slots.get_mut(lblk.0 as usize).into_iter().for_each(|slot| slot.at = Location::default());
     }
 
-    /// The notes of a leaf, where there are any.
+    /// The notes of a leaf, if any.
     pub(super) fn notes(&mut self, lblk: Lblk) -> Option<&mut Notes> {
         let place = self.slots.get(lblk.0 as usize)?.notes.checked_sub(2)?;
         self.notes.get_mut(place as usize)
     }
 
-    /// Prefetches the data of a leaf's number.
+    /// Prefetches a leaf's slot.
     pub(super) fn prefetch(&self, lblk: Lblk) {
         self.slots.get(lblk.0 as usize).into_iter().for_each(extant_buffer::prefetch_start);
     }
 
-    /// And for the part of its filter, if it has one, that says whether it has names with these hashes.
+    /// Prefetches the line of a leaf's filter, if any, for a name with these hashes.
     pub(super) fn prefetch_filter(&self, lblk: Lblk, hash: NameHash) {
         self.filters.prefetch(lblk, Key::of(hash));
     }
 
-    /// As [`prefetch`](Self::prefetch), a moment later, for the leaf's notes. What else it takes to put a
-    /// name there, if that is known, and where the leaf is.
+    /// Follows [`prefetch`](Self::prefetch) after a moment: prefetches the leaf's notes. Returns the leaf's
+    /// location and what else to prefetch for an insert, if known.
     pub(super) fn prefetch_notes(&self, lblk: Lblk) -> Option<(&Location, Ahead)> {
         let slot = self.slots.get(lblk.0 as usize)?;
         let notes = slot.notes.checked_sub(2).and_then(|place| self.notes.get(place as usize));
@@ -309,14 +308,15 @@ impl DirCache {
         (is_known && slot.at.block.0 != 0).then_some((&slot.at, what))
     }
 
-    /// The last step after [`prefetch_notes`](Self::prefetch_notes): where the notes have this hash.
+    /// The last step after [`ask_for_notes`](Self::ask_for_notes): prefetches the bucket of this hash in the
+    /// notes.
     pub(super) fn prefetch_bucket(&self, lblk: Lblk, hash: u32) {
         let slot = self.slots.get(lblk.0 as usize);
         let notes = slot.and_then(|slot| self.notes.get(slot.notes.checked_sub(2)? as usize));
         notes.into_iter().for_each(|notes| notes.prefetch(hash));
     }
 
-    /// What should this leaf without notes get? Remembers that it was asked.
+    /// What a leaf without notes should get. Records that the leaf was touched.
     pub(super) fn deserved(&mut self, lblk: Lblk) -> Deserved {
         let has_room = self.has_room_for_notes();
         let slot = self.slot(lblk);
@@ -331,14 +331,14 @@ impl DirCache {
         }
     }
 
-    /// May a leaf without notes have a name with these hashes, as far as is known without a look at it?
+    /// Whether a leaf without notes may hold a name with these hashes, without reading the leaf.
     pub(super) fn may_hold(&self, lblk: Lblk, hash: NameHash) -> bool {
         let has_filter = self.slots.get(lblk.0 as usize).is_some_and(|slot| slot.has_filter);
         !has_filter || self.filters.may_hold(lblk, Key::of(hash))
     }
 
-    /// Makes the filter of a leaf of so many bytes, if there is room: of all its names, if it is known what
-    /// each is known by.
+    /// Builds the filter of a leaf of `leaf_bytes` bytes if there is room and the keys of all its names are
+    /// known.
     pub(super) fn make_filter(
         &mut self,
         lblk: Lblk,
@@ -351,15 +351,14 @@ impl DirCache {
         (slot.has_filter, slot.has_gone) = (has_filter, false);
     }
 
-    /// The filter of a leaf believed in a name that is not there. If it still has names that are gone the
-    /// leaf gets another; else it was chance.
+    /// Records a false positive of a leaf's filter. If the filter contains removed names, the leaf gets a new
+    /// one. Otherwise it was coincidence.
     pub(super) fn filter_failed(&mut self, lblk: Lblk) {
         let slot = self.slot(lblk);
         slot.has_filter &= !slot.has_gone;
     }
 
-    /// Gives a leaf notes, if there is room for any: to be filled at once. `names`: how many they will be.
-    /// `false`: there is none.
+    /// Gives a leaf notes for `names` names, and fills them. `false` if there is no room.
     pub(super) fn make_notes(&mut self, lblk: Lblk, names: usize, fill: impl FnOnce(&mut Notes)) -> bool {
         let place = match self.slot(lblk).notes.checked_sub(2) {
             Some(place) => place,
@@ -377,7 +376,7 @@ impl DirCache {
         let notes = &mut self.notes[place as usize];
         let before = notes.bytes();
         if !notes.is_reserved() {
-            // A leaf that was cut has half of its names, and gets as many again.
+            // A leaf that was split has half of its names, and will get as many again.
             notes.reserve(names * 2);
         }
         fill(notes);
@@ -385,7 +384,7 @@ impl DirCache {
         true
     }
 
-    /// The hole in a leaf and the bytes that its entries need, if that is known.
+    /// The hole in a leaf and the bytes used by its entries, if known.
     pub(super) fn room(&self, lblk: Lblk) -> Option<(Hole, usize)> {
         let Known { hole_at, hole_own, hole_len, live } = self.slots.get(lblk.0 as usize)?.room;
         let [at, own, len, live] = [hole_at, hole_own, hole_len, live].map(|words| usize::from(words) * 4);
@@ -400,14 +399,14 @@ impl DirCache {
             Known { hole_at: word(at), hole_own: word(own), hole_len: word(len), live: word(live_bytes) };
     }
 
-    /// Something was taken out of a leaf: its room is elsewhere.
+    /// Drops the room of a leaf from which an entry was removed.
     pub(super) fn forget_room(&mut self, lblk: Lblk) {
         if let Some(slot) = self.slots.get_mut(lblk.0 as usize) {
             (slot.room, slot.has_gone) = (Known::default(), true);
         }
     }
 
-    /// Notes that a name was put into the room of a leaf, and the room that is left.
+    /// Records that a name was inserted into the room of a leaf, and the room that is left.
     pub(super) fn note_insert(&mut self, lblk: Lblk, hash: NameHash, len: usize, room: Hole) {
         if let Some((_, live)) = self.room(lblk) {
             self.set_room(lblk, room, live + len);
@@ -426,7 +425,7 @@ impl DirCache {
         self.notes_bytes += more;
     }
 
-    /// The block is a leaf no more.
+    /// Drops the slot and notes of a block that is no longer a leaf.
     pub(super) fn drop_notes(&mut self, lblk: Lblk) {
         let Some(slot) = self.slots.get_mut(lblk.0 as usize) else { return };
         if let Some(place) = std::mem::take(slot).notes.checked_sub(2) {
@@ -437,7 +436,7 @@ impl DirCache {
         }
     }
 
-    /// The leaf has another number now.
+    /// Moves the notes of a leaf that has a new number.
     pub(super) fn move_notes(&mut self, from: Lblk, to: Lblk) {
         self.drop_notes(to);
         let slot = self.slots.get_mut(from.0 as usize).map(std::mem::take).unwrap_or_default();
@@ -452,36 +451,36 @@ impl fmt::Debug for DirCache {
     }
 }
 
-/// What changers of a directory did since its cache was made.
+/// Statistics of changes since the directory's cache was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Names inserted.
     pub inserts: u64,
     /// Names removed.
     pub removes: u64,
-    /// Leaves and linear blocks asked for, to be looked at.
+    /// Leaves and linear blocks read.
     pub leaf_reads: u64,
-    /// Index blocks asked for.
+    /// Index blocks read.
     pub index_reads: u64,
     /// Leaves split.
     pub splits: u64,
-    /// Leaves packed: their room lay scattered.
+    /// Leaves packed because their room was scattered.
     pub packed: u64,
     /// Nodes of the index split.
     pub index_splits: u64,
     /// Levels added to the index.
     pub levels_added: u64,
-    /// Levels taken away again.
+    /// Levels removed from the index.
     pub levels_removed: u64,
     /// Times that the directory got an index.
     pub indexed: u64,
-    /// Times that the index went, with the last name.
+    /// Times that the index was removed, with the last name.
     pub unindexed: u64,
-    /// Blocks given back.
+    /// Blocks freed.
     pub blocks_freed: u64,
-    /// Leaves that inserts touched since the window of 10,000 inserts began.
+    /// Leaves that inserts touched in the current window of 10,000 inserts.
     pub leaves_in_window: u64,
-    /// Leaves that the inserts of the last whole window touched.
+    /// Leaves that inserts touched in the last complete window.
     pub leaves_in_last_window: u64,
     window: u32,
 }

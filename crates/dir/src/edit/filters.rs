@@ -1,30 +1,30 @@
-//! For leaves without notes: what none of their names is known by.
+//! Bloom filters of the names in leaves without notes.
 //!
 //! ```text
-//! leaf:  | 512 bits | 512 bits | 512 bits | 512 bits |     a CPU cache line for each KiB of a leaf
+//! leaf:  | 512 bits | 512 bits | 512 bits | 512 bits |     one CPU cache line for each KiB of a leaf
 //! ```
 //!
-//! A name's line is chosen by its key, and so are four bits in it, which are set: a Bloom filter in each
-//! line. A name whose bits are not all set is not in the leaf. The key is made of both hashes of the name: of
-//! 200 million names one in ten shares its (major) hash with another, which is in the same leaf. An insertion
-//! into a directory of millions learns from one line, at an address that follows from the leaf's number, what
-//! it would have to read the leaf for. For one in 150 new names the filter answers "maybe": then the leaf is
+//! A name's key selects a line and four bits in it, which are set: each line is a Bloom filter. If one of its
+//! bits is clear, the name is not in the leaf. The key consists of both hashes of the name: of 200 million
+//! names, one in ten shares its (major) hash with another, which is in the same leaf. An insert into a
+//! directory of millions of names therefore reads one line, at an address that follows from the leaf's
+//! number, instead of the leaf. For one in 150 new names the filter reports a possible match, and the leaf is
 //! read.
 //!
-//! Invariant: in a leaf that [`super::cache::DirCache`] says to have a filter, the bits of all names are set.
-//! Names that are taken out leave theirs, until all are set anew.
+//! Invariant: if [`super::cache::DirCache`] records a filter for a leaf, the bits of all its names are set.
+//! Removed names keep their bits until the filter is rebuilt.
 
 use extant_base::Lblk;
 use extant_ondisk::hash::NameHash;
 
-/// Bits that are set for a name.
+/// Bits per name.
 const BITS: usize = 4;
-/// Bytes of a leaf for each line.
+/// Bytes of a leaf per line.
 const LEAF_BYTES: usize = 1024;
-/// Memory that is taken at a time.
+/// Bytes of one allocation.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// What a name is known by: its hash, and 15 bits of its minor hash.
+/// The key of a name: its hash, and 15 bits of its minor hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key(u64);
 
@@ -33,12 +33,12 @@ impl Key {
         Self(u64::from(hash.hash) << 16 | u64::from(hash.minor as u16 | 1))
     }
 
-    /// That of a hash with what is not of the hash. Not for 0.
+    /// The key with this hash and [`tag`](Self::tag). `None` for tag 0.
     pub(super) fn with(hash: u32, tag: u16) -> Option<Self> {
         (tag != 0).then_some(Self(u64::from(hash) << 16 | u64::from(tag)))
     }
 
-    /// What is not of the hash: never 0.
+    /// The part of the key that is not the hash; never 0.
     pub(super) fn tag(self) -> u16 {
         self.0 as u16
     }
@@ -53,13 +53,13 @@ struct Line([u64; 8]);
 pub(super) struct Filters {
     /// Lines of a leaf; 0 before the first filter.
     lines: usize,
-    /// Lines of as many leaves as fit.
+    /// Each holds the lines of as many leaves as fit.
     chunks: Vec<Vec<Line>>,
     held_bytes: usize,
     bytes_max: usize,
 }
 
-/// Where a name's bits are: all from one number that has nothing to do with how leaves are split.
+/// Selects a name's bits. The bits come from one number that is independent of the ranges of leaves.
 #[derive(Clone, Copy)]
 struct Spread(u64);
 
@@ -82,7 +82,7 @@ impl Spread {
 }
 
 impl Filters {
-    /// None yet, and never more than fit into so many bytes.
+    /// Without filters, and limited to `bytes_max` bytes.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self { bytes_max, ..Self::default() }
     }
@@ -106,19 +106,20 @@ impl Filters {
         (leaf.0 as usize / leaves, leaf.0 as usize % leaves * self.lines)
     }
 
-    /// Filters take so many bytes at most from now on; those that are there stay.
+    /// Limits the memory for filters from now on. Existing filters stay.
     pub(super) fn set_bytes_max(&mut self, bytes: usize) {
         self.bytes_max = bytes;
     }
 
-    /// Is there room for the filter of this leaf?
+    /// Whether there is room for the filter of this leaf.
     pub(super) fn has_room(&self, leaf: Lblk) -> bool {
         let (chunk, _) = self.place(leaf);
         self.chunks.get(chunk).is_some_and(|lines| !lines.is_empty())
             || self.held_bytes + CHUNK_BYTES <= self.bytes_max
     }
 
-    /// Makes the filter of a leaf of so many bytes, of names with these keys. `false`: there is no room.
+    /// Builds the filter of a leaf of `leaf_bytes` bytes from the keys of its names. `false` if there is no
+    /// room.
     pub(super) fn fill(&mut self, leaf: Lblk, leaf_bytes: usize, keys: impl Iterator<Item = Key>) -> bool {
         self.lines = leaf_bytes.div_ceil(LEAF_BYTES);
         if !self.has_room(leaf) {
@@ -142,7 +143,7 @@ impl Filters {
         true
     }
 
-    /// Notes another name of a leaf that has a filter.
+    /// Adds a name to a leaf's filter.
     pub(super) fn add(&mut self, leaf: Lblk, key: Key) {
         if let Some(lines) = self.leaf_mut(leaf) {
             let spread = Spread::of(key);
@@ -151,7 +152,7 @@ impl Filters {
         }
     }
 
-    /// May a leaf that has a filter have a name with this key?
+    /// Whether a leaf with a filter may contain a name with this key.
     pub(super) fn may_hold(&self, leaf: Lblk, key: Key) -> bool {
         let Some(lines) = self.leaf(leaf) else { return true };
         let spread = Spread::of(key);
@@ -159,14 +160,14 @@ impl Filters {
         spread.bits().fold(true, |all, (word, bit)| all & (line.0[word] & bit != 0))
     }
 
-    /// Prefetches what [`may_hold`](Self::may_hold) reads.
+    /// Prefetches the line that [`may_hold`](Self::may_hold) reads.
     pub(super) fn prefetch(&self, leaf: Lblk, key: Key) {
         if let Some(lines) = self.leaf(leaf) {
             extant_buffer::prefetch_start(&lines[Spread::of(key).line(lines.len())]);
         }
     }
 
-    /// Memory that it takes.
+    /// Memory in use, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
@@ -176,7 +177,7 @@ impl Filters {
 mod tests {
     use super::*;
 
-    /// Of names that are alike in the high bits of their hash, as in a leaf.
+    /// Keys that agree in the high bits of the hash, as in a leaf.
     fn keys(seed: u32) -> impl Iterator<Item = Key> {
         let mut random = seed;
         std::iter::from_fn(move || {
@@ -203,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Names of one hash are distinguished by their minor hash.
+    /// The minor hash distinguishes names of equal hash.
     #[test]
     fn what_has_the_hash_of_another_is_rarely_believed_to_be_there() {
         let mut filters = Filters::new(64 << 20);

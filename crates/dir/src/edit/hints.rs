@@ -1,20 +1,20 @@
-//! Hints: names that are looked up, created or removed next.
+//! Prefetching for names before they are looked up, inserted or removed.
 //!
 //! ```text
-//! one name after the other     hash  index....  leaf's notes....  leaf's bytes....  change | hash  index....
-//! 16 hinted before             16 hashes, 16 index...., 16 notes...., 16 bytes....  | change change change change ..
-//!                                         '--- waited for together ---'
-//! and 16 more before those     16 hashes, 16 index.... of these, bytes of those     | change change change change .. of those
+//! one name after another  hash  index....  leaf's notes....  leaf's bytes....  change | hash  index....
+//! 16 names prefetched     16 hashes, 16 index...., 16 notes...., 16 bytes.... | change change change ..
+//!                                      '--- misses overlap ---'
+//! with 16 more before     16 hashes, 16 index.... of these, bytes of those    | change change .. of those
 //! ```
 //!
-//! In a directory of millions of names nothing that an operation reads is in the CPU caches, and each address
-//! depends on the one before. Cache misses overlap if they are all issued first, and cost nothing if they
-//! were issued long before. So a caller that hints names while earlier hinted ones are pending gets the first
-//! half of the prefetches for the new ones done, and the second half for the earlier ones.
+//! In a directory of millions of names, no memory that an operation reads is in the CPU caches, and each part
+//! leads to the next. Cache misses overlap if all lines are prefetched first, and a line that was prefetched
+//! long before causes no wait at all. So a call with new names, before the operations on the previous names
+//! are done, does the first half of the work for the new names, and the second half for the previous ones.
 //!
-//! Nothing is read from the device here and nothing is changed: what is not in memory is passed over. What
-//! was found on the span (hashes, and leaves as long as no other names belong there) is remembered for the
-//! operations, which ask in the same order.
+//! Nothing is read from the device here and nothing is changed: parts that are not in memory are skipped. The
+//! results (hashes, and leaves while no other names belong there) are kept for the operations, which come in
+//! the same order.
 
 use extant_base::Lblk;
 use extant_ondisk::hash::NameHash;
@@ -23,44 +23,44 @@ use super::nodes::Node;
 use super::path::{LeafSpan, Path};
 use super::{Editor, is_name};
 
-/// The most names of one hint: more would evict what the first ones need.
+/// Names to prefetch together at most: more would evict the lines of the first ones.
 pub const HINTS_MAX: usize = 16;
 
-/// The most pending names that are remembered: of more, the latest.
+/// Names kept for operations that have not come yet, at most; older names are dropped.
 const REMEMBERED_MAX: usize = 2 * HINTS_MAX;
 
-/// Hinted names, in the order in which they will be used.
+/// Prefetched names, in the order in which their operations are expected.
 #[derive(Default)]
 pub(super) struct Hints {
-    /// Those from `next` to `len` are expected, this one first; the room of the others is used again.
+    /// Names from `next` to `len` are pending, in order; the buffers of the others are reused.
     names: Vec<HintedName>,
     next: usize,
     len: usize,
-    /// Where those begin whose leaves were not prefetched.
+    /// The first name for which leaves are not prefetched yet.
     new: usize,
-    /// Memory that they take.
+    /// Memory in use, in bytes.
     pub(super) held_bytes: usize,
 }
 
-/// One of them.
+/// A prefetched name.
 #[derive(Default)]
 struct HintedName {
     name: Vec<u8>,
     hash: NameHash,
-    /// The span to its leaf, as long as it is right.
+    /// The [`LeafSpan`] to its leaf, while it is valid.
     span: Option<LeafSpan>,
 }
 
-/// What is known of a name whose operation comes now.
+/// The data of a prefetched name, when its operation comes.
 pub(super) struct Expected {
     pub(super) hash: NameHash,
-    /// The span to its leaf, if that is right.
+    /// The [`LeafSpan`] to its leaf, if valid.
     pub(super) span: Option<LeafSpan>,
-    /// Everything on the lookup path and in the leaf was prefetched.
+    /// The whole path and the leaf's data are prefetched.
     pub(super) is_prefetched: bool,
 }
 
-/// On the span to a name's leaf: in one of the lowest nodes, if all up to there are in memory.
+/// A partial path to a name's leaf: down to one of the lowest nodes, if all nodes up to there are in memory.
 #[derive(Clone, Copy)]
 struct OnTheWay<'a> {
     path: Path,
@@ -72,28 +72,28 @@ impl Hints {
         (self.next, self.len, self.new) = (0, 0, 0);
     }
 
-    /// A name, if it is one of these.
+    /// Finds a pending name.
     pub(super) fn find(&mut self, name: &[u8]) -> Option<Expected> {
         let hints = &self.names[self.next..self.len];
-        // Operations that others did on some of them in between are passed over.
+        // Names before it are skipped: other threads have handled them.
         let at = self.next + hints.iter().position(|hints| hints.name == name)?;
         self.next = at + 1;
         let found = &self.names[at];
         Some(Expected { hash: found.hash, span: found.span, is_prefetched: at < self.new })
     }
 
-    /// Nodes changed, or came: names may belong elsewhere.
+    /// Drops all [`LeafSpan`]s after nodes changed or were loaded.
     pub(super) fn forget_ways(&mut self) {
         self.names[self.next..self.len].iter_mut().for_each(|hints| hints.span = None);
     }
 
-    /// Some names of this leaf belong elsewhere.
+    /// Drops the [`LeafSpan`]s to a leaf of which some names have moved.
     pub(super) fn forget_way_to(&mut self, leaf: Lblk) {
         let there = |hints: &&mut HintedName| hints.span.is_some_and(|span| span.leaf == leaf);
         self.names[self.next..self.len].iter_mut().filter(there).for_each(|hints| hints.span = None);
     }
 
-    /// Forgets those that are done, and of the others the first ones if there are too many for so many more.
+    /// Drops names that are done, and the oldest pending ones if `more` names would exceed the limit.
     fn make_room(&mut self, more: usize) {
         let done = self.next.max((self.len + more).saturating_sub(REMEMBERED_MAX)).min(self.len);
         self.names[..self.len].rotate_left(done);
@@ -113,8 +113,8 @@ impl Hints {
 }
 
 impl Editor<'_> {
-    /// Prefetches what operations on these names will read: at most [`HINTS_MAX`] (more are left out), which
-    /// come next, or after the names hinted before, if these are pending. Best effort, and of no use in small
+    /// Prefetches memory for operations on these names, in their order: [`HINTS_MAX`] at most (the rest is
+    /// ignored). They come next, or after pending names of earlier calls. Best effort, and useless in small
     /// directories.
     pub fn prefetch_names<'n>(&mut self, names: impl IntoIterator<Item = &'n [u8]>) {
         let mut hints = std::mem::take(&mut self.cache.hints);
@@ -126,8 +126,8 @@ impl Editor<'_> {
         self.cache.hints = hints;
     }
 
-    /// From the lowest nodes on step by step for all of them together: what one waits for in a step has
-    /// nothing to do with the others.
+    /// Handles all names together, step by step from the lowest nodes on: the misses of a step are
+    /// independent.
     fn tell<'n>(&self, hints: &mut Hints, names: impl IntoIterator<Item = &'n [u8]>) {
         hints.make_room(HINTS_MAX);
         let before = hints.len;
@@ -137,8 +137,8 @@ impl Editor<'_> {
             hints.push(name, hash);
             *begun = self.begin_way(hash.hash);
         }
-        // The lines of earlier hints have arrived, so there is no wait; meanwhile those of this one are
-        // fetched.
+        // The lines for pending names were prefetched long ago and cause no wait; meanwhile the new ones
+        // arrive.
         self.prefetch_leaves(&hints.names[hints.new..before]);
         let names = &mut hints.names[before..hints.len];
         for (hints, begun) in names.iter_mut().zip(begun) {
@@ -156,7 +156,7 @@ impl Editor<'_> {
         hints.held_bytes = hints.names.iter().map(room).sum();
     }
 
-    /// Goes down to one of the lowest nodes, which are many, and asks for what is looked at there.
+    /// Descends to one of the lowest nodes, which are many, and prefetches what will be read there.
     fn begin_way(&self, hash: u32) -> OnTheWay<'_> {
         let mut path = Path::START;
         let mut node = self.cache.node(path.leaf());
@@ -164,7 +164,7 @@ impl Editor<'_> {
             && path.len() < usize::from(self.cache.levels)
         {
             path.go_on(above, Some(hash));
-            // A damaged index with a cycle is found, and reported, by the operation that follows it.
+            // The operation itself detects and reports a damaged index with a cycle.
             node = if path.is_circle() { None } else { self.cache.node(path.leaf()) };
         }
         node.into_iter().for_each(|node| path.prefetch(node, hash));
@@ -176,7 +176,7 @@ impl Editor<'_> {
         (!path.is_circle()).then(|| path.span())
     }
 
-    /// Asks for what the memory of leaves leads to.
+    /// Prefetches the data that the slots of leaves refer to.
     fn prefetch_leaves(&self, names: &[HintedName]) {
         let spans = || names.iter().filter_map(|hints| Some((hints.span?, hints.hash)));
         for (span, _) in spans() {

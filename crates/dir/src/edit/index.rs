@@ -1,4 +1,4 @@
-//! Indexed directories: the span to a leaf, inserts, splits, growth of the index.
+//! Indexed directories: paths to leaves, inserts, splits, growth of the index.
 
 use extant_base::{Ino, Lblk, Malformed};
 use extant_buffer::ReadFault;
@@ -15,18 +15,18 @@ use super::notes::Noted;
 use super::path::{LEVELS_MAX, LeafSpan, Path};
 use super::{EditFault, Editor, NoSpace, leaf};
 
-/// Room for a name in a leaf.
+/// The room for a name in a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
     /// At an entry.
     Hole(Hole),
-    /// When all entries are moved together.
+    /// After moving all entries together.
     Scattered,
     /// Only in another leaf.
     None,
 }
 
-/// The rule of the order: hashes rise, and stay equal only where a child continues the one before.
+/// The rule of the order: hashes rise, and are equal only if a child continues the one before.
 fn check_rising(entries: DxEntries<'_>) -> Result<(), Malformed> {
     let mut before = 0;
     for entry in entries.iter().skip(1) {
@@ -91,17 +91,17 @@ impl Editor<'_> {
         check_rising(entries)
     }
 
-    /// A node that was loaded.
+    /// A loaded node.
     pub(super) fn node(&self, lblk: Lblk) -> Node<'_> {
         self.cache.node(lblk).expect("nodes of a path are loaded, and dropped only between operations")
     }
 
-    /// The span to the first leaf that may hold names of a hash. The root was loaded.
+    /// The path to the first leaf that may hold names of a hash. The root must be loaded.
     pub(super) fn descend(&mut self, hash: u32) -> Result<Path, ReadFault> {
         self.descend_from(Path::START, Some(hash))
     }
 
-    /// Goes on below the end of a path, which is an index block: to this hash, or to the first leaf.
+    /// Continues a path that ends at an index block: to this hash, or to the first leaf.
     fn descend_from(&mut self, mut path: Path, hash: Option<u32>) -> Result<Path, ReadFault> {
         while path.len() <= usize::from(self.cache.levels) {
             let lblk = path.leaf();
@@ -124,12 +124,12 @@ impl Editor<'_> {
         Ok(path)
     }
 
-    /// The key behind these steps.
+    /// The key after these steps.
     fn next_key(&self, path: &Path) -> Option<u32> {
         path.steps().iter().rev().find_map(|step| self.node(step.lblk).key(step.at + 1))
     }
 
-    /// The path to the leaf behind this one.
+    /// The path to the next leaf.
     fn next_leaf(&mut self, mut path: Path) -> Result<Option<Path>, ReadFault> {
         while let Some(next) = path.back_to_next() {
             let node = self.node(next.lblk);
@@ -142,13 +142,13 @@ impl Editor<'_> {
         Ok(None)
     }
 
-    /// The path to the leaf behind this one, if it may hold names of the same hash.
+    /// The path to the next leaf, if it may hold names of the same hash.
     pub(super) fn continued(&mut self, path: &Path, hash: u32) -> Result<Option<Path>, ReadFault> {
         if path.span().is_continued(hash) { self.next_leaf(*path) } else { Ok(None) }
     }
 
-    /// As [`continued`](Self::continued), for a caller that started with the path to the first leaf that may
-    /// hold names of this hash. `path`: `None` there, and then what this left.
+    /// As [`continued`](Self::continued), for callers with only the [`LeafSpan`] to the first leaf of this
+    /// hash. `path` is `None` at first, and then the result of the previous call.
     fn next_span(
         &mut self,
         span: LeafSpan,
@@ -166,7 +166,7 @@ impl Editor<'_> {
         Ok(path.map(|path| path.span()))
     }
 
-    /// Where a name is: its leaf, its hash, and the entry.
+    /// Finds a name: its leaf, its hash, and the entry.
     pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<(Lblk, u32, Found)>, EditFault> {
         self.begin()?;
         let (hash, mut span) = self.span_of(name)?;
@@ -182,8 +182,8 @@ impl Editor<'_> {
         }
     }
 
-    /// A name's hashes, and the path to the first leaf that may hold it, whose memory is prefetched. The root
-    /// was loaded.
+    /// A name's hashes, and the [`LeafSpan`] to its first possible leaf, with the leaf's memory prefetched.
+    /// The root must be loaded.
     fn span_of(&mut self, name: &[u8]) -> Result<(NameHash, LeafSpan), ReadFault> {
         let (hash, span) = match self.cache.hints(name) {
             Some(Expected { hash, span: Some(span), is_prefetched: true }) => return Ok((hash, span)),
@@ -198,15 +198,15 @@ impl Editor<'_> {
         Ok((hash, span))
     }
 
-    /// Begins an operation.
+    /// Starts an operation.
     fn begin(&mut self) -> Result<(), ReadFault> {
         self.cache.trim();
         self.load_root()
     }
 
-    /// Prefetches everything that reading and changing a leaf needs: in a large directory none of it is in
-    /// the CPU caches, and each address depends on another. The notes on the leaf, and the leaf's address,
-    /// arrive at the same time this span.
+    /// Prefetches all memory needed to search and change a leaf. In a large directory none of it is in the
+    /// CPU caches, and some of it is found through other parts. The cache's data about the leaf and the
+    /// leaf's slot are loaded in parallel.
     fn prefetch_leaf(&self, leaf: Lblk, hash: NameHash) {
         self.cache.prefetch(leaf);
         self.cache.prefetch_filter(leaf, hash);
@@ -215,7 +215,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Looks into a leaf: for the name, and for room of `need` bytes.
+    /// Searches a leaf for the name, and for room of `need` bytes.
     fn look(
         &mut self,
         lblk: Lblk,
@@ -266,7 +266,7 @@ impl Editor<'_> {
         Ok((found, room))
     }
 
-    /// May a leaf without notes have this name?
+    /// Whether a leaf without notes may hold this name.
     fn may_hold(&mut self, lblk: Lblk, hash: NameHash, name: &[u8]) -> Result<bool, ReadFault> {
         if !self.cache.may_hold(lblk, hash) {
             return Ok(false);
@@ -282,7 +282,7 @@ impl Editor<'_> {
         Ok(may_hold)
     }
 
-    /// Remembers the entries of a leaf, their hashes and where they are, and its room.
+    /// Stores the entries of a leaf in the cache (hashes and offsets), and its room.
     fn remember(
         &mut self,
         lblk: Lblk,
@@ -300,7 +300,7 @@ impl Editor<'_> {
         self.cache.set_room(lblk, hole, live_bytes);
     }
 
-    /// Compares a name with those of its hash in a leaf with notes.
+    /// Compares a name with those of its hash, in a leaf with notes.
     fn compare(&mut self, lblk: Lblk, hash: u32, name: &[u8]) -> Result<Option<Found>, ReadFault> {
         let block = self.leaf_block(lblk)?;
         let Some(notes) = self.cache.notes(lblk) else { return Ok(None) };
@@ -331,7 +331,8 @@ impl Editor<'_> {
             None => {
                 let path = self.descend(hash.hash)?;
                 if path.leaf() != first.leaf {
-                    // A leaf had names with other hashes when it was split: no lookup finds them here.
+                    // The leaf had names outside its range when it was split, so this leaf was not searched
+                    // for the name.
                     return Err(self.stale(path.leaf()));
                 }
                 self.split(path, hash.hash, need)?
@@ -340,7 +341,7 @@ impl Editor<'_> {
         self.place(lblk, hole, hash, name, ino, kind)
     }
 
-    /// Inserts into the room of an entry.
+    /// Inserts at an entry with room.
     fn place(
         &mut self,
         lblk: Lblk,
@@ -352,8 +353,8 @@ impl Editor<'_> {
     ) -> Result<(), EditFault> {
         let format = self.format.entries;
         let mut placed = None;
-        // Without memory for the notes of all leaves there are more leaves than a transaction has blocks:
-        // most change once per transaction, and need not be read for that.
+        // If memory does not suffice for the notes of all leaves, there are more leaves than blocks in a
+        // transaction. Most leaves then change once per transaction, and a patch saves reading them.
         if self.cache.notes(lblk).is_none()
             && let Some(insertion) = format.insertion(hole, ino, kind, name)
             && self.blocks.patch_leaf(lblk, self.cache.at(lblk), insertion.there(), &insertion.pieces())?
@@ -369,7 +370,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Reads a leaf into the cache's copy and maps its entries, in the order of their hashes.
+    /// Copies a leaf to the cache's buffer, and maps its entries in the order of their hashes.
     fn map_leaf(&mut self, lblk: Lblk) -> Result<(), ReadFault> {
         let format = self.format.entries;
         let mut map = std::mem::take(&mut self.cache.map);
@@ -389,7 +390,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Moves a leaf's entries together; the room that they leave.
+    /// Moves a leaf's entries together. Returns the room after them.
     fn pack(&mut self, lblk: Lblk) -> Result<Hole, EditFault> {
         self.map_leaf(lblk)?;
         self.cache.stats.packed += 1;
@@ -399,7 +400,8 @@ impl Editor<'_> {
         Ok(hole?)
     }
 
-    /// Fills an existing leaf with these entries of the cache's copy, and its notes; its room.
+    /// Fills an existing leaf with these entries of the cache's buffer, and updates its notes. Returns its
+    /// room.
     fn fill_leaf(&mut self, lblk: Lblk, entries: &[leaf::Mapped]) -> Result<Hole, ReadFault> {
         let format = self.format.entries;
         let source = std::mem::take(&mut self.cache.source);
@@ -413,7 +415,8 @@ impl Editor<'_> {
         Ok(hole)
     }
 
-    /// Notes a leaf that was just filled with these entries of the cache's copy, one behind the other.
+    /// Updates the notes of a leaf that was just filled with these entries of the cache's buffer, without
+    /// gaps.
     fn note_packed(&mut self, lblk: Lblk, entries: &[leaf::Mapped], hole: Hole) {
         let source = std::mem::take(&mut self.cache.source);
         let len = |entry: &leaf::Mapped| min_rec_len(usize::from(source[entry.at() + 6]), false);
@@ -427,7 +430,7 @@ impl Editor<'_> {
         self.cache.source = source;
     }
 
-    /// Splits a full leaf; where the new name of this hash goes.
+    /// Splits a full leaf. Returns the place for the new name of this hash.
     fn split(&mut self, path: Path, hash: u32, need: usize) -> Result<(Lblk, Hole), EditFault> {
         self.map_leaf(path.leaf())?;
         let map = std::mem::take(&mut self.cache.map);
@@ -444,7 +447,7 @@ impl Editor<'_> {
         map: &[leaf::Mapped],
     ) -> Result<(Lblk, Hole), EditFault> {
         if map.len() < 2 {
-            // A full leaf holds three names or more.
+            // A full leaf holds at least three names.
             return Err(self.stale(path.leaf()));
         }
         let format = self.format.entries;
@@ -452,7 +455,7 @@ impl Editor<'_> {
         let hash2 = upper[0].hash();
         let is_continued = lower.last().is_some_and(|last| last.hash() == hash2);
 
-        // In memory, so that the changes below find it.
+        // Loaded before, so that the changes below cannot fail to read it.
         self.index_block(path.bottom().lblk)?;
         let spare = self.reserve_nodes(&path)?;
         let mut upper_hole = Hole::default();
@@ -470,7 +473,7 @@ impl Editor<'_> {
                 return Err(fault);
             }
         };
-        // The last moment to refuse was here.
+        // No refusal is possible from here on.
         self.grow(&mut path, &spare)?;
         self.note_packed(new, upper, upper_hole);
         let lower_hole = self.fill_leaf(path.leaf(), lower)?;
@@ -481,7 +484,8 @@ impl Editor<'_> {
         self.cache.stats.splits += 1;
 
         let (lblk, hole) = if hash >= hash2 { (new, upper_hole) } else { (path.leaf(), lower_hole) };
-        // Each half has room: at most half a block and half an entry moves, at least the same less one entry.
+        // Each half has room: at most half a block and half an entry moves, and at least the same less one
+        // entry.
         if hole.len < need { Err(self.stale(lblk)) } else { Ok((lblk, hole)) }
     }
 
@@ -489,8 +493,7 @@ impl Editor<'_> {
         self.format.index.limit(kind_of(lblk))
     }
 
-    /// Appends the nodes that another leaf below this path needs: as many as index blocks are full, from the
-    /// bottom up.
+    /// Appends the nodes that another leaf at this path needs: one per full index block, from the bottom up.
     fn reserve_nodes(&mut self, path: &Path) -> Result<Spare, EditFault> {
         let full = path.steps().iter().rev();
         let full = full.take_while(|step| self.node(step.lblk).len() >= self.limit(step.lblk)).count();
@@ -521,12 +524,13 @@ impl Editor<'_> {
         Ok(spare)
     }
 
-    /// Uses the reserved nodes: makes room in the path's lowest index block. The path follows.
+    /// Uses the reserved nodes to make room in the path's lowest index block. Updates the path.
     fn grow(&mut self, path: &mut Path, spare: &Spare) -> Result<(), EditFault> {
         let mut spare = spare.list().iter().copied();
         let mut first_full = path.len() - spare.len();
         if spare.len() == path.len() {
-            // All are full: the root's entries go one level down, where there is room for a few more.
+            // All index blocks are full: the root's entries move one level down, to a node with room for a
+            // few more.
             let below = spare.next().unwrap_or_default();
             let nodes = self.cache.nodes_for_split(path.leaf());
             let root = nodes.take(Lblk(0)).unwrap_or_else(|| unreachable!("the root is on the path"));
@@ -565,14 +569,14 @@ impl Editor<'_> {
         })
     }
 
-    /// Writes a block as a node, whatever it was.
+    /// Writes a block as a node, whatever its kind was.
     fn write_new_node(&self, lblk: Lblk) -> Result<(), ReadFault> {
         let (index, node) = (self.format.index, self.node(lblk));
         self.blocks.change_index(lblk, &mut |bytes| index.encode_node(node.entries().iter().copied(), bytes))
     }
 }
 
-/// Nodes that were appended for an insert.
+/// Nodes appended for an insert.
 #[derive(Default)]
 struct Spare {
     nodes: [Lblk; LEVELS_MAX],

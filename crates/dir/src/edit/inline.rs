@@ -1,10 +1,8 @@
-//! Changing a directory that lives inside its inode: two short runs of entries, and the parent's number
-//! before them.
+//! Changes of a directory that is stored in its inode: two short runs of entries, after the parent's number.
 //!
-//! The caller brings the bytes of both runs ([`extant_ondisk::inline_data`] says where they are) and writes
-//! them back. When there is no room it makes the second run longer (the rest becomes room at its end:
-//! [`InlineEditor::stretch`]) or moves the directory into a block ([`InlineEditor::to_block`]) and inserts
-//! there.
+//! The caller provides the bytes of both runs ([`extant_ondisk::inline_data`] describes their place) and
+//! writes them back. If there is no room, it extends the second run ([`InlineEditor::stretch`] makes the new
+//! bytes usable), or moves the directory to a block ([`InlineEditor::to_block`]) and inserts there.
 
 use extant_base::{CorruptAt, Ino, Malformed};
 use extant_buffer::ReadFault;
@@ -25,11 +23,11 @@ pub struct InlineEditor<'a> {
 }
 
 impl<'a> InlineEditor<'a> {
-    /// The parts of an inline directory: its parent, the entries in `i_block`, those in the value of
-    /// `system.data` (of a length that is a multiple of 4; maybe empty).
+    /// Takes the parts of an inline directory: its parent, the entries in `i_block`, and those in the value
+    /// of `system.data` (its length is a multiple of 4, maybe 0).
     ///
     /// # Errors
-    /// Encrypted and casefolded directories are read only; entries that break a rule.
+    /// Encrypted and casefolded directories are read-only; or an entry breaks a rule.
     pub fn new(
         target: Target,
         format: &DirFormat,
@@ -47,16 +45,16 @@ impl<'a> InlineEditor<'a> {
         Ok(editor)
     }
 
-    /// Lays out the entries of a new inline directory: the first run, and a second one of any length.
+    /// Initializes a new inline directory: the first run, and a second one of any length.
     pub fn lay_empty(format: &DirFormat, first: &mut [u8; DIR_IN_BLOCK], second: &mut [u8]) {
         format.lay_empty(first);
         Self::stretch(format, second, 0);
     }
 
-    /// Makes the bytes from `from` on, which were appended to the second run, room: an unused entry.
+    /// Makes the bytes of the second run from `from` on, which were appended, an unused entry.
     ///
     /// # Panics
-    /// If that are 1 to 11 bytes or no multiple of 4: no entry is so short.
+    /// If these are 1 to 11 bytes, or not a multiple of 4: no entry has such a length.
     pub fn stretch(format: &DirFormat, second: &mut [u8], from: usize) {
         let added = &mut second[from..];
         if added.is_empty() {
@@ -71,7 +69,7 @@ impl<'a> InlineEditor<'a> {
     /// Inserts a name.
     ///
     /// # Errors
-    /// The name is there, or there is [no room](NoSpace::Inline): nothing was changed then.
+    /// The name exists, or there is [no room](NoSpace::Inline): nothing was changed.
     ///
     /// # Panics
     /// If the name is empty or longer than 255 bytes, or `ino` is 0.
@@ -96,20 +94,20 @@ impl<'a> InlineEditor<'a> {
         placed.map(drop).ok_or(EditFault::NoSpace(NoSpace::Inline))
     }
 
-    /// Removes a name; the inode that it led to.
+    /// Removes a name. Returns its inode.
     ///
     /// # Errors
-    /// The name is not there.
+    /// The name does not exist.
     pub fn remove(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
         let (i, found) = self.find(name)?;
         self.format.remove_at(self.regions[i], 0, found.at).ok_or(EditFault::Absent)?;
         Ok(found.ino)
     }
 
-    /// Lets a name lead to another inode; the inode that it led to.
+    /// Changes the inode of a name. Returns the previous inode.
     ///
     /// # Errors
-    /// The name is not there.
+    /// The name does not exist.
     pub fn replace(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<Ino, EditFault> {
         let (i, found) = self.find(name)?;
         if !self.format.replace_at(self.regions[i], found.at, ino, kind) {
@@ -118,22 +116,22 @@ impl<'a> InlineEditor<'a> {
         Ok(found.ino)
     }
 
-    /// Sets "..": the directory was moved.
+    /// Sets ".." after the directory was moved.
     pub fn set_parent(&mut self, parent: Ino) {
         *self.parent = parent;
     }
 
-    /// Does it hold no name?
+    /// Whether it has no names.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let mut entries = self.regions.iter().flat_map(|region| self.format.entries(region));
         !entries.any(|entry| entry.is_ok_and(|entry| entry.is_used()))
     }
 
-    /// The first block of the same directory, no more inline: "." and "..", then its names.
+    /// The first block of the same directory, stored in blocks: "." and "..", then its names.
     ///
     /// # Errors
-    /// ".." leads to no inode, which only an inline directory can spell.
+    /// ".." has inode 0, which only an inline directory can store.
     pub fn to_block(&self) -> Result<Vec<u8>, EditFault> {
         let leads =
             Malformed::unless(self.parent.0 != 0, "inline directory", "\"..\" must lead to an inode", 0u32);
@@ -144,8 +142,8 @@ impl<'a> InlineEditor<'a> {
         for region in &self.regions {
             let entries = self.format.entries(region).map_while(Result::ok);
             for entry in entries.filter(|entry| entry.is_used() && !entry.is_dot_or_dotdot()) {
-                // An inode is no larger than a block, and what stands before its data is longer than "." and
-                // "..".
+                // The names fit: an inode is no larger than a block, and the fields before its data are
+                // longer than "." and "..".
                 let placed = self.format.insert_at(&mut block, at, entry.ino, entry.file_type, entry.name);
                 at = placed.ok_or(EditFault::NoSpace(NoSpace::Inline))?.at;
             }

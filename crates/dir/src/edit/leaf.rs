@@ -1,4 +1,4 @@
-//! One block of entries, during a change.
+//! A block of entries, as changes see it.
 
 use extant_base::Malformed;
 use extant_ondisk::dirent::{DirFormat, min_rec_len};
@@ -7,8 +7,8 @@ use extant_ondisk::hash::NameHash;
 use super::filters::Key;
 use crate::order::Hasher;
 
-/// A leaf's entry: its hash above its offset in words of 4 bytes, so that sorting brings it into the order of
-/// hashes; and what else its [key](Key) is made of, if that is known.
+/// An entry of a leaf: its hash above its offset in words of 4 bytes, so that sorting yields the order of
+/// hashes. The lowest bits are the rest of its [key](Key), or 0 if unknown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Mapped(u64);
 
@@ -17,7 +17,7 @@ impl Mapped {
         Self::noted(hash.hash, at).known_as(Key::of(hash).tag())
     }
 
-    /// One of which only the hash is known.
+    /// An entry of which only the hash is known.
     pub(super) fn noted(hash: u32, at: usize) -> Self {
         Self(u64::from(hash) << 32 | (at as u64 / 4) << 16)
     }
@@ -34,18 +34,18 @@ impl Mapped {
         usize::from((self.0 >> 16) as u16) * 4
     }
 
-    /// The same entry at another place.
+    /// The same entry at another offset.
     pub(super) fn moved_to(self, at: usize) -> Self {
         Self::noted(self.hash(), at).known_as(self.0 as u16)
     }
 
-    /// What its leaf's filter knows it by.
+    /// Its key in the leaf's filter, if known.
     pub(super) fn key(self) -> Option<Key> {
         Key::with(self.hash(), self.0 as u16)
     }
 }
 
-/// Gathers the entries of a block from byte `start` on with their hashes.
+/// Collects the entries of a block from byte `start` on, with their hashes.
 pub(super) fn map(
     format: &DirFormat,
     hasher: &Hasher,
@@ -63,8 +63,8 @@ pub(super) fn map(
     Ok(())
 }
 
-/// Are these entries in the block, and fit into one together? Bytes may have changed since they were noted:
-/// where a damaged index leads to a block as a node and as a leaf.
+/// Checks that these entries are in the block and fit into one together. They may be stale if a damaged index
+/// refers to a block both as a node and as a leaf.
 pub(super) fn check(format: &DirFormat, block: &[u8], entries: &[Mapped]) -> Result<(), Malformed> {
     let mut sum = 0;
     for entry in entries {
@@ -86,10 +86,10 @@ pub(super) fn check(format: &DirFormat, block: &[u8], entries: &[Mapped]) -> Res
     )
 }
 
-/// Where a sorted leaf is cut: the entries from there on move. At least one stays and one moves, of two or
-/// more.
+/// The index at which a sorted leaf is cut: the entries from there on move. With two or more entries, at
+/// least one stays and one moves.
 ///
-/// From the high end as many as half a block holds; if that is all of them, half of their number.
+/// From the end, as many entries move as fit into half a block; if that is all of them, half of their number.
 pub(super) fn cut(block: &[u8], sorted: &[Mapped]) -> usize {
     let mut moved = 0;
     let mut at = sorted.len();
@@ -104,7 +104,7 @@ pub(super) fn cut(block: &[u8], sorted: &[Mapped]) -> usize {
     if at == 0 || at == sorted.len() { sorted.len() / 2 } else { at }
 }
 
-/// The offsets of "." (0) and "..", with which block 0 begins.
+/// The offsets of "." (0) and "..", the first entries of block 0.
 pub(super) fn dots(format: &DirFormat, block: &[u8]) -> Result<(usize, usize), Malformed> {
     let mut entries = format.entries(block);
     let mut offsets = [0; 2];
@@ -118,7 +118,7 @@ pub(super) fn dots(format: &DirFormat, block: &[u8]) -> Result<(usize, usize), M
     Ok((offsets[0], offsets[1]))
 }
 
-/// Does a block hold names besides "." and ".."? The first block must begin with those.
+/// Whether a block holds names besides "." and "..". The first block must start with those.
 pub(super) fn holds_names(format: &DirFormat, block: &[u8], is_first: bool) -> Result<bool, Malformed> {
     if is_first {
         dots(format, block)?;

@@ -1,5 +1,5 @@
-//! Directories without an index: blocks of entries, one after the other. A full one of a single block gets an
-//! index where the file system has any.
+//! Directories without an index: blocks of entries. When the only block is full, the directory gets an index
+//! if the file system supports it.
 
 use extant_base::{Ino, Lblk};
 use extant_ondisk::Features;
@@ -12,11 +12,11 @@ use extant_ondisk::htree::{DxEntry, RootInfo};
 use super::{EditFault, Editor, leaf};
 use crate::lookup::Ahead;
 
-/// Empty blocks that one removal gives back at most: the caller reserves for them.
+/// Empty blocks that one removal frees at most; the caller reserves credits for them.
 pub(super) const LINEAR_POPS_MAX: u32 = 8;
 
 impl Editor<'_> {
-    /// Looks for a name along all blocks.
+    /// Searches all blocks for a name.
     pub(super) fn find_linear(&mut self, name: &[u8]) -> Result<Option<(Lblk, Found)>, EditFault> {
         let format = self.format.entries;
         let mut ahead = Ahead::default();
@@ -32,7 +32,7 @@ impl Editor<'_> {
     }
 
     pub(super) fn insert_linear(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
-        // Where the feature dir_index was taken off: the index does not know of the new name, and must not be
+        // If the feature dir_index was removed: the index will not contain the new name, so it must not be
         // used again.
         self.blocks.set_indexed(false);
         let format = self.format.entries;
@@ -56,7 +56,7 @@ impl Editor<'_> {
             return self.put_into(lblk, at, name, ino, kind);
         }
         if self.blocks.len() == 1 && is_scattered {
-            // All holes together are large enough.
+            // The holes together are large enough.
             let at = self.pack_linear()?;
             return self.put_into(Lblk(0), at, name, ino, kind);
         }
@@ -78,7 +78,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Inserts at a hole that was found to be large enough.
+    /// Inserts at a hole that is large enough.
     fn put_into(
         &mut self,
         lblk: Lblk,
@@ -95,7 +95,8 @@ impl Editor<'_> {
         placed.map(drop).ok_or_else(|| self.stale(lblk))
     }
 
-    /// Moves the entries of the only block together, in their order; the entry with the room behind it.
+    /// Moves the entries of the only block together, in their order. Returns the entry with the room after
+    /// it.
     fn pack_linear(&mut self) -> Result<usize, EditFault> {
         let format = self.format.entries;
         let lblk = Lblk(0);
@@ -118,7 +119,7 @@ impl Editor<'_> {
         Ok(at)
     }
 
-    /// Makes the full block a root above two leaves, each with half of the names.
+    /// Turns the full block into a root above two leaves, each with half of the names.
     fn make_indexed(&mut self, version: HashVersion) -> Result<(), EditFault> {
         let format = self.format.entries;
         let lblk = Lblk(0);
@@ -154,7 +155,7 @@ impl Editor<'_> {
                     return Err(fault);
                 }
             };
-            // The last moment to refuse was here.
+            // No refusal is possible from here on.
             let hash = half.first().map_or(0, |first| first.hash());
             let is_continued = i > 0 && lower.last().is_some_and(|last| last.hash() == hash);
             entries[i] = DxEntry { hash: hash | u32::from(is_continued), block };
@@ -186,12 +187,12 @@ impl Editor<'_> {
         Ok(found.ino)
     }
 
-    /// Gives the empty blocks at the end back. Those in the middle stay: positions in linear directories are
-    /// offsets, and a listing in progress would miss what moves.
+    /// Frees empty blocks at the end. Empty blocks in the middle stay: positions in linear directories are
+    /// offsets, so a listing in progress would miss names that move.
     fn pop_empty_blocks(&mut self) -> Result<(), EditFault> {
         for _ in 0..LINEAR_POPS_MAX {
             let Some(last) = self.blocks.len().checked_sub(1).filter(|last| *last > 0) else { return Ok(()) };
-            // What cannot be read stays: the name is gone whatever the last block holds.
+            // An unreadable block stays: the name is removed whatever the last block holds.
             let Ok(block) = self.leaf_block(Lblk(last)) else { return Ok(()) };
             let is_empty = matches!(leaf::holds_names(&self.format.entries, &block, false), Ok(false));
             drop(block);

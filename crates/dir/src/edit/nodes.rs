@@ -1,16 +1,16 @@
-//! Decoded index blocks, side by side.
+//! Decoded index blocks in memory.
 //!
 //! ```text
-//! places: block -> which node, how many entries
-//! chunks: | node 0: key child, key child, ..  | node 1: ..  |  ..     2 MiB each; as many places for a node as a block has entries
+//! places: block -> number of its node, number of entries
+//! chunks: | node 0: key child, key child, .. | node 1: .. | ..    2 MiB each; a node has room for a block
 //! root:   key child, key child, ..
 //! ```
 //!
-//! A directory of millions of names has thousands of nodes, which are in no CPU cache. So they are packed
-//! into few pages, a key and its child are in one line, and the table of their addresses is small enough to
-//! stay cached.
+//! A directory of millions of names has thousands of nodes, which do not fit into the CPU caches. So the
+//! nodes are in few pages, a key and its child are in one cache line, and the table of places is small enough
+//! to stay cached.
 //!
-//! Invariant: a node's first key is 0, and no node is without entries.
+//! Invariant: a node's first key is 0, and every node has entries.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -18,10 +18,10 @@ use std::hash::BuildHasherDefault;
 use extant_base::Lblk;
 use extant_ondisk::htree::DxEntry;
 
-/// Keys that a search first skips near its guess.
+/// Width of the first search interval next to a guess.
 const NEAR: usize = 8;
 
-/// Memory that nodes are made in at a time, once they are many.
+/// Bytes of one allocation, once there are many nodes.
 const CHUNK_BYTES: usize = 2 << 20;
 
 /// A decoded index block.
@@ -45,13 +45,13 @@ impl<'a> Node<'a> {
         self.0.get(at).map(|entry| entry.block)
     }
 
-    /// The last entry whose hash is not above this one. Fast if the keys are spread evenly between `low` and
-    /// `high`, as hashes are: the search reads one or two cache lines, where a binary search reads lines all
-    /// over the node.
+    /// The last entry with a hash not above this one. An interpolation search, fast if the keys are spread
+    /// evenly between `low` and `high`, as hashes are: it reads one or two cache lines, while a binary search
+    /// reads lines all over the node.
     pub(super) fn position(self, hash: u32, low: u32, high: u32) -> usize {
         let entries = &self.0[1..];
         let guess = self.guess(hash, low, high);
-        // All before `from` are not above the hash, all from `to` on are.
+        // Entries before `from` are not above the hash; entries from `to` on are.
         let (mut width, mut from, mut to) = (NEAR, guess, guess);
         while from > 0 && entries[from - 1].hash > hash {
             (to, from) = (from - 1, from.saturating_sub(width));
@@ -65,7 +65,7 @@ impl<'a> Node<'a> {
         from + entries[from..to].partition_point(|entry| entry.hash <= hash)
     }
 
-    /// Prefetches what [`position`](Self::position) will read, and its result.
+    /// Prefetches what [`position`](Self::position) will read, and its probable result.
     pub(super) fn prefetch(self, hash: u32, low: u32, high: u32) {
         let guess = self.guess(hash, low, high);
         for near in [guess.saturating_sub(NEAR), guess, (guess + NEAR).min(self.len() - 1)] {
@@ -73,7 +73,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Where the key of a hash is looked for first.
+    /// The index at which the search for a hash starts.
     fn guess(self, hash: u32, low: u32, high: u32) -> usize {
         let len = self.0.len() as u64 - 1;
         let (above, span) = (u64::from(hash.saturating_sub(low)), u64::from(high.saturating_sub(low)) + 1);
@@ -81,19 +81,19 @@ impl<'a> Node<'a> {
     }
 }
 
-/// All of a directory's nodes that are in memory.
+/// A directory's nodes in memory.
 #[derive(Default)]
 pub(super) struct Nodes {
     root: Vec<DxEntry>,
     places: HashMap<u32, NodeSlot, BuildHasherDefault<Spread>>,
-    /// Entries that there is room for in each; 0 before the root is there.
+    /// Entries per node at most; 0 before the root is loaded.
     room: usize,
     chunks: Vec<Vec<DxEntry>>,
-    /// Places of nodes that are gone.
+    /// Node numbers that can be reused.
     free: Vec<u32>,
 }
 
-/// Of a node.
+/// The place of a node.
 #[derive(Clone, Copy)]
 struct NodeSlot {
     number: u32,
@@ -101,19 +101,19 @@ struct NodeSlot {
 }
 
 impl Nodes {
-    /// Sets the root of an index whose blocks have room for so many entries at most.
+    /// Sets the root of an index with `room` entries per block at most.
     pub(super) fn begin(&mut self, entries: impl ExactSizeIterator<Item = DxEntry>, room: usize) {
         self.clear();
         self.room = room;
         self.put(Lblk(0), entries);
     }
 
-    /// How many.
+    /// The number of nodes, including the root.
     pub(super) fn len(&self) -> usize {
         self.places.len() + usize::from(!self.root.is_empty())
     }
 
-    /// The root is 0.
+    /// The root is block 0.
     #[inline]
     pub(super) fn get(&self, lblk: Lblk) -> Option<Node<'_>> {
         let entries = match lblk.0 {
@@ -127,7 +127,7 @@ impl Nodes {
         (!entries.is_empty()).then_some(Node(entries))
     }
 
-    /// Sets a node, whatever it was. More entries than there is room for are left out.
+    /// Sets a node, replacing an existing one. Entries beyond `room` are dropped.
     pub(super) fn put(&mut self, lblk: Lblk, entries: impl ExactSizeIterator<Item = DxEntry>) {
         if lblk.0 == 0 {
             self.root.clear();
@@ -144,7 +144,7 @@ impl Nodes {
         self.chunks[chunk][at..at + len].iter_mut().zip(entries).for_each(|(place, entry)| *place = entry);
     }
 
-    /// Forgets a node; what it was.
+    /// Removes a node. Returns its entries.
     pub(super) fn take(&mut self, lblk: Lblk) -> Option<Vec<DxEntry>> {
         let entries = self.get(lblk)?.0.to_vec();
         if lblk.0 == 0 {
@@ -155,7 +155,7 @@ impl Nodes {
         Some(entries)
     }
 
-    /// All but the root.
+    /// Drops all nodes except the root.
     pub(super) fn clear(&mut self) {
         *self = Self { root: std::mem::take(&mut self.root), room: self.room, ..Self::default() };
     }
@@ -171,7 +171,7 @@ impl Nodes {
         }
     }
 
-    /// Takes an entry out. The one behind it no more continues the hash, if the one taken out had begun it.
+    /// Removes an entry. If the next entry continues its hash, that entry becomes the first one of the hash.
     pub(super) fn remove(&mut self, lblk: Lblk, at: usize) {
         let key = match lblk.0 {
             0 => self.root.remove(at).hash,
@@ -193,14 +193,14 @@ impl Nodes {
         }
     }
 
-    /// Lets an entry lead to another block.
+    /// Changes the child of an entry.
     pub(super) fn set_child(&mut self, lblk: Lblk, at: usize, child: Lblk) {
         if let Some(entry) = self.entries_mut(lblk).get_mut(at) {
             entry.block = child;
         }
     }
 
-    /// Cuts a node's entries from `at` on off, as a node of their own; its first key.
+    /// Moves a node's entries from `at` on to a new node. Returns its first key.
     pub(super) fn split(&mut self, lblk: Lblk, at: usize, new: Lblk) -> u32 {
         let mut upper = self.entries_mut(lblk)[at..].to_vec();
         match self.places.get_mut(&lblk.0) {
@@ -212,7 +212,7 @@ impl Nodes {
         key
     }
 
-    /// Memory that they take.
+    /// Memory in use, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         let chunks: usize = self.chunks.first().map_or(0, Vec::capacity)
             + self.chunks.len().saturating_sub(1) * self.per_chunk() * self.room;
@@ -227,7 +227,7 @@ impl Nodes {
         self.whole(lblk).map_or(&mut [], |(all, len)| &mut all[..*len as usize])
     }
 
-    /// A node below the root, with the room behind its entries, and how many they are.
+    /// A node below the root, with its spare room, and its number of entries.
     fn whole(&mut self, lblk: Lblk) -> Option<(&mut [DxEntry], &mut u32)> {
         let number = self.places.get(&lblk.0)?.number;
         let (chunk, at) = self.at(number);
@@ -235,7 +235,7 @@ impl Nodes {
         Some((&mut self.chunks[chunk][at..at + self.room], len))
     }
 
-    /// Where a node lies.
+    /// The chunk of a node, and its offset there.
     #[inline]
     fn at(&self, number: u32) -> (usize, usize) {
         let per_chunk = self.per_chunk();
@@ -246,12 +246,12 @@ impl Nodes {
         (CHUNK_BYTES / size_of::<DxEntry>() / self.room.max(1)).max(1)
     }
 
-    /// The number of a node that there was no room for.
+    /// Allocates a node. Returns its number.
     fn make_room(&mut self) -> u32 {
         let per_chunk = self.per_chunk();
         if self.chunks.last().is_none_or(|last| last.len() == per_chunk * self.room) {
             let mut chunk = Vec::new();
-            // A directory that has one chunk may have few nodes in it.
+            // With a single chunk, the directory may have few nodes in it.
             if !self.chunks.is_empty() {
                 extant_buffer::make_room(&mut chunk, per_chunk * self.room);
             }
@@ -260,7 +260,7 @@ impl Nodes {
         let (before, room) = (self.chunks.len() - 1, self.room);
         let last = &mut self.chunks[before];
         if last.capacity() - last.len() < room {
-            // Twice as much, but not more than a chunk.
+            // Doubles the size, up to a chunk.
             let more = last.len().clamp(room, (per_chunk * room - last.len()).max(room));
             let mut larger = Vec::new();
             extant_buffer::make_room(&mut larger, last.len() + more);
@@ -272,8 +272,8 @@ impl Nodes {
     }
 }
 
-/// Spreads block numbers over a table. An image with chosen numbers of index blocks gains nothing: there is
-/// one for hundreds of leaves.
+/// A hash function for block numbers. It need not resist attacks: there is only one index block for hundreds
+/// of leaves.
 #[derive(Default)]
 pub(super) struct Spread(u64);
 
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Keys spread evenly, in heaps, or all alike; between bounds that are right, or any.
+    /// Keys spread evenly, clustered, or all equal; with correct or arbitrary bounds.
     #[test]
     fn a_position_is_right_wherever_it_is_looked_for_first() {
         let mut next = random();
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Nodes that come, grow, are split, go, and move; in blocks of few entries, and of many.
+    /// Nodes that are added, grow, are split, removed and moved; with few entries per block, and many.
     #[test]
     fn nodes_are_what_was_made_of_them() {
         for room in [3usize, 127, 1 << 17] {
@@ -394,7 +394,7 @@ mod tests {
         }
     }
 
-    /// An entry that continued the hash of one that is taken out begins it then.
+    /// An entry that continues the hash of a removed entry becomes the first of that hash.
     #[test]
     fn who_follows_a_removed_entry_continues_nothing() {
         for lblk in [Lblk(0), Lblk(4)] {

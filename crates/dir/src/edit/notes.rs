@@ -1,29 +1,29 @@
-//! What is known of one leaf: the hashes of its names, where they are, and where there is room.
+//! Notes: the hashes and offsets of a leaf's names, and its room.
 //!
 //! ```text
 //! bucket:  | 10 hashes | 10 offsets | len | spilled |     64 bytes: a cache line
 //!
-//! A name's bucket goes by its hash. Is it full, the next one with room takes the name, and all that were passed say so
-//! ("spilled"): a lookup continues in the next.
+//! A hash selects the bucket. If it is full, the name goes to the next bucket with room, and the full buckets
+//! before that are marked as "spilled": a search continues after them.
 //! ```
 //!
-//! A directory of a million names has more of this than the CPU caches hold, and names come in no order. So
-//! looking a name up, adding it and removing it touch one line each, and all the same one.
+//! The notes of a directory of a million names exceed the CPU caches, and names come in random order. So
+//! lookup, insert and removal of a name each touch one cache line, and all of them the same.
 //!
 //! Invariants
-//! 1. A name is in the first bucket from its own on that had room, and all before that have `spilled` set. It
-//!    is never taken off, but when all is noted anew.
-//! 2. At least one bucket in ten has room: what has no more is made larger.
+//! 1. A name is in the first bucket from its own on that had room, and all buckets before have `has_spilled`
+//!    set. The mark is cleared only when the notes are rebuilt.
+//! 2. At least one bucket in ten has room: the table grows otherwise.
 
 use extant_ondisk::dirent::edit::Hole;
 
 use super::leaf::Mapped;
 
-/// Names that a bucket holds.
+/// Names per bucket.
 const BUCKET: usize = 10;
-/// Names for each bucket while there is room for hinted ones.
+/// Names per bucket, for which room is reserved.
 const USUAL: usize = 8;
-/// Names for each bucket beyond which there are made more.
+/// Names per bucket on average, beyond which the table grows.
 const MOST: usize = 9;
 
 /// The used entries of a leaf, in no order.
@@ -49,9 +49,9 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// The places of this hash, one bit for each.
+    /// The positions of this hash, as a bit mask.
     fn places(&self, hash: u32) -> u32 {
-        // Without a branch for each: vectors do it.
+        // Without branches, so that it can be vectorized.
         let equal = (0..BUCKET).fold(0, |equal, i| equal | u32::from(self.hashes[i] == hash) << i);
         equal & ((1 << self.len) - 1)
     }
@@ -61,14 +61,14 @@ impl Bucket {
     }
 }
 
-/// What notes say of a hash.
+/// The result of a search for a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Noted {
-    /// No name has it.
+    /// No name has this hash.
     None,
-    /// One has, at this offset.
+    /// One name has it, at this offset.
     One(usize),
-    /// One or more.
+    /// One or more names have it.
     Several,
 }
 
@@ -77,7 +77,7 @@ fn offset(word: u16) -> usize {
 }
 
 impl Notes {
-    /// Makes room for about so many names; forgets all.
+    /// Reserves room for about `names` names, and clears the notes.
     pub(super) fn reserve(&mut self, names: usize) {
         let buckets = names.div_ceil(USUAL).max(1);
         self.buckets.clear();
@@ -86,12 +86,12 @@ impl Notes {
         self.len = 0;
     }
 
-    /// Has it room for any name yet?
+    /// Whether room is reserved.
     pub(super) fn is_reserved(&self) -> bool {
         !self.buckets.is_empty()
     }
 
-    /// Notes of a leaf whose entries and largest hole are known.
+    /// Sets the entries, their size, and the largest hole of a leaf.
     pub(super) fn set(&mut self, entries: impl Iterator<Item = (u32, usize)>, live_bytes: usize, hole: Hole) {
         self.buckets.fill(Bucket::default());
         self.len = 0;
@@ -132,13 +132,13 @@ impl Notes {
         }
     }
 
-    /// The bucket of a hash. Leaves split by the high bits, so all are mixed.
+    /// The bucket of a hash. The bits are mixed, since leaves are split by the high bits.
     fn bucket(&self, hash: u32) -> usize {
         let mixed = hash.wrapping_mul(0x9E37_79B1);
         ((u64::from(mixed) * self.buckets.len() as u64) >> 32) as usize
     }
 
-    /// Prefetches what [`look`](Self::look) reads.
+    /// Prefetches the bucket that [`look`](Self::look) reads.
     pub(super) fn prefetch(&self, hash: u32) {
         if !self.buckets.is_empty() {
             extant_buffer::prefetch_start(&self.buckets[self.bucket(hash)]);
@@ -169,7 +169,7 @@ impl Notes {
         (self.hole_at, self.hole_own, self.hole_len) = (hole.at as u32, hole.own as u32, hole.len as u32);
     }
 
-    /// Names of this hash that may be here: all from one bucket, if it has them.
+    /// Searches for a hash. Reads one bucket, unless it has spilled.
     pub(super) fn look(&self, hash: u32) -> Noted {
         if self.buckets.is_empty() {
             return Noted::None;
@@ -184,7 +184,7 @@ impl Notes {
         }
     }
 
-    /// Is any name of this hash here?
+    /// Whether there is a name of this hash.
     pub(super) fn has(&self, hash: u32) -> bool {
         self.buckets(hash).any(|at| self.buckets[at].places(hash) != 0)
     }
@@ -206,7 +206,7 @@ impl Notes {
         self.buckets.iter().flat_map(Bucket::entries).map(|(hash, at)| Mapped::noted(hash, at))
     }
 
-    /// Takes the entry of this hash at this offset off the notes, which gave this room.
+    /// Removes the entry of this hash at this offset; `room` is the resulting room.
     pub(super) fn remove(&mut self, hash: u32, at: usize, live_bytes: usize, room: Hole) {
         let word = (at / 4) as u16;
         let place = self.buckets(hash).find_map(|b| {
@@ -229,7 +229,7 @@ impl Notes {
         }
     }
 
-    /// Memory that it takes.
+    /// Memory in use, in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + size_of::<Bucket>() * self.buckets.capacity()
     }
@@ -239,8 +239,8 @@ impl Notes {
 mod tests {
     use super::*;
 
-    /// Names of few hashes spill from bucket to bucket; whatever comes and goes, what is there is found, and
-    /// nothing else.
+    /// Names of few hashes spill from bucket to bucket; after any inserts and removals, exactly the existing
+    /// names are found.
     #[test]
     fn what_is_noted_is_found_where_it_is() {
         for n_hashes in [1, 3, 50, 1 << 20] {
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    /// The hole that lay in what became room is that room; a larger one elsewhere stays.
+    /// A hole inside the new room becomes that room; a larger one elsewhere stays.
     #[test]
     fn the_hole_follows_what_is_taken_out() {
         let mut notes = Notes::default();

@@ -1,8 +1,8 @@
-//! Ways through an index.
+//! Paths through an index.
 //!
 //! ```text
 //! path:  root, entry 2 -> node 9, entry 41 -> leaf 77      for changes of the index
-//! span:                                        leaf 77      otherwise; and whether names of a hash continue after it
+//! Way:                                        leaf 77      for changes of the leaf; with the next leaf's key
 //! ```
 
 use extant_base::Lblk;
@@ -10,19 +10,19 @@ use extant_ondisk::htree::DxEntry;
 
 use super::nodes::Node;
 
-/// Index blocks between a directory's inode and a leaf at most.
+/// Levels of index blocks at most.
 pub(super) const LEVELS_MAX: usize = 3;
 
-/// Where a hash leads, as long as that leaf is not split and no leaf goes.
+/// The leaf of a hash; valid until that leaf is split or any leaf is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LeafSpan {
     pub(super) leaf: Lblk,
-    /// The key of the leaf behind this one.
+    /// The key of the next leaf.
     next_key: Option<u32>,
 }
 
 impl LeafSpan {
-    /// May the leaf behind this one hold names of this hash, too?
+    /// Whether the next leaf may hold names of this hash, too.
     pub(super) fn is_continued(self, hash: u32) -> bool {
         self.next_key == Some(hash | 1)
     }
@@ -35,19 +35,19 @@ pub(super) struct Step {
     pub(super) at: usize,
 }
 
-/// The span from the root to a leaf: one step for each level of the index, the root's first.
+/// A path from the root to a leaf: one step for each level of the index, the root's first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Path {
     steps: [Step; LEVELS_MAX],
     len: usize,
-    /// What it leads to: an index block, as long as it is not at its end.
+    /// The end of the path: an index block, unless the path is complete.
     end: LeafSpan,
-    /// The lowest key there may be below its end.
+    /// The lowest possible key below the end.
     low: u32,
 }
 
 impl Path {
-    /// At the root.
+    /// The empty path, which ends at the root.
     pub(super) const START: Self = Self {
         steps: [Step { lblk: Lblk(0), at: 0 }; LEVELS_MAX],
         len: 0,
@@ -55,15 +55,15 @@ impl Path {
         low: 0,
     };
 
-    /// Goes one level down in the node that it leads to: to a hash, or to the first child. The keys of a node
-    /// lie between its own in its parent and the one behind that.
+    /// Descends one level in the node at the end: to a hash, or to the first child. The keys of a node are
+    /// between its own key in its parent and the next key there.
     #[inline]
     pub(super) fn go_on(&mut self, node: Node<'_>, hash: Option<u32>) {
         let at = hash.map_or(0, |hash| node.position(hash, self.low, self.high()));
         let DxEntry { hash: key, block } = node.entries()[at];
-        // The first of a node has no key of its own.
+        // The first entry of a node has no key of its own.
         self.low = self.low.max(key);
-        // A key further down comes before one further up.
+        // The next key of a lower level is the smaller one.
         self.end.next_key = node.key(at + 1).or(self.end.next_key);
         self.steps[self.len] = Step { lblk: self.end.leaf, at };
         self.len += 1;
@@ -80,7 +80,7 @@ impl Path {
         self.end.next_key.unwrap_or(u32::MAX)
     }
 
-    /// Does it lead to one of its own steps?
+    /// Whether the end is one of the path's own steps.
     pub(super) fn is_circle(&self) -> bool {
         self.steps().iter().any(|step| step.lblk == self.end.leaf)
     }
@@ -89,7 +89,7 @@ impl Path {
         self.end
     }
 
-    /// The block that it leads to.
+    /// The block at the end of the path.
     pub(super) fn leaf(&self) -> Lblk {
         self.end.leaf
     }
@@ -106,15 +106,15 @@ impl Path {
         self.steps[self.len - 1]
     }
 
-    /// Takes the last step back: what leads to the entry behind it, if there is one.
+    /// Removes the last step. Returns the entry after it, which may not exist.
     pub(super) fn back_to_next(&mut self) -> Option<Step> {
         self.len = self.len.checked_sub(1)?;
         let Step { lblk, at } = self.steps[self.len];
         Some(Step { lblk, at: at + 1 })
     }
 
-    /// After [`back_to_next`](Self::back_to_next): goes to this entry, which leads to `child`; behind it
-    /// comes `next_key`.
+    /// After [`back_to_next`](Self::back_to_next): descends to this entry with this `child`; `next_key`
+    /// follows it.
     pub(super) fn go_to(&mut self, step: Step, child: Lblk, next_key: Option<u32>) {
         self.steps[self.len] = step;
         self.len += 1;
@@ -122,7 +122,7 @@ impl Path {
         self.low = 0;
     }
 
-    /// The root's entries went one level down, into `below`.
+    /// Adjusts the path after the root's entries moved one level down, to `below`.
     pub(super) fn lengthen(&mut self, below: Lblk) {
         self.steps.copy_within(0..self.len, 1);
         self.steps[0] = Step { lblk: Lblk(0), at: 0 };
@@ -130,8 +130,8 @@ impl Path {
         self.len += 1;
     }
 
-    /// The entries from `half` on of the node at this depth, which is below another, went into `new`, whose
-    /// entry is behind the node's.
+    /// Adjusts the path after a split: the entries from `half` on of the node at this depth moved to `new`,
+    /// the next entry of the parent.
     pub(super) fn follow_split(&mut self, depth: usize, half: usize, new: Lblk) {
         let at = self.steps[depth].at;
         if at >= half {

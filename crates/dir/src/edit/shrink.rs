@@ -1,7 +1,8 @@
-//! Removal from indexed directories, and the blocks that are given back.
+//! Removal from indexed directories, and the blocks that it frees.
 //!
 //! ```text
-//! leaf 3 is empty; its entry goes; leaf 9 is the last block, its names and its parent's entry move:
+//! Leaf 3 is empty: its entry is removed. Leaf 9 is the last block: its names move, and its parent's entry
+//! changes:
 //!
 //!   [.. 3 | 7 ..]  [.. 9 ..]   ->   [.. 7 ..]  [.. 3 ..]      and block 9 is popped
 //! ```
@@ -15,10 +16,10 @@ use extant_ondisk::htree::{DxEntry, DxKind};
 use super::path::{Path, Step};
 use super::{EditFault, Editor, first_block};
 
-/// Blocks that one removal may free: a leaf, the two nodes above it, two nodes that the root takes in.
+/// Blocks that one removal frees at most: a leaf, the two nodes above it, two nodes that the root takes in.
 const FREED_MAX: usize = 5;
 
-/// Blocks that an operation frees.
+/// Blocks to free.
 #[derive(Default)]
 struct Freed {
     blocks: [Lblk; FREED_MAX],
@@ -32,7 +33,7 @@ impl Freed {
     }
 }
 
-/// What references a block of the directory.
+/// The index entry of a block.
 #[derive(Clone, Copy)]
 struct Parent {
     step: Step,
@@ -46,11 +47,11 @@ impl Editor<'_> {
         self.remove_in_leaf(name, hash, leaf, found)
     }
 
-    /// Removes a name whose hash and place are known.
+    /// Removes a name with known hash and place.
     ///
-    /// In a leaf with notes nothing but its entry is looked at: no span leads from there to the entry before,
-    /// and to go from the first to it would touch half of the block. So the entry stays as an unused one. The
-    /// notes know when nothing is used any more.
+    /// In a leaf with notes only the name's own entry is touched. An entry has no link to its predecessor,
+    /// and a search for it from the first entry on would touch half of the block. So the entry stays, unused,
+    /// and the notes count the used bytes to find out when the leaf is empty.
     pub(super) fn remove_in_leaf(
         &mut self,
         name: &[u8],
@@ -82,14 +83,14 @@ impl Editor<'_> {
             match self.path_to(name, lblk) {
                 Ok(Some(path)) => self.free_leaf(path)?,
                 Ok(None) => {}
-                // The name is gone; that its leaf stays, empty, does no harm.
+                // The name is removed; an empty leaf that stays does no harm.
                 Err(_) => self.cache.clear(),
             }
         }
         Ok(found.ino)
     }
 
-    /// The span to a leaf in which a name was found.
+    /// The path to a leaf in which a name was found.
     fn path_to(&mut self, name: &[u8], leaf: Lblk) -> Result<Option<Path>, ReadFault> {
         self.load_root()?;
         let hash = self.hasher().hash(name).hash;
@@ -100,12 +101,12 @@ impl Editor<'_> {
         Ok(path)
     }
 
-    /// Gives back a leaf without names, and what became useless with it. Where that cannot be done the empty
-    /// leaf stays.
+    /// Frees a leaf without names, and nodes that become useless. The empty leaf stays if that is not
+    /// possible.
     fn free_leaf(&mut self, path: Path) -> Result<(), EditFault> {
         let mut freed = Freed::default();
         freed.push(path.leaf());
-        // From the bottom up: a node whose only entry goes, goes too.
+        // From the bottom up: a node that loses its only entry is freed, too.
         let steps = path.steps();
         let Some(kept) = steps.iter().rposition(|step| self.node(step.lblk).len() > 1) else {
             return self.become_linear(path.steps().len());
@@ -113,7 +114,7 @@ impl Editor<'_> {
         for step in &steps[kept + 1..] {
             freed.push(step.lblk);
         }
-        // All must be found before anything is changed.
+        // All of these must be readable before the first change.
         let len = self.blocks.len();
         for back in 1..=(freed.len as u32 + u32::from(self.cache.levels)).min(len.saturating_sub(1)) {
             let last = Lblk(len - back);
@@ -139,7 +140,7 @@ impl Editor<'_> {
             self.cache.nodes_mut().take(*lblk);
             self.cache.drop_notes(*lblk);
         }
-        // From the last one on, so that what moves is no freed block.
+        // In descending order, so that no freed block is moved.
         blocks.sort_unstable();
         for lblk in blocks.iter().rev() {
             self.fill_gap(*lblk)?;
@@ -147,8 +148,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// A root above a single node takes that node's entries, once they fill half of it at most (so that the
-    /// next split does not undo it). Did it?
+    /// If the root has a single node below it, and the node's entries fill at most half of the root, moves
+    /// them to the root. (At most half, so that the next split does not undo it.) Returns whether it did.
     fn collapse(&mut self, freed: &mut Freed) -> Result<bool, EditFault> {
         if self.cache.levels == 0 || self.node(Lblk(0)).len() > 1 || freed.len == FREED_MAX {
             return Ok(false);
@@ -161,7 +162,7 @@ impl Editor<'_> {
             return Ok(false);
         }
         if freed.blocks[..freed.len].contains(&child) {
-            // It was a leaf, too.
+            // It is also a leaf.
             return Err(self.stale(child));
         }
         let nodes = self.cache.nodes_mut();
@@ -176,7 +177,7 @@ impl Editor<'_> {
         Ok(true)
     }
 
-    /// Moves the last block into a freed one, and pops it.
+    /// Moves the last block to a freed one, and pops it.
     fn fill_gap(&mut self, gap: Lblk) -> Result<(), EditFault> {
         let Some(last) = self.blocks.len().checked_sub(1).map(Lblk) else { return Ok(()) };
         if gap.0 > last.0 {
@@ -193,7 +194,7 @@ impl Editor<'_> {
                 }
             } else {
                 let block = self.leaf_block(last)?;
-                // The gap may have been a node, and may have to be read again.
+                // The gap may have been a node, of which the bytes are not in memory.
                 self.blocks.refill_leaf(gap, &mut |bytes| bytes.copy_from_slice(&block))?;
                 self.cache.move_notes(last, gap);
             }
@@ -210,9 +211,9 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// The last name is gone: one block with "." and "..".
+    /// After removal of the last name: makes the directory one block with "." and "..".
     fn become_linear(&mut self, index_levels: usize) -> Result<(), EditFault> {
-        // Were there more blocks than this path's, the index would not know them.
+        // The path must contain all blocks: the index does not know any others.
         if self.blocks.len() as usize != index_levels + 1 {
             return Ok(());
         }
@@ -221,8 +222,8 @@ impl Editor<'_> {
         let parent = root.map_err(|fact| self.corrupt(&block, Lblk(0), fact))?.parent;
         drop(block);
         if parent.0 == 0 {
-            // Damage: an entry that leads to no inode is free space, which ".." cannot be. The index stays;
-            // the directory can go.
+            // Damage: an entry with inode 0 is free space, which ".." cannot be. The index stays; the
+            // directory can be removed.
             return Ok(());
         }
         let (format, ino) = (self.format.entries, self.ino);
@@ -238,14 +239,14 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// The index entry that leads to a block; `None` when none does.
+    /// The index entry that refers to a block; `None` if there is none.
     fn parent_of(&mut self, lblk: Lblk) -> Result<Option<Parent>, ReadFault> {
         let levels = usize::from(self.cache.levels);
         let format = self.format.entries;
         let mut index_hash =
             self.cache.node(lblk).and_then(|node| middle_hash(node.entries().iter().copied()));
         if index_hash.is_none() {
-            // A leaf is where the hash of any of its names leads.
+            // A leaf is found by the hash of any of its names.
             let noted = self.cache.notes(lblk).and_then(|notes| notes.entries().next());
             if let Ok(block) = self.leaf_block(lblk) {
                 let mut names = format.entries(&block).map_while(Result::ok);
@@ -277,11 +278,11 @@ impl Editor<'_> {
                 return Ok(Some(Parent { step: pair[0], is_index: true }));
             }
         }
-        // An empty leaf, or hashes that begin in another node: the whole index knows.
+        // An empty leaf, or hashes that start in another node: search the whole index.
         self.search_all(lblk)
     }
 
-    /// Looks for the parent of a block in the whole index.
+    /// Searches the whole index for the parent of a block.
     fn search_all(&mut self, sought: Lblk) -> Result<Option<Parent>, ReadFault> {
         let mut level = vec![Lblk(0)];
         for depth in 0..=self.cache.levels {
@@ -306,7 +307,7 @@ impl Editor<'_> {
     }
 }
 
-/// A hash that leads to the node of these entries, or to one before it if that ends in the same hash.
+/// A hash that leads to the node of these entries, or to an earlier node that ends with the same hash.
 fn middle_hash(mut entries: impl ExactSizeIterator<Item = DxEntry>) -> Option<u32> {
     entries.nth(entries.len() / 2).map(|entry| entry.hash | 1)
 }

@@ -1,4 +1,4 @@
-//! Directories that are changed against a model, judged as a whole again and again.
+//! Changes of directories compared with a model, with repeated checks of the whole structure.
 
 mod crafted;
 mod hostile;
@@ -43,13 +43,13 @@ fn name(number: u32, len: usize) -> Vec<u8> {
     name
 }
 
-/// An insert that has to go well, with what it may touch.
+/// An insert that must succeed within the reserved blocks.
 fn insert(toy: &Toy, cache: &mut DirCache, model: &mut Model, name: &[u8], ino: u32) {
     let mut editor = toy.editor(cache);
     let needs = Needs::insert(editor.levels().unwrap());
     toy.done.set((0, 0, 0));
     editor.insert(name, Ino(ino), FileType::Regular).unwrap();
-    // Every block is changed a few times at most; the blocks that differ are what is reserved.
+    // Counts appends and pops only: a block may be changed several times, but the reservation counts it once.
     let (_, appends, pops) = toy.done.get();
     assert!(appends <= needs.appends && pops == 0, "{appends} of {needs:?}");
     assert_eq!(model.insert(name.to_vec(), ino), None);
@@ -81,12 +81,12 @@ proptest! {
         let mut cache = DirCache::new(limit).with_filters(if filters { 8 << 20 } else { 0 });
         let mut model = Model::new();
         let mut is_growing = true;
-        // A name has one length, so that numbers meet again.
+        // Each number has names of one length, so that names recur.
         let named = |number: u32| name(number, if same_len { 250 } else { (number as usize * 37) % 250 + 1 });
         for (i, (what, number, len)) in steps.iter().copied().enumerate() {
             let name = named(number);
-            // Some of them come, others are changed meanwhile, or never used. Hinted repeatedly, or each
-            // once, some before others are done.
+            // Some operations on these names follow, others change the names in between or never follow.
+            // Names are prefetched repeatedly, or once each, partly while earlier ones are pending.
             let (every, from) = [(usize::MAX, 0), (7, i), (16, i + 16)][tells];
             if i % every == 0 {
                 let next = steps.iter().skip(from).take(20).map(|(_, number, _)| named(*number));
@@ -136,7 +136,7 @@ proptest! {
             }
         }
         judge(&toy, &mut cache, &model);
-        // What the reading side finds.
+        // The result of the read path.
         let hints: BTreeSet<_> = listed(&toy, 7, || ()).into_iter().collect();
         prop_assert_eq!(hints.len(), model.len() + 2);
         let kept = if toy.indexed.get() { Kept::Indexed(&toy) } else { Kept::Linear(&toy) };
@@ -208,7 +208,7 @@ fn refused_operations_change_nothing() {
         let mut refused = 0;
         for number in 0..30_000u32 {
             let name = name(number, 200);
-            // Now and then the device is full, with room for no block, or for some of those that a split
+            // At times the device is full, with room for no block, or for some of the blocks that a split
             // needs.
             let has_room = number % 3 > 0;
             toy.blocks_max.set(if has_room { u32::MAX } else { toy.len.get() + number / 3 % 3 });
@@ -230,7 +230,7 @@ fn refused_operations_change_nothing() {
         assert!(refused > 500, "{refused}");
         assert!(cache.stats().index_splits > 10 && cache.stats().levels_added == 2, "{}", cache.stats());
 
-        // A refused insert of a full device leaves every byte as it was.
+        // A refused insert on a full device leaves every byte unchanged.
         toy.blocks_max.set(toy.len.get());
         let before = toy.all_bytes();
         let mut refused = 0;
@@ -294,7 +294,7 @@ fn directories_with_hidden_names_are_read_only() {
 #[test]
 fn four_hundred_thousand_long_names_in_small_blocks() {
     let toy = Toy::new(Like::default());
-    // The notes of some leaves fit, and filters of the rest.
+    // Notes for some leaves fit, and filters for the rest.
     let (mut cache, mut model) = (DirCache::new(16 << 20).with_filters(16 << 20), Model::new());
     for number in 0..400_000 {
         insert(&toy, &mut cache, &mut model, &name(number, 255), number + 20);
@@ -305,7 +305,7 @@ fn four_hundred_thousand_long_names_in_small_blocks() {
     judge(&toy, &mut cache, &model);
     assert_eq!(cache.stats().levels_added, 2);
     assert!(cache.held_bytes() < 56 << 20, "{cache:?}");
-    // All but a few go; every second one first.
+    // Removes all but one, first every second one.
     for (i, number) in (0..400_000).step_by(2).chain((1..399_999).step_by(2)).enumerate() {
         remove(&toy, &mut cache, &mut model, &name(number, 255));
         if (i + 1).is_power_of_two() && (i + 1).trailing_zeros().is_multiple_of(3) {
@@ -342,7 +342,7 @@ fn a_listing_tells_what_stays_once_while_the_directory_changes() {
         for number in 0..3000 {
             insert(&toy, &mut cache, &mut model, &name(number, 60), number + 20);
         }
-        // Names from 100 on go and new ones come, between any two calls.
+        // Between any two calls, names from 100 on are removed and new ones inserted.
         let (mut gone, mut come) = (100, 3000);
         let hints = listed(&toy, at_a_time, || {
             for _ in 0..at_a_time {

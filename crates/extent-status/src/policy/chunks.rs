@@ -1,17 +1,18 @@
-//! es-chunk: from a queue of inodes that have something to give, chunk by chunk.
+//! es-chunk: a queue of inodes with reclaimable entries, reclaimed chunk by chunk.
 //!
 //! ```text
 //! ring, list 0   inodes with a cold chunk      first choice
 //! ring, list 1   inodes with warm chunks only  when they are far more
 //! ```
 //!
-//! The work of a scan is bounded, however many inodes, entries and delayed entries there are and however much
-//! is requested: every inode on a list has something to evict, and knows the chunk where it is. A cache that
-//! is further over its limit scans again at the next entry.
+//! The work of a scan is bounded, whatever the number of inodes, entries and delayed entries and the size of
+//! the request: every listed inode has reclaimable entries and knows the chunk with them. If a larger excess
+//! remains, the next insert scans again.
 //!
-//! A scan visits one inode and at most two full chunks. The cost of a visit is not its entries but cold
-//! memory (the lock, list positions, keys of neighbours), about 64 entries' worth, and two visits in one scan
-//! were the longest scans. Nor does a scan go on with chunks after it merged the rest of one with another.
+//! A scan is the turn of one inode, of at most two full chunks. The cost of a turn is dominated by cold
+//! memory (the inode's lock, list positions, keys of adjacent chunks): about as much as 64 entries. Two turns
+//! in a row were the longest scans. For the same reason a scan stops when the rest of a chunk was merged with
+//! another chunk.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -21,12 +22,12 @@ use crate::cache::Shared;
 use crate::chunk::Age;
 use crate::ring::Ring;
 
-/// Inodes that a scan looks at, at most, with those that it leaves out.
+/// Maximum number of inodes that a scan examines, skipped ones included.
 const INODES_MAX: u32 = 8;
-/// Entries of the chunks that it looks at, at most.
+/// Maximum number of entries in the chunks that a scan examines.
 const ENTRIES_MAX: u32 = 2 * crate::chunk::ENTRIES_MAX as u32;
-/// One of so many steps goes to a warm chunk, or yesterday's hot entries would stay forever, while lookups
-/// miss as often.
+/// One step of this many visits a warm chunk, as long as lookups miss at least as often. Otherwise entries
+/// that were found once would stay forever.
 const AGING_PERIOD: u32 = 32;
 
 pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {
@@ -54,9 +55,9 @@ pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {
         };
         drop(ring);
         let mut entries = ENTRIES_MAX;
-        // Where warm chunks are far more than cold ones, one of them has its turn as well.
+        // If warm chunks far outnumber cold ones, one of them has its turn as well.
         let mut age = if list == 0 { state.tree.turn() } else { Age::Warm };
-        // None of its chunks twice: what is new has until the next scan to be found.
+        // No chunk is visited twice: new entries have until the next scan to be found.
         let mut chunks = if aging { 1 } else { state.tree.listed() };
         while out.reclaimed < nr && chunks > 0 {
             chunks -= 1;
@@ -72,7 +73,7 @@ pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {
                 break;
             }
             if list == 0 {
-                // What is warm here can wait until it is everywhere.
+                // Warm chunks here wait until warm chunks predominate in the whole cache.
                 age = Age::Cold;
             }
         }
@@ -82,7 +83,7 @@ pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {
     out
 }
 
-/// Whether what is kept is not what is wanted: a miss for each step, or more, since this was asked last.
+/// Whether the cache keeps the wrong entries: at least one miss per step since the last check.
 fn lookups_miss(shared: &Shared, ring: &mut Ring) -> bool {
     let (_, misses) = shared.counters.hits_and_misses();
     let since = misses.saturating_sub(std::mem::replace(&mut ring.misses, misses));

@@ -1,4 +1,4 @@
-//! baseline, es-cache: one lock for the whole scan, and a sort when the list has nothing to give.
+//! baseline and es-cache: one lock for the whole scan, and a sort if nothing on the list can be reclaimed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,7 +46,7 @@ pub(super) fn scan(shared: &Shared, nr: u32, own: Option<&Arc<Body>>) -> Scan {
         out.retried = true;
         out.inodes += ring.len(LIST) as u32;
         ring.sort(LIST, |body| (body.precached.load(Relaxed), body.touched.load(Relaxed)));
-        // What was used in this tick is not younger than the sort: as `touch` counts.
+        // A use in this tick does not count as newer than the sort: `touch` sets the same value.
         ring.sorted_at = shared.tick.load(Relaxed) + 1;
         let head = ring.first(LIST);
         precached_too = head != NONE && ring.body(head).precached.load(Relaxed);

@@ -1,4 +1,4 @@
-//! es-slist, es-ilist, es-gc, upstream: round robin. The list's lock is held for one step at a time.
+//! es-slist, es-ilist, es-gc and upstream: round robin. The list's lock is held for one step at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,7 +31,7 @@ pub(super) fn scan(policy: Policy, shared: &Shared, nr: u32, own: Option<&Arc<Bo
 }
 
 fn enough(policy: Policy, nr: u32, out: &Scan) -> bool {
-    // The second round has the budget of its own that the first one did not use.
+    // The second round may use what is left of the budget of the first one.
     if policy == Policy::Upstream { out.scanned >= nr } else { out.reclaimed >= nr }
 }
 
@@ -66,11 +66,11 @@ fn round(
     }
 }
 
-/// What is left when all others gave nothing: the inode that the caller works on.
+/// The last resort if the others reclaimed nothing: the inode that the caller works on.
 pub(super) fn from_own(shared: &Shared, nr: u32, own: Option<&Arc<Body>>, out: &mut Scan, reclaim: Reclaim) {
     let (Some(body), 0) = (own, out.reclaimed) else { return };
     let mut state = body.state.write();
-    // Of its own, and no less than usual: the six may have looked at enough without a result.
+    // A separate count with the full budget: the rounds before may have used theirs up without a result.
     let mut mine = Scan::default();
     reclaim(&mut state, nr, &mut mine);
     body.sync(shared, &mut state);
@@ -78,7 +78,7 @@ pub(super) fn from_own(shared: &Shared, nr: u32, own: Option<&Arc<Body>>, out: &
     out.scanned += mine.scanned;
 }
 
-/// From the lowest block on; delayed entries are passed over.
+/// Reclaims from the lowest block on; skips delayed entries.
 pub(super) fn from_the_front(state: &mut State, nr: u32, out: &mut Scan) {
     state.tree.walk(0, |entry, _| {
         if out.reclaimed >= nr {
@@ -93,7 +93,7 @@ pub(super) fn from_the_front(state: &mut State, nr: u32, out: &mut Scan) {
     });
 }
 
-/// From where the last scan stopped, once round; looks at `nr` entries in all.
+/// Reclaims from where the last scan stopped, once round; examines `nr` entries in all.
 fn from_the_cursor(state: &mut State, nr: u32, out: &mut Scan) {
     let start = state.cursor;
     let mut look = |from: u32, to: u32| {
@@ -118,7 +118,7 @@ fn from_the_cursor(state: &mut State, nr: u32, out: &mut Scan) {
     };
 }
 
-/// From the head of the list of what may go.
+/// Reclaims from the head of the list of reclaimable entries.
 fn from_the_list(state: &mut State, nr: u32, out: &mut Scan) {
     while out.reclaimed < nr && forget_first(state, INACTIVE) {
         out.scanned += 1;
@@ -126,18 +126,18 @@ fn from_the_list(state: &mut State, nr: u32, out: &mut Scan) {
     }
 }
 
-/// From the head of the inactive list; what was found since goes to the active one.
+/// Reclaims from the head of the inactive list; entries found since then move to the active one.
 fn from_the_inactive(state: &mut State, nr: u32, out: &mut Scan) {
     second_chance(state, nr, out, INACTIVE);
 }
 
-/// From the head of the active list, if no inactive list has anything; entries that were found again stay.
+/// Reclaims from the head of the active list, if all inactive lists are empty; entries found again stay.
 fn from_the_active(state: &mut State, nr: u32, out: &mut Scan) {
     second_chance(state, nr, out, INACTIVE);
     second_chance(state, nr, out, ACTIVE);
 }
 
-/// At most as many steps as the list is long when it begins.
+/// Takes at most as many steps as the list is long at the start.
 fn second_chance(state: &mut State, nr: u32, out: &mut Scan, list: usize) {
     let mut steps = match &state.tree.order {
         Order::Lists(fifo) => fifo.len(list),

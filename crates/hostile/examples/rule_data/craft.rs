@@ -1,4 +1,4 @@
-//! Damage that chance does not find: made on purpose for one rule each.
+//! Damage that random changes do not find: crafted for one rule each.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn with_superblock(mutator: &Mutator, change: impl FnOnce(&mut Superblock)) -> V
     bytes
 }
 
-/// One inode in the orphan file, with or without the feature that says so.
+/// One inode in the orphan file, with or without the feature flag for it.
 fn with_orphan(mutator: &Mutator, present: bool, ino: u32) -> Vec<u8> {
     let mut bytes = with_superblock(mutator, |sb| {
         if present {
@@ -61,7 +61,7 @@ fn with_orphan(mutator: &Mutator, present: bool, ino: u32) -> Vec<u8> {
     bytes
 }
 
-/// One name becomes another of the same length that is in the same directory.
+/// Renames one entry to the name of another one in the same directory, of the same length.
 fn with_name_twice(mutator: &Mutator) -> Vec<u8> {
     let mut bytes = mutator.sound().to_vec();
     let name = b"name-060-";

@@ -1,4 +1,4 @@
-//! Small images, rich in structures, to be damaged. Made by e2fsprogs: no root needed.
+//! Small images with many kinds of structures, to be damaged. Created by e2fsprogs: no root needed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
@@ -7,7 +7,7 @@ use std::path::Path;
 use extant_hostile::Mutator;
 use extant_testkit::{command, scratch};
 
-/// Name, and mke2fs's arguments.
+/// Name, and the arguments of mke2fs.
 const IMAGES: &[(&str, &[&str])] = &[
     ("ext4-1k", &["-J", "size=1", "-b", "1024", "-O", "metadata_csum,64bit,orphan_file,metadata_csum_seed"]),
     ("ext4-4k", &["-J", "size=1", "-b", "4096", "-O", "metadata_csum,64bit"]),
@@ -41,13 +41,13 @@ const IMAGES: &[(&str, &[&str])] = &[
     ("gdt_csum", &["-b", "1024", "-O", "^metadata_csum,uninit_bg,^has_journal,quota,project"]),
 ];
 
-/// How many there are.
+/// Number of images.
 #[allow(dead_code, reason = "not every user of this module asks")]
 pub(crate) fn all_len() -> usize {
     IMAGES.len()
 }
 
-/// All images with a mutator each.
+/// All images, with a mutator each.
 pub(crate) fn all() -> Vec<(String, Mutator)> {
     let dir = scratch();
     let source = dir.path().join("source");
@@ -95,7 +95,7 @@ fn fill(root: &Path) {
     fs::write(root.join("deep/er/and/deeper/end"), b"end").unwrap();
     for (name, len) in [("user.small", 5), ("user.large", 300), ("user.huge", 400)] {
         let flags = rustix::fs::XattrFlags::empty();
-        // A scratch directory without attributes makes images without.
+        // A scratch directory without attributes gives images without them.
         let _ = rustix::fs::setxattr(root.join("tiny"), name, &vec![b'v'; len], flags);
     }
 }

@@ -1,5 +1,5 @@
-//! Changing maps without extents: numbers are entered into the indirect block that they belong to, and taken
-//! out from the end of the file backwards.
+//! Changes of maps without extents: block numbers are stored in the indirect block that they belong to, and
+//! cleared from the end of the file backwards.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use extant_ondisk::indirect::max_blocks;
 
 use crate::{EditFault, Editor, FileMap, Freed, lies_inside, outside};
 
-/// Numbers in `i_block` that name data.
+/// Slots in `i_block` for data blocks.
 const DIRECT: u64 = 12;
 
 fn entries(block_size: BlockSize) -> u64 {
@@ -28,19 +28,19 @@ fn put(bytes: &mut [u8], at: u64, number: u32) {
     }
 }
 
-/// Enters consecutive numbers.
+/// Stores consecutive block numbers.
 fn put_run(bytes: &mut [u8], at: u64, start: u32, len: u64) {
     (0..len).for_each(|i| put(bytes, at + i, start + i as u32));
 }
 
-/// The slots that lead to a logical block: one in `i_block`, then one in each indirect block. At most four.
+/// The path of slots to a logical block: one in `i_block`, then one in each indirect block. At most four.
 struct Way {
     slots: [u64; 4],
     len: usize,
 }
 
 impl Way {
-    /// `None` behind the reach of three levels.
+    /// `None` past the reach of three levels.
     fn to(block_size: BlockSize, lblk: u64) -> Option<Self> {
         if lblk < DIRECT {
             return Some(Self { slots: [lblk, 0, 0, 0], len: 1 });
@@ -83,7 +83,7 @@ impl FileMap {
     }
 }
 
-/// Maps as many of `len` blocks as stand in one indirect block, or in `i_block`: how many.
+/// Maps as many of `len` blocks as have slots in one indirect block, or in `i_block`. Returns their number.
 pub(crate) fn insert(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -103,7 +103,7 @@ pub(crate) fn insert(
     }
     let number = start.0 as u32;
 
-    // Down to the first block that is missing, or to the block of the numbers themselves.
+    // Descend to the first missing block, or to the block with the numbers.
     let (mut block, mut level) = (None, 0);
     loop {
         let held;
@@ -138,7 +138,7 @@ pub(crate) fn insert(
     Ok(len as u32)
 }
 
-/// Makes the indirect blocks that are missing below `level` of a way, the numbers in the lowest, and enters
+/// Creates the indirect blocks missing below `level` of a path, stores the numbers in the lowest, and links
 /// the highest into `parent`.
 fn add_blocks(
     map: &mut FileMap,
@@ -166,7 +166,7 @@ fn add_blocks(
             Err(fault) => result = Err(fault),
         }
     }
-    // The one change that can be refused comes first.
+    // The only change that can fail comes first.
     let result = result.and_then(|()| {
         map.change_numbers(editor, parent, &mut |bytes| put(bytes, way.slots[level], blocks[0].0 as u32))
     });
@@ -190,12 +190,12 @@ struct Remover<'a, 'e> {
     range: Range<u64>,
     /// Runs that may still be unmapped.
     left: u32,
-    /// From here on all is unmapped.
+    /// The start of the part that is unmapped already.
     reached: u64,
     freed: Freed<'a>,
 }
 
-/// Unmaps from the end of `range` backwards; the end of what is left to do.
+/// Unmaps from the end of `range` backwards; returns the end of the rest.
 pub(crate) fn remove_step(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -207,7 +207,7 @@ pub(crate) fn remove_step(
     let reached = range.end;
     let mut remover = Remover { editor, range, left: runs_max.max(1), reached, freed };
     for level in (0..3u32).rev() {
-        // The tree with `level` levels below its root block maps a^(level+1) blocks behind those of the
+        // The tree with `level` levels below its root block maps a^(level+1) blocks, after those of the
         // smaller trees.
         let first = DIRECT + (1..=level).map(|below| a.pow(below)).sum::<u64>();
         let slot = DIRECT + u64::from(level);
@@ -236,13 +236,13 @@ fn put_run_of_zeros(bytes: &mut [u8], slots: &Range<u64>) {
 }
 
 impl Remover<'_, '_> {
-    /// Does something in the range lie among these logical blocks?
+    /// Whether these logical blocks overlap the range.
     fn is_wanted(&self, first: u64, len: u64) -> bool {
         self.left > 0 && first < self.range.end && first + len > self.range.start
     }
 
-    /// Passes the data of the last runs of `bytes`, whose numbers begin with logical block `first`, in the
-    /// range to the callback. Returns the slots that have to be cleared.
+    /// Passes the data of the last runs to `freed`: those in the range that `bytes` maps, with numbers from
+    /// logical block `first` on. Returns the slots to clear.
     fn numbers(&mut self, bytes: &[u8], first: u64) -> Range<u64> {
         let from = self.range.start.saturating_sub(first);
         let to = self.range.end.saturating_sub(first).min(bytes.len() as u64 / 4);
@@ -267,8 +267,8 @@ impl Remover<'_, '_> {
         at..to
     }
 
-    /// Unmaps below an indirect block with `level` levels below it, whose first logical block is `first`. Is
-    /// nothing left in it? Then it is not changed: the caller takes it out and frees it.
+    /// Unmaps below an indirect block with `level` levels below it and the first logical block `first`.
+    /// Returns whether it is empty then: in that case it is not changed, and the caller unlinks and frees it.
     fn below(&mut self, map: &mut FileMap, block: Pblk, level: u32, first: u64) -> Result<bool, EditFault> {
         if !lies_inside(self.editor.buffers, block, 1) {
             return Err(outside(first as u32, block).into());
@@ -285,7 +285,7 @@ impl Remover<'_, '_> {
                 self.left -= 1; // looking counts too: a map of empty blocks is no endless step
                 return Ok(used == 0);
             }
-            // Kept in memory, so that clearing cannot fail after the data was reported as free.
+            // Pinned, so that clearing cannot fail after the data was passed to `freed`.
             map.change_numbers(self.editor, Some(block), &mut |_| ())?;
             let gone = self.numbers(&held, first);
             let cleared = gone.clone().filter(|at| get(&held, *at) != 0).count();

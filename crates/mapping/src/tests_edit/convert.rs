@@ -1,4 +1,4 @@
-//! Unwritten extents that become written piece by piece, in the order of writeback and in any other.
+//! Unwritten extents that are converted piece by piece, in the order of writeback and in any other.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn unwritten(lblk: u32, len: u32, start: u64) -> Mapped {
     Mapped { holds: Holds::Unwritten(Pblk(start)), ..written(lblk, len, start) }
 }
 
-/// The map's extents from `from` on: where they begin, how long they are, are they written?
+/// The map's extents from `from` on: start, length, and whether they are written.
 fn extents(map: &FileMap, toy: &Toy, from: u32) -> Vec<(u32, u32, bool)> {
     let mut extents = Vec::new();
     map.walk(&toy.buffers, Lblk(from), &mut |piece| {
@@ -19,7 +19,7 @@ fn extents(map: &FileMap, toy: &Toy, from: u32) -> Vec<(u32, u32, bool)> {
     extents
 }
 
-/// A map whose leaf with the extents to come, behind all others, has `entries` already; and where they come.
+/// A map with `entries` entries in the last leaf, where further extents go; and the next logical block.
 fn map_with(toy: &Toy, depth: u32, entries: u32) -> (FileMap, Model, u32) {
     let (mut map, mut model) = (empty(true), Model::new());
     let before = match depth {
@@ -33,8 +33,7 @@ fn map_with(toy: &Toy, depth: u32, entries: u32) -> (FileMap, Model, u32) {
     (map, model, 2 * (before + entries))
 }
 
-/// As writeback does it: 16 blocks at a time, from the front. One entry more, once; and not a block for the
-/// tree.
+/// As in writeback: 16 blocks at a time, from the front. Adds one entry, once, and needs no tree block.
 #[test]
 fn from_the_front_one_more_entry_is_enough() {
     for (depth, room) in [(0, 4), (1, 84), (2, 84)] {
@@ -43,7 +42,7 @@ fn from_the_front_one_more_entry_is_enough() {
             let (mut map, mut model, at) = map_with(&toy, depth, taken);
             insert(&mut map, &toy, &mut model, unwritten(at, LONG, DATA)).unwrap();
             assert_eq!(map.depth(), depth);
-            // Room for one more entry is all that the leaf has, if so much is taken.
+            // With the larger `taken` the leaf has room for only one more entry.
             toy.left.set(0);
             for from in (0..LONG).step_by(16) {
                 let to = LONG.min(from + 16);
@@ -59,8 +58,8 @@ fn from_the_front_one_more_entry_is_enough() {
     }
 }
 
-/// Several extents in a row: what is written joins what was written before as far as one extent can be long,
-/// and each unwritten one is there until its end is.
+/// Several extents in a row: written pieces merge with those before up to the maximum length of an extent,
+/// and each unwritten extent exists until its end is converted.
 #[test]
 fn a_file_of_long_extents_has_one_more_than_before() {
     let toy = Toy::new(BlockSize::MIN);
@@ -80,7 +79,7 @@ fn a_file_of_long_extents_has_one_more_than_before() {
     assert_eq!(told(&map, &toy.buffers), model);
 }
 
-/// Behind what was written and goes on there, the entry is added where that is as long as it can be: one,
+/// If the pieces continue a written extent, the entry is added where that reaches the maximum length: one,
 /// once, but late.
 #[test]
 fn what_is_written_before_is_continued_as_long_as_it_can_be() {
@@ -101,8 +100,8 @@ fn what_is_written_before_is_continued_as_long_as_it_can_be() {
     assert_eq!(told(&map, &toy.buffers), model);
 }
 
-/// The first piece may meet a full leaf. Without a block it is refused, and nothing has changed; with the
-/// stated number of blocks it succeeds, and needs no more.
+/// The first piece may need a split of a full leaf. Without a free block it fails and changes nothing. With
+/// [`nodes_of_split`] blocks it succeeds, and later pieces need no more.
 #[test]
 fn a_full_leaf_refuses_the_first_piece_or_is_split_once() {
     for (depth, room) in [(0, 4), (1, 84), (2, 84)] {
@@ -127,8 +126,8 @@ fn a_full_leaf_refuses_the_first_piece_or_is_split_once() {
     }
 }
 
-/// In no order each piece adds up to two entries. One that finds no room changes nothing, and is done when it
-/// is tried again with the blocks that splits at both its ends may take.
+/// In any other order each piece adds up to two entries. A piece that finds no room changes nothing. It
+/// succeeds when it is retried with the blocks that splits at both its ends may need.
 #[test]
 fn in_no_order_a_refused_piece_is_done_later() {
     let toy = Toy::new(BlockSize::MIN);
@@ -152,7 +151,7 @@ fn in_no_order_a_refused_piece_is_done_later() {
                 refusals += 1;
                 assert_eq!((before, out), (map.i_block, toy.out.borrow().len()));
                 assert_eq!(told(&map, &toy.buffers), model);
-                // The second split finds the tree one level higher at worst.
+                // At worst the second split finds the tree one level higher.
                 let depth = map.depth();
                 toy.left.set((nodes_of_split(depth) + nodes_of_split(depth + 1)) as usize);
                 set_state(&mut map, &toy, &mut model, range, false, 1);
@@ -168,8 +167,8 @@ fn in_no_order_a_refused_piece_is_done_later() {
     assert!(extents(&map, &toy, 0).len() <= toy.out.borrow().len());
 }
 
-/// Several extents, and no block for the second: the first call returns that the first one is done, the next
-/// one is refused and has changed nothing. So a refused call leaves nothing to look for.
+/// Several extents, and no block for the second: the first call reports that the first extent is done, the
+/// next call fails and changes nothing. So a caller need not search for what a failed call has done.
 #[test]
 fn what_is_done_before_a_refusal_is_told() {
     let toy = Toy::new(BlockSize::MIN);

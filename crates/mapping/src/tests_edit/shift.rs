@@ -1,9 +1,9 @@
-//! What is mapped moved to other logical blocks, step by step.
+//! Extents moved to other logical blocks, step by step.
 
 use super::*;
 use extant_base::Tid;
 
-/// What the model holds once blocks in `range` have moved.
+/// The model after a move of the blocks in `range`.
 fn moved(model: &Model, range: Range<u64>, by: impl Fn(u32) -> u32) -> Model {
     let at = |lblk: u32| if range.contains(&u64::from(lblk)) { by(lblk) } else { lblk };
     model.iter().map(|(lblk, holds)| (at(*lblk), *holds)).collect()
@@ -14,7 +14,8 @@ fn check(map: &FileMap, toy: &Toy, model: &Model) {
     assert_eq!(told(map, &toy.buffers), *model);
 }
 
-/// Moves left what is behind a hole, with a check after every `every`th step; how many steps it took.
+/// Moves the extents after a hole to the left, with a check after every `every`th step; returns the number of
+/// steps.
 fn shift_left(
     map: &mut FileMap,
     toy: &Toy,
@@ -40,7 +41,7 @@ fn shift_left(
     steps
 }
 
-/// Moves right; only the first step may be refused, and has changed nothing then.
+/// Moves right; only the first step may fail, and must have changed nothing then.
 fn shift_right(
     map: &mut FileMap,
     toy: &Toy,
@@ -76,14 +77,14 @@ fn shift_right(
 
 #[derive(Debug, Clone)]
 enum Move {
-    /// What it needs to be worth moving.
+    /// Changes that create something to move.
     Other(Op),
     Left(u64, u32, u32),
     Right(u64, u32, u32),
 }
 
 fn some_move() -> impl Strategy<Value = Move> {
-    // By little, combs close up.
+    // Small distances close the holes of combs.
     let by = || prop_oneof![1u32..4, 1u32..150];
     let place = || (0..2 * u64::from(FILE), by(), prop_oneof![1u32..9, 50u32..400]);
     prop_oneof![
@@ -99,7 +100,7 @@ fn run_moves(moves: &[(Move, Option<usize>)], block_size: BlockSize) {
     for (step, space) in moves {
         toy.left.set(usize::MAX);
         match step.clone() {
-            // Each block is mapped once, so that what merges has to be what was side by side.
+            // Each block is mapped once, so that extents merge only if they were contiguous.
             Move::Other(Op::Insert(lblk, len, gap, unwritten)) => {
                 fresh += gap;
                 let holds =
@@ -149,8 +150,8 @@ proptest! {
     }
 }
 
-/// A tree with so many extents of two blocks, each behind a hole of two, inserted in no order: leaves are
-/// half full.
+/// A tree with so many extents of two blocks, each after a hole of two, inserted in scattered order: leaves
+/// are half full.
 fn scattered_tree(toy: &Toy, count: u32) -> (FileMap, Model) {
     let (mut map, mut model) = (empty(true), Model::new());
     for i in 0..count {
@@ -169,7 +170,7 @@ fn trees_of_every_depth_move_in_steps() {
         depths.insert(map.depth());
         let every = 1 + count / 1000;
         let nodes = toy.out.borrow().len() as u32;
-        // From the first extent, from the middle of one in the middle, from the last one, from behind all.
+        // From the first extent, from inside one in the middle, from the last one, from after all.
         let middle = u64::from(count / 2) * 4 + 3;
         for from in [2, middle, u64::from(count) * 4 - 2, u64::from(count) * 5] {
             for max in [u32::MAX, 1 + count / 50] {
@@ -187,13 +188,13 @@ fn trees_of_every_depth_move_in_steps() {
     assert_eq!(depths.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
 }
 
-/// Holes closed one after the other until no extent but each leaf's own is left.
+/// Closes holes one after the other until each leaf has one extent.
 #[test]
 fn what_becomes_contiguous_is_merged() {
     let toy = Toy::new(BlockSize::MIN);
     let (mut map, mut model) = (empty(true), Model::new());
     for i in 0..300u32 {
-        // On the device one behind the other, in the file with a hole before each.
+        // Contiguous on the device, with a hole before each in the file.
         insert(&mut map, &toy, &mut model, written(2 * i + 1, 1, DATA + u64::from(i))).unwrap();
     }
     assert_eq!((map.depth(), toy.out.borrow().len()), (1, 4));
@@ -212,7 +213,7 @@ fn what_becomes_contiguous_is_merged() {
     };
     assert_eq!(pieces(&map, &toy), [(0, 84), (84, 84), (168, 84), (252, 48)], "merged within leaves");
 
-    // Not past the lengths that the format has, and not across states.
+    // Not beyond the maximum lengths of the format, and not across states.
     let toy = Toy::new(BlockSize::MIN);
     let (mut map, mut model) = (empty(true), Model::new());
     insert(&mut map, &toy, &mut model, written(0, 32_767, DATA)).unwrap();
@@ -228,7 +229,7 @@ fn what_becomes_contiguous_is_merged() {
     assert_eq!(pieces(&map, &toy), [(0, 32_768), (32_768, 1)]);
 }
 
-/// A leaf whose extents merge until they fit the root goes back.
+/// A leaf with extents that merge until they fit the root is freed.
 #[test]
 fn a_tree_that_became_small_is_pulled_up() {
     let toy = Toy::new(BlockSize::MIN);
@@ -245,7 +246,7 @@ fn a_tree_that_became_small_is_pulled_up() {
     assert_eq!((map.depth(), toy.out.borrow().len()), (0, 0));
 }
 
-/// Blocks that were not changed before cannot be read once so many were.
+/// A device that fails for further blocks once `left` blocks were changed.
 struct Failing<'a> {
     direct: Direct<'a>,
     left: usize,
@@ -281,8 +282,8 @@ impl extant_buffer::Edit for Failing<'_> {
     }
 }
 
-/// A step that meets a fault says so, and has changed nothing; or it did some of its work, and says where to
-/// go on.
+/// A step that meets an error reports it and has changed nothing; or it did part of its work, and returns
+/// where to continue.
 #[test]
 fn a_fault_ends_a_step_between_leaves() {
     let toy = Toy::new(BlockSize::MIN);
@@ -328,25 +329,25 @@ fn a_move_that_cannot_be_is_refused_before_anything_changed() {
         insert(&mut map, &toy, &mut model, written(lblk, 3, DATA + u64::from(lblk % 1000))).unwrap();
     }
     let said = |refused: EditFault| refused.to_string();
-    // The last block may be 2^32 - 2, where one is.
+    // The highest possible block is 2^32 - 2.
     let refused = shift_right(&mut map, &toy, &mut model, 6, 1, 1, 1).unwrap_err();
     assert_eq!(said(refused), "the file is too large for its block map");
     assert_eq!(toy.out.borrow().len(), 0, "nor was room made");
     remove(&mut map, &toy, &mut model, (1 << 32) - 2..1 << 32, 1).unwrap();
-    // The root is full, and an extent has to be split.
+    // The root is full, and an extent must be split.
     toy.left.set(0);
     let refused = shift_right(&mut map, &toy, &mut model, 6, 1, 1, 1).unwrap_err();
     assert_eq!(said(refused), "no space for the file's block map");
     shift_right(&mut map, &toy, &mut model, 5, 1, 1, 1).unwrap();
     let refused = shift_right(&mut map, &toy, &mut model, 5, 1, 1, 1).unwrap_err();
     assert_eq!(said(refused), "the file is too large for its block map");
-    // Where no hole is nothing moves to.
+    // Without a hole a move fails.
     let (refused, _) = toy.edit(|editor| map.shift_left_step(editor, 200, 98, 9));
     assert_eq!(said(refused.unwrap_err()), "logical block 102 or one behind it is mapped already");
     let (refused, _) = toy.edit(|editor| map.shift_right_step(editor, 0..102, 7, 9));
     assert_eq!(said(refused.unwrap_err()), "logical block 102 or one behind it is mapped already");
     check(&map, &toy, &model);
-    // Once there is a block it is done; the root is one level higher.
+    // With a free block the shift succeeds; the tree gets one level higher.
     toy.left.set(1);
     remove(&mut map, &toy, &mut model, 1 << 20..1 << 32, 1).unwrap();
     insert(&mut map, &toy, &mut model, written(300, 3, DATA + 300)).unwrap();
@@ -354,7 +355,7 @@ fn a_move_that_cannot_be_is_refused_before_anything_changed() {
     assert_eq!((map.depth(), toy.left.get()), (1, 0));
 }
 
-/// The kernel reads leaves without entries; nothing moves over the keys that lead to them.
+/// The kernel accepts leaves without entries; nothing moves past the keys that lead to them.
 #[test]
 fn a_leaf_without_entries_is_no_room() {
     let toy = Toy::new(BlockSize::MIN);
@@ -382,14 +383,13 @@ fn a_leaf_without_entries_is_no_room() {
     let before = told(&map, &toy.buffers);
     let (refused, _) = toy.edit(|editor| map.shift_left_step(editor, 60, 20, 9));
     assert!(refused.unwrap_err().to_string().contains("must begin after the one before"));
-    // The leaf behind has moved by the time that the fault is met: that step is done, the next one is
-    // refused.
+    // The next leaf has moved when the error is met: that step succeeds, the following one fails.
     let (done, _) = toy.edit(|editor| map.shift_right_step(editor, 30..1 << 32, 20, 9));
     assert_eq!(done.unwrap(), Some(50));
     let (refused, _) = toy.edit(|editor| map.shift_right_step(editor, 30..50, 20, 9));
     assert!(refused.unwrap_err().to_string().contains("must end before the parent's next key"));
     assert_eq!(told(&map, &toy.buffers), moved(&before, 50..100, |lblk| lblk + 20));
-    // To where there is room all goes.
+    // Where there is room, everything moves.
     let (done, _) = toy.edit(|editor| map.shift_left_step(editor, 80, 25, 9));
     assert_eq!(done.unwrap(), None);
 }

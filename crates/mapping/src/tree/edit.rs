@@ -1,12 +1,12 @@
-//! Changing extent trees: each change is one leaf's, and what follows from it in the nodes above.
+//! Changes of extent trees: each change affects one leaf, and from there the nodes above.
 //!
 //! ```text
-//! insert        | 0..10 |    | 20..30 |   + 10..20   ->   | 0..30 |            merged with both neighbours
+//! insert        | 0..10 |    | 20..30 |   + 10..20   ->   | 0..30 |            merged with both neighbors
 //! set_state     | 0..30 unwritten |       10..20     ->   | 0..10 u | 10..20 w | 20..30 u |
 //! remove        | 0..30 |                 10..20     ->   | 0..10 | 20..30 |
 //! ```
 //!
-//! A node's key in its parent is kept equal to its own first key, as the kernel and e2fsck want it.
+//! A node's key in its parent is kept equal to its own first key, as the kernel and e2fsck require.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use extant_ondisk::extent::{
 use super::{STRUCTURE, WHOLE, position};
 use crate::{EditFault, Editor, FileMap, Freed};
 
-/// Levels that a tree can have, the root's included.
+/// Maximum number of levels of a tree, with the root.
 pub(super) const LEVELS: usize = MAX_DEPTH as usize + 1;
 
 /// One node of a path.
@@ -27,21 +27,21 @@ pub(super) const LEVELS: usize = MAX_DEPTH as usize + 1;
 pub(super) struct Step {
     /// The node's block; 0 for the root.
     pub(super) block: Pblk,
-    /// In an inner node the entry that was followed; in the leaf how many entries begin at or before the
-    /// block looked for.
+    /// In an inner node the entry that was followed; in the leaf the number of entries that begin at or
+    /// before the block looked up.
     pub(super) at: usize,
-    /// Entries of the node.
+    /// Number of entries in the node.
     pub(super) len: usize,
 }
 
-/// The way from the root (level 0) to a leaf.
+/// The path from the root (level 0) to a leaf.
 pub(super) struct Path {
     pub(super) steps: [Step; LEVELS],
     /// The leaf's level.
     pub(super) depth: usize,
-    /// What the leaf may map.
+    /// The range that the leaf may map.
     pub(super) range: Range<u64>,
-    /// Blocks from here to the one looked for have their place in this leaf.
+    /// Blocks from here to the block looked up belong in this leaf.
     pub(super) floor: u64,
     /// The leaf's bytes; `None` if it is the root.
     pub(super) leaf: Option<Buffer>,
@@ -86,7 +86,7 @@ impl FileMap {
         Seal { owner: Owner { kind: Kind::Extents, ino: self.ino.0 }, seed: self.seed }
     }
 
-    /// Changes the node of a step. `change` says whether the node was as it expected, which a node in memory
+    /// Changes the node of a step. `change` returns whether the node was as expected; a node in memory always
     /// is.
     pub(super) fn change_node(
         &mut self,
@@ -104,7 +104,7 @@ impl FileMap {
         if is_good { Ok(()) } else { Err(ReadFault::corrupt(CorruptAt::block(block), fact()).into()) }
     }
 
-    /// Makes sure that later changes of a block cannot be refused: a changed block stays in memory.
+    /// Pins a block in memory, so that later changes of it cannot fail: a changed block stays in memory.
     pub(super) fn pin(&self, editor: &Editor<'_>, block: Pblk) -> Result<(), EditFault> {
         if block.0 != 0 {
             editor.edit.change(block, self.seal(), &mut |_| ())?;
@@ -112,13 +112,13 @@ impl FileMap {
         Ok(())
     }
 
-    /// The nodes above `level` whose key changes with the first key of the node there.
+    /// The nodes above `level` with a key that changes with the first key of the node at `level`.
     pub(super) fn keys_above(path: &Path, level: usize) -> impl Iterator<Item = Step> + '_ {
         let is_last = move |above: &usize| *above + 1 == level || path.steps[above + 1].at == 0;
         (0..level).rev().take_while(is_last).map(|above| path.steps[above])
     }
 
-    /// The node at `level` begins with `key` now. The nodes above are pinned.
+    /// Sets the keys above, after the node at `level` got the first key `key`. The nodes above are pinned.
     pub(super) fn set_keys(
         &mut self,
         editor: &Editor<'_>,
@@ -132,10 +132,10 @@ impl FileMap {
         Ok(())
     }
 
-    /// Puts `run` in the place of `removed` entries of the leaf from `at` on, calls `settle` when nothing can
-    /// be refused any more. `false`: there was no room, the leaf was split, look again. `append` is the
-    /// extent that alone is new, behind all others of the tree: a split puts it into a leaf of its own, and
-    /// all is done.
+    /// Replaces `removed` entries of the leaf from `at` on by `run`, and calls `settle` once nothing can fail
+    /// anymore. Returns `false` if there was no room and the leaf was split: look up again. `append` is the
+    /// extent if it alone is new, after all others of the tree: a split puts it into a leaf of its own, and
+    /// the replacement is done.
     fn replace(
         &mut self,
         editor: &Editor<'_>,
@@ -169,12 +169,12 @@ impl FileMap {
         }
     }
 
-    /// Entries that a node at this level has room for.
+    /// Maximum number of entries of a node at this level.
     pub(super) fn capacity(&self, editor: &Editor<'_>, level: usize) -> usize {
         if level == 0 { ROOT_ENTRIES } else { extent::entries_per_block(editor.buffers.block_size()) }
     }
 
-    /// Takes the leaf out of the tree, with those above that lose their only entry; `settle` as in
+    /// Removes the leaf from the tree, with the nodes above that lose their only entry; `settle` as in
     /// [`replace`](Self::replace).
     fn remove_leaf(
         &mut self,
@@ -230,11 +230,11 @@ impl FileMap {
     }
 }
 
-/// A few extents that follow each other, neighbours merged.
+/// A few extents in order, with contiguous ones merged.
 struct Run {
     list: [Extent; 6],
     len: usize,
-    /// Was the newest one merged with the one before?
+    /// Whether the newest extent was merged with the one before it.
     was_merged: bool,
 }
 
@@ -265,7 +265,7 @@ impl Run {
     }
 }
 
-/// The part of an extent from logical block `from` to `to`, as far as it has one.
+/// The part of an extent from logical block `from` to `to`; its length is 0 if there is none.
 pub(super) fn part(extent: Extent, from: u64, to: u64) -> Extent {
     let (from, to) = (from.max(extent.lblk.into()), to.min(extent.end()));
     let len = to.saturating_sub(from) as u32;
@@ -273,7 +273,7 @@ pub(super) fn part(extent: Extent, from: u64, to: u64) -> Extent {
     Extent { lblk: extent.lblk + skip as u32, len, start: extent.start + skip, ..extent }
 }
 
-/// Maps what was a hole.
+/// Maps a hole.
 pub(crate) fn insert(map: &mut FileMap, editor: &Editor<'_>, new: Extent) -> Result<(), EditFault> {
     loop {
         let path = map.path(editor.buffers, new.lblk)?;
@@ -297,7 +297,7 @@ pub(crate) fn insert(map: &mut FileMap, editor: &Editor<'_>, new: Extent) -> Res
     }
 }
 
-/// Gives what is mapped in `range` this state; where to go on.
+/// Sets the state of all mapped blocks in `range`; returns where to continue.
 pub(crate) fn set_state(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -332,7 +332,7 @@ pub(crate) fn set_state(
         let mut changed = Extent { unwritten, ..part(extent, from, range.end) };
         let end = changed.end();
         while changed.len > 0 {
-            // Only the longest written extent is longer than an unwritten one may be.
+            // Only a written extent of the maximum length is too long for an unwritten one.
             let piece = Extent { len: changed.len.min(Extent::len_max(unwritten)), ..changed };
             run.push(piece);
             changed = part(changed, piece.end(), end);
@@ -341,7 +341,7 @@ pub(crate) fn set_state(
         after.into_iter().for_each(|after| run.push(after));
         let place = (at - usize::from(before.is_some()), 1 + before.iter().count() + after.iter().count());
         match map.replace(editor, path, place, &run, None, &mut || ()) {
-            // The next call is refused; this one returns what is done.
+            // Report what was done; the next call fails instead.
             Err(EditFault::NoSpace) if left < extents_max => return Ok(Some(from)),
             replaced => {
                 if replaced? {
@@ -354,7 +354,7 @@ pub(crate) fn set_state(
     Ok(None)
 }
 
-/// Unmaps from the end of `range` backwards; the end of what is left to do.
+/// Unmaps from the end of `range` backwards; returns the end of the rest.
 pub(crate) fn remove_step(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -376,7 +376,7 @@ pub(crate) fn remove_step(
 }
 
 /// Unmaps at most `extents_max` extents of the last leaf that reaches into `range`, or the last `blocks_max`
-/// blocks of the last one that is longer: how many it were, and where what is left ends.
+/// blocks of the last extent if it is longer. Returns the number of extents, and the end of the rest.
 fn remove_in_leaf(
     map: &mut FileMap,
     editor: &Editor<'_>,

@@ -1,15 +1,15 @@
-//! Moving what is mapped towards the front or the back: a leaf's keys in one change, and what follows from it
-//! in the nodes above.
+//! Moving extents towards the front or the back: the keys of a leaf in one change, and from there the nodes
+//! above.
 //!
 //! ```text
-//! left, from 20 by 10    | 0..10 | 20..30 | 35..40 |   ->   | 0..20 | 25..30 |             merged at the seam
-//! right, from 20 by 10   | 0..30 | 35..40 |            ->   | 0..20 | 30..40 | 45..50 |     split where it begins
+//! left, from 20 by 10    | 0..10 | 20..30 | 35..40 |   ->   | 0..20 | 25..30 |           merged at the seam
+//! right, from 20 by 10   | 0..30 | 35..40 |            ->   | 0..20 | 30..40 | 45..50 |  split at the start
 //! ```
 //!
-//! Left goes from the front, right from the back. So there is always a hole of `by` blocks for a leaf to move
-//! into, and no node ever reaches into its neighbour's range. No leaf loses its last entry; the one that
-//! needs room for another gets it before anything is moved, so that a shift that has begun needs no block any
-//! more.
+//! A left shift goes from front to back, a right shift from back to front. So there is always a hole of `by`
+//! blocks for a leaf to move into, and no node ever reaches into its neighbor's range. No leaf loses its last
+//! entry. The only leaf that needs room for another entry gets it before anything is moved, so a shift that
+//! has begun needs no more blocks.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use super::edit::{Path, part};
 use super::{STRUCTURE, WHOLE, walk};
 use crate::{EditFault, Editor, FileMap};
 
-/// Leaves that one step changes at most.
+/// Maximum number of leaves that one step changes.
 pub(crate) const LEAVES_MAX: u32 = 16;
 
 /// What one step may still change.
@@ -40,8 +40,8 @@ impl Left {
         self.extents == 0 || self.leaves == 0
     }
 
-    /// Where to go on after a leaf. `None`: a fault ends the step here. What was moved before is moved, and
-    /// the next step, which meets the fault again, has changed nothing.
+    /// Returns where to continue after a leaf. `None` if an error ends the step: what was moved before stays
+    /// moved, and the next step, which meets the error again, changes nothing.
     fn after(&mut self, leaf: Result<(u32, u64), EditFault>) -> Result<Option<u64>, EditFault> {
         match leaf {
             Ok((0, next)) => Ok(Some(next)),
@@ -55,7 +55,7 @@ impl Left {
     }
 }
 
-/// Moves what is mapped from `from` on towards the front, in order; where to go on.
+/// Moves the extents from `from` on towards the front, in order; returns where to continue.
 pub(crate) fn shift_left_step(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -74,7 +74,7 @@ pub(crate) fn shift_left_step(
     Ok(Some(from).filter(|from| *from < WHOLE.end))
 }
 
-/// Moves what is mapped in `range` towards the back, from its end; the end of what is left to do.
+/// Moves the extents in `range` towards the back, from its end; returns the end of the rest.
 pub(crate) fn shift_right_step(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -94,8 +94,8 @@ pub(crate) fn shift_right_step(
     Ok(Some(end).filter(|end| range.start < *end))
 }
 
-/// Moves at most `extents_max` extents of the first leaf that has some from `from` on: how many it were, and
-/// where to go on.
+/// Moves at most `extents_max` extents of the first leaf that has some from `from` on. Returns their number,
+/// and where to continue.
 fn left_in_leaf(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -127,8 +127,8 @@ fn left_in_leaf(
     Ok((count as u32, last.end()))
 }
 
-/// Moves at most `extents_max` extents of the last leaf that reaches into `range`: how many it were, and
-/// where what is left ends.
+/// Moves at most `extents_max` extents of the last leaf that reaches into `range`. Returns their number, and
+/// the end of the rest.
 fn right_in_leaf(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -165,7 +165,7 @@ fn right_in_leaf(
     Ok((count as u32, range.start.max(low.lblk.into())))
 }
 
-/// Changes the leaf of a path, which begins with `key` from then on where one is given: all of it or nothing.
+/// Changes the leaf of a path, as a whole or not at all. `key` is its new first key, if that changes.
 fn change_leaf(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -185,7 +185,7 @@ fn change_leaf(
     key.map_or(Ok(()), |key| map.set_keys(editor, &path, path.depth, key))
 }
 
-/// Gives these entries other first blocks.
+/// Changes the first blocks of these entries.
 fn move_keys(bytes: &mut [u8], entries: Range<usize>, moved: impl Fn(u32) -> u32) -> bool {
     entries.into_iter().all(|at| {
         let key = NodeView::new(bytes).key(at);
@@ -193,7 +193,7 @@ fn move_keys(bytes: &mut [u8], entries: Range<usize>, moved: impl Fn(u32) -> u32
     })
 }
 
-/// Nothing is mapped in `range`, as far as there are blocks.
+/// Checks that nothing is mapped in `range`, within the logical blocks of a file.
 fn must_be_hole(map: &FileMap, editor: &Editor<'_>, range: Range<u64>) -> Result<(), EditFault> {
     let mut found = None;
     if let Ok(from) = u32::try_from(range.start) {
@@ -205,7 +205,7 @@ fn must_be_hole(map: &FileMap, editor: &Editor<'_>, range: Range<u64>) -> Result
     found.map_or(Ok(()), |lblk| Err(EditFault::Occupied(lblk)))
 }
 
-/// The last of what is mapped in `range` has a block number `by` blocks further on.
+/// Checks that the last mapped block in `range` stays a valid block number when moved by `by`.
 fn must_fit(map: &FileMap, editor: &Editor<'_>, range: &Range<u64>, by: u32) -> Result<(), EditFault> {
     let mut end = range.end;
     while range.start < end {
@@ -215,14 +215,14 @@ fn must_fit(map: &FileMap, editor: &Editor<'_>, range: &Range<u64>, by: u32) -> 
             end = path.floor;
             continue;
         };
-        // As in `FileMap::insert`: the last of all numbers stands for "no block".
+        // As in `FileMap::insert`: the last block number stands for "no block".
         let fits = last.end() <= range.start || last.end() + u64::from(by) < WHOLE.end;
         return if fits { Ok(()) } else { Err(EditFault::TooLarge) };
     }
     Ok(())
 }
 
-/// Where an extent has `from` in its middle, makes its leaf have room for one more.
+/// If an extent has `from` in its middle, makes room for one more entry in its leaf.
 fn make_room(map: &mut FileMap, editor: &Editor<'_>, from: u64) -> Result<(), EditFault> {
     let Ok(lblk) = u32::try_from(from) else { return Ok(()) };
     let path = map.path(editor.buffers, lblk)?;
@@ -235,8 +235,8 @@ fn make_room(map: &mut FileMap, editor: &Editor<'_>, from: u64) -> Result<(), Ed
     Ok(())
 }
 
-/// A leaf that begins with `key` begins behind the key of the one before. That holds but for a damaged tree,
-/// with a leaf that has no entry in the hole.
+/// Checks that a leaf with the new first key `key` begins after the key of the one before. Only a damaged
+/// tree violates it, with an empty leaf in the hole.
 fn must_follow(map: &FileMap, editor: &Editor<'_>, path: &Path, key: u32) -> Result<(), EditFault> {
     let Some(level) = (0..path.depth).rev().find(|level| path.steps[*level].at > 0) else { return Ok(()) };
     let step = path.steps[level];

@@ -1,4 +1,4 @@
-//! Room for one more entry: full nodes give half of their entries to a new neighbour, a full root moves one
+//! Room for one more entry: a full node gives half of its entries to a new neighbor, a full root moves one
 //! level down.
 //!
 //! ```text
@@ -14,7 +14,7 @@ use super::WHOLE;
 use super::edit::{LEVELS, Path};
 use crate::{EditFault, Editor, FileMap, TreeSpace};
 
-/// Blocks taken for new nodes, given back unless all is done.
+/// Blocks allocated for new nodes; freed unless the split succeeds.
 struct Taken<'a> {
     space: &'a dyn TreeSpace,
     blocks: [Pblk; LEVELS + 1],
@@ -31,7 +31,7 @@ impl<'a> Taken<'a> {
         Ok(taken)
     }
 
-    /// The next one, which belongs to the tree now.
+    /// The next block, which belongs to the tree from now on.
     fn next(&mut self) -> Pblk {
         self.len -= 1;
         self.blocks[self.len]
@@ -47,11 +47,11 @@ impl Drop for Taken<'_> {
 }
 
 impl FileMap {
-    /// Makes room in the leaf of a path, which is full: what is mapped stays as it is. An extent to `append`
-    /// behind all others goes into a new leaf of its own, so that files written from front to end have full
-    /// leaves; where the root is the leaf it only gets room.
+    /// Makes room in the full leaf of a path; the mapping stays the same. An extent to `append` after all
+    /// others goes into a new leaf of its own, so that sequentially written files have full leaves; if the
+    /// root is the leaf, it only gets room.
     ///
-    /// New nodes are taken first; nothing has been changed when this fails.
+    /// New nodes are allocated first; an error leaves everything unchanged.
     pub(super) fn split(
         &mut self,
         editor: &Editor<'_>,
@@ -61,7 +61,7 @@ impl FileMap {
         let depth = path.depth;
         let has_room = |level: &usize| path.steps[*level].len < self.capacity(editor, *level);
         let parent = (0..depth).rev().find(has_room);
-        // Levels from here to the leaf's are split; the level above takes one entry more.
+        // The levels from here to the leaf's are split; the level above gets one more entry.
         let top = parent.map_or(1, |parent| parent + 1);
         let grows = parent.is_none();
         if grows && depth == usize::from(MAX_DEPTH) {
@@ -76,7 +76,7 @@ impl FileMap {
             self.pin(editor, step.block)?;
         }
 
-        // The last moment to refuse has passed.
+        // Nothing can fail from here on.
         let mut carry: Option<Slot> = append.map(|extent| extent.slot());
         for level in (top..=depth).rev() {
             let is_leaf = level == depth;
@@ -104,7 +104,7 @@ impl FileMap {
     }
 
     /// Moves the upper half of a full node to `block` and puts the new entry into the half that it belongs
-    /// to; an entry after all others gets the new node for itself. Returns the new node's first key.
+    /// to. An entry after all others gets the new node for itself. Returns the new node's first key.
     fn split_node(
         &mut self,
         editor: &Editor<'_>,
@@ -117,7 +117,7 @@ impl FileMap {
         let held = editor.buffers.get(step.block, self.seal().owner, |_| Ok(()))?;
         let slots = NodeView::new(&held).slots();
         let len = slots.len();
-        // Elsewhere than at the tree's end halves are better: the place of the next entry is unknown there.
+        // Except at the end of the tree, halves are better: the place of the next entry is unknown.
         let is_append = path.range.end == WHOLE.end && new.is_some_and(|(at, _)| at == len);
         let half = if is_append { len } else { len / 2 };
         let (stays, goes) = match new {

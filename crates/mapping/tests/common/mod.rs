@@ -1,5 +1,5 @@
-//! Opens an image and reads inodes by ondisk's structures alone: what the floors under test are given from
-//! above.
+//! Opens an image and reads inodes with ondisk's structures alone, in place of the layers above the crate
+//! under test.
 
 #![allow(dead_code)]
 
@@ -47,7 +47,7 @@ impl Image {
         (Inode::decode(&bytes).unwrap(), bytes)
     }
 
-    /// The inode's block, and where it begins in there.
+    /// The inode's block, and its offset in the block.
     pub(crate) fn inode_place(&self, ino: u64) -> (Pblk, usize) {
         let (group, index) = self.geometry.inode_place(Ino(ino as u32)).unwrap();
         let (block, at) = self.geometry.descriptor_place(group);
@@ -73,13 +73,13 @@ impl Image {
         file.write_all_at(bytes, block.0 * self.geometry.block_size.bytes() + at as u64).unwrap();
     }
 
-    /// The seed of the inode's checksums, where the file system has them.
+    /// The seed of the inode's checksums, if the file system has them.
     pub(crate) fn seed(&self, ino: u64, inode: &Inode) -> Option<u32> {
         let has = self.sb.features.metadata_csum();
         has.then(|| inode_seed(self.sb.fs_seed(), Ino(ino as u32), inode.generation))
     }
 
-    /// Where each block of an extent-mapped file lies.
+    /// The physical block of each block of an extent-mapped file.
     pub(crate) fn blocks_of(&self, ino: u64) -> Vec<Option<Pblk>> {
         let (inode, _) = self.inode(ino);
         let mut blocks = vec![None; self.geometry.block_size.blocks_for(inode.size) as usize];

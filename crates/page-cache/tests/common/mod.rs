@@ -1,4 +1,4 @@
-//! A toy backing: bytes with holes, which counts reads and fails on request.
+//! A mock backing: bytes with holes. It counts what is read and fails on demand.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -29,7 +29,7 @@ impl Toy {
         }
     }
 
-    /// Whole blocks.
+    /// Stores whole blocks.
     pub fn put(&self, pos: u64, bytes: &[u8]) {
         let mut blocks = self.blocks.lock().unwrap();
         for (at, block) in bytes.chunks_exact(self.block as usize).enumerate() {
@@ -41,7 +41,7 @@ impl Toy {
         self.put(run.start(), &bytes_of(run));
     }
 
-    /// What the blocks of a range hold becomes a hole.
+    /// Turns the whole blocks of a range into a hole.
     pub fn punch(&self, start: u64, end: u64) {
         let (start, end) = (start.div_ceil(self.block), end / self.block);
         self.blocks.lock().unwrap().retain(|block, _| !(start..end).contains(block));

@@ -4,14 +4,13 @@ use extant_ondisk::hash::{HashVersion, dirhash};
 
 use super::*;
 
-/// Names of 255 bytes that share one legacy hash: all bytes but the last are tried, and the last one is
-/// computed.
+/// Names of 255 bytes that share one legacy hash: all bytes but the last are tried, and the last is computed.
 ///
-/// The last step is `hash = older + (newer ^ byte * 7152373)`, less 0x7FFFFFFF if that has its top bit; for a
-/// wanted hash both cases are solved for the byte.
+/// The last step is `hash = older + (newer ^ byte * 7152373)`, minus 0x7FFFFFFF if the top bit is set. Both
+/// cases are solved for the byte.
 fn colliding(count: usize) -> Vec<Vec<u8>> {
     const FACTOR: u32 = 7_152_373;
-    // The factor's inverse modulo 2^32, by Newton's steps: each doubles the bits that are right.
+    // The factor's inverse modulo 2^32, by Newton's method: each step doubles the number of correct bits.
     let inverse = (0..5).fold(FACTOR, |x, _| x.wrapping_mul(2u32.wrapping_sub(FACTOR.wrapping_mul(x))));
     let step = |(newer, older): (u32, u32), byte: u8| {
         let h = older.wrapping_add(newer ^ (byte as i8 as u32).wrapping_mul(FACTOR));
@@ -23,7 +22,7 @@ fn colliding(count: usize) -> Vec<Vec<u8>> {
     let letters = || (b'!'..=b'~').filter(|byte| *byte != b'/');
     let mut names = Vec::new();
     for number in 0.. {
-        // Three letters from the number, and two that are tried for it.
+        // Three letters from the number, and two to try with it.
         let three: [u8; 3] =
             [number / 8836 % 94, number / 94 % 94, number % 94].map(|digit: u32| digit as u8 + b'!');
         if three.contains(&b'/') {

@@ -1,26 +1,26 @@
-//! Directories whose blocks hold anything: changes end with an answer or a fault, never in a panic, whatever
-//! one block serves as.
+//! Directories with arbitrary bytes in their blocks: a change ends with a result or a fault, never with a
+//! panic, even if a block has several roles.
 
 use extant_buffer::{Direct, Edit, Kind, Owner, Seal};
 
 use super::*;
 
-/// What is done to a directory's bytes.
+/// A damage of a directory's bytes.
 #[derive(Debug, Clone)]
 enum Damage {
-    /// The entry of an index block, or the bytes that would be one, leads to this block.
+    /// An entry of an index block, or the bytes in its place, refers to this block.
     Child { block: usize, entry: usize, to: usize },
-    /// All entries of an index block lead to this block; of the root, if `root`.
+    /// All entries of an index block refer to this block; of the root, if `root`.
     Children { root: bool, index: usize, to: usize, is_to_index: bool },
     /// One block is a copy of another.
     Copy { block: usize, from: usize },
-    /// Two bytes become these.
+    /// Two bytes are changed.
     Bytes { block: usize, at: usize, to: u16 },
-    /// A whole block of these bytes.
+    /// A whole block is overwritten.
     Fill { block: usize, bytes: Vec<u8> },
-    /// Fewer or more levels.
+    /// The number of levels is changed.
     Levels(u8),
-    /// ".." of the root leads to this inode.
+    /// ".." of the root has this inode.
     Parent(u32),
 }
 
@@ -109,15 +109,14 @@ proptest! {
                 _ => drop((editor.is_empty(), editor.set_parent(Ino(3)))),
             }
         }
-        // Down to nothing, which takes index blocks away and at last the index.
+        // Removes all names, which frees index blocks, and finally the index.
         for number in 0..count {
             drop(toy.editor(&mut cache).remove(&name(number, 250 - number as usize % 2 * 150)));
         }
     }
 }
 
-/// An entry that leads to no inode is free space; the one block that is left without an index could not say
-/// so of "..".
+/// An entry with inode 0 is free space. Without an index, the remaining block could not store such a "..".
 #[test]
 fn an_index_whose_dotdot_leads_nowhere_can_be_emptied() {
     let toy = Toy::new(Like { csum: false, ..Like::default() });
@@ -150,8 +149,8 @@ fn an_inline_directory_whose_dotdot_leads_nowhere_stays_inline() {
     assert!(matches!(editor.to_block(), Err(EditFault::Read(_))));
 }
 
-/// A block that serves as a node and as a leaf: writing the node changes what the leaf's notes describe. That
-/// is damage, not a panic.
+/// A block that is both a node and a leaf: writing the node invalidates the leaf's notes. That is reported as
+/// damage, without a panic.
 #[test]
 fn a_leaf_that_was_changed_as_a_node_is_damage() {
     let mut faults = 0;
@@ -165,13 +164,13 @@ fn a_leaf_that_was_changed_as_a_node_is_damage() {
         assert!(noted.len() > 20);
         let seal = Seal { owner: Owner { kind: Kind::DirIndex, ino: 0 }, seed: None };
         for lblk in noted {
-            // The length of a name, or a byte of its inode.
+            // Overwrites the length of a name, or a byte of its inode.
             let put = &mut |bytes: &mut [u8]| bytes[6..].iter_mut().step_by(4).for_each(|byte| *byte = 0xFE);
             Direct(&toy.buffers).change(extant_base::Pblk(lblk.into()), seal, put).unwrap();
         }
         let inserted = toy.editor(&mut cache).insert(&name(number, 250), Ino(number + 20), FileType::Regular);
         match inserted {
-            // Leaves without notes are as they were.
+            // Leaves without notes are unchanged.
             Ok(()) => {}
             Err(EditFault::Read(_)) => faults += 1,
             Err(fault) => panic!("{fault}"),
@@ -180,7 +179,7 @@ fn a_leaf_that_was_changed_as_a_node_is_damage() {
     assert!(faults > 10, "{faults}");
 }
 
-/// `DIR_CASES` for longer.
+/// The number of cases; set `DIR_CASES` for more.
 fn cases() -> u32 {
     std::env::var("DIR_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(256)
 }

@@ -1,5 +1,5 @@
-//! A directory that is a cache of blocks, and a judge of its structure that shares no code with what is
-//! judged but the layouts.
+//! A directory in a block cache, and a checker of its structure that shares only the on-disk layouts with the
+//! code under test.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,24 +22,24 @@ pub(super) const INO: Ino = Ino(12);
 pub(super) const PARENT: Ino = Ino(2);
 const HASH_SEED: [u32; 4] = [1, 2, 3, 4];
 
-/// What the names of a directory are to be.
+/// The expected names of a directory.
 pub(super) type Model = BTreeMap<Vec<u8>, u32>;
 
-/// A directory's logical block is the device's block.
+/// A directory of which the logical blocks are the device's blocks.
 pub(super) struct Toy {
     pub(super) buffers: Arc<Buffers>,
     pub(super) format: Format,
     pub(super) len: Cell<u32>,
     pub(super) blocks_max: Cell<u32>,
     pub(super) indexed: Cell<bool>,
-    /// Distinct operations on blocks since it was last taken: changes, appends, pops.
+    /// Block operations since the counters were last reset: changes, appends, pops.
     pub(super) done: Cell<(u32, u32, u32)>,
-    /// Of each block, another for each that was ever appended.
+    /// An id per block; every appended block gets a new one.
     ids: RefCell<Vec<u64>>,
     next_id: Cell<u64>,
 }
 
-/// What a toy is made like.
+/// The properties of a toy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Like {
     pub(super) block_size: BlockSize,
@@ -95,8 +95,8 @@ impl Toy {
         Editor::new(target, &self.format, self, cache).unwrap()
     }
 
-    /// What is kept of where a block is is never of one that was there before it.
-    /// `false`: behind the end, where an index that is damaged may lead.
+    /// Asserts that a kept location is not that of an earlier block with the same number. `false` if the
+    /// block is after the end, where a damaged index may lead.
     fn find(&self, lblk: Lblk, at: &mut Location) -> bool {
         let Some(id) = self.ids.borrow().get(lblk.0 as usize).copied().map(Pblk) else { return false };
         assert!(at.block.0 == 0 || at.block == id, "{lblk:?} is another block by now");
@@ -165,7 +165,7 @@ impl DirEdit for Toy {
     ) -> Result<(), ReadFault> {
         assert!(lblk.0 < self.len.get());
         self.find(lblk, at);
-        // As where it is read again before it is changed: what is there is one.
+        // Some implementations read the block again before they change it, so it must be a leaf.
         self.leaf(lblk)?;
         self.count(1, 0, 0);
         Direct(&self.buffers).change(Pblk(lblk.0.into()), Self::seal(Kind::DirLeaf), change)
@@ -224,7 +224,7 @@ impl DirEdit for Toy {
     }
 }
 
-/// Walks the whole directory and holds every rule of it, the model, and what the cache remembers.
+/// Walks the whole directory, and checks all rules, the model, and the cache.
 pub(super) struct Judge<'a> {
     toy: &'a Toy,
     cache: &'a mut DirCache,
@@ -296,7 +296,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Judges a block of entries; does it begin with "." and ".."?
+    /// Checks a block of entries. Returns whether it starts with "." and "..".
     fn leaf(&mut self, lblk: u32, range: Option<(u32, Option<u32>)>) -> bool {
         let format = &self.toy.format;
         let block = self.toy.bytes(lblk);
@@ -358,7 +358,7 @@ impl Judge<'_> {
     }
 }
 
-/// A whole listing, that stops after every `at_a_time` names, with `between` each time.
+/// A whole listing that stops after every `at_a_time` names, and calls `between` each time.
 pub(super) fn listed(toy: &Toy, at_a_time: usize, mut between: impl FnMut()) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     let mut from = Cursor::START;
