@@ -278,7 +278,7 @@ pub fn first_block(format: &DirFormat, ino: Ino, parent: Ino, block: &mut [u8]) 
 
 /// The properties of a directory that an inode stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
+pub struct DirTarget {
     /// Its number.
     pub ino: Ino,
     /// INDEX flag.
@@ -289,7 +289,7 @@ pub struct Target {
     pub encrypted: bool,
 }
 
-impl Target {
+impl DirTarget {
     /// Whether directories of this kind can be changed.
     ///
     /// # Errors
@@ -337,7 +337,7 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// Encrypted and casefolded directories are read-only.
     pub fn new(
-        target: Target,
+        target: DirTarget,
         format: &'a Format,
         blocks: &'a dyn DirEdit,
         cache: &'a mut DirCache,

@@ -120,7 +120,7 @@ impl<'a> Change<'a> {
         with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
     ) -> Result<R, extant_dir::edit::EditFault> {
         let mut state = values.dir.take().unwrap_or_else(|| self.live.dirs().state());
-        let target = extant_dir::edit::Target {
+        let target = extant_dir::edit::DirTarget {
             ino: node.ino(),
             indexed: values.has_flag(flags::INDEX)
                 && self.shared().sb.features.has_compat(Features::DIR_INDEX),

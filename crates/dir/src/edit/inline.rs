@@ -12,7 +12,7 @@ use extant_ondisk::dirent::{encode_rec_len, min_rec_len};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inline_data::DIR_IN_BLOCK;
 
-use super::{EditFault, NoSpace, Target, first_block, is_dots, is_name};
+use super::{DirTarget, EditFault, NoSpace, first_block, is_dots, is_name};
 
 /// An inline directory that is being changed.
 pub struct InlineEditor<'a> {
@@ -29,7 +29,7 @@ impl<'a> InlineEditor<'a> {
     /// # Errors
     /// Encrypted and casefolded directories are read-only; or an entry breaks a rule.
     pub fn new(
-        target: Target,
+        target: DirTarget,
         format: &DirFormat,
         parent: &'a mut Ino,
         first: &'a mut [u8; DIR_IN_BLOCK],

@@ -159,7 +159,7 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), 0u32..20), 1..100), second_len in 0usize..20, csum: bool,
     ) {
         let format = Toy::new(Like { csum, ..Like::default() }).format.entries;
-        let target = Target { ino: INO, indexed: false, casefold: false, encrypted: false };
+        let target = DirTarget { ino: INO, indexed: false, casefold: false, encrypted: false };
         let (mut first, mut second) = ([0; 56], vec![0; if second_len < 3 { 0 } else { second_len * 4 }]);
         InlineEditor::lay_empty(&format, &mut first, &mut second);
         let (mut parent, mut model) = (PARENT, Model::new());
@@ -284,7 +284,7 @@ fn an_index_that_is_full_says_so() {
 fn directories_with_hidden_names_are_read_only() {
     let toy = Toy::new(Like::default());
     for (casefold, encrypted) in [(true, false), (false, true), (true, true)] {
-        let target = Target { ino: INO, indexed: false, casefold, encrypted };
+        let target = DirTarget { ino: INO, indexed: false, casefold, encrypted };
         let mut cache = DirCache::default();
         let refused = Editor::new(target, &toy.format, &toy, &mut cache);
         assert!(matches!(refused.err(), Some(EditFault::Unsupported(_))));

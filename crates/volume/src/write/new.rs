@@ -3,7 +3,7 @@
 use extant_alloc::InodeRequest;
 use extant_base::{Ino, Lblk, Pblk};
 use extant_buffer::{Kind, Owner, Seal};
-use extant_dir::edit::Target;
+use extant_dir::edit::DirTarget;
 use extant_dir::edit::inline::InlineEditor;
 use extant_inode::{Change, LiveInode, Values};
 use extant_mapping::FileMap;
@@ -36,7 +36,7 @@ pub struct New<'a> {
     pub gid: u32,
     /// Major and minor number of a device.
     pub device: (u32, u32),
-    /// Target of a symbolic link.
+    /// DirTarget of a symbolic link.
     pub target: &'a [u8],
 }
 
@@ -363,7 +363,7 @@ impl Writer {
         let (mut parent, mut first, mut second) =
             inode.with_inline_dir(shared, |dir| (dir.parent, *dir.first, dir.second.to_vec()))?;
         let format = &self.dir_format.entries;
-        let target = Target { ino: node.ino(), indexed: false, casefold: false, encrypted: false };
+        let target = DirTarget { ino: node.ino(), indexed: false, casefold: false, encrypted: false };
         let names = InlineEditor::new(target, format, &mut parent, &mut first, &mut second)?.to_block()?;
         let before = {
             let mut values = change.live.edit(node, change.edit.transaction());

@@ -142,7 +142,7 @@ fn an_index_whose_dotdot_leads_nowhere_can_be_emptied() {
 #[test]
 fn an_inline_directory_whose_dotdot_leads_nowhere_stays_inline() {
     let format = Toy::new(Like::default()).format.entries;
-    let target = Target { ino: INO, indexed: false, casefold: false, encrypted: false };
+    let target = DirTarget { ino: INO, indexed: false, casefold: false, encrypted: false };
     let (mut parent, mut first) = (Ino(0), [0; 56]);
     InlineEditor::lay_empty(&format, &mut first, &mut []);
     let editor = InlineEditor::new(target, &format, &mut parent, &mut first, &mut []).unwrap();

@@ -91,7 +91,7 @@ impl Toy {
     }
 
     pub(super) fn editor<'a>(&'a self, cache: &'a mut DirCache) -> Editor<'a> {
-        let target = Target { ino: INO, indexed: self.indexed.get(), casefold: false, encrypted: false };
+        let target = DirTarget { ino: INO, indexed: self.indexed.get(), casefold: false, encrypted: false };
         Editor::new(target, &self.format, self, cache).unwrap()
     }
 
