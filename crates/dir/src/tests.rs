@@ -289,7 +289,7 @@ fn damage_in_a_linear_directory_costs_its_block() {
     let plain_format = self::format(false);
     let (told, faults) = listed(&self::dir(Kept::Linear(&toy)), &plain_format, 100);
     assert_eq!(names_of(&told), [".", "..", "x", "w", "v"]);
-    assert!(faults[0].contains("name has no slash"), "{faults:?}");
+    assert!(faults[0].contains("a name must have no slash"), "{faults:?}");
     plain[36 + 4] = 1;
     let toy = Toy::new(&[plain, blocks[1].clone()], false);
     let (told, faults) = listed(&self::dir(Kept::Linear(&toy)), &plain_format, 100);

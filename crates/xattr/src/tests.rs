@@ -169,7 +169,7 @@ fn damage_has_its_place() {
     let unsealed = Places { fs_seed: None, ..places(&[], BLOCK.0) };
     assert_eq!(texts(unsealed.names(&buffers).unwrap()), ["user.a"]);
     let fault = places(&[], 20).names(&buffers).unwrap_err().to_string();
-    assert!(fault.starts_with("inode 15, block 20: block number: block lies inside"), "{fault}");
+    assert!(fault.starts_with("inode 15, block 20: block number: block must lie inside"), "{fault}");
     let mut broken = body(&[attr(INDEX_USER, b"a", b"b")]);
     broken[6..8].copy_from_slice(&[0xFF, 0xFF]);
     let fault = places(&broken, 0).get(&buffers, &Toys, b"user.b").unwrap_err().to_string();
