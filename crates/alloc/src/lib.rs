@@ -36,9 +36,9 @@
 //! readahead, and a group of which a free run is being discarded on the device ([`Alloc::each_free`]).
 //!
 //! ```
-//! use space::{Flags, Options, Request};
-//! # use {base::*, std::sync::Arc, device::Device};
-//! # use ondisk::{Features, Geometry, Superblock, group_desc::GroupDesc};
+//! use extant_alloc::{Flags, Options, Request};
+//! # use {extant_base::*, std::sync::Arc, extant_device::Device};
+//! # use extant_ondisk::{Features, Geometry, Superblock, group_desc::GroupDesc};
 //! # let mut sb = Superblock {
 //! #     blocks_count: 8192, free_blocks_count: 8000, log_block_size: 2, log_cluster_size: 2, rev_level: 1,
 //! #     inode_size: 256, blocks_per_group: 32768, clusters_per_group: 32768, inodes_per_group: 1024,
@@ -46,7 +46,7 @@
 //! # };
 //! # sb.features.incompat = Features::EXTENTS;
 //! # let geometry = Geometry::new(&sb).unwrap();
-//! # let device = Arc::new(device::MemDevice::new(32 << 20));
+//! # let device = Arc::new(extant_device::MemDevice::new(32 << 20));
 //! # let desc = GroupDesc {
 //! #     block_bitmap: 10, inode_bitmap: 11, inode_table: 12, free_clusters: 8112, ..Default::default()
 //! # };
@@ -54,15 +54,15 @@
 //! # desc.encode(&mut bytes);
 //! # device.write_at(4096, &bytes).unwrap();
 //! # device.write_at(10 * 4096, &[0xFF; 10]).unwrap();
-//! # let budget = memory::Budget::new(1 << 20);
-//! # let buffers = buffer::Buffers::new(device, BlockSize::KIB4, 8192, &budget);
-//! let alloc = space::Alloc::open(buffers.clone(), &sb, &geometry, Options::default()).unwrap();
-//! let edit = buffer::Direct(&buffers); // in the engine: a handle of the journal
+//! # let budget = extant_memory::Budget::new(1 << 20);
+//! # let buffers = extant_buffer::Buffers::new(device, BlockSize::KIB4, 8192, &budget);
+//! let alloc = extant_alloc::Alloc::open(buffers.clone(), &sb, &geometry, Options::default()).unwrap();
+//! let edit = extant_buffer::Direct(&buffers); // in the engine: a handle of the journal
 //! let request = Request { goal: Pblk(200), len: 8, min_len: 1, flags: Flags::DATA, stream: None };
 //! let (start, len) = alloc.allocate(&edit, &request).unwrap();
 //! assert_eq!((start, len), (Pblk(200), 8));
 //! alloc.free(&edit, start, len.into(), false).unwrap();
-//! assert_eq!(alloc.committed(1), 8); // only now may the blocks be reused
+//! assert_eq!(alloc.committed(Tid(1)), 8); // only now may the blocks be reused
 //! ```
 
 #![forbid(unsafe_code)]

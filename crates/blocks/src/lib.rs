@@ -27,7 +27,7 @@
 //! Locks: one per block size, held while a batch of blocks moves.
 //!
 //! ```
-//! use blocks::Block;
+//! use extant_blocks::Block;
 //! let mut mine = Block::copy_of(&[7; 4096]);
 //! let yours = mine.clone();
 //! assert_eq!(mine.holders(), 2);
@@ -53,7 +53,7 @@ pub use crate::region::purge_free_blocks;
 /// with non-temporal stores, which bypass the CPU's caches; one fence makes all of them visible.
 ///
 /// ```
-/// use blocks::Copies;
+/// use extant_blocks::Copies;
 /// let mut copies = Copies::default();
 /// copies.push(4096, |copy| {
 ///     copy.put(&[7; 4092]);

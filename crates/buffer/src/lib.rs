@@ -28,14 +28,14 @@
 //! Locks: one per shard. No thread holds two of them.
 //!
 //! ```
-//! use base::{BlockSize, Malformed, Pblk};
-//! use buffer::{Buffers, Kind, Owner};
-//! use device::{Device, MemDevice};
+//! use extant_base::{BlockSize, Malformed, Pblk};
+//! use extant_buffer::{Buffers, Kind, Owner};
+//! use extant_device::{Device, MemDevice};
 //! use std::sync::Arc;
 //!
 //! let device = Arc::new(MemDevice::new(64 << 10));
 //! device.write_at(3 * 1024, b"node").unwrap();
-//! let buffers = Buffers::new(device, BlockSize::MIN, 64, &memory::Budget::new(1 << 20));
+//! let buffers = Buffers::new(device, BlockSize::MIN, 64, &extant_memory::Budget::new(1 << 20));
 //! let owner = Owner { kind: Kind::Other, ino: 0 };
 //! let verify = |bytes: &[u8]| Malformed::unless(bytes.starts_with(b"node"), "toy", "is a node", bytes[0]);
 //! assert_eq!(&buffers.get(Pblk(3), owner, verify).unwrap()[..4], b"node");

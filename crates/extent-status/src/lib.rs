@@ -49,8 +49,8 @@
 //! merged later.
 //!
 //! ```
-//! use base::{Ino, Lblk};
-//! use extent_status::{Allocation, Answer, Cache, END, Entry, Options, Settled, Source, Status};
+//! use extant_base::{Ino, Lblk};
+//! use extant_extent_status::{Allocation, Answer, Cache, END, Entry, Options, Settled, Source, Status};
 //!
 //! struct Empty; // a file without blocks on disk
 //! impl Source for Empty {

@@ -26,8 +26,8 @@
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 //!
 //! ```
-//! use device::{Device, MemDevice};
-//! use flush::{Coordinator, How, Settings, Stream};
+//! use extant_device::{Device, MemDevice};
+//! use extant_flush::{Coordinator, How, Settings, Stream};
 //!
 //! let coordinator = Coordinator::new(MemDevice::new(1 << 20), Settings::default());
 //! coordinator.write_at(0, b"record").unwrap();

@@ -24,8 +24,8 @@
 //! sizes).
 //!
 //! ```
-//! use base::{BlockSize, Pblk};
-//! use jbd2_format::{DescriptorWriter, Features, LogFormat, Superblock, Tid, tags};
+//! use extant_base::{BlockSize, Pblk};
+//! use extant_jbd2_format::{DescriptorWriter, Features, LogFormat, Superblock, LogTid, tags};
 //!
 //! let mut sb = Superblock::fresh(BlockSize::KIB4, 1024, [7; 16]);
 //! sb.features.incompat = Features::BIT64 | Features::CSUM_V3;
@@ -33,13 +33,13 @@
 //! let format = LogFormat::of(&sb).unwrap();
 //!
 //! let image = vec![0x5A; 4096]; // the block as it will be logged
-//! let mut descriptor = DescriptorWriter::new(format, Tid(1), sb.uuid);
-//! descriptor.push(Pblk(1234), false, format.tag_checksum(Tid(1), &image)).unwrap();
+//! let mut descriptor = DescriptorWriter::new(format, LogTid(1), sb.uuid);
+//! descriptor.push(Pblk(1234), false, format.tag_checksum(LogTid(1), &image)).unwrap();
 //! let bytes = descriptor.finish();
 //!
 //! let tag = tags(format, &bytes).next().unwrap();
 //! assert_eq!(tag.block, Pblk(1234));
-//! assert!(format.verify_tag(Tid(1), &tag, &image));
+//! assert!(format.verify_tag(LogTid(1), &tag, &image));
 //! ```
 
 #![forbid(unsafe_code)]

@@ -35,10 +35,10 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use base::{BlockSize, Pblk};
-//! use device::{Device, MemDevice};
-//! use jbd2_format::{CommitBlock, DescriptorWriter, LogFormat, Superblock, Tid};
-//! use journal::{Log, LogMap, LogRun, Overlay, ReplayTarget, scan};
+//! use extant_base::{BlockSize, Pblk};
+//! use extant_device::{Device, MemDevice};
+//! use extant_jbd2_format::{CommitBlock, DescriptorWriter, LogFormat, Superblock, LogTid};
+//! use extant_journal::{Log, LogMap, LogRun, Overlay, ReplayTarget, scan};
 //!
 //! // A target of 4096 blocks, with a log of 1024 blocks from block 100 on ...
 //! let block_size = BlockSize::MIN;
@@ -47,9 +47,9 @@
 //! sb.start = 1;
 //! let format = LogFormat::of(&sb).unwrap();
 //! // ... with one transaction in it: block 5 is to hold 0x5A.
-//! let mut descriptor = DescriptorWriter::new(format, Tid(1), sb.uuid);
+//! let mut descriptor = DescriptorWriter::new(format, LogTid(1), sb.uuid);
 //! descriptor.push(Pblk(5), false, 0).unwrap();
-//! let commit = CommitBlock::new(Tid(1), 1_700_000_000, 0).encode(format);
+//! let commit = CommitBlock::new(LogTid(1), 1_700_000_000, 0).encode(format);
 //! let blocks = [&sb.encode()[..], &descriptor.finish(), &[0x5A; 1024], &commit];
 //! for (at, bytes) in blocks.into_iter().enumerate() {
 //!     device.write_at((100 + at as u64) * 1024, bytes).unwrap();
@@ -58,7 +58,7 @@
 //! let map = LogMap::internal([LogRun { log: 0, start: Pblk(100), len: 1024 }], 1024, 4096).unwrap();
 //! let log = Log::new(device.clone(), map, block_size);
 //! let plan = scan(log.view(), &ReplayTarget::new(4096, block_size)).unwrap();
-//! assert_eq!((plan.homes.len(), plan.next_tid), (1, Tid(3)));
+//! assert_eq!((plan.homes.len(), plan.next_tid), (1, LogTid(3)));
 //!
 //! let overlay = Overlay::builder(device, block_size).replay(&log, &plan).unwrap().build();
 //! let mut byte = [0];

@@ -27,7 +27,7 @@
 //! runs.
 //!
 //! ```
-//! use memory::{Budget, Shrinker};
+//! use extant_memory::{Budget, Shrinker};
 //! use std::sync::{Arc, Mutex, Weak};
 //!
 //! struct Pages { budget: Arc<Budget>, kept: Mutex<Vec<Vec<u8>>> }

@@ -43,7 +43,7 @@
 //! lock comes before all of these; locks of the backing come after the folio lock.
 //!
 //! ```
-//! use page_cache::{Backing, Config, Extent, PageCache, Take};
+//! use extant_page_cache::{Backing, Config, Extent, PageCache, Take};
 //! use std::io::IoSliceMut;
 //!
 //! /// A new file: one hole.
@@ -58,7 +58,7 @@
 //!     }
 //! }
 //!
-//! let cache = PageCache::new(Config::of_bytes(64 << 20), &memory::Budget::new(64 << 20));
+//! let cache = PageCache::new(Config::of_bytes(64 << 20), &extant_memory::Budget::new(64 << 20));
 //! let file = cache.file(12, 4096).open();
 //! file.write(5000, b"folio", 0, &Hole).unwrap();
 //! let mut buf = [0; 7];

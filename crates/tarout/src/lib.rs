@@ -33,7 +33,7 @@
 //! extracting with GNU tar and bsdtar.
 //!
 //! ```
-//! use tarout::{Entry, Kind, TarWriter, Time};
+//! use extant_tarout::{Entry, Kind, TarWriter, Time};
 //! let mut tar = TarWriter::new(Vec::new());
 //! let time = Time { seconds: 1_700_000_000, nanos: 5 };
 //! let kind = Kind::File { size_bytes: 5, runs: None };
@@ -41,7 +41,7 @@
 //! tar.data(b"hello")?;
 //! let archive = tar.finish()?;
 //! assert_eq!(archive.len() % 512, 0);
-//! # Ok::<(), tarout::TarFault>(())
+//! # Ok::<(), extant_tarout::TarFault>(())
 //! ```
 
 #![forbid(unsafe_code)]

@@ -9,12 +9,12 @@
 //! where they are.
 //!
 //! ```
-//! use base::{BlockSize, Ino, Pblk};
-//! use device::MemDevice;
-//! use xattr::{BlockPlan, Change, Mode, Places, Rules};
+//! use extant_base::{BlockSize, Ino, Pblk};
+//! use extant_device::MemDevice;
+//! use extant_xattr::{BlockPlan, Change, Mode, Places, Rules};
 //!
 //! let device = std::sync::Arc::new(MemDevice::new(1 << 20));
-//! let buffers = buffer::Buffers::new(device, BlockSize::KIB4, 256, &memory::Budget::new(1 << 20));
+//! let buffers = extant_buffer::Buffers::new(device, BlockSize::KIB4, 256, &extant_memory::Budget::new(1 << 20));
 //! let body = [0; 96]; // of an inode of 256 bytes
 //! let places = Places { ino: Ino(12), body: &body, block: Pblk(0), fs_seed: None };
 //! let rules = Rules { block_size: BlockSize::KIB4, value_seed: None };
