@@ -1,0 +1,63 @@
+//! `extant lab`: its studies run, say what they measured, and leave alone what they should not touch.
+
+use crate::common::{EXISTS, USAGE, run};
+use extant_testkit::{e2fsck_clean, scratch};
+use serde_json::Value;
+
+#[track_caller]
+fn json(args: &[&str]) -> Value {
+    run(["lab"].iter().chain(args)).report()
+}
+
+#[test]
+fn names_are_made_in_memory_and_in_an_image() {
+    let made = json(&["createmany", "--json", "--check", "-m", "test", "2000"]);
+    assert_eq!((&made["done"], &made["clean"]), (&Value::from(2000), &Value::from(true)));
+    let scratch = scratch();
+    let image = scratch.path().join("image");
+    let name = image.to_str().unwrap();
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", name, "64M"]);
+    json(&["createmany", "--json", "--image", name, "-d", "dir", "300"]);
+    e2fsck_clean(&image);
+}
+
+#[test]
+fn a_large_directory_is_told_of_by_runs_in_a_file_too() {
+    let scratch = scratch();
+    let image = scratch.path().join("image");
+    let name = image.to_str().unwrap();
+    let args = ["large-dir", "--json", "--names", "5000", "--per", "1000", "--runs", "3", "--image", name];
+    let told = json(&args);
+    let hashes = told["hashes"].as_array().unwrap();
+    assert_eq!(hashes.len(), 2);
+    for of in hashes {
+        assert_eq!((&of["done"], &of["check_errors"]), (&Value::from(5000), &Value::from(0)), "{of}");
+        let runs = &of["runs"];
+        let [min, median, max] = ["min", "median", "max"].map(|key| runs[key].as_f64().unwrap());
+        assert!(runs["runs"] == 3 && 0.0 < min && min <= median && median <= max, "{runs}");
+        assert!(of["dir_extents"].as_u64() > Some(0) && !of["points"].as_array().unwrap().is_empty(), "{of}");
+    }
+    e2fsck_clean(&image);
+    // What is there is not written over.
+    run(["lab"].iter().chain(&args)).code(EXISTS);
+    run(["lab", "large-dir", "--image", "mem:no-size"]).code(USAGE);
+}
+
+#[test]
+fn orphans_are_compared_in_memory_and_in_a_file() {
+    let scratch = scratch();
+    let name = scratch.path().join("image");
+    for image in ["mem:64M", name.to_str().unwrap()] {
+        let modes = "list-v0,list-v3,file,none";
+        let args = ["orphans", "--json", "--modes", modes, "--widths", "1,2", "--runs", "2", "--loops", "1"];
+        let told = json(&[&args[..], &["--size", "64M", "--image", image]].concat());
+        let rows = told["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 8);
+        let lock = |mode: &str| {
+            let row = rows.iter().find(|row| row["mode"] == mode).unwrap();
+            row["lock"]["acquisitions"].as_u64().unwrap()
+        };
+        assert!(lock("list-v3") * 2 <= lock("list-v0") + 100 && lock("file") == 0, "{image}: {told}");
+    }
+    e2fsck_clean(&name);
+}

@@ -1,0 +1,34 @@
+//! The tests of the command and of mounts, one program: each program of its own would be linked with all crates once more.
+
+#[macro_use]
+mod common;
+
+mod build_bad_input;
+mod build_equal;
+mod build_oci;
+mod build_options;
+mod build_pretend;
+mod build_shapes;
+mod build_target;
+mod damaged;
+mod edit;
+mod export;
+mod imagearg;
+mod in_use;
+mod inspect;
+mod lab;
+mod look;
+mod manners;
+mod mkfs;
+mod mount;
+mod mount_admin;
+mod mount_data;
+mod mount_flags;
+mod mount_killed;
+mod mount_options;
+mod mount_programs;
+mod mount_rw;
+mod mount_writeback;
+mod put;
+mod readme;
+mod trim;

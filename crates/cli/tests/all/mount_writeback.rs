@@ -1,0 +1,147 @@
+//! `-o writeback_cache`: bytes that the kernel keeps find space, or their writer gets an error soon; holes
+//! stay where they are.
+//!
+//! Needs /dev/fuse. Where it is missing, tests say so and pass.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use crate::common::mounted::{Mount, empty_image, has_fuse, runs};
+use extant_testkit::e2fsck_clean;
+use rustix::fs::SeekFrom;
+
+const NO_SPACE: Option<i32> = Some(28);
+const PIECE: usize = 1 << 20;
+
+/// Bytes that differ in every piece.
+fn piece(number: usize) -> Vec<u8> {
+    (0..PIECE).map(|at| (at / 4096 + number * 7) as u8).collect()
+}
+
+/// Of a file that is opened where little is free nothing is taken that has no place.
+#[test]
+fn a_write_is_refused_where_space_is_short() {
+    if !has_fuse() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &["-o", "writeback_cache"]);
+    // 128 MiB in all: 60 or less are left.
+    runs(mount.path(), "fallocate -l 64M filler");
+    let path = mount.path().join("f");
+    let mut file = File::create(&path).unwrap();
+    let mut whole = 0;
+    let error = loop {
+        match file.write_all(&piece(whole)) {
+            Ok(()) => whole += 1,
+            Err(error) => break error,
+        }
+        assert!(whole < 128, "more than there is");
+    };
+    assert_eq!(error.raw_os_error(), NO_SPACE);
+    file.sync_all().unwrap();
+    let size = file.metadata().unwrap().len() as usize;
+    assert!(whole * PIECE <= size && size < (whole + 1) * PIECE, "{size}");
+    drop(file);
+    mount.unmount();
+    mount.try_mount(&image, &[]).code(0);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes.len(), size);
+    for (number, got) in bytes.chunks_exact(PIECE).enumerate() {
+        assert!(got == piece(number), "{number}");
+    }
+    mount.unmount();
+    e2fsck_clean(&image);
+}
+
+/// One that was opened before is written piece by piece: the piece that found no place is reported by the
+/// next one.
+#[test]
+fn a_file_that_was_open_before_space_was_short_loses_a_write_at_most() {
+    if !has_fuse() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &["-o", "writeback_cache"]);
+    let path = mount.path().join("f");
+    let mut file = File::create(&path).unwrap();
+    let mut whole = 0;
+    let error = loop {
+        match file.write_all(&piece(whole)) {
+            Ok(()) => whole += 1,
+            Err(error) => break error,
+        }
+        assert!(whole < 256, "more than there is");
+    };
+    assert_eq!(error.raw_os_error(), NO_SPACE);
+    let _ = file.sync_all();
+    drop(file);
+    mount.unmount();
+    mount.try_mount(&image, &[]).code(0);
+    let bytes = std::fs::read(&path).unwrap();
+    // Root mounts bound what the kernel keeps; others' kernel may keep more than all that is free.
+    let lost = if extant_testkit::is_root() { 1 } else { whole };
+    let safe = whole - lost.min(whole);
+    assert!(bytes.len() >= safe * PIECE, "{} of {whole} pieces", bytes.len());
+    for (number, got) in bytes.chunks_exact(PIECE).take(safe).enumerate() {
+        assert!(got == piece(number), "{number}");
+    }
+    mount.unmount();
+    e2fsck_clean(&image);
+}
+
+/// The kernel's bytes are data for SEEK_DATA, and holes are holes; so a copy that wants no holes gets none.
+#[test]
+fn holes_are_found_beside_what_the_kernel_keeps() {
+    if !has_fuse() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &["-o", "writeback_cache"]);
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).open(mount.path().join("f")).unwrap();
+    file.set_len(8 << 20).unwrap();
+    file.write_all_at(&[7; 4096], 4 << 20).unwrap();
+    assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(0)).unwrap(), 0);
+    assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(0)).unwrap(), 4 << 20);
+    assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(4 << 20)).unwrap(), (4 << 20) + 4096);
+    assert!(rustix::fs::seek(&file, SeekFrom::Data(5 << 20)).is_err());
+    let blocks = runs(mount.path(), "cp --sparse=never f g; sync g; cmp f g; stat -c %b g");
+    assert!(blocks.trim().parse::<u64>().unwrap() >= 16_384, "{blocks}");
+    drop(file);
+    mount.unmount();
+    e2fsck_clean(&image);
+}
+
+/// Times and bytes that the kernel kept reach a file that became append-only or immutable meanwhile.
+#[test]
+fn what_was_taken_before_a_file_became_append_only_is_written() {
+    if !has_fuse() || !extant_testkit::is_root() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &["-o", "writeback_cache"]);
+    for flag in ["a", "i"] {
+        let path = mount.path().join(flag);
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"before\n").unwrap();
+        runs(mount.path(), &format!("chattr +{flag} {flag}"));
+        file.sync_all().unwrap();
+        drop(file);
+        let appended = OpenOptions::new().append(true).open(&path);
+        match flag {
+            "a" => {
+                let mut file = appended.unwrap();
+                file.write_all(b"after\n").unwrap();
+                file.sync_all().unwrap();
+            }
+            _ => assert_eq!(appended.unwrap_err().raw_os_error(), Some(1)),
+        }
+    }
+    mount.unmount();
+    mount.try_mount(&image, &[]).code(0);
+    assert_eq!(runs(mount.path(), "cat a i; chattr -a a; chattr -i i"), "before\nafter\nbefore\n");
+    mount.unmount();
+    e2fsck_clean(&image);
+}

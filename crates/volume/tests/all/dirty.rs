@@ -1,0 +1,215 @@
+//! Dirty journals: images cut off while the kernel was writing, read through the overlay, are what the kernel
+//! shows after its own replay, with nothing written to the image; and opened for writing they become that,
+//! and sound.
+//!
+//! More moments: `EXTANT_CAPTURES=210` (of each of the tests). `EXTANT_KEEP=DIR` keeps the captures that
+//! fail.
+
+use crate::common;
+
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use extant_testkit::capture::{Checksums, Cut, Data, Options, captures};
+use extant_testkit::walk::KernelView;
+use extant_testkit::{DiffOptions, Kind, Manifest, diff};
+use extant_volume::{OpenOptions, Volume};
+
+/// Captures a test takes, all its options together.
+fn n_captures() -> usize {
+    std::env::var("EXTANT_CAPTURES").ok().and_then(|n| n.parse().ok()).unwrap_or(90)
+}
+
+#[test]
+fn a_cut_off_image_reads_as_after_the_kernels_replay() {
+    if !extant_testkit::is_root() {
+        println!("skipped: not root, or no loop device or /dev/fuse");
+        return;
+    }
+    let base = Options { n_captures: n_captures().div_ceil(6), ..Options::default() };
+    let lossy = Cut::LosesUnflushed;
+    compare(&base);
+    compare(&Options { cut: lossy, seed: 2, features: "inline_data", ..base.clone() });
+    compare(&Options { checksums: Checksums::None, block_size: 1024, seed: 3, cut: lossy, ..base.clone() });
+    compare(&Options { checksums: Checksums::V1Async, data: Data::Writeback, seed: 4, ..base.clone() });
+    compare(&Options { data: Data::Journal, seed: 5, cut: lossy, features: "^orphan_file", ..base.clone() });
+    compare(&Options {
+        checksums: Checksums::V3Async,
+        data: Data::Writeback,
+        block_size: 2048,
+        seed: 6,
+        ..base
+    });
+}
+
+#[test]
+fn a_cut_off_image_with_fast_commits_reads_as_after_the_kernels_replay() {
+    if !extant_testkit::is_root() {
+        println!("skipped: not root, or no loop device or /dev/fuse");
+        return;
+    }
+    let base = Options { n_captures: n_captures().div_ceil(2), fast_commit: true, ..Options::default() };
+    compare(&Options { seed: 11, ..base.clone() });
+    compare(&Options {
+        seed: 12,
+        block_size: 1024,
+        cut: Cut::LosesUnflushed,
+        checksums: Checksums::None,
+        ..base
+    });
+}
+
+/// How an answer of [`open_for_writing`] begins when the image was not opened.
+const REFUSED: &str = "refused: ";
+
+/// Opens and closes an image for writing; it is clean then, and nothing waits.
+fn open_for_writing(image: &Path) -> Result<(), String> {
+    let device = Arc::new(extant_device::FileDevice::open(image, true).unwrap());
+    let volume = Volume::open(device, &OpenOptions::default());
+    let volume = volume.map_err(|fault| format!("{REFUSED}{fault}"))?;
+    volume.close().map_err(|fault| fault.to_string())?;
+    let checked =
+        extant_testkit::command("e2fsck").args(["-fn".as_ref(), image.as_os_str()]).output().unwrap();
+    if checked.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&checked.stdout).into_owned()) }
+}
+
+fn compare(options: &Options) {
+    let (mut equal, mut replayed, mut fast, mut refused, mut damaged) = (0, 0, 0, 0, 0);
+    let mut failures = Vec::new();
+    let scratch = extant_testkit::scratch();
+    captures(options, |capture| {
+        let before = std::fs::read(capture.image).unwrap();
+        let keep = |name: String| {
+            if let Some(dir) = std::env::var_os("EXTANT_KEEP") {
+                std::fs::write(std::path::Path::new(&dir).join(name), &before).unwrap();
+            }
+        };
+        keep("current.img".to_owned());
+        let written = scratch.path().join("written.img");
+        std::fs::write(&written, &before).unwrap();
+        let volume = common::open(capture.image, None);
+        // With fast commits the kernel leaves damage of its own: then neither it nor we can read everything.
+        let whole = |manifest: &mut dyn FnMut() -> Manifest| match options.fast_commit {
+            true => catch_unwind(AssertUnwindSafe(manifest)).ok(),
+            false => Some(manifest()),
+        };
+        let ours = whole(&mut || common::manifest(&volume));
+        let read_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+        assert!(before == std::fs::read(capture.image).unwrap(), "reading changed the image");
+        let opened = open_for_writing(&written);
+        replayed += usize::from(volume.recovery().needed);
+        fast += usize::from(volume.recovery().fast_commit_records > 0);
+        let view = KernelView::open(capture.image, None);
+        match opened {
+            // Where the kernel refuses, so may we; what we do open is sound in any case.
+            Err(why) if view.is_ok() || !why.starts_with(REFUSED) => {
+                failures.push(format!("capture {}: opened for writing: {why}", capture.number));
+                keep(format!("seed-{}-capture-{}.img", options.seed, capture.number));
+                return;
+            }
+            _ => {}
+        }
+        let Ok(view) = view else {
+            refused += 1;
+            return;
+        };
+        let (theirs, mut ours) = match (whole(&mut || view.manifest()), ours) {
+            (Some(theirs), Some(ours)) => (theirs, ours),
+            (None, None) => {
+                damaged += 1;
+                return;
+            }
+            (theirs, _) => {
+                let who = if theirs.is_some() { "we" } else { "the kernel" };
+                failures.push(format!("capture {}: {who} cannot read everything", capture.number));
+                keep(format!("seed-{}-capture-{}.img", options.seed, capture.number));
+                return;
+            }
+        };
+        let mut after = common::manifest(&common::open(&written, None));
+        // The kernel finishes truncations that were cut off, and stamps those files with the time of its
+        // mount.
+        for (path, entry) in &theirs.entries {
+            for found in [&mut ours, &mut after] {
+                if entry.mtime.seconds >= read_at
+                    && let Some(same) = found.entries.get_mut(path)
+                {
+                    (same.mtime, same.ctime) = (entry.mtime, entry.ctime);
+                }
+            }
+        }
+        let exact = DiffOptions::exact(options.block_size.into());
+        // The kernel's replay gives a directory another block when a name does not fit; we keep names in
+        // memory.
+        let is_size_of_dir = |line: &str| {
+            let is_dir = |path: &str| {
+                theirs.entries.get(path.as_bytes()).is_some_and(|entry| entry.kind == Kind::Directory)
+            };
+            line.split_once("\": size is ").is_some_and(|(path, _)| is_dir(&path[1..]))
+        };
+        // Of a directory that is removed and another made with its inode's number, its replay finds the old
+        // block, and drops the new directory with all that is in it.
+        let is_dropped = |line: &str| {
+            let Some((path, _)) = line.split_once("\": only in the image") else { return false };
+            let mut dirs = path[1..].match_indices('/').map(|(end, _)| &path[1..=end]).chain([&path[1..]]);
+            dirs.any(|dir| {
+                let ours = ours.entries.get(dir.as_bytes());
+                ours.is_some_and(|entry| entry.kind == Kind::Directory)
+                    && !theirs.entries.contains_key(dir.as_bytes())
+            })
+        };
+        // Of a file made with the number of a removed directory, its replay keeps that directory's block,
+        // unless a record covers it: the file shows the names that were in it.
+        let shows_a_dir = |line: &str| {
+            let Some((path, _)) = line[1..].split_once("\": ") else { return false };
+            let Some(entry) = theirs.entries.get(path.as_bytes()) else { return false };
+            let mut dot = [0; 9];
+            let file = std::fs::File::open(view.path().join(path));
+            let is_read = file.and_then(|mut file| file.read_exact(&mut dot)).is_ok();
+            let [n0, n1, n2, n3, rest @ ..] = dot;
+            is_read
+                && u64::from(u32::from_le_bytes([n0, n1, n2, n3])) == entry.inode.1
+                && rest == *b"\x0c\0\x01\x02."
+        };
+        // See `Options::fast_commit` for what the kernel is no judge of. Blocks behind the end of a file come
+        // and go with its replay as well; what lies before it is compared as content and holes.
+        let unjudged = |line: &String| {
+            let of_replay = ["time is ", "space used", ": extent "];
+            let is_of_replay = of_replay.iter().any(|words| line.contains(words));
+            options.fast_commit
+                && (is_of_replay || is_size_of_dir(line) || is_dropped(line) || shows_a_dir(line))
+        };
+        // The kernel counts no directories in directories at its replay, nor names that it did not log:
+        // e2fsck has judged ours.
+        let is_links = |line: &String| options.fast_commit && line.contains("\": link count is ");
+        let lines: Vec<String> =
+            diff(&theirs, &ours, &exact).into_iter().filter(|line| !unjudged(line)).collect();
+        let of_written = diff(&theirs, &after, &exact).into_iter();
+        let of_written = of_written.filter(|line| !unjudged(line) && !is_links(line));
+        let lines: Vec<String> =
+            lines.into_iter().chain(of_written.map(|line| format!("written: {line}"))).collect();
+        if lines.is_empty() {
+            equal += 1;
+        } else {
+            failures.push(format!(
+                "capture {} ({:?}):\n  {}",
+                capture.number,
+                volume.recovery(),
+                lines[..lines.len().min(12)].join("\n  ")
+            ));
+            keep(format!("seed-{}-capture-{}.img", options.seed, capture.number));
+        }
+    });
+    println!(
+        "seed {}: {equal} equal, {replayed} needed a replay, {fast} had fast commits, {refused} refused by the kernel, \
+         {damaged} damaged for both",
+        options.seed
+    );
+    assert!(failures.is_empty(), "{} captures differ: {options:?}\n{}", failures.len(), failures.join("\n"));
+    assert!(replayed * 2 > options.n_captures, "only {replayed} of {} needed a replay", options.n_captures);
+    let refused_max = if options.fast_commit { options.n_captures / 5 } else { 0 };
+    assert!(refused + damaged <= refused_max, "the kernel refused {refused}, {damaged} were damaged");
+}

@@ -1,0 +1,165 @@
+//! Flags of inodes: which can be set on what, and what immutable and append-only leave possible; the label;
+//! trimming a range.
+
+use crate::common::small::{image, open};
+use extant_base::Ino;
+use extant_ondisk::inode::flags;
+use extant_ondisk::time::Timestamp;
+use extant_volume::{Fault, FileType, New, Permit, Refusal, SetAttr, TimesFrom, Volume};
+
+fn set(volume: &Volume, ino: Ino, flags: u32) -> Result<(), Fault> {
+    volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() }).map(drop)
+}
+
+fn flags_of(volume: &Volume, ino: Ino) -> u32 {
+    volume.inode(ino).unwrap().fields().flags
+}
+
+fn refused(done: Result<impl Sized, Fault>) -> Option<Refusal> {
+    match done {
+        Ok(_) => None,
+        Err(Fault::Refused(refusal)) => Some(refusal),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Every bit on a file, a directory and a symbolic link.
+#[test]
+fn each_flag_has_types_that_can_have_it() {
+    let scratch = extant_testkit::scratch();
+    let path = image(scratch.path(), &[], &[]);
+    let volume = open(&path);
+    let plain = flags::SECRM | flags::UNRM | flags::COMPR | flags::SYNC | flags::IMMUTABLE | flags::APPEND;
+    let plain = plain | flags::NODUMP | flags::NOATIME | flags::NOTAIL | flags::EOFBLOCKS | flags::DAX;
+    let of_dirs = flags::DIRSYNC | flags::TOPDIR | flags::PROJINHERIT;
+    let kinds = [
+        (FileType::Regular, plain),
+        (FileType::Directory, plain | of_dirs),
+        (FileType::Symlink, flags::NODUMP | flags::NOATIME),
+    ];
+    for (number, (kind, settable)) in kinds.into_iter().enumerate() {
+        let new = New { kind, target: b"x", ..New::file(0o644) };
+        let ino = volume.create(Ino::ROOT, format!("{number}").as_bytes(), &new).unwrap().ino();
+        let old = flags_of(&volume, ino);
+        for bit in (0..32).map(|bit| 1u32 << bit) {
+            let done = refused(set(&volume, ino, old ^ bit));
+            let expected = if settable & bit == 0 { Some(Refusal::NotSupported) } else { None };
+            assert_eq!(done, expected, "{kind:?} {bit:#x}");
+            assert_eq!(flags_of(&volume, ino), if done.is_none() { old ^ bit } else { old });
+            set(&volume, ino, old).unwrap();
+        }
+    }
+    volume.close().unwrap();
+    extant_testkit::e2fsck_clean(&path);
+}
+
+/// What was refused to a file that is immutable is let to one that is append-only, or to a cache that took it
+/// before.
+#[test]
+fn who_may_write_depends_on_when_it_was_permitted() {
+    let scratch = extant_testkit::scratch();
+    let path = image(scratch.path(), &[], &[]);
+    let volume = open(&path);
+    let ino = volume.create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[1; 5000]).unwrap();
+    let other = volume.create(Ino::ROOT, b"o", &New::file(0o644)).unwrap().ino();
+    volume.write_at(other, 0, &[2; 100]).unwrap();
+    let plain = flags_of(&volume, ino);
+    let no = Some(Refusal::NotPermitted);
+    // Each: flags; may it be opened to write, to append; may be replaced, and appended, by Flags, Opened and
+    // Cache.
+    let table = [
+        (0, [None, None], [None, None, None], [None, None, None]),
+        (flags::APPEND, [no, None], [no, None, None], [None, None, None]),
+        (flags::IMMUTABLE, [no, no], [no, no, None], [no, no, None]),
+        (flags::IMMUTABLE | flags::APPEND, [no, no], [no, no, None], [no, no, None]),
+    ];
+    for (more, opens, replaces, appends) in table {
+        set(&volume, ino, plain | more).unwrap();
+        let opened = [false, true].map(|append| refused(volume.check_open(ino, true, append)));
+        assert_eq!(opened, opens, "{more:#x}");
+        assert_eq!(refused(volume.check_open(ino, false, false)), None);
+        let permits = [Permit::Flags, Permit::Opened, Permit::Cache];
+        assert_eq!(
+            permits.map(|permit| refused(volume.write_at_by(permit, ino, 7, b"x"))),
+            replaces,
+            "{more:#x}"
+        );
+        let copied = permits.map(|permit| refused(volume.copy_range_by(permit, (other, 0), (ino, 9), 50)));
+        assert_eq!(copied, replaces, "{more:#x}");
+        let end = || volume.stat(&volume.inode(ino).unwrap()).size;
+        assert_eq!(
+            permits.map(|permit| refused(volume.write_at_by(permit, ino, end(), b"x"))),
+            appends,
+            "{more:#x}"
+        );
+        set(&volume, ino, plain).unwrap();
+    }
+    volume.close().unwrap();
+    extant_testkit::e2fsck_clean(&path);
+}
+
+#[test]
+fn times_of_append_only_files_are_set_to_now_and_by_caches_only() {
+    let scratch = extant_testkit::scratch();
+    let volume = open(&image(scratch.path(), &[], &[]));
+    let ino = volume.create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
+    let plain = flags_of(&volume, ino);
+    let time = Some(Timestamp { seconds: 1000, nanos: 5 });
+    let no = Some(Refusal::NotPermitted);
+    for (more, expected) in
+        [(0, [None, None, None]), (flags::APPEND, [no, None, None]), (flags::IMMUTABLE, [no, no, None])]
+    {
+        set(&volume, ino, plain | more).unwrap();
+        let done = [TimesFrom::Caller, TimesFrom::Touch, TimesFrom::Cache].map(|times_from| {
+            let times = SetAttr { atime: time, mtime: time, times_from, ..SetAttr::default() };
+            // Nothing else goes with them.
+            let with_mode = SetAttr { mode: Some(0o600), ..times };
+            assert_eq!(refused(volume.set_attr(ino, &with_mode)), if more == 0 { None } else { no });
+            refused(volume.set_attr(ino, &times))
+        });
+        assert_eq!(done, expected, "{more:#x}");
+    }
+    // What stays immutable changes in nothing else.
+    let fixed = plain | flags::IMMUTABLE;
+    assert_eq!(refused(set(&volume, ino, fixed | flags::NODUMP)), no);
+    assert_eq!(refused(set(&volume, ino, fixed)), None);
+    assert_eq!(refused(set(&volume, ino, plain | flags::NODUMP)), None);
+    volume.close().unwrap();
+}
+
+#[test]
+fn a_label_is_changed_at_once_and_for_good() {
+    let scratch = extant_testkit::scratch();
+    let path = image(scratch.path(), &["-L", "old"], &[]);
+    let volume = open(&path);
+    assert_eq!(volume.label(), b"old");
+    assert_eq!(refused(volume.set_label(&[b'x'; 17])), Some(Refusal::Invalid));
+    assert_eq!(refused(volume.set_label(b"a\0b")), Some(Refusal::Invalid));
+    volume.set_label(&[b'x'; 16]).unwrap();
+    volume.set_label(b"new").unwrap();
+    assert_eq!(volume.label(), b"new");
+    drop(volume);
+    // As after a crash: by the log.
+    let volume = open(&path);
+    assert_eq!(volume.label(), b"new");
+    volume.close().unwrap();
+    extant_testkit::e2fsck_clean(&path);
+}
+
+#[test]
+fn a_range_is_trimmed_to_the_block() {
+    let scratch = extant_testkit::scratch();
+    let path = image(scratch.path(), &["-b", "1024"], &[]);
+    let volume = open(&path);
+    let Some(all) = volume.trim(0).unwrap() else { return };
+    // All of a range that is free, between blocks that are half in it.
+    let middle = (12 << 20) + 100..(13 << 20) + 100;
+    assert_eq!(volume.trim_range(middle.clone(), 0).unwrap(), Some((1 << 20) - 1024));
+    assert_eq!(volume.trim_range(middle.clone(), 2 << 20).unwrap(), Some(0), "none is as long");
+    assert_eq!(volume.trim_range(middle.start..middle.start + 500, 0).unwrap(), Some(0));
+    let halves = [0..8 << 20, 8 << 20..u64::MAX].map(|range| volume.trim_range(range, 0).unwrap().unwrap());
+    assert_eq!(halves.iter().sum::<u64>(), all);
+    volume.close().unwrap();
+    extant_testkit::e2fsck_clean(&path);
+}

@@ -1,0 +1,35 @@
+//! The tests of volumes, one program: each program of its own would be linked with all crates once more.
+
+mod common;
+
+mod copy;
+mod creators;
+mod damaged;
+mod data;
+mod data_threads;
+mod dirty;
+mod discard;
+mod durable;
+mod errors;
+mod external_journal;
+mod fast_commits;
+mod faults;
+mod features;
+mod flags;
+mod full;
+mod grown;
+mod guard;
+mod known;
+mod lost;
+mod meanwhile;
+mod old_inodes;
+mod panics;
+mod quota;
+mod reserve;
+mod shutdown;
+mod space;
+mod threads;
+mod truncate;
+mod values;
+mod walk;
+mod write;
