@@ -63,8 +63,11 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(format!("nightly: failed: {}", failed.join(", "))) }
 }
 
-/// The tests that `./test` does not run.
+/// The tests that `./test` does not run, and those that it runs at a part of their size.
 fn heavy_tests() -> Result<(), String> {
+    let mut full = workspace::cargo();
+    full.args(["test", "--profile", "ci", "-p", "extant-volume", "--test", "all"]);
+    succeed(full.env("EXTANT_CAPTURES", "90").env("EXTANT_SECONDS", "30").env("EXTANT_CUTS", "600"))?;
     let mut command = workspace::cargo();
     command.args(["test", "--profile", "ci", "--workspace", "--tests", "--no-fail-fast", "--", "--ignored"]);
     succeed(&mut command)

@@ -18,9 +18,9 @@ use extant_testkit::walk::KernelView;
 use extant_testkit::{DiffOptions, Kind, Manifest, diff};
 use extant_volume::{OpenOptions, Volume};
 
-/// Captures a test takes, all its options together.
+/// Captures a test takes, all its options together; `cargo xtask nightly` takes 90.
 fn n_captures() -> usize {
-    std::env::var("EXTANT_CAPTURES").ok().and_then(|n| n.parse().ok()).unwrap_or(90)
+    std::env::var("EXTANT_CAPTURES").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
 }
 
 #[test]
