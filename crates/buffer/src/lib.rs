@@ -37,7 +37,8 @@
 //! device.write_at(3 * 1024, b"node").unwrap();
 //! let buffers = Buffers::new(device, BlockSize::MIN, 64, &extant_memory::Budget::new(1 << 20));
 //! let owner = Owner { kind: Kind::Other, ino: 0 };
-//! let verify = |bytes: &[u8]| Malformed::unless(bytes.starts_with(b"node"), "toy", "must be a node", bytes[0]);
+//! let verify =
+//!     |bytes: &[u8]| Malformed::unless(bytes.starts_with(b"node"), "toy", "must be a node", bytes[0]);
 //! assert_eq!(&buffers.get(Pblk(3), owner, verify).unwrap()[..4], b"node");
 //! let error = buffers.get(Pblk(4), owner, verify).unwrap_err();
 //! assert_eq!(error.to_string(), "block 4: toy: must be a node, found 0x0");

@@ -1,4 +1,5 @@
-//! The tests of the command and of mounts, one program: each program of its own would be linked with all crates once more.
+//! The tests of the command and of mounts, one program: each program of its own would be linked with all
+//! crates once more.
 
 #[macro_use]
 mod common;
