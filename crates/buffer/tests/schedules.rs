@@ -85,16 +85,16 @@ fn what_is_seen_of_a_block_only_goes_forward() {
         let writes = shuttle::thread::spawn(move || {
             for number in 1..=2u8 {
                 if number == 1 {
-                    writer.fresh(BLOCK, OWNER, 1, &mut |bytes| (bytes[0], bytes[1023]) = (1, 1));
+                    writer.fresh(BLOCK, OWNER, Tid(1), &mut |bytes| (bytes[0], bytes[1023]) = (1, 1));
                 } else {
-                    set(&writer, number.into(), number);
+                    set(&writer, Tid(number.into()), number);
                 }
                 done.store(number, Ordering::SeqCst);
                 let taken = writer.snapshot(BLOCK).unwrap().0;
                 assert_eq!(ends(&taken), number);
                 device.write_at(3 * 1024, &taken).unwrap();
                 drop(taken);
-                writer.set_clean_through(number.into(), false);
+                writer.set_clean_through(Tid(number.into()), false);
                 writer.shrink(1 << 20);
                 writer.shrink(1 << 20);
             }
@@ -129,7 +129,7 @@ fn what_is_seen_of_a_block_only_goes_forward() {
 fn a_seal_never_hides_a_newer_change() {
     schedules("cache: seals and changes", 3000, || {
         let (device, buffers) = cache();
-        set(&buffers, 1, 1);
+        set(&buffers, Tid(1), 1);
         let (committer, home) = (buffers.clone(), device.clone());
         let commit = shuttle::thread::spawn(move || {
             let taken = committer.snapshot(BLOCK).unwrap().0;
@@ -141,12 +141,12 @@ fn a_seal_never_hides_a_newer_change() {
             assert_eq!((ends(&sealed), sealed[500]), (seen, 77), "what is sealed stays as it was taken");
             home.write_at(3 * 1024, &sealed).unwrap();
             drop(sealed);
-            committer.set_clean_through(1, false);
+            committer.set_clean_through(Tid(1), false);
             committer.shrink(1 << 20);
             committer.shrink(1 << 20);
         });
         let changer = buffers.clone();
-        let change = shuttle::thread::spawn(move || set(&changer, 2, 2));
+        let change = shuttle::thread::spawn(move || set(&changer, Tid(2), 2));
         commit.join().unwrap();
         change.join().unwrap();
         assert_eq!(ends(&buffers.snapshot(BLOCK).unwrap().0), 2, "the newer change is there");
@@ -168,13 +168,13 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
             let patch = PendingChange { summed, there: (0, &[]), pieces: &[(at, &[value])] };
             buffers.patch_at(BLOCK, &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap();
         };
-        buffers.fresh(BLOCK, OWNER, 1, &mut |bytes| bytes[1] = 9);
-        add(&buffers, 1, 0, 1);
-        buffers.begin_taking(1);
+        buffers.fresh(BLOCK, OWNER, Tid(1), &mut |bytes| bytes[1] = 9);
+        add(&buffers, Tid(1), 0, 1);
+        buffers.begin_taking(Tid(1));
         let changer = buffers.clone();
         let change = shuttle::thread::spawn(move || {
-            add(&changer, 2, 0, 2);
-            add(&changer, 2, 1, 8);
+            add(&changer, Tid(2), 0, 2);
+            add(&changer, Tid(2), 1, 8);
         });
         let looker = buffers.clone();
         let look = shuttle::thread::spawn(move || {
@@ -186,7 +186,7 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
             told.set(Some(made.start));
             Some(3)
         };
-        let before = taken(&buffers, 1, &tell);
+        let before = taken(&buffers, Tid(1), &tell);
         buffers.end_taking();
         assert_eq!(before.buffer[..2], [1, 9], "as the first transaction left it");
         let sum = extant_base::checksum::crc32c(9, &before.buffer[..1012]);
@@ -195,7 +195,7 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
         assert!(before.told.is_none() || before.has_sum && told.get() == Some([1, 9, 0, 0]));
         change.join().unwrap();
         look.join().unwrap();
-        let next = taken(&buffers, 2, &tell);
+        let next = taken(&buffers, Tid(2), &tell);
         assert_eq!(next.buffer[..2], [2, 8]);
     });
 }

@@ -54,7 +54,9 @@ fn images_of_mke2fs_and_the_kernel_have_no_findings() {
     }
     assert!(bad.is_empty(), "{bad}");
     eprintln!("{checked} images");
-    assert!(checked >= 10, "only {checked} images could be made");
+    // Most recipes mount their image, or read files that only root can read.
+    let expected = if extant_testkit::is_root() { 10 } else { 2 };
+    assert!(checked >= expected, "only {checked} images could be made");
 }
 
 #[test]

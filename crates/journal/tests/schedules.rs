@@ -29,7 +29,7 @@ struct Watch {
     open: AtomicU32,
     committed: AtomicU64,
     /// Sealed transactions: no operation changes anything in them.
-    sealed: Plain<HashSet<u64>>,
+    sealed: Plain<HashSet<Tid>>,
 }
 
 impl Client for Watch {
@@ -46,9 +46,9 @@ impl Client for Watch {
         // The next transaction runs: its handles may start and end at any of these points.
         thread::yield_now();
         let number = handle.transaction();
-        handle.change(Pblk(VALUE), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.to_le_bytes()))?;
+        handle.change(Pblk(VALUE), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.0.to_le_bytes()))?;
         thread::yield_now();
-        assert!(!self.sealed.lock().unwrap().contains(&(number + 1)), "one commit at a time");
+        assert!(!self.sealed.lock().unwrap().contains(&number.next()), "one commit at a time");
         Ok(())
     }
 
@@ -63,7 +63,7 @@ impl Client for Watch {
     }
 
     fn committed(&self, transaction: Tid) {
-        assert_eq!(self.committed.swap(transaction, Ordering::SeqCst) + 1, transaction, "in order");
+        assert_eq!(self.committed.swap(transaction.0, Ordering::SeqCst) + 1, transaction.0, "in order");
     }
 }
 

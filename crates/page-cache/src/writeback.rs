@@ -58,7 +58,7 @@ struct Piece {
 /// Result of taking a run.
 pub enum Take {
     /// The bytes to write.
-    WritebackRun(WritebackRun),
+    Run(WritebackRun),
     /// All dirty blocks are in flight with older bytes: take again when those runs are settled
     /// ([`File::wait_written`]).
     Busy,
@@ -77,7 +77,7 @@ impl File {
             after = Some((dirtied_ms, number));
             let (run, is_passed) = self.take_in(number, range.clone(), bytes_max);
             if let Some(run) = run {
-                return Take::WritebackRun(run);
+                return Take::Run(run);
             }
             is_busy |= is_passed;
         }
@@ -412,7 +412,7 @@ impl Shared {
     pub(crate) fn take_run(&self, until_ms: u64, bytes_max: u64) -> Option<WritebackRun> {
         let mut after = None;
         while let Some((place, file)) = self.dirty.next_file(after).filter(|((ms, _), _)| *ms <= until_ms) {
-            if let Take::WritebackRun(run) = file.take_run(0..POS_MAX, until_ms, bytes_max) {
+            if let Take::Run(run) = file.take_run(0..POS_MAX, until_ms, bytes_max) {
                 return Some(run);
             }
             after = Some(place);

@@ -206,9 +206,7 @@ impl World {
                 self.take(run);
             }
             Op::TakeIn { at, len } => {
-                if let Take::WritebackRun(run) =
-                    self.file.take_run(BASE + at..BASE + at + len, u64::MAX, 1 << 20)
-                {
+                if let Take::Run(run) = self.file.take_run(BASE + at..BASE + at + len, u64::MAX, 1 << 20) {
                     self.take(Some(run));
                 }
             }

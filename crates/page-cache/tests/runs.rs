@@ -141,7 +141,7 @@ fn what_becomes_dirty_later_is_not_waited_for() {
     file.write(5 * MIB, &[1; 4096], 1, &toy).unwrap();
     // As fsync does, while a writer continues to write.
     let (until_ms, mut runs) = (1, 0);
-    while let Take::WritebackRun(run) = file.take_run(0..u64::MAX, until_ms, MIB) {
+    while let Take::Run(run) = file.take_run(0..u64::MAX, until_ms, MIB) {
         toy.store(&run);
         let at = run.start();
         run.done();

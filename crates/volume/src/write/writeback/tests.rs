@@ -19,7 +19,7 @@ fn made() -> (Arc<MemDevice>, Volume) {
 
 fn take(data: &FileData, range: Range<u64>) -> WritebackRun {
     match data.pages.take_run(range, u64::MAX, u64::MAX) {
-        Take::WritebackRun(run) => run,
+        Take::Run(run) => run,
         Take::Busy | Take::Clean => panic!("all of it is dirty"),
     }
 }
