@@ -1,4 +1,4 @@
-//! `extant build`: an image from directories, archives and OCI images.
+//! `extant build`: makes an image from directories, archives and OCI images.
 
 mod rules;
 
@@ -35,7 +35,7 @@ use crate::mkfs::{FormatArgs, UuidChoice, format_uuid, random_uuid, source_date_
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::voice::{self, say};
 
-/// How many problems a message lists.
+/// How many problems a message lists at most.
 const PROBLEMS_SHOWN: usize = 50;
 
 const BUILD_HELP: &str = "\
@@ -142,7 +142,7 @@ pub(crate) struct BuildArgs {
     format: FormatArgs,
 }
 
-/// Sources of all kinds, in the order of the command line.
+/// The sources of all kinds, in the order of the command line.
 #[derive(Debug)]
 struct SourceArgs(Vec<(usize, SourceKind, PathBuf)>);
 
@@ -228,7 +228,7 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
         Ok(options) => options,
         Err((code, message)) => return exit::fail(code, &message),
     };
-    // What goes to standard output is complete before its first byte does.
+    // An image for standard output is complete before its first byte is printed.
     let beside = std::env::temp_dir();
     let spooled = match target {
         Target::Stdout => match unnamed(&beside) {
@@ -252,7 +252,7 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     let observer = Bar::new(args.quiet || args.json);
     let cancel = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The first signal stops the work and cleans up; a second one ends the process at once.
+        // The first signal cancels the build, which cleans up; a second one ends the process at once.
         let registered = signal_hook::flag::register_conditional_default(signal, Arc::clone(&cancel))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&cancel)));
         if let Err(error) = registered {
@@ -281,7 +281,7 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     }
 }
 
-/// An empty file without a name, open twice.
+/// Two handles to one empty file without a name.
 pub(crate) fn unnamed(dir: &Path) -> Result<(File, File), String> {
     let file = Spool::new(dir).file().map_err(|fault| fault.to_string())?;
     match (file.try_clone(), file.try_clone()) {
@@ -290,7 +290,7 @@ pub(crate) fn unnamed(dir: &Path) -> Result<(File, File), String> {
     }
 }
 
-/// Adds what the user should know about the target of a profile.
+/// Adds warnings about what the target of the profile would refuse.
 fn advise(args: &BuildArgs, report: &mut BuildReport) {
     let Some(profile) = args.profile.as_deref().and_then(Profile::by_name) else { return };
     for refusal in profile.refusals(report.superblock.features) {
@@ -298,15 +298,15 @@ fn advise(args: &BuildArgs, report: &mut BuildReport) {
     }
 }
 
-/// A source as the command line names it.
+/// The source that an option names.
 fn source(kind: SourceKind, path: &std::path::Path) -> Source {
     match kind {
         SourceKind::Dir => Source::Dir(path.to_owned()),
         SourceKind::Tar if path.as_os_str() == "-" => Source::Tar(TarInput::Stdin),
         SourceKind::Tar => Source::Tar(TarInput::Path(path.to_owned())),
         SourceKind::Oci => {
-            // The shortest directory or archive before a colon is the image; what follows is a tag or digest.
-            // One of the whole name wins.
+            // If the whole name exists, it is the image. Otherwise the shortest directory or archive before a
+            // colon is the image, and the rest is a tag or digest.
             let bytes = path.as_os_str().as_bytes();
             let mut colons = bytes.iter().enumerate().filter(|&(_, &b)| b == b':').map(|(at, _)| at);
             let layout_of = |at: usize| PathBuf::from(OsStr::from_bytes(&bytes[..at]));
@@ -329,7 +329,7 @@ fn options(args: &BuildArgs, target: &Target) -> Result<BuildOptions, (u8, Strin
         UuidChoice::Given(uuid) => uuid,
         UuidChoice::Random => random_uuid(),
     });
-    // An image is filled once and mostly read: nothing is kept back unless asked for.
+    // An image is filled once and then mostly read, so by default no blocks are reserved.
     format.reserved_percent = format.reserved_percent.or(Some(0.0));
     if let Some(name) = &args.profile {
         let profile = Profile::by_name(name).ok_or_else(|| {
@@ -425,7 +425,7 @@ fn xattrs(args: &BuildArgs) -> Result<XattrChoice, (u8, String)> {
         .map_err(|fault| (exit::USAGE_CODE, format!("--xattr-exclude: {fault}")))
 }
 
-/// A progress bar on a terminal, nothing elsewhere.
+/// A progress bar if standard error is a terminal; hidden otherwise.
 struct Bar {
     bar: ProgressBar,
     read: AtomicU64,
@@ -460,7 +460,7 @@ impl Observer for Bar {
 
     fn read(&self, entries: u64) {
         let before = self.read.fetch_add(entries, Ordering::Relaxed);
-        // Often enough for the eye.
+        // Not at every call: every 256 entries.
         if !self.bar.is_hidden() && before / 256 != (before + entries) / 256 {
             self.bar.set_message(format!("reading, {} entries", before + entries));
         }
@@ -488,7 +488,7 @@ impl Meter for Bar {
     }
 }
 
-/// What was made, in words or JSON.
+/// The report of a build, as text or JSON.
 fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: Duration) -> String {
     let sb = &report.superblock;
     if args.json {
@@ -548,7 +548,7 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
     text
 }
 
-/// Prints what went wrong and returns the code that the help documents.
+/// Prints the error and returns the exit code that the help documents.
 fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
     let code = match fault {
         BuildFault::TargetExists(_) => exit::EXISTS,
@@ -589,7 +589,7 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
             let list = problems.iter().map(|p| json!({ "path": p.path, "why": p.why }));
             value["problems"] = list.collect();
         }
-        // The code is that of the failure, whatever becomes of its description.
+        // The exit code is that of the failure, even if its description cannot be printed.
         voice::print(&format!("{value:#}\n"), code);
     }
     exit::fail(code, &message)

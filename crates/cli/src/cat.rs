@@ -1,4 +1,4 @@
-//! `extant cat`: the bytes of files to standard output.
+//! `extant cat`: prints the bytes of files on standard output.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &CatArgs) -> ExitCode {
 pub(crate) fn print_files(open: &OpenArgs, files: &[OsString]) -> ExitCode {
     let mut session = Session::new(open);
     let targets = session.targets(files, Follow::Links);
-    // Pieces are large: a buffer in between would only copy them.
+    // Reads are large, so a buffer would only add a copy.
     let mut out = io::stdout().lock();
     let mut printed = Ok(());
     for target in targets {
@@ -54,7 +54,7 @@ pub(crate) fn print_files(open: &OpenArgs, files: &[OsString]) -> ExitCode {
     session.finish(printed.and_then(|()| out.flush()))
 }
 
-/// Prints a file; what could not be read of it.
+/// Prints a file. Returns the fault if a part could not be read; `Err` is an output failure.
 fn print(target: &Target, out: &mut dyn Write) -> io::Result<Option<Fault>> {
     match target.inode.kind() {
         FileType::Regular => {}

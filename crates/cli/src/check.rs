@@ -1,4 +1,4 @@
-//! `extant check`: prints what `check` found, as text or JSON, with e2fsck's exit codes.
+//! `extant check`: prints the findings of `check` as text or JSON, and exits with e2fsck's codes.
 //!
 //! Does **not** own: any rule or verdict.
 
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
         Err((code, why)) => return crate::exit::fail(code, &why),
     };
     let mut out = std::io::stdout().lock();
-    // A reader that went away does not change the verdict.
+    // A closed pipe does not change the verdict.
     match crate::voice::output_code(out.write_all(text.as_bytes()).and_then(|()| out.flush())) {
         Some(_) => ExitCode::from(OPERATIONAL),
         None => ExitCode::from(code),
@@ -155,7 +155,7 @@ fn explain(rule: &Rule) -> String {
     )
 }
 
-/// Where a finding is, in words: "inode 12, block 99".
+/// The place of a finding, as text: "inode 12, block 99".
 fn place(finding: &Finding) -> String {
     let place = &finding.place;
     let mut parts = Vec::new();
@@ -301,7 +301,7 @@ fn pretty(value: &Value) -> String {
     text
 }
 
-/// A progress bar that shows itself only when a check takes longer than a second.
+/// A progress bar that appears only if a check takes longer than a second.
 struct Bar {
     bar: ProgressBar,
     begun: std::time::Instant,

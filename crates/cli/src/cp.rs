@@ -1,4 +1,4 @@
-//! `extant cp`: files and trees out of an image, and into one.
+//! `extant cp`: copies files and trees out of an image, and into one.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -144,7 +144,7 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
     session.finish(Ok(()))
 }
 
-/// `-` is standard output, as with `extant cat`; a file of that name is ./-.
+/// `-` is standard output, as with `extant cat`; a file named `-` is `./-`.
 fn to_stdout(args: &CpArgs, sources: &[OsString]) -> ExitCode {
     if args.copy.is_recursive() || args.copy.choices().metadata {
         let why = "-: standard output takes the bytes of files only; `extant export --tar -` writes trees and metadata there";
@@ -153,13 +153,13 @@ fn to_stdout(args: &CpArgs, sources: &[OsString]) -> ExitCode {
     cat::print_files(&args.open, sources)
 }
 
-/// Is it a path in an image, and no place of this system?
+/// Whether this is a path in an image and names no file of the host.
 fn is_in_image(path: &OsStr) -> bool {
     std::fs::symlink_metadata(path).is_err()
         && ImageArg::parse(path).is_ok_and(|image| image.inner_path.is_some())
 }
 
-/// The other direction.
+/// Copies into an image.
 fn into_image(args: &CpArgs, sources: &[OsString]) -> ExitCode {
     let mut session = Session::writing(&args.open, Hold::UntilFull);
     if args.open.is_without_recovery() {
@@ -180,10 +180,10 @@ fn into_image(args: &CpArgs, sources: &[OsString]) -> ExitCode {
     session.finish(Ok(()))
 }
 
-/// Where a source goes.
+/// The place that a source is copied to. Creates the destination if the source has no name to create in it.
 fn place(target: &Target, destination: &Path, is_dir: bool) -> std::io::Result<CopyTo> {
     let name = target.name();
-    // The root has no name to be made in the destination, nor has what ends in a dot.
+    // The root, and paths that end in a dot, have no name to create in the destination.
     let nameless = matches!(name, b"" | b"." | b"..");
     if nameless && !is_dir {
         std::fs::create_dir(destination)?;

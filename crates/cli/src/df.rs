@@ -55,7 +55,7 @@ pub(crate) fn run(args: &DfArgs) -> ExitCode {
     session.finish(printed)
 }
 
-/// Used, available, and the share of used in percent, rounded up as df does.
+/// Returns the used amount, and used as a percentage of used plus available, rounded up as df does.
 fn shares(all: u64, free: u64, available: u64) -> (u64, String) {
     let used = all.saturating_sub(free);
     let whole = u128::from(used) + u128::from(available);
@@ -73,7 +73,7 @@ fn print_table(args: &DfArgs, found: &[(String, FileSystem, StatFs)]) -> io::Res
         (false, false) => ["Image", "1K-blocks", "Used", "Available", "Use%"],
     };
     if found.is_empty() {
-        return Ok(()); // why is said already
+        return Ok(()); // the reason was reported already
     }
     let mut rows = vec![heading.map(str::to_owned)];
     for (image, _, space) in found {

@@ -1,18 +1,18 @@
 //! `extant mkdir`, `mknod`, `mkfifo`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `put`,
-//! `truncate`, `fallocate`, `touch`, and `extant edit` for many of them at once; `cp` into an image.
+//! `truncate`, `fallocate`, `touch`, and `extant edit` for scripts of them; `cp` into an image.
 //!
 //! ```text
 //! command line -> Change { options, IMG:PATH ... } ─┐
 //! script line  -> words -> Step { options, PATH } ──┴> run_change -> operations of the library -> one commit at the end
 //! ```
 //!
-//! Owns: the commands' words, what they do with paths, scripts. Does **not** own: opening, committing and
-//! messages (see [`look`](crate::look)), the operations (see the library).
+//! Owns: the commands' arguments, the order of their operations, scripts. Does **not** own: opening,
+//! committing and messages (see [`look`](crate::look)), the operations (see the library).
 //!
 //! Invariants
-//! 1. A path that cannot be changed is reported in one line, and the rest of the command is done; a script
+//! 1. If a path cannot be changed, the command reports it in one line and continues with the rest; a script
 //!    ends at the first problem.
-//! 2. A script is made as a whole or not at all, byte for byte, unless `--keep-going`.
+//! 2. A script is applied completely or not at all, byte for byte, unless `--keep-going` is given.
 
 pub(crate) mod args;
 mod content;
@@ -113,7 +113,7 @@ pub(crate) fn run_one(change: &Change) -> ExitCode {
         false => Session::writing(&open, Hold::UntilFull),
     };
     let printed = ops::run_change(&mut session, change);
-    // Half of a file, or of a range, is of no use.
+    // A half-written file or range is of no use.
     if matches!(change, Change::Put(_) | Change::Fallocate(_)) && session.problems > 0 {
         session.discard_held();
     }
@@ -130,7 +130,7 @@ pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
     let hold = if args.keep_going && !args.dry_run { Hold::UntilFull } else { Hold::All };
     let mut session = Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), hold);
 
-    // All lines are understood before the image is touched.
+    // All lines are parsed before the image is opened.
     let mut steps = Vec::new();
     for (number, line) in (1..).zip(script.split(|byte| *byte == b'\n')) {
         session.context = format!("{name}{number}: ");
@@ -180,7 +180,7 @@ pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
     session.finish(printed)
 }
 
-/// Drops what the script did until now, and says so.
+/// Discards what the script has done so far, and reports that.
 fn tell_undone(session: &mut Session, args: &EditArgs) {
     session.context.clear();
     session.discard();
@@ -204,7 +204,7 @@ fn read_script(args: &EditArgs) -> Result<Vec<u8>, String> {
     Ok(script)
 }
 
-/// What a line says; nothing for a blank one.
+/// Parses a line; `None` if it is blank.
 fn parse_line(line: &[u8]) -> Result<Option<Step>, String> {
     let words = words::words(line)?;
     if words.is_empty() {

@@ -23,7 +23,7 @@ pub(crate) const EXISTS: u8 = 6;
 pub(crate) const NO_SPACE: u8 = 7;
 /// Not an ext4 image, or it cannot be read.
 pub(crate) const UNREADABLE: u8 = 8;
-/// A path that was asked for is not in the image, or not of the kind that the command needs.
+/// The image has no such path, or the path is not of the kind that the command needs.
 pub(crate) const NOT_FOUND: u8 = 9;
 /// The image is in use: another program writes to it, or it is mounted.
 pub(crate) const BUSY: u8 = 10;
@@ -32,7 +32,7 @@ pub(crate) const INTERNAL: u8 = 70;
 /// Interrupted by a signal.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Prints a message and returns its code; a usage error comes with the command's usage.
+/// Prints a message and returns its exit code. After a usage error it also prints the command's usage.
 pub(crate) fn fail(code: u8, message: &dyn Display) -> ExitCode {
     say!("{message}");
     if code == USAGE_CODE {
@@ -41,8 +41,8 @@ pub(crate) fn fail(code: u8, message: &dyn Display) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs a command. A panic becomes a message and `code`: the journal writes nothing after it, so the image is
-/// as after a power cut.
+/// Runs a command. If it panics, prints a message and exits with `code`. The journal writes nothing after a
+/// panic, so the image is as after a power cut.
 pub(crate) fn guarded(code: u8, run: impl FnOnce() -> ExitCode + UnwindSafe) -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();

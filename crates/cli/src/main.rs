@@ -4,7 +4,7 @@
 //! the crates `image` and below).
 
 #![deny(unsafe_code)]
-// They end the program where standard output or standard error is gone; see `voice`.
+// These macros panic if standard output or standard error is closed; see `voice`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod allocator;
@@ -124,14 +124,14 @@ enum Command {
 }
 
 fn completions(shell: clap_complete::Shell) -> ExitCode {
-    // In memory first: the generators end the program where they cannot write.
+    // Into memory first: the generators panic on a write error.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "extant", &mut script);
     voice::print(&String::from_utf8_lossy(&script), 0)
 }
 
 fn main() -> ExitCode {
-    // `check` answers with e2fsck's codes, also for a wrong command line.
+    // `check` exits with e2fsck's codes, also for a wrong command line.
     let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
     exit::guarded(if is_check { check::OPERATIONAL } else { exit::INTERNAL }, || run(is_check))
 }
@@ -143,7 +143,7 @@ fn run(is_check: bool) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are answers, not errors; everything else is a usage error.
+            // Help and version are output, not errors; everything else is a usage error.
             if !error.use_stderr() {
                 return voice::printed(error.print(), 0);
             }

@@ -1,13 +1,13 @@
-//! The one way by which the command speaks: lines on standard error, text on standard output.
+//! All output of the command: lines on standard error, text on standard output.
 //!
-//! Owns: what happens when standard output or standard error cannot be written. Does **not** own: what is
-//! said.
+//! Owns: what happens when standard output or standard error cannot be written. Does **not** own: the text.
 //!
 //! Invariants (INV-CL1)
-//! 1. Nothing that is said can end the program: standard error is the last resort, and where it is gone, the
-//!    exit code still says how the command ended.
-//! 2. A reader of standard output that goes away (`| head`) is no error: the work is done, and the exit code
-//!    is that of the work. Any other failure to write standard output is reported, with a code of its own.
+//! 1. No failure to print a message ends the program. Standard error is the last resort; if it is closed, the
+//!    exit code still reports the result.
+//! 2. If the reader of standard output closes the pipe (`| head`), that is no error: the command finishes,
+//!    and the exit code is that of its work. Any other failure to write standard output is reported, and has
+//!    an exit code of its own.
 
 use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use crate::exit;
 
-/// A line on standard error, after the program's name.
+/// Prints a line on standard error, after the program's name.
 macro_rules! say {
     ($($text:tt)*) => { $crate::voice::say_line(format_args!($($text)*)) };
 }
@@ -26,7 +26,7 @@ pub(crate) fn say_line(text: Arguments<'_>) {
     say_raw(format_args!("extant: {}\n", without_numbers(&text.to_string())));
 }
 
-/// The system's reasons without the numbers that the standard library adds to them: `Permission denied (os
+/// Removes the error numbers that the standard library adds to the system's messages: `Permission denied (os
 /// error 13)`.
 fn without_numbers(text: &str) -> String {
     const BEGIN: &str = " (os error ";
@@ -49,24 +49,24 @@ fn without_numbers(text: &str) -> String {
     plain + rest
 }
 
-/// Text on standard error, as it is.
+/// Prints text on standard error, unchanged.
 pub(crate) fn say_raw(text: impl Display) {
-    // Formatted first: the line of a thread stays in one piece.
+    // Formatted first, so that one write prints the whole text and lines of several threads do not mix.
     let _ = io::stderr().write_all(text.to_string().as_bytes());
 }
 
-/// Prints text on standard output. Returns `code`, or the code of the output's failure.
+/// Prints text on standard output. Returns `code`, or the exit code of an output failure.
 pub(crate) fn print(text: &str, code: u8) -> ExitCode {
     let mut out = io::stdout().lock();
     printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()), code)
 }
 
-/// `code`, or the code of the output's failure, which is reported.
+/// Reports an output failure and returns its exit code; without a failure returns `code`.
 pub(crate) fn printed(result: io::Result<()>, code: u8) -> ExitCode {
     ExitCode::from(output_code(result).unwrap_or(code))
 }
 
-/// The code of the output's failure, which is reported; `None` where there is none.
+/// Reports an output failure and returns its exit code; `None` if there is none.
 pub(crate) fn output_code(result: io::Result<()>) -> Option<u8> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

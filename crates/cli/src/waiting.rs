@@ -1,4 +1,4 @@
-//! What is said while a command waits to find out whether another machine writes the image (feature `mmp`).
+//! Messages while a command waits to find out whether another machine writes the image (feature `mmp`).
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,13 +7,13 @@ use extant_volume::Waiting;
 
 use crate::voice::{say, say_raw};
 
-/// Without a terminal, a message every so many seconds.
+/// Seconds between messages, if standard error is no terminal.
 const SAY_EVERY: u64 = 30;
-/// Nothing was said yet.
+/// No message was printed yet.
 const NEVER: u64 = u64::MAX;
 
-/// Says on standard error what is waited for and how long that takes: on a terminal each second, else now and
-/// then.
+/// Reports on standard error what the command waits for, and for how long. On a terminal it updates the
+/// seconds left each second, otherwise every `SAY_EVERY` seconds.
 pub(crate) fn say(image: String) -> impl Fn(&Waiting) + Send + Sync {
     let said = AtomicU64::new(NEVER);
     let is_terminal = std::io::stderr().is_terminal();

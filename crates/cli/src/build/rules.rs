@@ -1,7 +1,7 @@
 //! Options of `extant build` that name paths of the image: `--device-table`, `--mtree`, `--mknod`, `--chown`,
 //! `--chmod`.
 //!
-//! Owns: their spelling, their order. Does **not** own: tables' formats and what rules do (see
+//! Owns: their syntax and order. Does **not** own: the formats of tables, and the effect of rules (see
 //! `extant_image::rules`).
 
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use extant_image::rules::{Make, Mode, Paths, Rule, parse_device_table, parse_mtr
 use crate::edit::mode::ModeChange;
 use crate::exit;
 
-/// Rules of all kinds, in the order of the command line.
+/// The rules of all kinds, in the order of the command line.
 #[derive(Debug)]
 pub(super) struct RuleArgs(Vec<(usize, RuleKind, OsString)>);
 
@@ -86,7 +86,7 @@ impl Args for RuleArgs {
 }
 
 impl RuleArgs {
-    /// The rules, tables read.
+    /// All rules, including those of the tables, which this reads.
     pub(super) fn rules(&self) -> Result<Vec<Rule>, (u8, String)> {
         let mut rules = Vec::new();
         for (_, kind, value) in &self.0 {
@@ -107,13 +107,13 @@ impl RuleArgs {
     }
 }
 
-/// A rule of `--mknod`, `--chown` or `--chmod`.
+/// Parses the value of `--mknod`, `--chown` or `--chmod`.
 fn option(kind: RuleKind, text: &[u8]) -> Result<Rule, String> {
     let name = RULES.iter().find(|rule| rule.0 == kind).map_or("", |rule| rule.1);
     let place = format!("--{name} {}", String::from_utf8_lossy(text));
     let wrong = |why: String| format!("{place}: {why}");
     let at = text.iter().rposition(|&byte| byte == b'=');
-    // A mode like u=rwx has one itself: the first one counts there.
+    // A mode like u=rwx contains an equals sign itself, so `--chmod` splits at the first one.
     let at = if kind == RuleKind::Chmod { text.iter().position(|&byte| byte == b'=') } else { at };
     let Some(at) = at.filter(|at| *at > 0) else { return Err(wrong("it is PATH=WHAT".to_owned())) };
     let value = std::str::from_utf8(&text[at + 1..]).map_err(|_| wrong("it is no text".to_owned()))?;
@@ -142,7 +142,7 @@ fn mode(text: &str) -> Result<Mode, String> {
     Ok(Mode::Change(Box::new(move |old, is_dir| change.apply(old, is_dir))))
 }
 
-/// `UID:GID`, `UID`, `:GID`.
+/// Parses `UID:GID`, `UID` or `:GID`.
 fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     let number = |word: &str| match word {
         "" => Ok(None),
@@ -157,7 +157,7 @@ fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     }
 }
 
-/// `c:5:1`, `b:8:0`, `p`, `s`.
+/// Parses `c:5:1`, `b:8:0`, `p` or `s`.
 fn make(text: &str) -> Result<Make, String> {
     let wrong = || format!("\"{text}\" is not c:MAJOR:MINOR, b:MAJOR:MINOR, p or s");
     let words: Vec<&str> = text.split(':').collect();

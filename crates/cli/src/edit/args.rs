@@ -1,5 +1,5 @@
-//! The words and options of the commands that change an image: the same on a command line and on the line of
-//! a script.
+//! Arguments and options of the commands that change an image: the same on a command line and on a line of a
+//! script.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::mode::ModeChange;
 use crate::times::parse_time;
 
-/// What is said of paths in the help of every command that changes an image.
+/// The part of the help about paths, shared by all commands that change an image.
 const PATHS_HELP: &str = "\
 Images: IMG is a file or block device, IMG@OFFSET a file system inside of one, IMG#N its partition N.
 Paths: behind a colon, from the root of the image. What is there already can be named by patterns: * ? [a-z] {a,b}, and ** \
@@ -35,7 +35,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Does it change nothing by its nature?
+    /// Whether the command only reads.
     pub(crate) fn only_looks(&self) -> bool {
         matches!(
             self,
@@ -485,7 +485,7 @@ pub(crate) struct TouchArgs {
     pub(crate) journal: JournalArg,
 }
 
-/// Owner and group; `None` stays as it is.
+/// Owner and group; `None` leaves one unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) uid: Option<u32>,
@@ -495,7 +495,7 @@ pub(crate) struct Owner {
 fn parse_owner(text: &str) -> Result<Owner, String> {
     let number = |text: &str| match text {
         "" => Ok(None),
-        // The last number means "stays as it is" to the system call.
+        // The system call takes the last number as "unchanged".
         _ => text.parse().ok().filter(|id| *id != u32::MAX).map(Some).ok_or_else(|| {
             format!("\"{text}\" is no number; the names of owners are in the image's own /etc/passwd")
         }),
@@ -508,7 +508,7 @@ fn parse_owner(text: &str) -> Result<Owner, String> {
     }
 }
 
-/// What becomes of a size.
+/// How a size changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resize {
     To(u64),

@@ -1,7 +1,8 @@
-//! `extant put` and `fallocate`: bytes into a file of an image, and blocks for it.
+//! `extant put` and `fallocate`: write bytes into a file of an image, and allocate blocks for it.
 //!
-//! Owns: what is read and where it goes. Does **not** own: trees (see [`copy_in`](super::copy_in)), what is
-//! held back of an image until all is done (see [`staged`](super::staged)).
+//! Owns: the source, and the position of the writes. Does **not** own: copies of trees (see
+//! [`copy_in`](super::copy_in)), holding writes back until the command is done (see
+//! [`staged`](super::staged)).
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -16,10 +17,10 @@ use crate::exit;
 use crate::look::{Named, Session};
 use crate::voice::say;
 
-/// Bytes that are read and written at a time.
+/// Bytes per read and write.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// Writes all of `bytes` into a file from `pos` on.
+/// Writes all of `bytes` into a file, from byte `pos` on.
 ///
 /// # Errors
 /// As [`Volume::write_at`]; a part may have been written.
@@ -34,7 +35,7 @@ pub(super) fn write_all(volume: &Volume, ino: Ino, pos: u64, bytes: &[u8]) -> Re
     Ok(())
 }
 
-/// Reads until the buffer is full or the source ends; how much.
+/// Reads until the buffer is full or the source ends; returns the number of bytes read.
 fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -75,7 +76,7 @@ pub(super) fn put(session: &mut Session, args: &PutArgs) {
         Some(file) => file,
         None => &mut stdin,
     };
-    // Read before anything is changed: an unreadable source changes nothing.
+    // Read first, so that an unreadable source changes nothing.
     let mut buffer = vec![0; PIECE];
     let mut len = match fill(source, &mut buffer) {
         Ok(len) => len,
@@ -111,8 +112,8 @@ pub(super) fn put(session: &mut Session, args: &PutArgs) {
     }
 }
 
-/// The file to be written, created or emptied, and where writing begins. `None` after reporting why there is
-/// none.
+/// The file to write, created or emptied, and the position of the first write. `None` if there is none, which
+/// was reported.
 fn target_of(session: &mut Session, named: &Named, args: &PutArgs) -> Option<(Ino, u64)> {
     let path = os(&named.path);
     let found = match named.fs.resolve(path, Follow::Links) {
@@ -164,7 +165,7 @@ pub(super) fn fallocate(session: &mut Session, args: &FallocateArgs) {
     };
     for target in session.targets(std::slice::from_ref(&args.path), Follow::Links) {
         let done = target.fs.volume().fallocate(target.inode.ino(), how, args.offset, args.len);
-        // Where there is no space some of it may be done.
+        // If space runs out, a part may be done.
         if !matches!(&done, Err(Fault::Refused(refusal)) if *refusal != Refusal::NoSpace) {
             session.did(&target.image);
         }

@@ -1,13 +1,13 @@
-//! Files and trees of the host into an image: `extant cp HOST... IMG:PATH`.
+//! Copies files and trees of the host into an image: `extant cp HOST... IMG:PATH`.
 //!
-//! Owns: what is read of the host and made of it. Does **not** own: copies out (see
-//! [`host`](crate::look::host)), which this is the other direction of, with the same choices.
+//! Owns: reading the host's files and creating them in the image. Does **not** own: copying out, with the
+//! same choices (see [`host`](crate::look::host)).
 //!
 //! Invariants
-//! 1. What has the name already, and is no directory, is replaced in one step when the new file is whole; a
-//!    file that could not be copied whole leaves what was there.
-//! 2. A file that cannot be copied is reported, and the rest is done. A full image ends the copy.
-//! 3. A directory gets its times after everything in it was made.
+//! 1. An existing file with the new name is replaced in one step, after the new file is complete. If a file
+//!    cannot be copied completely, the old one stays. A directory is not replaced.
+//! 2. A file that cannot be copied is reported, and the copy continues. A full image ends the copy.
+//! 3. The times of a directory are set after everything in it was created.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -32,14 +32,14 @@ use crate::look::host::Choices;
 use crate::look::progress::Progress;
 use crate::look::{Session, below, code_of, shown};
 
-/// Names that are tried for a file until it is whole.
+/// The most temporary names to try for a file.
 const TEMPORARY_TRIES: u32 = 1000;
 
-/// Why something was not copied.
+/// Why a file was not copied.
 enum Failure {
-    /// It cannot be read.
+    /// The source cannot be read.
     Source(io::Error),
-    /// The image refuses it.
+    /// The image refuses the change.
     Image(Error),
 }
 
@@ -69,7 +69,8 @@ struct Copy<'a> {
     recursive: bool,
     progress: Progress,
     buffer: Vec<u8>,
-    /// Files with several names: which inode of the image each became, and its first name there.
+    /// Host files with several names, by device and inode number: the inode of the image that holds the copy,
+    /// and its first name there.
     names: HashMap<(u64, u64), (Identity, Vec<u8>)>,
     is_full: bool,
 }
@@ -106,7 +107,7 @@ pub(crate) fn copy_in(
         let source = Path::new(source);
         let name = source.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').find(|part| !part.is_empty());
         let path = match name {
-            // These have no name to be made: what is in them is copied.
+            // These have no name to create: their contents are copied.
             None | Some(b"." | b"..") => named.path.clone(),
             Some(name) if is_dir => below(
                 named.path.strip_suffix(b"/").filter(|path| !path.is_empty()).unwrap_or(&named.path),
@@ -128,7 +129,7 @@ fn identity(inode: &InodeRef) -> Identity {
     (inode.ino(), inode.fields().generation)
 }
 
-/// An unused name next to `path`: for a file that is completed before it gets that name.
+/// An unused name in the directory of `path`, for a file that is completed before it takes the name `path`.
 pub(super) fn temporary(fs: &FileSystem, path: &[u8]) -> Result<Vec<u8>, Error> {
     let slash = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     for number in 0..TEMPORARY_TRIES {
@@ -142,12 +143,12 @@ pub(super) fn temporary(fs: &FileSystem, path: &[u8]) -> Result<Vec<u8>, Error> 
     Err(Error::At { path: path.to_vec(), fault: Refusal::Exists.into() })
 }
 
-/// Gives what stands under a [`temporary`] name the one that it is for, instead of what has that. The
-/// temporary one is gone then, whatever happened.
+/// Renames a file from its [`temporary`] name to its final one, and replaces what has that name. The
+/// temporary name is gone afterwards, even after an error.
 pub(super) fn take_name(fs: &FileSystem, place: &[u8], path: &[u8]) -> Result<(), Error> {
     let moved = fs.rename_with(os(place), os(path), Rename::Replace);
     match fs.remove_file(os(place)) {
-        // Two names of one file do not replace each other.
+        // A rename between two names of one file leaves both.
         Err(error) if moved.is_ok() && !error.is(Refusal::NotFound) => Err(error),
         _ => moved,
     }
@@ -158,7 +159,7 @@ struct Dir {
     source: std::path::PathBuf,
     path: Vec<u8>,
     names: std::vec::IntoIter<OsString>,
-    /// To be set at the end; `None` for directories that were there.
+    /// Set at the end; `None` for directories that existed before.
     metadata: Option<Metadata>,
 }
 
@@ -196,7 +197,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Makes a directory, or takes the one that is there.
+    /// Creates a directory, or uses the existing one.
     fn enter(&mut self, source: std::path::PathBuf, path: Vec<u8>, metadata: Metadata) -> Option<Dir> {
         let listed = std::fs::read_dir(&source).and_then(|names| {
             names.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()
@@ -208,7 +209,7 @@ impl Copy<'_> {
                 return None;
             }
         };
-        // The same tree makes the same image.
+        // Sorted, so that the same tree makes the same image.
         names.sort_unstable();
         let new = New { umask: UMASK, ..New::directory((metadata.mode() & 0o777) as u16) };
         let is_new = match self.fs.create_node(os(&path), &new) {
@@ -230,7 +231,7 @@ impl Copy<'_> {
         self.fs.resolve(os(path), Follow::Links).is_ok_and(|inode| inode.kind() == FileType::Directory)
     }
 
-    /// Copies what is no directory.
+    /// Copies a file that is not a directory.
     fn leaf(&mut self, source: &Path, path: &[u8], metadata: &Metadata) {
         match self.try_leaf(source, path, metadata) {
             Ok(()) => {
@@ -244,13 +245,13 @@ impl Copy<'_> {
     fn try_leaf(&mut self, source: &Path, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
         let id = (metadata.dev(), metadata.ino());
         let has_more_names = self.recursive && metadata.nlink() > 1;
-        // Another source may have taken that name since.
+        // Another source may have replaced the first name since.
         let is_there = |(became, first): &&(Identity, Vec<u8>)| {
             self.fs.resolve(os(first), Follow::NotTheLast).is_ok_and(|inode| identity(&inode) == *became)
         };
         let known = self.names.get(&id).filter(|_| has_more_names);
         let first = known.filter(is_there).map(|(_, first)| first.clone());
-        // It becomes whole under a name of its own, where its name is taken.
+        // If the name is taken, the file is completed under a temporary name.
         let there = self.fs.resolve(os(path), Follow::NotTheLast);
         let place = match there {
             Ok(inode) if inode.kind() == FileType::Directory => {
@@ -270,7 +271,7 @@ impl Copy<'_> {
             false => Ok(take_name(&self.fs, &place, path)?),
         });
         if moved.is_err() {
-            // Only what was made here can have this name.
+            // Only the file made here can have this name.
             let _ = self.fs.remove_file(os(&place));
         } else if has_more_names && first.is_none() {
             let inode = self.fs.resolve(os(path), Follow::NotTheLast)?;
@@ -300,7 +301,7 @@ impl Copy<'_> {
                 New { device, ..special(kind) }
             }
         };
-        // Opened first: what cannot be read is not made.
+        // Opened first: a file that cannot be read is not created.
         let file = if kind.is_file() { Some(File::open(source)?) } else { None };
         let ino = self.fs.create_node(os(path), &new)?.ino();
         if let Some(file) = &file {
@@ -309,7 +310,7 @@ impl Copy<'_> {
         self.settle(source, path, metadata)
     }
 
-    /// Copies the bytes of a file, and leaves its holes out.
+    /// Copies the bytes of a file; holes stay holes.
     fn fill(&mut self, file: &File, path: &[u8], ino: extant_base::Ino) -> Result<(), Failure> {
         let failed = |fault: Fault| Failure::Image(Error::At { path: path.to_vec(), fault });
         let (mut at, mut end_of_data) = (0, 0);
@@ -345,7 +346,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Attributes, owner, mode and times, if they are to be kept.
+    /// Sets attributes, owner, mode and times, if they are to be preserved.
     fn settle(&mut self, source: &Path, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
         if !self.choices.metadata {
             return Ok(());
@@ -353,7 +354,7 @@ impl Copy<'_> {
         let attributes = attributes_of(source)?;
         for (name, value) in &attributes {
             match self.fs.set_xattr_with(os(path), name, value, SetXattr::Any) {
-                // Not that the image is full: the next file reports that.
+                // This does not mean that the image is full; if it is, the next file reports that.
                 Err(error) if error.is(Refusal::NoSpace) => {
                     let name = crate::inspect::format::escape(name);
                     let why = format!("no room for its attribute {name}, of {} bytes", value.len());
@@ -363,10 +364,10 @@ impl Copy<'_> {
                 set => set?,
             }
         }
-        // What it inherited from the directory that it was made in is not its own.
+        // Removes the ACLs that it inherited from its directory and that the source does not have.
         for name in [&b"system.posix_acl_access"[..], b"system.posix_acl_default"] {
             if !attributes.iter().any(|(there, _)| there == name) {
-                // Most have none.
+                // Most files have none, so a failure is ignored.
                 let _ = self.fs.remove_xattr(os(path), name);
             }
         }
@@ -415,7 +416,7 @@ fn fault_is_full(fault: &Fault) -> bool {
     fault.wants_room()
 }
 
-/// The attributes of a file of the host that an image can have.
+/// The attributes of a host file that an image can store.
 fn attributes_of(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut list = vec![0; 64 << 10];
     let len = match rustix::fs::llistxattr(path, &mut list[..]) {
@@ -435,7 +436,7 @@ fn attributes_of(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
                 value.truncate(len);
                 attributes.push((name.to_vec(), value));
             }
-            // It went away meanwhile.
+            // The attribute was removed meanwhile.
             Err(Errno::NODATA) => {}
             Err(error) => return Err(error.into()),
         }

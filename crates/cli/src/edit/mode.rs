@@ -4,9 +4,9 @@
 //! MODE   = OCTAL | CLAUSE,CLAUSE,...
 //! CLAUSE = [ugoa]* ( [+-=] ( [rwxXst]* | [ugo] ) )+
 //! ```
-//! Without `ugoa` all are meant, except for the bits 0022 (which a usual umask clears). `X` is `x` for
-//! directories and for files with any execute bit. The setuid and setgid bits of a directory are cleared only
-//! by `u-s`, `g-s`, or five octal digits.
+//! Without `ugoa` a clause applies to all classes, except for the bits 0022 (which a usual umask clears). `X`
+//! is `x` for directories and for files with any execute bit. The setuid and setgid bits of a directory are
+//! cleared only by `u-s`, `g-s`, or five octal digits.
 //!
 //! Owns: parsing and applying. Does **not** own: inodes.
 //!
@@ -29,9 +29,9 @@ struct Step {
     /// The bits of the named classes.
     affected: u16,
     what: What,
-    /// No class was named: these bits stay unchanged.
+    /// Bits that stay unchanged because the clause names no class.
     masked: u16,
-    /// Setuid and setgid were spelled, so that they go from directories too.
+    /// Setuid and setgid bits that the clause names explicitly; only these are cleared on directories.
     mentions: u16,
 }
 
@@ -44,9 +44,9 @@ enum Op {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Bits, and execution where `X` allows it.
+    /// These bits; `cautious_exec`: also execution where `X` allows it.
     Bits { bits: u16, cautious_exec: bool },
-    /// What the user, the group or the others have: by how far it is shifted.
+    /// The bits of the user, the group or the others, given as the shift of their position.
     CopyOf(u16),
 }
 
@@ -95,7 +95,7 @@ impl FromStr for ModeChange {
     }
 }
 
-/// The bits that letters stand for; those of setuid and setgid among them.
+/// The bits that the letters stand for, and which of setuid and setgid are among them.
 fn what(letters: &str) -> Option<(What, u16)> {
     match letters {
         "u" => return Some((What::CopyOf(6), 0)),
@@ -119,7 +119,7 @@ fn what(letters: &str) -> Option<(What, u16)> {
 }
 
 impl ModeChange {
-    /// The mode that comes out of `mode`; of both the twelve permission bits.
+    /// Returns the mode after the change. Both modes are the twelve permission bits.
     pub(crate) fn apply(&self, mode: u16, is_dir: bool) -> u16 {
         self.0.iter().fold(mode & 0o7777, |mode, step| {
             let bits = match step.what {
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// chmod(1) of this machine is the judge.
+    /// The expected modes come from chmod(1) of this machine.
     #[test]
     fn modes_are_what_chmod_makes_of_them() {
         let dir = extant_testkit::scratch();
@@ -207,7 +207,8 @@ mod tests {
                     let command = format!("umask 022; chmod -- {change} '{}'", path.display());
                     let status =
                         extant_testkit::command("sh").args(["-c", &command]).output().unwrap().status;
-                    // "-w" and the like that leave more than the umask would have: done, but a complaint.
+                    // "-w" and similar changes leave more bits than the umask allows: chmod makes them, but
+                    // complains.
                     assert!(status.code().is_some_and(|code| code < 2), "{change}");
                     let made = std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
                     let ours = u32::from(parsed.apply(start as u16, is_dir));

@@ -1,6 +1,6 @@
-//! What each command does with the paths that it is given.
+//! The operations of each command on its paths.
 //!
-//! Owns: the order of a command's operations, and the advice that goes with a refusal. Does **not** own: the
+//! Owns: the order of a command's operations, and the advice after a refusal. Does **not** own: the
 //! operations.
 
 use std::ffi::{OsStr, OsString};
@@ -27,13 +27,13 @@ use crate::imagearg::is_of_host;
 use crate::inspect::format::{escape, hex, quote};
 use crate::look::{Named, Session, Target, below, code_of, output, shown};
 
-/// Bits that new files and directories do not get; a default ACL takes its place.
+/// Permission bits that new files and directories do not get, unless the directory has a default ACL.
 pub(super) const UMASK: u16 = 0o022;
 
-/// How names of attributes begin that can be read and set.
+/// Prefixes of the attribute names that can be read and set.
 const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
-/// Runs a command. Problems are reported to the session; an error is one of the output.
+/// Runs a command. Problems are reported to the session; an error is a failure of the output.
 pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<()> {
     match change {
         Change::Mkdir(args) => mkdir(session, args),
@@ -58,10 +58,10 @@ pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<(
     Ok(())
 }
 
-/// What to do about an image without room.
+/// The remedy for an image without free space.
 pub(super) const FULL: &str = "an image of the smallest size is full: `extant build --headroom 20` or --size leaves room, `extant rm` makes some";
 
-/// Reports what failed, and the remedy.
+/// Reports a failure, and the remedy.
 pub(super) fn tell(session: &mut Session, image: &str, error: &Error, advice: &str) {
     let advice = if advice.is_empty() && error.is(Refusal::NoSpace) { FULL } else { advice };
     let semicolon = if advice.is_empty() { "" } else { "; " };
@@ -82,7 +82,7 @@ fn absolute(path: &[u8]) -> Vec<u8> {
     if path.first() == Some(&b'/') { path.to_vec() } else { [b"/", path].concat() }
 }
 
-/// The last part of a path, without slashes behind it.
+/// The last component of a path, without trailing slashes.
 fn last_part(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     path[..end].rsplit(|byte| *byte == b'/').next().unwrap_or_default()
@@ -114,7 +114,7 @@ fn mkdir(session: &mut Session, args: &MkdirArgs) {
                 .and_then(|_| named.fs.create_node(os(&named.path), &new).map(drop)),
             false => named.fs.create_node(os(&named.path), &new).map(drop),
         };
-        // Directories above may have been made, also where this one could not be.
+        // Parent directories may have been created even if this one failed.
         if made.is_ok() || args.parents {
             session.did(&named.image);
         }
@@ -147,7 +147,7 @@ fn mknod(session: &mut Session, args: &MknodArgs) {
     make_special(session, &args.path, args.mode.as_ref(), kind, number);
 }
 
-/// Makes a name that is neither a file nor a directory nor a link.
+/// Creates a pipe, a socket or a device.
 fn make_special(
     session: &mut Session,
     path: &OsStr,
@@ -184,7 +184,7 @@ fn rm(session: &mut Session, args: &RmArgs) {
     } else {
         session.targets(&args.paths, Follow::NotTheLast)
     };
-    // What a pattern matched below a directory that it matched as well goes before that.
+    // In reverse order: a match below a matched directory is removed before the directory.
     for target in found.iter().rev() {
         let (fs, path) = (&target.fs, os(&target.path));
         let is_dir = target.inode.kind() == FileType::Directory;
@@ -198,7 +198,7 @@ fn rm(session: &mut Session, args: &RmArgs) {
             () if is_dir && args.dir => fs.remove_dir(path),
             () => fs.remove_file(path),
         };
-        // Of a tree a part may be gone.
+        // Even after an error a part of the tree may be removed.
         if removed.is_ok() || (is_dir && args.recursive) {
             session.did(&target.image);
         }
@@ -223,13 +223,13 @@ fn advice_on_flags(error: &Error) -> &'static str {
     if error.is(Refusal::NotPermitted) { "`extant stat` shows the flags" } else { "" }
 }
 
-/// Where several sources go: a directory to put them into, or a new name for the only one.
+/// The destination of the sources: a directory that takes them, or a new name for a single one.
 struct Destination {
     named: Named,
     is_dir: bool,
 }
 
-/// The destination of the last path; `None` after reporting what is wrong with it.
+/// The destination that the last path names; `None` after reporting a problem.
 fn destination(session: &mut Session, last: &OsStr, sources: usize, is_name: bool) -> Option<Destination> {
     let named = session.named(last)?;
     let is_dir = !is_name && is_dir(&named.fs, &named.path);
@@ -242,12 +242,12 @@ fn destination(session: &mut Session, last: &OsStr, sources: usize, is_name: boo
 }
 
 impl Destination {
-    /// The new name of something that was called `name`.
+    /// The path in the destination of a source with this name.
     fn path_of(&self, name: &[u8]) -> Vec<u8> {
         if self.is_dir { below(without_slash(&self.named.path), name) } else { self.named.path.clone() }
     }
 
-    /// Is it in the same image? Reports if not.
+    /// Whether `target` is in the destination's image; if not, this is reported.
     fn check_image(&self, session: &mut Session, target: &Target, what: &str) -> bool {
         if target.image == self.named.image {
             return true;
@@ -265,9 +265,9 @@ fn without_slash(path: &[u8]) -> &[u8] {
     }
 }
 
-/// Is a path that is to be moved or linked in no image? Says what does what is meant.
+/// Whether a path to be moved or linked is in no image. If so, reports it and names the commands to use.
 fn is_outside(session: &mut Session, paths: &[OsString], what: &str) -> bool {
-    // The paths of a script are all in its image.
+    // All paths of a script are in its image.
     let mut outside = paths.iter().filter(|path| session.image.is_none() && is_of_host(path));
     let Some(path) = outside.next() else { return false };
     let path = escape(path.as_bytes());
@@ -363,7 +363,7 @@ fn ln(session: &mut Session, args: &LnArgs) {
     }
 }
 
-/// Makes a link; with force instead of what has its name.
+/// Creates a link; with `force` it replaces an existing name.
 fn make_link(
     session: &mut Session,
     image: &str,
@@ -374,7 +374,8 @@ fn make_link(
 ) {
     let made = match make(path) {
         Err(error) if force && error.is(Refusal::Exists) => {
-            // Whole before it takes the name: what has that may be the file that is linked.
+            // The link is complete before it takes the name: the file that it replaces may be the one that it
+            // links.
             temporary(fs, path).and_then(|place| {
                 make(&place)?;
                 take_name(fs, &place, path)
@@ -391,8 +392,8 @@ fn make_link(
     }
 }
 
-/// Does something to the inodes of targets, and of all that is below them. Symbolic links below are left out,
-/// or changed themselves. `unsupported`: what is missing where it is not supported.
+/// Changes the inodes of the targets and, if `recursive`, of everything below them. Symbolic links below are
+/// skipped, or changed themselves if `links_below`. `unsupported`: advice if the change is not supported.
 fn each_inode(
     session: &mut Session,
     targets: &[Target],
@@ -440,7 +441,7 @@ fn each_inode(
 fn chmod(session: &mut Session, args: &ChmodArgs) {
     let targets = session.targets(&args.paths, Follow::Links);
     each_inode(session, &targets, args.recursive, false, "", |fs, inode| {
-        // An earlier path may have changed it.
+        // An earlier path may have changed the inode.
         let now = fs.volume().inode(inode.ino())?;
         let mode = args.mode.apply(now.fields().mode, now.kind() == FileType::Directory);
         fs.volume().set_attr(inode.ino(), &SetAttr { mode: Some(mode), ..SetAttr::default() }).map(drop)
@@ -565,7 +566,7 @@ fn tell_attribute(session: &mut Session, target: &Target, name: &OsStr, fault: &
     session.problem(code, format_args!("{place}: {name}: {fault}{advice}"));
 }
 
-/// Text, or bytes in hex behind `0x`.
+/// Parses a value: text, or bytes in hex after `0x`.
 fn parse_value(text: &[u8]) -> Result<Vec<u8>, String> {
     let Some(digits) = text.strip_prefix(b"0x") else { return Ok(text.to_vec()) };
     let byte = |pair: &[u8]| {
@@ -579,15 +580,15 @@ fn parse_value(text: &[u8]) -> Result<Vec<u8>, String> {
     })
 }
 
-/// Text in quotes where it is text, else hex.
+/// Quoted text if the value is text, otherwise hex.
 fn value_text(value: &[u8]) -> String {
     let body = value.strip_suffix(b"\0").unwrap_or(value);
     let is_text = std::str::from_utf8(body).is_ok_and(|text| !text.chars().any(char::is_control));
     if is_text { quote(value) } else { format!("0x{}", hex(value)) }
 }
 
-/// The file of a path, created if missing; `None` after reporting why there is none, or if it must not be
-/// created.
+/// The targets of an argument. A missing file is created, unless `no_create` is set. Empty if there is none;
+/// a failure is reported.
 fn there_or_made(session: &mut Session, arg: &OsStr, follow: Follow, no_create: bool) -> Vec<Target> {
     let found = session.targets_if_there(arg, follow);
     if !found.is_empty() || no_create {

@@ -1,19 +1,20 @@
-//! A device whose writes are held back until they are committed or dropped.
+//! A device that holds writes back until they are committed or discarded.
 //!
 //! ```text
-//! read:  what was written, over what the device has
+//! read:  the pages written, over the bytes of the device
 //! write: into memory, and into a list with the flushes between     write_out: the list, in order, to the device
 //! ```
 //!
-//! The engine writes in an order in which a power cut does no harm; the list has the same order, so a power
-//! cut while it is written out does none either. Before that the device has not changed by a byte.
+//! The engine writes in an order in which a power cut does no harm. The list keeps that order, so a power cut
+//! during [`Staged::write_out`] does no harm either. Before it the device has not changed by a byte.
 //!
-//! Owns: the list. Does **not** own: what is in it, and locks on the image.
+//! Owns: the list. Does **not** own: the meaning of the writes, locks on the image.
 //!
 //! Invariants
-//! 1. Nothing reaches the device before [`Staged::write_out`], unless the list is full and
-//!    [`Hold::UntilFull`] was asked for.
-//! 2. Memory is bounded by the limit of what is held, twice.
+//! 1. Nothing reaches the device before [`Staged::write_out`], unless the limit is exceeded and the mode is
+//!    [`Hold::UntilFull`].
+//! 2. Memory is bounded by the limit: the list holds the written bytes once, the pages hold them again,
+//!    rounded to whole pages.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,21 +23,21 @@ use extant::{Device, DeviceFault};
 
 use crate::sizes::human;
 
-/// Bytes that are held: what writes more is larger than anything that one thinks of as one edit.
+/// The limit in bytes for [`Hold::All`]. Larger changes are more than one edit.
 const HELD_MAX: u64 = 1 << 30;
-/// Where changes may be written as they come, more than this is not kept in memory.
+/// The limit in bytes if changes may also be written before the end.
 const HELD_AT_EASE: u64 = 128 << 20;
-/// Bytes of a page.
+/// Bytes per page.
 const PAGE: u64 = 4096;
 
-/// What becomes of writes that are too many to be held back.
+/// What to do with writes beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// They are refused.
     All,
-    /// What is held is written out, and so is all that follows, as it comes.
+    /// Writes the held ones out; later writes go through.
     UntilFull,
-    /// No write is held back in the first place.
+    /// No write is held back at all.
     Nothing,
 }
 
@@ -44,20 +45,20 @@ pub(crate) enum Hold {
 pub(crate) struct Staged {
     inner: Arc<dyn Device>,
     hold: Hold,
-    /// Bytes of writes that are held at most.
+    /// The most bytes of writes to hold.
     held_max: u64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What was written, by the number of the page.
+    /// Written pages, by page number.
     pages: HashMap<u64, Box<[u8]>>,
     list: Vec<Event>,
     held: u64,
     /// Writes go through from now on.
     is_through: bool,
-    /// A write was refused, because too much is held.
+    /// A write was refused because it exceeds the limit.
     is_full: bool,
 }
 
@@ -73,12 +74,12 @@ impl Staged {
         Self { inner, hold, held_max, state: Mutex::default() }
     }
 
-    /// Is everything still held back?
+    /// Whether all writes so far are still held back.
     pub(crate) fn is_held(&self) -> bool {
         !self.state().is_through
     }
 
-    /// Was a write refused because too much is held? What to say about it then.
+    /// A message if a write was refused because it exceeds the limit.
     pub(crate) fn full(&self) -> Option<String> {
         self.state().is_full.then(|| {
             format!(
@@ -89,10 +90,10 @@ impl Staged {
         })
     }
 
-    /// Writes what is held; from then on writes go through.
+    /// Writes the held list out; later writes go through.
     ///
     /// # Errors
-    /// The device refused: what was written until then is there.
+    /// The device refused a write; the writes before it are done.
     pub(crate) fn write_out(&self) -> Result<(), DeviceFault> {
         self.release(&mut self.state())
     }
@@ -110,12 +111,12 @@ impl Staged {
         Ok(())
     }
 
-    /// A panic while it was held leaves whole events.
+    /// The lock may be poisoned: after a panic the list still contains whole events.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a write, or says that it is to go through.
+    /// Holds a write back and returns true. Returns false if the write must go through.
     fn keep(&self, offset: u64, bytes: &[u8], is_durable: bool) -> Result<bool, DeviceFault> {
         let len = bytes.len() as u64;
         DeviceFault::check_len("write", offset, len, self.size_bytes())?;
@@ -168,7 +169,7 @@ impl Device for Staged {
         if state.pages.is_empty() || buf.is_empty() {
             return Ok(());
         }
-        let end = offset + buf.len() as u64; // the device has checked the range
+        let end = offset + buf.len() as u64; // the device checked the range
         for number in offset / PAGE..=(end - 1) / PAGE {
             if let Some(page) = state.pages.get(&number) {
                 let start = number * PAGE;
@@ -212,7 +213,7 @@ impl Device for Staged {
             drop(state);
             return self.inner.flush();
         }
-        // A second one right behind the first would say nothing.
+        // A second flush without a write in between has no effect.
         if !matches!(state.list.last(), None | Some(Event::Flush)) {
             state.list.push(Event::Flush);
         }

@@ -1,14 +1,14 @@
-//! Lines of a script as words, quoted as for a shell.
+//! Splits a line of a script into words, with a shell's quoting.
 //!
 //! ```text
 //! 'as it is'   "with \" and \\ and $ as it is"   one\ word   # a comment, where a word could begin
 //! ```
-//! Nothing is expanded: `$`, `*` and `~` are themselves (patterns of paths are the commands' matter).
+//! Nothing is expanded: `$`, `*` and `~` stand for themselves (the commands expand patterns in paths).
 
 /// The words of a line.
 ///
 /// # Errors
-/// What is wrong with the quoting, in words.
+/// A message about the quoting.
 pub(super) fn words(line: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let mut words: Vec<Vec<u8>> = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn lines_are_cut_into_words_as_by_a_shell() {
-        // The shell of this machine is the judge.
+        // The expected words come from the shell of this machine.
         for line in [
             "mkdir -p a b",
             "  lead\tand trail  ",
