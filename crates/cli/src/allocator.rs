@@ -1,5 +1,5 @@
 //! The process's allocator, and its settings for a small cache.
-//! GiB.
+//!
 //! mimalloc returns freed memory to the system after ten seconds. This is right for caches of hundreds of
 //! megabytes. With a small `--cache` the memory that is freed and not yet returned can be larger than the
 //! cache itself, and no budget counts it.
