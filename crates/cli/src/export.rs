@@ -1,4 +1,4 @@
-//! `extant export`: a tree out of an image with all its metadata, as a tar archive or into a directory.
+//! `extant export`: writes a tree of an image with all its metadata into a tar archive or a directory.
 
 mod compress;
 mod tar;

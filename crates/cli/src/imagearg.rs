@@ -8,12 +8,12 @@
 //! ...:PATH        a path inside: disk.img#2:/etc/fstab; its first / may be left out
 //! ...:<N>, <N>/PATH   inode N, and a path from there on
 //! ```
-//! Names may hold `@`, `#` and `:` themselves. What exists decides: the whole text if a file is called so,
-//! then the text up to the first `:` with which a file is found. A file called `mem:64M` is reached as
-//! `./mem:64M`.
+//! File names may contain `@`, `#` and `:`. The existing files decide: the whole argument if a file has that
+//! name, otherwise the shortest text before a `:` with which a file is found. A file named `mem:64M` is
+//! written `./mem:64M`.
 //!
-//! Owns: the spelling, the messages that teach it, opening. Does **not** own: what is in the image, or tables
-//! of partitions (see [`extant_device::partition`]).
+//! Owns: the syntax, its error messages, opening. Does **not** own: the contents of the image, partition
+//! tables (see [`extant_device::partition`]).
 
 pub(crate) mod target;
 
@@ -31,51 +31,50 @@ use extant_ondisk::superblock;
 use crate::sizes::{human, parse_size};
 use crate::voice::say;
 
-/// Partitions that a message lists.
+/// Partitions that a message lists at most.
 const LISTED_MAX: usize = 12;
-/// Where the superblock of a file system has its magic number.
+/// Offset of the superblock's magic number in a file system, in bytes.
 const MAGIC_OFFSET: u64 = superblock::OFFSET + 0x38;
 
-/// An image argument, taken apart.
+/// A parsed image argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageArg {
-    /// The file or block device; for memory, what was typed.
+    /// The file or block device; for `mem:SIZE` the text of the argument.
     pub(crate) path: PathBuf,
-    /// Which of its bytes.
+    /// Which of its bytes are the image.
     pub(crate) at: ImageAt,
-    /// The path inside, beginning with `/` or the number of an inode (see [`by_number`]); `None` if there was
-    /// no `:`.
+    /// The path inside, which begins with `/` or an inode number (see [`by_number`]); `None` without a `:`.
     pub(crate) inner_path: Option<PathBuf>,
 }
 
 /// Which bytes of a file are the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ImageAt {
-    /// All.
+    /// All bytes.
     Whole,
-    /// Those from this byte on.
+    /// The bytes from this offset on.
     Offset(u64),
-    /// Those of the partition of this number.
+    /// The bytes of the partition with this number.
     Partition(u32),
-    /// None: an empty device in memory, of so many bytes.
+    /// None: an empty device in memory, of this many bytes.
     Memory(u64),
 }
 
-/// Why an image argument cannot be used. The texts are whole sentences that name the image.
+/// Why an image argument cannot be used. The texts are complete sentences that name the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ArgError {
-    /// It asks for what cannot be.
+    /// The argument makes no sense for this image.
     Usage(String),
     /// The image cannot be read, or is not one.
     Unreadable(String),
 }
 
-/// Why an image cannot be opened for writing. The texts are as those of [`ArgError`].
+/// Why an image cannot be opened for writing. The texts are like those of [`ArgError`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LockError {
-    /// It cannot even be read.
+    /// The argument cannot be used even for reading.
     Arg(ArgError),
-    /// It may not be written.
+    /// The image may not be written.
     Unwritable(String),
     /// Another program writes to it, or it is mounted.
     Busy(String),
@@ -92,7 +91,7 @@ impl fmt::Display for ArgError {
 impl std::error::Error for ArgError {}
 
 impl fmt::Display for ImageArg {
-    /// Without the path inside.
+    /// Writes the argument without the path inside.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         match self.at {
@@ -103,18 +102,17 @@ impl fmt::Display for ImageArg {
     }
 }
 
-/// How bytes get from and to the file.
+/// How bytes are transferred from and to the file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Transfers {
-    /// How batches of them are handed to the system.
+    /// How batches of transfers are submitted to the system.
     pub(crate) io: Io,
-    /// They go past the system's page cache, if the system can do that with this file.
+    /// Bypass the page cache with O_DIRECT, if the system can do that with this file.
     pub(crate) direct: bool,
 }
 
 impl Transfers {
-    /// Opens a file by `open`, which is asked again where transfers past the page cache are refused: that is
-    /// said.
+    /// Opens a file with `open`. If O_DIRECT is refused, opens it again without, and prints a note.
     fn open(self, path: &Path, open: fn(&Path) -> io::Result<FileDevice>) -> io::Result<FileDevice> {
         let device = open(path)?.with_io(self.io);
         if !self.direct {
@@ -130,16 +128,16 @@ impl Transfers {
     }
 }
 
-/// Why an image is not used past the page cache.
+/// The note that O_DIRECT is refused.
 fn not_direct(error: &io::Error) -> String {
     format!("the image is read and written through the page cache, since O_DIRECT is refused: {error}")
 }
 
 impl ImageArg {
-    /// Takes an argument apart; looks which files exist, opens none.
+    /// Parses an argument. Looks which files exist, opens none.
     ///
     /// # Errors
-    /// [`ArgError::Unreadable`] when there is no such file, [`ArgError::Usage`] when what follows it makes no
+    /// [`ArgError::Unreadable`] if there is no such file, [`ArgError::Usage`] if the text after it makes no
     /// sense.
     pub(crate) fn parse(arg: &OsStr) -> Result<Self, ArgError> {
         let bytes = arg.as_bytes();
@@ -154,7 +152,7 @@ impl ImageArg {
                 return Ok(Self { path, at, inner_path: Some(inner_path(&bytes[colon + 1..])) });
             }
         }
-        // Nothing exists. The shortest reading is the likeliest.
+        // No file exists: the shortest reading is the likeliest.
         let image = colons(bytes).next().map_or(bytes, |colon| &bytes[..colon]);
         let image = match split_suffix(image) {
             Some((path, mark, text)) if suffix(mark, text).is_some() => path,
@@ -166,20 +164,20 @@ impl ImageArg {
         Err(ArgError::Unreadable(format!("{}: there is no such file", shown(image))))
     }
 
-    /// Opens the image for reading; nothing is ever written through what is returned.
+    /// Opens the image for reading; the returned device is never written.
     ///
-    /// A partition that reaches past the end of an image that was cut off ends there. What is odd about the
-    /// partition table is said on standard error.
+    /// A partition that reaches past the end of a truncated image ends there. Oddities of the partition table
+    /// are reported on standard error.
     ///
     /// # Errors
-    /// [`ArgError::Usage`] for a partition or an offset that is not there, [`ArgError::Unreadable`] when the
-    /// system refuses, and for a whole disk whose file system is in a partition: the message says in which.
+    /// [`ArgError::Usage`] if there is no such partition or offset. [`ArgError::Unreadable`] if the system
+    /// refuses, and for a whole disk whose file system is in a partition: the message names the partition.
     pub(crate) fn open_read_only(&self) -> Result<Arc<dyn Device>, ArgError> {
         self.open_to_read(Transfers::default(), FileDevice::open_read_only)
     }
 
-    /// As [`open_read_only`](Self::open_read_only), and keeps programs that write away, where none has it
-    /// already.
+    /// As [`open_read_only`](Self::open_read_only), and locks programs out that write, unless one has the
+    /// image open already.
     ///
     /// # Errors
     /// As [`open_read_only`](Self::open_read_only).
@@ -204,7 +202,7 @@ impl ImageArg {
         }
     }
 
-    /// How the image is written to at the moment: mounted, or by another program.
+    /// Whether the image is in use by a writer at the moment: mounted, or open in another program.
     pub(crate) fn written_by(&self) -> Option<ImageUse> {
         match self.at {
             ImageAt::Memory(_) => None,
@@ -212,7 +210,7 @@ impl ImageArg {
         }
     }
 
-    /// Says that the image changes while it is read, and where its present state is seen.
+    /// Notes that the image changes while it is read, and where to see its present state.
     fn say_if_written(&self) {
         let Some(used) = self.written_by() else { return };
         let instead = match &used.on {
@@ -222,17 +220,17 @@ impl ImageArg {
         say!("note: {self} is {used}: what is read here may be older, or half of a change; {instead}");
     }
 
-    /// Opens the image for reading and writing, and keeps other writers away: the whole file or device,
-    /// whichever part of it is meant.
+    /// Opens the image for reading and writing, and locks other writers out of the whole file or device, even
+    /// if the image is only a part of it.
     ///
     /// # Errors
-    /// As [`open_read_only`](Self::open_read_only); [`LockError::Busy`] when another program writes to it or
-    /// it is mounted, [`LockError::Unwritable`] when it may only be read.
+    /// As [`open_read_only`](Self::open_read_only); [`LockError::Busy`] if another program writes to it or it
+    /// is mounted, [`LockError::Unwritable`] if it may only be read.
     pub(crate) fn open_locked(&self) -> Result<Arc<dyn Device>, LockError> {
         self.open_locked_by(Transfers::default())
     }
 
-    /// As [`open_locked`](Self::open_locked), with a choice of how transfers are passed to the system.
+    /// As [`open_locked`](Self::open_locked), with a choice of how transfers are submitted to the system.
     ///
     /// # Errors
     /// As [`open_locked`](Self::open_locked).
@@ -256,7 +254,7 @@ impl ImageArg {
         }
     }
 
-    /// The part of a file or block device that is meant.
+    /// The part of the file or block device that is the image.
     fn part_of(&self, disk: Arc<dyn Device>) -> Result<Arc<dyn Device>, ArgError> {
         match self.at {
             ImageAt::Partition(number) => self.partition(&disk, number),
@@ -312,8 +310,8 @@ impl ImageArg {
         }
     }
 
-    /// What to say instead of "no ext4 file system" about a disk that has partitions and no file system
-    /// around them.
+    /// The message about a disk that has partitions and no file system around them, instead of "no ext4 file
+    /// system".
     fn whole_disk(&self, disk: &Arc<dyn Device>) -> Option<String> {
         if holds_ext4(disk, 0) {
             return None;
@@ -327,7 +325,8 @@ impl ImageArg {
             .collect();
         let (path, scheme) = (self.path.display(), table.scheme);
         match &holders[..] {
-            // Boot sectors of other file systems look like an MBR as well; checksums make a GPT certain.
+            // Boot sectors of other file systems also look like an MBR; a GPT is certain, as it has
+            // checksums.
             [] if matches!(scheme, Scheme::Mbr { .. }) || table.partitions.is_empty() => None,
             [] => Some(format!(
                 "{path} is a whole disk with a partition table ({scheme}), and no ext4 is in sight: it has {}; \
@@ -347,7 +346,7 @@ impl ImageArg {
     }
 }
 
-/// `mem:SIZE` or `mem:SIZE:PATH`.
+/// Parses `mem:SIZE` or `mem:SIZE:PATH`.
 fn memory(bytes: &[u8]) -> Result<Option<ImageArg>, ArgError> {
     let Some(rest) = bytes.strip_prefix(b"mem:") else { return Ok(None) };
     let end = rest.iter().position(|byte| *byte == b':');
@@ -358,7 +357,7 @@ fn memory(bytes: &[u8]) -> Result<Option<ImageArg>, ArgError> {
             at: ImageAt::Memory(bytes_len),
             inner_path: inner.map(inner_path),
         })),
-        // Perhaps a path in a file called "mem".
+        // It may be a path in a file named "mem".
         Err(_) if exists(b"mem", Existing::NoDirectory) || exists(bytes, Existing::Any) => Ok(None),
         Err(_) => {
             let why = "mem:SIZE needs a size, like mem:64M";
@@ -367,12 +366,12 @@ fn memory(bytes: &[u8]) -> Result<Option<ImageArg>, ArgError> {
     }
 }
 
-/// Where the colons are that something stands before.
+/// The positions of the colons, except one at the very beginning.
 fn colons(bytes: &[u8]) -> impl Iterator<Item = usize> {
     bytes.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b':').map(|(at, _)| at)
 }
 
-/// A path inside: always from the root, or from an inode that is named by its number.
+/// A path inside, made absolute unless it begins with an inode number.
 fn inner_path(bytes: &[u8]) -> PathBuf {
     if by_number(bytes).is_some() {
         return PathBuf::from(OsStr::from_bytes(bytes));
@@ -381,8 +380,8 @@ fn inner_path(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&[slash, bytes].concat()))
 }
 
-/// A path that begins at an inode: its number, and what follows from there on. A file that is called so is
-/// reached as `/<13>`.
+/// Splits a path that begins with an inode: its number, and the path from there on. A file with such a name
+/// is written `/<13>`.
 pub(crate) fn by_number(path: &[u8]) -> Option<(u32, &[u8])> {
     let rest = path.strip_prefix(b"<")?;
     let end = rest.iter().position(|byte| *byte == b'>')?;
@@ -393,15 +392,15 @@ pub(crate) fn by_number(path: &[u8]) -> Option<(u32, &[u8])> {
     (is_number && is_path).then_some((number, rest))
 }
 
-/// What may be there for a text to be a file's name.
+/// What may exist under a text so that it is a file name.
 #[derive(Clone, Copy)]
 enum Existing {
-    /// A directory too, so that the message can say that it is one.
+    /// Also a directory, so that the message can say that it is one.
     Any,
     NoDirectory,
 }
 
-/// A name without access counts: opening it reports why.
+/// Whether a file exists. A file that cannot be examined counts: opening it reports the reason.
 fn exists(path: &[u8], wanted: Existing) -> bool {
     match std::fs::metadata(OsStr::from_bytes(path)) {
         Ok(metadata) => matches!(wanted, Existing::Any) || !metadata.is_dir(),
@@ -409,7 +408,7 @@ fn exists(path: &[u8], wanted: Existing) -> bool {
     }
 }
 
-/// A text as `PATH`, `PATH#N` or `PATH@OFFSET`; `None` if there is no such file.
+/// Parses `PATH`, `PATH#N` or `PATH@OFFSET`; `None` if there is no such file.
 fn place(bytes: &[u8], wanted: Existing) -> Result<Option<(PathBuf, ImageAt)>, ArgError> {
     let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
     if exists(bytes, wanted) {
@@ -423,7 +422,7 @@ fn place(bytes: &[u8], wanted: Existing) -> Result<Option<(PathBuf, ImageAt)>, A
         return Ok(Some((path(file), at)));
     }
     if text.contains(&b':') {
-        return Ok(None); // a path inside follows; it is looked for next
+        return Ok(None); // a path inside follows; the caller looks for it next
     }
     let why = match mark {
         b'#' => "# wants the number of a partition, like #1",
@@ -432,7 +431,7 @@ fn place(bytes: &[u8], wanted: Existing) -> Result<Option<(PathBuf, ImageAt)>, A
     Err(ArgError::Usage(format!("{}: {why}", shown(bytes))))
 }
 
-/// The text before the last `#` or `@`, that mark, and what follows it.
+/// Splits at the last `#` or `@`: the text before it, the mark, the text after it.
 fn split_suffix(bytes: &[u8]) -> Option<(&[u8], u8, &[u8])> {
     let at = bytes.iter().rposition(|byte| matches!(byte, b'#' | b'@')).filter(|at| *at > 0)?;
     Some((&bytes[..at], bytes[at], &bytes[at + 1..]))
@@ -447,7 +446,7 @@ fn suffix(mark: u8, text: &[u8]) -> Option<ImageAt> {
     (number > 0).then_some(ImageAt::Partition(number))
 }
 
-/// `4096`, `0x1000`, `4K`, `1M`, `2G`, `1T`, `2048s`.
+/// Parses `4096`, `0x1000`, `4K`, `1M`, `2G`, `1T` or `2048s`.
 fn parse_offset(text: &str) -> Option<u64> {
     if let Some(hex) = text.strip_prefix("0x") {
         return u64::from_str_radix(hex, 16).ok();
@@ -463,7 +462,7 @@ fn parse_offset(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Is the magic number of a superblock where that of a file system at `offset` would be?
+/// Whether the magic number of a superblock stands where a file system at `offset` would have it.
 fn holds_ext4(disk: &dyn Device, offset: u64) -> bool {
     let mut magic = [0; 2];
     let at = offset.checked_add(MAGIC_OFFSET);
@@ -501,7 +500,7 @@ fn is_directory(path: &Path) -> String {
     )
 }
 
-/// The system's reason, and for block devices what usually helps.
+/// The system's reason, and for block devices the usual remedy.
 fn refusal(path: &Path, error: &io::Error) -> String {
     if path.is_dir() {
         return is_directory(path);
@@ -515,15 +514,14 @@ fn refusal(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}{advice}", path.display())
 }
 
-/// Is it an image as a whole, without a path in it? One that is named by its place in a file need not be
-/// sound.
+/// Whether this is an image without a path in it. An image given by offset or partition need not be sound.
 pub(crate) fn is_whole_image(arg: &OsStr) -> bool {
     let Ok(image) = ImageArg::parse(arg) else { return false };
     let holds = || FileDevice::open_read_only(&image.path).is_ok_and(|device| holds_ext4(&device, 0));
     image.inner_path.is_none() && (image.at != ImageAt::Whole || (!image.path.is_dir() && holds()))
 }
 
-/// Is it a path of this system, neither an image nor a path in one? What might be either is not.
+/// Whether this is a path of the host: neither an image nor a path in one. False if it may be either.
 pub(crate) fn is_of_host(arg: &OsStr) -> bool {
     match ImageArg::parse(arg) {
         Ok(image) => image.inner_path.is_none() && !is_whole_image(arg),
@@ -552,7 +550,7 @@ mod tests {
         ImageArg::parse(dir.path().join(arg).as_os_str())
     }
 
-    /// Name of the file, place, path inside.
+    /// File name, position, path inside.
     #[track_caller]
     fn taken_apart(dir: &tempfile::TempDir, arg: &str) -> (String, ImageAt, Option<String>) {
         let image = parse(dir, arg).unwrap();
@@ -669,7 +667,7 @@ mod tests {
         let fault = |arg: &str| parse(&dir, arg).unwrap().open_read_only().unwrap_err();
         write("blank", &[]);
         write("ext4", &[(1080, &magic)]);
-        // An MBR: 1 is Linux, from sector 100, 200 long, and holds ext4; 3 is FAT.
+        // An MBR: partition 1 is Linux, from sector 100, 200 sectors long, and holds ext4; 3 is FAT.
         let linux = [0, 0, 0, 0, 0x83, 0, 0, 0, 100, 0, 0, 0, 200, 0, 0, 0];
         let fat = [0, 0, 0, 0, 0x0C, 0, 0, 0, 0x2C, 1, 0, 0, 200, 0, 0, 0];
         let extended = [0, 0, 0, 0, 5, 0, 0, 0, 0xE8, 3, 0, 0, 8, 0, 0, 0];

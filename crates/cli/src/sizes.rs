@@ -1,4 +1,4 @@
-//! Sizes as people write and read them.
+//! Parses and prints sizes for people.
 
 /// Parses `4096`, `512K`, `2M`, `10G`, `16T`, with an optional `iB` or `B`; units are powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -27,7 +27,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What to say of a size below which nothing of its kind can be: perhaps its unit was left out.
+/// A hint for a size that is too small for its use: its unit may be missing.
 pub(crate) fn unit_hint(bytes: u64) -> String {
     match bytes {
         1..65_536 => format!(" (a size without a unit is in bytes: {bytes}M is {bytes} MiB)"),
@@ -35,7 +35,7 @@ pub(crate) fn unit_hint(bytes: u64) -> String {
     }
 }
 
-/// `1234567` as `1.2 MiB`.
+/// Prints `1234567` as `1.2 MiB`.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;

@@ -1,4 +1,4 @@
-//! What is said of a command line that makes no sense, whether clap or a command finds it out.
+//! Messages about wrong command lines, found by clap or by a command.
 //!
 //! ```text
 //! extant: inspect: one argument too many: r.img; the image comes first: extant inspect r.img super      finding; remedy
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Owns: the sentences for clap's errors, the lines after them, suggestions. Does **not** own: the remedies
-//! of single commands (see [`hints`]), exit codes.
+//! for single commands (see [`hints`]), exit codes.
 
 mod hints;
 
@@ -28,7 +28,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// `words`: without the program's name.
+    /// `words`: the command line without the program's name.
     fn new(mut command: clap::Command, words: impl Iterator<Item = OsString>) -> Self {
         command.build();
         let mut asked = Self { path: Vec::new(), command };
@@ -46,16 +46,16 @@ impl Asked {
         Self::new(Cli::command(), std::env::args_os().skip(1))
     }
 
-    /// `export: `, to stand before a finding; nothing for the program itself.
+    /// The prefix of a finding, like `export: `; empty for the program itself.
     fn place(&self) -> String {
         if self.path.is_empty() { String::new() } else { format!("{}: ", self.path.join(" ")) }
     }
 }
 
-/// Reports clap's error.
+/// Reports an error of clap.
 pub(crate) fn say_error(error: &Error) {
     if matches!(error.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand) {
-        // A command without a word gets its help; where that goes is no answer to anything.
+        // A command without arguments prints its help, on standard error: no output was requested.
         return say_raw(error.render());
     }
     let asked = Asked::of_command_line();
@@ -63,9 +63,9 @@ pub(crate) fn say_error(error: &Error) {
     lines_after(asked);
 }
 
-/// The usage of the command that was asked for, after a message of its own.
+/// Prints the usage of the command that was called, after a message of its own.
 pub(crate) fn say_usage() {
-    // mount(8) has a command line of its own, and calls this program by other names.
+    // mount(8) calls this program under other names, with a command line of its own.
     if !crate::mount::helpers::is_called_so() {
         lines_after(Asked::of_command_line());
     }
@@ -79,13 +79,13 @@ fn lines_after(mut asked: Asked) {
     say_raw(format_args!("usage: {usage}\nhelp:  {name} --help\n"));
 }
 
-/// What clap found on the line of a script, in one line. `words`: of the line.
+/// Clap's error about a line of a script, as one line. `words`: the words of that line.
 pub(crate) fn of_script_line(command: clap::Command, words: &[OsString], error: &Error) -> String {
     let asked = Asked::new(command, words.iter().cloned());
     format!("{}{}", asked.place(), sentence(error, &asked))
 }
 
-/// Finding and remedy.
+/// Finding and remedy, as one sentence.
 fn sentence(error: &Error, asked: &Asked) -> String {
     let finding = finding(error);
     match remedy(error, asked) {
@@ -131,12 +131,13 @@ fn finding(error: &Error) -> String {
         ErrorKind::TooManyValues => format!("one argument too many: {value}"),
         ErrorKind::NoEquals => format!("{arg} wants its value after an equals sign"),
         ErrorKind::InvalidUtf8 => "an argument is not UTF-8, and only paths may be that".to_owned(),
-        // Nothing else comes from parsing; clap's words are better than none.
+        // Parsing returns no other errors; for those clap's text is better than none.
         _ => error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
     }
 }
 
-/// Why a value is refused. The reasons of our own parsers are sentences; those of numbers are made here.
+/// Why a value is refused. The errors of this program's parsers are sentences already; those of numbers get
+/// one here.
 fn reason(error: &Error, value: &str) -> String {
     let Some(source) = std::error::Error::source(error) else { return format!("\"{value}\" is refused") };
     match source.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
@@ -150,7 +151,7 @@ fn reason(error: &Error, value: &str) -> String {
     if is_named { reason } else { format!("\"{value}\": {reason}") }
 }
 
-/// What to do instead.
+/// The remedy for an error.
 fn remedy(error: &Error, asked: &Asked) -> Option<String> {
     let hint = match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -207,14 +208,13 @@ fn text(error: &Error, kind: ContextKind) -> String {
     list(error, kind, " ")
 }
 
-/// Is `wrong` likely a slip of the finger for `name`? Suggestions from further away name something else
-/// altogether.
+/// Whether `wrong` is likely a typing error for `name`. More distant suggestions name something different.
 fn is_near(wrong: &str, name: &str) -> bool {
     let (wrong, name) = (wrong.trim_start_matches('-'), name.trim_start_matches('-'));
     distance(wrong, name) <= 1 + name.chars().count() / 6
 }
 
-/// How many letters are to be changed, added, removed or exchanged with the next one.
+/// The number of letters to change, add, remove or swap with the next one.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut before: Vec<usize> = Vec::new();

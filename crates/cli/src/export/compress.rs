@@ -1,12 +1,12 @@
-//! The bytes of an archive on their way to a file, compressed as its name says.
+//! Writes the bytes of an archive to a file, compressed according to the file's name.
 //!
-//! Does **not** own: what is in the archive.
+//! Does **not** own: the contents of the archive.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// How a file's name says that it is compressed.
+/// A compression, chosen by the file name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compression {
     None,
@@ -15,13 +15,12 @@ pub(super) enum Compression {
     Xz,
 }
 
-/// Levels that each program has as its default.
+/// The default levels of the compression programs.
 const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
 const XZ_LEVEL: u32 = 6;
 
-/// Names of compressed archives, and how they are made; `Err` with the program for those that are not made
-/// here.
+/// Suffixes of compressed archives. `Err`: this program does not write the compression; the named one does.
 const NAMES: [(&str, Result<Compression, &str>); 15] = [
     (".gz", Ok(Compression::Gzip)),
     (".tgz", Ok(Compression::Gzip)),
@@ -40,17 +39,17 @@ const NAMES: [(&str, Result<Compression, &str>); 15] = [
     (".zip", Err("zip -r")),
 ];
 
-/// How the archive of this name is compressed.
+/// The compression of an archive with this name.
 ///
 /// # Errors
-/// It says a compression that is not made here; the program that does it.
+/// The name stands for a compression that is not written here: returns the program that writes it.
 pub(super) fn by_name(path: &Path) -> Result<Compression, &'static str> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let found = NAMES.iter().find(|(ending, _)| name.ends_with(ending) && name.len() > ending.len());
     found.map_or(Ok(Compression::None), |(_, how)| *how)
 }
 
-/// A file that takes an archive.
+/// A file to which an archive is written.
 pub(super) enum Output {
     Plain(File),
     Gzip(Box<flate2::write::GzEncoder<File>>),
@@ -63,7 +62,7 @@ impl Output {
         Ok(match compression {
             Compression::None => Self::Plain(file),
             Compression::Gzip => {
-                // Without a name and a time, so that the same archive gives the same bytes.
+                // The encoder stores no name and no time, so the same archive gives the same bytes.
                 let level = flate2::Compression::new(GZIP_LEVEL);
                 Self::Gzip(Box::new(flate2::write::GzEncoder::new(file, level)))
             }

@@ -1,4 +1,4 @@
-//! A tree as a tar archive.
+//! Writes a tree as a tar archive.
 //!
 //! ```text
 //! contents of a walk, read ahead -> headers, small files  ─┐
@@ -29,12 +29,12 @@ use crate::look::{Session, Target, below, is_special, shown};
 
 /// Bytes per read of a large file.
 const PIECE: usize = 1 << 20;
-/// Pieces of a large file that are read ahead.
+/// Pieces of a large file to read ahead.
 const PIECES_AHEAD: usize = 4;
-/// Files from this size on are read by a thread of their own.
+/// Bytes from which on a thread of its own reads a file.
 const AHEAD_MIN: u64 = 4 << 20;
 
-/// Writes the archive. An error is the output's; everything else is reported.
+/// Writes the archive. An error is a failure of the output; everything else is reported to the session.
 pub(super) fn export(
     args: &ExportArgs,
     session: &mut Session,
@@ -48,7 +48,7 @@ pub(super) fn export(
             session.problem(exit::USAGE_CODE, why);
             return Ok(());
         }
-        // Fewer and larger portions for the reader; no effect unless the output is a pipe.
+        // A larger pipe buffer: the reader gets fewer, larger pieces. No effect unless the output is a pipe.
         let _ = rustix::pipe::fcntl_setpipe_size(&out, 1 << 20);
         let out = Output::new(File::from(rustix::io::dup(&out)?), Compression::None)?;
         return write(args, session, target, out).map(drop);
@@ -93,7 +93,7 @@ pub(super) fn export(
     Ok(())
 }
 
-/// Writes everything; false when the archive is not to be kept.
+/// Writes the whole archive; returns false if it must be discarded.
 fn write(args: &ExportArgs, session: &mut Session, target: &Target, out: Output) -> io::Result<bool> {
     let mut archive = Archive {
         args,
@@ -140,11 +140,11 @@ struct Archive<'a> {
     target: &'a Target,
     tar: TarWriter<Output>,
     progress: Progress,
-    /// A buffer for files that are read here.
+    /// Buffer for files that this thread reads.
     large: Vec<u8>,
     sockets: u64,
     outside: Outside,
-    /// Files with several names: the path of their member, or none, if they were left out.
+    /// Files with several names: the archive path of the first name, or `None` if it was left out.
     first_names: HashMap<Ino, Option<Vec<u8>>>,
 }
 
@@ -157,8 +157,8 @@ impl Archive<'_> {
         shown(&self.target.image, &below(&self.target.path, loaded.entry.path()))
     }
 
-    /// Adds an entry, unless it is a further name of a file that is not in the archive. Errors are the
-    /// output's.
+    /// Adds an entry, unless it is a further name of a file that was left out. Errors are failures of the
+    /// output.
     fn add(&mut self, loaded: Loaded) -> io::Result<()> {
         self.progress.file();
         let path = self.outside.next(&loaded).path;
@@ -182,8 +182,8 @@ impl Archive<'_> {
         Ok(())
     }
 
-    /// Adds an entry under a path, `link` being the one of its first name; false when it was left out, which
-    /// was reported.
+    /// Adds an entry under `path`. `link`: the path of the file's first name. Returns false if the entry was
+    /// left out; the reason is reported.
     fn add_as(&mut self, mut loaded: Loaded, path: &[u8], link: Option<&[u8]>) -> io::Result<bool> {
         let attributes = match std::mem::replace(&mut loaded.xattrs, Ok(Vec::new())) {
             Ok(attributes) => attributes,
@@ -271,7 +271,7 @@ impl Archive<'_> {
             attributes.iter().map(|Attribute { name, value }| Xattr { name, value }).collect();
         let all = self.args.times != "mtime";
         let birth = self.args.times == "birth";
-        // A file that is exported by itself goes under its name.
+        // A file that is exported by itself gets its own name.
         let path =
             if loaded.entry.depth() == 0 && kind != Kind::Directory { self.target.name() } else { path };
         self.tar.entry(&Entry {
@@ -288,7 +288,7 @@ impl Archive<'_> {
         })
     }
 
-    /// Where the file has data, if it has holes that are to be kept.
+    /// The runs of data, if the file has holes to preserve.
     fn runs(&self, loaded: &Loaded) -> Result<Option<Vec<DataRun>>, Fault> {
         let stat = &loaded.stat;
         if self.args.no_sparse || stat.size == 0 || stat.blocks_512.saturating_mul(512) >= stat.size {
@@ -299,8 +299,8 @@ impl Archive<'_> {
         Ok(Some(runs.iter().map(run).collect()))
     }
 
-    /// Writes data of the member that was begun. A part that cannot be read becomes zeros, since the header
-    /// is written.
+    /// Writes the data of the current member. Parts that cannot be read become zeros, since the header with
+    /// the size is already written.
     fn data(&mut self, loaded: &Loaded, runs: &[DataRun]) -> Result<(), TarFault> {
         if let Data::Ready(bytes) = &loaded.data {
             for run in runs {
@@ -357,7 +357,7 @@ impl Archive<'_> {
                     piece.resize(len, 0);
                     read_piece(fs, inode, offset, &mut piece, &mut failed);
                     if give.send(piece).is_err() {
-                        break; // the output is gone
+                        break; // the writer stopped
                     }
                 }
                 failed
@@ -379,14 +379,14 @@ impl Archive<'_> {
     }
 }
 
-/// Cuts a run: offset and length of each piece.
+/// Splits a run into pieces; yields offset and length of each.
 fn pieces(run: DataRun) -> impl Iterator<Item = (u64, usize)> {
     let end = run.offset_bytes + run.len_bytes;
     let step = PIECE as u64;
     (run.offset_bytes..end).step_by(PIECE).map(move |at| (at, (end - at).min(step) as usize))
 }
 
-/// Fills a piece of a file; what cannot be read is zeros, and the first fault is kept.
+/// Reads a piece of a file. Bytes that cannot be read become zeros; `failed` keeps the first fault.
 fn read_piece(fs: &FileSystem, inode: &InodeRef, offset: u64, piece: &mut [u8], failed: &mut Option<Fault>) {
     let mut done = 0;
     while done < piece.len() {

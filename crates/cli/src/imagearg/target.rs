@@ -1,11 +1,12 @@
-//! Where a new image goes: a file, standard output, or a part of a file or device that is there.
+//! The destination of a new image: a file, standard output, or a part of an existing file or device.
 //!
-//! Owns: the spelling (that of image arguments, and `-`), the bounds of a part, refusing to overwrite without
-//! a word, what is overwritten in words. Does **not** own: making files, or what is written.
+//! Owns: the syntax (that of image arguments, and `-`), the bounds of a part, the refusal to overwrite
+//! without `--force`, the description of what is overwritten. Does **not** own: creating files, the bytes of
+//! the image.
 //!
 //! Invariants
-//! 1. Nothing outside of the partition, or of the room up to the next one, is written.
-//! 2. What is overwritten was named before, and only when it was asked for.
+//! 1. Nothing outside the partition, or outside the space up to the next one, is written.
+//! 2. Existing content is overwritten only on request, and only after a message named it.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
@@ -23,30 +24,30 @@ use super::{ArgError, Existing, ImageArg, ImageAt, colons, exists, refusal, spli
 use crate::exit;
 use crate::voice::say;
 
-/// Bytes at the beginning of a target that are looked at for old content.
+/// Bytes at the beginning of a target to search for old content.
 const LOOKED_AT: u64 = 128 << 10;
 
-/// Where an image goes.
+/// The destination of an image.
 pub(crate) enum Target {
-    /// A file, made new.
+    /// A new file.
     File(PathBuf),
     /// Standard output.
     Stdout,
     /// A device, or a part of a file or device, written in place.
     Part {
-        /// As the user spelled it.
+        /// The text of the argument.
         name: String,
-        /// Its bytes.
+        /// The bytes to write.
         device: Arc<dyn Device>,
     },
 }
 
-/// An exit code with its message.
+/// An exit code and its message.
 type Refused = (u8, String);
 
 impl Target {
-    /// From the command line. What is written in place is opened and locked, and what it holds is refused
-    /// unless `force`; a dry run only looks.
+    /// Parses the command line's argument. A part is opened and locked; if it holds data, it is refused
+    /// unless `force` is set. A dry run only looks.
     ///
     /// # Errors
     /// A message with its exit code.
@@ -89,7 +90,8 @@ impl Target {
         Ok(Self::Part { name: shown, device })
     }
 
-    /// A name under which nothing is. One that is spelled like a part of a file was not meant to be a file's.
+    /// A name that does not exist. One with the syntax of a part was not meant as a file name, and is
+    /// refused.
     fn new_file(arg: &Path, bytes: &[u8]) -> Result<Self, Refused> {
         let image = colons(bytes).next().map_or(bytes, |colon| &bytes[..colon]);
         for text in [bytes, image] {
@@ -104,7 +106,7 @@ impl Target {
         Ok(Self::File(arg.to_owned()))
     }
 
-    /// The bytes that there are for the image, where they are given.
+    /// The number of bytes available to the image, if it is fixed.
     pub(crate) fn room(&self) -> Option<u64> {
         match self {
             // Whole pages, as mke2fs does it: the page cache cannot hold the rest of a device.
@@ -115,7 +117,7 @@ impl Target {
     }
 }
 
-/// Opens the part that is meant, and nothing more.
+/// Opens the part that the argument names, and no more.
 fn opened(image: &ImageArg, is_file: bool, dry_run: bool) -> Result<Arc<dyn Device>, Refused> {
     let open = if dry_run { FileDevice::open_read_only } else { FileDevice::open_locked };
     let disk: Arc<dyn Device> = match open(&image.path) {
@@ -137,7 +139,7 @@ fn opened(image: &ImageArg, is_file: bool, dry_run: bool) -> Result<Arc<dyn Devi
     Ok(if is_file && !dry_run { Arc::new(Emptied { part, emptied: OnceLock::new() }) } else { part })
 }
 
-/// From a byte of a disk to the end of the partition that it is in, or to the next one.
+/// The bytes from an offset of a disk to the end of the partition around it, or to the next partition.
 fn from_offset(image: &ImageArg, disk: &Arc<dyn Device>, offset: u64) -> Result<Arc<dyn Device>, Refused> {
     let size = disk.size_bytes();
     let nothing = |why: String| (exit::USAGE_CODE, format!("@{offset}: {why}"));
@@ -163,7 +165,7 @@ fn from_offset(image: &ImageArg, disk: &Arc<dyn Device>, offset: u64) -> Result<
     }
 }
 
-/// What a device holds, in words; `None` if it begins with zeros.
+/// A description of the content of a device; `None` if it begins with zeros.
 fn content(device: &Arc<dyn Device>) -> Option<String> {
     let mut start = vec![0; device.size_bytes().min(LOOKED_AT) as usize];
     if device.read_at(0, &mut start).is_ok() && start.iter().all(|&byte| byte == 0) {
@@ -199,8 +201,8 @@ fn content(device: &Arc<dyn Device>) -> Option<String> {
     }
 }
 
-/// A part of a file that is made empty before the first byte is written, so that it reads as zeros like a new
-/// file: the same image has the same bytes in it, and holes take no room.
+/// A part of a file that is zeroed before the first byte is written. It then reads like a new file: the same
+/// image gives the same bytes, and holes take no space.
 struct Emptied {
     part: Arc<dyn Device>,
     emptied: OnceLock<Result<(), DeviceFault>>,
@@ -211,7 +213,7 @@ impl Emptied {
         let whole = || self.part.zero_at(0, self.part.size_bytes());
         match self.emptied.get_or_init(whole) {
             Ok(()) => Ok(()),
-            // The first is the cause; its like comes of another try.
+            // The first fault is the cause. Each caller gets one of its own, from another attempt.
             Err(_) => whole(),
         }
     }
@@ -245,7 +247,7 @@ impl Device for Emptied {
     }
 }
 
-/// Copies a file to standard output: with its holes, if that is a file, else with zeros in their place.
+/// Copies a file to standard output. Holes are kept if the output is a file, otherwise written as zeros.
 pub(crate) fn to_stdout(file: &File) -> io::Result<()> {
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let len = file.metadata()?.len();

@@ -1,11 +1,11 @@
-//! What to do instead of what was asked for: names of other programs' commands, and words that stand
-//! elsewhere here.
+//! Remedies for wrong command lines: commands of other programs, and arguments that this program spells
+//! differently.
 //!
-//! Does **not** own: suggestions for slips of the finger (see [`usage`](super)).
+//! Does **not** own: suggestions for typing errors (see [`usage`](super)).
 
 use std::path::Path;
 
-/// Commands that other programs have, and what there is instead.
+/// Commands of other programs, and what to use instead.
 const COMMANDS: &[(&[&str], &str)] = &[
     (
         &["resize", "resize2fs", "grow", "shrink", "extend", "enlarge"],
@@ -86,7 +86,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Instead of a command that there is not.
+/// The remedy for a command that does not exist.
 pub(super) fn command(path: &[String], name: &str) -> Option<String> {
     let name = name.to_ascii_lowercase();
     match path {
@@ -105,7 +105,7 @@ pub(super) fn command(path: &[String], name: &str) -> Option<String> {
     }
 }
 
-/// Instead of an option or operand that a command does not have.
+/// The remedy for an option or operand that the command does not have.
 pub(super) fn argument(path: &[String], arg: &str) -> Option<String> {
     let [name, views @ ..] = path else { return None };
     let is_option = arg.starts_with('-') && arg != "-";
@@ -153,7 +153,7 @@ pub(super) fn argument(path: &[String], arg: &str) -> Option<String> {
     }
 }
 
-/// Where something is missing.
+/// The remedy for a missing argument.
 pub(super) fn missing(path: &[String]) -> Option<String> {
     let text = match path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["export"] => "--tar - is standard output",
@@ -167,7 +167,7 @@ pub(super) fn missing(path: &[String]) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Where a value is wrong that may be a path: the value stands before the paths.
+/// The remedy for a wrong value that may be a path: the value comes before the paths.
 pub(super) fn value(path: &[String], arg: &str, value: &str) -> Option<String> {
     let first = match (path.first().map(String::as_str), arg) {
         (Some("chmod"), "<MODE>") => "the mode comes before the paths: extant chmod 0644 IMG:/FILE",
