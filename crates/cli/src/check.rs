@@ -72,7 +72,6 @@ pub(crate) struct CheckArgs {
     max: usize,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     let (code, text) = match outcome(args) {
         Ok(done) => done,

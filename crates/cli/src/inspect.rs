@@ -1,25 +1,24 @@
-//! `extant inspect`: what stands in an image, for people and for programs, from sound and from damaged
-//! images.
+//! `extant inspect`: prints the structures of an image, sound or damaged, for people and for programs.
 //!
 //! ```text
-//! probe ─ which superblock to believe        page ─ text or JSON, printed as it is found
+//! probe ─ chooses the superblock             page ─ text or JSON, printed as it is found
 //!   └ reader ─ blocks, descriptors, inodes   format ─ times, sizes, modes, names, checksums
 //!       ├ mapping ─ a file's nodes and runs
 //!       └ dirwalk ─ a directory's blocks, paths
 //! views: superblock groups free inode extents dir htree attributes journal orphans
 //! ```
 //!
-//! Owns: the command line of `inspect`, the order of things in a view, exit codes. Does **not** own: any
-//! layout (see `ondisk` and `jbd2-format`), any judgement of the whole file system (that is `check`).
+//! Owns: the command line of `inspect`, the order of items in a view, exit codes. Does **not** own: any
+//! layout (see `ondisk` and `jbd2-format`), any verdict on the whole file system (that is `check`).
 //!
 //! Invariants
 //! 1. The image is opened read-only.
 //! 2. No bytes make it panic, hang or take memory without bound: walks are bounded by the size of the device,
-//!    and end when thousands of structures are damaged.
-//! 3. Damage is said once, in one line, and never hides what can still be read.
+//!    and end after thousands of damaged structures.
+//! 3. Damage is reported once, in one line, and never hides what can still be read.
 //!
-//! Exit codes: 0 sound as far as was looked; 2 the command line makes no sense; 4 printed, but damage was
-//! seen; 8 cannot be read, or is no ext4 at all; 9 the image has no such path, inode, group or structure.
+//! Exit codes: 0 no damage seen; 2 the command line makes no sense; 4 printed, but damage was seen; 8 cannot
+//! be read, or is no ext4 at all; 9 the image has no such path, inode, group or structure.
 
 mod attributes;
 mod dir;
@@ -114,16 +113,16 @@ struct TargetArg {
     target: OsString,
 }
 
-/// Why nothing, or not all, could be printed.
+/// Why nothing, or not everything, could be printed.
 #[derive(Debug)]
 pub(crate) enum InspectError {
     /// The command line makes no sense.
     Usage(String),
-    /// The command line asks for something that this image does not have.
+    /// The image does not have what the command line names.
     Absent(String),
     /// The image cannot be read, or holds no ext4 file system.
     Unreadable(String),
-    /// The output refuses what is printed.
+    /// The output could not be written.
     Output(io::Error),
 }
 
@@ -160,12 +159,12 @@ impl From<ArgError> for InspectError {
     }
 }
 
-/// Runs `extant inspect`: prints to standard output, and each damage as a line on standard error (in JSON: in
-/// the object).
+/// Runs `extant inspect`. Prints the view on standard output, and each damage as a line on standard error
+/// (with `--json`: in the object).
 ///
 /// # Errors
-/// See [`InspectError`]; its [`exit_code`](InspectError::exit_code) is the command's. A reader that goes away
-/// (`| head`) is no error.
+/// See [`InspectError`]; its [`exit_code`](InspectError::exit_code) is the command's. If the reader of the
+/// output closes the pipe (`| head`), that is no error.
 pub(crate) fn run(args: InspectArgs) -> Result<ExitCode, InspectError> {
     let image = ImageArg::parse(&args.image)?;
     if let Some(path) = &image.inner_path {
@@ -222,7 +221,7 @@ fn print(
     Ok(lines)
 }
 
-/// One view. Whatever can fail fails before the first fact is printed.
+/// Prints one view. All failures occur before the first fact is printed.
 fn view(probe: Probe<'_>, what: &What, page: &mut Page<'_>) -> Result<(), InspectError> {
     match what {
         What::Super => {

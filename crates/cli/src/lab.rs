@@ -1,4 +1,4 @@
-//! `extant lab`: the studies' drivers, on a file system in memory, in an image, or on a mount.
+//! `extant lab`: runs the studies, on a file system in memory, in an image, or on a mount.
 //!
 //! Does **not** own: any load or measurement (see the crate `lab`).
 
@@ -59,7 +59,6 @@ enum Study {
     Shrinker(Box<shrinker::ShrinkerArgs>),
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &LabArgs) -> ExitCode {
     let done = match &args.study {
         Study::Createmany(args) => createmany::run(args),
@@ -156,7 +155,7 @@ impl EngineArgs {
     }
 }
 
-/// Where a study makes its file systems, and how large, if that is said: in a new file, or in memory.
+/// The place where a study makes its file systems, memory or a new file, and their size if it is given.
 fn site(image: Option<&OsStr>) -> Result<(Site, Option<u64>), LabFault> {
     let Some(arg) = image else { return Ok((Site::Memory, None)) };
     let path = Path::new(arg);
@@ -179,7 +178,7 @@ fn usage(why: String) -> LabFault {
     LabFault::Usage(why)
 }
 
-/// Prints a report: as JSON, or as text. Returns 0, or the code of the output's failure.
+/// Prints a report as JSON or text. Returns 0, or the exit code of an output failure.
 fn print(report: &impl serde::Serialize, text: &dyn std::fmt::Display, json: bool) -> ExitCode {
     let text = match json {
         true => format!("{}\n", serde_json::to_string_pretty(report).unwrap_or_default()),
@@ -188,7 +187,7 @@ fn print(report: &impl serde::Serialize, text: &dyn std::fmt::Display, json: boo
     voice::print(&text, 0)
 }
 
-/// Shows how far a study is, on a terminal; and the protocol's lines, where they are wanted.
+/// Shows a progress bar on a terminal, and prints the lines of the protocol if `lines` is set.
 struct Shown {
     bar: ProgressBar,
     lines: bool,

@@ -1,4 +1,4 @@
-//! What the commands that look into an image or edit it share: opening, finding what the command line names,
+//! Shared by the commands that read or edit an image: opening images, finding the paths of the command line,
 //! messages, exit codes.
 //!
 //! ```text
@@ -6,14 +6,15 @@
 //!                         └ messages on standard error, the worst exit code
 //! ```
 //!
-//! Owns: the open images, what was reported about them, the exit code. Does **not** own: reading (see the
+//! Owns: the open images, the problems reported about them, the exit code. Does **not** own: reading (see the
 //! library `extant`), a command's output.
 //!
 //! Invariants
-//! 1. Images are opened once each, for reading unless the session is one that [writes](Session::writing); a
-//!    dirty journal is reported once. The changes of a session are written at its end, or not at all.
-//! 2. A problem is reported in one line and the rest is done; the exit code is the worst one.
-//! 3. Names reach the terminal escaped. A reader of the output that goes away (`| head`) is no error.
+//! 1. Each image is opened once, for reading unless the session [writes](Session::writing). A dirty journal
+//!    is reported once. The changes of a session are written at its end, or not at all.
+//! 2. A problem is reported in one line and the command continues with the rest; the exit code is the worst
+//!    one.
+//! 3. Names are escaped before they reach the terminal. A pipe that its reader closes (`| head`) is no error.
 
 mod glob;
 pub(crate) mod host;
@@ -60,7 +61,7 @@ pub(crate) struct OpenArgs {
     backup: Option<BySuperblock>,
 }
 
-/// `--backup` as it is written: a block number, or `auto`.
+/// Parses `--backup`: a block number, or `auto`.
 pub(crate) fn backup(text: &str) -> Result<BySuperblock, String> {
     match text {
         "auto" => Ok(BySuperblock::AnyBackup),
@@ -72,23 +73,23 @@ pub(crate) fn backup(text: &str) -> Result<BySuperblock, String> {
 }
 
 impl OpenArgs {
-    /// Is a backup superblock asked for? That is for reading only.
+    /// Whether `--backup` is given, which is for reading only.
     pub(crate) fn has_backup(&self) -> bool {
         self.backup.is_some()
     }
 
-    /// Is the journal to be left alone?
+    /// Whether the journal must not be replayed.
     pub(crate) fn is_without_recovery(&self) -> bool {
         self.no_recovery
     }
 
-    /// With the journal replayed, which may be elsewhere.
+    /// Options with which the journal is replayed. `journal`: the external journal, if there is one.
     pub(crate) fn with_journal(journal: Option<PathBuf>) -> Self {
         Self { no_recovery: false, journal, backup: None }
     }
 }
 
-/// What is said of images and paths in every help.
+/// The part of the help about images and paths, shared by the commands.
 pub(crate) const IMAGES_HELP: &str = "\
 Images: IMG is a file or block device, IMG@OFFSET a file system inside of one, IMG#N its partition N.
 Paths: behind a colon, from the root of the image; <13> is inode 13, <13>/PATH a path from there. Patterns: * ? [a-z] {a,b}, and ** for any number of directories; \
@@ -99,36 +100,36 @@ pub(crate) struct Session {
     args: OpenArgs,
     open: Vec<Open>,
     worst: u8,
-    /// How what is written is held back, in a session that writes.
+    /// How a session that writes holds its writes back; `None` for one that reads.
     hold: Option<Hold>,
-    /// What all paths are in, where they come without an image.
+    /// The image of all paths, if they come without one (in a script).
     pub(crate) image: Option<ImageArg>,
-    /// Stands before each message: the line of a script.
+    /// The prefix of each message: the line of a script.
     pub(crate) context: String,
     /// The number of reported problems.
     pub(crate) problems: u64,
-    /// One of them was of the command line.
+    /// A problem of the command line was reported.
     misused: bool,
-    /// Images in which something was changed.
+    /// The images that were changed.
     changed: Vec<String>,
 }
 
 /// An image that was opened.
 struct Open {
     name: String,
-    /// `None` when it could not be.
+    /// `None` if it could not be opened.
     fs: Option<FileSystem>,
     staged: Option<Arc<Staged>>,
-    /// Keeps others off until all is written, where the file system knows how (mmp).
+    /// Locks other machines out until all is written, if the file system has the feature `mmp`.
     guard: Option<MountGuard>,
 }
 
-/// A name that the command line has, of something that need not exist.
+/// A path of the command line that need not exist.
 pub(crate) struct Named {
-    /// The image as the command line has it.
+    /// The image as the command line spells it.
     pub(crate) image: String,
     pub(crate) fs: FileSystem,
-    /// Path from the root, with a slash at its beginning, and at its end where it was given one.
+    /// The path from the root, with a slash at its beginning. A slash at the end is kept.
     pub(crate) path: Vec<u8>,
 }
 
@@ -139,12 +140,12 @@ impl Named {
     }
 }
 
-/// Something that the command line names.
+/// A file of the command line that exists.
 pub(crate) struct Target {
-    /// The image as the command line has it.
+    /// The image as the command line spells it.
     pub(crate) image: String,
     pub(crate) fs: FileSystem,
-    /// Path from the root, with a slash at its beginning.
+    /// The path from the root, with a slash at its beginning.
     pub(crate) path: Vec<u8>,
     pub(crate) inode: InodeRef,
 }
@@ -155,8 +156,8 @@ impl Target {
         shown(&self.image, &self.path)
     }
 
-    /// The path's last part; empty for the root. An inode that is named by its number is called so, and a
-    /// directory has no name then, like the root.
+    /// The last component of the path; empty for the root. An inode named by its number has that as its name,
+    /// unless it is a directory: that has no name, like the root.
     pub(crate) fn name(&self) -> &[u8] {
         if by_number(&self.path).is_some_and(|(_, rest)| rest.is_empty()) {
             let is_dir = self.inode.kind() == FileType::Directory;
@@ -171,7 +172,7 @@ pub(crate) fn shown(image: &str, path: &[u8]) -> String {
     format!("{}:{}", escape(image.as_bytes()), escape(path))
 }
 
-/// A path below another: `/a` and `b/c` give `/a/b/c`; an empty one below gives the first.
+/// Appends a path to another: `/a` and `b/c` give `/a/b/c`. An empty second path gives the first.
 pub(crate) fn below(path: &[u8], rest: &[u8]) -> Vec<u8> {
     match (path, rest) {
         (path, b"") => path.to_vec(),
@@ -180,7 +181,7 @@ pub(crate) fn below(path: &[u8], rest: &[u8]) -> Vec<u8> {
     }
 }
 
-/// How bad an exit code is: the worst one of a run is its own.
+/// The rank of an exit code; a run exits with the code of the highest rank.
 fn rank(code: u8) -> u8 {
     match code {
         0 => 0,
@@ -219,7 +220,7 @@ pub(crate) fn code_of(fault: &Fault) -> u8 {
     }
 }
 
-/// The exit code and the words for an image argument that cannot be used.
+/// The exit code and message for an image argument that cannot be used.
 fn told(why: ArgError) -> (u8, String) {
     match why {
         ArgError::Usage(why) => (exit::USAGE_CODE, why),
@@ -251,12 +252,12 @@ impl Session {
         }
     }
 
-    /// A session that writes: images are opened for that, and locked.
+    /// A session that writes: it opens images for writing and locks them.
     pub(crate) fn writing(args: &OpenArgs, hold: Hold) -> Self {
         Self { hold: Some(hold), ..Self::new(args) }
     }
 
-    /// Reports a problem and keeps its code.
+    /// Reports a problem and records its exit code.
     pub(crate) fn problem(&mut self, code: u8, message: impl Display) {
         say!("{}{message}", self.context);
         self.problems += 1;
@@ -265,22 +266,22 @@ impl Session {
         self.remember(code);
     }
 
-    /// Keeps a code whose message was printed elsewhere.
+    /// Records an exit code whose message was already printed.
     pub(crate) fn remember(&mut self, code: u8) {
         if rank(code) > rank(self.worst) {
             self.worst = code;
         }
     }
 
-    /// Reports what is wrong with a path.
+    /// Reports a fault of a path.
     pub(crate) fn fault(&mut self, shown: impl Display, fault: &Fault) {
         self.problem(code_of(fault), format_args!("{shown}: {fault}"));
     }
 
-    /// Reports what a walk from `target` could not read.
+    /// Reports a fault of a walk from `target`.
     pub(crate) fn walk_fault(&mut self, target: &Target, fault: &WalkFault) {
         let code = match &fault.problem {
-            // An entry of a directory that leads nowhere is damage, not a mistake of the command line.
+            // A directory entry without an inode is damage, not a mistake of the command line.
             Problem::Fault(Fault::Refused(_)) | Problem::SecondWay(_) | Problem::TooDeep => exit::DAMAGED,
             Problem::Fault(fault) => code_of(fault),
         };
@@ -288,7 +289,7 @@ impl Session {
         self.problem(code, format_args!("{}: {}", shown(&target.image, &path), fault.problem));
     }
 
-    /// The file system of an image; `None` after reporting why not.
+    /// The file system of an image; `None` after reporting a problem.
     pub(crate) fn open(&mut self, image: &ImageArg) -> Option<FileSystem> {
         let name = image.to_string();
         if let Some(known) = self.open.iter().find(|known| known.name == name) {
@@ -335,7 +336,8 @@ impl Session {
         };
         let say = crate::waiting::say(escape(image.to_string().as_bytes()));
         let guard = MountGuard::claim(&device, &say).map_err(not_opened)?;
-        // What is held back of an image must not be overtaken by what is written to its journal elsewhere.
+        // Writes to an external journal must not overtake the writes that are held back, so none are held
+        // back then.
         let staged = match (&journal_device, hold) {
             (_, Hold::Nothing) | (Some(_), Hold::UntilFull) => None,
             (None, hold) => Some(Arc::new(Staged::new(device.clone(), hold))),
@@ -348,7 +350,7 @@ impl Session {
             Some(staged) => Arc::<Staged>::clone(staged),
             None => device,
         };
-        // One commit at the end: no commit happens in between.
+        // One commit at the end, and none before.
         let asked = DefaultOptions::of_device(&*target);
         let write =
             WriteOptions { no_committer: true, is_guarded: true, is_no_mount: true, ..asked.write_options() };
@@ -387,7 +389,7 @@ impl Session {
         })
     }
 
-    /// Reports damage of an image as a whole that was tolerated.
+    /// Reports tolerated damage of the image as a whole.
     fn tell_damage(&mut self, name: &str, lines: &[String]) {
         for line in lines {
             self.problem(exit::DAMAGED, format_args!("{}: note: {line}", escape(name.as_bytes())));
@@ -420,7 +422,7 @@ impl Session {
         }
     }
 
-    /// The targets of the command line, patterns matched. Missing ones are reported.
+    /// The targets of the command line, with patterns expanded. Missing files are reported.
     pub(crate) fn targets(&mut self, args: &[OsString], follow: Follow) -> Vec<Target> {
         let mut targets = Vec::new();
         for arg in args {
@@ -429,7 +431,7 @@ impl Session {
         targets
     }
 
-    /// The image of an argument, opened, and the path inside. Problems are reported.
+    /// The image of an argument, with the path inside, and its opened file system. Problems are reported.
     fn image_of(&mut self, arg: &OsStr) -> Option<(ImageArg, FileSystem)> {
         let parsed = match &self.image {
             Some(image) => Ok(ImageArg { inner_path: Some(PathBuf::from(arg)), ..image.clone() }),
@@ -444,13 +446,13 @@ impl Session {
         }
     }
 
-    /// Reports what is wrong with an image argument.
+    /// Reports a problem of an image argument.
     pub(crate) fn argument_error(&mut self, why: ArgError) {
         let (code, why) = told(why);
         self.problem(code, why);
     }
 
-    /// A name taken literally, which need not exist; `None` after reporting why there is none.
+    /// A path taken literally, which need not exist; `None` after reporting a problem.
     pub(crate) fn named(&mut self, arg: &OsStr) -> Option<Named> {
         let (image, fs) = self.image_of(arg)?;
         let Some(given) = image.inner_path.as_deref().map(|path| path.as_os_str().as_bytes()) else {
@@ -466,7 +468,8 @@ impl Session {
         Some(Named { image: image.to_string(), fs, path })
     }
 
-    /// The targets of an argument, patterns matched; empty, without a report, if there are none.
+    /// The targets of an argument, with patterns expanded. If there are none, the result is empty and nothing
+    /// is reported.
     pub(crate) fn targets_if_there(&mut self, arg: &OsStr, follow: Follow) -> Vec<Target> {
         let mut targets = Vec::new();
         self.find_targets(arg, follow, false, &mut targets);
@@ -481,7 +484,7 @@ impl Session {
         let Some((image, fs)) = self.image_of(arg) else { return };
         let name = image.to_string();
         let given = image.inner_path.as_deref().map_or(&b"/"[..], |path| path.as_os_str().as_bytes());
-        // As for system calls, a slash at the end asks for the directory behind a link.
+        // As in system calls, a slash at the end follows a link to its directory.
         let follow = if given.ends_with(b"/") { Follow::Links } else { follow };
         if let Some((number, rest)) = by_number(given).filter(|_| self.hold.is_none()) {
             let volume = fs.volume();
@@ -519,11 +522,11 @@ impl Session {
         }
     }
 
-    /// Adds what a pattern matches, in byte order.
+    /// Adds the matches of a pattern, in byte order.
     fn expand(&mut self, name: &str, fs: &FileSystem, glob: Glob, follow: Follow, targets: &mut Vec<Target>) {
         let base = if glob.base.is_empty() { b"/".to_vec() } else { glob.base.clone() };
         let base_follow = if glob.is_literal() { follow } else { Follow::Links };
-        // Of alternatives, those that do not exist say nothing.
+        // Alternatives that do not exist are not reported.
         let Ok(inode) = fs.resolve(OsStr::from_bytes(&base), base_follow) else { return };
         let root = Target { image: name.to_owned(), fs: fs.clone(), path: base, inode };
         if glob.is_literal() {
@@ -573,21 +576,20 @@ impl Session {
         }
     }
 
-    /// Remembers that something in an image was changed.
+    /// Records that an image was changed.
     pub(crate) fn did(&mut self, image: &str) {
         if !self.changed.iter().any(|known| known == image) {
             self.changed.push(image.to_owned());
         }
     }
 
-    /// Writes what was changed: one commit of each image. Nothing of an image in which nothing was changed is
-    /// written.
+    /// Writes the changes, in one commit for each image. Unchanged images are not written.
     pub(crate) fn commit(&mut self) {
         for Open { name, fs, staged, guard, .. } in std::mem::take(&mut self.open) {
             let Some(fs) = fs else { continue };
             let recovery = fs.volume().recovery();
             let is_changed = recovery.needed || recovery.deleted_orphans > 0 || self.changed.contains(&name);
-            // An operation that was refused may have touched blocks, and left in them what was there.
+            // A refused operation may have written blocks with their old contents.
             if !is_changed && staged.as_ref().is_some_and(|staged| staged.is_held()) {
                 continue;
             }
@@ -616,7 +618,7 @@ impl Session {
         }
     }
 
-    /// Drops what was changed. Of images whose changes are held back nothing was written.
+    /// Discards the changes. Nothing was written to images whose changes are held back.
     pub(crate) fn discard(&mut self) {
         for Open { name, staged, .. } in std::mem::take(&mut self.open) {
             if let Some(why) = staged.and_then(|staged| staged.full()) {
@@ -626,13 +628,13 @@ impl Session {
         }
     }
 
-    /// Drops what was changed, as far as nothing of it was written yet: an image of which a part was, gets
-    /// the rest.
+    /// Discards the changes of images to which nothing was written yet. An image that already has a part of
+    /// its changes gets the rest.
     pub(crate) fn discard_held(&mut self) {
         self.open.retain(|open| open.staged.as_ref().is_none_or(|staged| !staged.is_held()));
     }
 
-    /// The exit code after all output was written, or could not be. A session that writes commits first.
+    /// Returns the exit code, after all output was written or failed. A session that writes commits first.
     pub(crate) fn finish(mut self, printed: io::Result<()>) -> ExitCode {
         if self.hold.is_some() {
             self.commit();
@@ -652,13 +654,13 @@ impl Session {
     }
 }
 
-/// What waits in the journal cannot be had.
+/// The message about a journal that cannot be read.
 fn why_journal(why: &OpenFault) -> String {
     let OpenFault::Journal(why) = why else { return why.to_string() };
     format!("{why}; --journal FILE names a journal elsewhere")
 }
 
-/// An image that was opened for writing, what is held back of it, and what keeps others off.
+/// An image opened for writing, the writes held back, and the guard against other machines.
 type Writable = (FileSystem, Option<Arc<Staged>>, Option<MountGuard>);
 
 /// Standard output, buffered.
@@ -666,7 +668,7 @@ pub(crate) fn output() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(64 << 10, io::stdout().lock())
 }
 
-/// A path with one slash at its beginning, none at its end, and no empty parts.
+/// Normalizes a path: one slash at its beginning, none at its end, no empty components.
 fn normal(path: &[u8]) -> Vec<u8> {
     let mut normal = Vec::with_capacity(path.len() + 1);
     for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
@@ -679,7 +681,7 @@ fn normal(path: &[u8]) -> Vec<u8> {
     normal
 }
 
-/// Is the file a terminal, block device, pipe or the like, which cannot be replaced by a new file?
+/// Whether the file is a terminal, block device, pipe or the like, which a new file cannot replace.
 pub(crate) fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }

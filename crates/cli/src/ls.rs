@@ -1,4 +1,4 @@
-//! `extant ls`: names, and what their inodes say.
+//! `extant ls`: lists names, and the fields of their inodes.
 
 use std::cmp::Reverse;
 use std::ffi::OsString;
@@ -86,7 +86,7 @@ impl LsArgs {
 /// A line of the listing.
 struct Line {
     name: Vec<u8>,
-    /// Path from the root of the image.
+    /// The path from the root of the image.
     path: Vec<u8>,
     ino: u32,
     inode: Option<(InodeRef, Stat)>,
@@ -94,8 +94,7 @@ struct Line {
 
 pub(crate) fn run(args: &LsArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
-    // As ls: a link on the command line stands for the directory behind it, unless the link itself is of
-    // interest.
+    // As ls does: a link on the command line stands for its directory, unless the link itself is wanted.
     let follow = if args.long || args.directory { Follow::NotTheLast } else { Follow::Links };
     let targets = session.targets(&args.files, follow);
     let mut out = output();
@@ -107,7 +106,7 @@ pub(crate) fn run(args: &LsArgs) -> ExitCode {
     session.finish(printed.and_then(|()| out.flush()))
 }
 
-/// Splits what is listed itself from the directories to be looked into.
+/// Splits the targets into those listed themselves, and directories whose contents are listed.
 fn split<'t>(args: &LsArgs, targets: &'t [Target]) -> (Vec<&'t Target>, Vec<&'t Target>) {
     targets.iter().partition(|target| args.directory || target.inode.kind() != FileType::Directory)
 }
@@ -125,7 +124,7 @@ fn print_text(
 ) -> io::Result<()> {
     let (files, directories) = split(args, targets);
     let mut first = true;
-    // Those of one image after the other, since a line shows no image.
+    // Files of one image are listed together, since a line shows no image.
     for part in files.chunk_by(|a, b| a.image == b.image) {
         let mut lines: Vec<Line> = part.iter().map(|target| line_of(target)).collect();
         sort(args, &mut lines, true);
@@ -191,12 +190,12 @@ fn print_json(
     list.finish()
 }
 
-/// The directories to be shown for one that the command line names.
+/// The directories to list for one target of the command line.
 fn listings(args: &LsArgs, target: &Target) -> extant::walk::Listings {
     let order = if args.unsorted { Order::Stored } else { Order::Names };
     let mut walk = target.fs.walk_inode(target.inode.clone()).order(order).inodes(args.needs_stat());
     if !args.recursive {
-        // One directory needs no helpers.
+        // One directory needs no further threads.
         walk = walk.depth_max(1).threads(1);
     }
     if !args.all {
@@ -229,7 +228,7 @@ fn lines(args: &LsArgs, session: &mut Session, target: &Target, listing: Listing
     lines
 }
 
-/// Sorts as asked for; `unordered` lines are not in the order of their names yet.
+/// Sorts as the options say; `unordered`: the lines are not in the order of their names yet.
 fn sort(args: &LsArgs, lines: &mut [Line], unordered: bool) {
     let stat = |line: &Line| line.inode.as_ref().map(|(_, stat)| (stat.mtime, stat.size));
     if unordered && !args.unsorted {
@@ -271,13 +270,13 @@ fn print_lines(args: &LsArgs, target: &Target, lines: &[Line], out: &mut dyn Wri
     print_columns(&cells, width, out)
 }
 
-/// Columns of the terminal; 80 where it does not say.
+/// Columns of the terminal; 80 if they are unknown.
 fn terminal_width() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stdout());
     size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(80)
 }
 
-/// Prints cells in columns, top to bottom, as many as fit into `width`; one per line if it is 0.
+/// Prints cells in columns, top to bottom, as many columns as fit into `width`; one cell per line if it is 0.
 fn print_columns(cells: &[String], width: usize, out: &mut dyn Write) -> io::Result<()> {
     let widths: Vec<usize> = cells.iter().map(|cell| cell.chars().count()).collect();
     let fit = |columns: usize| {

@@ -1,4 +1,4 @@
-//! `extant mkfs`: an empty file system.
+//! `extant mkfs`: makes an empty file system.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ pub(crate) struct FormatArgs {
 #[derive(Debug, Clone)]
 struct Edits(Vec<FeatureEdit>);
 
-/// What `-U` asks for.
+/// The value of `-U`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UuidChoice {
     Given([u8; 16]),
@@ -91,10 +91,9 @@ pub(crate) enum UuidChoice {
 }
 
 impl FormatArgs {
-    /// The choices as the library knows them.
+    /// The choices as options of the library.
     pub(crate) fn options(&self) -> Result<FormatOptions, String> {
-        // As with mke2fs, a number of 0 is "as if it were not given" where 0 makes no sense; Buildroot always
-        // gives -N 0.
+        // As in mke2fs, 0 means "not given" for numbers that cannot be 0; Buildroot always passes -N 0.
         let mut options = FormatOptions {
             generation: self.generation,
             features: self.features.iter().flat_map(|edits| edits.0.iter().copied()).collect(),
@@ -124,7 +123,7 @@ impl FormatArgs {
         Ok(options)
     }
 
-    /// What `-U` asks for.
+    /// The value of `-U`.
     pub(crate) fn uuid(&self) -> Option<UuidChoice> {
         self.uuid
     }
@@ -140,7 +139,7 @@ fn set_extended(options: &mut FormatOptions, word: &str) -> Result<(), String> {
             options.stripe_width =
                 u32::try_from(number()?).map_err(|_| format!("-E {name} is above 4294967295"))?;
         }
-        // In blocks, or in bytes with a unit: how many blocks that is comes with the block size.
+        // In blocks, or in bytes with a unit. The block size that converts bytes is not known yet.
         "resize" => match value.parse() {
             Ok(blocks) => options.resize_blocks = Some(blocks),
             Err(_) => {
@@ -174,7 +173,7 @@ fn set_extended(options: &mut FormatOptions, word: &str) -> Result<(), String> {
         "orphan_file_size" => options.orphan_file_bytes = Some(parse_size(value)?),
         "lazy_itable_init" => options.lazy_itable_init = Some(value.is_empty() || number()? != 0),
         "test_fs" => options.test_fs = true,
-        // A new image reads as zeros everywhere, so these change nothing.
+        // A new image reads as zeros everywhere, so these have no effect.
         "lazy_journal_init" | "nodiscard" | "discard" | "assume_storage_prezeroed" => {}
         _ => return Err(format!("-E {name} is not known")),
     }
@@ -302,8 +301,8 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
     }
 }
 
-/// A size as mke2fs takes it: units are those of [`parse_size`], `s` is sectors; a bare number counts blocks,
-/// or KiB.
+/// Parses a size as mke2fs does: the units of [`parse_size`], or `s` for sectors. A bare number counts
+/// blocks, or KiB without a block size.
 fn parse_blocks(text: &str, block_size: Option<BlockSize>) -> Result<u64, String> {
     let unit = match text.strip_suffix(['s', 'S']) {
         Some(sectors) => sectors.parse().ok().map(|sectors| (sectors, 512)),
@@ -317,7 +316,7 @@ fn parse_blocks(text: &str, block_size: Option<BlockSize>) -> Result<u64, String
     }
 }
 
-/// Does a file have only zeros at its start? Then it holds no data.
+/// Whether a file has only zeros at its start; then it counts as without data.
 fn is_blank(path: &Path) -> bool {
     let Ok(device) = FileDevice::open(path, false) else { return false };
     let mut start = vec![0; device.size_bytes().min(128 << 10) as usize];
@@ -371,13 +370,13 @@ fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, target: &Target) -> Result
     Ok(written.bytes)
 }
 
-/// A new file of this size, as a device.
+/// Gives a new file its size, and opens it as a device.
 fn fresh(file: &std::fs::File, bytes: u64) -> std::io::Result<FileDevice> {
     file.set_len(bytes)?;
     FileDevice::fresh(file.try_clone()?)
 }
 
-/// What was made, in words or JSON.
+/// The report, as text or JSON.
 fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u64) -> String {
     let (sb, geometry) = (&plan.superblock, plan.geometry());
     if extant_image::mkfs::journal_was_dropped(options, plan) {
@@ -418,13 +417,13 @@ fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u6
     )
 }
 
-/// Now, or what SOURCE_DATE_EPOCH says, in seconds since 1970.
+/// The current time, or SOURCE_DATE_EPOCH if it is set, in seconds since 1970.
 fn now() -> Result<u64, String> {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
     Ok(source_date_epoch()?.unwrap_or_else(clock))
 }
 
-/// SOURCE_DATE_EPOCH, if it is set.
+/// The value of SOURCE_DATE_EPOCH, if it is set.
 pub(crate) fn source_date_epoch() -> Result<Option<u64>, String> {
     let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH").filter(|text| !text.is_empty()) else {
         return Ok(None);
@@ -448,7 +447,7 @@ pub(crate) fn random_uuid() -> [u8; 16] {
     extant_image::build::as_uuid(bytes)
 }
 
-/// `01234567-89ab-cdef-0123-456789abcdef`
+/// Prints a UUID as `01234567-89ab-cdef-0123-456789abcdef`.
 pub(crate) fn format_uuid(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
     [&hex[0..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32]].join("-")

@@ -1,8 +1,8 @@
-//! `extant mount` and `extant umount`: an image in the tree of files, without root and without a kernel
+//! `extant mount` and `extant umount`: mount an image into the file tree, without root and without a kernel
 //! driver for it.
 //!
-//! Owns: options of the command line, the daemon, signals, waiting. Does **not** own: mounting itself and
-//! answering the kernel (see the crate `fuse`).
+//! Owns: options of the command line, the daemon, signals, waiting. Does **not** own: the mount itself and
+//! answers to the kernel (see the crate `fuse`).
 //!
 //! ```text
 //!  extant mount IMG DIR          the same program again, with a pipe as its standard output
@@ -13,10 +13,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. The command returns 0 only after the mount has answered; before, whatever fails is said on standard
+//! 1. The command returns 0 only after the mount has answered. Any earlier failure is reported on standard
 //!    error.
-//! 2. A signal unmounts first. However a mount ends but by a kill, what was changed is written home before
-//!    the process ends, and an exit code other than 0 says that it was not.
+//! 2. A signal unmounts first. Unless the process is killed, all changes are written home before it ends; an
+//!    exit code other than 0 means that they were not.
 
 pub(crate) mod helpers;
 mod holders;
@@ -41,13 +41,12 @@ pub(crate) use umount::{UmountArgs, umount};
 use crate::exit;
 use options::MountFlags;
 
-/// Set for the second start of the program, the one that stays: the directory that its arguments are relative
-/// to.
+/// Environment variable of the background process: the directory to which its arguments are relative.
 const DAEMON: &str = "EXTANT_MOUNT_DAEMON";
-/// What that one says when the directory is mounted, with the numbers of the mount's device behind it, as in
-/// `ready 0:45`.
+/// The line that the background process prints when the directory is mounted, followed by the numbers of the
+/// mount's device, as in `ready 0:45`.
 const READY: &str = "ready";
-/// How long a server that does not answer may take to end when it is unmounted.
+/// How long a server that does not answer may take to end after the unmount.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const MOUNT_HELP: &str = "\
@@ -158,12 +157,12 @@ pub(crate) struct MountArgs {
     cache: String,
 }
 
-/// Why there is no mount, and what the process exits with.
+/// Why there is no mount, and the exit code.
 #[derive(Debug)]
 pub(crate) struct MountError {
     code: u8,
     text: String,
-    /// It may only be read.
+    /// The image may only be read.
     is_protected: bool,
 }
 
@@ -179,7 +178,7 @@ impl MountError {
 
 /// Runs `extant mount`.
 pub(crate) fn mount(args: &MountArgs) -> ExitCode {
-    // In front of the others, of which a later one counts more.
+    // `--rw` comes first, as later options override earlier ones.
     let lists: Vec<_> =
         args.rw.then(|| "rw".into()).into_iter().chain(args.options.iter().cloned()).collect();
     if remount::is_asked(&lists) {
@@ -200,13 +199,13 @@ pub(crate) fn mount(args: &MountArgs) -> ExitCode {
         });
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Has been said by the process that stays.
+        // The background process has already reported it.
         Err(error) if error.text.is_empty() => ExitCode::from(error.code),
         Err(error) => exit::fail(error.code, &error.text),
     }
 }
 
-/// Starts the program again and waits until the directory answers.
+/// Starts the program again as a background process, and waits until the directory answers.
 fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
     let fail = |text: String| MountError::new(exit::TARGET, text);
     let program = std::env::current_exe().ok().filter(|program| program.exists());
@@ -219,7 +218,7 @@ fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
         command.spawn().map_err(|error| fail(format!("cannot start a background process: {error}")))?;
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // The pipe ends when it is ready, and when it ends itself.
+        // The read returns when the process is ready, or when it ends.
         let _ = BufReader::new(stdout).read_line(&mut said);
     }
     let Some(device) = said.trim_end().strip_prefix(READY) else {
@@ -228,7 +227,7 @@ fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
         return Err(match status.code().and_then(|code| u8::try_from(code).ok()) {
             Some(code) if code != 0 => MountError::new(code, ""),
             _ => {
-                // It may have had time to mount.
+                // The process may have mounted before it ended.
                 let new = top_of(&args.dir).filter(|entry| Some(entry) != before.as_ref());
                 if let Some(entry) = new.filter(|entry| entry.fs_type.starts_with("fuse")) {
                     let _ = extant_fuse::unmount(&entry.dir, true);
@@ -237,21 +236,21 @@ fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
             }
         });
     };
-    // Waits in the kernel until a thread answers, and fails when there is none any more.
+    // This call waits in the kernel until a thread answers, and fails if none is left.
     match rustix::fs::statvfs(&args.dir) {
         Ok(_) => Ok(()),
         Err(error) => Err(fail(undo(&args.dir, device.trim(), &mut child, error))),
     }
 }
 
-/// What is mounted on a directory, on top of all else there.
+/// The topmost mount on a directory.
 fn top_of(dir: &Path) -> Option<MountEntry> {
     mounted_at(&umount::absolute(dir).ok()?).ok().flatten()
 }
 
-/// Unmounts what does not answer; what is to be said about it.
+/// Unmounts a directory that does not answer; returns the message about it.
 fn undo(dir: &Path, device: &str, server: &mut Child, error: rustix::io::Errno) -> String {
-    // Something else may have been mounted there meanwhile, or nothing be left.
+    // Another mount may have covered it meanwhile, or it may be gone.
     let ours = top_of(dir).filter(|entry| device == format!("{}:{}", entry.device.0, entry.device.1));
     let state = match ours.map(|entry| extant_fuse::unmount(&entry.dir, true)) {
         None => "it is mounted no more".to_owned(),

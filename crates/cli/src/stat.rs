@@ -1,4 +1,4 @@
-//! `extant stat`: everything that an inode says about its file.
+//! `extant stat`: prints everything in the inode of a file.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use crate::inspect::format::{bit_names, escape, hex, iso_time, json_bytes, mode_
 use crate::look::print::{JsonList, is_device, kind_words, put_target, stat_json};
 use crate::look::{IMAGES_HELP, OpenArgs, Session, Target, output};
 
-/// Bytes of an attribute's value that the text shows.
+/// Bytes of an attribute's value to show in text.
 const VALUE_TEXT_MAX: usize = 256;
 
 const EXAMPLES: &str = "\
@@ -51,10 +51,10 @@ pub(crate) fn run(args: &StatArgs) -> ExitCode {
     session.finish(printed.and_then(|()| out.flush()))
 }
 
-/// What is not in the inode's fixed part.
+/// Data outside the inode's fixed part.
 struct Rest {
     attributes: Vec<Attribute>,
-    /// How many extents; `None` for what has no blocks by its nature, or cannot be read.
+    /// The number of extents; `None` if the type of file has no blocks, or they cannot be read.
     extents: Option<u64>,
 }
 
@@ -155,7 +155,7 @@ fn print_text(session: &mut Session, target: &Target, out: &mut dyn Write) -> io
     Ok(())
 }
 
-/// Text in quotes where it is text, else hex; long values are cut.
+/// Quoted text if the value is text, otherwise hex; long values are cut.
 fn value_text(value: &[u8]) -> String {
     let shown = &value[..value.len().min(VALUE_TEXT_MAX)];
     let body = shown.strip_suffix(b"\0").unwrap_or(shown);

@@ -1,9 +1,9 @@
-//! Times as people write them.
+//! Parses times as people write them.
 //!
 //! ```text
-//! @1700000000.25    seconds since 1970, with a fraction if need be
+//! @1700000000.25    seconds since 1970, with an optional fraction
 //! 2024-05-06        midnight; 2024-05-06T07:08, 2024-05-06 07:08:09.5 are later that day
-//! ...Z, ...+02:00   in UTC, or so far ahead of it; without either: UTC, so that a script does the same everywhere
+//! ...Z, ...+02:00   in UTC, or ahead of it; without either: UTC, so that a script does the same everywhere
 //! ```
 //!
 //! Does **not** own: how times are printed (see `inspect::format`), local time.
@@ -28,14 +28,14 @@ fn parse_seconds(number: &str) -> Option<Timestamp> {
     let mut seconds: i64 = seconds.parse().ok()?;
     let mut nanos = parse_fraction(fraction)?;
     if is_negative && nanos > 0 {
-        // Nanoseconds count forward, also before 1970.
+        // Nanoseconds count forward, even before 1970.
         seconds = seconds.checked_sub(1)?;
         nanos = 1_000_000_000 - nanos;
     }
     Some(Timestamp { seconds, nanos })
 }
 
-/// What follows the point, at most nine digits, as nanoseconds.
+/// Parses the digits after the decimal point, at most nine, as nanoseconds.
 fn parse_fraction(digits: &str) -> Option<u32> {
     let is_number = digits.len() <= 9 && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| format!("{digits:0<9}").parse().ok()).flatten()
@@ -56,19 +56,19 @@ fn parse_iso(text: &str) -> Option<Timestamp> {
     of_day(days, rest[..zone].trim_end(), parse_zone(&rest[zone..])?)
 }
 
-/// A clock's time of a day. `zone`: seconds that the clock is ahead of UTC.
+/// A time of day. `zone`: seconds by which the clock is ahead of UTC.
 fn of_day(days: i64, clock: &str, zone: i64) -> Option<Timestamp> {
     let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
     let mut parts = clock.splitn(3, ':');
     let hour = digits(parts.next()?, 2, 0..=23)?;
     let minute = digits(parts.next()?, 2, 0..=59)?;
-    // 60 is a leap second, which is the next one to this clock.
+    // 60 is a leap second, which counts as the next second here.
     let second = parts.next().map_or(Some(0), |second| digits(second, 2, 0..=60))?;
     let seconds = days * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second - zone;
     Some(Timestamp { seconds, nanos: parse_fraction(fraction)? })
 }
 
-/// `Z`, `+02:00`, `-0530`, `+01` or nothing, in seconds.
+/// Parses `Z`, `+02:00`, `-0530`, `+01` or nothing; returns seconds.
 fn parse_zone(text: &str) -> Option<i64> {
     let sign = match text.as_bytes().first() {
         None => return Some(0),
@@ -83,7 +83,7 @@ fn parse_zone(text: &str) -> Option<i64> {
     Some(sign * (digits(hours, 2, 0..=23)? * 3600 + digits(minutes, 2, 0..=59)? * 60))
 }
 
-/// A number of so many digits, in these limits.
+/// Parses a number of exactly `len` digits within `limits`.
 fn digits(text: &str, len: usize, limits: std::ops::RangeInclusive<i64>) -> Option<i64> {
     let is_number = text.len() == len && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten().filter(|number| limits.contains(number))
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_date() {
-        // date(1) is the judge.
+        // The expected times come from date(1).
         for text in [
             "1970-01-01",
             "2024-02-29T23:59:59Z",

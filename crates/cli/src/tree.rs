@@ -1,4 +1,4 @@
-//! `extant tree`: a directory and all below it, drawn as a tree.
+//! `extant tree`: draws a directory and everything below it as a tree.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use crate::inspect::format::{count, escape, json_bytes};
 use crate::look::print::{put_target, stat_json};
 use crate::look::{IMAGES_HELP, OpenArgs, Session, Target, below, output, shown};
 
-/// Directories may be nested this deep; no path could name anything deeper.
+/// Maximum depth of directories; no path could name a deeper one.
 const DEPTH_MAX: usize = 4096;
 
 const EXAMPLES: &str = "\
@@ -123,7 +123,7 @@ impl Drawing<'_> {
         } else {
             writeln!(self.out, "{}", self.target.shown())?;
         }
-        // A directory that was drawn is not drawn again: a damaged image may go round in circles.
+        // No directory is drawn twice: in a damaged image directories may form a cycle.
         let mut seen = std::collections::HashSet::from([root.ino()]);
         let mut levels = Vec::new();
         if root.kind() == FileType::Directory && self.args.depth != Some(0) {
@@ -180,7 +180,7 @@ impl Drawing<'_> {
         Ok(())
     }
 
-    /// The entries of a directory, sorted.
+    /// The entries of a directory, sorted by name.
     fn level(&mut self, path: Vec<u8>, dir: &InodeRef) -> Level {
         let mut nodes = Vec::new();
         let volume = Arc::clone(self.target.fs.volume());
@@ -202,7 +202,7 @@ impl Drawing<'_> {
         nodes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let mut sorted = Vec::with_capacity(nodes.len());
         for (name, kind, ino) in nodes {
-            // Old file systems have no type with the name.
+            // Old file systems store no type with the name.
             let kind = kind.or_else(|| volume.inode(ino).ok().map(|inode| inode.kind())).unwrap_or_default();
             if !self.args.directories || kind == FileType::Directory {
                 sorted.push(Node { name, kind, ino });
@@ -212,7 +212,7 @@ impl Drawing<'_> {
     }
 
     fn told(&mut self, path: &[u8], fault: &Fault) {
-        // What an entry leads to must exist: its absence is damage.
+        // The inode of an entry must exist: its absence is damage.
         self.session.problem(exit::DAMAGED, format_args!("{}: {fault}", shown(&self.target.image, path)));
     }
 
@@ -272,7 +272,7 @@ impl Drawing<'_> {
         self.json_open(map, inode.kind() == FileType::Directory)
     }
 
-    /// Prints an object; a directory's stays open behind `"contents": [`.
+    /// Prints an object; that of a directory stays open after `"contents": [`.
     fn json_open(&mut self, map: Map<String, Value>, is_dir: bool) -> io::Result<()> {
         let text = Value::from(map).to_string();
         match text.strip_suffix('}').filter(|_| is_dir) {

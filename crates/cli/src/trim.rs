@@ -1,4 +1,4 @@
-//! `extant trim`: the room of what is free is given back to whatever an image lies on.
+//! `extant trim`: returns the space of free blocks to the host of an image.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -42,7 +42,7 @@ pub(crate) struct TrimArgs {
 }
 
 pub(crate) fn run(args: &TrimArgs) -> ExitCode {
-    // What is held back would be what there is to be rid of.
+    // Writes that are held back would take up the space to be freed.
     let mut session = Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), Hold::Nothing);
     let mut done = Vec::new();
     for image in &args.images {
