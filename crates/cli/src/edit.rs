@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! command line -> Change { options, IMG:PATH ... } ─┐
-//! script line  -> words -> Step { options, PATH } ──┴> run_change -> operations of the library -> one commit at the end
+//! script line  -> words -> Step { options, PATH } ──┴> run_change -> library calls -> one commit at the end
 //! ```
 //!
 //! Owns: the commands' arguments, the order of their operations, scripts. Does **not** own: opening,
@@ -105,7 +105,7 @@ impl Step {
     }
 }
 
-/// Runs a command of the command line.
+/// Runs a single command.
 pub(crate) fn run_one(change: &Change) -> ExitCode {
     let open = OpenArgs::with_journal(change.journal().cloned());
     let mut session = match change.only_looks() {

@@ -1,4 +1,4 @@
-//! Image arguments: which bytes of which file hold the file system, and which path in it is meant.
+//! Parses image arguments: the file, the bytes of it that hold the file system, and the path inside.
 //!
 //! ```text
 //! IMG             a file or block device, from its first byte
@@ -392,7 +392,7 @@ pub(crate) fn by_number(path: &[u8]) -> Option<(u32, &[u8])> {
     (is_number && is_path).then_some((number, rest))
 }
 
-/// What may exist under a text so that it is a file name.
+/// What may exist at a path so that the text counts as a file name.
 #[derive(Clone, Copy)]
 enum Existing {
     /// Also a directory, so that the message can say that it is one.
@@ -470,7 +470,7 @@ fn holds_ext4(disk: &dyn Device, offset: u64) -> bool {
         && u16::from_le_bytes(magic) == superblock::MAGIC
 }
 
-/// `partitions 1 (EFI System, 512.0 MiB), 2 (Linux filesystem "root", 20.0 GiB, ext4)`.
+/// Lists partitions: `partitions 1 (EFI System, 512.0 MiB), 2 (Linux filesystem "root", 20.0 GiB, ext4)`.
 fn listed(disk: &dyn Device, table: &Table) -> String {
     let one = |partition: &Partition| {
         let name: String = partition.name.chars().filter(|c| !c.is_control()).collect();

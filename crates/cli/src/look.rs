@@ -2,7 +2,7 @@
 //! messages, exit codes.
 //!
 //! ```text
-//! IMG:PATTERN ... -> Session::targets -> Target { file system, path, inode } -> ls tree stat cat cp export df
+//! IMG:PATTERN ... -> Session::targets -> Target { fs, path, inode } -> ls tree stat cat cp export df
 //!                         └ messages on standard error, the worst exit code
 //! ```
 //!

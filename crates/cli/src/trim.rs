@@ -42,7 +42,7 @@ pub(crate) struct TrimArgs {
 }
 
 pub(crate) fn run(args: &TrimArgs) -> ExitCode {
-    // Writes that are held back would take up the space to be freed.
+    // Held-back writes would take up the space to be freed.
     let mut session = Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), Hold::Nothing);
     let mut done = Vec::new();
     for image in &args.images {

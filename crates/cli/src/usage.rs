@@ -1,10 +1,11 @@
 //! Messages about wrong command lines, found by clap or by a command.
 //!
 //! ```text
-//! extant: inspect: one argument too many: r.img; the image comes first: extant inspect r.img super      finding; remedy
+//! extant: inspect: one argument too many: r.img; the image comes first: extant inspect r.img super
 //! usage: extant inspect [OPTIONS] <IMG[#N|@OFFSET]> [COMMAND]
 //! help:  extant inspect --help
 //! ```
+//! The first line has the finding and, after the semicolon, the remedy.
 //!
 //! Owns: the sentences for clap's errors, the lines after them, suggestions. Does **not** own: the remedies
 //! for single commands (see [`hints`]), exit codes.

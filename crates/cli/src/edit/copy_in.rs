@@ -143,7 +143,7 @@ pub(super) fn temporary(fs: &FileSystem, path: &[u8]) -> Result<Vec<u8>, Error> 
     Err(Error::At { path: path.to_vec(), fault: Refusal::Exists.into() })
 }
 
-/// Renames a file from its [`temporary`] name to its final one, and replaces what has that name. The
+/// Renames a file from its [`temporary`] name to its final one, replacing an existing file. The
 /// temporary name is gone afterwards, even after an error.
 pub(super) fn take_name(fs: &FileSystem, place: &[u8], path: &[u8]) -> Result<(), Error> {
     let moved = fs.rename_with(os(place), os(path), Rename::Replace);

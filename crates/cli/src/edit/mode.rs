@@ -1,4 +1,4 @@
-//! Modes as chmod(1) takes them: `0644`, `u=rwx,go+rX`, `g-w+s`, `o=u`, `+x`.
+//! Parses modes as chmod(1) does: `0644`, `u=rwx,go+rX`, `g-w+s`, `o=u`, `+x`.
 //!
 //! ```text
 //! MODE   = OCTAL | CLAUSE,CLAUSE,...

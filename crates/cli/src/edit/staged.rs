@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! read:  the pages written, over the bytes of the device
-//! write: into memory, and into a list with the flushes between     write_out: the list, in order, to the device
+//! write: into memory, and into a list with the flushes between
+//! write_out: the list, in order, to the device
 //! ```
 //!
 //! The engine writes in an order in which a power cut does no harm. The list keeps that order, so a power cut

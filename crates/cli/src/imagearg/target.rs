@@ -37,7 +37,7 @@ pub(crate) enum Target {
     Part {
         /// The text of the argument.
         name: String,
-        /// The bytes to write.
+        /// Its bytes, as a device.
         device: Arc<dyn Device>,
     },
 }
@@ -90,7 +90,7 @@ impl Target {
         Ok(Self::Part { name: shown, device })
     }
 
-    /// A name that does not exist. One with the syntax of a part was not meant as a file name, and is
+    /// A name that does not exist. If it has the syntax of a part, it was not meant as a file name, and is
     /// refused.
     fn new_file(arg: &Path, bytes: &[u8]) -> Result<Self, Refused> {
         let image = colons(bytes).next().map_or(bytes, |colon| &bytes[..colon]);
@@ -213,7 +213,7 @@ impl Emptied {
         let whole = || self.part.zero_at(0, self.part.size_bytes());
         match self.emptied.get_or_init(whole) {
             Ok(()) => Ok(()),
-            // The first fault is the cause. Each caller gets one of its own, from another attempt.
+            // The stored fault is the cause. It cannot be cloned, so another attempt gives one like it.
             Err(_) => whole(),
         }
     }
