@@ -1,4 +1,4 @@
-//! Measures one walk over a tar archive, `-` for standard input:
+//! Measures the time of one walk over a tar archive. `-` reads standard input:
 //!
 //! ```text
 //! tar -cf share.tar /usr/share

@@ -1,55 +1,56 @@
-//! What a build leaves out: `--exclude PATTERN` and `--exclude-from FILE`.
+//! Patterns of paths that a build leaves out: `--exclude PATTERN` and `--exclude-from FILE`.
 //!
-//! Owns the patterns. Does **not** own walking: the caller skips what is below an excluded directory, or asks
-//! [`Excludes::is_pruned`] where entries come one by one.
+//! Owns the patterns. Does **not** own the walk: the caller skips the contents of an excluded directory, or
+//! calls [`Excludes::is_pruned`] if its entries arrive one by one.
 //!
 //! | pattern | leaves out |
 //! |---|---|
-//! | `name` | everything called so, at any depth |
-//! | `/a/b`, `a/b` | that path, counted from the root of the source |
+//! | `name` | every entry of that name, at any depth |
+//! | `/a/b`, `a/b` | that path, relative to the root of the source |
 //! | `*` `?` | any run of bytes, any one byte; never a `/` |
-//! | `[a-z]` `[!a-z]` | one byte in, not in, a set; never a `/` |
-//! | `**` | any run of bytes, `/` included; `**/` also nothing at all |
-//! | `a/**` | everything below `a`, and `a` itself stays |
-//! | `\x` | the byte `x`, whatever it is |
+//! | `[a-z]` `[!a-z]` | one byte in, or not in, a set; never a `/` |
+//! | `**` | any run of bytes, including `/`; `**/` also matches nothing |
+//! | `a/**` | everything below `a`, but not `a` itself |
+//! | `\x` | the byte `x` without special meaning |
 //!
-//! A slash at the end is ignored: `build/` is `build`. Bytes are bytes, names need not be UTF-8, and a
-//! leading dot is nothing special. There is no negation.
+//! A trailing slash is ignored: `build/` means `build`. Patterns match bytes, so names need not be UTF-8. A
+//! leading dot has no special meaning. There is no negation.
 
 use hashbrown::HashSet;
 use regex::bytes::{RegexBuilder, RegexSet, RegexSetBuilder};
 
-/// Memory for the compiled patterns; a thousand typical ones need 1 MiB. Plain paths and names need none.
+/// Memory limit of the compiled patterns. A thousand typical patterns need 1 MiB; patterns without wildcards
+/// need none.
 const PROGRAM_BYTES: usize = 64 << 20;
 
-/// A pattern that cannot be used.
+/// Why a pattern is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("exclude pattern \"{}\": {why}", String::from_utf8_lossy(.pattern))]
 pub struct ExcludeFault {
     /// The pattern as given.
     pub pattern: Vec<u8>,
-    /// What is wrong with it.
+    /// The finding.
     pub why: &'static str,
 }
 
-/// A set of patterns. The default one excludes nothing.
+/// A set of patterns. The default set excludes nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Excludes {
     /// Paths without wildcards.
     paths: HashSet<Box<[u8]>>,
     /// Names without wildcards.
     names: HashSet<Box<[u8]>>,
-    /// Everything else, matched against the whole path.
+    /// All other patterns that match the whole path.
     path_globs: Option<RegexSet>,
-    /// Everything else, matched against the last component.
+    /// All other patterns that match the last component.
     name_globs: Option<RegexSet>,
 }
 
 impl Excludes {
-    /// From patterns in any order.
+    /// Builds a set from patterns in any order.
     ///
     /// # Errors
-    /// The first pattern that is malformed, could never match, or is too large.
+    /// The first pattern that is malformed, can never match, or is too large.
     pub fn new<P: AsRef<[u8]>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, ExcludeFault> {
         let mut excludes = Self::default();
         let mut path_globs = Vec::new();
@@ -72,15 +73,15 @@ impl Excludes {
         Ok(excludes)
     }
 
-    /// The patterns of a file: one per line, blank lines and lines that begin with `#` left out (`\#` is a
-    /// name that begins so), a carriage return at the end of a line ignored.
+    /// The patterns of a file, one per line. Blank lines and lines that begin with `#` are skipped (`\#`
+    /// stands for a name that begins with `#`), and a carriage return at the end of a line is ignored.
     pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
         text.split(|&b| b == b'\n')
             .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
             .filter(|line| !line.is_empty() && line[0] != b'#')
     }
 
-    /// Does it exclude nothing?
+    /// Whether the set excludes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
@@ -89,8 +90,8 @@ impl Excludes {
             && self.name_globs.is_none()
     }
 
-    /// Is this path itself excluded? It counts from the root of the source, without a leading slash. The root
-    /// (an empty path) never is.
+    /// Whether this path itself is excluded. The path is relative to the root of the source, without a
+    /// leading slash. The root (an empty path) is never excluded.
     #[must_use]
     pub fn is_excluded(&self, path: &[u8]) -> bool {
         if path.is_empty() || self.is_empty() {
@@ -103,8 +104,8 @@ impl Excludes {
             || self.path_globs.as_ref().is_some_and(|globs| globs.is_match(path))
     }
 
-    /// Is this path, or any directory above it, excluded? For sources that list entries rather than walk
-    /// directories.
+    /// Whether this path, or any directory above it, is excluded. For sources that list entries instead of
+    /// walking directories.
     #[must_use]
     pub fn is_pruned(&self, path: &[u8]) -> bool {
         !self.is_empty()
@@ -136,11 +137,11 @@ fn compile(globs: &[(String, Vec<u8>)]) -> Result<Option<RegexSet>, ExcludeFault
     })
 }
 
-/// One pattern, understood.
+/// A parsed pattern.
 struct Glob {
-    /// Matched against the whole path rather than the last component.
+    /// Matches the whole path instead of the last component.
     anchored: bool,
-    /// The bytes that it stands for, where it has no wildcard.
+    /// The bytes that it matches, if it has no wildcard.
     literal: Option<Vec<u8>>,
     /// Regular expression, anchored at both ends.
     expression: String,
@@ -238,7 +239,7 @@ impl Translation<'_> {
         self.expression.push_str(expression);
     }
 
-    /// After `[`, up to and with its `]`.
+    /// Parses a set after its `[`, including the `]`.
     fn set(&mut self) -> Result<(), &'static str> {
         const OPEN: &str = "a [ has no closing ] (\\[ is the byte itself)";
         let negated = matches!(self.rest.first(), Some(b'!' | b'^'));
@@ -400,7 +401,7 @@ mod tests {
         assert!(!excludes.is_excluded(b"d8/f99907"));
     }
 
-    /// The rules again, by backtracking over bytes.
+    /// A second implementation of the rules: backtracks over bytes.
     fn slow_match(pattern: &[u8], path: &[u8], at_start: bool) -> bool {
         match pattern {
             [] => path.is_empty(),

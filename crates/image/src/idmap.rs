@@ -1,41 +1,41 @@
 //! The owners of files in an image: `--uid-map`, `--gid-map` and `--owner`.
 //!
-//! Owns the arithmetic of maps and the words of the command line. Does **not** own names: `root` or
-//! `www-data` mean different numbers on different hosts, so an image built from them would depend on the host
-//! that builds it.
+//! Owns the arithmetic of maps and their syntax on the command line. Does **not** own names: `root` or
+//! `www-data` mean different numbers on different hosts, so an image built from names would depend on the
+//! host that builds it.
 //!
-//! A map is a list of ranges, each `FROM:TO[:COUNT]`, and perhaps one catch-all `*:TO`:
+//! A map is a list of ranges, each `FROM:TO[:COUNT]`, and at most one catch-all `*:TO`:
 //!
 //! ```text
 //! 1000:0        1000                -> 0
 //! 0:100000:1000 0 ... 999           -> 100000 ... 100999
-//! *:65534       all that are left   -> 65534
+//! *:65534       all other ids        -> 65534
 //! ```
 //!
 //! Invariants
-//! 1. No map at all changes nothing. With any range given, an id outside every range is an error, as it is
-//!    outside a user namespace: silently keeping it would let a host's ids leak into an image whose owner
-//!    meant to rename all.
-//! 2. No id is the source of two ranges. Several may have the same target.
-//! 3. No target is 4294967295: that is (uid_t) -1, which the kernel reads as "no change" and never stores.
+//! 1. An empty map changes nothing. If a map has ranges, an id outside every range is an error, as in a user
+//!    namespace. If the id were kept silently, ids of the host would leak into an image whose user meant to
+//!    map all of them.
+//! 2. No id is the source of two ranges. Several ranges may have the same target.
+//! 3. No target is 4294967295. It is (uid_t) -1, which the kernel reads as "no change" and never stores.
 
 use std::str::FromStr;
 
-/// The id that is none: `(uid_t) -1`.
+/// The invalid id: `(uid_t) -1`.
 const NO_ID: u32 = u32::MAX;
 
-/// Why a map or an owner cannot be used.
+/// Why a map or an owner is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdMapFault {
-    /// Not of the form that is asked for.
+    /// The text does not have the expected form.
     #[error("\"{text}\" is not of the form {form}")]
     Form {
-        /// What was given.
+        /// The text as given.
         text: String,
-        /// What is wanted, in words.
+        /// The expected form, for the message.
         form: &'static str,
     },
-    /// A name where a number belongs.
+    /// A name instead of a number.
     #[error(
         "\"{text}\" is a name, not a number: names mean different ids on different hosts, and an image holds numbers \
          only (`id -u {text}` or `getent group {text}` shows this host's)"
@@ -50,22 +50,22 @@ pub enum IdMapFault {
         /// The number as given.
         text: String,
     },
-    /// A range of no ids.
+    /// A range with a count of 0.
     #[error("the range {range} has no ids in it")]
     Empty {
         /// The range as given.
         range: String,
     },
-    /// A range runs past the last id.
+    /// A range extends past the last id.
     #[error("the range {range} runs past the last id (4294967295 itself is reserved as a target)")]
     PastTheEnd {
         /// The range as given.
         range: String,
     },
-    /// Two ranges map the same id.
+    /// Two ranges have the same source id.
     #[error("id {id} is in two ranges: {first} and {second}")]
     Overlap {
-        /// The lowest id in both.
+        /// The lowest id in both ranges.
         id: u32,
         /// One range.
         first: String,
@@ -82,7 +82,7 @@ pub enum IdMapFault {
     },
 }
 
-/// An id that no range of the map holds.
+/// An id in no range of the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("id {0} is in no range of the map (*:TO would map all that are left to TO)")]
 pub struct Unmapped(pub u32);
@@ -92,16 +92,16 @@ pub struct Unmapped(pub u32);
 pub enum IdRange {
     /// `FROM:TO[:COUNT]`.
     Range {
-        /// First id of the source.
+        /// First source id.
         from: u32,
-        /// What it becomes.
+        /// First target id.
         to: u32,
-        /// How many ids, at least 1.
+        /// Number of ids, at least 1.
         count: u32,
     },
     /// `*:TO`: every id that is in no range.
     CatchAll {
-        /// What they become.
+        /// The target id.
         to: u32,
     },
 }
@@ -141,7 +141,7 @@ impl FromStr for IdRange {
         if count == 0 {
             return Err(IdMapFault::Empty { range: text.to_owned() });
         }
-        // The last source may be 4294967295, the last target may not.
+        // The last source id may be 4294967295, but the last target id may not.
         if from.checked_add(count - 1).is_none() || to.checked_add(count).is_none() {
             return Err(past_the_end());
         }
@@ -149,7 +149,7 @@ impl FromStr for IdRange {
     }
 }
 
-/// A decimal id; `Err(None)` where the text is neither a number nor a name.
+/// Parses a decimal id. Returns `Err(None)` if the text is neither a number nor a name.
 fn number(text: &str) -> Result<u32, Option<IdMapFault>> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return text.parse().map_err(|_| Some(IdMapFault::TooLarge { text: text.to_owned() }));
@@ -159,7 +159,7 @@ fn number(text: &str) -> Result<u32, Option<IdMapFault>> {
     Err(name.then(|| IdMapFault::Name { text: text.to_owned() }))
 }
 
-/// A map of user or group ids. The default one changes nothing.
+/// A map of user or group ids. The default map changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdMap {
     /// `(from, to, count)`, ascending by `from`, not overlapping.
@@ -168,7 +168,7 @@ pub struct IdMap {
 }
 
 impl IdMap {
-    /// From the values of the command line, each `FROM:TO`, `FROM:TO:COUNT` or `*:TO`.
+    /// Parses values of the command line, each `FROM:TO`, `FROM:TO:COUNT` or `*:TO`.
     ///
     /// # Errors
     /// See [`IdMapFault`].
@@ -178,10 +178,10 @@ impl IdMap {
         Self::from_ranges(ranges)
     }
 
-    /// From ranges, in any order.
+    /// Builds a map from ranges in any order.
     ///
     /// # Errors
-    /// Ranges that overlap, have no ids or run past the last id, and two catch-alls.
+    /// Ranges that overlap, have no ids or extend past the last id, and a second catch-all.
     pub fn from_ranges(values: impl IntoIterator<Item = IdRange>) -> Result<Self, IdMapFault> {
         let mut map = Self::default();
         for value in values {
@@ -216,16 +216,16 @@ impl IdMap {
         Ok(map)
     }
 
-    /// Are there no ranges at all, so that it changes nothing?
+    /// Whether the map has no ranges and no catch-all, so that it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty() && self.catch_all.is_none()
     }
 
-    /// What an id becomes.
+    /// Maps an id.
     ///
     /// # Errors
-    /// The id, where ranges were given, none of them holds it, and there is no catch-all.
+    /// The id, if the map has ranges, no range contains the id, and there is no catch-all.
     pub fn apply(&self, id: u32) -> Result<u32, Unmapped> {
         if self.is_empty() {
             return Ok(id);
@@ -234,14 +234,14 @@ impl IdMap {
         if let Some(&(from, to, count)) = after.checked_sub(1).and_then(|at| self.ranges.get(at))
             && id - from < count
         {
-            // No overflow: to + count fits, and id - from is below count.
+            // Cannot overflow: to + count fits, and id - from is below count.
             return Ok(to + (id - from));
         }
         self.catch_all.ok_or(Unmapped(id))
     }
 }
 
-/// One owner for everything: `--owner UID:GID`.
+/// One owner for all files: `--owner UID:GID`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// User id.
@@ -251,10 +251,10 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// From `UID:GID`.
+    /// Parses `UID:GID`.
     ///
     /// # Errors
-    /// Anything but two numbers below 4294967295; a name has its own explanation.
+    /// Anything except two numbers below 4294967295. A name has an error of its own.
     pub fn parse(text: &str) -> Result<Self, IdMapFault> {
         let form = || IdMapFault::Form { text: text.to_owned(), form: "UID:GID, both numbers" };
         let (uid, gid) = text.split_once(':').ok_or_else(form)?;

@@ -1,26 +1,25 @@
-//! Plan and write ext4 images: an empty file system as mke2fs makes it, or one filled from directories,
+//! Plans and writes ext4 images: an empty file system like that of mke2fs, or one filled from directories,
 //! archives and OCI images.
 //!
-//! Everything is planned before a byte is written: the tree is read whole (names and metadata, no contents),
-//! every inode gets its number and every file its blocks, and only then do the threads copy, each its own
-//! part of the device.
-//!
+//! The whole image is planned before the first byte is written. The tree is read completely: names and
+//! metadata, but no contents. Every inode gets its number, and every file its blocks. Then threads copy the
+//! contents; each thread writes its own part of the device.
 //! ```text
 //! source::{dir, tar, oci} --> tree --> solve (sizing, layout, plan) --> write --> device
 //! ```
 //!
 //! Does **not** own: on-disk layouts (see `ondisk` and `jbd2-format`), files and block devices (see
-//! `device`), the command line. Shares nothing with the engine that mounts file systems: it is a second
+//! `device`), the command line. It shares no code with the engine that mounts file systems: it is a second
 //! witness of the format.
 //!
 //! Invariants
-//! 1. A plan depends on the tree and the choices alone, never on time, threads or the order of reading.
-//! 2. Nothing appears under the target's name before it is complete.
-//! 3. What cannot be stored exactly is an error that names the path, or a warning; nothing is dropped
-//!    silently.
-//! 4. Memory grows with the number of names, not with the size of files or of the device.
+//! 1. A plan depends only on the tree and the options, never on time, threads or the order of reading.
+//! 2. No file appears under the target's name before it is complete.
+//! 3. A property that cannot be stored exactly is an error that names the path, or a warning; nothing is
+//!    dropped silently.
+//! 4. Memory use grows with the number of names, not with the size of files or of the device.
 //!
-//! An empty file system in memory:
+//! Example: an empty file system in memory.
 //!
 //! ```
 //! use extant_device::{Device, MemDevice};

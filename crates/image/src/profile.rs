@@ -1,28 +1,29 @@
-//! What a target can mount, check and boot from: `--profile NAME`.
+//! The features that a target can mount, check and boot from: `--profile NAME`.
 //!
-//! Owns the facts about targets: which kernel, e2fsck and boot loader they have, and since when each of those
-//! knows a feature. Does **not** own the user's own choices (they come on top, see
+//! Owns the facts about targets: their kernel, e2fsck and boot loader, and the first release of each that
+//! supports a feature. Does **not** own the user's own options, which are applied on top (see
 //! [`crate::options::FeatureEdit`]).
 //!
 //! ```text
 //! mke2fs 1.47's default set
-//!   - what the target's kernel cannot mount for writing
-//!   - what its e2fsck does not know: it could not check the file system at boot
-//!   - what its boot loader does not read
-//!   - what the distribution's own mke2fs leaves out, or where the facts are unsure
-//!   + uninit_bg in the place of metadata_csum
+//!   - features that the target's kernel cannot mount for writing
+//!   - features that its e2fsck does not support: it could not check the file system at boot
+//!   - features that its boot loader cannot read
+//!   - features that the distribution's own mke2fs leaves out, or whose support is not confirmed
+//!   + uninit_bg in place of metadata_csum
 //! ```
 //!
 //! Invariants
-//! 1. No profile has a feature that a part of its target does not know ([`Profile::refusal`]).
-//! 2. Every profile is a set that can be made as it is.
-//! 3. Where the facts are unsure, the feature is left out and the notes say so.
+//! 1. No profile has a feature that a part of its target does not support ([`Profile::refusal`]).
+//! 2. Every profile is a valid set of features without further changes.
+//! 3. If support for a feature is not confirmed, the profile leaves it out and the notes say so.
 //!
-//! Sources: ext4(5), section "Kernel support" (first kernel without known serious bugs, so 3.18 for
-//! `metadata_csum`, whose journal format changed then); e2fsprogs release notes; Debian's e2fsprogs changelog
-//! (1.47.0-2 and 1.47.1~rc1-1 on `orphan_file` and `metadata_csum_seed`); tests with `grub-fstest` of Debian
-//! 11 and 12; U-Boot commits "Refuse to mount filesystems with 64bit feature set" and "do not write on
-//! filesystem with metadata_csum feature"; the Syslinux wiki's page Filesystem; AOSP's mke2fs.conf.
+//! Sources: ext4(5), section "Kernel support" (first kernel without known serious bugs; hence 3.18 for
+//! `metadata_csum`, because its journal format changed in that release); e2fsprogs release notes; Debian's
+//! e2fsprogs changelog (1.47.0-2 and 1.47.1~rc1-1 on `orphan_file` and `metadata_csum_seed`); tests with
+//! `grub-fstest` of Debian 11 and 12; U-Boot commits "Refuse to mount filesystems with 64bit feature set" and
+//! "do not write on filesystem with metadata_csum feature"; the Syslinux wiki's page Filesystem; AOSP's
+//! mke2fs.conf.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -43,14 +44,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// A boot loader that reads the file system.
+/// The boot loader that reads the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loader {
-    /// GRUB 2.02 to 2.06 as released.
+    /// GRUB 2.02 to 2.06 as released upstream.
     Grub206,
-    /// GRUB 2.12, and Debian 12's 2.06 with its patches.
+    /// GRUB 2.12, and the patched 2.06 of Debian 12.
     Grub212,
-    /// U-Boot, for reading and writing.
+    /// U-Boot, reading and writing.
     UBoot,
     /// Syslinux 6.03 and 6.04-pre.
     Extlinux,
@@ -66,14 +67,15 @@ impl Loader {
         }
     }
 
-    /// Features by name that it refuses, misreads, or must not write under.
+    /// Names of the features that it refuses, misreads, or must not write with.
     fn refuses(self) -> &'static [&'static str] {
         match self {
             Self::Grub206 => {
                 &["metadata_csum_seed", "large_dir", "ea_inode", "inline_data", "casefold", "bigalloc"]
             }
             Self::Grub212 => &["ea_inode", "inline_data", "casefold", "bigalloc"],
-            // It maintains neither checksums nor directory indexes, and its releases of 2016 refuse 64bit.
+            // U-Boot maintains neither checksums nor directory indexes, and its releases of 2016 refuse
+            // 64bit.
             Self::UBoot => &[
                 "dir_index",
                 "64bit",
@@ -109,9 +111,10 @@ impl Loader {
     }
 }
 
-/// Since when a feature is known: its name, the first kernel that mounts it for writing, the first e2fsck.
+/// Per feature: its name, the first kernel that mounts it for writing, and the first e2fsck that supports it.
 ///
-/// What is not listed is known to all kernels from 2.6.28 and all e2fsck from 1.42, or to none ([`NEVER`]).
+/// A feature not listed here is supported by all kernels from 2.6.28 and all e2fsck from 1.42, or by none
+/// ([`NEVER`]).
 const KNOWN_SINCE: &[(&str, Version, Version)] = &[
     ("mmp", Version(3, 0), Version(1, 42)),
     ("bigalloc", Version(3, 2), Version(1, 42)),
@@ -148,7 +151,7 @@ const NEVER: &[&str] = &[
     "shared_blocks",
 ];
 
-/// Why a target has no use for a feature.
+/// Why a target cannot use a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Its kernel is too old.
@@ -158,7 +161,7 @@ pub enum Refusal {
         feature: &'static str,
         /// The target's kernel.
         has: Version,
-        /// The first that knows it.
+        /// The first kernel that supports it.
         since: Version,
     },
     /// Its e2fsck is too old.
@@ -168,12 +171,12 @@ pub enum Refusal {
     Fsck {
         /// The feature.
         feature: &'static str,
-        /// The target's e2fsprogs.
+        /// Its e2fsprogs.
         has: Version,
-        /// The first that knows it.
+        /// The first e2fsprogs that supports it.
         since: Version,
     },
-    /// Its boot loader cannot use it.
+    /// Its boot loader does not support the feature.
     #[error("{loader} does not handle {feature}")]
     Loader {
         /// The feature.
@@ -181,7 +184,7 @@ pub enum Refusal {
         /// The boot loader's name.
         loader: &'static str,
     },
-    /// No Linux kernel has it.
+    /// No Linux kernel supports the feature.
     #[error("no Linux kernel mounts {feature} for writing")]
     Nobody {
         /// The feature.
@@ -189,7 +192,7 @@ pub enum Refusal {
     },
 }
 
-/// A target, as facts.
+/// The facts about a target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Target {
     name: &'static str,
@@ -197,27 +200,27 @@ struct Target {
     kernel: Option<Version>,
     fsck: Option<Version>,
     loader: Option<Loader>,
-    /// Left out although every part would take it.
+    /// Features left out although every part supports them.
     withheld: &'static [&'static str],
     block_size: Option<BlockSize>,
     inode_size: Option<u16>,
     notes: &'static str,
 }
 
-/// What one target can mount.
+/// The features and sizes that fit one target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// As the command line names it.
+    /// The name on the command line.
     pub name: &'static str,
-    /// The target in words.
+    /// A description of the target.
     pub describes: &'static str,
-    /// The features to make.
+    /// The features of the file system.
     pub features: Features,
-    /// The only block size that fits, where there is just one.
+    /// The block size, if only one fits.
     pub block_size: Option<BlockSize>,
-    /// The only inode size that fits, in bytes, where there is just one.
+    /// The inode size in bytes, if only one fits.
     pub inode_size: Option<u16>,
-    /// What a user should know besides; may be empty.
+    /// Further notes for the user; may be empty.
     pub notes: &'static str,
     target: &'static Target,
 }
@@ -230,19 +233,19 @@ impl Profile {
         &ALL
     }
 
-    /// By its name.
+    /// The profile of this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<&'static Profile> {
         Self::all().iter().find(|profile| profile.name == name)
     }
 
-    /// Why the target has no use for a feature; `None` where all its parts know it.
+    /// Why the target cannot use a feature; `None` if all its parts support it.
     #[must_use]
     pub fn refusal(&self, feature: Feature) -> Option<Refusal> {
         self.target.refusal(feature)
     }
 
-    /// All refusals of a set, such as the profile's own with a user's edits on top.
+    /// All refusals of a set of features, such as the profile's own set with a user's edits applied.
     #[must_use]
     pub fn refusals(&self, features: Features) -> Vec<Refusal> {
         TABLE.iter().filter(|f| features.has(**f)).filter_map(|&f| self.refusal(f)).collect()
@@ -299,7 +302,7 @@ impl Target {
         }
         if !features.metadata_csum() {
             features.incompat &= !Features::CSUM_SEED;
-            // What checksums the group descriptors of file systems older than metadata_csum.
+            // The checksum of group descriptors in file systems older than metadata_csum.
             if let Some(uninit_bg) = Feature::by_name("uninit_bg") {
                 features.set(uninit_bg, self.refusal(uninit_bg).is_none());
             }
@@ -506,7 +509,7 @@ mod tests {
         for name in listed {
             assert_eq!(Feature::by_name(name).map(|f| f.name), Some(*name));
         }
-        // Everything else is as old as ext4 itself; a new bit in the table must find its place here.
+        // All other features are as old as ext4 itself. A feature added to the table must be classified here.
         let old = TABLE
             .iter()
             .map(|feature| feature.name)

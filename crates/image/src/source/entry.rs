@@ -1,20 +1,20 @@
-//! What every source hands over: one entry of a tree, whole, in plain words.
+//! The common output of all sources: one complete entry of a tree, independent of the source's format.
 
 use std::sync::Arc;
 
-/// A point in time as sources know it: any seconds, nanoseconds below 10^9.
+/// A point in time, as sources record it: any number of seconds, and nanoseconds below 10^9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time {
     /// Seconds since 1970-01-01 00:00 UTC; negative before.
     pub seconds: i64,
-    /// Nanoseconds within the second, always counted forwards.
+    /// Nanoseconds within the second, always counted forward.
     pub nanos: u32,
 }
 
-/// One extended attribute as `getxattr` would show it: full name ("user.comment"), value bytes.
+/// One extended attribute as `getxattr` returns it: full name ("user.comment") and value.
 ///
-/// POSIX ACLs use the kernel's xattr form (`system.posix_acl_access`: le32 version 2, then 8-byte entries),
-/// whatever form the source had.
+/// POSIX ACLs are in the kernel's xattr form (`system.posix_acl_access`: le32 version 2, then 8-byte
+/// entries), whatever the form in the source.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Xattr {
     /// Name with its prefix: `user.comment`, `security.capability`.
@@ -23,10 +23,10 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
-/// Everything about an inode but its type-specific part.
+/// The attributes of an inode that do not depend on its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metadata {
-    /// Permission bits with setuid, setgid and sticky: `0o7777` at most; the type is in [`Kind`].
+    /// Permission bits including setuid, setgid and sticky: at most `0o7777`. The type is in [`Kind`].
     pub permissions: u16,
     /// Owner.
     pub uid: u32,
@@ -34,32 +34,32 @@ pub struct Metadata {
     pub gid: u32,
     /// Last change of the content.
     pub mtime: Time,
-    /// Last access, where the source has it.
+    /// Last access, if the source records it.
     pub atime: Option<Time>,
-    /// Last change of the inode, where the source has it.
+    /// Last change of the inode, if the source records it.
     pub ctime: Option<Time>,
-    /// Birth, where the source has it.
+    /// Birth, if the source records it.
     pub crtime: Option<Time>,
     /// Extended attributes, in the source's order.
     pub xattrs: Vec<Xattr>,
 }
 
-/// A run of bytes in a file that holds data; everything outside such runs is a hole that reads as zeros.
+/// A run of data bytes in a file. Everything outside such runs is a hole and reads as zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataRun {
     /// First byte within the file.
     pub file_offset: u64,
     /// Length in bytes, at least 1.
     pub len: u64,
-    /// Where the bytes stand in the payload's backing file.
+    /// Byte offset of the run in the payload's backing file.
     pub backing_offset: u64,
 }
 
-/// The content of a regular file that came out of an archive: runs of bytes in a backing file that can be
-/// read at any offset, by several threads.
+/// The content of a regular file from an archive: runs of bytes in a backing file, which several threads can
+/// read at any offset.
 #[derive(Debug, Clone)]
 pub struct Payload {
-    /// The archive itself, or the unlinked spool file that holds what was unpacked from it.
+    /// The archive itself, or the unlinked spool file with the unpacked bytes.
     pub backing: Arc<std::fs::File>,
     /// Data runs in ascending order, not overlapping.
     pub runs: Vec<DataRun>,
@@ -68,19 +68,19 @@ pub struct Payload {
 /// The type-specific part of an entry.
 #[derive(Debug, Clone)]
 pub enum Kind {
-    /// A directory. If one is there already, it keeps its children and takes the new metadata.
+    /// A directory. An existing directory at the path keeps its children and takes the new metadata.
     Directory,
     /// A regular file of `size` bytes.
     File {
-        /// Size in bytes, holes counted.
+        /// Size in bytes, including holes.
         size: u64,
-        /// Where its bytes are.
+        /// The location of its bytes.
         payload: Payload,
     },
-    /// A symbolic link with its target's bytes.
+    /// A symbolic link and the bytes of its target.
     Symlink(Vec<u8>),
-    /// One more name for an entry that came earlier in the same source, or is there from an earlier one: its
-    /// path, normalised like [`Entry::path`].
+    /// An additional name for an entry that came earlier in this source, or from an earlier source. The value
+    /// is the path of that entry, normalised like [`Entry::path`].
     HardLink(Vec<u8>),
     /// A character device.
     CharDevice {
@@ -100,23 +100,22 @@ pub enum Kind {
     Fifo,
     /// A socket.
     Socket,
-    /// Not an inode: removes `path` as it came from earlier sources (an OCI whiteout). Removing what is not
-    /// there is no error.
+    /// Not an inode: removes `path` as earlier sources left it (an OCI whiteout). A missing path is no error.
     Whiteout,
-    /// Not an inode: removes all children that the directory `path` has from earlier sources (an OCI opaque
-    /// marker); what this source itself adds to it stays, whether it came before or after the marker.
+    /// Not an inode: removes all children of the directory `path` that came from earlier sources (an OCI
+    /// opaque marker). Children from this source stay, whether they came before the marker or after it.
     Opaque,
 }
 
 /// One entry of a source.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Path below the image's root: components joined by `/`, no leading or trailing slash, no empty
-    /// component, no `.` or `..`; empty for the root itself. Each component is 1 to 255 bytes of anything but
-    /// NUL and `/`.
+    /// Path below the image's root: components joined by `/`, with no leading or trailing slash, no empty
+    /// component, no `.` or `..`. Empty for the root itself. Each component is 1 to 255 bytes without NUL and
+    /// `/`.
     pub path: Vec<u8>,
-    /// Everything but the type-specific part (meaningless for hard links, whiteouts and opaque markers).
+    /// The attributes common to all types. Meaningless for hard links, whiteouts and opaque markers.
     pub metadata: Metadata,
-    /// The rest.
+    /// The type, and what only this type has.
     pub kind: Kind,
 }

@@ -1,11 +1,9 @@
-//! Why a source cannot be used, and what a source's reader wants said although it goes on.
+//! Errors and warnings of the sources.
 //!
-//! Owns: [`SourceFault`], [`Warning`], and the one way in which paths of any bytes are printed
-//! ([`ShownPath`]). Does **not** own: deciding what is a fault and what is a warning; each reader does that
-//! and says so in its page.
+//! Owns: [`SourceFault`], [`Warning`], and [`ShownPath`], which alone formats paths of arbitrary bytes. Does
+//! **not** own: the decision between error and warning. Each reader decides, and documents it in its module.
 //!
-//! Every message names the place (archive, entry, byte, path), the rule that does not hold, and what to do
-//! about it.
+//! Every message states the location (archive, entry, byte, path), the broken rule, and the remedy.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,65 +14,65 @@ use std::path::{Path, PathBuf};
 /// Why a source cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceFault {
-    /// The system refused an operation.
+    /// A system call failed.
     #[error("cannot {what} {}: {source}", ShownPath::of(path))]
     Io {
-        /// The operation in words that fit behind "cannot": "open", "read".
+        /// The operation, as text that follows "cannot": "open", "read".
         what: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// A tar archive breaks a rule of its format, or asks for something that cannot be put into an image.
+    /// A tar archive breaks a rule of its format, or has an entry that cannot be stored in an image.
     #[error("{archive}: entry {entry_no} at byte {offset}{}: {rule}; {advice}", in_brackets(path))]
     Archive {
-        /// The archive's name for people; says so if the bytes are counted behind a decompressor.
+        /// The archive's name for messages. It says so if byte offsets count decompressed bytes.
         archive: String,
-        /// Number of the entry, the first is 1; extended headers count with the entry that they describe.
+        /// Number of the entry, from 1. Extended headers count as part of the entry that they describe.
         entry_no: u64,
-        /// Where the offending header or content stands in the (unpacked) archive, in bytes.
+        /// Byte offset of the offending header or content in the decompressed archive.
         offset: u64,
-        /// The entry's path as the archive spells it, if it was known by then.
+        /// The entry's path as spelled in the archive, if it was known at that point.
         path: Vec<u8>,
-        /// What is wrong.
+        /// The finding.
         rule: String,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
-    /// An OCI image layout breaks a rule, or does not have what was asked for.
+    /// An OCI image layout breaks a rule, or lacks the requested image.
     #[error("{}: {place}: {rule}; {advice}", ShownPath::of(layout))]
     Oci {
         /// The layout's directory.
         layout: PathBuf,
-        /// The part of it: "index.json", "manifest sha256:…".
+        /// The part of the layout: "index.json", "manifest sha256:…".
         place: String,
-        /// What is wrong.
+        /// The finding.
         rule: String,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
 }
 
 impl SourceFault {
-    /// An `Io` fault: `what` fits behind "cannot".
+    /// An `Io` fault. `what` follows "cannot" in the message.
     pub fn io(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Self::Io { what, path: path.into(), source }
     }
 }
 
-/// Something that the user should know of, although the source was read.
+/// A finding that the user should see, although the source could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// The archive's name for people.
+    /// The archive's name for messages.
     pub archive: String,
-    /// Number of the entry, the first is 1.
+    /// Number of the entry, from 1.
     pub entry_no: u64,
-    /// Where it stands in the (unpacked) archive, in bytes.
+    /// Byte offset of the entry in the decompressed archive.
     pub offset: u64,
-    /// The entry's path as the archive spells it; empty if the warning is about the archive.
+    /// The entry's path as spelled in the archive; empty if the warning concerns the archive.
     pub path: Vec<u8>,
-    /// What was seen and what was done about it.
+    /// The finding, and how the reader handled it.
     pub text: String,
 }
 
@@ -85,37 +83,37 @@ impl fmt::Display for Warning {
     }
 }
 
-/// A broken rule whose place is not known yet: the parsers' error; the reader adds the place as it passes.
+/// A broken rule without a location. Parsers return it, and the reader adds the location as it passes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// What is wrong.
+    /// The finding.
     pub(crate) rule: Cow<'static, str>,
-    /// What to do about it.
+    /// The remedy.
     pub(crate) advice: &'static str,
 }
 
 impl Rule {
-    /// A broken rule with its advice.
+    /// A broken rule with its remedy.
     pub(crate) fn new(rule: impl Into<Cow<'static, str>>, advice: &'static str) -> Self {
         Self { rule: rule.into(), advice }
     }
 
-    /// A broken rule that only a damaged archive, or a broken program that wrote it, explains.
+    /// A broken rule that points to a damaged archive, or to a defect of the program that wrote it.
     pub(crate) fn damaged(rule: impl Into<Cow<'static, str>>) -> Self {
         Self::new(rule, DAMAGED)
     }
 }
 
-/// What to do about an archive whose bytes make no sense.
+/// The remedy for an archive whose bytes make no sense.
 pub(crate) const DAMAGED: &str = "the archive is damaged: fetch or create it again";
 
-/// A path of any bytes, readable and on one line: what is not printable UTF-8 appears as `\ooo`, like `ls -b`
-/// does it (but a space stays a space); a backslash doubles. At most 1 KiB is shown.
+/// Formats a path of arbitrary bytes readably and on one line. Bytes that are not printable UTF-8 appear as
+/// `\ooo`, as in `ls -b`, except that a space stays a space; a backslash is doubled. Shows at most 1 KiB.
 #[derive(Debug, Clone, Copy)]
 pub struct ShownPath<'a>(pub &'a [u8]);
 
 impl<'a> ShownPath<'a> {
-    /// Of a path of this system.
+    /// Formats a path of this system.
     pub fn of(path: &'a Path) -> Self {
         Self(path.as_os_str().as_bytes())
     }
@@ -133,7 +131,7 @@ impl fmt::Display for ShownPath<'_> {
                     '\n' => f.write_str("\\n")?,
                     '\t' => f.write_str("\\t")?,
                     '\r' => f.write_str("\\r")?,
-                    // C0, DEL and C1 would steer a terminal.
+                    // C0, DEL and C1 characters would control the terminal.
                     control if control.is_control() => {
                         let mut bytes = [0; 4];
                         for byte in control.encode_utf8(&mut bytes).bytes() {
@@ -154,7 +152,7 @@ impl fmt::Display for ShownPath<'_> {
     }
 }
 
-/// ` (path)`, or nothing for no path.
+/// ` (path)`, or nothing for an empty path.
 fn in_brackets(path: &[u8]) -> impl fmt::Display + '_ {
     struct Brackets<'a>(&'a [u8]);
     impl fmt::Display for Brackets<'_> {

@@ -1,4 +1,4 @@
-//! Sources of trees: each reader walks its source once and hands over entries.
+//! Sources of trees. Each reader walks its source once and passes on its entries.
 
 pub(crate) mod acltext;
 pub mod dir;
