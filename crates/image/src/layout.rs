@@ -1,11 +1,12 @@
-//! Where group metadata lies: superblock copies, descriptor tables, bitmaps, inode tables.
+//! Layout of group metadata: superblock copies, descriptor tables, bitmaps, inode tables.
 //!
-//! The order is mke2fs's: with flex_bg, the bitmaps of a flex group stand in a row, then its inode bitmaps,
-//! then its inode tables, from the flex group's first free block on; without, each group keeps its own.
+//! The order is that of mke2fs. With flex_bg, the block bitmaps of a flex group are contiguous, followed by
+//! its inode bitmaps and its inode tables, from the flex group's first free block on. Without flex_bg, each
+//! group contains its own.
 //!
 //! Invariants
-//! 1. Everything placed here is taken in [`Layout::space`], and nothing is taken twice.
-//! 2. The layout depends on the geometry alone.
+//! 1. All blocks placed here are taken in [`Layout::space`], each exactly once.
+//! 2. The layout depends only on the geometry and the [`Habits`].
 //!
 //! Source: kernel Documentation/filesystems/ext4/group_descr.rst, blockgroup.rst.
 
@@ -14,7 +15,7 @@ use extant_ondisk::Geometry;
 
 use crate::space::Space;
 
-/// Where one group keeps its bitmaps and its inode table.
+/// Block addresses of a group's bitmaps and inode table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupPlace {
     /// Block of the block bitmap.
@@ -25,36 +26,38 @@ pub struct GroupPlace {
     pub inode_table: u64,
 }
 
-/// The places of all group metadata, and what is taken so far.
+/// The addresses of all group metadata, and the blocks that are taken.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// The numbers.
+    /// The geometry.
     pub geometry: Geometry,
     /// One per group.
     pub places: Vec<GroupPlace>,
-    /// What is taken: at first the metadata, later everything.
+    /// Taken blocks: at first the metadata, later everything.
     pub space: Space,
 }
 
-/// The bitmaps and tables do not fit: this many blocks in a row were not found for group `group`.
+/// No room for the bitmaps and tables: group `group` needs `len` contiguous free blocks, and there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no room for the metadata of group {group}: {len} blocks in a row are not free")]
 pub struct NoRoom {
     /// The group.
     pub group: u32,
-    /// Blocks wanted in a row.
+    /// Number of contiguous blocks needed.
     pub len: u64,
 }
 
-/// What the layout depends on besides the geometry.
+/// The options that the layout depends on besides the geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Habits {
-    /// A flex group of a single group gets as much room for bitmaps as a whole one would, as mke2fs does it.
+    /// Whether a flex group with a single group reserves as much room for bitmaps as a full one, as mke2fs
+    /// does.
     pub lonely_rows: bool,
-    /// `-E stride`, in blocks, or 0. Without flex groups, the bitmaps of each group stand so much further
-    /// behind its start than those of the group before: else they would all lie on the same disk of a stripe.
+    /// `-E stride`, in blocks, or 0. Without flex groups, the bitmaps of each group are this much further
+    /// from its start than those of the group before. Otherwise all bitmaps would be on the same disk of a
+    /// stripe.
     pub stride: u64,
-    /// `-E packed_meta_blocks`: the bitmaps and tables of all groups stand at the beginning, whatever the
+    /// `-E packed_meta_blocks`: the bitmaps and tables of all groups are at the beginning, regardless of the
     /// size of a flex group.
     pub packed: bool,
 }
@@ -63,14 +66,14 @@ impl Layout {
     /// Lays out all groups.
     ///
     /// # Errors
-    /// When the device is too small for its own metadata.
+    /// The device is too small for its own metadata.
     pub fn new(geometry: Geometry, habits: Habits) -> Result<Self, NoRoom> {
-        // Searching for room that cannot be there takes long on large devices: judge by the sum first.
+        // On large devices a search without success takes long, so compare the sum first.
         let each = 2 + u64::from(geometry.itable_blocks());
         if each * u64::from(geometry.groups) > geometry.blocks {
             return Err(NoRoom { group: geometry.groups - 1, len: each });
         }
-        // Metadata is packed by blocks, also where files are allocated by clusters.
+        // Metadata is allocated by blocks, even if files are allocated by clusters.
         let mut space = Space::new(1);
         space.take(0, geometry.first_data_block.into());
         if geometry.block_size == BlockSize::MIN && geometry.first_data_block == 0 {
@@ -121,7 +124,7 @@ impl Layout {
     fn place_group(&mut self, group: u32, habits: Habits) -> Result<(), NoRoom> {
         let table_len = u64::from(self.geometry.itable_blocks());
         let per_flex = self.geometry.groups_per_flex();
-        // The first group of a flex group leaves room for rows of bitmaps; each other one follows its
+        // The first group of a flex group leaves room for contiguous bitmaps; each other group follows its
         // neighbour.
         let neighbour = (!group.is_multiple_of(per_flex)).then(|| self.places[group as usize - 1]);
         let row = match self.geometry.groups - group {
@@ -143,8 +146,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Where a group without neighbours in a flex group should keep its bitmaps: behind the place of its
-    /// table, and further by the stride in each group.
+    /// The preferred address of the bitmaps of a group without flex group neighbours: after the room for its
+    /// table, shifted by the stride times the group number.
     fn striped(&self, group: u32, table_len: u64, stride: u64) -> Option<u64> {
         if stride == 0 {
             return None;
@@ -156,7 +159,8 @@ impl Layout {
         (behind + shift < last).then_some(behind + shift)
     }
 
-    /// Finds and takes `len` blocks for `group`: with flex_bg at `wish` if they are free there.
+    /// Finds and takes `len` blocks for `group`: with flex_bg at `wish` if they are free, without it at or
+    /// after `wish` if possible.
     fn place(&mut self, group: u32, wish: Option<u64>, len: u64) -> Result<u64, NoRoom> {
         let found = if self.geometry.flex_log > 0 {
             self.find_in_flex(group, wish, len)
@@ -168,7 +172,7 @@ impl Layout {
         Ok(start)
     }
 
-    /// The first free blocks of a group, from `wish` on if there are any.
+    /// The first free blocks of a group, at or after `wish` if possible.
     fn find_in_group(&self, group: u32, wish: Option<u64>, len: u64) -> Option<u64> {
         let start = self.geometry.group_start(Group(group)).0;
         let end = start + u64::from(self.geometry.group_blocks(Group(group)));
@@ -188,8 +192,8 @@ impl Layout {
         let last = (u64::from(first) + u64::from(per_flex)).min(geometry.groups.into()) as u32 - 1;
         let flex_start = geometry.group_start(Group(first)).0;
         let flex_end = geometry.group_start(Group(last)).0 + u64::from(geometry.group_blocks(Group(last)));
-        // Room for all that are still to come, so that they stand in a row; but not more than a part of a
-        // group.
+        // Look for room for all remaining groups, so that their metadata is contiguous, but for no more than
+        // an eighth of a group.
         let row = (len * u64::from(last - group + 1)).min(u64::from(geometry.blocks_per_group) / 8);
         self.space
             .find(flex_start, flex_end, row.max(len))
@@ -198,7 +202,7 @@ impl Layout {
             .or_else(|| self.space.find(flex_start, geometry.blocks, len))
     }
 
-    /// Free blocks of a group, in whole clusters' worth.
+    /// Number of free clusters of a group.
     #[must_use]
     pub fn free_clusters(&self, group: u32) -> u32 {
         let geometry = &self.geometry;

@@ -1,4 +1,4 @@
-//! An empty file system, as mke2fs would make it.
+//! Plans and writes an empty file system like that of mke2fs.
 
 use extant_base::BlockSize;
 use extant_device::Device;
@@ -12,21 +12,21 @@ use crate::source::entry::{Metadata, Time};
 use crate::tree::{InsertFault, MergeRules, Sealed, Tree};
 use crate::write::{NoMeter, WriteFault, WriteOptions, Written, write};
 
-/// Why there is no file system.
+/// Why no file system was made.
 #[derive(Debug, thiserror::Error)]
 pub enum MkfsFault {
-    /// The choices do not work out for this size.
+    /// The options are invalid for this size.
     #[error(transparent)]
     Sizing(#[from] SizingFault),
-    /// The layout does not work out.
+    /// The layout is impossible.
     #[error("{0}")]
     Plan(#[from] PlanFault),
-    /// The device refused.
+    /// Writing to the device failed.
     #[error(transparent)]
     Write(#[from] WriteFault),
 }
 
-/// Everything that must not come from chance in here.
+/// The values that would otherwise be random or depend on a clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
     /// UUID of the file system.
@@ -37,7 +37,7 @@ pub struct Identity {
     pub time: u64,
 }
 
-/// A tree with nothing but lost+found in it.
+/// A tree with only lost+found in it.
 #[derive(Debug)]
 pub struct EmptyTree {
     tree: Tree,
@@ -46,7 +46,7 @@ pub struct EmptyTree {
 }
 
 impl EmptyTree {
-    /// Made at `time`, owned by `owner` (uid, gid).
+    /// Builds the tree, with times of `time` and the owner `owner` (uid, gid) for the root.
     #[must_use]
     pub fn new(time: u64, owner: (u32, u32)) -> Self {
         let mut tree = Tree::new();
@@ -59,7 +59,7 @@ impl EmptyTree {
         Self { tree, sealed, lost_found }
     }
 
-    /// A plan's input.
+    /// The input of a plan.
     #[must_use]
     pub fn input<'t>(
         &'t self,
@@ -81,10 +81,10 @@ impl EmptyTree {
     }
 }
 
-/// Makes sure that the root has a directory lost+found, and returns its node.
+/// Ensures that the root has a directory lost+found, and returns its node.
 ///
 /// # Errors
-/// When something else has that name, or the tree is full.
+/// Another type of entry has that name, or the tree is full.
 pub fn ensure_lost_found(tree: &mut Tree, time: u64) -> Result<u32, InsertFault> {
     if let Some(record) = tree.lookup(0, b"lost+found") {
         let node = tree.records[record as usize].node;
@@ -111,7 +111,7 @@ pub fn ensure_lost_found(tree: &mut Tree, time: u64) -> Result<u32, InsertFault>
 /// Plans an empty file system on `bytes` bytes.
 ///
 /// # Errors
-/// When the choices do not work out.
+/// The options are invalid for this size, or the layout is impossible.
 pub fn plan<'t>(input: &Input<'t>, bytes: u64) -> Result<Plan<'t>, MkfsFault> {
     let block_size: BlockSize = sizing::block_size(input.options, bytes);
     let blocks = bytes / block_size.bytes();
@@ -123,14 +123,14 @@ pub fn plan<'t>(input: &Input<'t>, bytes: u64) -> Result<Plan<'t>, MkfsFault> {
 /// Writes a planned empty file system.
 ///
 /// # Errors
-/// When the device refuses.
+/// Writing to the device failed.
 pub fn write_plan(plan: &Plan<'_>, device: &dyn Device, sync: bool) -> Result<Written, MkfsFault> {
     let cancel = std::sync::atomic::AtomicBool::new(false);
     let options = WriteOptions { threads: 1, tolerate_changes: false, cancel: &cancel, sync };
     Ok(write(plan, device, &[], options, &NoMeter)?)
 }
 
-/// Was a journal asked for but left out because the device is too small?
+/// Whether a journal was requested but left out because the device is too small.
 #[must_use]
 pub fn journal_was_dropped(options: &FormatOptions, plan: &Plan<'_>) -> bool {
     let asked = options.resolve_features().is_ok_and(|f| f.has_compat(Features::HAS_JOURNAL));

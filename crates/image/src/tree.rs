@@ -1,11 +1,11 @@
-//! The tree to be built, merged from all sources, compact enough for millions of files (about 120 bytes
-//! each).
+//! The tree of the image, merged from all sources. It is compact enough for millions of files: about 120
+//! bytes each.
 //!
-//! Owns names, metadata, the merge rules (later sources on top, whiteouts, opaque directories) and hard
-//! links. Does **not** own inode numbers, places or bytes on disk (see [`crate::plan`]), nor reading sources
-//! (see [`crate::source`]).
+//! Owns names, metadata, the merge rules (later sources over earlier ones, whiteouts, opaque directories) and
+//! hard links. Does **not** own inode numbers, block addresses or bytes on disk (see [`crate::plan`]), or the
+//! reading of sources (see [`crate::source`]).
 //!
-//! Nodes are inodes, records are names. Both live in flat vectors and point to each other by index:
+//! Nodes are inodes, and records are names. Both are stored in flat vectors and refer to each other by index:
 //!
 //! ```text
 //! Dir { first_child } -> Record { name, node, next } -> Record ...
@@ -16,10 +16,11 @@
 //!
 //! Invariants
 //! 1. TreeNode 0 is the root directory; it has no record.
-//! 2. A record is live when its `node` is not [`NONE`]; dead records stay in their directory's chain.
-//! 3. No two live records of one directory have the same name.
-//! 4. Only what is reachable from the root exists; whatever a replacement cut off is simply never visited.
-//! 5. A directory has exactly one live record (the root none).
+//! 2. A record is live if its `node` is not [`NONE`]. Dead records stay in their directory's chain.
+//! 3. No two live records of a directory have the same name.
+//! 4. The tree consists of what is reachable from the root. Nodes that a replacement cut off are never
+//!    visited.
+//! 5. A directory has exactly one live record, except the root, which has none.
 
 mod insert;
 mod seal;
@@ -35,7 +36,7 @@ use crate::source::entry::{DataRun, Time, Xattr};
 pub use insert::{InsertFault, MergeRules, Placement};
 pub use seal::Sealed;
 
-/// "None" for indexes.
+/// The index that means "none".
 pub const NONE: u32 = u32::MAX;
 
 /// The root directory's node.
@@ -54,22 +55,22 @@ pub struct TreeNode {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// One of its names; [`NONE`] for the root.
+    /// The record of one of its names; [`NONE`] for the root.
     pub record: u32,
     /// Index into [`Tree::xattr_sets`]; 0 is the empty set.
     pub xattrs: u32,
-    /// Index into [`Tree::times`], or [`NONE`]: the times that the source knows besides mtime.
+    /// Index into [`Tree::times`], or [`NONE`]: the times besides mtime, if the source records them.
     pub times: u32,
-    /// By type: a directory's index in [`Tree::dirs`]; a symlink's target in [`Tree::names`]; a file's
-    /// [`Content`].
+    /// Depends on the type. Directory: index into [`Tree::dirs`]. Symlink: offset of the target in
+    /// [`Tree::names`]. File: its [`Content`].
     pub content: u32,
-    /// A directory source's file with holes: index into [`Tree::sparse`]; else [`NONE`].
+    /// Index into [`Tree::sparse`] for a file with holes from a directory source; otherwise [`NONE`].
     pub sparse: u32,
-    /// Links, counted when the tree is sealed.
+    /// Number of links, counted when the tree is sealed.
     pub links: u32,
     /// Type and permissions.
     pub mode: u16,
-    /// Content comes from an archive (index into [`Tree::payloads`]), not from a directory source.
+    /// The content comes from an archive (index into [`Tree::payloads`]) instead of a directory source.
     pub archived: bool,
 }
 
@@ -80,47 +81,47 @@ impl TreeNode {
         FileType::from_mode(self.mode)
     }
 
-    /// Is it a directory?
+    /// Whether it is a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.file_type() == FileType::Directory
     }
 }
 
-/// One name in one directory.
+/// One name in a directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Record {
-    /// Directory that holds it: index into [`Tree::dirs`].
+    /// The directory: index into [`Tree::dirs`].
     pub dir: u32,
-    /// Where the name begins in [`Tree::names`].
+    /// Offset of the name in [`Tree::names`].
     pub name_at: u32,
-    /// The node; [`NONE`] when the record is dead.
+    /// The node; [`NONE`] if the record is dead.
     pub node: u32,
     /// Next record of the same directory.
     pub next: u32,
-    /// The source or layer that touched it last.
+    /// The source or layer that changed it last.
     pub layer: u16,
-    /// Length of the name, 1 to 255.
+    /// Length of the name in bytes, 1 to 255.
     pub name_len: u8,
 }
 
-/// A directory's children.
+/// A directory and the chain of its children.
 #[derive(Debug, Clone, Copy)]
 pub struct Dir {
-    /// Its node.
+    /// The directory's node.
     pub node: u32,
-    /// Newest record, the head of the chain.
+    /// The newest record, which is the head of the chain.
     pub first_child: u32,
 }
 
-/// Where an archive's file has its bytes.
+/// Location of the bytes of a file from an archive.
 #[derive(Debug, Clone)]
 pub struct PayloadRecord {
     /// Index into [`Tree::backings`].
     pub backing: u32,
-    /// A dense file: where its bytes begin.
+    /// Offset of the first byte; only for a file without holes.
     pub offset: u64,
-    /// A sparse file's runs.
+    /// Data runs of a file with holes.
     pub runs: Option<Box<[DataRun]>>,
 }
 
@@ -135,10 +136,10 @@ pub struct ExtraTimes {
     pub crtime: Time,
 }
 
-/// Where the bytes of a regular file come from.
+/// The source of a regular file's bytes.
 #[derive(Debug, Clone, Copy)]
 pub enum Content<'t> {
-    /// A file of the directory source with this index, at the node's own path.
+    /// The directory source with this index; the file is at the node's own path.
     Source(u32),
     /// A backing file.
     Archive(&'t PayloadRecord),
@@ -155,25 +156,25 @@ pub struct Tree {
     pub dirs: Vec<Dir>,
     /// Bytes of names and symlink targets.
     pub names: Vec<u8>,
-    /// Distinct sets of extended attributes, each sorted by name; the first is empty.
+    /// Distinct sets of extended attributes, each sorted by name. The first set is empty.
     pub xattr_sets: Vec<Vec<Xattr>>,
-    /// Contents from archives.
+    /// Locations of contents from archives.
     pub payloads: Vec<PayloadRecord>,
-    /// Files that hold archive contents.
+    /// Files that contain the contents of archives.
     pub backings: Vec<Arc<File>>,
-    /// Data runs (offset, length) of sparse files of directory sources.
+    /// Data runs (offset, length) of files with holes from directory sources.
     pub sparse: Vec<Box<[(u64, u64)]>>,
-    /// Times besides mtime, where the source's are kept.
+    /// Times besides mtime, if the source's times are kept.
     pub times: Vec<ExtraTimes>,
-    /// Files of directory sources that another source gave a further name: the name by which they can be
-    /// opened.
+    /// For files of directory sources that got an additional name from another source: the name that opens
+    /// them in their own source.
     source_names: HashMap<u32, u32>,
     index: HashTable<u32>,
     xattr_ids: HashMap<Vec<Xattr>, u32>,
 }
 
 impl Tree {
-    /// A tree with a bare root directory (mode 755, owner 0:0, time 0).
+    /// A tree with only a root directory (mode 755, owner 0:0, time 0).
     #[must_use]
     pub fn new() -> Self {
         let mut tree = Self { xattr_sets: vec![Vec::new()], ..Self::default() };
@@ -211,7 +212,7 @@ impl Tree {
         &self.names[at..at + node.size as usize]
     }
 
-    /// Where a regular file's bytes come from.
+    /// The source of a regular file's bytes.
     #[must_use]
     pub fn content(&self, node: &TreeNode) -> Content<'_> {
         if node.archived {
@@ -235,15 +236,15 @@ impl Tree {
         parts.join(&b'/')
     }
 
-    /// The name by which a file of a directory source can be opened there: not one that a later source gave
-    /// it.
+    /// The name that opens a file of a directory source in that source. It is never a name from a later
+    /// source.
     #[must_use]
     pub fn source_record(&self, node: u32) -> &Record {
         let own = self.nodes[node as usize].record;
         &self.records[*self.source_names.get(&node).unwrap_or(&own) as usize]
     }
 
-    /// The path of a name that is or would be in a directory.
+    /// The path of a name in a directory, whether or not the name exists.
     #[must_use]
     pub fn path_in(&self, dir: u32, name: &[u8]) -> Vec<u8> {
         let mut path = self.path(self.dirs[dir as usize].node);
@@ -254,7 +255,7 @@ impl Tree {
         path
     }
 
-    /// Live records of a directory, newest first.
+    /// The live records of a directory, newest first.
     pub fn children(&self, dir: u32) -> impl Iterator<Item = u32> + '_ {
         let mut at = self.dirs[dir as usize].first_child;
         std::iter::from_fn(move || {
@@ -270,7 +271,7 @@ impl Tree {
         })
     }
 
-    /// The live record of `name` in a directory.
+    /// The live record of `name` in a directory, if there is one.
     #[must_use]
     pub fn lookup(&self, dir: u32, name: &[u8]) -> Option<u32> {
         self.index

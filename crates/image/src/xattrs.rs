@@ -1,15 +1,14 @@
-//! Planning extended attributes: what goes into the inode, what into a shared block, what into an inode of
-//! its own.
+//! Plans extended attributes: the part in the inode, the part in a shared block, and values in inodes of
+//! their own.
 //!
-//! Each distinct set of attributes is planned once, however many inodes carry it.
+//! Each distinct set of attributes is planned once, regardless of the number of inodes that have it.
 //!
 //! Invariants
-//! 1. An attribute goes into the inode if there is room, else into the set's block; a value that does not fit
-//!    into a block with the others goes into an EA inode, if the feature allows it.
-//! 2. A block is shared by at most 1024 inodes, the kernel's limit; a set with more users gets several
-//!    copies.
+//! 1. An attribute is stored in the inode if there is room, otherwise in the set's block. A value that does
+//!    not fit into a block with the others is stored in an EA inode, if the feature allows it.
+//! 2. At most 1024 inodes share a block, the kernel's limit. A set with more users has several copies.
 //! 3. Equal large values share one EA inode.
-//! 4. ACLs without entries, and access ACLs that say no more than the mode, are not stored.
+//! 4. ACLs without entries are not stored, nor are access ACLs that only repeat the mode.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst.
 
@@ -27,37 +26,37 @@ use extant_ondisk::xattr::{
 
 use crate::source::entry::Xattr;
 
-/// Inodes that may share one attribute block.
+/// Maximum number of inodes that share one attribute block.
 pub const SHARERS_MAX: u32 = 1024;
-/// Longest value of one attribute, in bytes.
+/// Maximum length of one attribute's value in bytes.
 const VALUE_MAX: usize = 64 << 10;
 
 /// Why a set of attributes cannot be stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum XattrFault {
-    /// The name has a prefix that ext4 does not know.
+    /// ext4 does not support the name's prefix.
     #[error("extended attribute \"{0}\" has no prefix that ext4 can store")]
     UnknownPrefix(String),
-    /// The name behind the prefix is longer than 255 bytes.
+    /// The name after the prefix is longer than 255 bytes.
     #[error("extended attribute \"{0}\" has a name above 255 bytes")]
     NameTooLong(String),
-    /// The value is a broken ACL.
+    /// The value is a malformed ACL.
     #[error("extended attribute \"{name}\" is no POSIX ACL: {why}")]
     BadAcl {
         /// The attribute.
         name: String,
-        /// What is wrong.
+        /// The finding.
         why: String,
     },
-    /// The attributes exceed inode and block, and the ea_inode feature is off.
+    /// The attributes exceed the inode and a block, and the ea_inode feature is off.
     #[error("extended attributes need {needed} bytes, and a block has {space}: add the feature ea_inode")]
     TooLarge {
         /// Bytes needed in a block.
         needed: usize,
-        /// Bytes of a block.
+        /// Size of a block in bytes.
         space: usize,
     },
-    /// A value is above 64 KiB, or the names alone exceed a block.
+    /// A value exceeds 64 KiB, or the names alone exceed a block.
     #[error("extended attributes are too large even for the ea_inode feature ({0} bytes)")]
     FarTooLarge(usize),
     /// The file system has no ext_attr feature.
@@ -65,13 +64,13 @@ pub enum XattrFault {
     NoFeature,
 }
 
-/// An attribute whose name is split and whose ACL, if it is one, is in disk form.
+/// An attribute with its name split. An ACL is in its disk form.
 #[derive(Debug, Clone)]
 struct DiskAttr {
     index: u8,
     name: Vec<u8>,
     value: Vec<u8>,
-    /// Index into [`XattrPlan::large_values`] when the value has an inode of its own.
+    /// Index into [`XattrPlan::large_values`] if the value has an inode of its own.
     large: Option<u32>,
 }
 
@@ -83,25 +82,25 @@ pub struct SetPlan {
 }
 
 impl SetPlan {
-    /// Does this set need a block?
+    /// Whether this set needs a block.
     #[must_use]
     pub fn needs_block(&self) -> bool {
         !self.in_block.is_empty()
     }
 
-    /// Has this set nothing at all?
+    /// Whether this set has no attributes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.in_inode.is_empty() && self.in_block.is_empty()
     }
 }
 
-/// A value that gets an inode of its own.
+/// A value with an inode of its own.
 #[derive(Debug, Clone)]
 pub struct LargeValue {
     /// The value.
     pub bytes: Vec<u8>,
-    /// Checksum under the file system's seed.
+    /// Checksum with the file system's seed.
     pub hash: u32,
     /// Attribute blocks that refer to it.
     pub references: u32,
@@ -110,31 +109,31 @@ pub struct LargeValue {
 /// The plan for all sets.
 #[derive(Debug, Clone, Default)]
 pub struct XattrPlan {
-    /// One per set, by its number.
+    /// One plan per set, indexed by the set's number.
     pub sets: Vec<SetPlan>,
-    /// How many attribute blocks each set needs.
+    /// Number of attribute blocks that each set needs.
     pub copies: Vec<u32>,
     /// Values with inodes of their own.
     pub large_values: Vec<LargeValue>,
 }
 
-/// What the plan depends on.
+/// The properties of the file system that the plan depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct XattrSpace {
-    /// Bytes behind the inode's fixed fields.
+    /// Bytes after the inode's fixed fields.
     pub ibody: usize,
     /// Block size.
     pub block_size: BlockSize,
-    /// Is ext_attr on?
+    /// Whether ext_attr is on.
     pub ext_attr: bool,
-    /// Is ea_inode on?
+    /// Whether ea_inode is on.
     pub ea_inode: bool,
     /// Checksum seed of the file system.
     pub fs_seed: u32,
 }
 
 impl XattrSpace {
-    /// The space that a file system offers.
+    /// The space in a file system with these properties.
     #[must_use]
     pub fn new(features: &Features, inode_size: usize, block_size: BlockSize, fs_seed: u32) -> Self {
         Self {
@@ -148,10 +147,10 @@ impl XattrSpace {
 }
 
 impl XattrPlan {
-    /// Plans all sets; `users[set]` is the number of inodes that carry it.
+    /// Plans all sets. `users[set]` is the number of inodes with that set.
     ///
     /// # Errors
-    /// The number of the first set that cannot be stored, and why.
+    /// The number of the first set that cannot be stored, and the reason.
     pub fn new(sets: &[Vec<Xattr>], users: &[u32], space: &XattrSpace) -> Result<Self, (u32, XattrFault)> {
         let mut plan = Self::default();
         let mut large_ids = HashMap::new();
@@ -185,7 +184,7 @@ impl XattrPlan {
         if !attrs.is_empty() && !space.ext_attr {
             return Err(XattrFault::NoFeature);
         }
-        // Labels and ACLs are read on every access check: they get the inode's room first.
+        // Every access check reads labels and ACLs, so they get the inode's space first.
         attrs.sort_by_key(|attr| (attr.index != 6, attr.index > 3, attr.index));
         let mut plan = SetPlan::default();
         for attr in attrs {
@@ -220,13 +219,14 @@ impl XattrPlan {
         attrs.iter().filter(|attr| attr.large.is_some()).map(|attr| attr.value.len() as u64)
     }
 
-    /// Writes a set's in-inode part into the area behind an inode's fixed fields.
+    /// Writes a set's in-inode part into the area after an inode's fixed fields.
     pub fn encode_ibody(&self, set: u32, area: &mut [u8]) {
         let attrs = borrow(&self.sets[set as usize].in_inode);
         encode_ibody(&attrs, area).expect("planned to fit the inode");
     }
 
-    /// One copy of a set's block, sealed for its place. `large_inos[i]` is the inode of large value `i`.
+    /// Encodes one copy of a set's block and seals it for its block address. `large_inos[i]` is the inode of
+    /// large value `i`.
     #[must_use]
     pub fn encode_block(
         &self,
@@ -266,15 +266,15 @@ fn borrow(attrs: &[DiskAttr]) -> Vec<Attr<'_>> {
             name: &attr.name,
             value: match attr.large {
                 None => AttrValue::Bytes(&attr.value),
-                // Only its size matters until its inode is known.
+                // Only the size matters until the inode is known.
                 Some(_) => AttrValue::Inode { ino: Ino(0), size: attr.value.len() as u32, hash: 0 },
             },
         })
         .collect()
 }
 
-/// An attribute as it is stored; `None` for an ACL that says nothing, or no more than the mode does: as the
-/// kernel, which keeps none of those.
+/// The stored form of an attribute. `None` for an ACL without entries, or an access ACL that only repeats the
+/// mode; the kernel stores neither.
 fn to_disk(xattr: &Xattr) -> Result<Option<DiskAttr>, XattrFault> {
     let shown = || String::from_utf8_lossy(&xattr.name).into_owned();
     let (index, suffix) = split_name(&xattr.name).ok_or_else(|| XattrFault::UnknownPrefix(shown()))?;
@@ -306,8 +306,8 @@ mod tests {
         XattrPlan::new(&[vec![xattr]], &[1], &space)
     }
 
-    /// The kernel keeps no ACL without entries, and no access ACL that says no more than the mode; a default
-    /// ACL like that it does.
+    /// The kernel stores no ACL without entries, and no access ACL that only repeats the mode. It does store
+    /// a default ACL that repeats the mode.
     #[test]
     fn acls_that_say_nothing_are_not_stored() {
         let empty = 2u32.to_le_bytes().to_vec();
@@ -321,7 +321,7 @@ mod tests {
             (default, &minimal, true),
         ] {
             assert_eq!(!planned(name, value, true).unwrap().sets[0].is_empty(), is_stored, "{name}");
-            // What is not stored needs no feature either.
+            // An ACL that is not stored does not need the feature.
             assert_eq!(planned(name, value, false).is_err(), is_stored);
         }
     }

@@ -1,4 +1,4 @@
-//! From nodes of the tree to inodes, and the counts of the superblock.
+//! Converts nodes of the tree to inodes, and computes the counts of the superblock.
 
 use extant_base::{Ino, Pblk};
 use extant_ondisk::Features;
@@ -12,14 +12,14 @@ use crate::source::entry::Time;
 use crate::tree::NONE;
 
 impl Plan<'_> {
-    /// `i_blocks` for so many data blocks in a row and so many tree nodes: whole clusters, in 512-byte units.
+    /// `i_blocks` for `blocks` contiguous data blocks and `nodes` tree nodes: whole clusters, in 512-byte
+    /// units.
     pub(super) fn sectors(&self, blocks: u64, nodes: u64) -> u64 {
         let ratio = self.geometry().cluster_ratio();
         (blocks.next_multiple_of(ratio) + nodes * ratio) * (self.geometry().block_size.bytes() / 512)
     }
 
-    /// What a node's `i_blocks` counts, in 512-byte units: data, tree, attribute block, large attribute
-    /// values.
+    /// The `i_blocks` count of a node in 512-byte units: data, tree, attribute block, large attribute values.
     #[must_use]
     pub fn sectors_of(&self, node: u32) -> u64 {
         let xattr_blocks = u64::from(self.xattr_block_of.contains_key(&node));
@@ -40,8 +40,8 @@ impl Plan<'_> {
         data + large
     }
 
-    /// Blocks of all clusters that these extents touch. Two extents may lie in one cluster: none is longer
-    /// than 32,768 blocks, clusters can be.
+    /// Blocks of all clusters that these extents touch. Two extents may be in one cluster: no extent is
+    /// longer than 32,768 blocks, but clusters can be.
     fn blocks_in_clusters(&self, extents: &[Extent]) -> u64 {
         let ratio = self.geometry().cluster_ratio();
         let (mut clusters, mut newest) = (0, None);
@@ -53,7 +53,7 @@ impl Plan<'_> {
         clusters * ratio
     }
 
-    /// A node as an inode, and the blocks of its tree, if it has any beyond the inode.
+    /// Converts a node to an inode. Also returns the blocks of its tree, if it needs any besides the inode.
     #[must_use]
     pub fn inode_of(&self, node_index: u32) -> (Inode, Vec<(Pblk, Vec<u8>)>) {
         let node = &self.tree.nodes[node_index as usize];
@@ -132,7 +132,7 @@ impl Plan<'_> {
         (inode, tree_blocks)
     }
 
-    /// The nearest time that an inode of this file system can hold.
+    /// The nearest time that an inode of this file system can store.
     pub(super) fn stamp(&self, time: Time) -> Timestamp {
         let extra = self.superblock.want_extra_isize >= 32;
         Timestamp { seconds: time.seconds, nanos: time.nanos }.clamped(extra)
@@ -144,13 +144,13 @@ impl Plan<'_> {
         (self.first_tree_ino + self.by_ino.len() as u32).max(12) - 1
     }
 
-    /// Is this inode number in use, or reserved?
+    /// Whether this inode number is in use or reserved.
     #[must_use]
     pub fn is_ino_used(&self, ino: u32) -> bool {
         (1..=self.last_ino()).contains(&ino)
     }
 
-    /// Directories whose inodes lie in a group.
+    /// Number of directories per group, by their inodes.
     #[must_use]
     pub fn directories_per_group(&self) -> Vec<u32> {
         let mut counts = vec![0; self.geometry().groups as usize];
@@ -161,7 +161,7 @@ impl Plan<'_> {
         counts
     }
 
-    /// Sets the counts of the superblock, and the feature bits that depend on what is in the tree.
+    /// Sets the counts of the superblock, and the feature bits that depend on the tree.
     pub(super) fn count(&mut self) {
         let geometry = self.geometry().clone();
         let ratio = geometry.cluster_ratio();
@@ -174,7 +174,7 @@ impl Plan<'_> {
         let journal: u64 = self.zero_runs.iter().map(|run| run.len).sum::<u64>();
         let journal = if journal > 0 { (journal + 1).div_ceil(ratio) } else { 0 };
         self.superblock.overhead_clusters = u32::try_from(metadata + journal).unwrap_or(u32::MAX);
-        // The resize inode's double indirect block alone makes it larger than 2 GiB.
+        // The resize inode alone exceeds 2 GiB, because of its double indirect block.
         let mut large = self.specials.iter().any(|special| special.inode.size >= 1 << 31);
         let mut clamped = 0;
         for node_index in reachable(self.sealed) {

@@ -1,5 +1,5 @@
-//! Inodes and blocks outside of the tree: resize inode, MMP block, journal, quota files, orphan file, large
-//! attribute values.
+//! Inodes and blocks that are not in the tree: resize inode, MMP block, journal, quota files, orphan file,
+//! large attribute values.
 //!
 //! Source: kernel Documentation/filesystems/ext4/blockgroup.rst, attributes.rst, special_inodes.rst,
 //! journal.rst, orphan.rst.
@@ -22,17 +22,17 @@ use crate::space::BlockRun;
 const REGULAR_0600: u16 = 0o100_600;
 const MMP_INTERVAL_SECONDS: u16 = 5;
 
-/// An inode that no directory names.
+/// An inode without a name in any directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Special {
     /// Its number.
     pub ino: Ino,
-    /// Its fixed fields, `i_block` filled.
+    /// Its fixed fields, including `i_block`.
     pub inode: Inode,
 }
 
-/// The length of the journal and of its fast-commit area, in blocks; `None` when the device is too small for
-/// one.
+/// Lengths of the journal and of its fast-commit area, in blocks. `None` if there is no journal, or if the
+/// device is too small for one.
 fn journal_len(
     input: &Input<'_>,
     features: &Features,
@@ -42,7 +42,7 @@ fn journal_len(
     if !features.has_compat(Features::HAS_JOURNAL) {
         return Ok(None);
     }
-    // A journal does not grow with its file system.
+    // A journal does not grow with its file system, so it is sized for the final size.
     let blocks = blocks.max(input.options.grow_to_bytes.unwrap_or(0) / bs);
     let fast_commit = if features.has_compat(Features::FAST_COMMIT) {
         extant_jbd2_format::default_fast_commit_blocks(blocks).unwrap_or(0)
@@ -93,7 +93,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Takes the first free blocks from `from` on, going round at the end of the device.
+    /// Takes the first free blocks from `from` on, and wraps around at the end of the device.
     fn take_blocks(&mut self, from: u64, len: u64) -> Result<Vec<BlockRun>, PlanFault> {
         let (start, end) = (u64::from(self.geometry().first_data_block), self.geometry().blocks);
         let len = len.next_multiple_of(self.geometry().cluster_ratio());
@@ -104,7 +104,8 @@ impl Plan<'_> {
             .map_err(|_| PlanFault::Full)
     }
 
-    /// A regular file of `size` bytes in freshly taken blocks; its blocks' numbers in logical order.
+    /// Makes a regular file of `size` bytes in newly taken blocks. Returns its inode, its block numbers in
+    /// logical order, and the runs.
     fn special_file(
         &mut self,
         ino: Ino,
@@ -115,7 +116,7 @@ impl Plan<'_> {
         let blocks = self.geometry().block_size.blocks_for(size);
         let runs = self.take_blocks(from, blocks)?;
         let extents = Mapper::zip(&[(0, blocks)], &runs);
-        // The tree goes right in front of the data if there is room, else behind it.
+        // The tree is directly before the data if there is room, otherwise after it.
         let front = runs[0].start.saturating_sub(self.geometry().cluster_ratio());
         let nodes = (0..self.mapper.node_count(&extents))
             .map(|_| Ok(Pblk(self.take_blocks(front, 1)?[0].start)))
@@ -143,7 +144,7 @@ impl Plan<'_> {
         Ok((inode, numbers, runs))
     }
 
-    /// No bad blocks: an inode without mode or blocks that says only when it was made.
+    /// There are no bad blocks: an inode without mode or blocks, only with its creation time.
     fn place_bad_blocks_inode(&mut self, time: u64) {
         let stamp = self.stamp(Time { seconds: time as i64, nanos: 0 });
         let inode = Inode { atime: stamp, ctime: stamp, mtime: stamp, ..Inode::default() };
@@ -156,7 +157,7 @@ impl Plan<'_> {
         let bs = geometry.block_size.bytes();
         let per_block = bs / 4;
         let from = match input.style {
-            // mke2fs looks behind the place that the table of a lonely group would have.
+            // mke2fs searches from the end of the table that a lonely group would have.
             Style::LikeMke2fs => {
                 let (_, descriptors) = geometry.group_head(Group(0)).descriptors;
                 u64::from(geometry.first_data_block)
@@ -213,7 +214,7 @@ impl Plan<'_> {
         let interval = input.options.mmp_interval.unwrap_or(MMP_INTERVAL_SECONDS);
         self.superblock.mmp_block = place;
         self.superblock.mmp_interval = interval;
-        // No host and device names: the same choices make the same bytes anywhere.
+        // No host and device names, so that the same options make the same bytes on every machine.
         let mut mmp = Mmp::clean(input.time, "", "", interval);
         if self.superblock.features.metadata_csum() {
             mmp.seal(self.superblock.fs_seed());
@@ -229,14 +230,15 @@ impl Plan<'_> {
         let bs = geometry.block_size;
         let features = self.superblock.features;
         let Some((len, fast_commit)) = journal_len(input, &features, geometry.blocks, bs.bytes())? else {
-            // Too small for a journal, or none wanted: what builds on one goes too.
+            // The device is too small for a journal, or none is wanted: features that need one are removed
+            // too.
             self.superblock.features.compat &=
                 !(Features::HAS_JOURNAL | Features::ORPHAN_FILE | Features::FAST_COMMIT);
             return Ok(());
         };
         let total = u64::from(len) + u64::from(fast_commit);
         let from = match input.style {
-            // mke2fs, too, puts a journal without extents where files begin.
+            // mke2fs also puts a journal without extents at the start of the file blocks.
             Style::LikeMke2fs if self.mapper.extents && !input.options.packed_metadata => self.middle(),
             _ => geometry.first_data_block.into(),
         };
@@ -265,14 +267,14 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// First block of the emptiest group near the middle of the device.
+    /// First block of the group with the most free clusters near the middle of the device.
     fn middle(&self) -> u64 {
         let geometry = self.geometry();
         let half = Pblk((geometry.blocks - u64::from(geometry.first_data_block)) / 2);
         let mut group = geometry.group_of(half).unwrap_or_default().0;
         let per_flex = geometry.groups_per_flex();
         let first = if geometry.flex_log > 0 && group > per_flex {
-            // The first groups of a flex group may be full of its tables.
+            // The tables may fill the first groups of a flex group.
             let flex_start = group & !(per_flex - 1);
             group = (flex_start..geometry.groups).find(|&g| self.layout.free_clusters(g) > 0).unwrap_or(0);
             group
@@ -292,7 +294,7 @@ impl Plan<'_> {
     fn place_quota_files(&mut self, input: &Input<'_>, next: &mut u32) -> Result<(), PlanFault> {
         let types = input.options.quota_types;
         let project = self.superblock.features.has_ro_compat(Features::PROJECT);
-        // The feature brings its quota file, whatever other types were chosen.
+        // The project feature requires its quota file, regardless of the other chosen types.
         let project = project || types.project == Some(true);
         for (kind, wanted) in
             [(QuotaKind::User, types.user), (QuotaKind::Group, types.group), (QuotaKind::Project, project)]
@@ -308,7 +310,7 @@ impl Plan<'_> {
                     Ino(*next - 1)
                 }
             };
-            // The ids decide the size; the usage is filled in when everything is placed.
+            // The ids determine the size. The usage is filled in after everything is placed.
             let size = self.quota_file(kind, |_, _| QuotaEntry::default()).encode().len() as u64;
             let from = self.geometry().first_data_block.into();
             let (mut inode, _, _) = self.special_file(ino, size, from, input.time)?;
@@ -323,7 +325,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// A quota file with what each id uses, as `usage` states for each node.
+    /// A quota file with the usage of each id. `usage` returns the usage of one node.
     fn quota_file(&self, kind: QuotaKind, usage: impl Fn(&Self, u32) -> QuotaEntry) -> QuotaFile {
         let mut file = QuotaFile::new(kind);
         let mut entries: BTreeMap<u32, QuotaEntry> = BTreeMap::new();
@@ -348,8 +350,8 @@ impl Plan<'_> {
         let bs = geometry.block_size;
         let ratio = geometry.cluster_ratio();
         let blocks = match input.options.orphan_file_bytes {
-            // mke2fs rounds up to whole clusters; where one alone is more than the kernel accepts, part of it
-            // must do.
+            // mke2fs rounds up to whole clusters. If a single cluster exceeds the kernel's limit, part of it
+            // is used.
             None => orphan_file::default_blocks(geometry.blocks, ratio as u32).min(orphan_file::MAX_BLOCKS),
             Some(bytes) => {
                 let blocks = bs.blocks_for(bytes).next_multiple_of(ratio);
@@ -377,7 +379,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Inodes for attribute values that no block can hold.
+    /// Makes inodes for attribute values that do not fit into a block.
     pub(super) fn place_large_values(&mut self, inos: &[Ino]) -> Result<(), PlanFault> {
         for (i, &ino) in inos.iter().enumerate() {
             let value = self.xattrs.large_values[i].clone();
@@ -399,7 +401,8 @@ impl Plan<'_> {
             let inode = Inode {
                 mode: REGULAR_0600,
                 size: value.bytes.len() as u64,
-                // An EA inode's times hold its checksum and its reference count.
+                // An EA inode stores its checksum in atime, and its reference count in ctime (high half) and
+                // version (low half).
                 atime: Timestamp::from_disk(value.hash, 0),
                 ctime: Timestamp::from_disk(0, 0),
                 version: u64::from(value.references),
@@ -415,7 +418,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Fills what could only be known when everything else was placed.
+    /// Fills in the contents that depend on the placement of everything else.
     pub(super) fn finish_specials(&mut self) {
         for (kind, inum) in [
             (QuotaKind::User, self.superblock.usr_quota_inum),
@@ -437,7 +440,8 @@ impl Plan<'_> {
         }
     }
 
-    /// What one node charges to its owners: its blocks, and the large attribute values that it refers to.
+    /// The usage that one node charges to its owners: its blocks, and the large attribute values that it
+    /// refers to.
     fn quota_usage(&self, node: u32) -> QuotaEntry {
         let set = self.tree.nodes[node as usize].xattrs;
         QuotaEntry {

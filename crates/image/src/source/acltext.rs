@@ -1,15 +1,15 @@
-//! POSIX ACLs from the text that archives carry to the bytes that the kernel shows as an extended attribute.
+//! POSIX ACLs: converts the text form of archives to the kernel's extended attribute.
 //!
-//! Text: entries `tag:qualifier:permissions[:id]`, separated by commas or newlines. Tags `user`, `group`,
-//! `mask`, `other` (or their first letter); a qualifier is a number or a name; star and libarchive add the
-//! number as a fourth field. `mask:rwx` and `other:rwx` may leave the empty qualifier out. `#` begins a
-//! comment that ends with its line.
+//! Text: entries `tag:qualifier:permissions[:id]`, separated by commas or newlines. Tags are `user`, `group`,
+//! `mask`, `other`, or their first letters. A qualifier is a number or a name; star and libarchive add the
+//! number as a fourth field. `mask:rwx` and `other:rwx` may omit the empty qualifier. A comment begins with
+//! `#` and ends at the end of the line.
 //!
 //! Bytes, little-endian:
 //! ```text
 //! 02 00 00 00 | tag:2 perm:2 id:4 | tag:2 perm:2 id:4 | ...        id is ff ff ff ff for the tags without one
 //! ```
-//! in the order user::, user:N: (by number), group::, group:N: (by number), mask::, other::.
+//! The order is user::, user:N: (by number), group::, group:N: (by number), mask::, other::.
 //!
 //! Source: acl(5), kernel include/uapi/linux/posix_acl_xattr.h (facts), pax keywords of star(5).
 
@@ -24,18 +24,18 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 const NO_ID: u32 = u32::MAX;
 
-/// More entries than this do not fit any attribute (64 KiB / 8).
+/// No attribute has room for more entries (64 KiB / 8).
 const ENTRIES_MAX: usize = 8191;
 
 const NUMERIC_OWNER: &str =
     "names depend on the machine: create the archive with --numeric-owner so that ACLs carry numbers";
 
-/// The kernel's form of an ACL in text; `None` if the text is empty, or if it says no more than the
-/// permission bits do (user::, group::, other:: alone, and not a default ACL): the kernel keeps no attribute
-/// for those.
+/// Converts an ACL in text form to the kernel's form. Returns `None` if the text is empty, or if it is an
+/// access ACL of user::, group:: and other:: only. The permission bits express such an ACL, and the kernel
+/// stores no attribute for it.
 ///
 /// # Errors
-/// A text that is not an ACL; an owner that has a name but no number.
+/// The text is not an ACL, or an owner has a name but no number.
 pub(crate) fn to_xattr(text: &[u8], is_default: bool) -> Result<Option<Vec<u8>>, Rule> {
     let mut entries: Vec<(u16, u32, u16)> = Vec::new();
     for piece in text.split(|&b| b == b',' || b == b'\n') {
@@ -77,11 +77,11 @@ pub(crate) fn to_xattr(text: &[u8], is_default: bool) -> Result<Option<Vec<u8>>,
     Ok(Some(bytes))
 }
 
-/// The nine permission bits that the kernel gives an inode when this access ACL is set on it: the group's are
-/// the mask's. `None` if the bytes are not the kernel's form of an ACL.
+/// The nine permission bits that the kernel sets on an inode with this access ACL. The group's bits are those
+/// of the mask. `None` if the bytes are not the kernel's form of an ACL.
 ///
-/// Archives differ in what their mode field says next to an ACL (GNU tar: the mask, libarchive: the owning
-/// group), so the ACL decides.
+/// With an ACL, the mode field of archives differs (GNU tar: the mask, libarchive: the owning group).
+/// Therefore the ACL decides.
 pub(crate) fn permissions_of(xattr: &[u8]) -> Option<u16> {
     let entries = xattr.strip_prefix(&VERSION.to_le_bytes())?;
     let (entries, rest) = entries.as_chunks::<8>();
@@ -93,8 +93,7 @@ pub(crate) fn permissions_of(xattr: &[u8]) -> Option<u16> {
     rest.is_empty().then_some(bits)
 }
 
-/// One entry: tag, id, permissions. The order of the tags' numbers is the order in which the kernel wants
-/// them.
+/// Parses one entry: tag, id, permissions. Ascending tag numbers give the order that the kernel requires.
 fn entry(piece: &[u8]) -> Result<(u16, u32, u16), Rule> {
     let malformed = || Rule::damaged(format!("an ACL has the entry \"{}\"", ShownPath(piece)));
     let piece_fields: Vec<&[u8]> = piece.splitn(6, |&b| b == b':').map(<[u8]>::trim_ascii).collect();
@@ -120,8 +119,8 @@ fn entry(piece: &[u8]) -> Result<(u16, u32, u16), Rule> {
         return Ok((own, NO_ID, permissions));
     }
     let named = named.ok_or_else(malformed)?;
-    // The fourth field wins: star writes the name in the second and the number that it stood for in the
-    // fourth.
+    // The fourth field has priority: star writes the name in the second field, and the number of that name in
+    // the fourth.
     let id = match number.filter(|number| !number.is_empty()) {
         Some(number) => id(number).ok_or_else(malformed)?,
         None if qualifier.iter().all(u8::is_ascii_digit) => id(qualifier).ok_or_else(malformed)?,
@@ -136,13 +135,13 @@ fn entry(piece: &[u8]) -> Result<(u16, u32, u16), Rule> {
     Ok((named, id, permissions))
 }
 
-/// A user or group number below 2^32 - 1 (which means "none").
+/// A user or group number below 2^32 - 1, which means "none".
 fn id(digits: &[u8]) -> Option<u32> {
     let id: u32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
     (id != NO_ID).then_some(id)
 }
 
-/// `rwx` with `-` for what is missing; trailing letters may be left out.
+/// `rwx` with `-` for a missing permission; trailing letters may be omitted.
 fn permission_bits(letters: &[u8]) -> Option<u16> {
     let mut bits = 0;
     if letters.is_empty() || letters.len() > 3 {

@@ -1,9 +1,9 @@
-//! A directory as a source: walked by several threads, straight into the tree.
+//! A directory as a source: several threads walk it and add its entries directly to the tree.
 //!
-//! Each thread takes a directory, looks at everything in it, and adds it to the tree in one go. The order in
-//! which directories are finished does not matter: the tree is sorted later.
+//! Each thread takes a directory, examines its entries, and adds them to the tree in batches. The order in
+//! which directories are finished does not matter, because the tree is sorted later.
 //!
-//! Problems (unreadable files and directories) are collected, so that one run names them all.
+//! Problems (unreadable files and directories) are collected, so that one run reports all of them.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -27,55 +27,57 @@ use crate::exclude::Excludes;
 use crate::tree::{InsertFault, MergeRules, NONE, ROOT, Tree};
 use crate::write::{Problem, SourceRoot};
 
-/// What is asked of a walk.
+/// Options of a walk.
 pub struct DirOptions<'o> {
-    /// Number of the source among the directories.
+    /// Index of the source among the directory sources.
     pub source: u32,
-    /// How entries meet those of earlier sources.
+    /// How to merge with entries of earlier sources.
     pub rules: MergeRules,
-    /// What to leave out.
+    /// Patterns of paths to leave out.
     pub excludes: &'o Excludes,
-    /// Leave out other file systems; the directories on which they are mounted stay, empty.
+    /// Whether to skip other file systems. Their mount points stay, as empty directories.
     pub one_file_system: bool,
-    /// Device and inode number of a file to leave out: the image of an earlier run, if it lies in the source.
+    /// Device and inode number of a file to leave out: the image of an earlier run, if it is inside the
+    /// source.
     pub skip: Option<(u64, u64)>,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Is data read later, so that unreadable files are to be named now?
+    /// Whether data is read later. If so, the walk reports unreadable files.
     pub check_access: bool,
     /// Attributes to leave out.
     pub xattrs: &'o XattrChoice,
-    /// Set by another thread to stop.
+    /// Set by another thread to stop the walk.
     pub cancel: &'o AtomicBool,
-    /// Called with the number of entries that were read since the last call, by any thread.
+    /// Called by any thread with the number of entries read since the last call.
     pub read: &'o (dyn Fn(u64) + Sync),
 }
 
-/// What a walk found out besides the tree.
+/// Findings of a walk besides the tree.
 #[derive(Debug, Default)]
 pub struct DirReport {
-    /// What could not be read.
+    /// Entries that could not be read.
     pub problems: Vec<Problem>,
-    /// Things that were left out or changed, in words.
+    /// Messages about things that were left out or changed.
     pub warnings: Vec<String>,
-    /// Files whose owner or group the user namespace does not show, and the first of them.
+    /// Number of files with an owner or group that the user namespace does not map, and the path of the
+    /// first.
     unmapped: Option<(u64, Vec<u8>)>,
 }
 
-/// Which attributes of files are left out.
+/// The choice of attributes to leave out.
 #[derive(Debug, Clone, Default)]
 pub enum XattrChoice {
-    /// None of them.
+    /// Leave out none.
     #[default]
     Keep,
-    /// All of them.
+    /// Leave out all.
     None,
-    /// Those whose name matches one of these patterns (`security.*`).
+    /// Leave out those with a name that matches one of these patterns (`security.*`).
     Without(Excludes),
 }
 
 impl XattrChoice {
-    /// Is an attribute of this name left out?
+    /// Whether an attribute of this name is left out.
     #[must_use]
     pub fn leaves_out(&self, name: &[u8]) -> bool {
         match self {
@@ -89,19 +91,19 @@ impl XattrChoice {
 struct Job {
     /// Index of the directory in the tree.
     dir: u32,
-    /// Its path below the source's root, empty for the root.
+    /// Its path below the source's root; empty for the root.
     path: Vec<u8>,
 }
 
-/// Directories that wait to be looked at.
+/// Directories that are still to be scanned.
 #[derive(Default)]
 struct Queue {
     jobs: Vec<Job>,
-    /// Threads that may still add jobs.
+    /// Threads that are scanning and may still add jobs.
     busy: usize,
 }
 
-/// What the threads build together.
+/// State that the threads share.
 struct Shared<'t> {
     tree: &'t mut Tree,
     /// Nodes of files with several links, by device and inode number.
@@ -116,16 +118,16 @@ struct Walk<'w, 't> {
     root_device: u64,
     options: &'w DirOptions<'w>,
     is_root_user: bool,
-    /// Can a directory be reached through /proc/self/fd?
+    /// Whether directories can be reached through /proc/self/fd.
     has_proc: bool,
-    /// The ids that stand for those that the user namespace does not show.
+    /// The ids that the kernel shows for those that the user namespace does not map.
     stand_ins: (Option<u32>, Option<u32>),
     queue: Mutex<Queue>,
     wake: Condvar,
     shared: Mutex<Shared<'t>>,
 }
 
-/// One thing found in a directory, before it is in the tree.
+/// One entry of a directory, before it is added to the tree.
 struct Found {
     name: Vec<u8>,
     stat: Statx,
@@ -133,24 +135,24 @@ struct Found {
     target: Vec<u8>,
     /// Data runs of a file with holes.
     sparse: Option<Vec<(u64, u64)>>,
-    /// A directory on which another file system is mounted that is not to be entered.
+    /// A mount point of another file system that must not be entered.
     closed: bool,
 }
 
-/// What one thread found since it last added to the tree.
+/// Findings of one thread since it last added to the tree.
 #[derive(Default)]
 struct Batch {
     found: Vec<Found>,
     report: DirReport,
 }
 
-/// Entries that a thread holds back at most: enough to make taking the lock cheap.
+/// Maximum number of entries in a batch: large enough that the cost of the lock is low.
 const BATCH: usize = 512;
 
 /// Opens a source directory.
 ///
 /// # Errors
-/// The system's reason.
+/// The error of the system call.
 pub fn open_root(path: &Path) -> Result<SourceRoot, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(path, flags, Mode::empty())?;
@@ -160,14 +162,14 @@ pub fn open_root(path: &Path) -> Result<SourceRoot, Errno> {
 /// Walks a source directory into the tree.
 ///
 /// # Errors
-/// The path and reason of the first entry that cannot be merged.
+/// The path of the first entry that cannot be merged, and the reason.
 pub fn read_dir(
     tree: &mut Tree,
     root: &SourceRoot,
     options: &DirOptions<'_>,
 ) -> Result<DirReport, (Vec<u8>, InsertFault)> {
     let mut report = DirReport::default();
-    // pseudo has no answer for an empty path.
+    // pseudo does not support an empty path.
     let stat = match rustix::fs::statx(&root.dir, ".", AtFlags::empty(), wanted()) {
         Ok(stat) => stat,
         Err(errno) => {
@@ -202,7 +204,7 @@ pub fn read_dir(
     }
 }
 
-/// Adds a warning of files whose owners the user namespace does not show.
+/// Adds a warning about files with owners that the user namespace does not map.
 fn with_unmapped(mut report: DirReport) -> DirReport {
     if let Some((count, first)) = report.unmapped.take() {
         report.warnings.push(format!(
@@ -214,11 +216,11 @@ fn with_unmapped(mut report: DirReport) -> DirReport {
     report
 }
 
-/// Longest path that is handed to the system at once, below its own limit of 4095 bytes.
+/// Maximum length of a path in one system call, below the system's own limit of 4095 bytes.
 const PATH_MAX: usize = 4000;
 
-/// Opens something below a directory without following any symlink on the way: what was scanned may have been
-/// replaced since, and a link out of the source must not bring in what is not there.
+/// Opens a path below a directory and follows no symlink on the way. The entry may have been replaced since
+/// the scan, and a link out of the source must not add files from outside.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut path = if path.is_empty() { b"." } else { path };
@@ -239,7 +241,7 @@ fn open_short(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedF
         false => Err(Errno::NOSYS),
     };
     match opened {
-        // Old kernels and strict sandboxes have no openat2: go step by step.
+        // Old kernels and strict sandboxes have no openat2: open one component at a time.
         Err(Errno::NOSYS | Errno::PERM)
             if !flags.contains(OFlags::NOATIME) || !sees_openat2() || !has_openat2(root) =>
         {
@@ -257,7 +259,7 @@ fn open_short(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedF
     }
 }
 
-/// Does openat2 work at all here?
+/// Whether openat2 works at all here.
 fn has_openat2(root: BorrowedFd<'_>) -> bool {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::openat2(root, ".", flags, Mode::empty(), ResolveFlags::BENEATH).is_ok()
@@ -323,7 +325,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Looks at one directory; the directories in it.
+    /// Scans one directory and returns its subdirectories.
     fn scan(&self, job: &Job, names: &mut [MaybeUninit<u8>]) -> Vec<Job> {
         let mut batch = Batch::default();
         let mut more = Vec::new();
@@ -337,7 +339,7 @@ impl Walk<'_, '_> {
         more
     }
 
-    /// Adds what was found so far to the tree, and the directories in it to `more`.
+    /// Adds the batch to the tree, and its directories to `more`.
     fn add_batch(&self, job: &Job, batch: &mut Batch, more: &mut Vec<Job>) {
         (self.options.read)(batch.found.len() as u64);
         let mut shared = lock(&self.shared);
@@ -361,7 +363,7 @@ impl Walk<'_, '_> {
     fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = self.root.dir.as_fd();
-        // Listing must not change what is listed; NOATIME is for owners and root only.
+        // Listing must not change the source's access times. Only owners and root may use NOATIME.
         match open_beneath(root, path, flags | OFlags::NOATIME) {
             Err(Errno::PERM) => open_beneath(root, path, flags),
             other => other,
@@ -381,8 +383,8 @@ impl Walk<'_, '_> {
             full_path.push(b'/');
         }
         let base_len = full_path.len();
-        // Attributes have no calls relative to a directory: reach it through its descriptor, so that neither
-        // a symlink put in the way nor a long path matters.
+        // The calls for attributes do not take a directory descriptor. Reach the directory through
+        // /proc/self/fd, so that neither a symlink put in the path nor a long path matters.
         let by_descriptor = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
         let mut xattr_path = if self.has_proc { by_descriptor } else { full_path.clone() };
         let xattr_base_len = xattr_path.len();
@@ -412,7 +414,7 @@ impl Walk<'_, '_> {
             xattr_path.extend_from_slice(name);
             match self.look_at(dir.as_fd(), name, &full_path, &xattr_path, &mut batch.report) {
                 Ok(found) => batch.found.extend(found),
-                // Gone since it was listed: as if it had never been there.
+                // The entry was removed after it was listed: treat it as if it had never existed.
                 Err(Errno::NOENT) => {}
                 Err(errno) => {
                     batch.report.problems.push(problem(&full_path, &format!("cannot be read: {errno}")));
@@ -437,7 +439,7 @@ impl Walk<'_, '_> {
             report.unmapped.get_or_insert_with(|| (0, full_path.to_vec())).0 += 1;
         }
         let foreign = self.options.one_file_system && device(&stat) != self.root_device;
-        // An image of a running system needs its /proc and /sys as places to mount them on.
+        // An image of a running system needs its /proc and /sys as mount points.
         if foreign && FileType::from_mode(stat.stx_mode) != FileType::Directory {
             return Ok(None);
         }
@@ -486,7 +488,7 @@ impl Walk<'_, '_> {
         Ok(Some(found))
     }
 
-    /// Adds one thing to the tree; the index of the directory, if it is one that is to be entered.
+    /// Adds one entry to the tree. Returns the index of the directory if the walk must enter it.
     fn add(&self, shared: &mut Shared<'_>, dir: u32, found: &Found) -> Result<Option<u32>, InsertFault> {
         let stat = &found.stat;
         let rules = self.options.rules;
@@ -538,13 +540,13 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Offsets and lengths of a file's data; `None` when it has no holes.
+/// Offsets and lengths of a file's data; `None` if it has no holes.
 type DataRuns = Option<Vec<(u64, u64)>>;
 
-/// Where a file has data (`None` when everywhere), and whether it is a swap file with holes.
+/// Finds the data runs of a file (`None` if it has no holes), and whether it is a swap file with holes.
 fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<(DataRuns, bool), Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    // Looking must not change what is looked at; NOATIME is for owners and root only.
+    // Reading must not change the source's access times. Only owners and root may use NOATIME.
     let file = match rustix::fs::openat(dir, name, flags | OFlags::NOATIME, Mode::empty()) {
         Err(Errno::PERM) => rustix::fs::openat(dir, name, flags, Mode::empty())?,
         opened => opened?,
@@ -554,7 +556,7 @@ fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<(DataRuns, b
     while at < size {
         let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
             Ok(start) => start,
-            Err(Errno::NXIO) => break, // nothing but a hole from here on
+            Err(Errno::NXIO) => break, // only a hole follows
             Err(Errno::INVAL) => return Ok((None, false)),
             Err(errno) => return Err(errno),
         };
@@ -565,18 +567,18 @@ fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<(DataRuns, b
         runs.push((start, end - start));
         at = end;
     }
-    // Its magic is at the end of the first page.
+    // The magic of a swap file is at the end of the first page.
     let mut magic = [0; 10];
     let read = rustix::io::pread(&file, &mut magic[..], 4096 - 10);
     let is_swap = read == Ok(10) && &magic == b"SWAPSPACE2" && runs != [(0, size)];
     Ok(((runs != [(0, size)]).then_some(runs), is_swap))
 }
 
-/// The attributes of a file that an image can hold; `follow` for the root, which may be reached by a symlink.
-/// Messages call it `shown`.
+/// Reads the attributes of a file that an image can store. `follow` is for the root, whose path may be a
+/// symlink. `shown` is the path for messages.
 ///
-/// One that is listed and cannot be read is left out, with a warning: a sandbox lists labels of the host that
-/// it does not show.
+/// An attribute that is listed but cannot be read is left out with a warning: a sandbox lists labels of the
+/// host but does not show them.
 fn read_xattrs(
     path: &[u8],
     shown: &[u8],
@@ -647,7 +649,7 @@ fn read_xattrs(
     xattrs
 }
 
-/// Does the system keep an attribute to itself, rather than fail to read it?
+/// Whether the system withholds an attribute, as opposed to failing to read it.
 fn is_withheld(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::ACCESS | Errno::PERM | Errno::NOSYS | Errno::INVAL)
 }
@@ -675,7 +677,7 @@ fn read_xattr(path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>, Errno> 
     }
 }
 
-/// Device and inode number of a file, as [`DirOptions::skip`] wants them.
+/// Device and inode number of a file, for [`DirOptions::skip`].
 #[must_use]
 pub fn identity_of(path: &PathBuf) -> Option<(u64, u64)> {
     let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::INO).ok()?;

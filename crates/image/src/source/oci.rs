@@ -1,34 +1,34 @@
-//! OCI image layouts: from a directory and a tag to the entries of all layers, bottom to top.
+//! OCI image layouts: reads the entries of all layers, bottom to top, for a directory and a tag.
 //!
 //! ```text
 //! oci-layout                      version
 //! index.json                      descriptors with tags and platforms
-//!   └─ (index of one image's platforms, perhaps)
+//!   └─ (an index of the image's platforms, optional)
 //!        └─ manifest              descriptors of the layers
-//! blobs/sha256/HEX                every blob under the digest of its bytes
+//! blobs/sha256/HEX                every blob, named by the digest of its bytes
 //! ```
 //!
-//! The same image also comes as an archive of such a layout (oci-archive, `docker save` from Docker 25 on),
-//! as an archive with a manifest.json of Docker's own (`docker save` before), and as skopeo's `dir:`, blobs
-//! in a directory beside their manifest.
+//! The same image also exists as an archive of such a layout (oci-archive, and `docker save` from Docker 25
+//! on), as an archive with Docker's own manifest.json (`docker save` before), and as skopeo's `dir:`, which
+//! has blobs and their manifest in one directory.
 //!
-//! Owns: the choice of one manifest, the check of every blob against its digest and size, and of every
-//! unpacked layer against the image's configuration, and the translation of whiteout names. Does **not** own:
-//! tar (see `tar`), applying whiteouts to a tree, the image's configuration (entry point, environment: no
-//! part of a file system).
+//! Owns: the choice of one manifest; the check of every blob against its digest and size, and of every
+//! unpacked layer against the image's configuration; and the translation of whiteout names. Does **not** own:
+//! tar (see `tar`), applying whiteouts to a tree, or the image's configuration (entry point, environment),
+//! which is not part of a file system.
 //!
-//! A layer's stored bytes are verified by a thread of their own while they are read: the walk costs no second
-//! pass, and no entry of a tampered layer outlives it, because [`read_oci`] fails before its caller writes
-//! anything.
+//! A separate thread verifies the stored bytes of the layers while they are read, so that the walk needs no
+//! second pass. No entry of a tampered layer reaches an image, because [`read_oci`] fails before its caller
+//! writes anything.
 //!
-//! Whiteouts, by the last component of a member's name:
+//! Whiteouts are determined by the last component of a member's name:
 //!
-//! | name | becomes |
+//! | name | meaning |
 //! |---|---|
 //! | `.wh..wh..opq` | [`Kind::Opaque`] for its directory |
-//! | `.wh..wh.` anything else, also as a directory | nothing: bookkeeping of AUFS |
+//! | `.wh..wh.` anything else, also as a directory | none: bookkeeping of AUFS |
 //! | `.wh.NAME` | [`Kind::Whiteout`] of NAME |
-//! | `.wh.`, `.wh..`, `.wh...` | nothing, with a warning: they hide no name |
+//! | `.wh.`, `.wh..`, `.wh...` | none, with a warning: they hide no name |
 //!
 //! Source: OCI image-spec v1.1, image-layout.md, image-index.md, manifest.md, layer.md, descriptor.md.
 
@@ -53,9 +53,9 @@ use super::fault::{Rule, ShownPath, SourceFault, Warning};
 use super::spool::Spool;
 use super::tar::{Compression, TarReader, TarReport, Unpacking};
 
-/// Largest JSON document that is read: registries refuse manifests above 4 MiB.
+/// Maximum size of a JSON document in bytes. Registries refuse manifests above 4 MiB.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
-/// How many indexes may stand between index.json and the manifest.
+/// Maximum depth of indexes between index.json and the manifest.
 const INDEX_DEPTH_MAX: usize = 4;
 
 const TAG: &str = "org.opencontainers.image.ref.name";
@@ -63,7 +63,7 @@ const CONTAINERD_NAME: &str = "io.containerd.image.name";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// All that a layer may be; whether and how it is compressed is seen from its first bytes.
+/// The accepted media types of layers. The first bytes of a layer determine its compression.
 const LAYER_TYPES: &[&str] = &[
     "application/vnd.oci.image.layer.v1.tar",
     "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -78,25 +78,25 @@ const LAYER_TYPES: &[&str] = &[
     "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
 ];
 
-/// What the configuration of a container's image is.
+/// The media types of a container image's configuration.
 const CONFIG_TYPES: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
 
 const INCOMPLETE: &str = "the layout is damaged or incomplete: copy the image again";
 
-/// The platform to choose where an image has several.
+/// The platform to choose if an image has several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Platform {
     /// `linux`.
     pub os: String,
-    /// Go's name of the architecture: `amd64`, `arm64`, `riscv64`.
+    /// Go's name for the architecture: `amd64`, `arm64`, `riscv64`.
     pub architecture: String,
-    /// Variant (`v7`), if it matters.
+    /// Variant (`v7`), if one is requested.
     pub variant: Option<String>,
 }
 
 impl Platform {
-    /// Linux on an architecture by any of its usual names: `amd64` or `x86_64`, `arm64/v8`, `arm/v7`.
+    /// Linux on an architecture, given by any common name: `amd64` or `x86_64`, `arm64/v8`, `arm/v7`.
     #[must_use]
     pub fn linux(architecture: &str) -> Self {
         let (architecture, variant) = match architecture.split_once('/') {
@@ -114,7 +114,7 @@ impl Platform {
         Self { os: "linux".into(), architecture: architecture.to_owned(), variant }
     }
 
-    /// Linux on the architecture of this program.
+    /// Linux on the architecture that this program was built for.
     #[must_use]
     pub fn host() -> Self {
         match std::env::consts::ARCH {
@@ -124,10 +124,11 @@ impl Platform {
         }
     }
 
-    /// How well an offered platform fits: the smaller the better, `None` for not at all.
+    /// Rates an offered platform. A smaller value is a better match; `None` is no match.
     ///
-    /// A variant that is not named is the usual one of its architecture (`arm` is v7, `arm64` v8). Lower
-    /// variants run on higher ones; a higher one is taken where none was asked for and there is nothing else.
+    /// A missing variant means the default of the architecture (v7 for `arm`, v8 for `arm64`). Lower variants
+    /// run on higher ones. A higher variant matches only if no variant was requested, and only as the last
+    /// choice.
     fn rank(&self, offered: &oci_spec::image::Platform) -> Option<u32> {
         if offered.os().to_string() != self.os || offered.architecture().to_string() != self.architecture {
             return None;
@@ -160,76 +161,75 @@ impl std::fmt::Display for Platform {
     }
 }
 
-/// One layer as it was read.
+/// A layer that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerReport {
     /// `sha256:…` of the blob.
     pub digest: String,
-    /// Media type as the manifest has it.
+    /// Media type in the manifest.
     pub media_type: String,
     /// Size of the blob in bytes.
     pub blob_bytes: u64,
-    /// What was in it.
+    /// Statistics of the layer's archive.
     pub tar: TarReport,
 }
 
-/// What was read from a layout.
+/// The result of reading a layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OciReport {
-    /// `sha256:…` of the manifest that was chosen.
+    /// `sha256:…` of the chosen manifest.
     pub manifest: String,
     /// Its layers, bottom first.
     pub layers: Vec<LayerReport>,
 }
 
-/// A layer that is to be read.
+/// A layer to read.
 struct Layer {
     /// `layer sha256:…`, for messages.
     place: String,
-    /// Digest of the blob, or for `docker save` the name of its file.
+    /// Digest of the blob; for `docker save`, the name of its file.
     name: String,
     media_type: String,
     blob: Blob,
     compression: Compression,
-    /// Digest of the bytes as they are stored.
+    /// Digest of the bytes as stored.
     stored: Option<BlobId>,
     /// Digest of the unpacked bytes.
     unpacked: Option<BlobId>,
 }
 
-/// How an image is kept.
+/// The form in which an image is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// oci-layout, index.json, blobs.
     Layout,
-    /// `docker save` before it was a layout as well.
+    /// `docker save` before Docker 25, whose archives are no OCI layout.
     DockerSave,
     /// skopeo's `dir:`.
     SkopeoDir,
 }
 
-/// Where an image is, and which one.
+/// The location of an image, and the choice among several.
 #[derive(Debug, Clone, Copy)]
 pub struct OciImage<'i> {
     /// A layout's directory, an archive, or skopeo's `dir:`.
     pub path: &'i Path,
-    /// A tag or a digest; without one, there must be one image only.
+    /// A tag or a digest. Without one, the location must have only one image.
     pub reference: Option<&'i str>,
-    /// Decides where an image has several platforms.
+    /// The platform to choose if an image has several.
     pub platform: &'i Platform,
-    /// What a layer may unpack to.
+    /// Limit on the unpacked size of a layer.
     pub unpacking: Unpacking,
 }
 
-/// Reads one image: hands every entry of every layer to `sink`, bottom layer first, and calls `next_layer`
-/// before each with its number from 0.
+/// Reads one image and passes every entry of every layer to `sink`, bottom layer first. Calls `next_layer`
+/// with the number of each layer, from 0, before its entries.
 ///
-/// Payloads of entries may be read once this function has returned.
+/// Payloads of entries may be read after this function has returned.
 ///
 /// # Errors
-/// An image that is none, lacks what was asked for, or has a blob whose bytes are not those of its digest; a
-/// layer that is no tar, gzip or zstd, or unpacks to more than it may; any fault of [`super::tar`]; whatever
-/// `sink` returns.
+/// The location has no image, or not the requested one; a blob does not match its digest; a layer is not tar,
+/// gzip or zstd, or its unpacked size exceeds the limit; any fault of [`super::tar`]; or an error of `sink`.
 pub fn read_oci<E: From<SourceFault>>(
     image: OciImage<'_>,
     spool: &mut Spool,
@@ -240,7 +240,8 @@ pub fn read_oci<E: From<SourceFault>>(
     let store = Store::open(image.path, spool, image.unpacking, warn)?;
     let layout = Layout::of(&store)?;
     let (manifest, layers) = layout.layers_of(&image, warn)?;
-    // Verifying stops early when the caller wants no more. When reading fails it goes on: it may know why.
+    // If the sink fails, verification stops early. If reading fails, verification continues, because it may
+    // find the cause.
     let given_up = AtomicBool::new(false);
     let (read, verified) = std::thread::scope(|scope| {
         let verifying = scope.spawn(|| layout.verify_layers(&layers, &given_up));
@@ -251,13 +252,13 @@ pub fn read_oci<E: From<SourceFault>>(
     });
     match (read, verified) {
         (Err(LayerFault::Sink(fault)), _) => Err(fault),
-        // A wrong digest explains whatever else went wrong.
+        // A wrong digest is the likely cause of any other fault.
         (_, Err(fault)) | (Err(LayerFault::Source(fault)), Ok(())) => Err(fault.into()),
         (Ok(layers), Ok(())) => Ok(OciReport { manifest, layers }),
     }
 }
 
-/// What stopped the walk.
+/// The error that ended the walk.
 enum LayerFault<E> {
     Source(SourceFault),
     Sink(E),
@@ -275,7 +276,7 @@ struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// What is there, and is it of a version that is known?
+    /// Detects the form of an image, and checks the version of a layout.
     fn of(store: &'a Store) -> Result<Self, SourceFault> {
         const GIVE: &str = "give a directory or archive with oci-layout and index.json (oci:, oci-archive:), an archive of \
                             `docker save`, or a directory of `skopeo copy ... dir:`";
@@ -317,7 +318,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The name of the manifest that was asked for, and its layers, bottom first.
+    /// The name of the requested manifest, and its layers, bottom first.
     fn layers_of(
         &self,
         image: &OciImage<'_>,
@@ -349,7 +350,7 @@ impl<'a> Layout<'a> {
         Ok((id, layers))
     }
 
-    /// The digests of the unpacked layers, as the image's configuration lists them; none if it does not.
+    /// The digests of the unpacked layers in the image's configuration; empty if it has none.
     fn diff_ids(&self, manifest: &ImageManifest) -> Result<Vec<Option<BlobId>>, SourceFault> {
         let place = format!("configuration {}", manifest.config().digest());
         let document = self.document(&place, manifest.config())?;
@@ -360,7 +361,7 @@ impl<'a> Layout<'a> {
         self.listed_ids(&place, &document, manifest.layers().len())
     }
 
-    /// `rootfs.diff_ids` of a configuration, for an image of so many layers.
+    /// `rootfs.diff_ids` of a configuration for an image of `layers` layers.
     fn listed_ids(
         &self,
         place: &str,
@@ -382,8 +383,8 @@ impl<'a> Layout<'a> {
         listed.iter().map(parsed).collect()
     }
 
-    /// How a layer is packed, by its first bytes. One without any is an empty layer: Docker makes and takes
-    /// them.
+    /// Detects the compression of a layer by its first bytes. A blob of 0 bytes is an empty layer; Docker
+    /// creates and accepts such layers.
     fn compression_of(&self, place: &str, blob: &Blob) -> Result<Compression, SourceFault> {
         let mut first = [0; 512];
         let got = super::tar::read_full(&mut blob.reader(), &mut first)
@@ -397,7 +398,7 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// The manifest that was asked for, with its digest.
+    /// The requested manifest and its digest.
     fn manifest(
         &self,
         reference: Option<&str>,
@@ -408,7 +409,7 @@ impl<'a> Layout<'a> {
         }
         let index: ImageIndex = self.parsed("index.json", &self.file_bytes("index.json")?)?;
         let by_digest = reference.and_then(|reference| BlobId::from_str(reference).ok());
-        // Tags may have a colon, too.
+        // A tag may contain a colon, too.
         let by_digest = by_digest.filter(|digest| Hash::of(digest).is_some());
         let mut place = String::from("index.json");
         let mut chosen = match by_digest {
@@ -418,7 +419,7 @@ impl<'a> Layout<'a> {
         self.follow(&mut place, &mut chosen, platform)
     }
 
-    /// From a descriptor through indexes of platforms to a manifest.
+    /// Follows a descriptor through indexes of platforms to a manifest.
     fn follow(
         &self,
         place: &mut String,
@@ -451,12 +452,14 @@ impl<'a> Layout<'a> {
         Err(self.fault(place.as_str(), Rule::new("indexes are nested too deeply", INCOMPLETE)))
     }
 
-    /// By digest: anything that index.json names, or a blob that it does not name but that is a manifest.
+    /// Finds a descriptor by digest: any that index.json lists, or a blob that it does not list but that is a
+    /// manifest.
     fn by_digest(&self, index: &ImageIndex, digest: &BlobId) -> Result<Descriptor, SourceFault> {
         if let Some(named) = index.manifests().iter().find(|descriptor| descriptor.digest() == digest) {
             return Ok(named.clone());
         }
-        // A manifest of one platform stands in a nested index only; its own mediaType says what it is.
+        // Only a nested index lists the manifest of one platform. The document's own mediaType gives its
+        // type.
         let place = format!("blob {digest}");
         let bytes = self.bytes_of(&self.blob(&place, digest)?)?;
         let document: serde_json::Value = self.parsed(&place, &bytes)?;
@@ -468,7 +471,7 @@ impl<'a> Layout<'a> {
         Ok(Descriptor::new(media_type, bytes.len() as u64, digest.clone()))
     }
 
-    /// By tag; without one, the only image.
+    /// Finds a descriptor by tag; without a tag, the only image.
     fn by_tag(
         &self,
         index: &ImageIndex,
@@ -508,11 +511,11 @@ impl<'a> Layout<'a> {
             };
             return Err(self.fault("index.json", Rule::new(rule, advice)));
         };
-        // One image under several tags is still one.
+        // One image with several tags is still one image.
         if rest.iter().all(|other| other.digest() == first.digest()) {
             return Ok((*first).clone());
         }
-        // One image, its platforms listed here instead of in an index of its own.
+        // One image whose platforms are listed here instead of in a separate index.
         let one_name = |d: &&Descriptor| annotation(d, TAG) == annotation(first, TAG);
         if candidates.iter().all(|d| d.platform().is_some() && one_name(d)) {
             return self.by_platform("index.json", &candidates, platform).cloned();
@@ -524,7 +527,7 @@ impl<'a> Layout<'a> {
         Err(self.fault("index.json", Rule::new(rule, "name one by its tag or digest")))
     }
 
-    /// The first descriptor for `platform`; the only one if it does not say for which it is.
+    /// The best descriptor for `platform`. A single descriptor without a platform is accepted, too.
     fn by_platform<'d>(
         &self,
         place: &str,
@@ -534,7 +537,7 @@ impl<'a> Layout<'a> {
         let ranked = descriptors.iter().filter_map(|d| {
             d.platform().as_ref().and_then(|offered| platform.rank(offered)).map(|rank| (rank, d))
         });
-        // Of equals the first.
+        // The first one of several with the same rank.
         if let Some((_, found)) = ranked.min_by_key(|(rank, _)| *rank) {
             return Ok(found);
         }
@@ -560,7 +563,7 @@ impl<'a> Layout<'a> {
         Err(self.fault(place, Rule::new(rule, "ask for one of these architectures")))
     }
 
-    /// Refuses what is no layer, and what is not there, before anything is read.
+    /// Refuses a descriptor that is not a layer, or whose blob is missing, before anything is read.
     fn check_layer(&self, layer: &Descriptor) -> Result<(), SourceFault> {
         let place = format!("layer {}", layer.digest());
         let media_type = layer.media_type().to_string();
@@ -596,7 +599,8 @@ impl<'a> Layout<'a> {
             }
             let image = ShownPath::of(self.store.path());
             let name = format!("{image}, layer {} of {} {}", number + 1, layers.len(), layer.name);
-            // The blob of a plain layer is what the configuration means, and is verified beside.
+            // For an uncompressed layer the configuration's digest is that of the blob, which the other
+            // thread verifies.
             let wanted = layer.unpacked.as_ref().filter(|_| layer.compression != Compression::None);
             let mut reader = TarReader::open_blob(name, &layer.blob, unpacking, wanted.and_then(Hash::of))?;
             while let Some(entry) = reader.next_entry(spool, warn)? {
@@ -627,7 +631,8 @@ impl<'a> Layout<'a> {
             let unpacked = layer.unpacked.as_ref().filter(|_| layer.compression == Compression::None);
             for (id, is_blob) in [(layer.stored.as_ref(), true), (unpacked, false)] {
                 let Some(id) = id else { continue };
-                // A plain layer is stored under the digest that the configuration has.
+                // An uncompressed layer has the same digest in the manifest and in the configuration: verify
+                // it once.
                 if !seen.insert((layer.blob.start, layer.blob.path.clone(), id.to_string())) {
                     continue;
                 }
@@ -643,7 +648,7 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// The digest of a blob, by the algorithm of another; `None` when the caller gave up.
+    /// The digest of a blob, with the algorithm of `like`. `None` if the caller cancelled the verification.
     fn digest_of(
         &self,
         place: &str,
@@ -718,8 +723,8 @@ impl<'a> Layout<'a> {
             .map_err(|e| self.fault(place, Rule::new(format!("the document is malformed ({e})"), INCOMPLETE)))
     }
 
-    /// The blob of a digest; only algorithms whose digests are plain hexadecimal, so no digest leads out of
-    /// the layout.
+    /// The blob of a digest. Only algorithms with plain hexadecimal digests are accepted, so no digest leads
+    /// out of the layout.
     fn blob(&self, place: &str, digest: &BlobId) -> Result<Blob, SourceFault> {
         Hash::of(digest).ok_or_else(|| self.unknown_digest(place))?;
         let hex = digest.digest();
@@ -735,7 +740,7 @@ impl<'a> Layout<'a> {
         Err(self.missing(place, &names[0]))
     }
 
-    /// A file that should be there, and is not.
+    /// The error for a required file that does not exist.
     fn missing(&self, place: &str, name: &str) -> SourceFault {
         let gone = std::io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error());
         match self.store {
@@ -767,8 +772,8 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// An entry with its whiteout name understood; `None` for AUFS's bookkeeping. The path of one that hides no
-/// name is an error.
+/// Interprets whiteout names. Returns `None` for AUFS's bookkeeping. A whiteout that hides no name is an
+/// error, which is its path.
 fn translated(mut entry: Entry) -> Result<Option<Entry>, Vec<u8>> {
     const WHITEOUT: &[u8] = b".wh.";
     const AUFS: &[u8] = b".wh..wh.";

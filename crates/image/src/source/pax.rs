@@ -1,25 +1,25 @@
-//! PAX extended headers: records `LEN KEY=VALUE\n`, and what their keys say about an entry.
+//! PAX extended headers: records `LEN KEY=VALUE\n`, and the attributes that they give an entry.
 //!
-//! Owns: splitting records, the numbers and times of PAX, the encodings of extended attributes, the merge of
-//! a global header under a local one. Does **not** own: ustar headers, the sparse maps that come in the
-//! file's data, or which of header and record wins (both in `tar`).
+//! Owns: splitting records, PAX numbers and times, the encodings of extended attributes, and the merge of
+//! global and local headers. Does **not** own: ustar headers, sparse maps within the file's data, or the
+//! precedence of header and record (all in `tar`).
 //!
-//! | key | becomes |
+//! | key | meaning |
 //! |---|---|
 //! | `path` `linkpath` `size` `uid` `gid` | the header's field of that name |
-//! | `mtime` `atime` `ctime` `LIBARCHIVE.creationtime` | times; decimal, any sign, nanoseconds kept, finer digits round down |
+//! | `mtime` `atime` `ctime` `LIBARCHIVE.creationtime` | decimal times of any sign, rounded down to nanoseconds |
 //! | `SCHILY.devmajor` `SCHILY.devminor` | device numbers (also with the prefix `SUN.`) |
-//! | `SCHILY.xattr.NAME` | attribute; the value as it is, with any bytes; GNU tar writes `%3D` and `%25` for `=` and `%` in NAME |
+//! | `SCHILY.xattr.NAME` | attribute with a raw value; GNU tar escapes `=` and `%` in NAME as `%3D`, `%25` |
 //! | `LIBARCHIVE.xattr.NAME` | attribute; NAME with `%XX`, value in base64 |
-//! | `RHT.security.selinux` | attribute `security.selinux`, with the NUL at its end that the kernel shows |
-//! | `SCHILY.acl.access` `SCHILY.acl.default` | attributes `system.posix_acl_*`, translated by `acltext` |
+//! | `RHT.security.selinux` | attribute `security.selinux`, with the terminating NUL that the kernel shows |
+//! | `SCHILY.acl.access` `SCHILY.acl.default` | attributes `system.posix_acl_*`, converted by `acltext` |
 //! | `GNU.sparse.*` | the three PAX sparse forms |
 //!
-//! All others are ignored, as POSIX asks. An empty value takes back what a global header said.
+//! All other keys are ignored, as POSIX requires. An empty value cancels the value of a global header.
 //!
 //! Invariants
-//! 1. Nothing is allocated that the bytes at hand do not justify, and no loop is longer than they are.
-//! 2. A record that is understood and malformed is an error, never silently left out.
+//! 1. Allocations and loops are bounded by the bytes that are actually present.
+//! 2. A malformed record with a known key is an error; it is never ignored silently.
 //!
 //! Source: POSIX.1-2017 pax, "pax Extended Header"; GNU tar manual, "Sparse Formats"; star(5); libarchive
 //! tar(5).
@@ -30,36 +30,36 @@ use super::acltext;
 use super::entry::{Time, Xattr};
 use super::fault::{Rule, ShownPath};
 
-/// A local extended header is refused above this size: large enough for a hundred attributes of 64 KiB.
+/// Maximum size of a local extended header: large enough for a hundred attributes of 64 KiB.
 pub(crate) const LOCAL_BYTES_MAX: u64 = 8 << 20;
-/// What global headers may add up to. They are applied to every entry, so their size is a cost per entry.
+/// Maximum total size of global headers. They are applied to every entry, so each entry costs time for them.
 const GLOBAL_BYTES_MAX: usize = 64 << 10;
-/// Longest value of an extended attribute (the kernel's XATTR_SIZE_MAX).
+/// Maximum length of an extended attribute's value (the kernel's XATTR_SIZE_MAX).
 const XATTR_BYTES_MAX: usize = 64 << 10;
-/// Longest name of an extended attribute (the kernel's XATTR_NAME_MAX).
+/// Maximum length of an extended attribute's name (the kernel's XATTR_NAME_MAX).
 const XATTR_NAME_BYTES_MAX: usize = 255;
-/// Most extended attributes of one entry; keeps the search for duplicates short.
+/// Maximum number of extended attributes of one entry; keeps the search for duplicates short.
 const XATTRS_MAX: usize = 4096;
-/// Most data runs of one sparse file.
+/// Maximum number of data runs of one sparse file.
 pub(crate) const SPARSE_RUNS_MAX: usize = 4 << 20;
 
-/// What `GNU.sparse.*` records say.
+/// The values of the `GNU.sparse.*` records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SparseKeys {
     /// `GNU.sparse.major`
     pub(crate) major: Option<u64>,
     /// `GNU.sparse.minor`
     pub(crate) minor: Option<u64>,
-    /// `GNU.sparse.size` (0.x) or `GNU.sparse.realsize` (1.0): the file's size with its holes.
+    /// `GNU.sparse.size` (0.x) or `GNU.sparse.realsize` (1.0): the file's size including holes.
     pub(crate) real_size: Option<u64>,
-    /// `GNU.sparse.name`: the entry's path; `path` is a made-up one then.
+    /// `GNU.sparse.name`: the entry's path. If it is set, `path` is an invented one.
     pub(crate) name: Option<Vec<u8>>,
-    /// The numbers of `GNU.sparse.map` (0.1), or of `offset` and `numbytes` records (0.0), as they came:
-    /// offset, length, offset, length...
+    /// The numbers of `GNU.sparse.map` (0.1), or of the `offset` and `numbytes` records (0.0), in their
+    /// order: offset, length, offset, length...
     pub(crate) map: Vec<u64>,
 }
 
-/// Everything that extended headers say about one entry; `None` where they say nothing.
+/// All values from extended headers for one entry; `None` if no header has the key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) path: Option<Vec<u8>>,
@@ -73,16 +73,16 @@ pub(crate) struct Attributes {
     pub(crate) crtime: Option<Time>,
     pub(crate) dev_major: Option<u32>,
     pub(crate) dev_minor: Option<u32>,
-    /// In the order in which they came; a name that comes twice keeps its last value.
+    /// In the order of the records. A name that occurs twice keeps its last value.
     pub(crate) xattrs: Vec<Xattr>,
     pub(crate) sparse: SparseKeys,
-    /// `GNU.volume.offset`: not 0 in the later volumes of a multi-volume archive.
+    /// `GNU.volume.offset`: not 0 in later volumes of a multi-volume archive.
     pub(crate) volume_offset: u64,
-    /// What was left out, and why, in words.
+    /// Messages about attributes that were left out.
     pub(crate) left_out: Vec<String>,
 }
 
-/// What global headers said, later ones over earlier ones. Only records that are understood are kept.
+/// The records of global headers; later headers override earlier ones. Only known keys are kept.
 #[derive(Debug, Default)]
 pub(crate) struct Globals {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -90,7 +90,7 @@ pub(crate) struct Globals {
 }
 
 impl Globals {
-    /// Takes in one global header.
+    /// Merges one global header.
     pub(crate) fn merge(&mut self, header: &[u8]) -> Result<(), Rule> {
         for record in records(header) {
             let (key, value) = record?;
@@ -116,7 +116,7 @@ impl Globals {
 }
 
 impl Attributes {
-    /// What `globals`, and over them the local header `local`, say.
+    /// The values of `globals`, overridden by the local header `local`.
     pub(crate) fn of(globals: &Globals, local: &[u8]) -> Result<Self, Rule> {
         let mut attributes = Self::default();
         for (key, value) in &globals.records {
@@ -167,14 +167,14 @@ impl Attributes {
         match acltext::to_xattr(value, is_default)? {
             Some(value) => self.xattr(name.to_vec(), value),
             None => {
-                // Says no more than the permission bits, or takes back what a global header said.
+                // It only repeats the permission bits, or cancels the value of a global header.
                 self.xattrs.retain(|known| known.name != name);
                 Ok(())
             }
         }
     }
 
-    /// GNU tar writes the label without the NUL that ends it in the kernel's attribute.
+    /// Adds the SELinux label. GNU tar writes it without the NUL that ends it in the kernel's attribute.
     fn selinux(&mut self, label: &[u8]) -> Result<(), Rule> {
         if label.is_empty() {
             return Ok(());
@@ -256,7 +256,7 @@ impl SparseKeys {
     }
 }
 
-/// Does any part of this module look at `key`?
+/// Whether this module handles `key`.
 fn is_understood(key: &[u8]) -> bool {
     const KEYS: &[&[u8]] = &[
         b"path",
@@ -289,7 +289,8 @@ pub(crate) fn records(header: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8
     })
 }
 
-/// `"21 path=some/long/name\n"`: the length counts itself, the space and the newline.
+/// Splits off one record, such as `"21 path=some/long/name\n"`. The length counts itself, the space and the
+/// newline.
 fn next_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     const LENGTH_DIGITS_MAX: usize = 20;
     let space = bytes.iter().take(LENGTH_DIGITS_MAX + 1).position(|&b| b == b' ')?;
@@ -301,7 +302,7 @@ fn next_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     (!key.is_empty()).then_some((key, value, rest))
 }
 
-/// ASCII digits as a number; nothing else, no sign, no blank, no empty text.
+/// Parses ASCII digits: no sign, no blank, no empty text.
 pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -312,7 +313,7 @@ pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// A time in seconds as PAX writes it: `-1.5`, `1700000000.123456789`. Digits behind the ninth round down,
+/// Parses a PAX time in seconds: `-1.5`, `1700000000.123456789`. Digits after the ninth are rounded down,
 /// towards the past, so that no file becomes newer than it was.
 pub(crate) fn decimal_time(text: &[u8]) -> Option<Time> {
     let (negative, text) = match text.strip_prefix(b"-") {
@@ -330,7 +331,7 @@ pub(crate) fn decimal_time(text: &[u8]) -> Option<Time> {
     if !negative {
         return Some(Time { seconds: whole, nanos });
     }
-    // -1.5 is two seconds back and half a second forwards.
+    // -1.5 is two seconds back and half a second forward.
     nanos += u32::from(finer.iter().any(|&digit| digit != b'0'));
     if nanos == 0 {
         return Some(Time { seconds: -whole, nanos: 0 });
@@ -368,7 +369,7 @@ fn time_of(key: &[u8], value: &[u8]) -> Result<Option<Time>, Rule> {
     decimal_time(value).map(Some).ok_or_else(|| bad_value(key, value))
 }
 
-/// GNU tar escapes exactly two letters in the keyword.
+/// Reverses the escapes of GNU tar, which escapes exactly two characters in the keyword.
 fn gnu_unescaped(name: &[u8]) -> Vec<u8> {
     unescaped(name, |hex| match hex {
         b"3D" => Some(b'='),
@@ -377,7 +378,7 @@ fn gnu_unescaped(name: &[u8]) -> Vec<u8> {
     })
 }
 
-/// `%XX` as in URLs; a `%` without two hexadecimal digits stays.
+/// Decodes `%XX` as in URLs. A `%` without two hexadecimal digits stays.
 fn percent_decoded(name: &[u8]) -> Vec<u8> {
     unescaped(name, |hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok())
 }
@@ -400,7 +401,7 @@ fn unescaped(name: &[u8], meaning: impl Fn(&[u8]) -> Option<u8>) -> Vec<u8> {
     plain
 }
 
-/// Base64 with the usual alphabet; the padding may be missing (libarchive leaves it out).
+/// Decodes Base64 with the standard alphabet. The padding is optional (libarchive omits it).
 fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let padding = text.iter().rev().take_while(|&&b| b == b'=').count();
     if padding > 2 {
@@ -434,7 +435,7 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// One record with its right length.
+    /// One record with its correct length.
     fn record(key: &str, value: &[u8]) -> Vec<u8> {
         let body = key.len() + value.len() + 3;
         let mut len = body + 1;

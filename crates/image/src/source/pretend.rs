@@ -1,21 +1,22 @@
-//! Libraries that show owners and devices to a program that are not there: fakeroot, pseudo, fakechroot; and
-//! ids that a user namespace does not show.
+//! Detection of libraries that fake owners and devices for a program (fakeroot, pseudo, fakechroot), and of
+//! ids that a user namespace does not map.
 //!
-//! fakeroot and pseudo stand between a program and the C library (`LD_PRELOAD`). A program that calls the C
-//! library sees what they pretend. A static one does not, and would take the real owners without a word: that
-//! is found out here, so that it can be refused.
+//! fakeroot and pseudo intercept calls to the C library (`LD_PRELOAD`). A program that calls the C library
+//! sees the faked values. A static program does not, and would silently use the real owners. This module
+//! detects that case, so that commands can refuse it.
 //!
-//! Owns: finding out. Does **not** own: the refusals, which each command makes.
+//! Owns: detection. Does **not** own: the refusal, which is up to each command.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// A library that pretends.
+/// A library that fakes owners, devices or paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pretender {
-    /// fakeroot: knows files by device and inode number.
+    /// fakeroot: identifies files by device and inode number.
     Fakeroot,
-    /// pseudo: knows files by path, and open directories if it saw how they were opened.
+    /// pseudo: identifies files by path, and open directories only if it intercepted the call that opened
+    /// them.
     Pseudo,
     /// fakechroot: translates paths.
     Fakechroot,
@@ -39,7 +40,7 @@ impl fmt::Display for Pretender {
     }
 }
 
-/// Why files cannot be seen or made as the user means it.
+/// The library in LD_PRELOAD has no effect on this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0} is in LD_PRELOAD, but this program does not see what it pretends (it is linked statically, or the library could \
@@ -48,21 +49,21 @@ impl fmt::Display for Pretender {
 )]
 pub struct Unseen(pub Pretender);
 
-/// The library that pretends to this program, if there is one.
+/// The library that is active in this program, if any.
 ///
 /// # Errors
-/// [`Unseen`] if the environment asks for one that is not loaded.
+/// [`Unseen`] if the environment requests a library that is not loaded.
 pub fn pretender() -> Result<Option<Pretender>, Unseen> {
     let asked = std::env::var("LD_PRELOAD").unwrap_or_default();
     let Ok(maps) = std::fs::read("/proc/self/maps") else {
-        // Nothing says what is loaded: a dynamic program has what was asked for.
+        // Without /proc the loaded libraries are unknown. A dynamic program is assumed to have loaded them.
         return named_in(&asked, cfg!(not(target_feature = "crt-static")).then_some(asked.as_bytes()));
     };
     named_in(&asked, Some(&maps))
 }
 
-/// May a directory be opened by openat2(2)? The C library has no such call, so nothing that stands before it
-/// sees that; and pseudo must have seen how a directory was opened, to know what is in it.
+/// Whether a directory may be opened by openat2(2). The C library has no such call, so preloaded libraries
+/// cannot intercept it; and pseudo must see how a directory is opened to know its contents.
 pub(crate) fn sees_openat2() -> bool {
     static SEES: OnceLock<bool> = OnceLock::new();
     *SEES.get_or_init(|| matches!(pretender(), Ok(None | Some(Pretender::Fakeroot))))
@@ -83,10 +84,11 @@ fn named_in(asked: &str, loaded: Option<&[u8]>) -> Result<Option<Pretender>, Uns
     Ok(None)
 }
 
-/// The id that stands for all those that a user namespace does not map; `None` where every id is shown as it
-/// is.
+/// The id that the kernel shows in place of every id that a user namespace does not map. `None` if `map` is
+/// empty, covers every id, or covers `overflow` itself.
 ///
-/// `map` is `/proc/self/uid_map` or its like, `overflow` what the system shows instead.
+/// `map` is the text of `/proc/self/uid_map` or `gid_map`; `overflow` is the id that the system shows
+/// instead.
 fn stand_in(map: &str, overflow: u32) -> Option<u32> {
     let mut whole = false;
     let mut holds_overflow = false;
@@ -99,7 +101,7 @@ fn stand_in(map: &str, overflow: u32) -> Option<u32> {
     (!whole && !holds_overflow && !map.trim().is_empty()).then_some(overflow)
 }
 
-/// The user id and the group id under which files of unmapped owners are shown.
+/// The user id and the group id that the kernel shows for files with unmapped owners.
 #[must_use]
 pub fn stand_ins() -> (Option<u32>, Option<u32>) {
     let read = |kind: &str| {

@@ -1,16 +1,15 @@
-//! The spool: one unlinked temporary file that holds file content unpacked from compressed or streamed
+//! The spool: one unlinked temporary file with file content that was unpacked from compressed or streamed
 //! sources.
 //!
-//! Several sources append to one spool, one after another; what they appended is then read at any offset, by
-//! several threads, as the backing of their payloads.
+//! Several sources append to one spool, one source after another. Later, several threads read the content at
+//! any offset; the spool is the backing file of the sources' payloads.
 //!
-//! Does **not** own: what the bytes mean, or the decision that they must be copied (an uncompressed archive
-//! in a regular file is its own backing and copies nothing).
-//!
+//! Does **not** own: the meaning of the bytes, or the decision to copy them. An uncompressed archive in a
+//! regular file is its own backing, and nothing is copied.
 //! Invariants
-//! 1. No file exists before the first byte (or the first [`Spool::file`]) needs one.
-//! 2. The file has no name: nothing is left behind, however the process ends.
-//! 3. Bytes appended are in the file only after [`Spool::flush`]; the readers of this module's siblings flush
+//! 1. The file is created only when the first byte, or the first [`Spool::file`], needs it.
+//! 2. The file has no name, so it leaves nothing behind, however the process ends.
+//! 3. Appended bytes are in the file only after [`Spool::flush`]. The readers in the sibling modules flush
 //!    before they return.
 
 use std::fs::File;
@@ -21,7 +20,7 @@ use std::sync::Arc;
 
 use super::fault::SourceFault;
 
-/// Bytes are written to the file in pieces of this size.
+/// Bytes are written to the file in chunks of this size.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// An unlinked temporary file that grows at its end.
@@ -29,15 +28,15 @@ const BUFFER_BYTES: usize = 1 << 20;
 pub struct Spool {
     dir: PathBuf,
     file: Option<Arc<File>>,
-    /// Empty until first used, then `BUFFER_BYTES` long.
+    /// Empty until the first use, then `BUFFER_BYTES` long.
     buffer: Vec<u8>,
-    /// How much of the buffer waits to be written.
+    /// Bytes of the buffer that are not written to the file yet.
     filled: usize,
     /// Bytes in the file.
     written: u64,
 }
 
-/// Why [`Spool::append`] stopped.
+/// Why [`Spool::append`] failed.
 #[derive(Debug)]
 pub enum AppendFault {
     /// The reader failed.
@@ -49,7 +48,7 @@ pub enum AppendFault {
 }
 
 impl Spool {
-    /// A spool whose file will be created in `dir`; touches nothing yet.
+    /// Makes a spool with its file in `dir`. No file is created yet.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), file: None, buffer: Vec::new(), filled: 0, written: 0 }
     }
@@ -60,16 +59,16 @@ impl Spool {
         self.written + self.filled as u64
     }
 
-    /// Has nothing been appended?
+    /// Whether nothing was appended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The file, created if need be. What was appended can be read from it after [`Spool::flush`].
+    /// The file; creates it if necessary. Appended bytes can be read from it after [`Spool::flush`].
     ///
     /// # Errors
-    /// The directory does not take a temporary file.
+    /// No temporary file can be created in the directory.
     pub fn file(&mut self) -> Result<Arc<File>, SourceFault> {
         if let Some(file) = &self.file {
             return Ok(Arc::clone(file));
@@ -81,10 +80,11 @@ impl Spool {
         Ok(file)
     }
 
-    /// Appends exactly `len` bytes from `source` and returns where they begin.
+    /// Appends exactly `len` bytes from `source` and returns the offset of the first one.
     ///
     /// # Errors
-    /// See [`AppendFault`]; after a fault the spool can still be appended to, what was copied stays as waste.
+    /// See [`AppendFault`]. After a fault the spool can still be used; the bytes copied so far stay in it
+    /// unused.
     pub fn append(&mut self, source: &mut (impl Read + ?Sized), len: u64) -> Result<u64, AppendFault> {
         let start = self.len();
         if self.buffer.is_empty() {
@@ -110,10 +110,10 @@ impl Spool {
         Ok(start)
     }
 
-    /// Writes what waits in memory.
+    /// Writes buffered bytes to the file.
     ///
     /// # Errors
-    /// The file cannot be created or written (most often: no space left in the spool's directory).
+    /// The file cannot be created or written, most often because the spool's directory has no space left.
     pub fn flush(&mut self) -> Result<(), SourceFault> {
         if self.filled == 0 {
             return Ok(());

@@ -1,32 +1,33 @@
-//! Tar archives: one walk from the first header to the end, each member handed over as an [`Entry`].
+//! Tar archives: one walk from the first header to the end that returns each member as an [`Entry`].
 //!
-//! Owns: the order of headers (extended ones, then the member's own, then its content), which of them wins,
-//! the rules for names, and the refusals. `tar/header.rs` knows one header, `tar/sparse.rs` the maps of
-//! sparse files, `tar/input.rs` where bytes come from, `pax` the extended records.
+//! Owns: the order of headers (extended headers, then the member's own, then its content), their precedence,
+//! the rules for names, and the refusals. `tar/header.rs` parses one header, `tar/sparse.rs` the maps of
+//! sparse files, `pax` the extended records; `tar/input.rs` provides the bytes.
 //!
-//! Does **not** own: what an entry becomes in an image, the order of sources, whether a hard link's target
-//! exists.
+//! Does **not** own: how an entry is stored in an image, the order of sources, or the check that a hard
+//! link's target exists.
 //!
 //! ```text
 //! [g: records for all] [x: records for the next] [L: long name] [K: long target]  header  content  padding
 //! '----------------------- zero or more, any order -----------------------------'
-//! ... 512 zeros 512 zeros  (whatever follows is ignored)
+//! ... 512 zeros 512 zeros  (anything after them is ignored)
 //! ```
-//! For a path, in this order: `GNU.sparse.name`, pax `path`, GNU long name, the header's name. All else: pax,
-//! then the header; but an access ACL decides the permission bits, as it does when the kernel is given one.
+//! Precedence for a path: `GNU.sparse.name`, pax `path`, GNU long name, the header's name. For everything
+//! else: pax, then the header. Exception: an access ACL determines the permission bits, as when it is set
+//! through the kernel.
 //!
-//! Why not the `tar` crate: it does not hand over sparse maps (it reads holes as zeros, and knows the old GNU
-//! form only), has no global headers, no fractional or negative times, drops nothing and refuses nothing on
-//! its own, and reads each header with system calls of its own. On top of it all of this file would be needed
-//! all the same; a header of 512 bytes is its smallest part.
+//! This module does not use the `tar` crate, which does not return sparse maps (it reads holes as zeros, and
+//! supports only the old GNU form), has no global headers and no fractional or negative times, drops nothing
+//! and refuses nothing on its own, and reads each header with separate system calls. All of this file would
+//! still be needed on top of it; parsing a header of 512 bytes is its smallest part.
 //!
 //! Invariants
-//! 1. Content of an uncompressed archive in a regular file is neither read nor copied; its payload is the
-//!    archive.
-//! 2. Nothing is allocated because a header says so: names and records grow with the bytes that are really
-//!    there, up to a limit (`NAME_BYTES_MAX`, `pax::LOCAL_BYTES_MAX`, `pax::SPARSE_RUNS_MAX`).
+//! 1. The content of an uncompressed archive in a regular file is neither read nor copied; the payload's
+//!    backing is the archive.
+//! 2. No allocation depends on a size in a header alone: names and records grow with the bytes that are
+//!    present, up to a limit (`NAME_BYTES_MAX`, `pax::LOCAL_BYTES_MAX`, `pax::SPARSE_RUNS_MAX`).
 //! 3. Every step consumes bytes, so the walk ends with the archive.
-//! 4. Whatever the bytes: an entry, a warning or a [`SourceFault`], never a panic.
+//! 4. Any input leads to an entry, a warning or a [`SourceFault`], never to a panic.
 //!
 //! Source: POSIX.1-2017 pax; GNU tar manual, "Tar Internals"; star(5); libarchive tar(5).
 
@@ -51,33 +52,33 @@ use super::oci::{Blob, Hash};
 use super::pax::{Attributes, Globals, LOCAL_BYTES_MAX, SPARSE_RUNS_MAX};
 use super::spool::Spool;
 
-/// Longest path or link target that an archive may hold: far above PATH_MAX, far below trouble.
+/// Maximum length of a path or link target in an archive: far above PATH_MAX, and small enough for memory.
 const NAME_BYTES_MAX: u64 = 1 << 20;
-/// Longest name of one directory entry in ext4.
+/// Maximum length of one directory entry's name in ext4.
 const COMPONENT_BYTES_MAX: usize = 255;
 
-/// What a walk saw.
+/// Statistics of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TarReport {
-    /// The archive's name as messages spell it.
+    /// The archive's name in messages.
     pub archive: String,
-    /// How it was compressed.
+    /// The archive's compression.
     pub compression: Compression,
-    /// Entries handed over.
+    /// Number of entries returned.
     pub entries: u64,
-    /// Bytes of file content behind them, holes not counted.
+    /// Bytes of content of these entries, excluding holes.
     pub content_bytes: u64,
     /// Bytes of the unpacked archive up to its end mark.
     pub archive_bytes: u64,
 }
 
-/// Walks an archive and hands every entry to `sink`, every warning to `warn`.
+/// Walks an archive and passes every entry to `sink` and every warning to `warn`.
 ///
-/// Payloads of entries may be read once this function has returned (before that, the spool may hold them in
-/// memory).
+/// Payloads may be read after this function has returned. Before that, the spool may still hold them in
+/// memory.
 ///
 /// # Errors
-/// A [`SourceFault`] of the archive or the spool; whatever `sink` returns, which ends the walk.
+/// A [`SourceFault`] of the archive or the spool, or an error of `sink`, which ends the walk.
 pub fn read_tar<E: From<SourceFault>>(
     input: TarInput,
     unpacking: Unpacking,
@@ -93,17 +94,17 @@ pub fn read_tar<E: From<SourceFault>>(
     Ok(reader.report())
 }
 
-/// An archive in the middle of a walk.
+/// An archive during a walk.
 pub struct TarReader {
     input: Input,
-    /// For messages: says so if bytes are counted behind a decompressor.
+    /// Name for messages. It says so if byte offsets count decompressed bytes.
     archive: String,
     path: Option<PathBuf>,
     compression: Compression,
     globals: Globals,
-    /// Number of the entry being read.
+    /// Number of the current entry.
     entry_no: u64,
-    /// Where the header (or content) being looked at begins.
+    /// Byte offset of the current header or content.
     offset: u64,
     content_bytes: u64,
     ended: bool,
@@ -112,7 +113,7 @@ pub struct TarReader {
     warned_prefix: bool,
 }
 
-/// What extended headers say about the member that follows them.
+/// The extended headers of the member that follows them.
 #[derive(Default)]
 struct Extensions {
     /// Records of an `x` header.
@@ -121,24 +122,24 @@ struct Extensions {
     long_link: Option<Vec<u8>>,
 }
 
-/// One member's header with everything that extends it.
+/// A member's header and everything that extends it.
 struct Member<'a> {
     header: Header<'a>,
     attributes: Attributes,
-    /// As the archive spells it.
+    /// As spelled in the archive.
     raw_path: Vec<u8>,
     raw_link: Vec<u8>,
-    /// Bytes of content that the header or its extension claims.
+    /// Bytes of content according to the header or its extension.
     stored_bytes: u64,
-    /// Has an `x` header.
+    /// Whether there is an `x` header.
     is_pax: bool,
 }
 
-/// What follows a regular file's header.
+/// The content that follows the header of a regular file.
 struct Content {
-    /// Where the bytes belong, if not simply from the file's start on.
+    /// The positions of the bytes in the file, unless they are contiguous from its start on.
     map: Option<SparseMap>,
-    /// How many bytes there are.
+    /// Number of bytes.
     bytes: u64,
 }
 
@@ -146,16 +147,16 @@ struct Content {
 struct SparseMap {
     /// Offset, length, offset, length...
     numbers: Vec<u64>,
-    /// The file's size with its holes.
+    /// The file's size including holes.
     real_size: u64,
 }
 
 impl TarReader {
-    /// Opens an archive and recognises its compression.
+    /// Opens an archive and detects its compression.
     ///
     /// # Errors
-    /// The file cannot be opened or read; it is empty, a directory, or compressed in a way that is not
-    /// supported.
+    /// The file cannot be opened or read; or it is empty, a directory, or compressed in an unsupported
+    /// format.
     pub fn open(input: TarInput, unpacking: Unpacking) -> Result<Self, SourceFault> {
         match input {
             TarInput::Path(path) => {
@@ -173,7 +174,7 @@ impl TarReader {
         }
     }
 
-    /// Opens a part of a file under a name for messages; of what it unpacks to, a digest is made by `hash`.
+    /// Opens a part of a file, with a name for messages. `hash` computes the digest of the unpacked bytes.
     pub(super) fn open_blob(
         name: String,
         blob: &Blob,
@@ -193,7 +194,7 @@ impl TarReader {
         Ok(Self::over(input, name, Some(blob.path.clone()), compression))
     }
 
-    /// The digest of all that was unpacked, once the archive has ended.
+    /// The digest of all unpacked bytes, once the archive has ended.
     pub(super) fn take_digest(&mut self) -> Option<String> {
         self.input.take_digest()
     }
@@ -212,7 +213,7 @@ impl TarReader {
         if !metadata.is_file() {
             return Self::over_stream(name, Some(path), Box::new(file), unpacking);
         }
-        // Standard input may stand anywhere in its file.
+        // The position of standard input may be anywhere in its file.
         let start = file.stream_position().map_err(unreadable)?;
         let mut first = [0; BLOCK];
         let got = read_full(&mut file, &mut first).map_err(unreadable)?;
@@ -262,7 +263,7 @@ impl TarReader {
         }
     }
 
-    /// What was seen so far.
+    /// Statistics up to the current position.
     #[must_use]
     pub fn report(&self) -> TarReport {
         TarReport {
@@ -278,7 +279,7 @@ impl TarReader {
     /// [`Spool::flush`].
     ///
     /// # Errors
-    /// See the module's page; after an error the walk cannot go on.
+    /// See the module's documentation. After an error the walk cannot continue.
     pub fn next_entry(
         &mut self,
         spool: &mut Spool,
@@ -317,7 +318,7 @@ impl TarReader {
                 b'L' => extensions.long_name = Some(self.long_text(size()?)?),
                 b'K' => extensions.long_link = Some(self.long_text(size()?)?),
                 b'V' => {
-                    // A volume's label; no member.
+                    // The label of a volume is not a member.
                     let size = size()?;
                     self.skip_content(&[], size)?;
                 }
@@ -332,8 +333,8 @@ impl TarReader {
         }
     }
 
-    /// The next block that is no zero block; `None` at the archive's end, with a warning if that is not
-    /// marked.
+    /// The next block that is not all zeros. Returns `None` at the archive's end, with a warning if the end
+    /// mark is missing.
     fn header_block(&mut self, warn: &mut dyn FnMut(Warning)) -> Result<Option<Block>, SourceFault> {
         let mut block = [0; BLOCK];
         let got = self.input.block(&mut block).map_err(|e| self.unreadable(&[], e))?;
@@ -370,12 +371,12 @@ impl TarReader {
         Rule::damaged("the header's checksum is wrong")
     }
 
-    /// The records of an extended header.
+    /// Reads the records of an extended header.
     fn records(&mut self, size: u64) -> Result<Vec<u8>, SourceFault> {
         self.small_content("extended header", size, LOCAL_BYTES_MAX)
     }
 
-    /// The content of a GNU long name or link target: ends with its first NUL.
+    /// Reads a GNU long name or link target, which ends at its first NUL.
     fn long_text(&mut self, size: u64) -> Result<Vec<u8>, SourceFault> {
         let mut text = self.small_content("long name", size, NAME_BYTES_MAX)?;
         if let Some(end) = text.iter().position(|&b| b == 0) {
@@ -398,7 +399,7 @@ impl TarReader {
         Ok(bytes)
     }
 
-    /// Skips a member's unused content.
+    /// Skips content that is not used.
     fn skip_content(&mut self, path: &[u8], size: u64) -> Result<(), SourceFault> {
         if !self.input.skip(size).map_err(|e| self.unreadable(path, e))? {
             return Err(self.fault(path, content_cut(size)));
@@ -406,15 +407,15 @@ impl TarReader {
         self.skip_padding(path, size)
     }
 
-    /// Steps over the zeros that fill a block. They may be missing at the very end; then so is the end mark,
-    /// and that is warned about.
+    /// Skips the zeros that fill a block. They may be missing at the very end. The end mark is then missing
+    /// too, which causes a warning.
     fn skip_padding(&mut self, path: &[u8], size: u64) -> Result<(), SourceFault> {
         let padding = size.wrapping_neg() % BLOCK as u64;
         self.input.skip(padding).map_err(|e| self.unreadable(path, e))?;
         Ok(())
     }
 
-    /// Puts a header and its extensions together.
+    /// Combines a header and its extensions.
     fn member<'a>(&self, header: Header<'a>, extensions: Extensions) -> Result<Member<'a>, SourceFault> {
         let is_pax = extensions.local.is_some();
         let local = extensions.local.unwrap_or_default();
@@ -437,7 +438,7 @@ impl TarReader {
         Ok(Member { header, attributes, raw_path, raw_link, stored_bytes, is_pax })
     }
 
-    /// Turns a member into an entry and steps over its content.
+    /// Converts a member to an entry and advances past its content.
     fn entry(
         &mut self,
         mut member: Member<'_>,
@@ -462,9 +463,9 @@ impl TarReader {
         }
         let is_file = |flag| matches!(flag, b'0' | 0 | b'7' | b'S');
         let flag = match member.header.typeflag() {
-            // GNU's incremental directory: the content lists names.
+            // A GNU incremental directory: its content is a list of names.
             b'D' => b'D',
-            // Before there was a type for directories, the slash was it.
+            // Before tar had a type for directories, a trailing slash marked them.
             flag if is_file(flag) && raw_path.ends_with(b"/") => b'D',
             flag @ (b'1'..=b'6') => flag,
             flag if is_file(flag) => flag,
@@ -487,8 +488,8 @@ impl TarReader {
             }
             b'2' => self.symlink(std::mem::take(&mut member.raw_link), &raw_path)?,
             b'3' | b'4' => self.device(&member, &raw_path)?,
-            // A size here is not content: some writers put a link's length or a directory's blocks into the
-            // field.
+            // The size is not the length of content: some writers store a link's length or a directory's
+            // blocks in the field.
             b'5' => Kind::Directory,
             b'D' => {
                 self.skip_content(&raw_path, member.stored_bytes)?;
@@ -532,9 +533,11 @@ impl TarReader {
         Ok(target)
     }
 
-    /// Does content follow a hard link? PAX archives may repeat the file's; others give its size and do not.
+    /// Whether content follows a hard link. PAX archives may repeat the content of the file; other archives
+    /// record its size but omit the content.
     ///
-    /// Without a PAX header, what follows decides: a header (or the end) is none of the link's content.
+    /// Without a PAX header, the next block decides: if it is a header or the end mark, the link has no
+    /// content.
     fn hard_link_has_content(&mut self, member: &Member<'_>) -> Result<bool, SourceFault> {
         if member.stored_bytes == 0 || member.is_pax {
             return Ok(member.stored_bytes > 0);
@@ -564,7 +567,7 @@ impl TarReader {
         })
     }
 
-    /// A regular file: finds its map if it is sparse, and brings its content to where it can be read.
+    /// A regular file: reads its map if it is sparse, and stores its content for later reading.
     fn file(
         &mut self,
         member: &Member<'_>,
@@ -594,7 +597,7 @@ impl TarReader {
         Ok(Kind::File { size, payload: Payload { backing, runs } })
     }
 
-    /// A sparse file's map, if it is one, read from wherever it is; and how many bytes of content follow.
+    /// The map of a sparse file, wherever the archive stores it, and the number of content bytes that follow.
     fn content(&mut self, member: &Member<'_>, flag: u8, raw_path: &[u8]) -> Result<Content, SourceFault> {
         let stored = member.stored_bytes;
         let sparse =
@@ -659,7 +662,7 @@ impl TarReader {
         Ok(block)
     }
 
-    /// A warning of the entry that was handed over last.
+    /// A warning about the entry that was returned last.
     pub(super) fn warning_of_last(&self, path: &[u8], text: &str) -> Warning {
         Warning {
             archive: self.archive.clone(),
@@ -670,7 +673,7 @@ impl TarReader {
         }
     }
 
-    /// A broken rule, here.
+    /// A broken rule at the current position.
     fn fault(&self, path: &[u8], rule: Rule) -> SourceFault {
         SourceFault::Archive {
             archive: self.archive.clone(),
@@ -682,7 +685,8 @@ impl TarReader {
         }
     }
 
-    /// A failure to read: the system's, or the decompressor's, which is the archive's.
+    /// A failed read: either a system error, or an error of the decompressor, which is a fault of the
+    /// archive.
     fn unreadable(&self, path: &[u8], fault: io::Error) -> SourceFault {
         if self.compression == Compression::None || fault.raw_os_error().is_some() {
             let file = self.path.clone().unwrap_or_else(|| self.archive.clone().into());
@@ -694,7 +698,7 @@ impl TarReader {
             return self.fault(path, Rule::new(words, advice));
         }
         let advice = match words.contains("memory") {
-            // The decoders' limits: see `tar/input.rs`.
+            // A decoder exceeded its memory limit: see `tar/input.rs`.
             true => "unpack it first and give the plain archive",
             false => "the archive is cut off or damaged: fetch or create it again",
         };
@@ -713,7 +717,7 @@ impl TarReader {
     }
 }
 
-/// The compression, or a refusal by name.
+/// Detects the compression. An unsupported one is an error that names it.
 fn recognised(name: &str, first: &[u8]) -> Result<Compression, SourceFault> {
     let refuse = |rule: String, advice| SourceFault::Archive {
         archive: name.to_owned(),
@@ -735,7 +739,7 @@ fn recognised(name: &str, first: &[u8]) -> Result<Compression, SourceFault> {
     })
 }
 
-/// Everything but the type: records win over the header.
+/// The metadata without the type. Records have priority over the header.
 fn metadata(member: &mut Member<'_>) -> Result<Metadata, Rule> {
     let header = &member.header;
     let attributes = &mut member.attributes;
@@ -758,9 +762,9 @@ fn metadata(member: &mut Member<'_>) -> Result<Metadata, Rule> {
     })
 }
 
-/// A member's name as a path below the root, and whether it began with a slash.
+/// Converts a member's name to a path below the root. Also returns whether the name began with a slash.
 ///
-/// Empty components and `.` vanish; `..` is refused, since where it leads depends on symbolic links.
+/// Empty components and `.` are removed. `..` is an error, because its meaning depends on symbolic links.
 fn normalised(raw: &[u8]) -> Result<(Vec<u8>, bool), Rule> {
     if raw.is_empty() {
         return Err(Rule::damaged("it has no name"));

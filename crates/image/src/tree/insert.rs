@@ -1,4 +1,4 @@
-//! Putting entries into the tree: replacement, implied parents, symlinked parents, whiteouts.
+//! Inserts entries into the tree: replacement, implied parents, symlinks in parent paths, whiteouts.
 
 use std::sync::Arc;
 
@@ -7,85 +7,85 @@ use extant_ondisk::filetype::FileType;
 use super::{Dir, ExtraTimes, NONE, PayloadRecord, ROOT, Record, Tree, TreeNode, hash_name};
 use crate::source::entry::{Entry, Kind, Metadata, Xattr};
 
-/// How many symlinks a parent path may go through.
+/// Limit on symlinks in one parent path.
 const SYMLINKS_MAX: u32 = 40;
 
-/// Why an entry cannot be put into the tree.
+/// Why an entry cannot be inserted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InsertFault {
-    /// A parent of the entry is there already and is no directory.
+    /// A parent of the entry exists and is not a directory.
     #[error("its parent \"{parent}\" is not a directory")]
     ParentNotDirectory {
         /// The parent's path.
         parent: String,
     },
-    /// A directory would be replaced by something else.
+    /// An entry that is not a directory would replace a directory.
     #[error("a {new} would take the place of a directory")]
     ReplacesDirectory {
         /// Type of the new entry.
         new: FileType,
     },
-    /// A hard link's target is not there.
+    /// The target of a hard link does not exist.
     #[error("it is a hard link to \"{target}\", which is not there")]
     LinkTargetMissing {
         /// The target's path.
         target: String,
     },
-    /// A hard link's target is a directory.
+    /// The target of a hard link is a directory.
     #[error("it is a hard link to \"{target}\", which is a directory")]
     LinkToDirectory {
         /// The target's path.
         target: String,
     },
-    /// A parent path goes through too many symlinks, or round in a circle.
+    /// A parent path has too many symlinks, or a loop of symlinks.
     #[error("its parent path goes through more than {SYMLINKS_MAX} symbolic links")]
     SymlinkLoop,
-    /// A name has no byte, or more than 255, or a NUL or slash in it.
+    /// A name has 0 bytes, more than 255 bytes, or a NUL or slash in it.
     #[error("a name of {len} bytes is needed for it; names have 1 to 255 bytes, and no NUL or slash")]
     BadName {
         /// Length of the name.
         len: usize,
     },
-    /// The root has something else than a directory under a name that the file system needs.
+    /// The root has an entry `lost+found` that is not a directory; the file system needs that name.
     #[error("lost+found must be a directory in ext4: leave it out with --exclude /lost+found")]
     LostFoundTaken,
-    /// The root would become something else than a directory.
+    /// An entry would replace the root by something other than a directory.
     #[error("the root must be a directory")]
     RootNotDirectory,
-    /// Names and symlink targets exceed 4 GiB, or there are 2^32 - 1 files.
+    /// Names and symlink targets exceed 4 GiB, or the tree has too many entries.
     #[error(
         "the tree is too large: names and symbolic links exceed 4 GiB, or there are more than 4294967293 entries"
     )]
     TooLarge,
 }
 
-/// What an insertion found in its way.
+/// What an insertion replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// Nothing was there.
+    /// Nothing: the name is new.
     New,
-    /// It replaced an entry of an earlier source or layer.
+    /// An entry of an earlier source or layer.
     Replaced,
-    /// It replaced an entry of the same source: a duplicate.
+    /// An entry of the same source: the new one is a duplicate.
     Duplicate,
 }
 
-/// Rules that differ between kinds of sources.
+/// Merge rules that depend on the kind of source.
 #[derive(Debug, Clone, Copy)]
 pub struct MergeRules {
-    /// Number of the source or layer, ascending.
+    /// Number of the source or layer, in ascending order.
     pub layer: u16,
-    /// May a later layer put a file in the place of an earlier layer's directory (as OCI demands)?
+    /// Whether a file of a later layer may replace a directory of an earlier one, as OCI requires.
     pub replace_directories: bool,
-    /// Keep atime, ctime and crtime of the source?
+    /// Whether to keep the source's atime, ctime and crtime.
     pub keep_times: bool,
 }
 
 impl Tree {
-    /// Puts one entry of a source into the tree.
+    /// Inserts one entry of a source.
     ///
     /// # Errors
-    /// See [`InsertFault`]; nothing but missing parents has been added then.
+    /// See [`InsertFault`]. In that case only missing parents were added.
     pub fn insert(&mut self, entry: Entry, rules: MergeRules) -> Result<Placement, InsertFault> {
         let Entry { path, metadata, kind } = entry;
         if path.is_empty() {
@@ -127,8 +127,8 @@ impl Tree {
             let node = self.find_link_target(target)?;
             let TreeNode { record, archived, .. } = self.nodes[node as usize];
             if !archived {
-                // The new name is not one of the source that holds the content, and may outlive those that
-                // are.
+                // The new name does not exist in the source that holds the content, and may outlive the names
+                // that do.
                 self.source_names.entry(node).or_insert(record);
             }
             let (dir, name) = self.make_parent(&path, &metadata, rules)?;
@@ -139,11 +139,12 @@ impl Tree {
         self.add_node(dir, &name, node, rules).map(|(_, placement)| placement)
     }
 
-    /// Adds `node` as `name` to a directory, or replaces what has that name; a directory keeps its children
-    /// under a new one. Returns the node's index.
+    /// Adds `node` to a directory under `name`, or replaces the entry of that name. A directory that is
+    /// replaced by a directory keeps its children. Returns the node's index.
     ///
     /// # Errors
-    /// When something else would replace a directory and the rules forbid it, or the tree is full.
+    /// An entry that is not a directory would replace a directory and the rules forbid it, or the tree is
+    /// full.
     pub fn add_node(
         &mut self,
         dir: u32,
@@ -162,8 +163,8 @@ impl Tree {
                 node.record = existing.record;
                 self.nodes[record.node as usize] = node;
                 self.records[record_index as usize].layer = rules.layer;
-                // A directory that was implied by its children, or that an archive brings once per part, is
-                // no duplicate.
+                // A directory that its children implied, or that an archive contains once per part, is not a
+                // duplicate.
                 let placement = if placement == Placement::Duplicate { Placement::New } else { placement };
                 return Ok((record.node, placement));
             }
@@ -180,7 +181,7 @@ impl Tree {
         Ok((index, Placement::New))
     }
 
-    /// Adds one more name for a node.
+    /// Adds another name for a node.
     ///
     /// # Errors
     /// As [`add_node`](Self::add_node).
@@ -204,7 +205,8 @@ impl Tree {
         Ok(Placement::New)
     }
 
-    /// Gives a set of attributes its number. The order of attributes does not matter.
+    /// Returns the index of a set of attributes, adding the set if it is new. The order of attributes does
+    /// not matter.
     pub fn intern_xattrs(&mut self, mut xattrs: Vec<Xattr>) -> u32 {
         xattrs.sort();
         if let Some(&id) = self.xattr_ids.get(&xattrs) {
@@ -216,7 +218,7 @@ impl Tree {
         id
     }
 
-    /// A node with an entry's metadata, of the given type, with nothing in it yet.
+    /// An empty node of the given type with an entry's metadata.
     pub fn bare_node(&mut self, metadata: &Metadata, file_type: FileType, rules: MergeRules) -> TreeNode {
         let mut times = NONE;
         let known = metadata.atime.or(metadata.ctime).or(metadata.crtime).is_some();
@@ -246,7 +248,7 @@ impl Tree {
         }
     }
 
-    /// Replaces a directory's metadata, keeping its children.
+    /// Replaces a directory's metadata and keeps its children.
     pub fn set_metadata(&mut self, node: u32, metadata: &Metadata, rules: MergeRules) {
         let mut new = self.bare_node(metadata, FileType::Directory, rules);
         let old = &self.nodes[node as usize];
@@ -254,10 +256,10 @@ impl Tree {
         self.nodes[node as usize] = new;
     }
 
-    /// Remembers a symlink's target.
+    /// Stores a symlink's target in the tree.
     ///
     /// # Errors
-    /// When the names exceed 4 GiB.
+    /// The names exceed 4 GiB.
     pub fn set_symlink_target(&mut self, node: &mut TreeNode, target: &[u8]) -> Result<(), InsertFault> {
         node.content = self.push_bytes(target)?;
         node.size = target.len() as u64;
@@ -306,7 +308,7 @@ impl Tree {
     }
 
     fn backing_index(&mut self, backing: &Arc<std::fs::File>) -> u32 {
-        // Almost always the newest one: sources come one after the other.
+        // Usually the newest backing, because sources are read one after another.
         let found = self.backings.iter().rposition(|known| Arc::ptr_eq(known, backing));
         found.unwrap_or_else(|| {
             self.backings.push(Arc::clone(backing));
@@ -346,7 +348,8 @@ impl Tree {
     }
 
     fn push_record(&mut self, dir: u32, name: &[u8], node: u32, layer: u16) -> Result<u32, InsertFault> {
-        // Sources check their names; but a parent may be implied by a symlink, whose target is unchecked.
+        // Sources check their names. But the target of a symlink can imply a parent, and targets are
+        // unchecked.
         if !(1..=255).contains(&name.len()) || name.contains(&b'/') || name.contains(&0) {
             return Err(InsertFault::BadName { len: name.len() });
         }
@@ -363,7 +366,7 @@ impl Tree {
             (record.dir, &names[at..at + usize::from(record.name_len)])
         };
         let hash = hash_name(dir, name);
-        // A dead record of the same name makes way, so that a lookup meets the live one.
+        // Replace a dead record of the same name, so that a lookup finds the live one.
         match self.index.find_entry(hash, |&i| name_of(i) == (dir, name)) {
             Ok(mut slot) => *slot.get_mut() = index,
             Err(absent) => {
@@ -377,7 +380,7 @@ impl Tree {
     }
 
     fn remove_older_children(&mut self, dir: u32, layer: u16) {
-        // A stack of our own: an archive may be deeper than a thread's.
+        // Uses a stack in memory: an archive may be nested deeper than a thread's stack allows.
         let mut directories = vec![dir];
         while let Some(dir) = directories.pop() {
             let children: Vec<u32> = self.children(dir).collect();
@@ -386,15 +389,16 @@ impl Tree {
         }
     }
 
-    /// Removes what an earlier layer brought; what this layer touched stays, but loses its older children.
+    /// Removes an entry of an earlier layer. An entry that this layer changed stays, but loses its older
+    /// children.
     fn remove_if_older(&mut self, record: u32, layer: u16) {
         if let Some(dir) = self.remove_record_if_older(record, layer) {
             self.remove_older_children(dir, layer);
         }
     }
 
-    /// Removes a name that an earlier layer brought; else, if it is a directory, its children are to be
-    /// looked at.
+    /// Removes a name that an earlier layer added. Otherwise, if it is a directory, returns the directory, so
+    /// that the caller can check its children.
     fn remove_record_if_older(&mut self, record: u32, layer: u16) -> Option<u32> {
         if self.records[record as usize].layer != layer {
             self.records[record as usize].node = NONE;
@@ -404,7 +408,7 @@ impl Tree {
         node.is_dir().then_some(node.content)
     }
 
-    /// The directory and last name of `path`, without making anything; `None` if a parent is not there.
+    /// The directory and last name of `path`. Creates nothing; returns `None` if a parent does not exist.
     pub(crate) fn find_parent(&self, path: &[u8]) -> Result<Option<(u32, Vec<u8>)>, InsertFault> {
         let (parents, name) = split_last(path);
         let mut walk = ParentWalk::new(parents);
@@ -415,7 +419,7 @@ impl Tree {
         Ok(Some((walk.dir(), name.to_vec())))
     }
 
-    /// The directory and last name of `path`; missing parents are made (mode 755, owner 0:0, the entry's
+    /// The directory and last name of `path`. Creates missing parents (mode 755, owner 0:0, the entry's
     /// time).
     fn make_parent(
         &mut self,
@@ -474,11 +478,11 @@ fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Walks the parents of a path from the root, following symlinks inside the tree and never out of it.
+/// Walks the parents of a path from the root. Follows symlinks within the tree, never out of it.
 struct ParentWalk {
-    /// Directories from the root to here.
+    /// Directories from the root to the current one.
     path: Vec<u32>,
-    /// Parts still to go, in reverse.
+    /// Remaining parts, in reverse order.
     todo: Vec<Vec<u8>>,
     symlinks: u32,
 }
@@ -511,7 +515,7 @@ impl ParentWalk {
         }
     }
 
-    /// Goes into what the last part named: a directory, or a symlink's target.
+    /// Enters the directory that the last part named, or follows the symlink's target.
     fn enter(&mut self, tree: &Tree, record: u32) -> Result<(), InsertFault> {
         let node_index = tree.records[record as usize].node;
         let node = &tree.nodes[node_index as usize];

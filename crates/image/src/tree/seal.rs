@@ -1,27 +1,28 @@
-//! Sealing: from a merged tree to the order in which inodes are numbered and names are packed.
+//! Sealing: computes from a merged tree the order of inode numbers and of names in directories.
 //!
-//! Children are ordered the way the kernel's readdir will return them (by hash where directories are indexed,
-//! else by name), and inodes are numbered in that order, so that `find`, `tar` and `cp` over the image read
-//! inode tables and data from front to back.
+//! Children have the order in which the kernel's readdir returns them: by hash if directories are indexed,
+//! otherwise by name. Inodes are numbered in that order, so that `find`, `tar` and `cp` read the image's
+//! inode tables and data sequentially.
 
 use extant_ondisk::hash::{HashVersion, dirhash};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::{NONE, ROOT, Tree};
 
-/// Children in packing order, and nodes in numbering order.
+/// Children in packing order, and nodes in the order of their numbers.
 #[derive(Debug, Default)]
 pub struct Sealed {
-    /// Records of all directories, each directory's in a row.
+    /// Records of all directories; the records of each directory are contiguous.
     pub children: Vec<u32>,
-    /// Per directory index: first and end index into `children`. Unreachable directories are empty.
+    /// Per directory index: start and end index into `children`. The range of an unreachable directory is
+    /// empty.
     pub child_ranges: Vec<(u32, u32)>,
-    /// All reachable nodes but the root, each once: a directory's children in order, then each child
-    /// directory's.
+    /// All reachable nodes except the root, each once: a directory's children in order, then the children of
+    /// each subdirectory.
     pub order: Vec<u32>,
-    /// Directories in the same order, the root first (node indexes).
+    /// Directories in the same order as node indexes, beginning with the root.
     pub directories: Vec<u32>,
-    /// Per directory index: node of the parent directory.
+    /// Per directory index: the node of the parent directory.
     pub parents: Vec<u32>,
 }
 
@@ -35,9 +36,8 @@ impl Sealed {
 }
 
 impl Tree {
-    /// A digest of everything in the tree but the contents of files: paths, types, modes, owners, sizes,
-    /// times, links, attributes, symlink targets. The same tree has the same digest, in whatever order it was
-    /// read.
+    /// A digest of everything in the tree except file contents: paths, types, modes, owners, sizes, times,
+    /// links, attributes, symlink targets. It does not depend on the order in which the tree was read.
     #[must_use]
     pub fn digest(&self) -> u128 {
         let mut sum: u128 = 0;
@@ -57,7 +57,7 @@ impl Tree {
                 let record = &self.records[record as usize];
                 let child_hash = xxh3_128_with_seed(self.name(record), path_hash);
                 let child = record.node;
-                // Which names share an inode is part of the tree: fold each group's names together.
+                // The names that share an inode are part of the tree: combine the names of each group.
                 if self.nodes[child as usize].links > 1 && !self.nodes[child as usize].is_dir() {
                     let group = linked.entry(child).or_default();
                     *group = group.wrapping_add(child_hash);
@@ -94,9 +94,9 @@ impl Tree {
         }
     }
 
-    /// Counts links and lets every reachable node point to a live name of its own, the first by path where it
-    /// has several: in which order they were read must not show. Comes before [`digest`](Self::digest) and
-    /// [`order`](Self::order).
+    /// Counts links, and sets the record of every reachable node to one of its live names. With several names
+    /// it is the first by path, so that the order of reading does not matter. Must run before
+    /// [`digest`](Self::digest) and [`order`](Self::order).
     pub fn count_links(&mut self) {
         for node in &mut self.nodes {
             node.links = 0;
@@ -128,8 +128,8 @@ impl Tree {
         }
     }
 
-    /// Is the path of one record before that of another? The directories above must have their own records
-    /// already.
+    /// Whether the path of record `one` sorts before that of `other`. The directories above must have their
+    /// records set already.
     fn comes_before(&self, one: u32, other: u32) -> bool {
         let (one, other) = (&self.records[one as usize], &self.records[other as usize]);
         if one.dir == other.dir {
@@ -138,8 +138,8 @@ impl Tree {
         self.path_in(one.dir, self.name(one)) < self.path_in(other.dir, self.name(other))
     }
 
-    /// Numbers attribute sets by their content instead of by the order in which they were met, and joins
-    /// those that have become equal. Comes after the last [`intern_xattrs`](Self::intern_xattrs).
+    /// Numbers attribute sets by content instead of by first use, and merges sets that have become equal.
+    /// Must run after the last [`intern_xattrs`](Self::intern_xattrs).
     pub fn order_xattr_sets(&mut self) {
         let mut order: Vec<u32> = (0..self.xattr_sets.len() as u32).collect();
         order.sort_by(|&a, &b| self.xattr_sets[a as usize].cmp(&self.xattr_sets[b as usize]));
@@ -158,7 +158,7 @@ impl Tree {
         self.xattr_ids.clear();
     }
 
-    /// Orders children and nodes. With a hash, children come in hash order, else by name.
+    /// Orders children and nodes. Children are ordered by hash if `hash` is set, otherwise by name.
     #[must_use]
     pub fn order(&self, hash: Option<(HashVersion, [u32; 4])>) -> Sealed {
         let mut sealed = Sealed {

@@ -1,11 +1,11 @@
-//! Digests of blobs in the making.
+//! Computation of blob digests.
 
 use std::str::FromStr;
 
 use oci_spec::image::{Digest as BlobId, DigestAlgorithm};
 use sha2::Digest as _;
 
-/// A digest in the making.
+/// A digest that is being computed.
 pub(in crate::source) enum Hash {
     Sha256(sha2::Sha256),
     Sha384(sha2::Sha384),
@@ -13,8 +13,8 @@ pub(in crate::source) enum Hash {
 }
 
 impl Hash {
-    /// For the algorithm of a digest; `None` for one whose digests are not plain hexadecimal, or that is not
-    /// known.
+    /// A hash for the algorithm of this digest. `None` if the algorithm is unknown, or if its digests are not
+    /// plain hexadecimal.
     pub(in crate::source) fn of(digest: &BlobId) -> Option<Self> {
         match digest.algorithm() {
             DigestAlgorithm::Sha256 => Some(Self::Sha256(sha2::Sha256::new())),
@@ -42,8 +42,8 @@ impl Hash {
     }
 }
 
-/// The digest of a file that is called by it (`HEX`, `HEX.json`, `blobs/sha256/HEX`): sha256, as Docker names
-/// files.
+/// The digest in a file name (`HEX`, `HEX.json`, `blobs/sha256/HEX`). It is sha256, as in Docker's file
+/// names.
 pub(super) fn of_name(name: &str) -> Option<BlobId> {
     let last = name.rsplit('/').next().unwrap_or(name);
     let hex = last.split('.').next().unwrap_or(last);

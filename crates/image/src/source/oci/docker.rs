@@ -1,13 +1,13 @@
-//! Images that are no OCI layout: archives of `docker save`, and skopeo's `dir:`.
+//! Images that are not OCI layouts: archives of `docker save`, and skopeo's `dir:`.
 //!
 //! ```text
 //! docker save                                        skopeo copy ... dir:
 //! manifest.json  [{Config, RepoTags, Layers}, ...]   manifest.json  a manifest, or an index of platforms
-//! HEX.json       configuration, under its digest     HEX            blobs, under their digests
-//! ID/layer.tar   layers, plain, perhaps links        HEX.manifest.json  of each platform
+//! HEX.json       configuration, named by its digest  HEX            blobs, named by their digests
+//! ID/layer.tar   layers, uncompressed, maybe links   HEX.manifest.json  of each platform
 //! ```
-//! Docker 25 and later save an OCI layout with such a manifest.json beside it: then the layout counts, but
-//! for names that only manifest.json knows (`alpine:3.20`).
+//! Docker 25 and later save an OCI layout together with such a manifest.json. The layout is then used, except
+//! for names that only manifest.json contains (`alpine:3.20`).
 
 use std::str::FromStr;
 
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::{Form, Hash, INCOMPLETE, Layer, Layout, Platform, digest};
 use crate::source::fault::{Rule, SourceFault};
 
-/// One image of an archive.
+/// One image in an archive.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
@@ -29,8 +29,8 @@ struct Saved {
 }
 
 impl Saved {
-    /// Is it what a reference names: `alpine:3.20`, `alpine` (the tag `latest`), or its configuration's
-    /// digest?
+    /// Whether a reference names this image: by tag (`alpine:3.20`), by `alpine` for the tag `latest`, or by
+    /// the digest of its configuration.
     fn is_called(&self, reference: &str) -> bool {
         let tags = self.repo_tags.iter().flatten();
         let latest = format!("{reference}:latest");
@@ -45,7 +45,7 @@ impl Layout<'_> {
         self.parsed("manifest.json", &self.file_bytes("manifest.json")?)
     }
 
-    /// Does a layout have a manifest.json of Docker's beside it that knows this reference?
+    /// Whether the layout also has Docker's manifest.json, and that file has an image of this reference.
     pub(super) fn is_of_docker(&self, reference: Option<&str>) -> Result<bool, SourceFault> {
         let Some(reference) = reference.filter(|_| self.form == Form::Layout) else { return Ok(false) };
         if !reference.contains(':') || BlobId::from_str(reference).is_ok_and(|id| Hash::of(&id).is_some()) {
@@ -57,7 +57,7 @@ impl Layout<'_> {
         Ok(self.saved().is_ok_and(|all| all.iter().any(|image| image.is_called(reference))))
     }
 
-    /// The name and the layers of an image of `docker save`.
+    /// The name and the layers of a `docker save` image.
     pub(super) fn docker_layers(&self, reference: Option<&str>) -> Result<(String, Vec<Layer>), SourceFault> {
         let all = self.saved()?;
         let called: Vec<&Saved> =
@@ -97,7 +97,7 @@ impl Layout<'_> {
             let place = format!("layer {name}");
             let blob = self.store.find(name)?.ok_or_else(|| self.missing(&place, name))?;
             let compression = self.compression_of(&place, &blob)?;
-            // Only blobs are called by what they are; older names are those of the layer's history.
+            // Only blobs are named by their own digest; older names are IDs of the layer's history.
             let stored = digest::of_name(name).filter(|_| name.starts_with("blobs/"));
             let media_type = "application/vnd.docker.image.rootfs.diff.tar".to_owned();
             Ok(Layer { place, name: name.clone(), media_type, blob, compression, stored, unpacked })
@@ -106,7 +106,7 @@ impl Layout<'_> {
         Ok((image.config.clone(), layers))
     }
 
-    /// The manifest of skopeo's `dir:`.
+    /// The manifest in skopeo's `dir:`.
     pub(super) fn skopeo_manifest(
         &self,
         reference: Option<&str>,

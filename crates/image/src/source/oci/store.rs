@@ -1,10 +1,10 @@
-//! Where an image's files are: a directory, or an archive of one.
+//! The files of an image: a directory, or an archive of one.
 //!
-//! Owns: finding a file by its name, reading a part of a file as if it were one. Does **not** own: what the
-//! files mean.
+//! Owns: finding a file by name, and reading a part of a file as if it were a file. Does **not** own: the
+//! meaning of the files.
 //!
-//! An archive is read once. What it holds stays where it is when it is a plain tar in a file, and is unpacked
-//! into the spool otherwise; either way a member is a part of an open file.
+//! An archive is read once. If it is an uncompressed tar in a regular file, its members are read in place;
+//! otherwise they are unpacked into the spool. In both cases a member is a part of an open file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,30 +18,30 @@ use crate::source::fault::{SourceFault, Warning};
 use crate::source::spool::Spool;
 use crate::source::tar::{TarInput, TarReader, Unpacking};
 
-/// Symbolic links from one member to another that are followed.
+/// Limit on symbolic links followed from one member to another.
 const LINKS_MAX: usize = 8;
 
-/// A file of an image: some bytes of an open file.
+/// A file of an image: a range of bytes of an open file.
 #[derive(Debug, Clone)]
 pub(in crate::source) struct Blob {
-    /// The file that holds it.
+    /// The open file that contains it.
     pub(in crate::source) file: Arc<File>,
-    /// Where it begins there.
+    /// Byte offset of its start in that file.
     pub(in crate::source) start: u64,
     /// Its length in bytes.
     pub(in crate::source) len: u64,
-    /// What messages call the file.
+    /// The path for messages.
     pub(in crate::source) path: PathBuf,
 }
 
 impl Blob {
-    /// Its bytes from the first one on.
+    /// A reader of its bytes from the first one on.
     pub(in crate::source) fn reader(&self) -> Part {
         Part { file: Arc::clone(&self.file), at: self.start, end: self.start.saturating_add(self.len) }
     }
 }
 
-/// A part of a file, read forwards.
+/// Reads a part of a file sequentially.
 pub(in crate::source) struct Part {
     file: Arc<File>,
     at: u64,
@@ -64,7 +64,7 @@ pub(super) enum Store {
     Archive { path: PathBuf, members: HashMap<Vec<u8>, Member> },
 }
 
-/// What an archive holds under a name.
+/// A member of an archive.
 pub(super) enum Member {
     Blob(Blob),
     /// A symbolic link to another member.
@@ -72,7 +72,7 @@ pub(super) enum Member {
 }
 
 impl Store {
-    /// Opens a directory, or reads the names in an archive.
+    /// Opens a directory, or reads the member names of an archive.
     pub(super) fn open(
         path: &Path,
         spool: &mut Spool,
@@ -91,7 +91,8 @@ impl Store {
                     let start = match payload.runs[..] {
                         [] if size == 0 => 0,
                         [run] if run.len == size => run.backing_offset,
-                        // No program writes blobs with holes; what needs one will miss it.
+                        // No program writes blobs with holes. If a manifest refers to this one, it is
+                        // reported as missing.
                         _ => continue,
                     };
                     let file = Arc::clone(&payload.backing);
@@ -112,7 +113,7 @@ impl Store {
         Ok(Self::Archive { path: path.to_owned(), members })
     }
 
-    /// The directory or archive.
+    /// The path of the directory or archive.
     pub(super) fn path(&self) -> &Path {
         match self {
             Self::Dir(path) | Self::Archive { path, .. } => path,
@@ -127,7 +128,7 @@ impl Store {
         }
     }
 
-    /// The file of this name; `None` if there is none.
+    /// The file of this name; `None` if it does not exist.
     pub(super) fn find(&self, name: &str) -> Result<Option<Blob>, SourceFault> {
         let (dir, members) = match self {
             Self::Dir(dir) => (dir, None),
@@ -159,7 +160,7 @@ impl Store {
     }
 }
 
-/// A path without `.` and `..`, which lead nowhere above the archive.
+/// A path without `.` and `..`; `..` never leads above the archive's root.
 fn normal(path: &[u8]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in path.split(|&byte| byte == b'/') {

@@ -1,4 +1,4 @@
-//! One 512-byte tar header as v7, ustar, GNU and star write it.
+//! One 512-byte tar header in the formats v7, ustar, GNU and star.
 //!
 //! ```text
 //! offset  len  field                 offset  len  field
@@ -12,7 +12,7 @@
 //!    156    1  typeflag                 357   12  GNU: ctime                     (star: 488)
 //!    157  100  link name                386   96  GNU: four sparse runs; 482: more follow; 483: 12 bytes real size
 //! ```
-//! Numbers are octal digits, or base-256 if the first byte has its top bit set (0x80 positive, 0xff
+//! Numbers are octal digits, or base-256 if the top bit of the first byte is set (0x80 positive, 0xff
 //! negative).
 //!
 //! Source: POSIX.1-2017 pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format"; star(5).
@@ -20,40 +20,40 @@
 use crate::source::entry::Time;
 use crate::source::fault::{Rule, ShownPath};
 
-/// Size of a header and unit of everything else in an archive.
+/// Size of a header in bytes, and the unit of all other parts of an archive.
 pub(super) const BLOCK: usize = 512;
 
 /// One block of an archive.
 pub(super) type Block = [u8; BLOCK];
 
-/// The program that wrote a header; decides the meaning of the bytes from 257 on.
+/// The format of a header. It determines the meaning of the bytes from 257 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// Before POSIX: nothing stands there.
+    /// Before POSIX: the bytes have no meaning.
     V7,
-    /// POSIX ustar, and pax on top of it.
+    /// POSIX ustar, and pax, which extends it.
     Posix,
-    /// GNU tar's own format, and oldgnu.
+    /// GNU tar's own format, including oldgnu.
     Gnu,
     /// star: ustar with a shorter prefix and two times.
     Star,
 }
 
-/// A header whose checksum is right.
+/// A header with a valid checksum.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header<'a> {
     block: &'a Block,
-    /// The program that wrote it.
+    /// The format of the header.
     pub(super) dialect: Dialect,
 }
 
 impl<'a> Header<'a> {
-    /// Takes a block for a header if its checksum says so.
+    /// Accepts a block as a header if its checksum is valid.
     pub(super) fn verified(block: &'a Block) -> Option<Self> {
         let stored = octal(&block[148..156])?;
         let all: u32 = block.iter().map(|&b| u32::from(b)).sum();
         let field: u32 = block[148..156].iter().map(|&b| u32::from(b)).sum();
-        // The checksum's own field counts as eight blanks.
+        // The checksum field itself counts as eight blanks.
         let unsigned = u64::from(all - field + 8 * u32::from(b' '));
         if stored != unsigned {
             // Old tars summed signed bytes: each byte above 127 counts 256 less.
@@ -76,7 +76,7 @@ impl<'a> Header<'a> {
         self.block[156]
     }
 
-    /// The name with its prefix.
+    /// The name, including its prefix.
     pub(super) fn path(&self) -> Vec<u8> {
         let name = self.text(0, 100);
         let prefix = match self.dialect {
@@ -88,11 +88,11 @@ impl<'a> Header<'a> {
         if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() }
     }
 
-    /// Does a GNU header have a prefix of its name where GNU tar has times?
+    /// Whether a GNU header has a prefix of the name in the place of GNU tar's times.
     ///
-    /// Programs made by Go before 1.8 (Docker up to 17.05) wrote such headers. Go recognises them by fields
-    /// that are no times, and an ASCII prefix; this code does the same, because readers of those layers are
-    /// made by Go.
+    /// Programs built with Go before 1.8 (Docker up to 17.05) wrote such headers. Go detects them by time
+    /// fields that are not valid times, and an ASCII prefix. This code does the same, because the readers of
+    /// those layers are built with Go.
     pub(super) fn has_docker_prefix(&self) -> bool {
         let is_time = |at: usize| {
             let field = &self.block[at..at + 12];
@@ -116,7 +116,7 @@ impl<'a> Header<'a> {
 
     /// Permission bits.
     pub(super) fn permissions(&self) -> Result<u16, Rule> {
-        // The upper bits repeat the type in some archives; a negative mode has no meaning.
+        // In some archives the upper bits repeat the type. A negative mode has no meaning.
         Ok((self.number("mode", 100, 8)? & 0o7777) as u16)
     }
 
@@ -130,19 +130,19 @@ impl<'a> Header<'a> {
         self.small_number("gid", 116)
     }
 
-    /// Bytes of content that follow.
+    /// Number of content bytes that follow.
     pub(super) fn size(&self) -> Result<u64, Rule> {
         self.unsigned("size", 124, 12)
     }
 
-    /// Time of last change.
+    /// Time of the last change.
     pub(super) fn mtime(&self) -> Result<Time, Rule> {
         Ok(Time { seconds: self.number("mtime", 136, 12)?, nanos: 0 })
     }
 
-    /// Times of last access and status change where GNU tar (incremental) or star put them.
+    /// Times of last access and status change, in the fields of GNU tar (incremental) and star.
     ///
-    /// Other writers leave other things there, so what is no number is no time.
+    /// Other writers use these bytes differently, so a field that is not a number counts as no time.
     pub(super) fn atime_and_ctime(&self) -> (Option<Time>, Option<Time>) {
         let (atime_at, ctime_at) = match self.dialect {
             Dialect::Gnu if self.has_docker_prefix() => return (None, None),
@@ -157,18 +157,18 @@ impl<'a> Header<'a> {
         (time(atime_at), time(ctime_at))
     }
 
-    /// Device number's major half.
+    /// Major half of the device number.
     pub(super) fn dev_major(&self) -> Result<u32, Rule> {
         self.small_number("devmajor", 329)
     }
 
-    /// Device number's minor half.
+    /// Minor half of the device number.
     pub(super) fn dev_minor(&self) -> Result<u32, Rule> {
         self.small_number("devminor", 337)
     }
 
-    /// Old GNU sparse: the (offset, length) pairs in the header, whether extension blocks follow, and the
-    /// real size.
+    /// Old GNU sparse format: the (offset, length) pairs in the header, whether extension blocks follow, and
+    /// the real size.
     pub(super) fn old_sparse(&self) -> Result<(Vec<u64>, bool, u64), Rule> {
         let mut map = Vec::new();
         sparse_pairs(&self.block[386..482], &mut map)?;
@@ -197,13 +197,13 @@ impl<'a> Header<'a> {
     }
 }
 
-/// An old GNU sparse extension block: adds its pairs to `map`, says whether another one follows.
+/// Adds the pairs of an old GNU sparse extension block to `map`. Returns whether another block follows.
 pub(super) fn old_sparse_extension(block: &Block, map: &mut Vec<u64>) -> Result<bool, Rule> {
     sparse_pairs(&block[..504], map)?;
     Ok(block[504] != 0)
 }
 
-/// Pairs of 12-byte numbers up to the first empty one.
+/// Parses pairs of 12-byte numbers up to the first empty one.
 fn sparse_pairs(bytes: &[u8], map: &mut Vec<u64>) -> Result<(), Rule> {
     for pair in bytes.chunks_exact(24) {
         if pair[0] == 0 {
@@ -219,7 +219,7 @@ fn sparse_pairs(bytes: &[u8], map: &mut Vec<u64>) -> Result<(), Rule> {
     Ok(())
 }
 
-/// A number field: octal or base-256. An empty field is 0.
+/// Parses a number field: octal or base-256. An empty field is 0.
 fn numeric(field: &[u8]) -> Option<i64> {
     match field.first()? {
         first @ 0x80.. => base256(*first, &field[1..]),
@@ -227,7 +227,7 @@ fn numeric(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// Octal digits between blanks and NULs; whatever stands behind the first NUL or blank after them is ignored.
+/// Parses octal digits after blanks and NULs; ignores everything after the NUL or blank that ends them.
 fn octal(field: &[u8]) -> Option<u64> {
     let start = field.iter().position(|&b| b != b' ' && b != 0).unwrap_or(field.len());
     let digits = field[start..].iter().take_while(|&&b| b != b' ' && b != 0);
@@ -237,7 +237,7 @@ fn octal(field: &[u8]) -> Option<u64> {
     })
 }
 
-/// Is there nothing but octal digits up to the first NUL, between blanks and NULs?
+/// Whether the field has only octal digits up to the first NUL, ignoring blanks and NULs around them.
 fn is_whole_octal(field: &[u8]) -> bool {
     let start = field.iter().position(|&b| b != b' ' && b != 0).unwrap_or(field.len());
     let rest = &field[start..];
@@ -245,11 +245,11 @@ fn is_whole_octal(field: &[u8]) -> bool {
     text.trim_ascii_end().iter().all(|digit| matches!(digit, b'0'..=b'7'))
 }
 
-/// Two's complement, big-endian; the top bit of the first byte is the mark, the next one the sign.
+/// Two's complement, big-endian. The top bit of the first byte marks the format; the next bit is the sign.
 fn base256(first: u8, rest: &[u8]) -> Option<i64> {
     let negative = first & 0x40 != 0;
     let first = if negative { first } else { first & 0x3f };
-    // The first byte sign-extends: 0xff stays -1, 0x80 becomes 0.
+    // The first byte is sign-extended: 0xff stays -1, 0x80 becomes 0.
     let mut value = i64::from(first as i8);
     for &byte in rest {
         value = value.checked_mul(256)?.checked_add(i64::from(byte))?;
@@ -277,8 +277,8 @@ mod tests {
         }
     }
 
-    /// moby issue 34092: archives of Docker up to 17.05 have GNU's magic, and the name's prefix where GNU tar
-    /// has times. As with Go, a prefix that could be a time is one.
+    /// moby issue 34092: archives of Docker up to 17.05 have GNU's magic, and a prefix of the name in the
+    /// place of GNU tar's times. As in Go, a prefix that is a valid time counts as a time.
     #[test]
     fn a_prefix_in_the_place_of_times_is_read_as_docker_reads_it() {
         let path = |magic: &[u8], prefix: &[u8]| {

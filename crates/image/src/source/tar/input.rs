@@ -1,17 +1,17 @@
-//! Where an archive's bytes come from: a regular file read at positions, or a stream read forwards, unpacked
-//! on the way.
+//! The bytes of an archive: a regular file read at offsets, or a stream that is read sequentially and
+//! unpacked.
 //!
-//! Owns: recognising compression by its first bytes, decompression, and the two ways of getting past content:
-//! a file is its own backing and content is stepped over without being read; a stream's content goes to the
-//! spool.
+//! Owns: detection of the compression by its first bytes, decompression, and two ways to advance past
+//! content. A file is its own backing, and its content is skipped without being read. The content of a stream
+//! is copied to the spool.
 //!
 //! ```text
 //! regular file, not compressed    pread windows over headers        payload = (the file, its offset)
 //! everything else                 worker thread: read -> unpack -> chunks of 256 KiB -> here -> spool
 //! ```
-//! The worker unpacks the next chunk while this side parses and the spool writes.
+//! The worker unpacks the next chunk while the reader parses and the spool writes.
 //!
-//! Does **not** own: what the bytes mean.
+//! Does **not** own: the meaning of the bytes.
 //!
 //! Source: RFC 1952 (gzip), RFC 8878 (zstd), the xz file format 1.1: magic bytes and concatenation.
 
@@ -27,30 +27,30 @@ use super::header::{BLOCK, Block, Header};
 use crate::source::oci::Hash;
 use crate::source::spool::{AppendFault, Spool};
 
-/// Bytes per `pread` of a regular file: enough for the headers of a few small files in a row, little enough
-/// that content between the headers is mostly not read.
+/// Bytes per `pread` of a regular file. It covers the headers of a few small files in a row, but little of
+/// the content between headers.
 const WINDOW_BYTES: usize = 8 << 10;
-/// Bytes per chunk that the worker hands over.
+/// Bytes per chunk from the worker.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Chunks that the worker may be ahead.
+/// Number of chunks that the worker may unpack ahead of the reader.
 const CHUNKS_AHEAD: usize = 4;
-/// What an xz decoder may take; `xz -9` needs 65 MiB.
+/// Memory limit of an xz decoder in bytes; `xz -9` needs 65 MiB.
 const XZ_MEMORY_MAX: u64 = 256 << 20;
-/// How much of a plain stream is read after the archive's end, so that its writer gets no broken pipe while
-/// it writes its last record. Bounded, or `/dev/zero` would be read forever.
+/// Bytes of an uncompressed stream to read after the end of the archive, so that its writer gets no broken
+/// pipe while it writes its last record. There is a limit because `/dev/zero` never ends.
 const DRAIN_BYTES_MAX: u64 = 16 << 20;
 
-/// Where an archive comes from.
+/// The origin of an archive.
 pub enum TarInput {
-    /// A file by its path; a pipe or device is read as a stream.
+    /// A file by path; a pipe or device is read as a stream.
     Path(PathBuf),
-    /// Standard input; if it is a regular file, it is used like one, from its current position on.
+    /// Standard input. A regular file is used as such, from its current position on.
     Stdin,
     /// Any reader, with a name for messages.
     Reader {
         /// Name for messages.
         name: String,
-        /// The bytes; read by a thread of its own.
+        /// The bytes; a separate thread reads them.
         reader: Box<dyn Read + Send>,
     },
 }
@@ -65,18 +65,18 @@ impl std::fmt::Debug for TarInput {
     }
 }
 
-/// What an archive may unpack to.
+/// Limit on the unpacked size of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unpacking {
-    /// 1 GiB, or 200 times its packed size where that is more.
+    /// 1 GiB, or 200 times the packed size if that is more.
     #[default]
     ByRatio,
-    /// So many bytes.
+    /// This number of bytes.
     AtMost(u64),
 }
 
 impl Unpacking {
-    /// Unpacked bytes that any archive may have, and how many times its packed ones.
+    /// Unpacked bytes that every archive may have, and the maximal ratio of unpacked to packed bytes.
     const ALWAYS: u64 = 1 << 30;
     const RATIO: u64 = 200;
 
@@ -94,7 +94,7 @@ impl Unpacking {
     }
 }
 
-/// An archive unpacks to more than it may.
+/// The unpacked size of an archive exceeds its limit.
 #[derive(Debug, thiserror::Error)]
 pub(super) struct TooMuch {
     most: u64,
@@ -113,21 +113,21 @@ impl std::fmt::Display for TooMuch {
     }
 }
 
-/// How an archive is compressed.
+/// The compression of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// Uncompressed.
     None,
-    /// gzip, one member or several.
+    /// gzip, one or more members.
     Gzip,
-    /// Zstandard, one frame or several.
+    /// Zstandard, one or more frames.
     Zstd,
-    /// xz, one stream or several.
+    /// xz, one or more streams.
     Xz,
 }
 
 impl Compression {
-    /// Name for people; empty for none.
+    /// Name for messages; empty for an uncompressed archive.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -138,15 +138,16 @@ impl Compression {
         }
     }
 
-    /// Recognises the first bytes of an archive. `Err` names a compression that is known and not supported.
+    /// Detects the compression by the first bytes of an archive. `Err` is the name of an unsupported
+    /// compression.
     pub(in crate::source) fn of(first: &[u8]) -> Result<Self, &'static str> {
-        // A member's name may begin with any bytes: a right checksum says more than a magic number.
+        // A member's name may begin with any bytes, so a valid checksum has priority over a magic number.
         if first.first_chunk::<BLOCK>().is_some_and(|block| Header::verified(block).is_some()) {
             return Ok(Self::None);
         }
         match first {
             [0x1f, 0x8b, ..] => Ok(Self::Gzip),
-            // A frame, or a skippable frame as pzstd writes it first.
+            // A frame, or a skippable frame, which pzstd writes first.
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Ok(Self::Zstd),
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Ok(Self::Xz),
             [b'B', b'Z', b'h', b'1'..=b'9', ..] => Err("bzip2"),
@@ -161,19 +162,19 @@ impl Compression {
     }
 }
 
-/// Content got past: where it is now, or how much of it there was.
+/// The new location of content that was passed, or the fact that it was cut off.
 pub(super) enum Stored {
-    /// In this file at this offset.
+    /// In this file, at this byte offset.
     At(Arc<File>, u64),
-    /// The archive ends within it.
+    /// The archive ends within the content.
     Cut,
 }
 
-/// Why content could not be brought to where it can be read again.
+/// Why content could not be stored for later reading.
 pub(super) enum InputFault {
-    /// Reading or unpacking the archive.
+    /// Reading or unpacking the archive failed.
     Read(io::Error),
-    /// Writing the spool.
+    /// Writing the spool failed.
     Spool(crate::source::fault::SourceFault),
 }
 
@@ -183,7 +184,7 @@ impl From<io::Error> for InputFault {
     }
 }
 
-/// An archive's unpacked bytes with a position.
+/// The unpacked bytes of an archive, with a position.
 pub(super) enum Input {
     /// A regular file.
     File(FileInput),
@@ -192,7 +193,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// A regular file from `start` on.
+    /// A regular file, read from `start` on.
     pub(super) fn file(file: Arc<File>, start: u64, end: u64) -> Self {
         Self::File(FileInput {
             file,
@@ -204,7 +205,7 @@ impl Input {
         })
     }
 
-    /// A stream that a worker reads and unpacks; `first` was read from it already.
+    /// A stream that a worker thread reads and unpacks. `first` holds the bytes already read from it.
     pub(super) fn stream(
         first: Vec<u8>,
         rest: Box<dyn Read + Send>,
@@ -233,7 +234,7 @@ impl Input {
         }))
     }
 
-    /// Bytes from the start of the unpacked archive; for a regular file, of the file.
+    /// Byte position in the unpacked archive; for a regular file, in that file.
     pub(super) fn position(&self) -> u64 {
         match self {
             Self::File(input) => input.at,
@@ -241,7 +242,7 @@ impl Input {
         }
     }
 
-    /// The next block; the number of bytes is below [`BLOCK`] only at the end.
+    /// Reads the next block. Returns the number of bytes, which is below [`BLOCK`] only at the end.
     pub(super) fn block(&mut self, block: &mut Block) -> io::Result<usize> {
         match self {
             Self::File(input) => input.block(block),
@@ -249,7 +250,7 @@ impl Input {
         }
     }
 
-    /// The next block, without taking it; `None` if the archive ends before its end.
+    /// The next block, without advancing; `None` if the archive ends before the block does.
     pub(super) fn peek(&mut self) -> io::Result<Option<Block>> {
         let mut block = [0; BLOCK];
         match self {
@@ -263,7 +264,8 @@ impl Input {
         }
     }
 
-    /// Adds the next `len` bytes to `bytes`; fewer at the end. Allocates only for what is really there.
+    /// Appends the next `len` bytes to `bytes`, or fewer at the end. Allocates only for bytes that are
+    /// present.
     pub(super) fn read(&mut self, bytes: &mut Vec<u8>, len: u64) -> io::Result<()> {
         match self {
             Self::File(input) => input.take(len).read_to_end(bytes)?,
@@ -272,7 +274,7 @@ impl Input {
         Ok(())
     }
 
-    /// Steps over `len` bytes of content and says where they can be read from now on.
+    /// Advances past `len` bytes of content and returns where they can be read later.
     pub(super) fn store(&mut self, len: u64, spool: &mut Spool) -> Result<Stored, InputFault> {
         match self {
             Self::File(input) => {
@@ -288,7 +290,7 @@ impl Input {
         }
     }
 
-    /// Steps over `len` bytes; `false` if the archive ends before that.
+    /// Skips `len` bytes. Returns `false` if the archive ends before that.
     pub(super) fn skip(&mut self, len: u64) -> io::Result<bool> {
         match self {
             Self::File(input) => Ok(input.step(len)),
@@ -296,7 +298,7 @@ impl Input {
         }
     }
 
-    /// The digest of all that a stream unpacked to, once it has ended.
+    /// The digest of all unpacked bytes of a stream, once the stream has ended.
     pub(super) fn take_digest(&mut self) -> Option<String> {
         match self {
             Self::File(_) => None,
@@ -304,8 +306,8 @@ impl Input {
         }
     }
 
-    /// Reads a stream to its end, so that what stands there (checksums of the compression) is verified and
-    /// its writer is not cut off.
+    /// Reads a stream to its end. This verifies the checksums of the compression that are there, and lets the
+    /// writer finish.
     pub(super) fn drain(&mut self) -> io::Result<()> {
         if let Self::Stream(input) = self {
             let most = if input.compression == Compression::None { DRAIN_BYTES_MAX } else { u64::MAX };
@@ -315,7 +317,7 @@ impl Input {
     }
 }
 
-/// A regular file: a window of bytes read at once, moved only when something outside it is asked for.
+/// A regular file with a window of bytes that are read at once. The window moves only for a read outside it.
 pub(super) struct FileInput {
     file: Arc<File>,
     at: u64,
@@ -336,7 +338,7 @@ impl FileInput {
         read_full(self, block)
     }
 
-    /// `false` if the file ends within the next `len` bytes; the position is its end then.
+    /// Advances by `len` bytes. Returns `false` if the file ends before that; the position is then the end.
     fn step(&mut self, len: u64) -> bool {
         match self.at.checked_add(len).filter(|&next| next <= self.end) {
             Some(next) => {
@@ -355,7 +357,7 @@ impl Read for FileInput {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let window_end = self.window_at + self.window_len as u64;
         if !(self.window_at..window_end).contains(&self.at) {
-            // The file may grow meanwhile; what is behind the end as it was at the start does not count.
+            // The file may grow meanwhile; bytes after its end at the start do not count.
             let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
             let wanted = left.min(self.window.len());
             self.window_len = 0;
@@ -369,7 +371,7 @@ impl Read for FileInput {
     }
 }
 
-/// A stream's unpacked bytes, as the worker hands them over.
+/// The unpacked bytes of a stream, in chunks from the worker.
 pub(super) struct StreamInput {
     chunks: Receiver<io::Result<Vec<u8>>>,
     give_back: SyncSender<Vec<u8>>,
@@ -378,12 +380,12 @@ pub(super) struct StreamInput {
     at: u64,
     ended: bool,
     compression: Compression,
-    /// Digest of everything, set by the worker before its last chunk.
+    /// Digest of all bytes; the worker sets it before its last chunk.
     digest: Arc<Mutex<Option<String>>>,
 }
 
 impl StreamInput {
-    /// The worker's next chunk; an empty one is its word for the end.
+    /// Receives the worker's next chunk. An empty chunk marks the end.
     fn next_chunk(&mut self) -> io::Result<Vec<u8>> {
         let chunk = self.chunks.recv().unwrap_or_else(|_| {
             Err(io::Error::other("the thread that unpacks the archive stopped without a word"))
@@ -394,8 +396,8 @@ impl StreamInput {
 
     fn peek(&mut self) -> io::Result<Option<Block>> {
         while self.chunk.len() - self.used < BLOCK && !self.ended {
-            // Rare (a hard link's header at a chunk's end): what is left moves to the front of the next
-            // chunk.
+            // Rare (the header of a hard link at the end of a chunk): move the remaining bytes to the front
+            // of the next chunk.
             let next = self.next_chunk()?;
             self.chunk.drain(..self.used);
             self.chunk.extend_from_slice(&next);
@@ -411,7 +413,7 @@ impl Read for StreamInput {
             let chunk = self.next_chunk()?;
             let empty = std::mem::replace(&mut self.chunk, chunk);
             self.used = 0;
-            // The receiver may be gone; then the memory is freed here.
+            // If the receiver is gone, the memory is freed here.
             let _ = self.give_back.try_send(empty);
         }
         let got = (&self.chunk[self.used..]).read(buf)?;
@@ -421,7 +423,7 @@ impl Read for StreamInput {
     }
 }
 
-/// Fills `buf`, less only at the end or before a fault.
+/// Fills `buf`; with fewer bytes only at the end or before a fault.
 fn fill(reader: &mut (impl Read + ?Sized), buf: &mut [u8]) -> (usize, io::Result<()>) {
     let mut filled = 0;
     while filled < buf.len() {
@@ -435,7 +437,7 @@ fn fill(reader: &mut (impl Read + ?Sized), buf: &mut [u8]) -> (usize, io::Result
     (filled, Ok(()))
 }
 
-/// Fills `buf`, less only at the end.
+/// Fills `buf`; with fewer bytes only at the end.
 pub(in crate::source) fn read_full(reader: &mut (impl Read + ?Sized), buf: &mut [u8]) -> io::Result<usize> {
     let (filled, outcome) = fill(reader, buf);
     outcome.map(|()| filled)
@@ -443,7 +445,7 @@ pub(in crate::source) fn read_full(reader: &mut (impl Read + ?Sized), buf: &mut 
 
 type Raw = Counted<Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>>;
 
-/// Counts what is read.
+/// Counts the bytes read.
 struct Counted<R> {
     inner: R,
     count: Arc<AtomicU64>,
@@ -457,7 +459,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// The thread that reads and unpacks.
+/// The thread that reads and unpacks an archive.
 struct Worker {
     compression: Compression,
     unpacking: Unpacking,
@@ -468,7 +470,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Unpacks until the end, a fault, or until nothing is taken any more.
+    /// Unpacks until the end, a fault, or until the receiver is dropped.
     fn unpack(mut self, raw: Raw, to_here: &SyncSender<io::Result<Vec<u8>>>, empties: &Receiver<Vec<u8>>) {
         let mut reader = match unpacker(raw, self.compression) {
             Ok(reader) => reader,
@@ -494,7 +496,7 @@ impl Worker {
             if is_last {
                 *self.digest.lock().unwrap_or_else(PoisonError::into_inner) = self.hash.take().map(Hash::hex);
             }
-            // What came before a fault goes ahead of it: messages then name the right entry.
+            // Send the bytes before a fault first, so that messages name the right entry.
             if (filled > 0 || is_last) && to_here.send(Ok(chunk)).is_err() {
                 return;
             }
@@ -525,9 +527,9 @@ fn unpacker(raw: Raw, compression: Compression) -> io::Result<Box<dyn Read>> {
     })
 }
 
-/// gzip members one after another; zeros behind the last one are a tape's padding.
+/// Reads gzip members one after another. Zeros after the last member are padding of tapes.
 struct GzipMembers<R> {
-    /// `None` only behind the last member.
+    /// `None` only after the last member.
     member: Option<flate2::bufread::GzDecoder<R>>,
 }
 
@@ -538,7 +540,7 @@ impl<R: BufRead> Read for GzipMembers<R> {
             if got > 0 || buf.is_empty() {
                 return Ok(got);
             }
-            // The member is complete and its checksum right; what follows?
+            // The member is complete and its checksum is valid. Check what follows.
             let Some(mut rest) = self.member.take().map(flate2::bufread::GzDecoder::into_inner) else {
                 break;
             };

@@ -1,11 +1,11 @@
-//! Maps of sparse files: from the numbers that archives carry to data runs.
+//! Maps of sparse files: converts the numbers in archives to data runs.
 //!
-//! An archive stores a sparse file's data runs one after another without the holes, and a map of pairs
-//! (offset in the file, length). Five ways to write the map are in use; all end in a list of numbers here:
+//! An archive stores the data runs of a sparse file one after another without the holes, and a map of pairs
+//! (offset in the file, length). There are five encodings of the map; each is decoded to a list of numbers:
 //!
 //! | form | map | real size |
 //! |---|---|---|
-//! | old GNU, typeflag `S` | 4 pairs in the header, 21 in each extension block behind it | header, byte 483 |
+//! | old GNU, typeflag `S` | 4 pairs in the header, 21 in each extension block after it | header, byte 483 |
 //! | PAX 0.0 | records `GNU.sparse.offset`, `GNU.sparse.numbytes` | `GNU.sparse.size` |
 //! | PAX 0.1 | record `GNU.sparse.map` | `GNU.sparse.size` |
 //! | PAX 1.0 | decimal lines at the start of the data, NULs up to the next block | `GNU.sparse.realsize` |
@@ -21,10 +21,11 @@ use crate::source::entry::DataRun;
 use crate::source::fault::Rule;
 use crate::source::pax::SPARSE_RUNS_MAX;
 
-/// The data runs that `map` describes, whose bytes are stored from `backing_offset` on.
+/// The data runs described by `map`. Their bytes are stored from `backing_offset` on.
 ///
 /// # Errors
-/// The runs overlap, go backwards, reach past `real_size`, or do not add up to the `stored` bytes.
+/// The runs overlap, are not in ascending order, extend past `real_size`, or do not add up to the `stored`
+/// bytes.
 pub(super) fn runs(
     map: &[u64],
     real_size: u64,
@@ -50,12 +51,12 @@ pub(super) fn runs(
             ))
         })?;
         if len == 0 {
-            continue; // Writers mark the end of a file that ends with a hole this way.
+            continue; // Writers mark the end of a file that ends with a hole in this way.
         }
         match runs.last_mut() {
             Some(last) if last.file_offset + last.len == file_offset => last.len += len,
-            // `used` is not above `file_end`, and the sum with the backing's offset is checked below for the
-            // whole.
+            // `used` does not exceed `file_end`. Its sum with the backing's offset is checked after the loop
+            // for all runs.
             _ => runs.push(DataRun { file_offset, len, backing_offset: backing_offset.saturating_add(used) }),
         }
         used += len;
@@ -68,8 +69,8 @@ pub(super) fn runs(
     Ok(runs)
 }
 
-/// Reads the map of PAX 1.0 from the first blocks of a file's data: the number of pairs, then the pairs, a
-/// line each number.
+/// Reads a PAX 1.0 map from the first blocks of a file's data: the number of pairs, then the pairs, one
+/// number per line.
 #[derive(Debug, Default)]
 pub(super) struct MapReader {
     count: Option<u64>,
@@ -78,7 +79,7 @@ pub(super) struct MapReader {
 }
 
 impl MapReader {
-    /// Takes one block; `true` if the map is complete with it, and the next block is data.
+    /// Parses one block. Returns `true` if the block completes the map; the next block is then data.
     pub(super) fn take(&mut self, block: &Block) -> Result<bool, Rule> {
         for &byte in block {
             match byte {
@@ -104,7 +105,7 @@ impl MapReader {
         self.map
     }
 
-    /// A line is complete; is the map?
+    /// Ends a line. Returns whether the map is complete.
     fn line(&mut self) -> Result<bool, Rule> {
         let value = self.number.take().unwrap_or(0);
         let count = match self.count {
