@@ -1,15 +1,16 @@
-//! From sources to an image: read everything, plan everything, write once, and only then give it its name.
+//! Builds an image from sources: reads everything, plans everything, writes once, and only then gives the
+//! image its name.
 //!
-//! Owns the order of steps and what is reported to the user. Each step consumes what the one before made:
+//! Owns the order of the steps and the reports to the user. Each step consumes the result of the one before:
 //!
 //! ```text
 //! sources --> tree --> labels, owners --> digest (UUID, hash seed) --> order --> plan --> write --> publish
 //! ```
 //!
 //! Invariants
-//! 1. INV-B1: the same sources and choices make the same bytes, on any machine, at any time and with any
-//!    number of threads: nothing random and no clock goes into the image.
-//! 2. Nothing appears under the target's name before it is complete.
+//! 1. INV-B1: the same sources and options make the same bytes, on any machine, at any time and with any
+//!    number of threads. No random number and no clock value goes into the image.
+//! 2. No file appears under the target's name before it is complete.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -51,62 +52,62 @@ pub enum Source {
     Dir(PathBuf),
     /// A tar archive.
     Tar(TarInput),
-    /// An image in an OCI layout: the layout's directory, and a tag or digest.
+    /// An image in an OCI layout.
     Oci {
-        /// The layout's directory.
+        /// The directory of the layout.
         layout: PathBuf,
-        /// Tag or digest; `None` for the only image.
+        /// Tag or digest; `None` if the layout has only one image.
         reference: Option<String>,
     },
 }
 
-/// What to build, from what, and how.
+/// Options of a build.
 #[derive(Debug)]
 pub struct BuildOptions {
-    /// Choices about the file system. Its `uuid` and `hash_seed` come from the tree where they are `None`.
+    /// Options of the file system. `uuid` and `hash_seed` are derived from the tree if they are `None`.
     pub format: FormatOptions,
     /// Size of the image.
     pub size: SizeChoice,
-    /// Time stamp of the file system, seconds since 1970; from the tree where `None`.
+    /// Time stamp of the file system, seconds since 1970. If `None`, that of the newest file in the tree.
     pub time: Option<u64>,
-    /// Times in the tree above this one become this one (`SOURCE_DATE_EPOCH` with `--clamp-mtime`).
+    /// Later times in the tree are set to this one (`SOURCE_DATE_EPOCH` with `--clamp-mtime`).
     pub clamp_mtime: Option<u64>,
-    /// Keep atime, ctime and crtime of the sources; else they equal mtime.
+    /// Whether to keep atime, ctime and crtime of the sources. Otherwise they equal mtime.
     pub keep_times: bool,
-    /// Everything belongs to this owner.
+    /// The owner of all files.
     pub owner: Option<Owner>,
-    /// How user ids change.
+    /// The map of user ids.
     pub uid_map: IdMap,
-    /// How group ids change.
+    /// The map of group ids.
     pub gid_map: IdMap,
     /// SELinux labels by path.
     pub file_contexts: Option<FileContexts>,
-    /// What to leave out.
+    /// Patterns of paths to leave out.
     pub excludes: Excludes,
-    /// What is made and changed by path, after the sources and after owners are mapped.
+    /// Rules that make and change files by path, applied after owners are mapped.
     pub rules: Vec<Rule>,
-    /// What an archive, or a layer, may unpack to.
+    /// Limit on the unpacked size of an archive or a layer.
     pub unpacking: Unpacking,
     /// Attributes to leave out.
     pub xattrs: XattrChoice,
-    /// Do not enter other file systems below a source directory.
+    /// Whether to skip other file systems below a source directory.
     pub one_file_system: bool,
-    /// Platform of an OCI image.
+    /// Platform to choose from an OCI image.
     pub platform: Platform,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Pad or cut files that change while they are read, instead of failing.
+    /// Whether to pad or cut files that change while they are read, instead of failing.
     pub tolerate_changes: bool,
-    /// Replace an existing file.
+    /// Whether to replace an existing file.
     pub replace: bool,
-    /// Wait until everything is durable.
+    /// Whether to wait until everything is durable.
     pub sync: bool,
-    /// Plan only: nothing is written.
+    /// Whether to plan without writing.
     pub dry_run: bool,
 }
 
 impl Default for BuildOptions {
-    /// The smallest image with one thread: everything that the sources have, and no owner changed.
+    /// The smallest image, built with one thread, with everything from the sources and with owners unchanged.
     fn default() -> Self {
         Self {
             format: FormatOptions::default(),
@@ -133,73 +134,73 @@ impl Default for BuildOptions {
     }
 }
 
-/// What was built.
+/// The report of a build.
 #[derive(Debug, Clone)]
 pub struct BuildReport {
     /// Length of the image in bytes.
     pub image_bytes: u64,
-    /// Bytes written to it.
+    /// Bytes written to the image.
     pub written_bytes: u64,
     /// Superblock of the image.
     pub superblock: Superblock,
-    /// Regular files, hard links counted once.
+    /// Number of regular files; a file with hard links counts once.
     pub files: u64,
-    /// Directories.
+    /// Number of directories.
     pub directories: u64,
-    /// Symbolic links.
+    /// Number of symbolic links.
     pub symlinks: u64,
-    /// Devices, pipes and sockets.
+    /// Number of devices, pipes and sockets.
     pub others: u64,
-    /// Names beyond the first of each file.
+    /// Number of additional names of files.
     pub extra_links: u64,
-    /// Bytes of files' contents, holes counted.
+    /// Size of all file contents in bytes, including holes.
     pub content_bytes: u64,
-    /// Data blocks of files in bytes.
+    /// Size of all data blocks of files in bytes.
     pub data_bytes: u64,
-    /// Distinct sets of extended attributes.
+    /// Number of distinct sets of extended attributes.
     pub xattr_sets: u64,
-    /// Things the user should know.
+    /// Findings that the user should see.
     pub warnings: Vec<String>,
 }
 
-/// Why nothing was built.
+/// Why a build failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildFault {
     /// The target exists.
     #[error("{0} exists already; use --force to replace it")]
     TargetExists(String),
-    /// The target cannot be made or written.
+    /// The target cannot be created or written.
     #[error("cannot write {path}: {source}")]
     Target {
         /// The target.
         path: String,
-        /// The system's reason.
+        /// The system error.
         source: io::Error,
     },
     /// A source cannot be read.
     #[error(transparent)]
     Source(#[from] SourceFault),
-    /// Owners and devices of a directory cannot be seen as the user means it.
+    /// A preloaded library that fakes owners and devices has no effect on this program.
     #[error(transparent)]
     Unseen(#[from] Unseen),
-    /// An entry of a source cannot be merged with what is there.
+    /// An entry of a source cannot be merged into the tree.
     #[error("{path}: {fault}")]
     Insert {
         /// Source and path.
         path: String,
-        /// Why.
+        /// The reason.
         fault: InsertFault,
     },
-    /// Files that could not be read or changed meanwhile.
+    /// Files that could not be read, or that changed while they were read.
     #[error("{} of the source's files could not be read", .0.len())]
     Problems(Vec<Problem>),
-    /// A rule by path cannot be applied.
+    /// A rule cannot be applied.
     #[error(transparent)]
     Rule(#[from] RuleFault),
-    /// An owner has no place in the given map.
+    /// An owner is not in the given map.
     #[error("{0}")]
     Ids(String),
-    /// The choices do not work out, the tree cannot be stored, or the size is too small.
+    /// The options are invalid, the tree cannot be stored, or the size is too small.
     #[error(transparent)]
     Solve(#[from] SolveFault),
     /// Writing failed.
@@ -220,13 +221,13 @@ impl From<WriteFault> for BuildFault {
 pub trait Observer: Meter {
     /// A new step begins: "reading", "planning", "writing".
     fn step(&self, name: &'static str);
-    /// So many more entries of sources were read. Threads may call it together.
+    /// `entries` more entries of sources were read. Threads may call it concurrently.
     fn read(&self, entries: u64);
-    /// Writing begins: this many bytes and files of contents are to come.
+    /// Writing begins. The arguments are the total bytes and files of contents.
     fn writing(&self, total_bytes: u64, total_files: u64);
 }
 
-/// An image being made: where it goes, and what is known so far.
+/// The result of reading all sources.
 struct Gathered {
     tree: Tree,
     roots: Vec<SourceRoot>,
@@ -234,25 +235,25 @@ struct Gathered {
     problems: Vec<Problem>,
 }
 
-/// Where an image goes.
+/// The destination of an image.
 #[derive(Debug)]
 pub enum Target<'t> {
-    /// A file that appears under its name when it is complete.
+    /// A file, which appears under its name when it is complete.
     File(&'t Path),
-    /// An empty file that is open already; `beside` is a directory for what is unpacked.
+    /// An empty file that is already open.
     Open {
-        /// What messages call it.
+        /// Name for messages.
         name: &'t str,
         /// The file.
         file: File,
-        /// Where temporary files go.
+        /// Directory for temporary files with unpacked content.
         beside: &'t Path,
     },
-    /// A device, or a part of one, whose old content is replaced in place.
+    /// A device, or a part of one. Its old content is overwritten in place.
     Device {
-        /// What messages call it.
+        /// Name for messages.
         name: &'t str,
-        /// The bytes for the image.
+        /// The bytes of the image.
         device: &'t dyn Device,
     },
 }
@@ -265,7 +266,7 @@ impl Target<'_> {
         }
     }
 
-    /// Where temporary files go: beside an image, there is room for one.
+    /// Directory for temporary files. The directory of an image has room for one.
     fn spool_dir(&self) -> PathBuf {
         match self {
             Self::File(path) => {
@@ -280,7 +281,7 @@ impl Target<'_> {
 /// Builds an image at `target`.
 ///
 /// # Errors
-/// See [`BuildFault`]; nothing is left behind then.
+/// See [`BuildFault`]. A [`Target::File`] does not appear then.
 pub fn build(
     options: &BuildOptions,
     sources: Vec<Source>,
@@ -290,7 +291,7 @@ pub fn build(
 ) -> Result<BuildReport, BuildFault> {
     let shown = target.shown();
     let refused = |source| BuildFault::Target { path: shown.clone(), source };
-    // Before the long work: can the target be made at all?
+    // Fail before the long work if the target cannot be created.
     let new = match &target {
         Target::File(path) if !options.dry_run => {
             if !options.replace && path.symlink_metadata().is_ok() {
@@ -412,7 +413,7 @@ pub fn build(
     Ok(report)
 }
 
-/// The hash by which children are ordered: the one of the file system, if its directories are indexed.
+/// The hash that orders children: that of the file system if its directories are indexed, otherwise none.
 fn directory_hash(
     format: &FormatOptions,
     block_size: BlockSize,
@@ -426,7 +427,7 @@ fn directory_hash(
     Ok(if indexed { hash_of(&sb).ok() } else { None })
 }
 
-/// What reading is watched by, and ended.
+/// Progress reports and cancellation of reading.
 #[derive(Clone, Copy)]
 struct Watch<'a> {
     cancel: &'a AtomicBool,
@@ -461,10 +462,10 @@ fn rules(options: &BuildOptions, layer: u16, replace_directories: bool) -> Merge
     MergeRules { layer, replace_directories, keep_times: options.keep_times }
 }
 
-/// Warnings that are kept: an archive may have any number of members to warn of.
+/// Maximum number of warnings that are kept. An archive may cause a warning for every member.
 const WARNINGS_MAX: usize = 10_000;
 
-/// Adds a warning, while there are not too many.
+/// Adds a warning, up to the maximum.
 fn note(warnings: &mut Vec<String>, text: String) {
     match warnings.len() {
         WARNINGS_MAX => warnings.push("more warnings are left out".to_owned()),
@@ -546,7 +547,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// Adds all layers of an OCI image; the number of the last layer.
+    /// Adds all layers of an OCI image. Returns the number of the last layer.
     fn add_oci(
         &mut self,
         options: &BuildOptions,
@@ -574,7 +575,7 @@ impl Gathered {
     }
 }
 
-/// Does an archive look like one of an image rather than of a tree?
+/// Detects an archive of a container image that is used as an archive of a tree.
 #[derive(Default)]
 struct ImageHint {
     index: bool,
@@ -592,7 +593,8 @@ impl ImageHint {
     }
 }
 
-/// Puts one entry of an archive into the tree, unless it is excluded; `name` is the archive's, for messages.
+/// Inserts one entry of an archive into the tree, unless it is excluded. `name` is the archive's name for
+/// messages.
 fn merge(
     tree: &mut Tree,
     mut entry: Entry,
@@ -614,12 +616,12 @@ fn merge(
         .map_err(|fault| BuildFault::Insert { path: format!("{name}: {}", ShownPath(&path)), fault })
 }
 
-/// Is a path of an archive excluded, itself or by one of its parents?
+/// Whether a path of an archive, or any of its parents, is excluded.
 fn is_excluded(excludes: &Excludes, path: &[u8]) -> bool {
     !excludes.is_empty() && !path.is_empty() && excludes.is_pruned(path)
 }
 
-/// The file with the newest mtime, and its time as the time stamp of a file system.
+/// The node with the newest mtime.
 fn newest_file(tree: &Tree) -> Option<u32> {
     let live = (0..tree.nodes.len() as u32).filter(|&node| tree.nodes[node as usize].links > 0);
     live.max_by_key(|&node| tree.nodes[node as usize].mtime_seconds)
@@ -629,7 +631,7 @@ fn time_stamp(tree: &Tree, node: u32) -> u64 {
     tree.nodes[node as usize].mtime_seconds.clamp(0, Timestamp::MAX_SECONDS) as u64
 }
 
-/// Says which file is dated later than now. That changes nothing in the image: the same tree makes the same
+/// A warning if files are dated in the future. It does not change the image: the same tree makes the same
 /// bytes tomorrow.
 fn warn_of_future(tree: &Tree, newest: u32, lost_found: u32) -> Option<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs() as i64);
@@ -660,7 +662,7 @@ fn clamp_times(tree: &mut Tree, limit: u64) {
     }
 }
 
-/// Gives everything its owner in the image, in inodes and in ACLs.
+/// Sets the image's owners of all files, in inodes and in ACLs.
 fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault> {
     let (uids, gids) = (&options.uid_map, &options.gid_map);
     if let Some(owner) = &options.owner {
@@ -676,7 +678,7 @@ fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault>
     for index in 0..tree.nodes.len() {
         let node = &tree.nodes[index];
         if node.links == 0 {
-            continue; // replaced, or cut off by a whiteout
+            continue; // replaced, or removed by a whiteout
         }
         used_sets[node.xattrs as usize] = true;
         let mapped = uids
@@ -711,7 +713,7 @@ fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault>
     Ok(())
 }
 
-/// Labels everything that the contexts name; what they do not name keeps what it has.
+/// Sets the label of every file that the contexts match. Other files keep their label.
 fn label(tree: &mut Tree, contexts: &FileContexts) {
     let mut known: std::collections::HashMap<(u32, Vec<u8>), u32> = std::collections::HashMap::new();
     for index in 0..tree.nodes.len() as u32 {
@@ -740,14 +742,15 @@ fn label(tree: &mut Tree, contexts: &FileContexts) {
     }
 }
 
-/// A value that belongs to a tree's digest and nothing else.
+/// A value that depends only on a tree's digest and the purpose.
 fn derive(digest: u128, purpose: &[u8]) -> [u8; 16] {
     let mut bytes = digest.to_le_bytes().to_vec();
     bytes.extend_from_slice(purpose);
     xxhash_rust::xxh3::xxh3_128(&bytes).to_le_bytes()
 }
 
-/// Makes a UUID of arbitrary bytes by setting version and variant: version 4, the one that every tool knows.
+/// Makes a UUID from arbitrary bytes by setting version and variant. It is version 4, which every tool
+/// supports.
 #[must_use]
 pub fn as_uuid(mut bytes: [u8; 16]) -> [u8; 16] {
     bytes[6] = bytes[6] & 0x0F | 0x40;

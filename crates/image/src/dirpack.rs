@@ -1,9 +1,9 @@
-//! Packing directories: names into leaves, leaves under an index, as few blocks as possible.
+//! Packs directories: names into leaves, and leaves under an index, with as few blocks as possible.
 //!
-//! Planning counts blocks; writing makes the same decisions again and produces the bytes, so nothing but a
-//! count per directory is kept in between.
+//! Planning counts blocks. Writing repeats the same decisions and produces the bytes, so that only a count
+//! per directory is kept in between.
 //!
-//! Invariant: [`DirPacker::plan`] and [`DirPacker::encode`] cut the names into blocks at the same places.
+//! Invariant: [`DirPacker::plan`] and [`DirPacker::encode`] split the names into blocks at the same points.
 
 use extant_base::{Ino, Malformed};
 use extant_ondisk::dirent::{DirBlockWriter, DirFormat, min_rec_len, seal_tail};
@@ -13,10 +13,10 @@ use extant_ondisk::htree::plan::{IndexPlan, TooLarge};
 use extant_ondisk::htree::{DxFormat, RootInfo};
 use extant_ondisk::inode::inode_seed;
 
-/// One name as it goes into a directory block.
+/// One name for a directory block.
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'t> {
-    /// The inode.
+    /// Its inode.
     pub ino: Ino,
     /// Its type.
     pub file_type: FileType,
@@ -27,37 +27,37 @@ pub struct Name<'t> {
 /// The size and form of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DirPlan {
-    /// Blocks of the directory.
+    /// Number of blocks.
     pub blocks: u32,
-    /// Has it a hash index?
+    /// Whether it has a hash index.
     pub indexed: bool,
 }
 
-/// What packing depends on, the same for all directories of a file system.
+/// The properties of a file system that packing depends on. They are the same for all directories.
 #[derive(Debug, Clone)]
 pub struct DirPacker {
     /// Format of the blocks.
     pub format: DirFormat,
     /// Format of the index; `None` without the dir_index feature.
     pub index: Option<DxFormat>,
-    /// The hash.
+    /// The hash version and seed.
     pub hash: (HashVersion, [u32; 4]),
     /// Checksum seed of the file system.
     pub fs_seed: u32,
 }
 
 impl DirPacker {
-    /// Plans a directory with these names, in order, and at least `min_blocks` blocks.
+    /// Plans a directory with these names, in order, and with at least `min_blocks` blocks.
     ///
     /// # Errors
-    /// When the names need more leaves than an index can hold.
+    /// The names need more leaves than an index can have.
     pub fn plan<'t>(
         &self,
         names: impl Iterator<Item = &'t [u8]>,
         min_blocks: u32,
     ) -> Result<DirPlan, TooLarge> {
         let usable = self.format.usable_len();
-        // Leaves hold names only; a directory without an index begins with "." and "..".
+        // Leaves contain only names. A directory without an index begins with "." and "..".
         let (mut leaves, mut used) = (1u64, 0);
         let (mut linear, mut linear_used) = (1u64, 2 * min_rec_len(1, false));
         for name in names {
@@ -84,10 +84,10 @@ impl DirPacker {
         }
     }
 
-    /// Produces a directory's blocks in order, each handed to `out`, whose error ends the work.
+    /// Produces the blocks of a directory in order and passes each to `out`. An error of `out` ends it.
     ///
     /// # Errors
-    /// Whatever `out` returns.
+    /// The error of `out`.
     pub fn encode<'t, E>(
         &self,
         plan: DirPlan,
@@ -126,7 +126,7 @@ impl DirPacker {
     }
 
     fn leaves(&self, plan: DirPlan) -> u32 {
-        // The plan kept only the total; the number of leaves below an index of that total is unique.
+        // The plan has only the total; it determines the number of leaves uniquely.
         let index = self.index.as_ref().expect("an indexed directory has an index format");
         let mut leaves = plan.blocks - 1;
         loop {
@@ -137,7 +137,7 @@ impl DirPacker {
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // one directory's facts, each used once
+    #[allow(clippy::too_many_arguments)] // properties of one directory, each used once
     fn encode_index<'t, E>(
         &self,
         plan: DirPlan,
@@ -161,7 +161,7 @@ impl DirPacker {
         Ok(())
     }
 
-    /// The hash of each leaf's first name; the lowest bit says that the leaf before ends with the same hash.
+    /// The hash of each leaf's first name. The lowest bit means that the leaf before ends with the same hash.
     fn first_hashes<'t>(&self, names: impl Iterator<Item = Name<'t>>) -> Vec<u32> {
         let usable = self.format.usable_len();
         let hash = |name: &[u8]| dirhash(self.hash.0, &self.hash.1, name).map_or(0, |h| h.hash);
@@ -183,10 +183,10 @@ impl DirPacker {
     }
 }
 
-/// A hash that directories of this superblock use.
+/// The hash version and seed for the directories of this superblock.
 ///
 /// # Errors
-/// When the superblock names a hash that cannot be computed without a key, or none at all.
+/// The superblock's hash is unknown, or cannot be computed without a key.
 pub fn hash_of(sb: &extant_ondisk::Superblock) -> Result<(HashVersion, [u32; 4]), Malformed> {
     HashVersion::from_code(sb.def_hash_version, sb.unsigned_hash())
         .filter(|version| *version != HashVersion::SipHash)

@@ -1,10 +1,10 @@
-//! SELinux labels: which context a `file_contexts` file gives to a path.
+//! SELinux labels: the context that a `file_contexts` file assigns to a path.
 //!
 //! Owns the text format, the choice among specifications, and the translation of their PCRE dialect. Does
-//! **not** own the policy (any text that looks like a context is taken), substitutions
+//! **not** own the policy (any text with the form of a context is accepted), substitutions
 //! (`file_contexts.subs`), or the attribute itself (see [`xattr_value`] for its bytes).
 //!
-//! One line, fields separated by blanks:
+//! Each line has fields separated by blanks:
 //!
 //! ```text
 //! /etc/shadow.*     --    system_u:object_r:shadow_t:s0
@@ -21,16 +21,17 @@
 //! | `-p` `-s` | fifos and sockets |
 //!
 //! Invariants
-//! 1. The expression must match the whole path. (libselinux ties only the outer ends of a bare `a|b`; here
-//!    both alternatives must match whole, as policies mean it.)
-//! 2. A specification without meta characters (an exact path, `\.` included) wins over every one with them; a
-//!    class like `\d` counts as one.
-//! 3. Among equals the last line wins; a line whose type does not fit does not take part.
-//! 4. A lookup reads each byte of the path once, however many specifications there are.
+//! 1. The expression must match the whole path. (libselinux anchors only the outer ends of a bare `a|b`. Here
+//!    each alternative must match the whole path, as policies intend.)
+//! 2. A specification without meta characters (an exact path, including `\.`) has priority over every one
+//!    with meta characters; a class like `\d` counts as one.
+//! 3. Among specifications of equal priority the last line is used. A line whose type does not match is
+//!    ignored.
+//! 4. A lookup reads each byte of the path once, regardless of the number of specifications.
 //!
-//! How: exact paths live in a hash map. All expressions together are one automaton, whose deterministic
-//! states are made when a path first needs them (a trie in effect) and thrown away together when they exceed
-//! 16 MiB. Threads take turns with a pool of such caches.
+//! Implementation: exact paths are in a hash map. All expressions together are one automaton. Its
+//! deterministic states are created when a path first needs them (in effect a trie), and all of them are
+//! discarded when they exceed 16 MiB. Threads share a pool of such caches.
 //!
 //! Source: selabel_file(5), the manual of libselinux's file backend; pcre2pattern(3).
 
@@ -42,29 +43,29 @@ use regex_automata::util::pool::Pool;
 use regex_automata::util::{start, syntax};
 use regex_automata::{Anchored, MatchKind};
 
-/// The attribute that holds a label.
+/// The name of the attribute that stores a label.
 pub const XATTR_NAME: &[u8] = b"security.selinux";
 
-/// Memory for the states of one thread's automaton.
+/// Memory limit for the states of one thread's automaton.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Memory for the compiled expressions; the reference policy's 6,000 need about 10 MiB.
+/// Memory limit for the compiled expressions; the 6,000 of the reference policy need about 10 MiB.
 const PROGRAM_BYTES: usize = 128 << 20;
 
-/// Memory for one compiled expression.
+/// Memory limit for one compiled expression.
 const EXPRESSION_BYTES: usize = 8 << 20;
 
-/// A line of a `file_contexts` file that cannot be used.
+/// A line of a `file_contexts` file that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct LabelFault {
-    /// Line number, the first is 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The finding.
     pub why: String,
 }
 
-/// What one specification says about the paths that it matches.
+/// The type and context of one specification.
 #[derive(Debug, Clone, Copy)]
 struct Spec {
     /// [`FileType::Unknown`] for all types.
@@ -99,7 +100,7 @@ impl std::fmt::Debug for FileContexts {
     }
 }
 
-/// The bytes of a label's attribute: the context and a NUL, as the kernel and setfiles write it.
+/// The bytes of a label's attribute: the context and a NUL, as written by the kernel and setfiles.
 #[must_use]
 pub fn xattr_value(context: &[u8]) -> Vec<u8> {
     let mut value = Vec::with_capacity(context.len() + 1);
@@ -109,11 +110,11 @@ pub fn xattr_value(context: &[u8]) -> Vec<u8> {
 }
 
 impl FileContexts {
-    /// Reads the text of a `file_contexts` file, or several of them one after the other.
+    /// Parses the text of a `file_contexts` file, or of several files one after the other.
     ///
     /// # Errors
-    /// The first line with a missing field, an unknown type, something that is no context, or an expression
-    /// that is malformed, too large, or uses a construct that one pass over the path cannot decide
+    /// The first line with a missing field, an unknown type or an invalid context; or with an expression that
+    /// is malformed, is too large, or uses a construct that a single pass over the path cannot decide
     /// (look-around, back references, possessive and atomic groups).
     pub fn parse(text: &[u8]) -> Result<Self, LabelFault> {
         let mut contexts = Vec::new();
@@ -178,10 +179,10 @@ impl FileContexts {
         Ok(Self { contexts, exact, patterns, automaton, caches })
     }
 
-    /// The context of a path, without NUL; `None` where nothing matches or the file says `<<none>>`.
+    /// The context of a path, without NUL; `None` if nothing matches or the file specifies `<<none>>`.
     ///
-    /// `path` is absolute: it starts with `/`, has no trailing slash, and the root is `/` itself. A file
-    /// whose type is [`FileType::Unknown`] takes lines of every type.
+    /// `path` is absolute: it starts with `/` and has no trailing slash; the root is `/` itself. A file of
+    /// type [`FileType::Unknown`] matches lines of every type.
     #[must_use]
     pub fn lookup(&self, path: &[u8], file_type: FileType) -> Option<&[u8]> {
         let exact = self
@@ -192,19 +193,19 @@ impl FileContexts {
         spec.context.map(|index| &*self.contexts[index as usize])
     }
 
-    /// How many specifications there are.
+    /// Number of specifications.
     #[must_use]
     pub fn len(&self) -> usize {
         self.patterns.len() + self.exact.values().map(Vec::len).sum::<usize>()
     }
 
-    /// Are there none at all?
+    /// Whether there are no specifications.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty() && self.exact.is_empty()
     }
 
-    /// The last expression that matches the whole path and whose type fits.
+    /// The last expression that matches the whole path and the type.
     fn last_match(&self, path: &[u8], file_type: FileType) -> Option<Spec> {
         if self.patterns.is_empty() {
             return None;
@@ -212,7 +213,8 @@ impl FileContexts {
         let dfa = &self.automaton;
         let mut guard = self.caches.get();
         let cache = &mut *guard;
-        // No error is possible below: the automaton has no cache limit and no bytes at which it quits.
+        // The calls below cannot fail: the automaton has no limit on cache clears, and no bytes at which it
+        // quits.
         let mut state = dfa.start_state(cache, &start::Config::new().anchored(Anchored::Yes)).ok()?;
         for &byte in path {
             state = dfa.next_state(cache, state, byte).ok()?;
@@ -247,7 +249,7 @@ fn compiler(bytes_max: usize) -> thompson::Compiler {
     compiler
 }
 
-/// The parser's message ends in a line that says what is wrong; the lines before it draw where.
+/// The last line of the parser's message states the finding; the lines before it show the position.
 fn last_line(message: &str) -> &str {
     let line = message.lines().next_back().unwrap_or(message);
     line.strip_prefix("error: ").unwrap_or(line)
@@ -261,7 +263,8 @@ struct Fields<'t> {
 }
 
 impl<'t> Fields<'t> {
-    /// `None` for blank lines and comments. Words after the context are ignored, as libselinux does.
+    /// Splits a line. Returns `None` for blank lines and comments. Ignores words after the context, as
+    /// libselinux does.
     fn split(line: &'t [u8]) -> Result<Option<Self>, String> {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let Some(expression) = words.next().filter(|word| word[0] != b'#') else { return Ok(None) };
@@ -295,11 +298,11 @@ fn type_of(word: &[u8]) -> Result<FileType, String> {
     })
 }
 
-/// A context has the form `user:role:type` or `user:role:type:level`.
+/// Checks that a context has the form `user:role:type` or `user:role:type:level`.
 fn check_context(context: &[u8]) -> Result<(), String> {
     let parts = context.split(|&b| b == b':').collect::<Vec<_>>();
     let whole = parts.len() >= 3 && parts.iter().take(3).all(|part| !part.is_empty());
-    // Policy sources write gen_context(...), which m4 expands when the policy is built.
+    // Policy sources contain gen_context(...), which m4 expands when the policy is built.
     if !whole || context.contains(&b'(') || context.len() > 4095 {
         return Err(format!(
             "\"{}\" is no context of the form user:role:type[:level]",
@@ -309,14 +312,14 @@ fn check_context(context: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The path that an expression without meta characters stands for; `None` where there are some.
+/// The path that an expression without meta characters matches; `None` if it has meta characters.
 fn exact_path(expression: &[u8]) -> Option<Vec<u8>> {
     let mut path = Vec::with_capacity(expression.len());
     let mut bytes = expression.iter().copied();
     while let Some(byte) = bytes.next() {
         match byte {
             b'.' | b'^' | b'$' | b'?' | b'*' | b'+' | b'|' | b'[' | b'(' | b'{' => return None,
-            // Escaped letters and digits are classes, anchors, references.
+            // Escaped letters and digits are classes, anchors or references.
             b'\\' => path.push(bytes.next().filter(|escaped| !escaped.is_ascii_alphanumeric())?),
             _ => path.push(byte),
         }
@@ -324,9 +327,9 @@ fn exact_path(expression: &[u8]) -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// Writes a PCRE expression in the dialect of `regex-syntax`, where the two read the same bytes differently:
-/// braces that are no repetition and brackets within classes are literals in PCRE, `\<` is a plain `<`, and a
-/// `+` after a repetition makes it possessive.
+/// Translates a PCRE expression to the dialect of `regex-syntax`, where the two differ: in PCRE, braces that
+/// are not a repetition and brackets within classes are literals, `\<` is a plain `<`, and a `+` after a
+/// repetition makes it possessive.
 fn translate(expression: &[u8]) -> Result<String, String> {
     Translation { rest: expression, out: String::with_capacity(expression.len() + 4) }.run()
 }
@@ -387,7 +390,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// After `(`.
+    /// Translates a group after its `(`.
     fn group(&mut self) -> Result<(), String> {
         match self.rest {
             [b'*', ..] => Err(unsupported("a verb, \"(*\"")),
@@ -409,7 +412,7 @@ impl Translation<'_> {
         }
     }
 
-    /// After `[`, up to and with its `]`.
+    /// Translates a class after its `[`, including the `]`.
     fn class(&mut self) -> Result<(), String> {
         self.out.push('[');
         if self.rest.first() == Some(&b'^') {
@@ -431,7 +434,7 @@ impl Translation<'_> {
                     self.rest = &self.rest[name.len()..];
                 }
                 b'\\' => self.escape(true)?,
-                // Two of them would subtract a class.
+                // Two hyphens would subtract a class.
                 b'-' if self.rest.first() == Some(&b'-') => {
                     return Err("\"--\" in a class: write \\- for a literal hyphen".to_owned());
                 }
@@ -444,7 +447,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// After `\`.
+    /// Translates an escape after its `\`.
     fn escape(&mut self, in_class: bool) -> Result<(), String> {
         let byte = self.next().ok_or("the expression ends in a backslash")?;
         match byte {
@@ -485,8 +488,7 @@ fn unsupported(what: &str) -> String {
     format!("{what} is not supported")
 }
 
-/// Length of `n}`, `n,}` or `n,m}` at the start of what follows a `{`; everything else makes the brace a
-/// literal.
+/// Length of `n}`, `n,}` or `n,m}` after a `{`. If none of them follows, the brace is a literal.
 fn repetition_len(rest: &[u8]) -> Option<usize> {
     let digits = |from: usize| rest[from..].iter().take_while(|b| b.is_ascii_digit()).count();
     let mut at = digits(0);
@@ -532,7 +534,7 @@ mod tests {
         assert_eq!(label(&fc, "/etc", FileType::Directory), Some("u:r:etc:s0"));
         assert_eq!(label(&fc, "/etcetera", FileType::Directory), Some("u:r:default:s0"));
         assert_eq!(label(&fc, "/etc/hosts.deny", FileType::Regular), Some("u:r:exact:s0"));
-        // Its type does not fit a symlink, so the expressions decide.
+        // The exact path's type does not match a symlink, so the expressions decide.
         assert_eq!(label(&fc, "/etc/hosts.deny", FileType::Symlink), Some("u:r:etc:s0"));
         assert_eq!(label(&fc, "/etc/users.deny", FileType::Regular), Some("u:r:deny:s0"));
         assert_eq!(label(&fc, "/etc/x", FileType::Regular), Some("u:r:etc:s0"));
@@ -637,7 +639,8 @@ mod tests {
 
     #[test]
     fn thousands_of_expressions_cost_one_pass() {
-        // The shape of the reference policy: 1 in 2 is exact, the rest are subtrees and alternatives.
+        // The shape of the reference policy: half of the specifications are exact, the others are subtrees
+        // and alternatives.
         let mut text = String::from("/.* u:r:default:s0\n");
         for i in 0..3000 {
             text.push_str(&format!(
@@ -668,7 +671,7 @@ mod tests {
         });
     }
 
-    /// What the rules say, one specification at a time.
+    /// A second implementation of the rules: tries one specification at a time.
     fn slow_lookup(lines: &[(String, &str, String)], path: &str, file_type: FileType) -> Option<String> {
         let mut best = None;
         for (index, (expression, word, context)) in lines.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Mapping files to blocks: extents, or the classic block map of ext2 and ext3.
+//! Maps files to blocks: extents, or the classic block map of ext2 and ext3.
 //!
-//! Owns the choice between the two and the number of node blocks either needs. The bytes are made by
-//! [`extant_ondisk::extent`] and [`extant_ondisk::indirect`].
+//! Owns the choice between the two, and the number of node blocks that each needs. [`extant_ondisk::extent`]
+//! and [`extant_ondisk::indirect`] encode the bytes.
 
 use extant_base::{BlockSize, Lblk, Pblk};
 use extant_ondisk::extent::{self, Extent, MAX_WRITTEN_LEN, ROOT_ENTRIES, TreeShape};
@@ -9,32 +9,32 @@ use extant_ondisk::indirect::{self, DataExtent};
 
 use crate::space::BlockRun;
 
-/// How the files of a file system are mapped.
+/// The kind of map that the files of a file system have.
 #[derive(Debug, Clone, Copy)]
 pub struct Mapper {
     /// Block size.
     pub block_size: BlockSize,
-    /// Extents, or block maps?
+    /// Whether files have extents; otherwise they have block maps.
     pub extents: bool,
-    /// Do nodes carry checksums?
+    /// Whether nodes have checksums.
     pub csum: bool,
 }
 
 /// A file's blocks and the blocks of its tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileMap {
-    /// Data, in logical order; none longer than an extent may be.
+    /// Data in logical order; none exceeds the maximum length of an extent.
     pub extents: Vec<Extent>,
-    /// Tree nodes or indirect blocks, in the order in which the encoder takes them.
+    /// Tree nodes or indirect blocks, in the order in which the encoder uses them.
     pub nodes: Vec<Pblk>,
 }
 
 impl Mapper {
-    /// Joins logical runs (first block, length) with the physical runs that were allocated for them, in
+    /// Pairs logical runs (first block, length) with the physical runs that were allocated for them, in
     /// order.
     ///
     /// # Panics
-    /// When the two do not have the same number of blocks.
+    /// If the two do not have the same number of blocks.
     #[must_use]
     pub fn zip(logical: &[(u64, u64)], physical: &[BlockRun]) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::with_capacity(physical.len().max(logical.len()));
@@ -59,15 +59,15 @@ impl Mapper {
         extents
     }
 
-    /// Can a file of `blocks` blocks in one run do without nodes?
+    /// Whether a contiguous file of `blocks` blocks needs no nodes.
     #[must_use]
     pub fn is_simple(&self, blocks: u64) -> bool {
         let most = if self.extents { u64::from(MAX_WRITTEN_LEN) * ROOT_ENTRIES as u64 } else { 12 };
         blocks <= most
     }
 
-    /// How many blocks a file may be long. Without `huge_file` an inode counts its blocks, those of its map
-    /// included, in 32 bits of 512-byte sectors, and the kernel opens no file that could need more if it had
+    /// Maximum length of a file in blocks. Without `huge_file` an inode counts its blocks, including those of
+    /// its map, in 32 bits of 512-byte sectors, and the kernel opens no file that would exceed this if it had
     /// no holes.
     #[must_use]
     pub fn file_blocks_max(&self, huge_file: bool) -> u64 {
@@ -87,7 +87,7 @@ impl Mapper {
         }
     }
 
-    /// Blocks that the tree over these extents needs besides the inode.
+    /// Number of blocks that the tree of these extents needs besides the inode.
     #[must_use]
     pub fn node_count(&self, extents: &[Extent]) -> u64 {
         if self.extents {
@@ -98,7 +98,7 @@ impl Mapper {
         }
     }
 
-    /// The 60 bytes of `i_block`, and each node with its block.
+    /// The 60 bytes of `i_block`, and the contents of each node with its block.
     #[must_use]
     pub fn encode(&self, map: &FileMap, inode_seed: u32) -> ([u8; 60], Vec<(Pblk, Vec<u8>)>) {
         if self.extents {
@@ -117,7 +117,7 @@ impl Mapper {
         }
     }
 
-    /// `i_block` of a file that lies in one run and needs no nodes.
+    /// `i_block` of a file that is contiguous and needs no nodes.
     #[must_use]
     pub fn encode_simple(&self, start: u64, blocks: u64) -> [u8; 60] {
         let extents = if blocks == 0 {

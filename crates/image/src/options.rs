@@ -1,32 +1,32 @@
-//! What a user may choose about a file system, with mke2fs's defaults where nothing is chosen.
+//! The options of a file system, with mke2fs's defaults.
 //!
-//! Owns the choices and the feature sets. Does **not** own the numbers that follow from them (see
+//! Owns the options and the feature sets. Does **not** own the numbers that are computed from them (see
 //! [`crate::sizing`]).
 
 use extant_base::BlockSize;
 use extant_ondisk::Features;
 use extant_ondisk::features::Feature;
 
-/// The three generations of the file system, as mke2fs's `-t` names them.
+/// The generations of the file system, as in mke2fs's `-t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Generation {
     /// No journal, block maps.
     Ext2,
     /// ext2 with a journal.
     Ext3,
-    /// Extents, checksums and all the rest.
+    /// Extents, checksums and all other features.
     #[default]
     Ext4,
 }
 
-/// mke2fs's `-T`: how the file system will be used, which sets block size and inode ratio.
+/// mke2fs's `-T`: the intended use, which determines block size and inode ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
     /// Below 3 MiB.
     Floppy,
     /// Below 512 MiB.
     Small,
-    /// Everything between.
+    /// All sizes in between.
     Default,
     /// From 4 TiB.
     Big,
@@ -41,7 +41,7 @@ pub enum Usage {
 }
 
 impl Usage {
-    /// By mke2fs's name.
+    /// The usage with this name in mke2fs.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -57,7 +57,7 @@ impl Usage {
         })
     }
 
-    /// What mke2fs assumes for a device of this many bytes.
+    /// The default of mke2fs for a device of this many bytes.
     #[must_use]
     pub fn for_size(bytes: u64) -> Self {
         match bytes >> 20 {
@@ -78,7 +78,7 @@ impl Usage {
         }
     }
 
-    /// Default bytes of device per inode.
+    /// Default inode ratio: bytes of the device per inode.
     #[must_use]
     pub fn inode_ratio(self) -> u64 {
         match self {
@@ -93,7 +93,7 @@ impl Usage {
     }
 }
 
-/// Which quota files to make.
+/// The quota files to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaTypes {
     /// Per user.
@@ -113,30 +113,29 @@ impl Default for QuotaTypes {
 /// The size of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum JournalSize {
-    /// mke2fs's rule by the size of the file system.
+    /// mke2fs's default for the size of the file system.
     #[default]
     Auto,
-    /// This many MiB, as `-J size=`.
+    /// This many MiB, as in `-J size=`.
     MiB(u32),
 }
 
-/// Everything that a user may choose about a file system. Fields that are `None` follow mke2fs 1.47's
-/// defaults.
+/// All options of a file system. A field that is `None` has the default of mke2fs 1.47.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FormatOptions {
     /// `-t`.
     pub generation: Generation,
-    /// `-T`; by size where `None`.
+    /// `-T`; if `None`, it depends on the size.
     pub usage: Option<Usage>,
     /// `-O`, in order.
     pub features: Vec<FeatureEdit>,
-    /// A whole set of features instead of the generation's (edits come on top).
+    /// A complete set of features that replaces the generation's defaults. `features` edits it.
     pub feature_base: Option<Features>,
     /// `-b`.
     pub block_size: Option<BlockSize>,
     /// `-C`, in bytes; with bigalloc.
     pub cluster_size: Option<u64>,
-    /// `-g`, in blocks; with bigalloc in clusters.
+    /// `-g`, in blocks; with bigalloc, in clusters.
     pub blocks_per_group: Option<u32>,
     /// `-G`, in groups.
     pub groups_per_flex: Option<u32>,
@@ -152,7 +151,7 @@ pub struct FormatOptions {
     pub label: Vec<u8>,
     /// `-M`, at most 64 bytes.
     pub last_mounted: Vec<u8>,
-    /// `-U`; the caller gives one where it must not be random.
+    /// `-U`. The caller sets it if it must not be random.
     pub uuid: Option<[u8; 16]>,
     /// `-e`: 1 continue, 2 remount read-only, 3 panic.
     pub errors: Option<u16>,
@@ -162,20 +161,20 @@ pub struct FormatOptions {
     pub stride: u16,
     /// `-E stripe_width=`, in blocks.
     pub stripe_width: u32,
-    /// `-E resize=`: blocks up to which the file system may grow online.
+    /// `-E resize=`: number of blocks up to which the file system can grow online.
     pub resize_blocks: Option<u64>,
     /// The same in bytes (`-E resize=16G`).
     pub resize_bytes: Option<u64>,
-    /// The file system will be grown to so many bytes (`--grow-to`): descriptors, inodes and the journal are
-    /// made for that size.
+    /// Size in bytes up to which the file system will be grown (`--grow-to`): descriptors, inodes and the
+    /// journal are made for that size.
     pub grow_to_bytes: Option<u64>,
-    /// Bytes of a whole group per inode that each group has at least. A file system that is grown gets groups
-    /// like its first.
+    /// Inode ratio for the minimum number of inodes per group: bytes of a full group per inode. When a file
+    /// system grows, new groups have as many inodes as the first.
     pub group_inode_ratio: Option<u64>,
-    /// `-E packed_meta_blocks`: all bitmaps and inode tables, and the journal, at the beginning; with
+    /// `-E packed_meta_blocks`: all bitmaps and inode tables, and the journal, are at the beginning; needs
     /// flex_bg.
     pub packed_metadata: bool,
-    /// `-E num_backup_sb=`, 0 to 2; with sparse_super2.
+    /// `-E num_backup_sb=`, 0 to 2; needs sparse_super2.
     pub num_backup_sb: Option<u8>,
     /// `-E mmp_update_interval=`, in seconds.
     pub mmp_interval: Option<u16>,
@@ -189,25 +188,25 @@ pub struct FormatOptions {
     pub test_fs: bool,
     /// `-E orphan_file_size=`, in bytes.
     pub orphan_file_bytes: Option<u64>,
-    /// `-E lazy_itable_init=`: leave the tables of unused groups to be zeroed by the kernel (old block
-    /// devices only).
+    /// `-E lazy_itable_init=`: lets the kernel zero the tables of unused groups (only on devices with old
+    /// content).
     pub lazy_itable_init: Option<bool>,
 }
 
-/// One word of `-O`.
+/// One entry of `-O`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeatureEdit {
-    /// `none`: clear everything so far.
+    /// `none`: clears all features so far.
     None,
     /// `name` or `^name`.
     Set(Feature, bool),
 }
 
 impl FeatureEdit {
-    /// Parses `-O`'s value: `a,b,^c`, words separated by commas or blanks.
+    /// Parses the value of `-O`: `a,b,^c`, separated by commas or blanks.
     ///
     /// # Errors
-    /// The first word that names no feature.
+    /// The first word that is not a feature.
     pub fn parse_list(list: &str) -> Result<Vec<Self>, String> {
         list.split([',', ' ']).filter(|word| !word.is_empty()).map(Self::parse).collect()
     }
@@ -224,15 +223,15 @@ impl FeatureEdit {
     }
 }
 
-/// What mke2fs.conf's `base_features` holds.
+/// The `base_features` of mke2fs.conf.
 const BASE: Features = Features {
     compat: Features::RESIZE_INODE | Features::DIR_INDEX | Features::EXT_ATTR,
     incompat: Features::FILETYPE,
     ro_compat: Features::SPARSE_SUPER | Features::LARGE_FILE,
 };
 
-/// The default features of a generation; ext4's as of e2fsprogs 1.47.4 (with `orphan_file` and
-/// `metadata_csum_seed`).
+/// The default features of a generation. Those of ext4 are the defaults of e2fsprogs 1.47.4 (with
+/// `orphan_file` and `metadata_csum_seed`).
 #[must_use]
 pub fn default_features(generation: Generation) -> Features {
     let mut features = BASE;
@@ -250,18 +249,18 @@ pub fn default_features(generation: Generation) -> Features {
     features
 }
 
-/// Why a set of features cannot be made.
+/// Why a set of features is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FeatureFault {
-    /// extant does not make it.
+    /// extant does not support the feature.
     #[error("feature {name} cannot be made: {reason}")]
     Unsupported {
         /// mke2fs's name.
         name: &'static str,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// Two features exclude each other, or one needs another.
+    /// Two features exclude each other, or one requires another.
     #[error("{0}")]
     Conflict(&'static str),
 }
@@ -286,17 +285,17 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 impl FormatOptions {
-    /// Blocks up to which the file system may grow online, if that was chosen.
+    /// Number of blocks up to which the file system can grow online, if it was set.
     #[must_use]
     pub fn grow_blocks(&self, block_size: BlockSize) -> Option<u64> {
         let bytes = self.resize_bytes.or(self.grow_to_bytes);
         self.resize_blocks.or(bytes.map(|bytes| bytes / block_size.bytes()))
     }
 
-    /// The features asked for, made consistent the way mke2fs does it.
+    /// The requested features, made consistent as in mke2fs.
     ///
     /// # Errors
-    /// Features that exclude each other, and features that extant does not make.
+    /// Features that exclude each other, and features that extant does not support.
     pub fn resolve_features(&self) -> Result<Features, FeatureFault> {
         let mut features = self.feature_base.unwrap_or_else(|| default_features(self.generation));
         for edit in &self.features {
@@ -320,7 +319,7 @@ impl FormatOptions {
         if features.has_ro_compat(Features::QUOTA) && self.quota_types.project == Some(true) {
             features.ro_compat |= Features::PROJECT;
         }
-        // What follows from a feature's absence is dropped quietly unless it was asked for by name.
+        // A feature whose prerequisite is missing is dropped silently, unless it was requested by name.
         if features.metadata_csum() {
             features.ro_compat &= !Features::GDT_CSUM;
         } else if features.has_incompat(Features::CSUM_SEED) {

@@ -1,17 +1,19 @@
-//! The plan of a whole image: every inode's number, every file's blocks, before a byte is written.
+//! The plan of a whole image: the number of every inode and the blocks of every file, before a byte is
+//! written.
 //!
-//! Owns the order of things on the device and all numbers that follow. Does **not** own reading sources or
-//! writing (see [`crate::write`]); it never sees a file's content, only its size and holes.
+//! Owns the order on the device, and all numbers that follow from it. Does **not** own reading sources or
+//! writing (see [`crate::write`]). It never reads the content of a file; it knows only the size and the
+//! holes.
 //!
-//! Order on the device, behind the group metadata that [`crate::layout`] placed:
+//! Order on the device, after the group metadata that [`crate::layout`] placed:
 //!
 //! ```text
 //! root, lost+found | resize inode | journal | quota | orphan file | directories | attributes | files in inode order
 //! ```
 //!
 //! Invariants
-//! 1. The plan depends on the tree and the choices alone: not on time, threads, or the order of reading.
-//! 2. Allocation goes forward only, so files are in one piece but where group metadata lies in between.
+//! 1. The plan depends only on the tree and the options: not on time, threads, or the order of reading.
+//! 2. Allocation only moves forward, so files are contiguous except where group metadata is in between.
 //! 3. Every block of the plan is taken in `layout.space` exactly once.
 
 mod inodes;
@@ -37,64 +39,64 @@ use crate::xattrs::{XattrPlan, XattrSpace};
 
 pub use special::Special;
 
-/// A block number that means "has no blocks".
+/// The block number of a node without blocks.
 const NO_BLOCK: u64 = u64::MAX;
-/// Tag of [`Plan::start_of`] values that index [`Plan::complex`].
+/// Tag of [`Plan::start_of`] values that are indexes into [`Plan::complex`].
 const COMPLEX: u64 = 1 << 63;
-/// Hard links that an inode may have.
+/// Maximum number of hard links of an inode.
 const LINKS_MAX: u32 = 65_000;
 
-/// How things are laid out.
+/// The style of the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Every block where mke2fs would put it: the journal in the middle, room behind lonely bitmaps.
+    /// Every block is where mke2fs would put it: the journal in the middle, room after lonely bitmaps.
     LikeMke2fs,
-    /// Nothing between the metadata and the files but the journal, so that an image can be cut right behind
-    /// its last file.
+    /// Only the journal is between the metadata and the files, so that an image can end directly after its
+    /// last file.
     Packed,
 }
 
-/// Everything a plan is made from.
+/// The input of a plan.
 #[derive(Debug)]
 pub struct Input<'t> {
-    /// The tree, links counted.
+    /// The tree, with links counted.
     pub tree: &'t Tree,
-    /// Its order.
+    /// The order of its nodes and names.
     pub sealed: &'t Sealed,
-    /// The root's lost+found (node index), which gets inode 11.
+    /// The node index of the root's lost+found, which gets inode 11.
     pub lost_found: u32,
-    /// Choices.
+    /// Options of the file system.
     pub options: &'t FormatOptions,
     /// UUID of the file system.
     pub uuid: [u8; 16],
-    /// Seed of directory hashes; `sealed` was ordered by it.
+    /// Seed of directory hashes; `sealed` is ordered by them.
     pub hash_seed: [u8; 16],
     /// Time of creation, seconds since 1970.
     pub time: u64,
-    /// How things are laid out.
+    /// Style of the layout.
     pub style: Style,
-    /// Do unwritten blocks of the device read as zeros?
+    /// Whether unwritten blocks of the device read as zeros.
     pub fresh_device: bool,
 }
 
-/// Why there is no plan.
+/// Why planning failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanFault {
     /// The device has too few blocks or inodes for the tree.
     #[error("the tree does not fit")]
     Full,
-    /// The metadata alone does not fit.
+    /// The metadata alone does not fit on the device.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// Something in the tree cannot be stored in this file system.
+    /// An entry of the tree cannot be stored in this file system.
     #[error("{path}: {why}")]
     Unfit {
         /// Its path.
         path: String,
-        /// Why not, and what to do.
+        /// The reason, and the remedy.
         why: String,
     },
-    /// A choice does not work out.
+    /// An option is invalid.
     #[error("{0}")]
     Choice(String),
 }
@@ -104,51 +106,51 @@ pub enum PlanFault {
 pub struct Plan<'t> {
     /// The tree.
     pub tree: &'t Tree,
-    /// Its order.
+    /// The order of its nodes and names.
     pub sealed: &'t Sealed,
     /// The complete superblock.
     pub superblock: Superblock,
-    /// Group metadata and everything that is taken.
+    /// Addresses of group metadata, and all taken blocks.
     pub layout: Layout,
-    /// Inode number of each node; 0 for unreachable ones.
+    /// Inode number of each node; 0 for an unreachable node.
     pub ino_of: Vec<u32>,
-    /// Nodes by inode number, from [`Plan::first_tree_ino`] on.
+    /// Nodes by inode number, beginning with [`Plan::first_tree_ino`].
     pub by_ino: Vec<u32>,
     /// The inode number of `by_ino[0]`.
     pub first_tree_ino: u32,
     start_of: Vec<u64>,
     complex: Vec<FileMap>,
-    /// Directory plans, by directory index.
+    /// Plans of directories, by directory index.
     pub dirs: Vec<DirPlan>,
-    /// Attribute plan.
+    /// Plan of attributes.
     pub xattrs: XattrPlan,
-    /// What the attribute plan depends on.
+    /// The properties that the plan of attributes depends on.
     pub xattr_space: XattrSpace,
     xattr_block_of: HashMap<u32, u64>,
-    /// Inodes outside of the tree.
+    /// Inodes that are not in the tree.
     pub specials: Vec<Special>,
     /// Blocks with fixed content: descriptors of special files, attribute blocks, tree nodes.
     pub blocks: Vec<(Pblk, Vec<u8>)>,
-    /// Runs that must read as zeros (the journal's body).
+    /// Runs that must read as zeros (the journal after its first block).
     pub zero_runs: Vec<BlockRun>,
-    /// Maps files.
+    /// Encodes the maps of files.
     pub mapper: Mapper,
     /// Packs directories.
     pub packer: DirPacker,
-    /// Is the device known to read as zeros where nothing was written?
+    /// Whether the device reads as zeros where nothing was written.
     pub fresh_device: bool,
-    /// Are unused inode tables left for the kernel to zero?
+    /// Whether the kernel zeroes unused inode tables later.
     pub lazy_tables: bool,
-    /// TreeNode of lost+found.
+    /// Node index of lost+found.
     pub lost_found: u32,
-    /// Times that inodes cannot hold, replaced by the nearest one.
+    /// Number of times that inodes cannot store; the nearest time is stored instead.
     pub clamped_times: u64,
-    /// Clusters that hold superblocks, descriptors, bitmaps and tables.
+    /// Number of clusters with superblocks, descriptors, bitmaps and tables.
     metadata_clusters: u64,
     cursor: Cursor,
 }
 
-/// Allocates forwards: blocks come in ascending order, and what was passed is never looked at again.
+/// Allocates forward: block numbers are ascending, and blocks that were passed are not considered again.
 #[derive(Debug, Default)]
 struct Cursor {
     at: u64,
@@ -161,22 +163,22 @@ struct Gap {
     end: u64,
 }
 
-/// What needs to be known of a tree before its size can be found: blocks of directories, the attribute plan.
+/// The requirements of a tree, computed before its size: blocks of directories, the plan of attributes.
 #[derive(Debug, Clone)]
 pub struct Needs {
-    /// Directory plans, by directory index.
+    /// Plans of directories, by directory index.
     pub dirs: Vec<DirPlan>,
-    /// Attribute plan.
+    /// Plan of attributes.
     pub xattrs: XattrPlan,
-    /// What it depends on.
+    /// The properties that it depends on.
     pub xattr_space: XattrSpace,
-    /// Inodes needed in all, reserved ones counted.
+    /// Number of inodes needed, including reserved ones.
     pub inodes: u64,
-    /// Data blocks at least: directories, files, symlinks, attributes.
+    /// Minimum number of data blocks: directories, files, symlinks, attributes.
     pub blocks: u64,
 }
 
-/// The packer of a file system.
+/// The directory packer of a file system.
 pub(crate) fn packer_of(sb: &Superblock, geometry: &Geometry) -> Result<DirPacker, PlanFault> {
     let hash = hash_of(sb).map_err(|broken| PlanFault::Choice(broken.to_string()))?;
     let indexed = sb.features.has_compat(Features::DIR_INDEX);
@@ -188,17 +190,17 @@ pub(crate) fn packer_of(sb: &Superblock, geometry: &Geometry) -> Result<DirPacke
     })
 }
 
-/// Blocks that lost+found has at least: 16 KiB, two blocks, at most twelve, as mke2fs makes it; with
-/// inline_data its first 60 bytes count as a block there.
+/// Minimum number of blocks of lost+found, as in mke2fs: 16 KiB, but at least two and at most twelve blocks.
+/// With inline_data, mke2fs counts its first 60 bytes as a block.
 fn lost_found_blocks(block_size: u64, features: &Features) -> u32 {
     (16_384 / block_size).clamp(2, 12) as u32 - u32::from(features.has_incompat(Features::INLINE_DATA))
 }
 
 impl Needs {
-    /// Finds out what a tree needs in a file system like `sized` (whose size does not matter).
+    /// Computes the requirements of a tree in a file system like `sized`, whose size does not matter.
     ///
     /// # Errors
-    /// When something in the tree cannot be stored at all.
+    /// An entry of the tree cannot be stored at all.
     pub fn new(input: &Input<'_>, sized: &Sized) -> Result<Self, PlanFault> {
         let (tree, sealed) = (input.tree, input.sealed);
         let mut sb = sized.superblock.clone();
@@ -232,7 +234,8 @@ impl Needs {
         for node in sealed.order.iter().copied() {
             blocks += unit(data_blocks(tree, node, bs.bytes()));
         }
-        // Inodes 1 to 10, orphan file, project quota, large values, and the tree but for the root (inode 2).
+        // Inodes 1 to 10, orphan file, project quota, large values, and the tree except for the root (inode
+        // 2).
         let inodes = 10 + 2 + xattrs.large_values.len() as u64 + sealed.order.len() as u64;
         Ok(Self { dirs, xattrs, xattr_space, inodes, blocks })
     }
@@ -249,7 +252,7 @@ fn unfit(tree: &Tree, node: u32, why: impl Into<String>) -> PlanFault {
     PlanFault::Unfit { path, why: why.into() }
 }
 
-/// Blocks of data of a file or symlink, holes left out; 0 for everything else.
+/// Data blocks of a file or symlink, excluding holes; 0 for other types.
 fn data_blocks(tree: &Tree, node_index: u32, bs: u64) -> u64 {
     let node = &tree.nodes[node_index as usize];
     match node.file_type() {
@@ -262,16 +265,16 @@ fn data_blocks(tree: &Tree, node_index: u32, bs: u64) -> u64 {
     }
 }
 
-/// Where a file has data, in blocks.
+/// The data of a file, in blocks.
 pub(crate) enum LogicalRuns {
-    /// Everywhere: so many blocks.
+    /// This number of blocks, without holes.
     Dense(u64),
-    /// In these runs (first block, length).
+    /// These runs (first block, length).
     Sparse(Vec<(u64, u64)>),
 }
 
-/// The logical blocks of a regular file that hold data, rounded to units of `ratio` blocks but not past its
-/// end.
+/// The logical blocks of a regular file that contain data, rounded to units of `ratio` blocks, but not past
+/// the end of the file.
 pub(crate) fn logical_runs(tree: &Tree, node_index: u32, bs: u64, ratio: u64) -> LogicalRuns {
     let node = &tree.nodes[node_index as usize];
     let byte_runs: Vec<(u64, u64)> = match tree.content(node) {
@@ -304,17 +307,18 @@ fn identify(sb: &mut Superblock, input: &Input<'_>) {
         sb.checksum_seed = extant_base::checksum::crc32c(!0, &sb.uuid);
     }
     sb.mkfs_time = input.time;
-    // An image's time is its newest file's, which may be ahead of a clock: e2fsck finds fault with a last
-    // write in the future (on boards without a clock, every time). 0 is "not written since it was made".
+    // The time of an image is that of its newest file, which may be ahead of a clock. e2fsck reports a last
+    // write in the future (on boards without a clock, on every boot). 0 means "not written since it was
+    // made".
     sb.wtime = if input.style == Style::Packed { 0 } else { input.time };
     sb.lastcheck = input.time;
 }
 
 impl<'t> Plan<'t> {
-    /// Plans the whole image for the size that `sized` says.
+    /// Plans the whole image for the size in `sized`.
     ///
     /// # Errors
-    /// [`PlanFault::Full`] when it does not fit; others when it never would.
+    /// [`PlanFault::Full`] if it does not fit this size; other faults if it does not fit any size.
     pub fn new(input: &Input<'t>, sized: &Sized, needs: &Needs) -> Result<Self, PlanFault> {
         let mut superblock = sized.superblock.clone();
         identify(&mut superblock, input);
@@ -334,8 +338,8 @@ impl<'t> Plan<'t> {
             csum: superblock.features.metadata_csum(),
         };
         let nodes = input.tree.nodes.len();
-        // Without checksums of descriptors nothing says where a table's unused part begins: the kernel reads
-        // all of it.
+        // Without checksums of descriptors nothing records where the unused part of a table begins, so the
+        // kernel reads the whole table.
         let features = &superblock.features;
         let can_be_lazy = features.metadata_csum() || features.has_ro_compat(Features::GDT_CSUM);
         let mut plan = Self {
@@ -397,13 +401,13 @@ impl<'t> Plan<'t> {
         Ok(plan)
     }
 
-    /// The numbers of the layout.
+    /// The geometry of the layout.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.layout.geometry
     }
 
-    /// The block behind the last one that is taken.
+    /// The block after the last one that is taken.
     #[must_use]
     pub fn used_end(&self) -> u64 {
         let blocks = self.geometry().blocks;
@@ -429,7 +433,7 @@ impl<'t> Plan<'t> {
         }
     }
 
-    /// Takes the next `len` blocks, in whole clusters: at least one run, in ascending order.
+    /// Takes the next `len` blocks, in whole clusters. Returns at least one run; runs are in ascending order.
     fn allocate(&mut self, len: u64) -> Result<Vec<BlockRun>, PlanFault> {
         let ratio = self.geometry().cluster_ratio();
         let mut left = len.next_multiple_of(ratio);
@@ -449,7 +453,7 @@ impl<'t> Plan<'t> {
         Ok(runs)
     }
 
-    /// Marks the blocks behind the cursor as taken in the space, so that other allocations avoid them
+    /// Marks the blocks before the cursor as taken in the space, so that other allocations avoid them
     /// (INV-P3).
     fn settle_cursor(&mut self) {
         let Cursor { at, gap } = &mut self.cursor;
@@ -498,7 +502,7 @@ impl<'t> Plan<'t> {
         self.place(node_index, logical)
     }
 
-    /// Gives a node its blocks.
+    /// Allocates the blocks of a node.
     fn place(&mut self, node: u32, logical: LogicalRuns) -> Result<(), PlanFault> {
         let dense = match logical {
             LogicalRuns::Dense(0) => return Ok(()),
@@ -506,10 +510,11 @@ impl<'t> Plan<'t> {
             LogicalRuns::Sparse(runs) if runs.is_empty() => return Ok(()),
             LogicalRuns::Sparse(runs) => runs,
         };
-        // A hole moves what follows by whole clusters only (logical_runs rounds), so clusters stay whole.
+        // A hole shifts the following data by whole clusters only (logical_runs rounds), so clusters are
+        // never split.
         let blocks: u64 = dense.iter().map(|&(_, len)| len).sum();
         let runs = self.allocate(blocks)?;
-        // A file that ends with a hole has fewer blocks than its size says.
+        // A file that ends with a hole has fewer blocks than its size implies.
         let whole = dense == [(0, self.dense_blocks(node))];
         let simple = whole && runs.len() == 1 && self.mapper.is_simple(blocks);
         if simple {
@@ -523,7 +528,7 @@ impl<'t> Plan<'t> {
         Ok(())
     }
 
-    /// Blocks for a file's tree: each in a cluster of its own.
+    /// Allocates blocks for a file's tree, each in a cluster of its own.
     fn allocate_nodes(&mut self, extents: &[Extent]) -> Result<Vec<Pblk>, PlanFault> {
         (0..self.mapper.node_count(extents)).map(|_| Ok(Pblk(self.allocate(1)?[0].start))).collect()
     }
@@ -573,7 +578,7 @@ impl<'t> Plan<'t> {
         Ok(())
     }
 
-    /// The extents of a node's data, if it has any.
+    /// The extents of a node's data; empty if it has none.
     #[must_use]
     pub fn extents_of(&self, node: u32) -> Vec<Extent> {
         match self.start_of[node as usize] {
@@ -586,14 +591,14 @@ impl<'t> Plan<'t> {
         }
     }
 
-    /// First block of a node whose data lies in one run from logical block 0 on; `None` for all others.
+    /// First block of a node whose data is contiguous from logical block 0 on; `None` for other nodes.
     #[must_use]
     pub fn simple_start(&self, node: u32) -> Option<u64> {
         let start = self.start_of[node as usize];
         (start & COMPLEX == 0).then_some(start)
     }
 
-    /// Blocks of a node that has no holes.
+    /// Number of blocks of a node without holes.
     #[must_use]
     pub fn dense_blocks(&self, node_index: u32) -> u64 {
         let node = &self.tree.nodes[node_index as usize];

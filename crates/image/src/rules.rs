@@ -1,8 +1,8 @@
-//! Rules by path: owners, modes, devices and links that are named by the user rather than found in a source.
+//! Rules by path: owners, modes, devices and links that the user specifies, instead of a source.
 //!
-//! Owns: what a rule means, applying it to a tree, and the text formats of tables: genext2fs's device tables
-//! (makedevs, Buildroot) and mtree(5). Does **not** own: the command line's spelling of single rules, the
-//! tree.
+//! Owns: the meaning of a rule, its application to a tree, and the text formats of tables: device tables of
+//! genext2fs (makedevs, Buildroot) and mtree(5). Does **not** own: the syntax of single rules on the command
+//! line, or the tree.
 //!
 //! ```text
 //! # path         type mode uid gid major minor start inc count        /set type=file uid=0 gid=0
@@ -10,12 +10,12 @@
 //! /dev/console   c    600  0   0   5     1     -     -   -            ./dev/console type=char mode=0600 device=native,5,1
 //! /dev/tty       c    666  0   0   4     0     0     1   4            ./lib type=link link=usr/lib
 //! ```
-//! Both of the same kind: what a line names is made where it is missing (but a regular file, whose bytes no
-//! table has), and gets the mode and owner of the line.
+//! Both formats work the same way: an entry that does not exist is created, except for a regular file,
+//! because a table has no file contents. The entry then gets the mode and owner of the line.
 //!
 //! Invariants
-//! 1. Rules are applied in order, after owners were mapped: their ids are those of the image.
-//! 2. A rule that matches nothing is a fault, unless it says that this may be.
+//! 1. Rules are applied in order, after owners are mapped: their ids are those of the image.
+//! 2. A rule that matches nothing is a fault, unless it is optional.
 //! 3. Every fault names the line or the option.
 //!
 //! Source: genext2fs(8); the Buildroot manual, "Makedev syntax documentation"; mtree(5) of FreeBSD.
@@ -35,32 +35,32 @@ use crate::tree::{InsertFault, MergeRules, NONE, ROOT, Tree};
 pub use mtree::parse as parse_mtree;
 pub use table::parse as parse_device_table;
 
-/// A rule that cannot be read or applied: its place (a file and line, or an option) and why.
+/// A rule that cannot be parsed or applied, with its location (a file and line, or an option) and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct RuleFault {
     /// `table.txt:3`, `--chown /srv=0:0`.
     pub place: String,
-    /// What is wrong, and what to do.
+    /// The finding, and the remedy.
     pub why: String,
 }
 
-/// Which paths a rule is for.
+/// The paths that a rule applies to.
 #[derive(Debug, Clone)]
 pub enum Paths {
-    /// One, without a leading slash; empty for the root.
+    /// One path, without a leading slash; empty for the root.
     One(Vec<u8>),
     /// A directory and everything below it.
     Tree(Vec<u8>),
-    /// All that match a pattern.
+    /// All paths that match a pattern.
     Matching(Excludes),
 }
 
 impl Paths {
-    /// From the text of an option: a path from the root of the image, with the patterns of `--exclude`.
+    /// Parses the value of an option: a path from the root of the image, with the patterns of `--exclude`.
     ///
     /// # Errors
-    /// A pattern that makes no sense.
+    /// The pattern is invalid.
     pub fn parse(text: &[u8]) -> Result<Self, ExcludeFault> {
         let path = plain(text);
         if !path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')) {
@@ -76,18 +76,18 @@ fn plain(path: &[u8]) -> Vec<u8> {
     parts.collect::<Vec<_>>().join(&b'/')
 }
 
-/// What there is to be under a path.
+/// The entry that a rule requires at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Make {
-    /// Whatever is there; it must be.
+    /// Any existing entry.
     Nothing,
-    /// A regular file, which must be there.
+    /// An existing regular file.
     File,
-    /// A directory, made where it is missing.
+    /// A directory, created if it does not exist.
     Directory,
-    /// A device, made in the place of anything but a directory.
+    /// A device, which replaces anything except a directory.
     Device {
-        /// Block device, else character device.
+        /// Whether it is a block device; otherwise it is a character device.
         block: bool,
         /// Major number.
         major: u32,
@@ -98,7 +98,7 @@ pub enum Make {
     Fifo,
     /// A socket.
     Socket,
-    /// A symbolic link to this.
+    /// A symbolic link to this target.
     Symlink(Vec<u8>),
 }
 
@@ -106,9 +106,9 @@ type ModeOf = Box<dyn Fn(u16, bool) -> u16 + Send + Sync>;
 
 /// A new mode.
 pub enum Mode {
-    /// These twelve bits.
+    /// Sets these twelve bits.
     Bits(u16),
-    /// Made from the old one; the second argument says whether it is a directory.
+    /// Computes the mode from the old one. The second argument is whether the file is a directory.
     Change(ModeOf),
 }
 
@@ -121,29 +121,29 @@ impl fmt::Debug for Mode {
     }
 }
 
-/// One rule. What is `None` stays as it is.
+/// One rule. A field that is `None` changes nothing.
 #[derive(Debug)]
 pub struct Rule {
-    /// Where it stands, for messages.
+    /// Its location, for messages.
     pub place: String,
-    /// What it is for.
+    /// The paths that it applies to.
     pub paths: Paths,
-    /// What is to be there.
+    /// The entry that it requires.
     pub make: Make,
-    /// Its mode.
+    /// New mode.
     pub mode: Option<Mode>,
-    /// Its owner.
+    /// New owner.
     pub uid: Option<u32>,
-    /// Its group.
+    /// New group.
     pub gid: Option<u32>,
-    /// Its time of last change.
+    /// New time of the last change.
     pub time: Option<Time>,
-    /// May match nothing.
+    /// Whether the rule may match nothing.
     pub optional: bool,
 }
 
 impl Rule {
-    /// A rule that changes nothing yet.
+    /// A rule without changes.
     #[must_use]
     pub fn new(place: impl Into<String>, paths: Paths) -> Self {
         Self {
@@ -163,7 +163,7 @@ impl Rule {
     }
 }
 
-/// Applies rules in order. What is made and has no time of its own gets that of the newest file.
+/// Applies rules in order. A new entry without a time in its rule gets the time of the newest file.
 ///
 /// # Errors
 /// The first rule that cannot be applied.
@@ -199,7 +199,7 @@ pub fn apply(tree: &mut Tree, rules: &[Rule]) -> Result<(), RuleFault> {
     Ok(())
 }
 
-/// Gives a node what its rule says.
+/// Applies a rule to a node.
 fn settle(tree: &mut Tree, rule: &Rule, index: u32) -> Result<(), RuleFault> {
     let is_dir = tree.nodes[index as usize].is_dir();
     let file_type = tree.nodes[index as usize].file_type();
@@ -209,7 +209,7 @@ fn settle(tree: &mut Tree, rule: &Rule, index: u32) -> Result<(), RuleFault> {
     }
     let node = &mut tree.nodes[index as usize];
     let mode = match &rule.mode {
-        // The mode of a link is no one's business: it stays as the system has it.
+        // The mode of a symbolic link has no effect; it stays unchanged.
         _ if file_type == FileType::Symlink => None,
         Some(Mode::Bits(bits)) => Some(*bits),
         Some(Mode::Change(change)) => Some(change(node.mode & 0o7777, is_dir)),
@@ -226,7 +226,7 @@ fn settle(tree: &mut Tree, rule: &Rule, index: u32) -> Result<(), RuleFault> {
     Ok(())
 }
 
-/// The node under a path; its last part is not followed.
+/// The node at a path. Does not follow a symlink in the last component.
 fn find(tree: &Tree, path: &[u8]) -> Result<Option<u32>, InsertFault> {
     if path.is_empty() {
         return Ok(Some(ROOT));
@@ -235,7 +235,7 @@ fn find(tree: &Tree, path: &[u8]) -> Result<Option<u32>, InsertFault> {
     Ok(tree.lookup(dir, &name).map(|record| tree.records[record as usize].node))
 }
 
-/// The node under a path, made if it is not there or is something else.
+/// The node at a path, created if it does not exist or is of another kind.
 fn made(tree: &mut Tree, rule: &Rule, path: &[u8], newest: i64) -> Result<u32, InsertFault> {
     let (kind, mode) = match rule.make.clone() {
         Make::Directory | Make::Nothing | Make::File => (Kind::Directory, 0o755),
@@ -265,7 +265,7 @@ fn made(tree: &mut Tree, rule: &Rule, path: &[u8], newest: i64) -> Result<u32, I
     Ok(find(tree, path)?.unwrap_or(ROOT))
 }
 
-/// Is a node what is to be made? Then it keeps what the rule does not name.
+/// Whether a node already is what the rule requires. It then keeps the properties that the rule does not set.
 fn is_already(tree: &Tree, node: u32, kind: &Kind) -> bool {
     let node = &tree.nodes[node as usize];
     let number = |major: u32, minor: u32| u64::from(major) << 32 | u64::from(minor);
@@ -280,7 +280,7 @@ fn is_already(tree: &Tree, node: u32, kind: &Kind) -> bool {
     }
 }
 
-/// All nodes from one on whose path is wanted, each once.
+/// All nodes from `top` down with a wanted path, each once.
 fn walk(tree: &Tree, top: u32, path: &[u8], wanted: &mut dyn FnMut(&[u8]) -> bool) -> Vec<u32> {
     let mut found = Vec::new();
     if wanted(path) {
@@ -308,7 +308,7 @@ fn walk(tree: &Tree, top: u32, path: &[u8], wanted: &mut dyn FnMut(&[u8]) -> boo
             }
         }
     }
-    // A file of several names is changed once: a change of mode may depend on the old one.
+    // Change a file with several names only once: a change of mode may depend on the old mode.
     found.sort_unstable();
     found.dedup();
     found

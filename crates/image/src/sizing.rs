@@ -1,47 +1,47 @@
-//! From choices to numbers: the superblock's geometry fields for a device of so many blocks.
+//! Computes the geometry fields of the superblock from the options and the number of blocks.
 //!
-//! Follows the rules of libext2fs (mke2fs(8)), so that dumpe2fs shows the same numbers for the same choices.
-//! Does **not** choose where anything lies (see [`crate::layout`]).
+//! It follows the rules of libext2fs (mke2fs(8)), so that dumpe2fs shows the same numbers for the same
+//! options. Does **not** choose block addresses (see [`crate::layout`]).
 
 use extant_base::{BlockSize, Group};
 use extant_ondisk::{Features, Geometry, Superblock, superblock};
 
 use crate::options::{FeatureFault, FormatOptions, Usage};
 
-/// What to do with a last group too small for mke2fs's taste (its own metadata and 50 blocks).
+/// How to treat a last group that mke2fs considers too small (its own metadata and 50 blocks).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
     /// Leave its blocks out of the file system, as mke2fs does.
     Drop,
-    /// Keep whatever can hold its own metadata: the size was computed to be exact.
+    /// Keep every group that can hold its own metadata: the size was computed exactly.
     Keep,
 }
 
-/// Why no file system of this size and these choices exists.
+/// Why no file system with this size and these options exists.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizingFault {
-    /// The features cannot be made.
+    /// The features are invalid.
     #[error(transparent)]
     Features(#[from] FeatureFault),
-    /// A number is outside of its limits.
+    /// A number is out of range.
     #[error("{what} is {found}: {limits}")]
     Limit {
-        /// The choice: "inode size", "blocks per group".
+        /// The option: "inode size", "blocks per group".
         what: &'static str,
         /// Its value.
         found: u64,
-        /// What it may be.
+        /// The valid range.
         limits: String,
     },
-    /// The groups of a device of this size cannot hold so many inodes.
+    /// The groups of a device of this size cannot hold that many inodes.
     #[error("{inodes} inodes are more than the inode bitmaps of {groups} groups can count")]
     TooManyInodes {
-        /// Inodes wanted.
+        /// Number of inodes requested.
         inodes: u64,
-        /// Groups of the device.
+        /// Number of groups of the device.
         groups: u32,
     },
-    /// The device cannot even hold the metadata.
+    /// The device is too small even for the metadata.
     #[error(
         "{blocks} blocks of {block_size} bytes are too few: the metadata of the first group alone needs {needed}"
     )]
@@ -50,40 +50,39 @@ pub enum SizingFault {
         blocks: u64,
         /// Bytes per block.
         block_size: u64,
-        /// Blocks needed at least.
+        /// Minimum number of blocks.
         needed: u64,
     },
 }
 
-/// Groups that are laid out at most: 2 PiB in blocks of 4 KiB. Each costs memory here, and time at every
-/// mount.
+/// Maximum number of groups: 2 PiB in blocks of 4 KiB. Each group costs memory here, and time at every mount.
 const GROUPS_MAX: u64 = 1 << 24;
 
 fn limit(what: &'static str, found: u64, limits: impl Into<String>) -> SizingFault {
     SizingFault::Limit { what, found, limits: limits.into() }
 }
 
-/// The superblock with all numbers that follow from choices and size, and the geometry they make.
+/// The superblock with all numbers that follow from the options and the size, and its geometry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sized {
-    /// Everything but counts of free things, times and special inodes.
+    /// All fields except counts of free blocks and inodes, times, and special inodes.
     pub superblock: Superblock,
-    /// The same, for computing.
+    /// The geometry of this superblock.
     pub geometry: Geometry,
     /// Groups per flex group (`-G`), 1 without flex_bg.
     pub groups_per_flex: u32,
 }
 
-/// The block size that these choices mean for a device of `bytes` bytes.
+/// The block size for these options and a device of `bytes` bytes.
 #[must_use]
 pub fn block_size(options: &FormatOptions, bytes: u64) -> BlockSize {
     options.block_size.unwrap_or_else(|| options.usage.unwrap_or(Usage::for_size(bytes)).block_size())
 }
 
-/// Sizes a file system of `blocks` blocks. `inodes` overrides both `-N` and the ratio.
+/// Computes the numbers of a file system of `blocks` blocks. `inodes` overrides both `-N` and the ratio.
 ///
 /// # Errors
-/// When features conflict, a number is out of its limits, or the device is too small.
+/// Features conflict, a number is out of range, or the device is too small.
 pub fn size(
     options: &FormatOptions,
     block_size: BlockSize,
@@ -120,7 +119,7 @@ pub fn size(
         return Err(limit("the number of inodes", asked, "at most 4294967295"));
     }
     let wanted = inodes.or(options.inodes).unwrap_or_else(|| {
-        // Every file takes a cluster, so more inodes than clusters would never be used.
+        // Every file needs a cluster, so more inodes than clusters could never be used.
         let usual = usage.inode_ratio().max(ratio * block_size.bytes());
         sb.blocks_count * block_size.bytes() / options.inode_ratio.unwrap_or(usual)
     });
@@ -173,12 +172,12 @@ fn choose_group_size(
     bs: BlockSize,
     ratio: u64,
 ) -> Result<(), SizingFault> {
-    // A group's free count has 16 bits without the 64bit feature, so 64 KiB blocks cannot use all of their
-    // bitmap.
+    // Without the 64bit feature a group's free count has 16 bits, so with 64 KiB blocks part of the bitmap is
+    // unused.
     let most = (8 * bs.bytes()).min(65_528);
     let clusters = match options.blocks_per_group {
         None => most,
-        // As in mke2fs, the number counts clusters where there are any.
+        // As in mke2fs, the number counts clusters if the file system has them.
         Some(units) => {
             let clusters = u64::from(units);
             if clusters < 256 || clusters > most || !clusters.is_multiple_of(8) {
@@ -229,8 +228,8 @@ fn choose_backups(options: &FormatOptions, sb: &mut Superblock) -> Result<(), Si
     Ok(())
 }
 
-/// Finds inodes per group, reserved descriptor blocks and the final number of blocks, going round until all
-/// agree.
+/// Computes inodes per group, reserved descriptor blocks and the final number of blocks. Repeats until they
+/// are consistent.
 fn settle(
     options: &FormatOptions,
     sb: &mut Superblock,
@@ -265,7 +264,7 @@ fn settle(
         let groups = groups as u32;
         let wanted = wanted_inodes.max(group_inodes(options, sb, bs) * u64::from(groups));
         if !fit_inodes(sb, wanted, groups, bs, tail)? {
-            // Smaller groups: the tail may be worth keeping now.
+            // The groups are smaller now: the tail may be worth keeping.
             sb.blocks_count = asked_blocks;
             continue;
         }
@@ -281,7 +280,7 @@ fn settle(
             && u64::from(geometry.desc_blocks) + u64::from(geometry.reserved_gdt_blocks)
                 > u64::from(sb.blocks_per_group) * 3 / 4
         {
-            // The table would fill most of every backup group: spread it over meta groups instead.
+            // The table would fill most of every backup group: distribute it over meta groups instead.
             sb.features.incompat |= Features::META_BG;
             continue;
         }
@@ -303,12 +302,12 @@ fn settle(
     }
 }
 
-/// Inodes that each group has at least, whatever the size of the file system.
+/// Minimum number of inodes per group, regardless of the size of the file system.
 fn group_inodes(options: &FormatOptions, sb: &Superblock, bs: BlockSize) -> u64 {
     let Some(ratio) = options.group_inode_ratio else { return 0 };
     let group = u64::from(sb.blocks_per_group) * bs.bytes();
     let grown = options.grow_to_bytes.unwrap_or(u64::MAX);
-    // Every file takes a cluster; and the bitmap has as many bits as a block.
+    // Every file needs a cluster, and the bitmap has as many bits as a block.
     let cluster = group / u64::from(sb.clusters_per_group);
     (group.min(grown) / ratio.max(cluster)).min(8 * bs.bytes())
 }
@@ -321,7 +320,7 @@ fn geometry_of(sb: &Superblock) -> Result<Geometry, SizingFault> {
     })
 }
 
-/// Blocks that the last group must have to be worth keeping.
+/// Minimum number of blocks of the last group, if it is to be kept.
 #[must_use]
 pub fn tail_needs(geometry: &Geometry, tail: Tail) -> u64 {
     let last = Group(geometry.groups - 1);
@@ -338,13 +337,14 @@ pub fn tail_needs(geometry: &Geometry, tail: Tail) -> u64 {
             let own = 2 + u64::from(geometry.itable_blocks()) + copies;
             if geometry.groups == 1 { own } else { own + 50 }
         }
-        // With flex_bg the tables lie in the flex group's first group; else they must be here.
+        // With flex_bg the tables are in the first group of the flex group; otherwise they must be in this
+        // group.
         Tail::Keep if geometry.flex_log > 0 && geometry.groups > 1 => own_head + 1,
         Tail::Keep => own_head + 2 + u64::from(geometry.itable_blocks()) + 1,
     }
 }
 
-/// Sets inodes per group; `false` when groups had to be made smaller and everything starts again.
+/// Sets the inodes per group. Returns `false` if it made the groups smaller and the computation must restart.
 fn fit_inodes(
     sb: &mut Superblock,
     wanted: u64,
@@ -364,9 +364,9 @@ fn fit_inodes(
         return Err(SizingFault::TooManyInodes { inodes: wanted, groups });
     }
     ipg = ipg.min(65_536 - per_block);
-    // Fill the last block of each table, then keep a multiple of 8 for the bitmaps' sake.
+    // Fill the last block of each table, and keep a multiple of 8 for the bitmaps.
     ipg = ipg.div_ceil(per_block) * per_block;
-    // mke2fs goes down and may make fewer inodes than it was asked for; a computed number must not shrink.
+    // mke2fs rounds down and may make fewer inodes than requested. A computed number must not decrease.
     ipg = match tail {
         Tail::Drop => ipg.max(8) & !7,
         Tail::Keep => ipg.next_multiple_of(8),
@@ -402,7 +402,7 @@ fn settle_backups(sb: &mut Superblock, asked: [u32; 2], groups: u32) {
     sb.backup_bgs = [first, second];
 }
 
-/// Room for the descriptor table to grow online to 1024 times the size (or to `-E resize=`).
+/// Blocks for the descriptor table to grow online to 1024 times the size (or to `-E resize=`).
 fn reserved_gdt_blocks(options: &FormatOptions, sb: &Superblock, bs: BlockSize) -> u16 {
     let per_block = bs.bytes() / sb.group_desc_size() as u64;
     let (bpg, fdb) = (u64::from(sb.blocks_per_group), u64::from(sb.first_data_block));

@@ -1,9 +1,9 @@
-//! Finding the size: the smallest file system that holds the tree, or a check that a given size does.
+//! Finds the size: the smallest file system that holds the tree, or a check that a given size is sufficient.
 //!
-//! The plan is a function of the number of blocks, and it says where its last block is. Cutting the device
-//! right there makes a smaller file system, whose plan ends earlier or at the same place; the search goes
-//! down until nothing changes. Descriptor tables, inode tables and the journal shrink in steps, so the last
-//! steps are tried one by one.
+//! The plan is a function of the number of blocks, and determines the last used block. If the device ends
+//! directly after that block, the file system is smaller, and its plan ends earlier or at the same block. The
+//! search continues downward until nothing changes. Descriptor tables, inode tables and the journal shrink in
+//! steps, so the search tries these steps separately at the end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,16 +16,16 @@ use crate::sizing::{self, Sized, SizingFault, Tail};
 /// Why no size was found.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SolveFault {
-    /// The choices do not make a file system.
+    /// The options are invalid.
     #[error(transparent)]
     Sizing(#[from] SizingFault),
-    /// The tree cannot be stored, at any size.
+    /// The tree cannot be stored at any size.
     #[error(transparent)]
     Plan(PlanFault),
     /// The work was cancelled.
     #[error("interrupted")]
     Interrupted,
-    /// The size given is too small.
+    /// The given size is too small.
     #[error("the image needs {needed_bytes} bytes, and {given_bytes} were given")]
     TooSmall {
         /// Bytes given.
@@ -35,10 +35,10 @@ pub enum SolveFault {
     },
 }
 
-/// Sizes below which the journal of mke2fs's rule gets smaller, in blocks.
+/// Sizes in blocks below which mke2fs chooses a smaller journal.
 const JOURNAL_STEPS: [u64; 8] = [2048, 32 << 10, 256 << 10, 512 << 10, 4 << 20, 8 << 20, 16 << 20, 32 << 20];
 
-/// No file system is larger, in blocks.
+/// Maximum size of a file system in blocks.
 const BLOCKS_MAX: u64 = 1 << 48;
 
 struct Solver<'s, 't> {
@@ -54,7 +54,7 @@ impl<'t> Solver<'_, 't> {
         sizing::size(self.options, self.block_size, blocks, Some(inodes), Tail::Keep)
     }
 
-    /// A plan for exactly this many blocks; `None` when the tree does not fit.
+    /// A plan for exactly this many blocks; `None` if the tree does not fit.
     fn attempt(&self, blocks: u64, inodes: u64) -> Result<Option<Plan<'t>>, SolveFault> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(SolveFault::Interrupted);
@@ -64,7 +64,8 @@ impl<'t> Solver<'_, 't> {
             Err(SizingFault::TooSmall { .. } | SizingFault::TooManyInodes { .. }) => return Ok(None),
             Err(fault) => return Err(fault.into()),
         };
-        // A tail too small for its own metadata was cut off: then it is not a file system of this size.
+        // If a tail too small for its own metadata was cut off, the file system does not have the requested
+        // size.
         let whole = blocks & !(sized.geometry.cluster_ratio() - 1);
         if sized.geometry.blocks != whole {
             return Ok(None);
@@ -90,8 +91,8 @@ impl<'t> Solver<'_, 't> {
                 return Err(SolveFault::Plan(PlanFault::Full));
             }
         };
-        // Going down ends where one block less does not fit; but below a step, where something that costs
-        // room goes away, the tree may fit again.
+        // The descent ends where one block less does not fit. But below a step, where some metadata is no
+        // longer needed, the tree may fit again.
         loop {
             let steps = self.steps_below(best, inodes)?;
             let mut lower = None;
@@ -108,8 +109,8 @@ impl<'t> Solver<'_, 't> {
         }
     }
 
-    /// Sizes below `blocks` at which a file system has less metadata than right above: the last with a
-    /// smaller journal (or none), and the last with a group less.
+    /// Sizes below `blocks` at which a file system has less metadata than directly above: the last ones with
+    /// a smaller journal (or none), and the last one with one group less.
     fn steps_below(&self, blocks: u64, inodes: u64) -> Result<Vec<u64>, SolveFault> {
         let mut steps = Vec::new();
         if self.options.journal_size == JournalSize::Auto {
@@ -124,7 +125,7 @@ impl<'t> Solver<'_, 't> {
         Ok(steps)
     }
 
-    /// The smallest number of blocks from `from` on that fits.
+    /// The smallest number of blocks, at least `from`, that fits.
     fn at_least(&self, from: u64, inodes: u64) -> Result<u64, SolveFault> {
         if self.attempt(from, inodes)?.is_some() {
             return Ok(from);
@@ -139,11 +140,11 @@ impl<'t> Solver<'_, 't> {
         self.between(from + step / 2, from + step, inodes)
     }
 
-    /// From a plan that fits down to a size of which one block less does not fit.
+    /// Descends from a plan that fits to a size where one block less does not fit.
     fn descend(&self, plan: Plan<'t>, inodes: u64) -> Result<u64, SolveFault> {
         let mut fits = plan.geometry().blocks;
-        // A plan that ends at the device's end may still fit one block less: descriptors reserved for growth
-        // follow the size, and one of them may go.
+        // A plan that ends at the end of the device may still fit with one block less: the number of
+        // descriptors reserved for growth depends on the size, and may decrease by one.
         let mut next = plan.used_end().min(fits - 1);
         drop(plan);
         loop {
@@ -154,7 +155,7 @@ impl<'t> Solver<'_, 't> {
         }
     }
 
-    /// The smallest size above `fails` that fits, known to be at most `fits`: steps that double, then halve.
+    /// The smallest size above `fails` that fits; `fits` is an upper bound. Doubles the step, then bisects.
     fn between(&self, mut fails: u64, mut fits: u64, inodes: u64) -> Result<u64, SolveFault> {
         let mut step = 1;
         while fails + step < fits {
@@ -177,14 +178,14 @@ impl<'t> Solver<'_, 't> {
     }
 }
 
-/// What to make the size from.
+/// How to choose the size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SizeChoice {
-    /// The smallest, and this many percent on top for files to come.
+    /// The smallest size, plus room for later files.
     Smallest {
-        /// Percent of blocks and inodes on top.
+        /// Additional blocks and inodes in percent.
         headroom_percent: f64,
-        /// Bytes on top of that.
+        /// Additional bytes after that.
         more_bytes: u64,
     },
     /// Exactly this many bytes.
@@ -197,13 +198,14 @@ impl Default for SizeChoice {
     }
 }
 
-/// Bytes of a group per inode in an image of the smallest size: an image is often grown on the target, and
-/// its number of inodes per group never changes.
+/// Bytes of a group per inode in an image of the smallest size. Such an image is often grown on the target,
+/// and its number of inodes per group never changes.
 const SMALLEST_GROUP_RATIO: u64 = 64 << 10;
 
-/// The bytes per inode that every group of an image should have: as mke2fs would choose for the size to grow
-/// to, and a quarter of the usual number where nothing is said. A number of inodes that was given is not
-/// raised, nor that of a given size.
+/// The minimum inode ratio of the groups of an image, in bytes per inode: the given ratio, or mke2fs's
+/// default for the size to grow to. With neither, an image of the smallest size gets a quarter of the usual
+/// number of inodes. `None` if the number of inodes is given, or if the size is given without a size to grow
+/// to.
 #[must_use]
 pub fn group_ratio(options: &FormatOptions, choice: SizeChoice) -> Option<u64> {
     if options.inodes.is_some() {
@@ -218,15 +220,15 @@ pub fn group_ratio(options: &FormatOptions, choice: SizeChoice) -> Option<u64> {
     }
 }
 
-/// The inodes of a file system of so many blocks by the ratio, as mke2fs makes it.
+/// The default number of inodes of mke2fs for a file system of `blocks` blocks.
 fn usual_inodes(options: &FormatOptions, blocks: u64, block_size: BlockSize) -> u64 {
     let bytes = blocks.saturating_mul(block_size.bytes());
     let usage = options.usage.unwrap_or(Usage::for_size(bytes));
     bytes / options.inode_ratio.unwrap_or(usage.inode_ratio()).max(block_size.bytes())
 }
 
-/// Plans the tree for the size chosen. The image's length in bytes comes with the plan; `cancel`, set by
-/// another thread, ends the search.
+/// Plans the tree for the chosen size. Returns the plan and the image's length in bytes. Another thread can
+/// set `cancel` to end the search.
 ///
 /// # Errors
 /// See [`SolveFault`].
@@ -237,8 +239,8 @@ pub fn solve<'t>(
     cancel: &AtomicBool,
 ) -> Result<(Plan<'t>, u64), SolveFault> {
     let options = input.options;
-    // Any size will do to find out what the tree needs; 2^20 blocks have room for every feature, and few
-    // inodes fit any group.
+    // The requirements of the tree do not depend on the size. 2^20 blocks have room for every feature, and a
+    // single inode fits any group.
     let sample = sizing::size(options, block_size, 1 << 20, Some(1), Tail::Keep)?;
     let needs = Needs::new(input, &sample).map_err(SolveFault::Plan)?;
     let solver = Solver { input, options, block_size, needs, cancel };
@@ -249,7 +251,8 @@ pub fn solve<'t>(
             if headroom_percent > 0.0 || more_bytes > 0 {
                 let percent = |n: u64| n + (n as f64 * headroom_percent / 100.0).ceil() as u64;
                 let grow = |n: u64| percent(n).saturating_add(more_bytes.div_ceil(block_size.bytes()));
-                // There are files to come: as many inodes as a file system of this size usually has.
+                // There will be more files: use the number of inodes that a file system of this size usually
+                // has.
                 let inodes = match options.inodes {
                     Some(_) => percent(least_inodes),
                     None => percent(least_inodes).max(usual_inodes(options, grow(blocks), block_size)),
@@ -270,7 +273,7 @@ pub fn solve<'t>(
             let ratio = options.inode_ratio.unwrap_or(usage.inode_ratio()).max(block_size.bytes());
             let usual = options.inodes.unwrap_or(bytes / ratio);
             for inodes in [least_inodes.max(usual), least_inodes] {
-                // A last group too small to keep is left out, as everywhere else.
+                // A last group that is too small is left out, as everywhere else.
                 let kept = match solver.sized(blocks, inodes) {
                     Ok(sized) => sized.geometry.blocks,
                     Err(SizingFault::TooSmall { .. } | SizingFault::TooManyInodes { .. }) => continue,
@@ -282,8 +285,8 @@ pub fn solve<'t>(
             }
             let needed = solver.smallest(least_inodes)?;
             if needed <= blocks {
-                // It fits a smaller device, whose journal is smaller: make that file system inside of the
-                // size given.
+                // The tree fits a smaller device, which has a smaller journal: make that file system within
+                // the given size.
                 if let Some(plan) = solver.attempt(needed, least_inodes)? {
                     return Ok((plan, bytes));
                 }

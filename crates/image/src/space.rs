@@ -1,8 +1,9 @@
-//! Which blocks are taken: a set of runs, for laying out a whole file system without a bitmap in memory.
+//! A set of taken runs of blocks. It represents the layout of a whole file system without a bitmap in memory.
 //!
-//! A 16 TiB image has four thousand million blocks but a few thousand runs of metadata; this holds the runs.
+//! A 16 TiB image has four billion blocks, but only a few thousand runs of metadata; this set stores the
+//! runs.
 //!
-//! Invariant: runs are sorted, apart and never adjacent (adjacent ones are merged).
+//! Invariant: runs are sorted, and neither overlap nor touch (touching runs are merged).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ pub struct BlockRun {
 }
 
 impl BlockRun {
-    /// The block behind the last one.
+    /// The block after the last one.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.start + self.len
@@ -26,21 +27,20 @@ impl BlockRun {
 /// The taken blocks of a device.
 #[derive(Debug, Clone, Default)]
 pub struct Space {
-    /// Start to end of each taken run.
+    /// Start and end of each taken run.
     taken: BTreeMap<u64, u64>,
     /// Allocation unit in blocks, a power of two: allocations start at multiples of it.
     unit: u64,
 }
 
 impl Space {
-    /// Nothing taken; allocations are in units of `unit` blocks (the cluster ratio).
+    /// An empty set. Allocations are in units of `unit` blocks (the cluster ratio).
     #[must_use]
     pub fn new(unit: u64) -> Self {
         Self { taken: BTreeMap::new(), unit: unit.max(1) }
     }
 
-    /// The same blocks taken, from now on in units of `unit` blocks: a unit of which any block is taken is
-    /// taken whole.
+    /// The same set in units of `unit` blocks. A unit with any taken block is completely taken.
     #[must_use]
     pub fn in_units(&self, unit: u64) -> Self {
         let mut coarse = Self::new(unit);
@@ -51,13 +51,14 @@ impl Space {
         coarse
     }
 
-    /// Takes a run; parts of it may be taken already.
+    /// Takes a run. Parts of it may already be taken.
     pub fn take(&mut self, start: u64, len: u64) {
         if len == 0 {
             return;
         }
         let (mut start, mut end) = (start, start + len);
-        // Merge with the run before, if it touches, and with all runs that begin inside or right behind.
+        // Merge with the run before, if it touches, and with all runs that begin inside or directly after
+        // this run.
         if let Some((&before, &before_end)) = self.taken.range(..=start).next_back()
             && before_end >= start
         {
@@ -71,7 +72,7 @@ impl Space {
         self.taken.insert(start, end);
     }
 
-    /// Are all clusters that `start..start+len` touches free?
+    /// Whether all units that overlap `start..start+len` are free.
     #[must_use]
     pub fn is_free(&self, start: u64, len: u64) -> bool {
         let (start, end) = self.widen(start, start + len);
@@ -81,7 +82,7 @@ impl Space {
         }
     }
 
-    /// The first `len` free blocks in a row, aligned to the unit, within `from..to`.
+    /// The first `len` contiguous free blocks within `from..to`, aligned to the unit.
     #[must_use]
     pub fn find(&self, from: u64, to: u64, len: u64) -> Option<u64> {
         let mut at = self.round_up(from);
@@ -94,7 +95,8 @@ impl Space {
         }
     }
 
-    /// The first free gap at or behind `from`, cut off at `to`, both ends on unit borders (or at `to`).
+    /// The first free gap at or after `from`, cut off at `to`. Its ends are aligned to the unit, except at
+    /// `to`.
     #[must_use]
     pub fn gap_at(&self, from: u64, to: u64) -> Option<BlockRun> {
         let mut start = self.round_up(from);
@@ -117,8 +119,8 @@ impl Space {
         }
     }
 
-    /// Takes `len` blocks from the free gaps behind `from`, in order; the runs, or how many blocks were
-    /// missing.
+    /// Takes `len` blocks from the free gaps at or after `from`, in order. Returns the runs, or the number of
+    /// missing blocks.
     pub fn allocate(&mut self, from: u64, to: u64, len: u64) -> Result<Vec<BlockRun>, u64> {
         let mut runs = Vec::new();
         let (mut at, mut left) = (from, len);
@@ -135,7 +137,7 @@ impl Space {
         Ok(runs)
     }
 
-    /// Taken runs that touch `from..to`, cut to it, widened to whole units.
+    /// Taken runs that overlap `from..to`, widened to whole units and cut to that range.
     pub fn taken_within(&self, from: u64, to: u64) -> impl Iterator<Item = BlockRun> {
         let first = self.taken.range(..=from).next_back().map_or(from, |(&start, _)| start);
         self.taken.range(first..to).filter_map(move |(&start, &end)| {

@@ -1,16 +1,16 @@
-//! Writing a planned image: every thread takes the next piece of the device and writes it with large writes.
+//! Writes a planned image: each thread takes the next part of the device and writes it with large writes.
 //!
 //! Owns the bytes of metadata (descriptors, bitmaps, inode tables, directories) and the copying of contents.
-//! Does **not** own any choice of place: the plan says where everything goes, so the threads need no locks
-//! and the bytes do not depend on how many there are.
+//! Does **not** own block addresses: the plan determines all of them. Therefore the threads need no locks,
+//! and the bytes do not depend on the number of threads.
 //!
-//! Order: contents, directories and tables in any order; the superblock last. Until then the image is not
-//! one.
+//! Contents, directories and tables are written in any order, and the superblock last. Before that, the
+//! device holds no file system.
 //!
 //! Invariants
-//! 1. Each block is written at most once; on a device with old content, the first 4 KiB are zeroed before.
-//! 2. On a fresh device, blocks that would be all zero are not written: holes stay holes.
-//! 3. A content whose size changed while it was read makes the whole build fail, with all such files listed,
+//! 1. Each block is written at most once. On a device with old content, the first 4 KiB are zeroed first.
+//! 2. On a fresh device, blocks of zeros are not written: holes stay holes.
+//! 3. If the size of a content changes while it is read, the whole build fails and reports all such files,
 //!    unless the caller tolerates changes.
 
 mod contents;
@@ -30,13 +30,13 @@ use crate::tree::ROOT;
 
 pub use contents::{Problem, SourceRoot};
 
-/// Receives the progress of writing, from all threads.
+/// Receives progress reports of writing, from all threads.
 pub trait Meter: Sync {
-    /// So many more bytes and files of contents have been written.
+    /// `bytes` more bytes and `files` more files of contents were written.
     fn wrote(&self, bytes: u64, files: u64);
 }
 
-/// A meter without a reader.
+/// A meter that ignores the reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoMeter;
 
@@ -47,10 +47,10 @@ impl Meter for NoMeter {
 /// Why writing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteFault {
-    /// The target refused.
+    /// Writing to the device failed.
     #[error(transparent)]
     Device(#[from] DeviceFault),
-    /// Files of the source could not be read, or changed meanwhile: all of them.
+    /// All files of the source that could not be read, or that changed while they were read.
     #[error("{} files could not be copied", .0.len())]
     Problems(Vec<Problem>),
     /// The work was cancelled.
@@ -58,30 +58,29 @@ pub enum WriteFault {
     Interrupted,
 }
 
-/// What was written.
+/// Statistics of a write.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Written {
-    /// Bytes handed to the device.
+    /// Bytes passed to the device.
     pub bytes: u64,
-    /// Files whose size changed while they were read, and which were padded or cut (only when that was
-    /// allowed).
+    /// Files that were padded or cut because their size changed while they were read (only if tolerated).
     pub changed_files: u64,
 }
 
-/// How to write.
+/// Options of a write.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteOptions<'w> {
-    /// Threads, at least one.
+    /// Number of threads, at least one.
     pub threads: usize,
-    /// Pad or cut files that changed size while they were read, instead of failing.
+    /// Whether to pad or cut files that change size while they are read, instead of failing.
     pub tolerate_changes: bool,
-    /// Set by another thread to stop.
+    /// Set by another thread to stop the write.
     pub cancel: &'w AtomicBool,
-    /// Make everything durable at the end?
+    /// Whether to make everything durable at the end.
     pub sync: bool,
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Writer<'w, 't> {
     plan: &'w Plan<'t>,
     device: &'w dyn Device,
@@ -92,16 +91,16 @@ struct Writer<'w, 't> {
     /// Nodes whose files changed while they were read.
     changed: Mutex<HashSet<u32>>,
     problems: Mutex<Vec<Problem>>,
-    /// The first fault of the device; everyone stops.
+    /// The first fault of the device; it stops all threads.
     fault: Mutex<Option<DeviceFault>>,
     stop: AtomicBool,
 }
 
-/// One piece of work; pieces are taken in order.
+/// A unit of work. Threads take jobs in order.
 enum Job {
-    /// Contents of `plan.by_ino[start..end]`, one run on the device.
+    /// Contents of `plan.by_ino[start..end]`, contiguous on the device.
     Files { start: u32, end: u32 },
-    /// Part of one large file: extents `first..` from a block on.
+    /// Part of one large file: the blocks of this extent.
     Part { node: u32, extent: extant_ondisk::extent::Extent },
     /// Directories `sealed.directories[start..end]`.
     Directories { start: u32, end: u32 },
@@ -112,7 +111,7 @@ enum Job {
 /// Writes the whole image.
 ///
 /// # Errors
-/// See [`WriteFault`]; the device then holds no file system.
+/// See [`WriteFault`]. The device then holds no file system.
 pub fn write(
     plan: &Plan<'_>,
     device: &dyn Device,
@@ -177,14 +176,15 @@ impl Writer<'_, '_> {
         self.device.write_at(block << self.plan.geometry().block_size.log2(), bytes)
     }
 
-    /// On a device with old content: no superblock until the end, and zeros where the plan counts on them.
+    /// On a device with old content: removes the old superblock, and writes zeros where the plan requires
+    /// them.
     fn invalidate_old(&self) -> Result<(), DeviceFault> {
         if self.plan.fresh_device {
             return Ok(());
         }
         let log2 = self.plan.geometry().block_size.log2();
-        // The boot sectors and the superblock; a few KiB at the end may hold a RAID or GPT label, which is
-        // not ours.
+        // Zero the boot sectors and the superblock. The last few KiB of the device may hold a RAID or GPT
+        // label, which does not belong to the file system.
         self.device.zero_at(0, 4096.min(self.device.size_bytes()))?;
         for run in &self.plan.zero_runs {
             self.device.zero_at(run.start << log2, run.len << log2)?;
@@ -258,7 +258,7 @@ impl Writer<'_, '_> {
         batch.flush()
     }
 
-    /// How many inodes of a group are in use: they come first.
+    /// Number of used inodes in a group. They are the first ones of the group.
     fn inodes_in_use(&self, group: u32) -> u32 {
         let ipg = self.plan.geometry().inodes_per_group;
         self.plan.last_ino().saturating_sub(group * ipg).min(ipg)
@@ -299,7 +299,7 @@ impl Writer<'_, '_> {
         batch.flush()
     }
 
-    /// Encodes one inode without its checksum; its generation, or `None` for one that stays all zero.
+    /// Encodes one inode without its checksum. Returns its generation, or `None` if the inode stays all zero.
     fn encode_inode(
         &self,
         ino: Ino,
@@ -316,8 +316,8 @@ impl Writer<'_, '_> {
                     special.inode.encode(bytes);
                     return Ok(Some(special.inode.generation));
                 }
-                // Reserved inodes are sealed although empty: the kernel verifies the boot loader's when asked
-                // for it.
+                // Reserved inodes are sealed although they are empty: the kernel verifies the boot loader's
+                // inode when it is requested.
                 return Ok((ino < Ino::FIRST).then_some(0));
             }
         };
@@ -345,7 +345,7 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Collects blocks that follow each other into large writes; on a fresh device, leaves out blocks of zeros.
+/// Collects contiguous blocks into large writes. On a fresh device it skips blocks of zeros.
 struct Batch<'b, 'w, 't> {
     writer: &'b Writer<'w, 't>,
     start: u64,

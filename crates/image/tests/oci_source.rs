@@ -1,5 +1,5 @@
-//! The OCI reader against layouts written here: tags, platforms, whiteouts, and every way in which a layout
-//! lies.
+//! The OCI reader with layouts written by these tests: tags, platforms, whiteouts, and every kind of invalid
+//! layout.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +18,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// A layout in the making.
+/// A layout that a test writes.
 struct Layout(tempfile::TempDir);
 
 impl Layout {
@@ -33,14 +33,14 @@ impl Layout {
         self.0.path()
     }
 
-    /// Writes a blob and describes it.
+    /// Writes a blob and returns its descriptor.
     fn blob(&self, media_type: &str, bytes: &[u8]) -> Value {
         let hex: String = sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         fs::write(self.dir().join("blobs/sha256").join(&hex), bytes).unwrap();
         json!({ "mediaType": media_type, "digest": format!("sha256:{hex}"), "size": bytes.len() })
     }
 
-    /// An image of these layers.
+    /// Writes an image with these layers.
     fn image(&self, layers: &[Value]) -> Value {
         let config = self.blob("application/vnd.oci.image.config.v1+json", b"{}");
         let manifest =
@@ -70,7 +70,7 @@ impl Layout {
         self.read_at(self.dir(), reference, platform, Unpacking::default(), &mut Vec::new())
     }
 
-    /// Reads what is at a path; warnings go into a list.
+    /// Reads the image at a path, and collects warnings in a list.
     fn read_at(
         &self,
         path: &Path,
@@ -106,7 +106,7 @@ fn on(mut descriptor: Value, os: &str, architecture: &str) -> Value {
     descriptor
 }
 
-/// A tar archive of regular files (directories where the name ends with a slash).
+/// A tar archive of regular files, or of directories if the name ends with a slash.
 fn tar(files: &[(&str, &str)]) -> Vec<u8> {
     let mut archive = Vec::new();
     for (name, text) in files {
@@ -133,7 +133,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// `layer path: content`, a line each entry.
+/// `layer path: content`, one line per entry.
 fn story(entries: &[(usize, Entry)]) -> Vec<String> {
     let line = |(layer, entry): &(usize, Entry)| {
         let what = match &entry.kind {
@@ -244,7 +244,7 @@ fn the_platform_decides_within_an_image() {
             refusal.contains("no image for linux/riscv64, but for linux/amd64, linux/arm64;"),
             "{refusal}"
         );
-        // A platform's manifest by its digest, although only the nested index names it.
+        // The manifest of a platform, selected by its digest, although only the nested index lists it.
         let (entries, report) = layout.read(Some(arm["digest"].as_str().unwrap())).unwrap();
         assert_eq!(story(&entries), ["0 f: arm"]);
         assert_eq!(report.manifest, arm["digest"].as_str().unwrap());
@@ -309,8 +309,8 @@ fn what_is_no_layout_and_no_layer_is_refused_by_name() {
     assert!(layout.read(None).unwrap_err().contains("this is not an OCI image layout"));
 }
 
-/// Docker makes layers of no bytes, and some tools names that begin as a whiteout and hide nothing. Docker
-/// takes both.
+/// Docker creates layers of 0 bytes, and some tools create names that begin like a whiteout and hide no name.
+/// Docker accepts both.
 #[test]
 fn layers_without_bytes_and_whiteouts_of_no_name_are_left_out_with_a_word() {
     let layout = Layout::new();
@@ -324,8 +324,8 @@ fn layers_without_bytes_and_whiteouts_of_no_name_are_left_out_with_a_word() {
     assert_eq!((has("has no bytes at all"), has("whiteout of no name")), (1, 2), "{warnings:?}");
 }
 
-/// The digests of unpacked layers stand in the configuration, whose own digest stands in the manifest. A
-/// layer may be packed anew by another program, so only these say what was meant.
+/// The configuration has the digests of unpacked layers, and the manifest has the configuration's digest.
+/// Another program may recompress a layer, so only these digests identify the intended content.
 #[test]
 fn unpacked_layers_and_the_configuration_are_what_the_image_says() {
     let layout = Layout::new();
@@ -367,8 +367,8 @@ fn unpacked_layers_and_the_configuration_are_what_the_image_says() {
     assert!(layout.read(None).unwrap_err().starts_with("cannot open "));
 }
 
-/// A few MiB of zstd or gzip can be made to unpack to terabytes of zeros, which the disk beside the image
-/// would have to hold.
+/// A few MiB of zstd or gzip can unpack to terabytes of zeros, for which the disk of the image would need
+/// room.
 #[test]
 fn a_layer_that_unpacks_to_more_than_it_may_is_refused() {
     let layout = Layout::new();
@@ -386,8 +386,8 @@ fn a_layer_that_unpacks_to_more_than_it_may_is_refused() {
     );
 }
 
-/// `arm` without a variant means v7 to Docker: the best image that runs there is taken, not the first one
-/// that is listed.
+/// To Docker, `arm` without a variant means v7: the best image that runs there is used, not the first in the
+/// list.
 #[test]
 fn the_best_variant_of_an_architecture_is_taken() {
     let layout = Layout::new();
@@ -412,8 +412,8 @@ fn the_best_variant_of_an_architecture_is_taken() {
     assert!(chosen(&["v7", "v8"], "arm/v6").unwrap_err().contains("no image for linux/arm/v6"));
 }
 
-/// The same image as an archive of the layout, as `docker save` wrote it before it was a layout, and as
-/// skopeo's `dir:`.
+/// The same image as an archive of the layout, in the form of `docker save` before Docker 25, and as skopeo's
+/// `dir:`.
 #[test]
 fn archives_and_directories_of_other_tools_hold_images_too() {
     let layout = Layout::new();
@@ -434,7 +434,7 @@ fn archives_and_directories_of_other_tools_hold_images_too() {
     let other = tempfile::tempdir().unwrap();
     let text = |path: &Path| fs::read_to_string(path).unwrap();
 
-    // oci-archive, plain and packed.
+    // oci-archive, uncompressed and compressed.
     let mut members: Vec<(String, Vec<u8>)> = vec![
         ("oci-layout".into(), fs::read(layout.dir().join("oci-layout")).unwrap()),
         ("index.json".into(), fs::read(layout.dir().join("index.json")).unwrap()),
@@ -447,7 +447,7 @@ fn archives_and_directories_of_other_tools_hold_images_too() {
     let archive = |members: &[(String, Vec<u8>)]| {
         let mut all = Vec::new();
         for (name, bytes) in members {
-            // Bytes of any kind: the header is made of a text of the same length.
+            // The bytes are arbitrary: the header is that of a text of the same length.
             let header = tar(&[(name, &"x".repeat(bytes.len()))]);
             all.extend_from_slice(&header[..512]);
             all.extend_from_slice(bytes);
@@ -463,7 +463,7 @@ fn archives_and_directories_of_other_tools_hold_images_too() {
         assert_eq!(story(&read(&path, None).unwrap().0), expected);
     }
 
-    // docker save; the layers' names say nothing of their bytes.
+    // docker save; the names of the layers do not depend on their bytes.
     let ids: Vec<String> = [&first, &second]
         .map(|bytes| {
             let hex: String = sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();

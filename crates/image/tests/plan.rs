@@ -1,5 +1,5 @@
-//! The plan's own rules, on random trees and choices: every block has one owner, the counts agree with what
-//! is taken, the size is the smallest, and the order of reading does not matter.
+//! The invariants of the plan, on random trees and options: every block has one owner, the counts match the
+//! taken blocks, the size is the smallest, and the order of reading does not matter.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use extant_image::source::entry::{DataRun, Entry, Kind, Metadata, Payload, Time,
 use extant_image::tree::{MergeRules, ROOT, Sealed, Tree};
 use proptest::prelude::*;
 
-/// Never cancelled.
+/// A flag that is never set.
 static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// One random entry: path numbers, size, holes, attribute size.
@@ -67,7 +67,7 @@ fn entry(thing: &Thing, file: &std::sync::Arc<std::fs::File>) -> Entry {
     Entry { path: path.join("/").into_bytes(), metadata, kind }
 }
 
-/// A tree of the things that fit together; the rest is refused by the tree and left out.
+/// A tree of the things that are compatible; the tree refuses the others, and they are left out.
 fn tree_of<'a>(things: impl Iterator<Item = &'a Thing>) -> (Tree, u32) {
     let file = std::sync::Arc::new(tempfile::tempfile().unwrap());
     let mut tree = Tree::new();
@@ -94,7 +94,7 @@ fn input<'t>(tree: &'t Tree, sealed: &'t Sealed, lost_found: u32, options: &'t F
     }
 }
 
-/// Every block of the plan, with its owner; panics when two have the same.
+/// Every block of the plan with its owner; panics if a block has two owners.
 fn owners(plan: &Plan<'_>) -> BTreeMap<u64, String> {
     let mut owners = BTreeMap::new();
     let mut own = |start: u64, len: u64, who: String| {
@@ -112,7 +112,7 @@ fn owners(plan: &Plan<'_>) -> BTreeMap<u64, String> {
         }
         own(head.descriptors.0.0, head.descriptors.1.into(), format!("descriptors {group}"));
         if group > 0 {
-            // The primary ones are indirect blocks of the resize inode, and among the fixed blocks.
+            // The primary ones are indirect blocks of the resize inode, and are among the fixed blocks.
             own(head.reserved.0.0, head.reserved.1.into(), format!("reserved descriptors {group}"));
         }
         let place = &plan.layout.places[group as usize];
@@ -164,7 +164,8 @@ proptest! {
         prop_assert_eq!(taken, owners.len() as u64);
         let first = u64::from(plan.geometry().first_data_block);
         prop_assert_eq!(plan.superblock.free_blocks_count, blocks - first - taken);
-        // The size found fits as a given size, and nothing smaller does: the fault names the very same size.
+        // The size that was found is sufficient as a given size, and one block less is not: the fault names
+        // the same size.
         solve(&input, block_size, SizeChoice::Bytes(bytes), &NEVER).unwrap();
         match solve(&input, block_size, SizeChoice::Bytes(bytes - block_size.bytes()), &NEVER) {
             Err(SolveFault::TooSmall { needed_bytes, .. }) => prop_assert_eq!(needed_bytes, bytes),
@@ -174,7 +175,7 @@ proptest! {
 
     #[test]
     fn the_digest_does_not_depend_on_the_order_of_reading(things in things(), seed in any::<u64>()) {
-        // Directories and files with distinct paths only: what replaces what does depend on the order.
+        // Only directories and files with distinct paths: the result of a replacement depends on the order.
         let mut unique: BTreeMap<Vec<u8>, Thing> = BTreeMap::new();
         for thing in things {
             let thing = Thing { parts: vec![0, thing.parts[0], *thing.parts.last().unwrap()], ..thing };

@@ -1,7 +1,7 @@
-//! The tar reader against archives that GNU tar wrote, archives made by hand to be wrong, and bytes changed
-//! at random.
+//! The tar reader with archives that GNU tar wrote, with archives that are invalid by construction, and with
+//! random changes of bytes.
 //!
-//! Tests that need GNU tar (or setfattr, setfacl) say so and pass where it is missing.
+//! Tests that need GNU tar (or setfattr, setfacl) print a message and pass if it is missing.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use extant_image::source::spool::Spool;
 use extant_image::source::tar::{Compression, TarInput, TarReport, Unpacking, read_tar};
 use proptest::prelude::*;
 
-/// Everything that one walk gave.
+/// The complete result of one walk.
 struct Walk {
     entries: Vec<Entry>,
     warnings: Vec<Warning>,
@@ -63,7 +63,7 @@ fn refusal(bytes: Vec<u8>) -> String {
     }
 }
 
-/// A file's bytes, holes as zeros.
+/// The bytes of a file; holes are zeros.
 fn content(kind: &Kind) -> Vec<u8> {
     let Kind::File { size, payload: Payload { backing, runs } } = kind else {
         panic!("{kind:?} is not a file")
@@ -85,7 +85,7 @@ fn has(program: &str, word: &str) -> bool {
     is_there
 }
 
-/// `tar -C dir -cf archive args`.
+/// Runs `tar -C dir -cf archive args`.
 fn gnu_tar(dir: &Path, args: &[&str]) -> PathBuf {
     let archive = dir.join("archive.tar");
     let _ = fs::remove_file(&archive);
@@ -170,7 +170,7 @@ fn ended(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A tree with one of everything that every format can hold.
+/// Creates a tree with one of each kind that every format can store.
 fn furnish(dir: &Path, long_names: bool) {
     let tree = dir.join("tree");
     fs::create_dir_all(tree.join("sub/dir")).unwrap();
@@ -192,7 +192,7 @@ fn furnish(dir: &Path, long_names: bool) {
     }
 }
 
-/// Every entry says what the file system says.
+/// Checks every entry against the file system.
 fn assert_same_as_tree(walk: &Walk, tree: &Path, with_nanoseconds: bool) {
     let mut links = 0;
     for entry in &walk.entries {
@@ -239,7 +239,7 @@ fn every_format_of_gnu_tar_reads_back_as_the_tree_it_was_made_of() {
         let streamed = walk_bytes(bytes.clone()).unwrap();
         assert_same_as_tree(&streamed, &dir.path().join("tree"), format == "posix");
         for compression in PACKERS {
-            // Two members, frames or streams, cut in the middle of the archive.
+            // Two members, frames or streams; the archive is split in the middle.
             let (first, second) = bytes.split_at(bytes.len() / 2 + 17);
             let both = [packed(first, compression), packed(second, compression)].concat();
             let packed_archive = dir.path().join("no-suffix");
@@ -272,8 +272,8 @@ fn sparse_files_keep_their_holes_in_every_form() {
     let dir = tree();
     let tree = dir.path().join("tree");
     let mut expected = Vec::new();
-    // 4 pairs fit the old header, 21 an extension block: 3, 30 and 300 runs need none, two and many; and in
-    // PAX 1.0 the map of 300 needs more than one block.
+    // 4 pairs fit into the old header, and 21 into an extension block: 3, 30 and 300 runs need no, two and
+    // many such blocks. In PAX 1.0 the map of 300 runs needs more than one block.
     for (count, tail) in [(3u64, 0u64), (30, 1 << 20), (300, 5)] {
         let path = tree.join(format!("holes-{count}"));
         let file = File::create(&path).unwrap();
@@ -406,7 +406,7 @@ fn labels_incremental_directories_and_global_headers_are_understood() {
         assert!(all.entry("sub/file").metadata.atime.is_some(), "{format}");
         assert!(all.warnings.is_empty());
     }
-    // What GNU tar says for all in one global header, it does not say again for each.
+    // GNU tar does not repeat the records of a global header for each member.
     let option = "--pax-option=LIBARCHIVE.creationtime=12345.5,comment=words";
     let archive = gnu_tar(dir.path(), &["--format=posix", option, "."]);
     let all = walk(TarInput::Path(archive)).unwrap();
@@ -463,11 +463,11 @@ fn names_lose_slashes_and_dots_and_are_warned_about_once() {
 fn a_hard_link_with_content_is_skipped_and_one_with_a_mere_size_is_not() {
     let link = |size| header_with(b"link", b'1', size, |block| block[157] = b'f');
     let after = member("after", b'0', b"after");
-    // The size of the file, but no content: what follows is the next header.
+    // The size of the file without content: the next header follows.
     let bare = [member("f", b'0', b"hello"), link(5), after.clone()].concat();
     // Content, as cpio and pax write it.
     let full = [member("f", b'0', b"hello"), link(5), padded(b"hello"), after.clone()].concat();
-    // Content that is a tar archive itself: only the PAX header distinguishes it.
+    // Content that is itself a tar archive: only the PAX header distinguishes it from members.
     let nested = ended(member("inner", b'0', b"x"));
     let in_pax =
         [member("f", b'0', &nested), pax(b'x', &[("mtime", b"1")]), link(nested.len() as u64), nested, after]
@@ -500,7 +500,7 @@ fn a_default_acl_on_a_file_is_left_out_with_a_warning() {
 
 #[test]
 fn an_access_acl_decides_the_permission_bits() {
-    // The header says 644, as libarchive writes it; the kernel would show the mask as the group's bits.
+    // The header has 644, as libarchive writes it; the kernel would show the mask as the group's bits.
     let acl = b"user::rw-,user:7:rwx,group::r--,mask::rwx,other::---";
     let records = pax(b'x', &[("SCHILY.acl.access", acl)]);
     let all = walk_bytes(ended([records, member("f", b'0', b"")].concat())).unwrap();
@@ -554,8 +554,8 @@ fn refusals_say_where_what_and_what_to_do() {
 
 #[test]
 fn whatever_the_cut_it_is_noticed() {
-    // Byte 0 header, 512 content, 1024 pax header, 1536 records, 2048 header, 2560 + 3072 content, 3584 end
-    // mark.
+    // Byte 0: header; 512: content; 1024: pax header; 1536: records; 2048: header; 2560 and 3072: content;
+    // 3584: end mark.
     let records = pax(b'x', &[("SCHILY.xattr.user.a", b"value")]);
     let whole = ended([member("a", b'0', b"hello"), records, member("b", b'0', &[b'x'; 700])].concat());
     assert_eq!(whole.len(), 4608);
@@ -574,7 +574,7 @@ fn whatever_the_cut_it_is_noticed() {
                         words.contains("the archive ends") || words.contains("this is not a tar archive");
                     assert!(plain && cut < 3584, "{cut}: {words}");
                 }
-                // Complete but for zeros: content whole, padding or the end mark cut.
+                // Complete except for zeros: the content is complete; padding or the end mark is cut.
                 Ok(all) if cut < 3584 + 512 => {
                     assert_eq!(all.warnings.len(), 1, "{cut}");
                     assert!((517..=1024).contains(&cut) || cut >= 2560 + 700, "{cut}");
@@ -613,7 +613,7 @@ fn what_follows_the_end_mark_is_ignored() {
     let all = walk_bytes([whole.clone(), vec![b'#'; 3000]].concat()).unwrap();
     assert!(all.entries.len() == 1 && all.warnings.is_empty());
     let gzip = packed(&whole, Compression::Gzip);
-    // Zeros behind gzip data are a tape's padding; anything else is not.
+    // Zeros after gzip data are padding of tapes; other bytes are not.
     assert!(walk_bytes([gzip.clone(), vec![0; 700]].concat()).is_ok());
     assert!(walk_bytes([gzip, b"rubbish".to_vec()].concat()).is_err());
 }
@@ -639,7 +639,7 @@ fn a_header_that_promises_much_costs_nothing() {
     assert!(refusal(sparse).contains("sparse map"));
 }
 
-/// An archive with every construct, for changing bytes in it.
+/// An archive with every construct, for tests that change its bytes.
 fn sample() -> Vec<u8> {
     let sparse_1_0 = [
         ("GNU.sparse.major", &b"1"[..]),
@@ -684,7 +684,7 @@ fn sample() -> Vec<u8> {
 #[test]
 fn the_sample_itself_is_good() {
     let mut bytes = sample();
-    // The symbolic link needs a target to be good.
+    // The symbolic link needs a target to be valid.
     let at = bytes.windows(5).position(|w| w == b"long\0").unwrap();
     bytes.splice(at..at + 512, header_with(b"long", b'2', 0, |block| block[157] = b't'));
     let all = walk_bytes(bytes).unwrap();
@@ -697,7 +697,7 @@ fn the_sample_itself_is_good() {
     assert_eq!(all.entry("dir").metadata.mtime, Time { seconds: 7, nanos: 250_000_000 });
 }
 
-/// Gives every changed header a right checksum again, so that changes reach what stands behind it.
+/// Recomputes the checksum of every changed header, so that the changes reach the code after the check.
 fn resealed(bytes: &mut [u8]) {
     for block in bytes.as_chunks_mut::<512>().0 {
         if &block[257..262] == b"ustar" {
@@ -708,7 +708,7 @@ fn resealed(bytes: &mut [u8]) {
     }
 }
 
-/// Both inputs come to the same end on the same bytes.
+/// Both inputs give the same result for the same bytes.
 fn assert_inputs_agree(bytes: &[u8]) {
     let dir = tempfile::tempdir().unwrap();
     let archive = dir.path().join("a.tar");

@@ -1,9 +1,9 @@
-//! mtree(5) specifications: `path key=value ...`, with `/set` and `/unset` for keys that follow, `..` and
-//! names without a slash for trees that are spelled by descent, and a backslash at a line's end to go on.
+//! mtree(5) specifications: `path key=value ...`, with `/set` and `/unset` for the defaults of keys, names
+//! without a slash and `..` to descend and ascend in the tree, and a backslash at the end of a line to
+//! continue it.
 //!
-//! Understood: `type`, `mode`, `uid`, `gid`, `time`, `link`, `device`, `optional`, `ignore`. Others (sizes,
-//! digests, flags, names of owners beside their numbers) say nothing about what is to be made, and are passed
-//! over.
+//! Supported keys: `type`, `mode`, `uid`, `gid`, `time`, `link`, `device`, `optional`. Other keys (sizes,
+//! digests, flags, `ignore`, names of owners next to their numbers) do not affect an image, and are skipped.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::source::entry::Time;
 
 type Keys = BTreeMap<String, Vec<u8>>;
 
-/// Reads a specification; `name` is what messages call it.
+/// Parses a specification. `name` is its name for messages.
 ///
 /// # Errors
-/// The first line that cannot be understood.
+/// The first line that is invalid.
 pub fn parse(name: &str, text: &[u8]) -> Result<Vec<Rule>, RuleFault> {
     let mut rules = Vec::new();
     let mut defaults = Keys::new();
-    // Where names without a slash belong; `None` before the first.
+    // The directory of names without a slash; empty at first.
     let mut dir: Vec<u8> = Vec::new();
     let mut goes_on: Vec<u8> = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
@@ -66,7 +66,7 @@ fn parent(path: &[u8]) -> Vec<u8> {
     path.iter().rposition(|&byte| byte == b'/').map_or_else(Vec::new, |at| path[..at].to_vec())
 }
 
-/// `\040` and its like, as vis(3) writes them.
+/// Decodes the escapes of vis(3), such as `\040`.
 fn unvis(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -135,7 +135,7 @@ fn rule(place: &str, path: Vec<u8>, keys: &Keys) -> Result<Rule, String> {
     })
 }
 
-/// `native,5,1`, `linux,5,1`, or Linux's number for both.
+/// Parses `native,5,1`, `linux,5,1`, or a single device number as Linux encodes it.
 fn device(block: bool, text: Option<String>) -> Result<Make, String> {
     let text = text.ok_or("a device needs device=native,MAJOR,MINOR")?;
     let number = |word: &str| match word.strip_prefix("0x") {
@@ -158,7 +158,7 @@ fn device(block: bool, text: Option<String>) -> Result<Make, String> {
     Ok(Make::Device { block, major: narrow(major)?, minor: narrow(minor)? })
 }
 
-/// Seconds, perhaps with nanoseconds behind a dot (as a number of them, not as a fraction).
+/// Parses seconds, optionally with nanoseconds after a dot (a count, not a fraction).
 fn time(text: &str) -> Result<Time, String> {
     let bad = || format!("time={text} is not like 1700000000.0");
     let (seconds, nanos) = text.split_once('.').unwrap_or((text, "0"));

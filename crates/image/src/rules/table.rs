@@ -1,29 +1,29 @@
-//! Device tables as genext2fs and makedevs read them: one line a rule, ten fields, `-` for what does not
-//! apply.
+//! Device tables in the format of genext2fs and makedevs: one rule per line, ten fields, `-` for a field that
+//! does not apply.
 //!
 //! ```text
 //! name  type  mode  uid  gid  major  minor  start  inc  count
 //! ```
-//! | type | is |
+//! | type | meaning |
 //! |---|---|
-//! | `f` | a regular file that is there |
-//! | `F` | the same, if it is there |
+//! | `f` | an existing regular file |
+//! | `F` | the same, but it may be missing |
 //! | `d` | a directory |
-//! | `r` | a directory that is there, and all below it: owner, and mode unless that is -1 |
+//! | `r` | an existing directory and everything below it: owner, and mode unless that is -1 |
 //! | `c` `b` `p` `s` | character device, block device, pipe, socket |
 //!
-//! With a count, `name` and `minor` are those of a row: `/dev/tty c 666 0 0 4 0 0 1 4` makes tty0 to tty3,
+//! With a count, a line makes a series of devices: `/dev/tty c 666 0 0 4 0 0 1 4` makes tty0 to tty3 with
 //! minors 0 to 3.
 
 use super::{Make, Mode, Paths, Rule, RuleFault, plain};
 
-/// Names that one line makes at most.
+/// Maximum number of names from one line.
 const COUNT_MAX: u32 = 65_536;
 
-/// Reads a table; `name` is what messages call it.
+/// Parses a table. `name` is its name for messages.
 ///
 /// # Errors
-/// The first line that cannot be understood.
+/// The first line that is invalid.
 pub fn parse(name: &str, text: &[u8]) -> Result<Vec<Rule>, RuleFault> {
     let mut rules = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {

@@ -1,4 +1,4 @@
-//! Copying contents: many small files in one buffer and one write, large files in parts.
+//! Copies contents: many small files with one buffer and one write, large files in parts.
 
 use std::fs::File;
 use std::io;
@@ -16,8 +16,8 @@ use crate::source::dir::open_beneath;
 use crate::source::entry::DataRun;
 use crate::tree::{Content, PayloadRecord};
 
-/// Bytes that are read and written at once: large enough to make calls cheap, small enough to stay in a
-/// core's cache.
+/// Bytes that are read and written at once: large enough to amortise the calls, small enough for a core's
+/// cache.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
 
 /// A directory that contents are read from.
@@ -34,20 +34,20 @@ pub struct SourceRoot {
 pub struct Problem {
     /// Path of the source file, escaped for printing.
     pub path: String,
-    /// What is wrong.
+    /// The finding.
     pub why: String,
-    /// Did it change while it was read (rather than refuse)?
+    /// Whether the file changed while it was read. Otherwise it could not be read.
     pub changed: bool,
 }
 
 impl Writer<'_, '_> {
-    /// Cuts all contents into jobs: rows of whole files up to [`BATCH_BYTES`], and parts of larger ones.
+    /// Splits all contents into jobs: runs of whole files up to [`BATCH_BYTES`], and parts of larger files.
     pub(super) fn plan_file_jobs(&self, jobs: &mut Vec<Job>) {
         let plan = self.plan;
         let bs = self.bs() as u64;
         let batch_blocks = BATCH_BYTES as u64 / bs;
-        // The row being collected: first and end block. Its job begins where the last one ended, so that the
-        // jobs together pass every file, also those without blocks.
+        // The current run: first and end block. Its job begins where the last job ended, so that the jobs
+        // together cover every file, including files without blocks.
         let mut row: Option<(u64, u64)> = None;
         let mut covered = 0;
         let mut close = |row: &mut Option<(u64, u64)>, end: u32, jobs: &mut Vec<Job>| {
@@ -94,25 +94,25 @@ impl Writer<'_, '_> {
     }
 }
 
-/// One thread's buffer and its open directory.
+/// The buffer of one thread, and the directory and file that it has open.
 pub(super) struct Copier<'c, 'w, 't> {
     writer: &'c Writer<'w, 't>,
     buffer: Vec<u8>,
-    /// The directory opened last: (source, directory node).
+    /// The last opened directory: (source, directory node).
     dir: Option<((u32, u32), OwnedFd)>,
-    /// The large file opened last.
+    /// The last opened large file.
     file: Option<(u32, File)>,
 }
 
-/// Why a content could not be had.
+/// Why a content could not be read.
 enum Trouble {
     Refused(io::Error),
     Shrank,
     Grew,
 }
 
-/// By fstat, whose answer pseudo leaves alone for descriptors that it does not know; of the standard
-/// library's statx it would want to know the path.
+/// Uses fstat, because pseudo passes its result through for descriptors that it does not know. For the statx
+/// of the standard library pseudo requires a known path.
 fn size_of(file: &File) -> Result<u64, Trouble> {
     rustix::fs::fstat(file).map(|stat| stat.st_size as u64).map_err(|errno| Trouble::Refused(errno.into()))
 }
@@ -122,7 +122,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         Self { writer, buffer: vec![0; BATCH_BYTES.max(writer.bs())], dir: None, file: None }
     }
 
-    /// Copies a row of whole files with one write.
+    /// Copies a run of whole files with one write.
     pub(super) fn copy_files(&mut self, start: u32, end: u32) -> Result<(), DeviceFault> {
         let plan = self.writer.plan;
         let bs = self.writer.bs();
@@ -133,7 +133,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
             let node = &plan.tree.nodes[node_index as usize];
             let regular = node.file_type() == FileType::Regular;
             let Some(place) = plan.simple_start(node_index) else {
-                // Nothing to copy; but a file that was empty when it was planned may have grown.
+                // There is nothing to copy. But a file that was empty when it was planned may have grown.
                 if regular && node.size == 0 {
                     files += 1;
                     self.check_empty(node_index);
@@ -166,7 +166,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         Ok(())
     }
 
-    /// Notes the problem if a file that was planned as empty is not.
+    /// Reports a problem if a file that was planned as empty is not empty.
     fn check_empty(&mut self, node_index: u32) {
         let plan = self.writer.plan;
         let Content::Source(source) = plan.tree.content(&plan.tree.nodes[node_index as usize]) else {
@@ -206,7 +206,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         Ok(())
     }
 
-    /// Reads a whole file, or notes the problem and leaves zeros.
+    /// Reads a whole file, or reports the problem and leaves zeros.
     fn read_whole(&mut self, node_index: u32, content: &mut [u8]) {
         let plan = self.writer.plan;
         let node = &plan.tree.nodes[node_index as usize];
@@ -251,7 +251,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
     fn read_source(&mut self, node_index: u32, source: u32, content: &mut [u8]) -> Result<(), Trouble> {
         let fd = self.open(node_index, source).map_err(|e| Trouble::Refused(e.into()))?;
         let mut filled = 0;
-        // One byte more than planned would mean that the file has grown: ask for it in the same call.
+        // One byte more than planned means that the file has grown: request it with the same call.
         let mut extra = [0u8; 1];
         while filled <= content.len() {
             let mut parts = [io::IoSliceMut::new(&mut content[filled..]), io::IoSliceMut::new(&mut extra)];
@@ -265,7 +265,8 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(Trouble::Refused(errno.into())),
             }
-            // A short read right at the planned end needs no second call: the kernel had no more to give.
+            // A short read that ends exactly at the planned end needs no second call: the kernel had no more
+            // bytes.
             if filled == content.len() {
                 return Ok(());
             }
@@ -282,13 +283,12 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         is_last: bool,
     ) -> Result<(), Trouble> {
         use std::os::unix::fs::FileExt;
-        // Whatever is found out about the size, the content is filled: the buffer still holds other files'
-        // bytes.
+        // The content is filled even if the size is wrong: the buffer still holds bytes of other files.
         let mut judged = Ok(());
         if self.file.as_ref().is_none_or(|(node, _)| *node != node_index) {
             let fd = self.open(node_index, source).map_err(|e| Trouble::Refused(e.into()))?;
             let file = File::from(fd);
-            // Behind the last data there may be a hole that no part reads: judge the size here.
+            // After the last data there may be a hole that no part reads, so check the size here.
             let size = size_of(&file)?;
             self.file = Some((node_index, file));
             judged = match size.cmp(&self.writer.plan.tree.nodes[node_index as usize].size) {
@@ -319,7 +319,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         judged
     }
 
-    /// Reads bytes of an archived file; what no run covers is zeros.
+    /// Reads bytes of a file from an archive. Bytes that no run covers are zeros.
     fn read_payload(
         &self,
         payload: &PayloadRecord,
@@ -349,7 +349,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         Ok(())
     }
 
-    /// The open directory that holds a node's name.
+    /// The open directory that contains a node's name.
     fn open_dir(&mut self, node_index: u32, source: u32) -> Result<BorrowedFd<'_>, Errno> {
         let tree = self.writer.plan.tree;
         let record = tree.source_record(node_index);
@@ -363,13 +363,13 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         self.dir.as_ref().map(|(_, dir)| dir.as_fd()).ok_or(Errno::NOENT)
     }
 
-    /// Opens a file of a directory source, without following a symlink that may have taken its place.
+    /// Opens a file of a directory source. Does not follow a symlink that may have replaced it.
     fn open(&mut self, node_index: u32, source: u32) -> Result<OwnedFd, Errno> {
         let tree = self.writer.plan.tree;
         let name = tree.name(tree.source_record(node_index));
         let dir = self.open_dir(node_index, source)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        // Reading must not change what is read; NOATIME is for owners and root only.
+        // Reading must not change the source's access times. Only owners and root may use NOATIME.
         match rustix::fs::openat(dir, name, flags | OFlags::NOATIME, Mode::empty()) {
             Err(Errno::PERM) => rustix::fs::openat(dir, name, flags, Mode::empty()),
             other => other,

@@ -1,4 +1,4 @@
-//! The last writes: bitmaps, group descriptors, and the superblock that makes it all a file system.
+//! The last writes: bitmaps, group descriptors and superblocks.
 
 use extant_base::Group;
 use extant_device::DeviceFault;
@@ -9,14 +9,15 @@ use extant_ondisk::{Features, superblock};
 use super::{Batch, Writer};
 
 impl Writer<'_, '_> {
-    /// Writes bitmaps and all copies of the descriptor table, and zeroes tables that were never written.
+    /// Writes bitmaps and all copies of the descriptor table, and zeroes the unused parts of inode tables if
+    /// the plan requires it.
     pub(super) fn write_groups(&self) -> Result<(), DeviceFault> {
         let plan = self.plan;
         let geometry = plan.geometry();
         let rule = ChecksumRule::of(&plan.superblock);
         let directories = plan.directories_per_group();
         let mut table = vec![0; geometry.desc_blocks as usize * self.bs()];
-        // Bitmaps of a flex group stand in rows: two batches keep both rows whole.
+        // Bitmaps of one type are contiguous in a flex group: one batch per type keeps the writes large.
         let (mut block_maps, mut inode_maps) = (Batch::new(self), Batch::new(self));
         for group in 0..geometry.groups {
             let desc =
@@ -39,7 +40,7 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes a group's bitmaps, where they need to be on disk, and returns its descriptor.
+    /// Writes the bitmaps of a group that must be on disk, and returns its descriptor.
     fn write_bitmaps(
         &self,
         group: u32,
@@ -108,7 +109,7 @@ impl Writer<'_, '_> {
         let ratio = geometry.cluster_ratio();
         let start = geometry.group_start(Group(group)).0;
         let end = start + u64::from(geometry.group_blocks(Group(group)));
-        // Clusters past the end of the last group do not exist: they count as taken, like the padding.
+        // Clusters past the end of the last group do not exist. They are marked as taken, like the padding.
         let clusters = geometry.group_clusters(Group(group));
         let mut bitmap = GroupBitmap::new(geometry.block_size, geometry.clusters_per_group());
         for run in self.plan.layout.space.taken_within(start, end) {
@@ -120,8 +121,8 @@ impl Writer<'_, '_> {
         bitmap
     }
 
-    /// Does the group hold nothing but what its descriptor and the superblock imply? Then its bitmap need not
-    /// exist.
+    /// Whether the descriptor and the superblock imply all used blocks of the group. Its bitmap is then not
+    /// needed on disk.
     fn has_only_implied_blocks(&self, group: u32) -> bool {
         let geometry = self.plan.geometry();
         if group + 1 == geometry.groups {
@@ -145,7 +146,7 @@ impl Writer<'_, '_> {
         implied.taken_within(start, end).eq(self.plan.layout.space.taken_within(start, end))
     }
 
-    /// Writes all copies of the superblock, the primary last: with it, the device holds a file system.
+    /// Writes all copies of the superblock, the primary one last. After that the device holds a file system.
     pub(super) fn write_superblock(&self) -> Result<(), DeviceFault> {
         let geometry = self.plan.geometry();
         for group in (0..geometry.groups).rev() {
@@ -153,7 +154,8 @@ impl Writer<'_, '_> {
             let mut copy = self.plan.superblock.clone();
             copy.block_group_nr = group as u16;
             if group != 0 {
-                // A reader of a copy has lost the primary, and must check what else is lost.
+                // If a copy is read, the primary is lost, and the file system must be checked for other
+                // losses.
                 copy.state &= !superblock::STATE_CLEAN;
             }
             let bytes = copy.sealed();
