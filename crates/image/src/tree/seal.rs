@@ -20,7 +20,7 @@ pub struct Sealed {
     /// All reachable nodes except the root, each once: a directory's children in order, then the children of
     /// each subdirectory.
     pub order: Vec<u32>,
-    /// Directories in the same order as node indexes, beginning with the root.
+    /// Node indexes of the directories in the same order, beginning with the root.
     pub directories: Vec<u32>,
     /// Per directory index: the node of the parent directory.
     pub parents: Vec<u32>,
