@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// CRC-32C (Castagnoli, reflected) of `bytes` continued from `seed`, without the customary final inversion.
+/// CRC-32C (Castagnoli, reflected) of `bytes`, continued from `seed`, without the customary final inversion.
 ///
 /// ext4 chains checksums by value: `crc32c(crc32c(!0, a), b)` is the checksum of `a` followed by `b`.
 #[must_use]
@@ -12,18 +12,18 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !(digest.finalize() as u32)
 }
 
-/// What seeds become after so many bytes. With it the checksum of these bytes from one seed gives that from
-/// another without reading them again: `crc32c(a, bytes) ^ crc32c(b, bytes)` is the same for all bytes of a
-/// length.
+/// Converts the CRC-32C of `len` bytes from one seed to another seed without reading the bytes again. This
+/// works because `crc32c(a, bytes) ^ crc32c(b, bytes)` depends only on the seeds and on the number of bytes.
 #[derive(Debug, Clone)]
 pub struct Reseed {
     len: usize,
-    /// Of each value of each four bits of what the seeds differ in.
+    /// The change of the checksum for each group of four bits of `from ^ to`, and for each value of the
+    /// group.
     parts: [[u32; 16]; 8],
 }
 
 impl Reseed {
-    /// For checksums of `len` bytes.
+    /// Creates the tables for checksums of `len` bytes.
     #[must_use]
     pub fn new(len: usize) -> Self {
         let zeros = vec![0; len];
@@ -34,14 +34,14 @@ impl Reseed {
         Self { len, parts: std::array::from_fn(|part| std::array::from_fn(|value| of(part, value))) }
     }
 
-    /// Bytes that the checksums are of.
+    /// Number of bytes that the checksums cover.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "not of what this has")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The checksum from the seed `to` of bytes whose checksum from the seed `from` is known.
+    /// Converts `known`, the checksum of the bytes from the seed `from`, to the checksum from the seed `to`.
     #[must_use]
     pub fn change(&self, known: u32, from: u32, to: u32) -> u32 {
         let differs = from ^ to;
@@ -50,28 +50,28 @@ impl Reseed {
     }
 }
 
-/// The effect of a change of a few bytes on the CRC-32C of many. With it the checksum after the change
-/// follows from the one before without reading the rest: checksums of equal lengths differ by the checksum,
-/// from 0, of the difference of their bytes.
+/// Computes how a change of a few bytes affects the CRC-32C of many bytes, without reading the other bytes.
+/// Two checksums from the same seed over the same length differ by the checksum, from seed 0, of the
+/// difference of their bytes.
 #[derive(Debug, Clone)]
 pub struct Difference {
-    /// What the checksum from 0 of some bytes is multiplied with for each number of words of zeros behind
-    /// them.
+    /// The factor for each number of words of zeros that follow the changed bytes: multiplied with the
+    /// checksum of those bytes from seed 0.
     factors: Box<[u32]>,
 }
 
-/// Bytes of a word here.
+/// Bytes in a word.
 const WORD: usize = 4;
-/// The polynomial of CRC-32C, and 1, as its checksums have them: the highest power in the lowest bit.
+/// The polynomial of CRC-32C and the constant 1 in reflected form: the highest power is in the lowest bit.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 const ONE: u32 = 1 << 31;
 
-/// Times x.
+/// Multiplies by x.
 const fn next_power(value: u32) -> u32 {
     if value & 1 == 1 { value >> 1 ^ POLYNOMIAL } else { value >> 1 }
 }
 
-/// What the lowest four bits become that a multiplication by x to the fourth shifts out.
+/// The remainder for each value of the four lowest bits, which a multiplication by x^4 shifts out.
 const SHIFTED_OUT: [u32; 16] = {
     let mut table = [0; 16];
     let mut bits = 0;
@@ -83,7 +83,7 @@ const SHIFTED_OUT: [u32; 16] = {
 };
 
 fn multiply(a: u32, b: u32) -> u32 {
-    // Of `b` all multiples of powers below four.
+    // All multiples of `b` by polynomials of degree below 4.
     let powers = [b, next_power(b), next_power(next_power(b)), next_power(next_power(next_power(b)))];
     let mut multiples = [0; 16];
     for bits in 1..16usize {
@@ -97,25 +97,25 @@ fn multiply(a: u32, b: u32) -> u32 {
 }
 
 impl Difference {
-    /// For checksums of `len` bytes, whole words of 4.
+    /// Creates the table for checksums of `len` bytes; `len` must be a multiple of 4.
     #[must_use]
     pub fn new(len: usize) -> Self {
         let word = |before: &u32| Some((0..32).fold(*before, |value, _| next_power(value)));
         Self { factors: std::iter::successors(Some(ONE), word).take(len / WORD + 1).collect() }
     }
 
-    /// Bytes that the checksums are of.
+    /// Number of bytes that the checksums cover.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "not of what this has")]
     pub fn len(&self) -> usize {
         (self.factors.len() - 1) * WORD
     }
 
-    /// What the checksum changes by (exclusive or) where the bytes at `at` change by these, which are whole
-    /// words at the place of one.
+    /// The value to XOR into the checksum when the bytes from `at` are XORed with `differ`. Both `at` and the
+    /// length of `differ` are multiples of 4.
     ///
     /// # Panics
-    /// If they lie elsewhere, or reach over the end.
+    /// If `at` or the length is not a multiple of 4, or the change reaches past the end.
     #[must_use]
     pub fn of(&self, at: usize, differ: &[u8]) -> u32 {
         let is_whole = |len: usize| len.is_multiple_of(WORD);
@@ -125,7 +125,8 @@ impl Difference {
     }
 }
 
-/// CRC-16 (polynomial 0x8005 reflected) of `bytes` continued from `seed`; group descriptors start at 0xFFFF.
+/// CRC-16 (polynomial 0x8005, reflected) of `bytes`, continued from `seed`; group descriptors start at
+/// 0xFFFF.
 #[must_use]
 pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     let mut crc = seed;

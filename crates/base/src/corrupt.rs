@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::{Ino, Lblk, Malformed, Pblk};
 
-/// Where in a file system something was found; what is not known is `None`.
+/// A place in a file system; unknown parts are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CorruptAt {
-    /// The inode whose structure it is.
+    /// The inode that the structure belongs to.
     pub ino: Option<Ino>,
     /// Logical block within the inode.
     pub lblk: Option<Lblk>,
@@ -16,26 +16,26 @@ pub struct CorruptAt {
 }
 
 impl CorruptAt {
-    /// A block.
+    /// A place known by its physical block.
     #[must_use]
     pub fn block(block: Pblk) -> Self {
         Self { block: Some(block), ..Self::default() }
     }
 
-    /// An inode.
+    /// A place known by its inode.
     #[must_use]
     pub fn ino(ino: Ino) -> Self {
         Self { ino: Some(ino), ..Self::default() }
     }
 
-    /// The same place, known to belong to this inode.
+    /// Adds the inode, unless the place has one.
     #[must_use]
     pub fn of_ino(mut self, ino: Ino) -> Self {
         self.ino = self.ino.or(Some(ino));
         self
     }
 
-    /// The same place, known to be this logical block.
+    /// Adds the logical block, unless the place has one.
     #[must_use]
     pub fn at_lblk(mut self, lblk: Lblk) -> Self {
         self.lblk = self.lblk.or(Some(lblk));
@@ -66,20 +66,20 @@ impl fmt::Display for CorruptAt {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {fact}")]
 pub struct Corrupt {
-    /// Where.
+    /// Where the rule is broken.
     pub place: CorruptAt,
-    /// Which rule, and the number that breaks it.
+    /// The broken rule, and the number that breaks it.
     pub fact: Malformed,
 }
 
 impl Corrupt {
-    /// `fact` was found at `place`.
+    /// Combines a broken rule with its place.
     #[must_use]
     pub fn at(place: CorruptAt, fact: Malformed) -> Self {
         Self { place, fact }
     }
 
-    /// The same, known to belong to this inode.
+    /// Adds the inode to the place, unless the place has one.
     #[must_use]
     pub fn of_ino(mut self, ino: Ino) -> Self {
         self.place = self.place.of_ino(ino);

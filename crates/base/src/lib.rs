@@ -1,11 +1,11 @@
-//! The ground floor: what every other crate of extant agrees on before any ext4 structure is named.
+//! The types and functions that all other crates of extant share; none of them describes an ext4 structure.
 //!
 //! Owns: distinct types for block, inode and group numbers ([`units`]); the two checksums of the format
-//! ([`checksum`]); the fact "these bytes break this rule" ([`Malformed`]), and the same with its place
-//! ([`Corrupt`]); the locks of what is tested under all schedules ([`sync`]).
+//! ([`checksum`]); the error "these bytes break this rule" ([`Malformed`]), and the same with its place
+//! ([`Corrupt`]); the locks of code that is tested under many schedules ([`sync`]).
 //!
-//! Does **not** own: any on-disk layout (see `ondisk`), any I/O (see `device`), any error of a higher floor.
-//! Each floor builds its own error type and may carry a [`Malformed`] inside.
+//! Does **not** own: any on-disk layout (see `ondisk`), any I/O (see `device`), any error of a higher layer.
+//! Each layer has its own error type, which may contain a [`Malformed`].
 //!
 //! Invariants
 //! 1. Nothing here allocates without bound, blocks, or panics on a value that came from a disk.

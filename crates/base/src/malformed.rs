@@ -1,8 +1,8 @@
-//! The one fact that decoding can report: a structure's bytes break a rule of the format.
+//! The only error that decoding reports: a structure's bytes break a rule of the format.
 
 /// A structure read from an image breaks a rule of the format.
 ///
-/// Carries what was being read, the rule in words, and the number that broke it. The callers that know the
+/// Contains the structure's name, the rule in words, and the number that breaks it. Callers that know the
 /// place (block, inode, path) add it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{structure}: {rule}, found {found:#x}")]
@@ -11,17 +11,17 @@ pub struct Malformed {
     pub structure: &'static str,
     /// The rule that must hold, in words: "magic must be 0xEF53".
     pub rule: &'static str,
-    /// The offending number as it stood on disk.
+    /// The offending number as it is on disk.
     pub found: u64,
 }
 
 impl Malformed {
-    /// A broken `rule` of `structure`, with the number found.
+    /// Creates the error: `found` breaks `rule` of `structure`.
     pub fn new(structure: &'static str, rule: &'static str, found: impl Into<u64>) -> Self {
         Self { structure, rule, found: found.into() }
     }
 
-    /// `Ok(())` when `holds`, else the broken rule. Reads as a list of rules in a decoder.
+    /// Returns `Ok(())` if `holds`, else the broken rule. In a decoder, calls read like a list of rules.
     pub fn unless(
         holds: bool,
         structure: &'static str,

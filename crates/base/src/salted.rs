@@ -1,11 +1,11 @@
-//! Tables whose keys are numbers that an image chooses: hashed quickly, and under a secret.
+//! A fast, salted hash for tables whose keys are numbers that an image chooses.
 //!
-//! No image can be made whose blocks or inodes all fall into one bucket. Does **not** own the secret: the
-//! maker of a table draws one.
+//! The secret salt prevents an attack: an image cannot choose its block or inode numbers so that all of them
+//! fall into one bucket. This module does **not** own the salt: the creator of a table draws a random one.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// Spreads close numbers far: multiplied, both halves of the product folded together.
+/// Spreads numbers that are close: multiplies, and XORs the two halves of the product.
 #[inline]
 #[must_use]
 pub fn spread(number: u64) -> u64 {
@@ -13,12 +13,12 @@ pub fn spread(number: u64) -> u64 {
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// Hashes numbers under a secret.
+/// A hasher of numbers with a secret salt.
 #[derive(Debug, Clone, Copy)]
 pub struct Salted(u64);
 
 impl Salted {
-    /// Under this secret.
+    /// Creates a hasher with this salt.
     #[must_use]
     pub fn new(salt: u64) -> Self {
         Self(salt)

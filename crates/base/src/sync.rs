@@ -1,14 +1,14 @@
-//! Locks and atomics of the structures that threads share, in two editions.
+//! Locks and atomics of the structures that threads share, in two implementations.
 //!
 //! By default these are `parking_lot`'s locks and the standard library's atomics. With the feature `shuttle`
-//! each of them is [shuttle](https://docs.rs/shuttle)'s, which runs the threads of a test one at a time and
+//! they are those of [shuttle](https://docs.rs/shuttle), which runs the threads of a test one at a time and
 //! chooses the next one at every lock and atomic: thousands of schedules, each repeatable by its seed. That
-//! edition is for `cargo xtask ci schedules` only; outside of such a test its locks panic. It treats every
-//! atomic as sequentially consistent: it does not detect orderings that are too weak.
+//! implementation is for `cargo xtask ci schedules` only; outside of such a test its locks panic. It treats
+//! every atomic as sequentially consistent: it does not detect orderings that are too weak.
 //!
-//! Used by what is small and shared: the journal's handles, the cache's shards, the slots of orphans. Others
-//! take their locks where they come from; a lock that is no lock of this module must not be held across one
-//! that is.
+//! Small shared structures use this module: the journal's handles, the cache's shards, the slots of orphans.
+//! Other code takes its locks directly from their crates. A lock that is not from this module must not be
+//! held while a lock of this module is taken.
 
 #[cfg(not(feature = "shuttle"))]
 pub use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -22,8 +22,8 @@ pub use shuttle;
 #[cfg(feature = "shuttle")]
 pub use shuttle::sync::atomic;
 
-/// A value on cache lines of its own (two, for CPUs that fetch them in pairs): frequent writes by one thread
-/// do not evict neighbouring read-only data from other CPUs' caches.
+/// A value on cache lines of its own (two, for CPUs that fetch them in pairs). Frequent writes by one thread
+/// then do not evict neighbouring read-only data from other CPUs' caches.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct CachePadded<T>(pub T);
@@ -44,14 +44,14 @@ impl<T> std::ops::DerefMut for CachePadded<T> {
     }
 }
 
-/// A number per thread, in the order of first use: for keeping threads apart.
+/// The number of the calling thread, in the order of first use. Callers use it to give threads separate data.
 #[cfg(feature = "shuttle")]
 #[must_use]
 pub fn thread_number() -> usize {
     shuttle::current::me().into()
 }
 
-/// A number per thread, in the order of first use: for keeping threads apart.
+/// The number of the calling thread, in the order of first use. Callers use it to give threads separate data.
 #[cfg(not(feature = "shuttle"))]
 #[inline]
 #[must_use]
@@ -68,28 +68,28 @@ pub fn thread_number() -> usize {
     })
 }
 
-/// Parts of a [`Sum`]: about as many as threads that add at the same moment.
+/// Parts of a [`Sum`]: about as many as threads that add at the same time.
 const PARTS: usize = 16;
 
-/// A counter without contention: each thread adds to a part of its own. A read sums all parts, and returns
+/// A counter without contention: each thread adds to one of several parts. A read sums all parts, and returns
 /// the sum at some moment during the read.
 #[derive(Debug, Default)]
 pub struct Sum([CachePadded<atomic::AtomicI64>; PARTS]);
 
 impl Sum {
-    /// Adds to it.
+    /// Adds `more`.
     #[inline]
     pub fn add(&self, more: i64) {
         self.0[thread_number() % PARTS].fetch_add(more, atomic::Ordering::Relaxed);
     }
 
-    /// All of it.
+    /// Returns the sum.
     #[must_use]
     pub fn get(&self) -> i64 {
         self.0.iter().fold(0, |sum, part| sum.wrapping_add(part.load(atomic::Ordering::Relaxed)))
     }
 
-    /// Sets it, while no thread adds.
+    /// Sets the sum. No thread may add at the same time.
     pub fn set(&self, value: i64) {
         for (at, part) in self.0.iter().enumerate() {
             part.store(if at == 0 { value } else { 0 }, atomic::Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Sum {
     }
 }
 
-/// `parking_lot`'s face, as far as it is used, over shuttle's locks.
+/// The part of `parking_lot`'s interface that extant uses, implemented with shuttle's locks.
 #[cfg(feature = "shuttle")]
 mod scheduled {
     use std::ops::{Deref, DerefMut};
@@ -105,27 +105,27 @@ mod scheduled {
 
     use shuttle::sync as with;
 
-    /// A lock.
+    /// A mutual-exclusion lock.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(with::Mutex<T>);
 
-    /// Holds a lock. Empty only while it waits.
+    /// Holds a lock. Empty only during a wait on a [`Condvar`].
     #[derive(Debug)]
     pub struct MutexGuard<'a, T>(Option<with::MutexGuard<'a, T>>);
 
     impl<T> Mutex<T> {
-        /// A lock of its own.
+        /// Creates an unlocked lock.
         pub fn new(value: T) -> Self {
             Self(with::Mutex::new(value))
         }
 
-        /// Waits for it.
+        /// Takes the lock; blocks until it is free.
         pub fn lock(&self) -> MutexGuard<'_, T> {
-            // A thread that panicked with it fails the whole test.
+            // A panic of a thread that holds the lock fails the whole test.
             MutexGuard(Some(self.0.lock().expect("no thread panicked")))
         }
 
-        /// Takes it, unless it is held.
+        /// Takes the lock unless another thread holds it.
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
         }
@@ -145,16 +145,16 @@ mod scheduled {
         }
     }
 
-    /// Waits for another thread.
+    /// A condition variable.
     #[derive(Debug, Default)]
     pub struct Condvar(with::Condvar);
 
-    /// How a wait ended.
+    /// The result of a wait with a timeout.
     #[derive(Debug, Clone, Copy)]
     pub struct WaitTimeoutResult;
 
     impl WaitTimeoutResult {
-        /// Never: there is no time in a schedule.
+        /// Always false: no time passes in a schedule.
         #[must_use]
         pub fn timed_out(&self) -> bool {
             false
@@ -162,20 +162,20 @@ mod scheduled {
     }
 
     impl Condvar {
-        /// There is no waiter.
+        /// Creates a condition variable without waiters.
         #[must_use]
         pub fn new() -> Self {
             Self::default()
         }
 
-        /// Lets go of the lock until it is notified.
+        /// Releases the lock until a notification, then takes it again.
         pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             if let Some(held) = guard.0.take() {
                 guard.0 = Some(self.0.wait(held).expect("no thread panicked"));
             }
         }
 
-        /// As [`wait`](Self::wait): time does not pass.
+        /// Same as [`wait`](Self::wait): the timeout never expires, because no time passes.
         pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
             self.wait(guard);
             WaitTimeoutResult
@@ -188,8 +188,8 @@ mod scheduled {
     }
 }
 
-/// Runs a test under many schedules: `EXTANT_SCHEDULES` of them, else `usual`, from the seed `EXTANT_SEED`,
-/// else 1. What fails says the seed, and how to see that schedule again.
+/// Runs a test under many schedules: as many as the variable `EXTANT_SCHEDULES` says (default `usual`), from
+/// the seed in `EXTANT_SEED` (default 1). A failure prints the seed, and how to repeat the schedule.
 #[cfg(feature = "shuttle")]
 pub fn schedules(name: &str, usual: usize, test: impl Fn() + Send + Sync + 'static) {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());

@@ -20,8 +20,8 @@ pub struct Ino(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Group(pub u32);
 
-/// A transaction of the engine, numbered in order from 1 while a volume is open; 0 is none. The log has its
-/// own numbers, which wrap (`extant_jbd2_format::LogTid`).
+/// A transaction of the engine, numbered in order from 1 while a volume is open; 0 is none. The log has
+/// separate numbers, which wrap (`extant_jbd2_format::LogTid`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tid(pub u64);
 
@@ -41,7 +41,8 @@ impl Tid {
         Tid(self.0.saturating_sub(1))
     }
 
-    /// 0 or 1: two transactions in a row differ, so what is kept for both has two parts.
+    /// The transaction's number modulo 2. Consecutive transactions differ, so two-element arrays can hold the
+    /// data of both.
     #[must_use]
     pub fn parity(self) -> usize {
         (self.0 % 2) as usize
@@ -55,15 +56,15 @@ impl fmt::Display for Tid {
 }
 
 impl Ino {
-    /// The list of bad blocks.
+    /// The inode that owns the bad blocks.
     pub const BAD_BLOCKS: Ino = Ino(1);
     /// The root directory.
     pub const ROOT: Ino = Ino(2);
-    /// User quota file.
+    /// The user quota file.
     pub const USER_QUOTA: Ino = Ino(3);
-    /// Group quota file.
+    /// The group quota file.
     pub const GROUP_QUOTA: Ino = Ino(4);
-    /// Owner of the reserved group-descriptor blocks.
+    /// The inode that owns the reserved group-descriptor blocks.
     pub const RESIZE: Ino = Ino(7);
     /// The internal journal.
     pub const JOURNAL: Ino = Ino(8);
@@ -72,7 +73,7 @@ impl Ino {
 }
 
 impl Pblk {
-    /// The block `len` blocks further on, or `None` past the end of numbers.
+    /// The block `len` blocks after this one, or `None` on overflow.
     #[must_use]
     pub fn checked_add(self, len: u64) -> Option<Pblk> {
         self.0.checked_add(len).map(Pblk)
@@ -99,25 +100,25 @@ pub struct BlockSize {
 impl BlockSize {
     /// The smallest, 1 KiB.
     pub const MIN: BlockSize = BlockSize { log2: 10 };
-    /// The usual one, 4 KiB.
+    /// The most common size, 4 KiB.
     pub const KIB4: BlockSize = BlockSize { log2: 12 };
     /// The largest, 64 KiB.
     pub const MAX: BlockSize = BlockSize { log2: 16 };
 
-    /// From a size in bytes; `None` unless a power of two from 1024 to 65536.
+    /// Converts a size in bytes; `None` unless it is a power of two from 1024 to 65536.
     #[must_use]
     pub fn from_bytes(bytes: u64) -> Option<Self> {
         (bytes.is_power_of_two() && (1024..=65536).contains(&bytes))
             .then(|| Self { log2: bytes.trailing_zeros() as u8 })
     }
 
-    /// From the superblock's `s_log_block_size` (0 is 1 KiB); `None` above 6.
+    /// Converts the superblock's `s_log_block_size` (0 means 1 KiB); `None` above 6.
     #[must_use]
     pub fn from_log(log: u32) -> Option<Self> {
         (log <= 6).then(|| Self { log2: 10 + log as u8 })
     }
 
-    /// The superblock's encoding: 0 is 1 KiB.
+    /// The superblock's encoding of the size: 0 means 1 KiB.
     #[must_use]
     pub fn log(self) -> u32 {
         u32::from(self.log2) - 10
@@ -135,19 +136,19 @@ impl BlockSize {
         1 << self.log2
     }
 
-    /// Size in bytes, for indexing memory.
+    /// Size in bytes, as `usize`.
     #[must_use]
     pub fn len(self) -> usize {
         1 << self.log2
     }
 
-    /// Never: the smallest block holds 1024 bytes. Here because [`len`](Self::len) is.
+    /// Always false. It exists because [`len`](Self::len) does.
     #[must_use]
     pub fn is_empty(self) -> bool {
         false
     }
 
-    /// How many blocks `bytes` bytes need.
+    /// The number of blocks that `bytes` bytes need.
     #[must_use]
     pub fn blocks_for(self, bytes: u64) -> u64 {
         (bytes >> self.log2) + u64::from(bytes & (self.bytes() - 1) != 0)

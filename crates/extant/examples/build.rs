@@ -1,4 +1,4 @@
-//! Builds an image of a directory and lists what is in it: `cargo run --example build -- DIR IMAGE`.
+//! Builds an image from a directory and lists its root directory: `cargo run --example build -- DIR IMAGE`.
 
 use extant::build::{BuildOptions, SizeChoice, Source, build};
 

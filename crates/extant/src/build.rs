@@ -1,4 +1,5 @@
-//! Building images: sources are merged, planned and written in one step, without mounting and without root.
+//! Builds images: merges the sources, plans and writes the image in one step, without mounting and without
+//! root.
 //!
 //! ```
 //! use extant::build::{BuildOptions, SizeChoice, Source, build};
@@ -19,7 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The same sources and options make the same bytes. The image appears under its name when it is complete.
+//! The same sources and options produce the same bytes. The image appears under its name when it is complete.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -46,11 +47,11 @@ impl Observer for Silent {
     fn writing(&self, _total_bytes: u64, _total_files: u64) {}
 }
 
-/// Builds an image file of these sources, later ones on top. An existing file is replaced only with
-/// [`BuildOptions::replace`].
+/// Builds an image file from the sources; later sources override earlier ones. An existing file is replaced
+/// only with [`BuildOptions::replace`].
 ///
 /// # Errors
-/// See [`BuildFault`]. Nothing is left behind then, and an existing image stays.
+/// See [`BuildFault`]. On an error no file is left behind, and an existing image stays unchanged.
 pub fn build(
     options: &BuildOptions,
     sources: Vec<Source>,
@@ -59,7 +60,8 @@ pub fn build(
     build_to(options, sources, Target::File(image.as_ref()), &Silent, &AtomicBool::new(false))
 }
 
-/// As [`build`], into any target, with reports of progress. `cancel` ends the build when it becomes true.
+/// Same as [`build`], but writes to any target and reports progress. The build ends when `cancel` becomes
+/// true.
 ///
 /// # Errors
 /// See [`BuildFault`].

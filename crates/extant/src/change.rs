@@ -1,13 +1,14 @@
-//! Changing a file system by paths, in the manner of `std::fs`.
+//! Changes a file system by paths, like `std::fs`.
 //!
-//! Owns: which directory and which name a path means, and whole trees that are removed. Does **not** own: the
-//! operations, which are the [`Volume`](crate::Volume)'s, each of them atomic and journaled.
+//! Owns: finding the directory and the name that a path refers to, and removing whole trees. Does **not**
+//! own: the operations; [`Volume`](crate::Volume) implements them, each one atomic and journaled.
 //!
 //! Invariants
-//! 1. An operation that returns an error has changed nothing; [`FileSystem::remove_dir_all`] and
-//!    [`FileSystem::create_dir_all`] are many operations, and say what they leave.
-//! 2. What was done is durable after [`FileSystem::sync`] or [`FileSystem::close`]; a power cut before takes
-//!    it back from its end on, never out of the middle.
+//! 1. An operation that returns an error has changed nothing. [`FileSystem::remove_dir_all`] and
+//!    [`FileSystem::create_dir_all`] consist of many operations; their documentation states what remains
+//!    after an error.
+//! 2. Changes are durable after [`FileSystem::sync`] or [`FileSystem::close`]. A power cut before that may
+//!    undo the latest operations, never one without all later ones.
 
 use std::collections::{HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
@@ -24,22 +25,22 @@ use extant_volume::{
 use crate::fs::{FileSystem, bytes};
 use crate::{Error, File, Timestamp, list};
 
-/// Names that are read at a time while a tree is removed.
+/// Number of names read at a time while a tree is removed.
 const NAMES_PIECE: usize = 1024;
-/// How often a directory that others fill meanwhile is emptied before that is given up.
+/// How often a directory is emptied again because other threads add names to it, before the removal fails.
 const EMPTYING_TRIES: u32 = 8;
 
-/// What a path says about a name that is to be made or taken away.
+/// The parent directory and the name that a path refers to.
 struct Spot {
     dir: Ino,
-    /// Empty for the root, which has none.
+    /// Empty for the root, which has no name.
     name: Vec<u8>,
-    /// It ends in a slash, which only directories may.
+    /// Whether the path ends in a slash, which is allowed for directories only.
     has_slash: bool,
 }
 
 impl Spot {
-    /// Refuses paths that only directories can have.
+    /// Returns an error for paths that only a directory can have.
     fn for_file(self, refusal: Refusal) -> Result<Self, Fault> {
         match self.name.as_slice() {
             b"" => Err(refusal.into()),
@@ -48,7 +49,7 @@ impl Spot {
         }
     }
 
-    /// Refuses the root.
+    /// Returns an error for the root.
     fn for_any(self, refusal: Refusal) -> Result<Self, Fault> {
         if self.name.is_empty() { Err(refusal.into()) } else { Ok(self) }
     }
@@ -64,12 +65,12 @@ struct Emptied {
 }
 
 impl FileSystem {
-    /// Opens an image file or block device for reading and writing, after replaying a dirty journal and
-    /// freeing orphans. There can be no other writer meanwhile; readers are allowed.
+    /// Opens an image file or block device for reading and writing. Replays a dirty journal and frees orphans
+    /// first. There can be no other writer until it is closed; readers are allowed.
     ///
     /// # Errors
-    /// [`Error::Image`] when the file cannot be opened; of the kind [`std::io::ErrorKind::ResourceBusy`] when
-    /// it has another writer or is mounted. [`Error::Open`] when it holds no file system that can be written.
+    /// [`Error::Image`] if the file cannot be opened; of the kind [`std::io::ErrorKind::ResourceBusy`] if it
+    /// has another writer or is mounted. [`Error::Open`] if it holds no file system that can be written.
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
@@ -85,7 +86,8 @@ impl FileSystem {
         Self::open_writable_with(image, &OpenOptions::default())
     }
 
-    /// As [`open_writable`](Self::open_writable), with options; [`OpenOptions::write`] are those of writing.
+    /// Same as [`open_writable`](Self::open_writable), with options; [`OpenOptions::write`] has those for
+    /// writing.
     ///
     /// # Errors
     /// As [`open_writable`](Self::open_writable).
@@ -97,37 +99,39 @@ impl FileSystem {
             .map_err(|source| Error::Open { image: image.to_owned(), source })
     }
 
-    /// Opens the file system on a device for reading and writing. The caller makes sure that there is no
-    /// other writer.
+    /// Opens the file system on a device for reading and writing. The caller ensures that there is no other
+    /// writer.
     ///
     /// # Errors
-    /// It holds no file system that can be written; the device refused.
+    /// The device holds no file system that can be written, or failed.
     pub fn from_device_writable(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
         let volume = Volume::open(Arc::clone(&device), options)?;
         Ok(Self { volume: Arc::new(volume), device })
     }
 
-    /// Was it opened for writing?
+    /// Whether the file system is open for writing.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.volume.is_writable()
     }
 
-    /// Makes an empty regular file of root's with these permission bits (0 to 0o7777), and returns its inode.
+    /// Creates an empty regular file owned by root with these permission bits (0 to 0o7777). Returns its
+    /// inode.
     ///
     /// # Errors
-    /// [`Refusal::Exists`] when the name is there, [`Refusal::NoSpace`], [`Refusal::ReadOnly`] when it is not
-    /// open for writing; as [`resolve`](Self::resolve) for the directory.
+    /// [`Refusal::Exists`] if the name exists; [`Refusal::NoSpace`]; [`Refusal::ReadOnly`] if the file system
+    /// is not open for writing; the errors of [`resolve`](Self::resolve) for the parent directory.
     pub fn create(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         self.create_node(path, &New::file(mode))
     }
 
-    /// Makes these bytes the content of a regular file, which is made if it is not there (root's, with mode
-    /// 0644); symbolic links are followed. They are in memory then, until [`sync`](Self::sync),
+    /// Replaces the content of a regular file; creates the file (owned by root, mode 0644) if it does not
+    /// exist. Symbolic links are followed. The bytes stay in memory until [`sync`](Self::sync),
     /// [`close`](Self::close) or [`File::sync_all`].
     ///
     /// # Errors
-    /// As [`create`](Self::create) and [`file`](Self::file); [`Refusal::NoSpace`]: what fits is written.
+    /// As [`create`](Self::create) and [`file`](Self::file). After [`Refusal::NoSpace`], the bytes that fit
+    /// are written.
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
@@ -152,21 +156,21 @@ impl FileSystem {
         Ok(file)
     }
 
-    /// Makes an empty directory of root's with these permission bits (0 to 0o7777), and returns its inode.
+    /// Creates an empty directory owned by root with these permission bits (0 to 0o7777). Returns its inode.
     ///
     /// # Errors
-    /// As [`create`](Self::create); [`Refusal::TooManyNames`] when the directory above has no room for one
-    /// more.
+    /// As [`create`](Self::create); [`Refusal::TooManyNames`] if the parent directory has the maximum number
+    /// of subdirectories.
     pub fn create_dir(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         self.create_node(path, &New::directory(mode))
     }
 
-    /// Makes a directory and those above it that are not there, all with these permission bits. One that is
-    /// there is no error, and stays as it is. On an error those that were made stay.
+    /// Creates a directory and its missing parents, all with these permission bits. Existing directories stay
+    /// as they are. After an error, the directories created so far remain.
     ///
     /// # Errors
-    /// As [`create_dir`](Self::create_dir); [`Refusal::NotDirectory`] when something else has one of the
-    /// names.
+    /// As [`create_dir`](Self::create_dir); [`Refusal::NotDirectory`] if one of the names exists and is not a
+    /// directory.
     pub fn create_dir_all(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
         let ends = (0..path.len()).filter(|at| path[*at] == b'/').chain([path.len()]);
@@ -189,8 +193,7 @@ impl FileSystem {
         }
     }
 
-    /// Makes a symbolic link of root's at `path` that says `target`, 1 to 4094 bytes that need not lead
-    /// anywhere.
+    /// Creates a symbolic link owned by root at `path`. `target` has 1 to 4094 bytes and need not exist.
     ///
     /// # Errors
     /// As [`create`](Self::create); [`Refusal::NameTooLong`] for a target that is too long,
@@ -199,7 +202,7 @@ impl FileSystem {
         self.create_node(path, &New::symlink(bytes(target.as_ref())))
     }
 
-    /// Makes an inode of any type, with all that is to be said of it.
+    /// Creates an inode of any type with the given attributes.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -215,11 +218,11 @@ impl FileSystem {
         make().map_err(Error::at(path))
     }
 
-    /// Gives the file at `original` another name. A symbolic link is not followed.
+    /// Adds a name to the file at `original`. A symbolic link is not followed.
     ///
     /// # Errors
     /// [`Error::Between`]: [`Refusal::Exists`]; [`Refusal::NotPermitted`] for a directory;
-    /// [`Refusal::TooManyNames`] beyond 65,000; [`Refusal::NoSpace`].
+    /// [`Refusal::TooManyNames`] if the file has 65,000 names; [`Refusal::NoSpace`].
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let (original, link) = (bytes(original.as_ref()), bytes(link.as_ref()));
         let add = || {
@@ -230,11 +233,11 @@ impl FileSystem {
         add().map_err(Error::between(original, link))
     }
 
-    /// Takes a name of a file, link or device away; with the last name goes the file, unless a
-    /// [`File`](crate::File) of it is open: then with that.
+    /// Removes a name of a file, link or device. The file is deleted with its last name, but not before every
+    /// open [`File`](crate::File) of it is dropped.
     ///
     /// # Errors
-    /// [`Refusal::IsDirectory`]; [`Refusal::NotPermitted`] when it or its directory is immutable or
+    /// [`Refusal::IsDirectory`]; [`Refusal::NotPermitted`] if the file or its directory is immutable or
     /// append-only; as [`resolve`](Self::resolve).
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
@@ -259,11 +262,11 @@ impl FileSystem {
         remove().map_err(Error::at(path))
     }
 
-    /// Removes a directory and everything below it. Symbolic links go, not what they lead to. These are many
-    /// operations: on an error the rest is still there.
+    /// Removes a directory and everything below it. Symbolic links are removed, not followed. This takes many
+    /// operations: after an error, the names not removed yet remain.
     ///
     /// # Errors
-    /// As [`remove_dir`](Self::remove_dir), with the path of what could not be removed.
+    /// As [`remove_dir`](Self::remove_dir), with the path of the name that could not be removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let (spot, ino) = (|| {
@@ -272,7 +275,7 @@ impl FileSystem {
                 return Err(Refusal::NotDirectory.into());
             }
             let spot = self.spot(path)?.for_any(Refusal::Busy)?;
-            // Before anything is emptied: these cannot be removed by such a name.
+            // Checked before anything is removed: rmdir cannot remove a directory by these names.
             if matches!(spot.name.as_slice(), b"." | b"..") {
                 return Err(Refusal::Invalid.into());
             }
@@ -287,7 +290,7 @@ impl FileSystem {
                     let parent = above.len().checked_sub(2).map_or(spot.dir, |at| above[at].ino);
                     let Some(dir) = above.last_mut() else { break };
                     match self.volume.rmdir(parent, &dir.name) {
-                        // Names were inserted after the listing.
+                        // Another thread added names after the listing.
                         Err(fault) if fault.is(Refusal::NotEmpty) && dir.tries < EMPTYING_TRIES => {
                             (dir.tries, dir.next) = (dir.tries + 1, Some(Cursor::START));
                         }
@@ -312,7 +315,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Removes what is no directory, up to the next directory, which is returned; `None` at the end.
+    /// Removes all names up to the next directory, and returns that directory; `None` at the end.
     fn empty_on(&self, dir: &mut Emptied) -> Result<Option<Emptied>, (Vec<u8>, Fault)> {
         loop {
             while let Some(entry) = dir.ready.pop_front() {
@@ -325,7 +328,7 @@ impl FileSystem {
                     return Ok(Some(Emptied::new(entry.ino, entry.name)));
                 }
                 match self.volume.unlink(dir.ino, &entry.name) {
-                    // Another thread was first.
+                    // Another thread removed the name first.
                     Err(fault) if fault.is(Refusal::NotFound) => {}
                     done => done.map_err(failed)?,
                 }
@@ -341,7 +344,7 @@ impl FileSystem {
         }
     }
 
-    /// Moves a name; a file or an empty directory that has the new name is replaced.
+    /// Moves a name. Replaces a file or an empty directory that has the new name.
     ///
     /// # Errors
     /// As [`rename_with`](Self::rename_with).
@@ -349,12 +352,13 @@ impl FileSystem {
         self.rename_with(from, to, Rename::Replace)
     }
 
-    /// Moves a name, as renameat2(2) does with its flags. Symbolic links are moved, not followed.
+    /// Moves a name, like renameat2(2) with its flags. Symbolic links are moved, not followed.
     ///
     /// # Errors
     /// [`Error::Between`]: [`Refusal::Exists`] with [`Rename::NoReplace`]; [`Refusal::IsDirectory`],
-    /// [`Refusal::NotDirectory`], [`Refusal::NotEmpty`] for what is in the way; [`Refusal::Invalid`] for a
-    /// directory into itself; [`Refusal::Busy`] for the root; [`Refusal::NoSpace`].
+    /// [`Refusal::NotDirectory`], [`Refusal::NotEmpty`] if the target cannot be replaced;
+    /// [`Refusal::Invalid`] if a directory would move into itself; [`Refusal::Busy`] for the root;
+    /// [`Refusal::NoSpace`].
     pub fn rename_with(
         &self,
         from: impl AsRef<Path>,
@@ -377,18 +381,18 @@ impl FileSystem {
         renamed().map_err(Error::between(from, to))
     }
 
-    /// Sets the twelve permission bits (0 to 0o7777); an access ACL's mask follows. Symbolic links are
-    /// followed.
+    /// Sets the twelve permission bits (0 to 0o7777), and the mask of an access ACL with them. Symbolic links
+    /// are followed.
     ///
     /// # Errors
-    /// [`Refusal::NotPermitted`] when it is immutable or append-only; as [`resolve`](Self::resolve).
+    /// [`Refusal::NotPermitted`] if the inode is immutable or append-only; as [`resolve`](Self::resolve).
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         self.set_attr(path, Follow::Links, &SetAttr { mode: Some(mode), ..SetAttr::default() })
     }
 
-    /// Sets owner and group; `None` stays as it is. The setuid bit of a file goes, and the setgid bit of an
-    /// executable one, as with the system call. Symbolic links are followed; [`set_attr`](Self::set_attr) can
-    /// do without.
+    /// Sets owner and group; `None` leaves one as it is. Clears the setuid bit of a file, and the setgid bit
+    /// of an executable one, like chown(2). Symbolic links are followed; use [`set_attr`](Self::set_attr) to
+    /// change a link itself.
     ///
     /// # Errors
     /// As [`set_mode`](Self::set_mode).
@@ -401,8 +405,8 @@ impl FileSystem {
         self.set_attr(path, Follow::Links, &SetAttr { uid, gid, ..SetAttr::default() })
     }
 
-    /// Sets the times of the last access and of the last change of content, to the nanosecond where the
-    /// inodes have room for it; `None` stays as it is. Times that cannot be stored become the nearest one.
+    /// Sets the times of last access and of last modification, with nanoseconds if the inodes have space for
+    /// them; `None` leaves a time as it is. A time out of range is stored as the nearest possible one.
     /// Symbolic links are followed.
     ///
     /// # Errors
@@ -416,17 +420,17 @@ impl FileSystem {
         self.set_attr(path, Follow::Links, &SetAttr { atime, mtime, ..SetAttr::default() })
     }
 
-    /// Sets a regular file's size in bytes: what lies behind is freed, what is new is a hole. Symbolic links
-    /// are followed.
+    /// Sets a regular file's size in bytes. Blocks past the new end are freed; an extension is a hole.
+    /// Symbolic links are followed.
     ///
     /// # Errors
     /// [`Refusal::IsDirectory`], [`Refusal::WrongType`]; [`Refusal::TooLarge`]; [`Refusal::NotSupported`] for
-    /// a file whose content is in its inode; as [`set_mode`](Self::set_mode).
+    /// a file with its content in the inode; as [`set_mode`](Self::set_mode).
     pub fn set_len(&self, path: impl AsRef<Path>, len: u64) -> Result<InodeRef, Error> {
         self.set_attr(path, Follow::Links, &SetAttr { size: Some(len), ..SetAttr::default() })
     }
 
-    /// Sets several things of an inode at once, and returns it as it is then.
+    /// Sets several attributes of an inode in one operation, and returns the changed inode.
     ///
     /// # Errors
     /// As [`set_mode`](Self::set_mode) and [`set_len`](Self::set_len).
@@ -436,8 +440,8 @@ impl FileSystem {
         change().map_err(Error::at(path))
     }
 
-    /// Sets an extended attribute by its full name (`user.comment`), of the file or of the symbolic link
-    /// itself. ACLs come as the system call has them (`system.posix_acl_access`).
+    /// Sets an extended attribute by its full name (`user.comment`), of a file or of a symbolic link itself.
+    /// ACLs have the format of the system call (`system.posix_acl_access`).
     ///
     /// # Errors
     /// As [`set_xattr_with`](Self::set_xattr_with).
@@ -450,13 +454,13 @@ impl FileSystem {
         self.set_xattr_with(path, name, value, SetXattr::Any)
     }
 
-    /// As [`set_xattr`](Self::set_xattr), of an attribute that must be new, or must be there.
+    /// Same as [`set_xattr`](Self::set_xattr); `how` states whether the attribute must be new or must exist.
     ///
     /// # Errors
-    /// [`Refusal::Exists`], [`Refusal::NoAttribute`] as `how` asks; [`Refusal::NotSupported`] for a name
-    /// without a known prefix, [`Refusal::Range`] for one that is empty or too long; [`Refusal::NoSpace`],
-    /// [`Refusal::ValueTooLong`] when the value finds no room; [`Refusal::Invalid`] for an ACL that is none;
-    /// as [`set_mode`](Self::set_mode).
+    /// [`Refusal::Exists`], [`Refusal::NoAttribute`] as `how` requires; [`Refusal::NotSupported`] for a name
+    /// without a known prefix, [`Refusal::Range`] for an empty or too long name; [`Refusal::NoSpace`],
+    /// [`Refusal::ValueTooLong`] if there is no space for the value; [`Refusal::Invalid`] for a malformed
+    /// ACL; as [`set_mode`](Self::set_mode).
     pub fn set_xattr_with(
         &self,
         path: impl AsRef<Path>,
@@ -472,7 +476,7 @@ impl FileSystem {
         change().map_err(Error::at(path))
     }
 
-    /// Removes an extended attribute by its full name, from the file or from the symbolic link itself.
+    /// Removes an extended attribute by its full name, from a file or from a symbolic link itself.
     ///
     /// # Errors
     /// [`Refusal::NoAttribute`]; as [`set_xattr_with`](Self::set_xattr_with).
@@ -485,23 +489,23 @@ impl FileSystem {
         change().map_err(Error::at(path))
     }
 
-    /// Makes everything that was done durable: one commit of the journal for all of it. Does nothing when
+    /// Makes all changes so far durable, with one commit of the journal. Does nothing if the file system is
     /// open for reading.
     ///
     /// # Errors
-    /// The device refused, now or before.
+    /// The device failed, now or earlier.
     pub fn sync(&self) -> Result<(), Error> {
         self.volume.sync().map_err(Error::at(b"/"))
     }
 
-    /// Discards all free blocks, in runs of at least `min_bytes`, so that their space is released (fstrim).
-    /// Earlier changes are made durable first. Returns the number of bytes; `None` if the device does not
-    /// support it. For blocks that are freed from now on use
-    /// [`WriteOptions::discard`](extant_volume::WriteOptions::discard).
+    /// Discards all free blocks, in runs of at least `min_bytes`, so that the device can release their space
+    /// (fstrim). Makes earlier changes durable first. Returns the number of bytes, or `None` if the device
+    /// does not support discards. [`WriteOptions::discard`](extant_volume::WriteOptions::discard) discards
+    /// blocks as they are freed.
     ///
     /// # Errors
-    /// [`Refusal::ReadOnly`] when it is not open for writing; as [`sync`](Self::sync); a bitmap cannot be
-    /// read.
+    /// [`Refusal::ReadOnly`] if the file system is not open for writing; as [`sync`](Self::sync); a bitmap
+    /// cannot be read.
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
@@ -518,24 +522,25 @@ impl FileSystem {
         self.volume.trim(min_bytes).map_err(Error::at(b"/"))
     }
 
-    /// Makes everything durable, and ends. The last of all clones, open files and listings that goes leaves
-    /// the image clean, if it goes by this; one that is just dropped is like a power cut: what was synced is
-    /// safe, in the journal.
+    /// Makes all changes durable, and closes the file system. The image is left clean if this is the last of
+    /// all clones, open files and listings. If the last one is dropped instead of closed, the effect is that
+    /// of a power cut: synced changes are safe in the journal.
     ///
     /// # Errors
-    /// The device refused, now or before: what was synced before is safe.
+    /// The device failed, now or earlier. Changes that were synced before are safe.
     pub fn close(self) -> Result<(), Error> {
         let Self { volume, device } = self;
         if Arc::strong_count(&volume) > 1 {
             volume.sync().map_err(Error::at(b"/"))?;
         }
-        // Of several that come here at the same time, one is the last.
+        // If several threads close clones at the same time, exactly one of them gets the volume.
         let closed = Arc::into_inner(volume).map_or(Ok(()), Volume::close);
         drop(device);
         closed.map_err(Error::at(b"/"))
     }
 
-    /// Which directory and which name a path means. Symbolic links on the way are followed.
+    /// Finds the directory and the name that a path refers to. Symbolic links in the directory part are
+    /// followed.
     fn spot(&self, path: &[u8]) -> Result<Spot, Fault> {
         let has_slash = path.ends_with(b"/");
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
@@ -554,7 +559,7 @@ impl Emptied {
     }
 }
 
-/// An error at a name below `path`, through the directories that are being emptied.
+/// Adds the path to an error: `path`, the directories being emptied below it, and `name`.
 fn at(path: &[u8], above: &[Emptied], name: &[u8], fault: Fault) -> Error {
     let mut whole = path.strip_suffix(b"/").unwrap_or(path).to_vec();
     let below = above.iter().skip(1).map(|dir| dir.name.as_slice());

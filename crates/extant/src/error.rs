@@ -1,4 +1,4 @@
-//! Why something could not be had, with the path that was asked for.
+//! Errors of the library, with the path of the operation.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use extant_volume::{Fault, OpenFault, Refusal};
 
-/// What went wrong, and where.
+/// Why an operation failed, and on which path.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file that holds the image cannot be opened.
@@ -17,37 +17,37 @@ pub enum Error {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// The image holds no file system that can be read, or none that can be written when it was opened for
-    /// that.
+    /// The image holds no file system that can be read, or none that can be written if it was opened for
+    /// writing.
     #[error("{}: {source}", .image.display())]
     Open {
         /// The file.
         image: PathBuf,
-        /// Why not.
+        /// Why the image cannot be opened.
         source: OpenFault,
     },
     /// An operation on a path of the file system failed.
     #[error("{}: {fault}", Shown(.path))]
     At {
-        /// The path as it was asked for.
+        /// The path as the caller passed it.
         path: Vec<u8>,
-        /// Why.
+        /// The fault.
         fault: Fault,
     },
     /// An operation on two paths of the file system failed.
     #[error("{} -> {}: {fault}", Shown(.from), Shown(.to))]
     Between {
-        /// The first path, as it was asked for.
+        /// The first path, as the caller passed it.
         from: Vec<u8>,
-        /// The second.
+        /// The second path.
         to: Vec<u8>,
-        /// Why.
+        /// The fault.
         fault: Fault,
     },
     /// The file does not fit into memory at once; read it in pieces through a [`File`](crate::File).
     #[error("{}: {len} bytes do not fit into memory; read the file in pieces", Shown(.path))]
     TooLarge {
-        /// The path as it was asked for.
+        /// The path as the caller passed it.
         path: Vec<u8>,
         /// Its size in bytes.
         len: u64,
@@ -63,7 +63,7 @@ impl Error {
         move |fault| Self::Between { from: from.to_vec(), to: to.to_vec(), fault }
     }
 
-    /// What failed in the file system; `None` when it could not even be opened.
+    /// The fault of the operation; `None` if the image could not be opened or the file is too large.
     #[must_use]
     pub fn fault(&self) -> Option<&Fault> {
         match self {
@@ -72,7 +72,7 @@ impl Error {
         }
     }
 
-    /// Was it refused for this reason?
+    /// Whether the operation was refused for this reason.
     #[must_use]
     pub fn is(&self, refusal: Refusal) -> bool {
         self.fault().is_some_and(|fault| fault.is(refusal))
@@ -91,7 +91,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The standard library's word for a fault.
+/// The standard library's kind for a fault.
 pub(crate) fn fault_kind(fault: &Fault) -> io::ErrorKind {
     match fault {
         Fault::Corrupt(_) => io::ErrorKind::InvalidData,
@@ -99,7 +99,8 @@ pub(crate) fn fault_kind(fault: &Fault) -> io::ErrorKind {
     }
 }
 
-/// A path in a message: no control character of an image reaches a terminal.
+/// Displays a path with control characters escaped, so that a name in an image cannot send them to a
+/// terminal.
 pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Shown<'_> {

@@ -1,4 +1,5 @@
-//! An open file: the standard library's `Read`, `Write` and `Seek`, and reads and writes at offsets.
+//! An open file: implements the standard library's `Read`, `Write` and `Seek`, and reads and writes at
+//! offsets.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -7,15 +8,16 @@ use extant_volume::{Allocate, ErrorCursor, Fault, InodeRef, Refusal, Seek as Sou
 
 use crate::error::fault_kind;
 
-/// A regular file that is open: for reading, and for writing where the file system is.
+/// An open regular file, for reading, and for writing if the file system is open for writing.
 ///
-/// Reads and writes are positional underneath, so a clone has a position of its own, and threads may use
-/// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) on one file together. Written bytes are in
-/// memory until [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data), or for half a minute; with
-/// [`set_durable`](Self::set_durable) each write is durable when it returns. The next sync returns write-back
-/// errors, once per file that was opened before (clones count as one).
+/// All reads and writes use explicit offsets internally, so each clone has its own position, and several
+/// threads may use [`read_at`](Self::read_at) and [`write_at`](Self::write_at) on one file at the same time.
+/// Written bytes stay in memory until [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data), or for
+/// half a minute; with [`set_durable`](Self::set_durable) each write is durable when it returns. The next
+/// sync returns write-back errors, once for each file that was opened before the error (clones count as one).
 ///
-/// Of a file system that is open for writing it shows the file as it is at each call, and keeps it alive when
+/// If the file system is open for writing, each call uses the current state of the file, and the file stays
+/// alive while it is open, even after its last name is removed.
 /// its last name is removed.
 #[derive(Clone)]
 pub struct File {
@@ -27,16 +29,16 @@ pub struct File {
 /// What is durable when a write returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Durable {
-    /// Nothing: see [`File::sync_all`].
+    /// Nothing; see [`File::sync_all`].
     #[default]
     Later,
-    /// The bytes, and what it takes to read them again, as with O_DSYNC.
+    /// The bytes, and the metadata needed to read them again, like O_DSYNC.
     Data,
-    /// The times as well, as with O_SYNC.
+    /// The times as well, like O_SYNC.
     All,
 }
 
-/// An inode that stays while it is held.
+/// Keeps an inode alive.
 struct Held {
     volume: Arc<Volume>,
     inode: InodeRef,
@@ -45,7 +47,7 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // What cannot be deleted now stays an orphan, which the next opening for writing deletes.
+        // An inode that cannot be deleted now stays an orphan; the next opening for writing deletes it.
         let _ = self.volume.released(self.inode.ino());
     }
 }
@@ -58,7 +60,7 @@ impl File {
         Ok(Self { held: Arc::new(held), position: 0, durable: Durable::Later })
     }
 
-    /// Chooses what is durable when a write returns; clones that are made later begin with the same.
+    /// Chooses what is durable when a write returns. Later clones inherit the choice.
     pub fn set_durable(&mut self, durable: Durable) {
         self.durable = durable;
     }
@@ -69,7 +71,7 @@ impl File {
         Ok(done)
     }
 
-    /// Makes durable what was written, if that is asked for.
+    /// Makes written bytes durable, as far as `durable` requires it.
     fn keep(&self, offset: u64, len: u64) -> Result<(), Fault> {
         let Held { volume, inode, told } = &*self.held;
         match self.durable {
@@ -81,7 +83,7 @@ impl File {
         }
     }
 
-    /// The inode as it is now; as it was when opened, should it not be had.
+    /// The inode as it is now, or as it was when opened if it cannot be read.
     fn now(&self) -> InodeRef {
         let held = &self.held;
         match held.volume.is_writable() {
@@ -90,22 +92,22 @@ impl File {
         }
     }
 
-    /// Reads from byte `offset` on; fewer bytes than asked for only at the end of the file.
+    /// Reads from byte `offset` on. Returns fewer bytes than requested only at the end of the file.
     ///
     /// # Errors
-    /// The map is corrupt, the content is encrypted, the device refused.
+    /// The map is corrupt; the content is encrypted; the device failed.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Fault> {
         self.held.volume.read(&self.now(), offset, buf)
     }
 
-    /// Writes all of `bytes` from byte `offset` on, which may lie behind the end.
+    /// Writes all of `bytes` from byte `offset` on, which may lie past the end.
     ///
     /// # Errors
-    /// [`Refusal::NoSpace`](crate::Refusal::NoSpace): what fits is written;
+    /// [`Refusal::NoSpace`](crate::Refusal::NoSpace), after the bytes that fit are written;
     /// [`Refusal::TooLarge`](crate::Refusal::TooLarge),
     /// [`Refusal::NotPermitted`](crate::Refusal::NotPermitted),
-    /// [`Refusal::ReadOnly`](crate::Refusal::ReadOnly) when the file system is not open for writing; the
-    /// device refused.
+    /// [`Refusal::ReadOnly`](crate::Refusal::ReadOnly) if the file system is not open for writing; the device
+    /// failed.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Fault> {
         let mut done = 0;
         while done < bytes.len() {
@@ -114,8 +116,8 @@ impl File {
         Ok(())
     }
 
-    /// Writes all of `bytes` after the last byte of the file, wherever that is by then, and returns where
-    /// they begin. Concurrent appends, through clones of a file or files of their own, do not overlap.
+    /// Writes all of `bytes` at the current end of the file, and returns the offset where they begin.
+    /// Concurrent appends do not overlap, whether through clones or through separately opened files.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -140,13 +142,14 @@ impl File {
         if done == bytes.len() { Ok(start) } else { Err(Refusal::NoSpace.into()) }
     }
 
-    /// Copies `len` bytes from byte `offset` on to byte `target_offset` of a file of the same file system,
-    /// which may be this one where the ranges are apart; how many bytes: fewer at the end of this file, and
-    /// when there is no space for more. Holes stay holes where the target has nothing.
+    /// Copies `len` bytes from byte `offset` on to byte `target_offset` of a file of the same file system.
+    /// The target may be this file if the ranges do not overlap. Returns the number of bytes copied: fewer at
+    /// the end of this file, and if there is no space for more. Holes stay holes where the target has no
+    /// blocks.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`]: ranges that overlap, another file system; as [`read_at`](Self::read_at), and as
-    /// [`write_at`](Self::write_at) of the target.
+    /// [`Refusal::Invalid`] if the ranges overlap or the files are of different file systems; as
+    /// [`read_at`](Self::read_at), and as [`write_at`](Self::write_at) of the target.
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
@@ -171,17 +174,17 @@ impl File {
         Ok(done)
     }
 
-    /// The next byte from `offset` on that is not in a hole, and may be other than zero; `None` if there is
-    /// none before the end. Blocks that are reserved and not written count as holes.
+    /// The offset of the first data at or after `offset`, like SEEK_DATA; `None` if there is none before the
+    /// end. Unwritten blocks count as holes.
     ///
     /// # Errors
-    /// The map is corrupt; the device refused.
+    /// The map is corrupt; the device failed.
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>, Fault> {
         self.seek_to(offset, Sought::Data)
     }
 
-    /// The next byte from `offset` on that is in a hole, as the end of the file is; `None` for an `offset` at
-    /// the end or behind.
+    /// The offset of the first hole at or after `offset`, like SEEK_HOLE. The end of the file counts as a
+    /// hole. Returns `None` if `offset` is at or past the end.
     ///
     /// # Errors
     /// As [`seek_data`](Self::seek_data).
@@ -215,7 +218,7 @@ impl File {
         }
     }
 
-    /// Cuts the file, or extends it by a hole.
+    /// Sets the size: truncates the file, or extends it with a hole.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -232,15 +235,15 @@ impl File {
         self.held.volume.fallocate(self.held.inode.ino(), mode, offset, len)
     }
 
-    /// Makes durable what was written, and all else that was done to the file.
+    /// Makes all written bytes and all other changes of the file durable.
     ///
     /// # Errors
-    /// The device refused, now or when bytes were written back before.
+    /// The device failed, now or in an earlier write-back.
     pub fn sync_all(&self) -> Result<(), Fault> {
         self.held.volume.fsync_as(self.held.inode.ino(), &self.held.told, false)
     }
 
-    /// Makes durable what was written, and what it takes to read it again.
+    /// Makes all written bytes durable, and the metadata needed to read them again.
     ///
     /// # Errors
     /// As [`sync_all`](Self::sync_all).
@@ -254,19 +257,19 @@ impl File {
         self.now().size()
     }
 
-    /// Is there no byte in it?
+    /// Whether the size is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The result of stat.
+    /// The result of stat(2).
     #[must_use]
     pub fn metadata(&self) -> Stat {
         self.held.volume.stat(&self.now())
     }
 
-    /// The inode behind it, as it was when the file was opened.
+    /// The inode as it was when the file was opened.
     #[must_use]
     pub fn inode(&self) -> &InodeRef {
         &self.held.inode
@@ -290,7 +293,7 @@ impl Write for File {
         Ok(done)
     }
 
-    /// Nothing waits here; see [`sync_all`](File::sync_all).
+    /// Does nothing, because this type buffers nothing; see [`sync_all`](File::sync_all).
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A file system by paths, in the manner of `std::fs`.
+//! A file system by paths, like `std::fs`.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -17,12 +17,12 @@ use extant_volume::{
 use crate::walk::Walk;
 use crate::{Error, File, list};
 
-/// A file system that is open, by paths. Cheap to clone; clones share everything, and threads may use one
-/// together.
+/// An open file system, used by paths. Cheap to clone; clones share all state, and several threads may use
+/// one.
 ///
-/// Paths are from the root of the file system, with or without a leading slash. Symbolic links are followed
-/// inside of it: an absolute target or `..` never leaves the image. What paths cannot say is in the
-/// [`volume`](Self::volume) beneath.
+/// Paths start at the root of the file system, with or without a leading slash. Symbolic links are followed
+/// inside the file system: an absolute target or `..` never leaves the image. Operations that need more than
+/// a path are in the [`volume`](Self::volume).
 #[derive(Clone)]
 pub struct FileSystem {
     pub(crate) volume: Arc<Volume>,
@@ -30,8 +30,8 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// Opens an image file or block device for reading. Nothing is written: a journal that waits for replay
-    /// is laid over the image in memory.
+    /// Opens an image file or block device for reading. Writes nothing: a journal that needs replay is
+    /// applied in memory.
     ///
     /// # Errors
     /// The file cannot be opened, or holds no file system that can be read.
@@ -39,7 +39,7 @@ impl FileSystem {
         Self::open_with(image, &OpenOptions::default())
     }
 
-    /// As [`open`](Self::open), with options.
+    /// Same as [`open`](Self::open), with options.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -51,22 +51,23 @@ impl FileSystem {
             .map_err(|source| Error::Open { image: image.to_owned(), source })
     }
 
-    /// Opens whatever a device holds: a file, a window of one, memory.
+    /// Opens the file system on a device: a file, a window of a file, memory.
     ///
     /// # Errors
-    /// It holds no file system that can be read.
+    /// The device holds no file system that can be read.
     pub fn from_device(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
         let volume = Volume::open_read_only(Arc::clone(&device), options)?;
         Ok(Self { volume: Arc::new(volume), device })
     }
 
-    /// The volume beneath: operations on inodes instead of paths.
+    /// The volume: operations on inodes instead of paths.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
-    /// The device as it was given, which is the file system's content only where no journal lies over it.
+    /// The underlying device; `None` if a journal is replayed over it in memory, because its bytes are
+    /// outdated then.
     pub(crate) fn plain_device(&self) -> Option<&Arc<dyn Device>> {
         (!self.volume.recovery().needed).then_some(&self.device)
     }
@@ -74,13 +75,13 @@ impl FileSystem {
     /// The inode at a path.
     ///
     /// # Errors
-    /// No such path; something on the way is no directory, or is corrupt; the device refused.
+    /// The path does not exist; a component of it is not a directory or is corrupt; the device failed.
     pub fn resolve(&self, path: impl AsRef<Path>, follow: Follow) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
         self.volume.resolve(path, follow).map_err(Error::at(path))
     }
 
-    /// The result of stat(2); symbolic links are followed.
+    /// The result of stat(2). Symbolic links are followed.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -88,7 +89,7 @@ impl FileSystem {
         Ok(self.volume.stat(&*self.resolve(path, Follow::Links)?))
     }
 
-    /// The result of lstat(2): of a symbolic link itself.
+    /// The result of lstat(2). A symbolic link at the end of the path is not followed.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -96,11 +97,10 @@ impl FileSystem {
         Ok(self.volume.stat(&*self.resolve(path, Follow::NotTheLast)?))
     }
 
-    /// Does the path lead to something? Symbolic links are followed, so one that leads nowhere does not
-    /// exist.
+    /// Whether the path exists. Symbolic links are followed, so a dangling link does not exist.
     ///
     /// # Errors
-    /// When that cannot be said: something on the way is corrupt, or the device refused.
+    /// A component of the path is corrupt, or the device failed.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
         match self.resolve(path, Follow::Links) {
             Ok(_) => Ok(true),
@@ -112,7 +112,7 @@ impl FileSystem {
     /// Opens a regular file. Symbolic links are followed.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve); [`Refusal::IsDirectory`] and [`Refusal::WrongType`] when it is no
+    /// As [`resolve`](Self::resolve); [`Refusal::IsDirectory`] or [`Refusal::WrongType`] if it is not a
     /// regular file.
     pub fn file(&self, path: impl AsRef<Path>) -> Result<File, Error> {
         let path = path.as_ref();
@@ -127,8 +127,8 @@ impl FileSystem {
         Err(Error::at(bytes(path))(refusal.into()))
     }
 
-    /// All bytes of a regular file. Holes become zeros, so this takes as much memory as the file is long: see
-    /// [`file`](Self::file) for long ones.
+    /// All bytes of a regular file. Holes are returned as zeros, so the result needs as much memory as the
+    /// file's size; use [`file`](Self::file) for large files.
     ///
     /// # Errors
     /// As [`file`](Self::file); [`Error::TooLarge`]; the content is encrypted or cannot be read.
@@ -152,7 +152,7 @@ impl FileSystem {
         Ok(content)
     }
 
-    /// The names of a directory, in the order in which they are stored; "." and ".." are left out.
+    /// Lists the names of a directory in the order in which they are stored, without "." and "..".
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); [`Refusal::NotDirectory`]; the first names cannot be read.
@@ -173,7 +173,7 @@ impl FileSystem {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve); [`Refusal::WrongType`] when it is no link.
+    /// As [`resolve`](Self::resolve); [`Refusal::WrongType`] if it is not a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::NotTheLast)?;
@@ -181,7 +181,7 @@ impl FileSystem {
         Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
-    /// The extended attributes, ACLs among them, of the file or of the symbolic link itself.
+    /// The extended attributes, including ACLs, of a file or of a symbolic link itself.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); the attributes are corrupt.
@@ -191,16 +191,16 @@ impl FileSystem {
         self.volume.xattrs(&inode).map_err(Error::at(bytes(path)))
     }
 
-    /// Space and inodes, as df shows them.
+    /// Total and free space and inodes, like df.
     ///
     /// # Errors
-    /// What counts the free blocks cannot be read.
+    /// The count of free blocks cannot be read.
     pub fn statfs(&self) -> Result<StatFs, Error> {
         self.volume.statfs().map_err(Error::at(b"/"))
     }
 
-    /// Everything below a directory, read by several threads; see [`Walk`]. A path to something else walks
-    /// just that.
+    /// Walks everything below a directory with several threads; see [`Walk`]. If the path is not a directory,
+    /// the walk returns only that inode.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve). A symbolic link at the end of the path is not followed.
@@ -208,7 +208,7 @@ impl FileSystem {
         Ok(self.walk_inode(self.resolve(path, Follow::NotTheLast)?))
     }
 
-    /// As [`walk`](Self::walk), from an inode.
+    /// Same as [`walk`](Self::walk), from an inode.
     #[must_use]
     pub fn walk_inode(&self, root: InodeRef) -> Walk {
         Walk::new(self.clone(), root)
@@ -220,12 +220,13 @@ pub(crate) fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
 
-/// Bytes per read of [`FileSystem::read`].
+/// Bytes per read in [`FileSystem::read`].
 const READ_PIECE: usize = 4 << 20;
 /// Names per piece of [`ReadDir`].
 const NAMES_PIECE: usize = 1024;
 
-/// The names of a directory, a bounded number in memory at a time. See [`FileSystem::read_dir`].
+/// An iterator over the names of a directory, with a bounded number of them in memory. See
+/// [`FileSystem::read_dir`].
 pub struct ReadDir {
     fs: FileSystem,
     path: Vec<u8>,
@@ -267,7 +268,7 @@ impl Iterator for ReadDir {
     }
 }
 
-/// A name in a directory and the inode it leads to.
+/// A name in a directory, and the inode that it refers to.
 #[derive(Clone)]
 pub struct DirEntry {
     volume: Arc<Volume>,
@@ -283,19 +284,19 @@ impl DirEntry {
         &self.name
     }
 
-    /// The name as the operating system has it.
+    /// The name as an `OsString`.
     #[must_use]
     pub fn file_name(&self) -> OsString {
         OsString::from_vec(self.name.clone())
     }
 
-    /// Number of the inode.
+    /// The inode number.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
-    /// The type in the directory entry; `None` on old file systems without types.
+    /// The type from the directory entry; `None` on old file systems without types.
     #[must_use]
     pub fn kind(&self) -> Option<FileType> {
         self.kind
@@ -304,7 +305,7 @@ impl DirEntry {
     /// The inode.
     ///
     /// # Errors
-    /// It is not in use or corrupt; the device refused.
+    /// The inode is not in use or is corrupt; the device failed.
     pub fn inode(&self) -> Result<InodeRef, Error> {
         self.volume.inode(self.ino).map_err(Error::at(&self.name))
     }

@@ -1,13 +1,13 @@
 //! ext4 in user space: the library.
 //!
-//! Opens ext2, ext3 and ext4 file systems in image files, block devices, partitions and memory, reads
-//! everything that is in them and changes names, attributes and sizes, without root, without mounting and
-//! without the kernel. Safe Rust; what is opened for reading is not written to, and an image may hold any
-//! bytes: what is damaged is an error that names its place, never a panic, a hang or a flood of memory.
+//! Opens ext2, ext3 and ext4 file systems in image files, block devices, partitions and memory, without root,
+//! without mounting and without the kernel. Reads everything in them, and changes names, attributes and
+//! sizes. Written in safe Rust. A file system that is open for reading is never written to. An image may hold
+//! any bytes: damage causes an error that names its place, never a panic, a hang or excessive use of memory.
 //!
 //! # Reading by paths
 //!
-//! [`open`] gives a [`FileSystem`], which is used like `std::fs`:
+//! [`open`] returns a [`FileSystem`], which is used like `std::fs`:
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
@@ -29,12 +29,12 @@
 //! # Ok::<(), extant::Error>(())
 //! ```
 //!
-//! Paths may be anything that `std::path::Path` can be; names of ext4 are bytes and need not be UTF-8.
+//! Paths may be anything that `std::path::Path` can hold; names in ext4 are bytes and need not be UTF-8.
 //! Symbolic links are followed inside the image and never lead out of it.
 //!
 //! # Large files
 //!
-//! [`File`] is `Read` and `Seek`, and reads at offsets by any number of threads:
+//! [`File`] implements `Read` and `Seek`, and any number of threads can read at offsets:
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
@@ -55,8 +55,8 @@
 //!
 //! # Whole trees
 //!
-//! [`walk`] reads directories and inodes by several threads ahead of the caller, in an order that does not
-//! depend on them. With contents, neighbouring small files are read together:
+//! [`walk`] reads directories and inodes ahead of the caller with several threads. The order of the results
+//! does not depend on the threads. With contents, neighbouring small files are read together:
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
@@ -87,9 +87,9 @@
 //!
 //! # Changing things
 //!
-//! [`open_writable`] gives a file system that can be changed. Each operation is atomic: it is done as a whole
-//! or refused, and in the journal it is durable with the next [`sync`](FileSystem::sync). The contents of
-//! files are written by [`Volume::write_at`], by inode.
+//! [`open_writable`] returns a file system that can be changed. Each operation is atomic: it is done
+//! completely or refused. With a journal, it is durable after the next [`sync`](FileSystem::sync).
+//! [`Volume::write_at`] writes the contents of files, by inode.
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
@@ -130,7 +130,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Many threads may do so at the same time, and share the commits:
+//! Many threads may change a file system at the same time, and share the commits:
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
@@ -158,12 +158,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A file or block device has one writer: a second one gets "in use". Readers are not locked out, and see the
-//! state of the last commits that were written home.
+//! A file or block device has one writer: a second one gets the error "in use". Readers are not locked out;
+//! they see the last commits that were written home.
 //!
-//! # Other places, and what lies beneath
+//! # Other devices, and the layer below
 //!
-//! A file system may be in any [`Device`]: a [`Window`] of a disk image, memory, or a type of your own.
+//! A file system may be on any [`Device`]: a [`Window`] of a disk image, memory, or your own type.
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
@@ -189,18 +189,18 @@
 //!
 //! # Journals
 //!
-//! A file system that was not unmounted and is opened for reading shows the state after a replay of its
-//! journal in memory; [`Recovery`] has its extent. [`OpenOptions::no_recovery`] shows the state on disk
-//! instead.
+//! If a file system was not unmounted and is opened for reading, it shows the state after a replay of its
+//! journal in memory; [`Recovery`] describes that replay. [`OpenOptions::no_recovery`] shows the state on
+//! disk instead.
 //!
 //! # Errors
 //!
-//! [`Error`] has the path and a [`Fault`]: a [`Refusal`] (no such file, not a directory, encrypted;
-//! [`Fault::errno`] is the kernel's number), a corruption with the rule that is broken and its place, or what
-//! the device said. It turns into `std::io::Error`.
+//! [`Error`] contains the path and a [`Fault`]: a [`Refusal`] (no such file, not a directory, encrypted;
+//! [`Fault::errno`] returns the kernel's number), a corruption with the broken rule and its place, or the
+//! device's error. It converts to `std::io::Error`.
 //!
-//! Owns: the face. Does **not** own: anything of ext4, which is in the crates below (`volume` and what it
-//! stands on).
+//! Owns: the public interface. Does **not** own: any knowledge of ext4, which is in the crates below
+//! (`volume` and its dependencies).
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Directories in pieces: what [`read_dir`](crate::FileSystem::read_dir) and the walker stand on.
+//! Lists a directory in pieces; [`read_dir`](crate::FileSystem::read_dir) and the walker use it.
 //!
-//! Invariant: however large a directory is, a piece of it is bounded, and together the pieces return every
-//! name once.
+//! Invariant: a piece is bounded, however large the directory is, and all pieces together return every name
+//! once.
 
 use std::ops::ControlFlow;
 
@@ -13,29 +13,29 @@ use extant_volume::{Cursor, Fault, FileType, Inode, Volume};
 pub(crate) struct Name {
     pub(crate) name: Vec<u8>,
     pub(crate) ino: Ino,
-    /// As in the directory entry; `None` on file systems without types.
+    /// From the directory entry; `None` on file systems without types.
     pub(crate) kind: Option<FileType>,
 }
 
-/// Some names of a directory, in the order of its listing; "." and ".." are left out.
+/// Some names of a directory, in the order of the listing, without "." and "..".
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) names: Vec<Name>,
-    /// Where the next piece begins; `None` behind the last.
+    /// The position of the next piece; `None` after the last.
     pub(crate) next: Option<Cursor>,
-    /// What could not be read, and was skipped.
+    /// Faults of the blocks and entries that were skipped.
     pub(crate) damage: Vec<Fault>,
 }
 
-/// Lists about `len_min` names from `from` on: a few more, where stopping could lose or repeat a name.
+/// Lists about `len_min` names from `from` on; a few more if stopping there could lose or repeat a name.
 pub(crate) fn piece(volume: &Volume, dir: &Inode, from: Cursor, len_min: usize) -> Result<Piece, Fault> {
     let mut piece = Piece::default();
-    // Positions behind the last name taken, and behind the one before it.
+    // Positions after the last name taken, and after the name before it.
     let (mut last, mut before) = (from, from);
     let mut next = None;
     let mut each = |entry: extant_volume::DirEntry<'_>| {
-        // Names with one hash have one position. A listing that begins between them could repeat one or leave
-        // one out, so it begins only where the position before and the one after are others.
+        // Names with the same hash have the same position. A listing that begins between them could repeat or
+        // omit one, so a piece ends only where the positions before and after differ.
         if piece.names.len() >= len_min && last != before && entry.next != last {
             next = Some(last);
             return ControlFlow::Break(());
@@ -58,5 +58,5 @@ pub(crate) fn piece(volume: &Volume, dir: &Inode, from: Cursor, len_min: usize) 
     Ok(piece)
 }
 
-/// The most damage of one piece that is reported.
+/// Maximum number of faults that one piece reports.
 const DAMAGE_MAX: usize = 16;

@@ -1,5 +1,5 @@
 //! Creates `testdata/rules`: small sound images, and for each rule of the checker a few changed bytes that
-//! violate it.
+//! break it.
 //!
 //! `cargo run --profile ci -p extant-hostile --example rule_data -- testdata/rules [SECONDS]`
 
@@ -16,12 +16,12 @@ use extant_device::{Device, MemDevice};
 use extant_hostile::Mutator;
 use serde_json::{Value, json};
 
-/// A change that violates a rule.
+/// A change that breaks a rule.
 struct Broken {
     image: String,
-    /// Offset, and the new bytes there.
+    /// Offsets, and the new bytes at each.
     edits: Vec<(usize, Vec<u8>)>,
-    /// Number of findings, plus a large penalty for a large image: the fewer, the better.
+    /// Number of findings, plus a large penalty for a large image; lower is better.
     cost: usize,
 }
 
@@ -101,7 +101,7 @@ fn main() {
 }
 
 /// Images that e2fsprogs alone cannot create: logs to replay, orphans, encrypted and casefolded directories.
-/// As root only.
+/// Needs root; returns nothing without.
 fn from_the_kernel() -> Vec<(String, Mutator)> {
     const NAMES: &[&str] = &[
         "crash-orphan-file",
@@ -145,7 +145,7 @@ fn device_of(bytes: &[u8]) -> MemDevice {
     device
 }
 
-/// The bytes that differ, in runs.
+/// The bytes that the damage changed, in runs.
 fn edits(sound: &[u8], damaged: &[u8], damage: &extant_hostile::Damage) -> Vec<(usize, Vec<u8>)> {
     let mut places: Vec<usize> = Vec::new();
     for (offset, before) in &damage.undo {

@@ -1,5 +1,5 @@
-//! Changes a damaged image, like `extant edit -k` and a mount: every operation must succeed or fail, whatever
-//! the bytes.
+//! Changes a damaged image, like `extant edit -k` and a mount do. Every operation must succeed or fail,
+//! whatever the bytes.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -109,11 +109,11 @@ fn remove_all(volume: &Volume, dir: Ino, name: &[u8], ino: Ino, depth: u32) -> R
 }
 
 fn operation(volume: &Volume, names: &[Named], step: usize, rng: &mut Rng) -> Result<(), Fault> {
-    // A damaged root may list nothing: then use inode 11 under its usual name.
+    // A damaged root may have no entries: then use inode 11 under its usual name.
     let fallback = Named { dir: Ino::ROOT, name: b"lost+found".to_vec(), ino: Ino(11) };
     let one = names.get(rng.below(names.len())).unwrap_or(&fallback);
     let other = names.get(rng.below(names.len())).unwrap_or(&fallback);
-    // The place of a new name: a directory, or an inode that is none.
+    // The parent of a new name: a directory, or an inode that is not a directory.
     let dir = if rng.below(3) == 0 { other.dir } else { other.ino };
     let new_name = match rng.below(3) {
         0 => format!("n{step}").into_bytes(),
@@ -192,7 +192,8 @@ fn operation(volume: &Volume, names: &[Named], step: usize, rng: &mut Rng) -> Re
     }
 }
 
-/// A device in memory that records the ranges written, so that one image serves many rounds.
+/// A device in memory that records the ranges written, so that the sound image can be restored after each
+/// round.
 #[derive(Debug)]
 pub(crate) struct Restorable {
     device: Arc<MemDevice>,

@@ -48,7 +48,7 @@ pub fn walk(device: Arc<dyn Device>) -> Walked {
         let mut names: Vec<(Vec<u8>, Ino)> = Vec::new();
         let mut damaged = 0;
         let mut position = Cursor::START;
-        // In pieces, as a mount reads.
+        // Reads in several calls, like a mount.
         loop {
             let before = names.len();
             let (from, mut piece) = (position, 0);
@@ -116,8 +116,8 @@ fn look(volume: &Volume, inode: &Inode, left: &mut usize, walked: &mut Walked) {
     walked.errors += usize::from(listed.is_err());
 }
 
-/// Runs the checker over the image with one thread. Returns the codes of the errors that it found, none for a
-/// sound image; `None` if the image cannot be opened.
+/// Runs the checker over the image with one thread. Returns the codes of the errors that it found (none for a
+/// sound image), or `None` if the image cannot be opened.
 pub fn verify(device: &dyn Device) -> Option<Vec<&'static str>> {
     let options = extant_check::Options { threads: NonZero::new(1), ..extant_check::Options::default() };
     let report = extant_check::check(device, &options).ok().filter(|report| report.opened)?;

@@ -1,14 +1,14 @@
 //! Deliberate damage of images, with correct checksums, and test drivers that run the readers over them.
 //!
-//! Owns: the map of metadata in a sound image ([`map()`]), recomputing checksums after a change ([`seal()`]),
-//! seeded damage ([`Mutator`]), reading everything of a damaged image ([`walk()`], [`verify`]), and changing
-//! it ([`change()`]). Does **not** own: the verdict on what the readers return; external tools decide that
-//! (see the tests).
+//! Owns: the map of metadata in a sound image ([`map()`]), computing checksums again after a change
+//! ([`seal()`]), seeded damage ([`Mutator`]), reading everything of a damaged image ([`walk()`], [`verify`]),
+//! and changing it ([`change()`]). Does **not** own: the verdict on the readers' results; external tools
+//! decide that (see the tests).
 //!
 //! Invariants
 //! 1. The same seed gives the same damage.
 //! 2. [`walk()`] and [`verify`] use bounded time and memory for any image: this is what the tests check.
-//! 3. Damage can be undone: a sound image serves many rounds.
+//! 3. Damage can be undone: one sound image is used for many rounds.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Seeded damage: a few changed fields in metadata, mostly with corrected checksums, so that the damage is
-//! not caught by them.
+//! Seeded damage: a few changed fields in metadata. Most damage gets correct checksums, so that checksums do
+//! not reveal it.
 
 use extant_ondisk::Superblock;
 
@@ -11,7 +11,8 @@ pub struct Mutator {
     sound: Vec<u8>,
     sb: Superblock,
     regions: Vec<Region>,
-    /// The range of each kind in `regions`: kinds are hit equally often, however many regions they have.
+    /// The range of each kind in `regions`. All kinds are damaged equally often, however many regions they
+    /// have.
     kinds: Vec<std::ops::Range<usize>>,
 }
 
@@ -50,13 +51,13 @@ impl Mutator {
         &self.sound
     }
 
-    /// Its superblock.
+    /// The superblock of the sound image.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.sb
     }
 
-    /// Its metadata regions.
+    /// The metadata regions of the sound image.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
@@ -95,7 +96,7 @@ impl Mutator {
         damage
     }
 
-    /// Damages `image` according to a fuzzer's bytes: pieces of 8 with kind of region, region (2 bytes),
+    /// Damages `image` as a fuzzer's bytes say. Each piece of 8 bytes has: kind of region, region (2 bytes),
     /// offset (2 bytes), width, and value (2 bytes). An odd width byte keeps the wrong checksum.
     pub fn edit(&self, image: &mut [u8], edits: &[u8]) {
         for edit in edits.chunks_exact(8).take(16) {

@@ -12,7 +12,7 @@ use extant_ondisk::inode::{flags, inode_seed};
 use extant_ondisk::{Features, superblock};
 use extant_volume::{OpenOptions, Volume};
 
-/// The kind of a region, with what its checksum needs.
+/// The kind of a region, with the parameters of its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sealed {
     /// The superblock at byte 1024.
@@ -50,7 +50,7 @@ pub struct Region {
     pub sealed: Sealed,
 }
 
-/// The metadata of a sound image, ordered by kind; at most `log_blocks` blocks of the log.
+/// Lists the metadata of a sound image, ordered by kind, with at most `log_blocks` blocks of the log.
 ///
 /// # Panics
 /// If the image is not sound.

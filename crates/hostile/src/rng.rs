@@ -1,6 +1,6 @@
 //! A small pseudorandom generator with the same output on every machine.
 
-/// splitmix64.
+/// A splitmix64 generator.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 

@@ -1,4 +1,4 @@
-//! Recomputes checksums after bytes were changed.
+//! Computes checksums again after a change of bytes.
 
 use extant_base::{BlockSize, Group};
 use extant_jbd2_format::Superblock as LogSuperblock;
@@ -45,7 +45,7 @@ pub fn seal(image: &mut [u8], sb: &Superblock, region: &Region) {
                 extent::seal(bytes, seed);
             }
         }
-        // A damaged tail does not count as one, so there is no place for a checksum.
+        // A leaf whose tail is damaged has no place for a checksum.
         Sealed::DirLeaf(seed) if csum && dirent::tail_checksum(&image[range.clone()]).is_some() => {
             dirent::seal_tail(&mut image[range], seed);
         }

@@ -1,4 +1,4 @@
-//! Many rounds of damage over several images, on several threads: used by the tests and the long soak.
+//! Runs many rounds of damage over several images, on several threads. The tests and the long soak use it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ pub struct Soak {
     pub time_max: Duration,
     /// Number of threads.
     pub threads: usize,
-    /// A round that takes longer is a failure.
+    /// Maximum time of a round; a longer round is a failure.
     pub round_max: Duration,
-    /// Whether to change the damaged images, too, instead of only reading them.
+    /// Whether to change the damaged images as well; otherwise they are only read.
     pub changes: bool,
 }
 
@@ -39,8 +39,8 @@ pub struct Soaked {
     pub found: u64,
     /// Operations that changed a damaged image.
     pub changed: u64,
-    /// Rounds after which the checker found errors by rules that were not violated before the changes: the
-    /// engine did not detect the damage and its changes caused more. As text, with the codes of the rules.
+    /// Rounds after which the checker found errors by rules that were not broken before the changes: the
+    /// engine did not detect the damage, and its changes added to it. As text, with the codes of the rules.
     pub worse: Vec<String>,
     /// The longest round.
     pub slowest: Duration,
@@ -48,7 +48,7 @@ pub struct Soaked {
     pub failures: Vec<String>,
 }
 
-/// Runs rounds of damage, walk and check; uses image `seed % images`.
+/// Runs rounds of damage, walk and check. The round with seed `seed` uses image `seed % images`.
 #[must_use]
 pub fn soak(images: &[(String, Mutator)], what: Soak) -> Soaked {
     let start = Instant::now();
@@ -136,7 +136,7 @@ impl Copy {
         told
     }
 
-    /// Updates the device with the bytes of the image in the changed ranges.
+    /// Copies the changed ranges of the image to the device.
     fn show(&self, changed: &[(usize, Vec<u8>)]) {
         for (offset, before) in changed {
             let now = &self.bytes[*offset..offset + before.len()];

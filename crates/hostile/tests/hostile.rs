@@ -1,5 +1,5 @@
-//! Hostile images: whatever the bytes, no panic, no hang. 20,000 rounds of seeded damage, with corrected
-//! checksums, over images of every kind; each round opens, walks, reads and checks the image.
+//! Hostile images: no bytes cause a panic or a hang. The test runs 20,000 rounds of seeded damage, with
+//! corrected checksums, over images of every kind; each round opens, walks, reads and checks the image.
 //!
 //! Repeat one round: `cargo xtask fuzz --seed SEED --rounds 1`.
 
@@ -38,7 +38,7 @@ fn twenty_thousand_damaged_images_neither_panic_nor_hang() {
     assert!(soaked.found > soaked.rounds / 2, "{soaked:?}");
 }
 
-/// Runs what `extant edit -k` and a mount do, on a damaged image.
+/// Runs the operations of `extant edit -k` and of a mount on damaged images.
 #[test]
 fn changing_damaged_images_neither_panics_nor_hangs() {
     let images = images::all();

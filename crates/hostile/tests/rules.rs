@@ -1,5 +1,5 @@
-//! Each rule of the checker has a damaged image that violates it: `testdata/rules` has small sound images
-//! and, for each rule, the bytes to change. Created by `examples/rule_data.rs`.
+//! For each rule of the checker, a damaged image breaks it. `testdata/rules` holds small sound images and,
+//! for each rule, the bytes to change. `examples/rule_data.rs` creates it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use extant_device::{Device, MemDevice};
 use serde_json::Value;
 
-/// Rules without an image, and why.
+/// Rules without an image, and the reasons.
 const WITHOUT: &[(&str, &str)] = &[
     ("XA010", "wants a device that fails to read"),
     ("DI022", "wants directories that share blocks by the thousand"),

@@ -1,5 +1,5 @@
-//! Verdicts: on thousands of images with one damaged field each, `extant check` and `e2fsck -fn` agree
-//! whether the file system is sound, in at least 98 of 100. Disagreements are listed one by one.
+//! Verdicts: on thousands of images with one damaged field each, `extant check` and `e2fsck -fn` agree in at
+//! least 98 of 100 cases whether the file system is sound. The test prints each disagreement.
 //!
 //! For more cases: `EXTANT_VERDICTS=10000`; for another corpus: `EXTANT_SEED=7`.
 
@@ -55,7 +55,7 @@ fn the_verdict_is_e2fscks_in_98_of_100_cases() {
                     // Some damage makes e2fsck loop.
                     let judged =
                         command("timeout").args(["20", "e2fsck", "-fn"]).arg(&path).output().unwrap();
-                    // It exits with 0 although it used a backup, because -n repairs the primary copy in
+                    // e2fsck exits with 0 even if it used a backup, because -n repairs the primary copy in
                     // memory only.
                     let said = String::from_utf8_lossy(&judged.stdout).into_owned()
                         + &String::from_utf8_lossy(&judged.stderr);

@@ -1,4 +1,4 @@
-//! Damage that random changes do not find: crafted for one rule each.
+//! Damage that random changes do not find; each is crafted for one rule.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use extant_ondisk::orphan_file;
 use extant_ondisk::{Features, Superblock, superblock};
 use extant_volume::{OpenOptions, Volume};
 
-/// Damaged copies of an image.
+/// Creates the damaged copies of an image.
 pub(crate) fn all(name: &str, mutator: &Mutator) -> Vec<Vec<u8>> {
     let mut made = Vec::new();
     if name == "ext2" {
@@ -35,7 +35,7 @@ fn with_superblock(mutator: &Mutator, change: impl FnOnce(&mut Superblock)) -> V
     bytes
 }
 
-/// One inode in the orphan file, with or without the feature flag for it.
+/// Adds one inode to the orphan file, with or without the feature flag for it.
 fn with_orphan(mutator: &Mutator, present: bool, ino: u32) -> Vec<u8> {
     let mut bytes = with_superblock(mutator, |sb| {
         if present {
@@ -61,7 +61,7 @@ fn with_orphan(mutator: &Mutator, present: bool, ino: u32) -> Vec<u8> {
     bytes
 }
 
-/// Renames one entry to the name of another one in the same directory, of the same length.
+/// Renames one entry to the name of another entry in the same directory; both names have the same length.
 fn with_name_twice(mutator: &Mutator) -> Vec<u8> {
     let mut bytes = mutator.sound().to_vec();
     let name = b"name-060-";

@@ -1,4 +1,4 @@
-//! Small images with many kinds of structures, to be damaged. Created by e2fsprogs: no root needed.
+//! Small images with many kinds of structures, to be damaged. e2fsprogs creates them, so no root is needed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
@@ -7,7 +7,7 @@ use std::path::Path;
 use extant_hostile::Mutator;
 use extant_testkit::{command, scratch};
 
-/// Name, and the arguments of mke2fs.
+/// Name of each image, and the arguments of mke2fs.
 const IMAGES: &[(&str, &[&str])] = &[
     ("ext4-1k", &["-J", "size=1", "-b", "1024", "-O", "metadata_csum,64bit,orphan_file,metadata_csum_seed"]),
     ("ext4-4k", &["-J", "size=1", "-b", "4096", "-O", "metadata_csum,64bit"]),
@@ -66,7 +66,7 @@ pub(crate) fn all() -> Vec<(String, Mutator)> {
                 .output()
                 .unwrap();
             assert!(made.status.success(), "{name}: {}", String::from_utf8_lossy(&made.stderr));
-            // Indexes the large directory.
+            // This indexes the large directory.
             let status = command("e2fsck").args(["-fyD"]).arg(&image).output().unwrap().status;
             assert!(status.code().is_some_and(|code| code <= 1), "{name}: e2fsck -fyD: {status}");
             ((*name).to_owned(), Mutator::new(fs::read(&image).unwrap()))
@@ -74,7 +74,7 @@ pub(crate) fn all() -> Vec<(String, Mutator)> {
         .collect()
 }
 
-/// One of everything, small.
+/// Creates small files and directories of every kind.
 fn fill(root: &Path) {
     fs::write(root.join("tiny"), b"forty bytes that may live in the inode..").unwrap();
     fs::write(root.join("file"), vec![b'x'; 20_000]).unwrap();
@@ -95,7 +95,7 @@ fn fill(root: &Path) {
     fs::write(root.join("deep/er/and/deeper/end"), b"end").unwrap();
     for (name, len) in [("user.small", 5), ("user.large", 300), ("user.huge", 400)] {
         let flags = rustix::fs::XattrFlags::empty();
-        // A scratch directory without attributes gives images without them.
+        // If the scratch directory does not support attributes, the images have none.
         let _ = rustix::fs::setxattr(root.join("tiny"), name, &vec![b'v'; len], flags);
     }
 }
