@@ -1,48 +1,48 @@
-//! Names of encrypted directories as names that any system takes.
+//! Encodes names of encrypted directories as names that every system accepts.
 //!
-//! Without the key the names of an encrypted directory are ciphertext: any bytes, slashes and NUL among them.
-//! Programs that use them as names of files (a mount, a copy, an archive) encode them:
+//! Without the key, the names of an encrypted directory are ciphertext: arbitrary bytes, including slashes
+//! and NUL. Programs that use them as file names (a mount, a copy, an archive) encode them:
 //!
 //! ```text
-//! printable ASCII as it is, every other byte, '/', '%' and a '~' in front as %XX        while that takes 255 bytes at most
-//! ~ base64url                                                                           names of up to 190 bytes
-//! ~ base64url of the first 150 bytes . 8 hex digits of FNV-1a over all                  the rest, found by a listing
+//! printable ASCII as it is; other bytes, '/', '%', a leading '~' as %XX         if at most 255 bytes long
+//! ~ base64url                                                                   names of up to 190 bytes
+//! ~ base64url of the first 150 bytes . 8 hex digits of FNV-1a over all bytes    others, found by a listing
 //! ```
 //!
-//! Owns: the spelling and its way back. Does **not** own: which directories are encrypted
+//! Owns: the encoding and the decoding. Does **not** own: which directories are encrypted
 //! ([`flags::ENCRYPT`](crate::flags)).
 //!
 //! Invariants
-//! 1. A spelled name has 1 to 255 bytes of printable ASCII and no slash. "." and ".." stay what they are.
-//! 2. Names that differ are spelled differently, but for the third form, where it takes a collision of the
-//!    hash.
+//! 1. An encoded name has 1 to 255 bytes of printable ASCII and no slash. "." and ".." stay unchanged.
+//! 2. Different names have different encodings, except in the third form if their hashes collide.
 //!
-//! Source: base64url is RFC 4648, section 5, without padding; FNV-1a (32 bits) is RFC 9923. The spelling is
-//! this project's own, and not the one of the kernel's fscrypt, which depends on the directory's secrets.
+//! Source: base64url is RFC 4648, section 5, without padding; FNV-1a (32 bits) is RFC 9923. The encoding is
+//! specific to this project. It differs from the kernel's fscrypt encoding, which depends on the directory's
+//! secrets.
 
 use std::borrow::Cow;
 
-/// Bytes of a name at most, spelled or not.
+/// Maximum number of bytes of a name, encoded or not.
 const NAME_MAX: usize = 255;
-/// Bytes of the name that the third form shows.
+/// Bytes of the name that the third form contains.
 const SHOWN: usize = 150;
-/// Begins the second and the third form.
+/// The first byte of the second and the third form.
 const MARK: u8 = b'~';
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// What a spelled name stands for.
+/// The result of decoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
-    /// This name, which may exist.
+    /// A decoded name, which may exist.
     Name(Vec<u8>),
-    /// The name of the directory whose spelling this is: it does not hold all bytes.
+    /// The third form, which does not contain all bytes: the name in the directory with this encoding.
     Listed,
-    /// Nothing: no name is spelled like this.
+    /// Not the encoding of any name.
     Nothing,
 }
 
-/// The spelling of a name of an encrypted directory. Names above 255 bytes, which no directory holds, get the
+/// Encodes a name of an encrypted directory. Names of more than 255 bytes, which no directory holds, get the
 /// third form.
 ///
 /// ```
@@ -77,7 +77,7 @@ pub fn spell(name: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(spelled)
 }
 
-/// The way back from [`spell`].
+/// Decodes the result of [`spell`].
 #[must_use]
 pub fn meaning(spelled: &[u8]) -> Meaning {
     let name = match spelled.strip_prefix(&[MARK]) {
@@ -85,7 +85,7 @@ pub fn meaning(spelled: &[u8]) -> Meaning {
         Some(rest) => decode(rest),
         None => unescape(spelled),
     };
-    // Each name has one spelling: what is spelled otherwise is no name.
+    // Each name has exactly one encoding; reject all others.
     match name {
         Some(name) if *spell(&name) == *spelled => Meaning::Name(name),
         _ => Meaning::Nothing,
@@ -132,7 +132,7 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
             };
             bits = bits << 6 | value;
         }
-        // A group of one digit holds no byte; encoding it again shows that it is wrong.
+        // A group of one digit holds no byte; the caller detects it by encoding the result again.
         bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
     }
     Some(bytes)

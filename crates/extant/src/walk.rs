@@ -1,18 +1,21 @@
-//! Walking a tree with several threads, in an order that does not depend on them.
+//! Walks a tree with several threads, in an order that does not depend on the threads.
 //!
-//! Owns: the order of results, reading ahead, the refusal to go round in circles. Does **not** own: reading
-//! directories (see `volume`), what is done with an entry.
+//! Owns: the order of results, readahead, the detection of cycles. Does **not** own: reading directories (see
+//! `volume`), what the caller does with an entry.
 //!
 //! ```text
-//!  workers:  pending directories, nearest to the caller first -> list, load inodes sorted by number -> listings ahead
-//!  caller:   next() takes the listing that is next in pre-order; if no worker has started it, makes it itself
+//!  workers:  take the pending directory nearest to the caller -> list it, load inodes in order of number
+//!            -> finished listings
+//!  caller:   next() takes the next listing in pre-order; if no worker has started it, the caller makes it
 //! ```
 //!
 //! Invariants
-//! 1. Results come in pre-order, a directory before what is in it, the same with any number of threads.
-//! 2. Listings ahead of the caller are bounded in directories and in names; a larger directory is listed in
-//!    pieces.
-//! 3. A directory is entered once: a second path to it, which only a damaged image has, is reported and not
+//! 1. Results come in pre-order, a directory before its entries, in the same order with any number of
+//!    threads.
+//! 2. The listings ahead of the caller are bounded in directories and in names; a larger directory is listed
+//!    in pieces.
+//! 3. A directory is entered once. A second path to it, which only a damaged image has, is reported and not
+//!    followed. So the walk ends on every image.
 //!    followed. So the walk ends on every image.
 
 mod contents;
@@ -30,27 +33,28 @@ use schedule::{Crew, Found, Key};
 
 use crate::FileSystem;
 
-/// Directories are entered this deep. The format has no limit; no path that a system call takes has as many
-/// parts.
+/// Maximum depth of directories to enter. The format has no limit; no path that a system call accepts has as
+/// many components.
 const DEPTH_MAX: usize = 4096;
-/// Directories are entered whose path from the walk's root has no more bytes: every entry carries its path,
-/// and with long names a deep image would take memory by the square of its depth.
+/// Maximum length of the path of a directory to enter, in bytes from the walk's root. Every entry contains
+/// its path, so without a limit a deep image with long names would need memory in proportion to the square of
+/// its depth.
 const PATH_MAX: usize = 32 << 10;
 
 /// The order of the entries of one directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// As they are stored, which is the kernel's order of readdir, and the fastest.
+    /// In the order in which they are stored: the kernel's order of readdir, and the fastest.
     #[default]
     Stored,
-    /// By the bytes of the names. Takes the memory of a directory's names.
+    /// By the bytes of the names. Needs memory for all names of a directory.
     Names,
 }
 
-/// Decides by its path whether a directory is entered.
+/// Decides by its path whether to enter a directory.
 pub(crate) type Enter = dyn Fn(&[u8]) -> bool + Send + Sync;
 
-/// How to walk; made by [`FileSystem::walk`].
+/// Options of a walk; created by [`FileSystem::walk`].
 ///
 /// ```
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
@@ -82,45 +86,46 @@ impl Walk {
         Self { fs, root, order: Order::Stored, threads, depth_max: DEPTH_MAX, inodes: true, enter: None }
     }
 
-    /// The order of the entries of each directory.
+    /// Sets the order of the entries of each directory.
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
-    /// How many threads read, the caller's among them; 1 for no others. All cores, and at most 8, if this is
-    /// not called.
+    /// Sets the number of threads that read, including the caller's; 1 starts no other thread. Default: the
+    /// number of cores, at most 8.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// How deep to go: 0 for the root alone, 1 for what is in it.
+    /// Sets the maximum depth: 0 for the root only, 1 for its entries as well.
     #[must_use]
     pub fn depth_max(mut self, depth: usize) -> Self {
         self.depth_max = depth.min(DEPTH_MAX);
         self
     }
 
-    /// Load every inode (the default), or only those of directories, which is faster where names and types
-    /// are enough.
+    /// Sets whether to load every inode (the default) or only those of directories. The latter is faster if
+    /// names and types suffice.
     #[must_use]
     pub fn inodes(mut self, all: bool) -> Self {
         self.inodes = all;
         self
     }
 
-    /// Enter only directories whose path (see [`Entry::path`]) passes. The directory itself is returned in
-    /// any case.
+    /// Enters only directories for whose path (see [`Entry::path`]) `enter` returns true. The walk returns
+    /// the entry of a directory in any case.
     #[must_use]
     pub fn enter_if(mut self, enter: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Self {
         self.enter = Some(Box::new(enter));
         self
     }
 
-    /// The same walk by whole directories: each with all its entries at once, before the directories in it.
+    /// The same walk by directories: each listing has all entries of one directory, before the directories in
+    /// it.
     #[must_use]
     pub fn listings(self) -> Listings {
         let root = Arc::clone(&self.root);
@@ -137,9 +142,9 @@ impl Walk {
         Listings { entries, waiting }
     }
 
-    /// The same walk with what is in the files, for archives and copies: symbolic links' targets, attributes,
-    /// and the data of small files, read ahead in transfers that are as large as their neighbourhood on the
-    /// device allows.
+    /// The same walk with the contents of the files, for archives and copies: targets of symbolic links,
+    /// attributes, and the data of small files. Readahead combines files that are neighbours on the device
+    /// into large reads.
     #[must_use]
     pub fn contents(self) -> Contents {
         let fs = self.fs.clone();
@@ -170,7 +175,7 @@ impl IntoIterator for Walk {
     }
 }
 
-/// The entries of a walk. Dropping it ends the threads.
+/// An iterator over the entries of a walk. Dropping it ends the threads.
 pub struct Entries {
     crew: Crew,
     volume: Arc<Volume>,
@@ -179,12 +184,12 @@ pub struct Entries {
     seen: HashSet<Ino>,
 }
 
-/// A directory on the way to where the walk is.
+/// A directory between the root and the current position of the walk.
 struct Frame {
     path: Arc<[u8]>,
     key: Key,
     found: std::vec::IntoIter<Found>,
-    /// The key's last part of the entry that is next.
+    /// The last part of the key of the next entry.
     next: u64,
 }
 
@@ -275,22 +280,22 @@ impl Iterator for Entries {
 /// A directory with all its entries.
 #[derive(Debug)]
 pub struct Listing {
-    /// Its path from the root of the walk, as [`Entry::path`].
+    /// Its path from the root of the walk; see [`Entry::path`].
     pub path: Arc<[u8]>,
-    /// What is in it, in the walk's order.
+    /// Its entries, in the walk's order.
     pub entries: Vec<Entry>,
-    /// What of it could not be read.
+    /// Parts of it that cannot be read.
     pub faults: Vec<WalkFault>,
 }
 
-/// The directories of a walk; made by [`Walk::listings`].
+/// An iterator over the directories of a walk; created by [`Walk::listings`].
 pub struct Listings {
     entries: Entries,
-    /// Directories to come; the last one is next.
+    /// Pending directories; the last one is next.
     waiting: Vec<Waiting>,
 }
 
-/// A directory whose turn will come.
+/// A pending directory.
 struct Waiting {
     key: Key,
     path: Arc<[u8]>,
@@ -345,7 +350,7 @@ impl Iterator for Listings {
     }
 }
 
-/// `dir/name`, and where the name begins.
+/// Returns `dir/name`, and the offset of the name.
 fn joined(dir: &[u8], name: &[u8]) -> (Vec<u8>, usize) {
     let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
     path.extend_from_slice(dir);
@@ -357,7 +362,7 @@ fn joined(dir: &[u8], name: &[u8]) -> (Vec<u8>, usize) {
     (path, name_at)
 }
 
-/// A name that the walk came to.
+/// A name that the walk found.
 #[derive(Clone)]
 pub struct Entry {
     volume: Arc<Volume>,
@@ -371,19 +376,19 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The path from the root of the walk, without a slash at its beginning; empty for the root itself.
+    /// The path from the root of the walk, without a leading slash; empty for the root.
     #[must_use]
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// The name: the path's last part; empty for the root.
+    /// The name, which is the last component of the path; empty for the root.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         &self.path[self.name_at..]
     }
 
-    /// How many directories lie between it and the root of the walk, that one counted: 0 for the root itself.
+    /// The number of path components from the root of the walk: 0 for the root, 1 for its entries.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.depth
@@ -395,22 +400,22 @@ impl Entry {
         self.kind
     }
 
-    /// Number of the inode.
+    /// The inode number.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
-    /// Is it the last one of its directory?
+    /// Whether it is the last entry of its directory.
     #[must_use]
     pub fn is_last(&self) -> bool {
         self.is_last
     }
 
-    /// The inode: already in memory unless [`Walk::inodes`] said otherwise.
+    /// The inode; already in memory unless [`Walk::inodes`] excluded it.
     ///
     /// # Errors
-    /// It is not in use or corrupt; the device refused.
+    /// The inode is not in use or is corrupt; the device failed.
     pub fn inode(&self) -> Result<InodeRef, Fault> {
         match &self.inode {
             Some(inode) => Ok(Arc::clone(inode)),
@@ -433,27 +438,27 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Something that could not be walked; the walk goes on behind it.
+/// A name or directory that the walk could not read; the walk continues after it.
 #[derive(Debug)]
 pub struct WalkFault {
-    /// Path from the root of the walk, as [`Entry::path`].
+    /// Path from the root of the walk; see [`Entry::path`].
     pub path: Vec<u8>,
-    /// What is wrong there.
+    /// The problem there.
     pub problem: Problem,
 }
 
-/// What is wrong with a name or a directory.
+/// The problem with a name or a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// It cannot be read.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// A directory that the walk was in already.
+    /// A directory that the walk has already entered.
     #[error(
         "directory {0} has two names, or contains itself; it is entered once (run `extant check` on the image)"
     )]
     SecondWay(Ino),
-    /// Below 4096 directories, or with a path of more than 32 KiB.
+    /// A directory below 4096 others, or with a path of more than 32 KiB.
     #[error(
         "nested deeper than {DEPTH_MAX} directories, or by a path of more than {PATH_MAX} bytes: not entered"
     )]

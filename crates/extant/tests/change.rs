@@ -1,5 +1,4 @@
-//! Changing by paths: what each operation refuses, trees that go whole, files that outlive their names,
-//! closing.
+//! Changes by paths: what each operation refuses, removing whole trees, open files without names, closing.
 
 #[allow(dead_code, unreachable_pub)]
 mod example {
@@ -152,7 +151,7 @@ fn the_last_one_that_closes_leaves_it_clean() {
     let clone = fs.clone();
     fs.create_dir("/one", 0o755).unwrap();
     fs.close().unwrap();
-    // It is durable, in the journal.
+    // The change is durable, in the journal.
     assert_eq!(state(), (true, vec!["lost+found".to_owned(), "one".to_owned()]));
     clone.create_dir("/two", 0o755).unwrap();
     clone.close().unwrap();
@@ -187,7 +186,7 @@ fn threads_work_in_one_directory_together() {
                 for number in 0..300 {
                     let (name, other) = (format!("/d/{worker}-{number}"), format!("/d/{number}"));
                     fs.create(&name, 0o644).unwrap();
-                    // Only one of them gets this name.
+                    // Only one of the threads gets this name.
                     match fs.rename_with(&name, &other, Rename::NoReplace) {
                         Ok(()) => {}
                         Err(error) => {
@@ -218,7 +217,7 @@ fn writes_are_durable_when_they_return_where_that_is_asked_for() {
         file.clone().write_all(b"end").unwrap();
         fs.create("/later", 0o644).unwrap();
         drop(file);
-        // As a crash leaves it.
+        // The state after a crash.
         fs.volume().shut_down(Shutdown::Nothing).unwrap();
         drop(fs);
         let fs = FileSystem::from_device_writable(memory, &OpenOptions::default()).unwrap();

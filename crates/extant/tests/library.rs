@@ -1,4 +1,4 @@
-//! The public face: paths, files, and walks that give the same with any number of threads.
+//! The public interface: paths, files, and walks that return the same results with any number of threads.
 
 #[allow(dead_code, unreachable_pub)]
 mod example {
@@ -12,7 +12,7 @@ use std::path::Path;
 use extant::walk::{Data, Order, Problem};
 use extant::{FileSystem, FileType, Refusal};
 
-/// A tree with a directory of several pieces, files around every limit of reading ahead, and hard links.
+/// A tree with a directory of several pieces, files of sizes around every limit of readahead, and hard links.
 fn tree() -> (tempfile::TempDir, FileSystem) {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
@@ -60,7 +60,7 @@ fn a_walk_is_the_same_with_any_number_of_threads() {
         sorted.dedup();
         assert_eq!(sorted.len(), alone.len(), "every name once");
         assert_eq!(alone.len(), 9000 + 30 + 3 + 400 + 10 + 1 + 1 + 6 + 1 + 1, "{order:?}");
-        // Pre-order: a directory comes right before what is in it.
+        // Pre-order: a directory comes right before its entries.
         let mut open: Vec<&[u8]> = Vec::new();
         for path in &alone[1..] {
             let parent = path.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |at| &path[..at]);
@@ -163,7 +163,8 @@ fn paths_work_as_in_the_standard_library() {
     assert_eq!(file.read(&mut [0; 8]).unwrap(), 0);
 }
 
-/// An image whose root is also below itself, and whose directory has two names, as only damage makes them.
+/// An image whose root is also below itself, and with a directory that has two names. Only damage causes
+/// that.
 #[test]
 fn a_walk_never_goes_round_in_circles() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Inodes that are in memory.
+//! The cache of inodes for reading.
 //!
 //! Invariants
-//! 1. Two callers may load the same inode at once; both get the one that was kept first.
+//! 1. Two callers may load the same inode at the same time; both get the copy that was inserted first.
 //! 2. An inode in use stays in the cache, so that it is loaded once.
 
 use std::collections::HashMap;
@@ -18,9 +18,10 @@ use crate::live::InodeCache;
 use crate::{Fault, Inode, Overrides, Shared};
 
 const SHARDS: usize = 64;
-/// Inode table blocks that are read in addition, to make one transfer of two.
+/// Maximum number of inode table blocks between two needed ones that are read as well, to combine two reads
+/// into one.
 const GAP_BLOCKS: u64 = 8;
-/// Inodes visited per call of the shrinker, those in use among them.
+/// Maximum number of inodes that one call of the shrinker visits, including those in use.
 const SCAN_MAX: usize = 1 << 16;
 
 /// The inodes of a volume.
@@ -31,9 +32,9 @@ pub struct Inodes {
     live: OnceLock<Arc<dyn LiveOwner>>,
 }
 
-/// The inodes of a volume that is open for writing: they are looked up there.
+/// Access to the inodes of a volume that is open for writing; they have a separate cache.
 pub trait LiveOwner: Send + Sync {
-    /// The inodes.
+    /// The cache of inodes that may change.
     fn inodes(&self) -> &InodeCache;
 }
 
@@ -41,12 +42,12 @@ struct Kept {
     budget: Arc<extant_memory::Budget>,
     shards: Vec<Mutex<HashMap<u32, Arc<Inode>>>>,
     bytes: AtomicUsize,
-    /// The shard that the next call of the shrinker begins at.
+    /// The shard at which the next call of the shrinker begins.
     turn: AtomicUsize,
 }
 
 impl Inodes {
-    /// No inode in memory yet.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(shared: Shared, overrides: Overrides) -> Self {
         let kept = Arc::new(Kept {
@@ -61,19 +62,19 @@ impl Inodes {
         Self { shared: Arc::new(shared), overrides, kept, live: OnceLock::new() }
     }
 
-    /// From now on inodes are those that may change. Once.
+    /// Makes all later lookups use the cache of inodes that may change. Called once.
     pub fn set_live(&self, owner: Arc<dyn LiveOwner>) {
         let was_unset = self.live.set(owner).is_ok();
         debug_assert!(was_unset, "a volume is opened for writing once");
     }
 
-    /// What they share.
+    /// The data that all inodes of the volume share.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// An inode that is in use.
+    /// Returns an inode that is in use.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -100,10 +101,10 @@ impl Inodes {
         Ok(inode)
     }
 
-    /// The bytes of an inode that exists, as the table has them.
+    /// The bytes of an inode as they are in the inode table.
     ///
     /// # Errors
-    /// There is none with this number, or the table cannot be read.
+    /// There is no inode with this number, or the table cannot be read.
     pub fn stored(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
         let of = Fault::of(ino);
         let (block, at) = self.shared.inode_place(ino).map_err(&of)?.ok_or(Fault::NoSuchInode(ino))?;
@@ -112,7 +113,7 @@ impl Inodes {
         Ok(buffer.get(at..at + self.shared.geometry.inode_size).unwrap_or_default().to_vec())
     }
 
-    /// The next inode on the orphan list behind this one, which need not be in use; 0 at the end.
+    /// The inode that follows `ino` on the orphan list; `ino` need not be in use. 0 at the end.
     ///
     /// # Errors
     /// As [`stored`](Self::stored); the inode is malformed.
@@ -137,7 +138,7 @@ impl Inodes {
         })
     }
 
-    /// Reads the blocks of inode tables that hold these inodes ahead, in few transfers. Best effort.
+    /// Prefetches the blocks of inode tables that hold these inodes, in few reads. Best effort.
     pub fn prefetch(&self, inos: &[Ino]) {
         let absent = |ino: &&Ino| !self.kept.shard(**ino).contains_key(&ino.0);
         let mut blocks: Vec<u64> = inos
@@ -159,7 +160,7 @@ impl Inodes {
     }
 }
 
-/// Memory of an entry of the table besides the inode.
+/// Memory of a cache entry, excluding the inode.
 const ENTRY_BYTES: usize = 48;
 
 impl Kept {
@@ -184,7 +185,8 @@ impl Shrinker for Kept {
             if freed >= bytes || scanned >= SCAN_MAX {
                 break;
             }
-            // Not the same shard first every time: its inodes would never grow old.
+            // Begin at another shard each time. Otherwise the first shard would be emptied every time, and
+            // its inodes would never get old.
             self.turn.store((at + 1) % SHARDS, Ordering::Relaxed);
             let mut shard = self.shards[at].lock().unwrap_or_else(PoisonError::into_inner);
             let mut idle = Vec::new();
@@ -223,7 +225,7 @@ impl extant_xattr::ValueInodes for Inodes {
         let read_fault = |fault: Fault| match fault {
             Fault::Device(fault) => ReadFault::Device(fault),
             Fault::Corrupt(corrupt) => ReadFault::Corrupt(corrupt),
-            // Reading refuses for no other reason.
+            // A read fails for no other reason.
             _ => corrupt("the inode must be in use", ino.0.into()),
         };
         let inode = self.get(ino).map_err(read_fault)?;
@@ -233,7 +235,7 @@ impl extant_xattr::ValueInodes for Inodes {
         if inode.size() != u64::from(len) || len > extant_ondisk::xattr::STORED_VALUE_LEN_MAX {
             return Err(corrupt("the inode's size must be the value's", inode.size()));
         }
-        // Values have no holes: their whole length must have been written, before memory is allocated for it.
+        // Values have no holes: check that the whole length was written before memory is allocated for it.
         let held = if inode.has_map(&self.shared) {
             let blocks = self.shared.geometry.block_size.blocks_for(len.into()) as u32;
             let mut mapped = 0;

@@ -1,9 +1,9 @@
-//! Changing what inodes hold: blocks of directories, and cutting files.
+//! Changes the contents of inodes: adds blocks to directories, and truncates files.
 //!
 //! ```text
-//!   Change { live, alloc, handle } -- with_dir(node) --> extant_dir::edit::Editor over this inode's blocks
-//!                                  -- cut(node, from) -> blocks from there on freed, a bounded number per call
-//!                                  -- shift_left / shift_right -> blocks moved to other places of the file, likewise
+//!   Change { live, alloc, handle } -- with_dir(node) ---> extant_dir::edit::Editor over this inode's blocks
+//!                                  -- cut(node, from) --> frees blocks, a bounded number per call
+//!                                  -- shift_left, shift_right -> moves blocks in the file, likewise
 //! ```
 //!
 //! Source: kernel Documentation/filesystems/ext4/inodes.rst, ifork.rst; i_blocks counts whole clusters.
@@ -31,26 +31,27 @@ use crate::{Fault, Shared};
 
 pub use blocks::Want;
 
-/// Extents that one step of a cut removes: their groups' bitmaps are what a transaction needs room for.
+/// Maximum number of extents that one step of a cut removes. The transaction needs space for the bitmaps of
+/// their groups.
 const EXTENTS_PER_STEP: u32 = 8;
 
-/// And of each of them at most so many blocks, where each takes a record in the log.
+/// Maximum number of blocks that one step removes of each extent if each block needs a revoke record.
 const REVOKED_PER_EXTENT: u32 = 512;
 
 /// An open handle for changing inodes.
 #[derive(Clone, Copy)]
 pub struct Change<'a> {
-    /// The inodes.
+    /// The cache of inodes.
     pub live: &'a InodeCache,
-    /// Where blocks come from.
+    /// The allocator of blocks.
     pub alloc: &'a Alloc,
     /// The handle.
     pub edit: &'a dyn Edit,
-    /// Receives the directory whose names changed, and the transaction if the directory demands durability
-    /// before the call returns (`chattr +D`, `+S`): the operation waits for its commit. `None`: it does not
-    /// wait.
+    /// Receives the directory whose names changed, and the transaction, if the directory requires durability
+    /// before the call returns (`chattr +D`, `+S`): the operation then waits for its commit. `None`: the
+    /// operation does not wait.
     pub awaited: Option<&'a Cell<Option<(extant_base::Ino, extant_base::Tid)>>>,
-    /// Blocks of directories may come out of what is kept for metadata: something is removed.
+    /// The operation removes something, so blocks of directories may come from the reserve for metadata.
     pub is_removal: bool,
 }
 
@@ -59,11 +60,11 @@ impl<'a> Change<'a> {
         self.live.shared()
     }
 
-    /// Gives `with` an editor of a directory that is kept in blocks. The caller holds its operation lock
-    /// alone.
+    /// Calls `with` with an editor of a directory that is stored in blocks. The caller holds the directory's
+    /// operation lock exclusively.
     ///
     /// # Errors
-    /// What the editor says, or why there is none.
+    /// The error of `with`, or the reason why the editor cannot be created.
     pub fn with_dir<R>(
         &self,
         node: &Arc<LiveInode>,
@@ -76,7 +77,7 @@ impl<'a> Change<'a> {
         Ok(done)
     }
 
-    /// As [`with_dir`](Self::with_dir), and then a change of the directory's values that goes with it, unless
+    /// Same as [`with_dir`](Self::with_dir), and then changes the directory's values with `then`, unless
     /// `with` failed.
     ///
     /// # Errors
@@ -96,15 +97,16 @@ impl<'a> Change<'a> {
         Ok(done)
     }
 
-    /// Names of this directory changed.
+    /// Reports a change of this directory's names to the operation, if it must wait for the commit.
     fn await_names(&self, node: &LiveInode, dir: &Values) {
         if let Some(awaited) = self.awaited.filter(|_| dir.has_flag(flags::DIRSYNC | flags::SYNC)) {
-            // It is changed in this transaction, by the holder of the handle.
+            // The holder of the handle changed the directory in this transaction.
             awaited.set(Some((node.ino(), dir.changed_in)));
         }
     }
 
-    /// The values, for a caller that changes them only along with blocks: access alone is not a change yet.
+    /// Returns the values for a caller that changes them only together with blocks. The access alone does not
+    /// count as a change of the handle.
     fn hand_over<'n>(&self, node: &'n Arc<LiveInode>) -> Editing<'n> {
         let before = self.edit.changes();
         let values = self.live.edit(node, self.edit.transaction());
@@ -144,21 +146,22 @@ impl<'a> Change<'a> {
         done
     }
 
-    /// Unmaps and frees what the inode has from logical block `from` on: a bounded part, from the end
-    /// backwards. `true` when all is done; else call again, with another handle: the inode is an orphan
-    /// meanwhile. Needs [`cut_credits`](Self::cut_credits).
+    /// Unmaps and frees the blocks of the inode from logical block `from` on: a bounded number per call, from
+    /// the end backwards. Returns `true` if all are freed. Otherwise call it again with another handle; the
+    /// inode must be an orphan until then. Needs [`cut_credits`](Self::cut_credits).
     ///
     /// # Errors
-    /// A block cannot be read: what was done so far is whole, unless some of the tree was changed. Or a block
-    /// is free already, or its bitmap cannot be read: then it is unmapped all the same, and lost at worst.
+    /// A block of the map cannot be read: the changes made so far are complete, unless part of the tree was
+    /// changed. Or a block is already free, or its bitmap cannot be read: it is unmapped anyway, and at worst
+    /// leaked.
     pub fn cut(&self, node: &Arc<LiveInode>, from: u64) -> Result<bool, Fault> {
         self.punch(node, from..1 << 32).map(|left| left.is_none())
     }
 
-    /// Gives a new directory its first block.
+    /// Adds the first block of a new directory.
     ///
     /// # Errors
-    /// No space; or a block cannot be read.
+    /// No space, or a block cannot be read.
     pub fn make_dir(
         &self,
         node: &Arc<LiveInode>,
@@ -170,11 +173,11 @@ impl<'a> Change<'a> {
         self.fill_dir(node, format, fill)
     }
 
-    /// Gives a directory without blocks its first one: `fill` gets zeros, and puts "." and ".." there and
-    /// what else it holds.
+    /// Adds the first block of a directory without blocks. `fill` gets a block of zeros, and writes ".", ".."
+    /// and any other entries into it.
     ///
     /// # Errors
-    /// No space; or a block cannot be read. Nothing was changed.
+    /// No space, or a block cannot be read. Nothing was changed.
     pub fn fill_dir(
         &self,
         node: &Arc<LiveInode>,
@@ -193,10 +196,11 @@ impl<'a> Change<'a> {
         blocks.append(false, fill).map(drop)
     }
 
-    /// Reads a directory that is not being changed: no handle is needed.
+    /// Reads a directory with `with`, which must not change it. Needs no handle.
     ///
     /// # Errors
-    /// What the editor says, or why there is none; `Absent` for a directory that was removed.
+    /// The error of `with`, or the reason why the editor cannot be created; `Absent` for a directory that was
+    /// removed.
     pub fn look<R>(
         live: &InodeCache,
         alloc: &Alloc,
@@ -206,31 +210,33 @@ impl<'a> Change<'a> {
     ) -> Result<R, extant_dir::edit::EditFault> {
         let change = Change { live, alloc, edit: &NoChanges, awaited: None, is_removal: false };
         let mut values = node.values();
-        // Its blocks belong to another owner by now.
+        // The blocks of a removed directory may already belong to another owner.
         if values.fields.links == 0 {
             return Err(extant_dir::edit::EditFault::Absent);
         }
         change.in_dir(node, &mut values, format, with)
     }
 
-    /// Blocks that one step of [`cut`](Self::cut) may change.
+    /// Number of blocks that one step of [`cut`](Self::cut) may change.
     #[must_use]
     pub fn cut_credits(shared: &Shared) -> u32 {
-        // A bitmap for each extent and, as large extents reach over groups, some more; and the tree.
+        // The tree, a bitmap for each extent, and some more because large extents span groups.
         extant_mapping::credits_remove(5, EXTENTS_PER_STEP, shared.geometry.block_size)
             + 2 * EXTENTS_PER_STEP
             + 8
     }
 
-    /// Frees blocks that `map` has no more, in the order in which they were unmapped. What can be freed is,
-    /// also after a fault.
+    /// Frees the blocks of clusters that `map` no longer uses, in the order in which they were unmapped.
+    /// After a fault it continues with the remaining blocks.
     fn free(&self, space: &Space<'_>, map: &FileMap, gone: &[Gone], is_meta: bool) -> Result<(), ReadFault> {
         let geometry = &self.shared().geometry;
         let mut freed = Ok(());
         let told = clusters::unused(geometry, &self.shared().buffers, map, gone, &mut |blocks| {
             let len = blocks.end - blocks.start;
-            // Not what stays the inode's with its cluster: that may be logged again by the same transaction,
-            // which would drop it. All of the cluster then, what was unmapped before too.
+            // Revoke only blocks of clusters that become free. A block that stays with the inode because of
+            // its cluster may be logged again by the same transaction, and a revoke record would drop that
+            // copy. When the cluster becomes free, all its blocks are revoked, including those unmapped
+            // earlier.
             if is_meta {
                 blocks.clone().for_each(|block| self.edit.revoke(Pblk(block)));
             }
@@ -241,7 +247,7 @@ impl<'a> Change<'a> {
         told.and(freed)
     }
 
-    /// Frees the cluster that a block of its own (an attribute block, a node of a map) is in.
+    /// Frees the cluster of a block that is not file data (an attribute block, a node of a map).
     ///
     /// # Errors
     /// See [`Alloc::free`].
@@ -250,14 +256,14 @@ impl<'a> Change<'a> {
         self.alloc.free(self.edit, Pblk(blocks.start), blocks.end - blocks.start, false)
     }
 
-    /// One block for data of `values` that is kept as metadata (a symbolic link's target, an attribute's
-    /// value, a quota file), mapped at `lblk`.
+    /// Allocates one block for data of `values` that is handled as metadata (a symbolic link's target, an
+    /// attribute's value, a quota file), and maps it at `lblk`.
     ///
     /// # Errors
-    /// No space; or a block cannot be read.
+    /// No space, or a block cannot be read.
     pub fn append_block(&self, values: &mut Values, lblk: Lblk, goal: Pblk) -> Result<Pblk, EditFault> {
         let space = Space::new(*self, values);
-        // Within a cluster the blocks of the file follow each other.
+        // Within a cluster the blocks of the file are consecutive.
         let is_first = lblk.0.is_multiple_of(self.shared().geometry.cluster_ratio() as u32);
         let before = if is_first {
             Holds::Hole
@@ -285,7 +291,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The fault of a change of this inode's map.
+/// Converts an error of a change of this inode's map.
 #[must_use]
 pub fn edit_fault(ino: extant_base::Ino, fault: EditFault) -> Fault {
     match fault {
@@ -299,16 +305,16 @@ pub fn edit_fault(ino: extant_base::Ino, fault: EditFault) -> Fault {
     }
 }
 
-/// Blocks for one inode, and how many clusters it got and gave.
+/// Allocates blocks for one inode, and counts the clusters allocated and freed.
 struct Space<'a> {
     change: Change<'a>,
     goal: Pblk,
     clusters: Cell<i64>,
-    /// Clusters that i_blocks has room for: more are not taken.
+    /// Maximum number of clusters that may be allocated, because of the limit of i_blocks.
     room: i64,
-    /// Why a block of the map could not be given back, the first time.
+    /// The first error of freeing a block of the map.
     unfreed: RefCell<Option<ReadFault>>,
-    /// What blocks of the map are, and may use.
+    /// Allocation flags for blocks of the map.
     tree_flags: Flags,
 }
 
@@ -327,7 +333,7 @@ impl<'a> Space<'a> {
         self.clusters.set(self.clusters.get() + clusters);
     }
 
-    /// May one cluster more be taken?
+    /// Returns an error if i_blocks cannot count one more cluster.
     fn check_room(&self) -> Result<(), EditFault> {
         if self.clusters.get() < self.room { Ok(()) } else { Err(EditFault::TooLarge) }
     }
@@ -346,7 +352,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Takes back what [`take`](Self::take) gave, or what the map had.
+    /// Frees a block that [`take`](Self::take) allocated, or a block of the map.
     fn give(&self, start: Pblk) {
         self.count(-1);
         if let Err(fault) = self.change.free_cluster(start) {
@@ -354,13 +360,13 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Was all that was given back freed? A block whose bitmap cannot be read would stay in use without an
+    /// Returns the first error of freeing. A block whose bitmap cannot be read would stay in use without an
     /// owner.
     fn freed(&self) -> Result<(), ReadFault> {
         self.unfreed.take().map_or(Ok(()), Err)
     }
 
-    /// Adds the clusters to i_blocks.
+    /// Adds the counted clusters to i_blocks.
     fn settle(&self, values: &mut Values) {
         let shared = self.change.shared();
         values.add_blocks(shared, self.clusters.replace(0) * shared.geometry.cluster_ratio() as i64);
@@ -378,7 +384,7 @@ impl TreeSpace for Space<'_> {
     }
 }
 
-/// A directory's blocks, to be changed.
+/// The blocks of a directory, for reading and changing.
 struct DirBlocksEdit<'a> {
     change: Change<'a>,
     node: &'a Arc<LiveInode>,
@@ -393,7 +399,7 @@ impl DirBlocksEdit<'_> {
         self.values.borrow().map().find(&shared.buffers, lblk, 1)
     }
 
-    /// Finds out where a block is, if that is not known. `false`: it is a hole.
+    /// Looks up the address of a block unless it is known. Returns `false` for a hole.
     #[inline]
     fn find(&self, lblk: Lblk, at: &mut Location) -> Result<bool, ReadFault> {
         if at.block.0 == 0 {
@@ -403,7 +409,7 @@ impl DirBlocksEdit<'_> {
         Ok(true)
     }
 
-    /// Where the map has a block; `None` for a hole.
+    /// The address of a block in the map; `None` for a hole.
     fn block(&self, lblk: Lblk) -> Result<Option<Pblk>, ReadFault> {
         match self.place(lblk)?.holds {
             Holds::Written(block) => Ok(Some(block)),
@@ -450,7 +456,8 @@ impl DirBlocksEdit<'_> {
         if self.change.edit.change_trusted_at(*block, hint, seal, &mut change) {
             return Ok(());
         }
-        // An index block is read before it is changed; a leaf may be changed by its notes alone.
+        // An index block was read, and so verified, before it is changed. A leaf may be changed without a
+        // read, by cached notes alone, so verify it here.
         if kind == Kind::DirLeaf {
             let verify = |bytes: &[u8]| seal.seed.map_or(Ok(()), |seed| dirent::verify_tail(bytes, seed));
             let verified = self.change.shared().buffers.verify_at(*block, hint, seal.owner, verify);
@@ -464,7 +471,8 @@ impl DirBlocksEdit<'_> {
         ReadFault::corrupt(CorruptAt::ino(self.node.ino()).at_lblk(lblk), fact)
     }
 
-    /// A block behind the last one: the next of the last one's cluster, or of the window, or a new one.
+    /// The block for `lblk`, which follows the last one: the next block of the same cluster or of the window,
+    /// or a new one.
     fn next_block(&self, lblk: Lblk, space: &Space<'_>) -> Result<Pblk, EditFault> {
         let ratio = self.change.shared().geometry.cluster_ratio() as u32;
         let before = match lblk.0.checked_sub(1) {
@@ -480,7 +488,7 @@ impl DirBlocksEdit<'_> {
         };
         let Some(before) = before else { return space.take(Pblk(0), flags) };
         space.check_room()?;
-        // A directory that has a second block will have more.
+        // A directory with two blocks is likely to grow.
         let request = Request { goal: Pblk(before.0 + 1), len: 1, min_len: 1, flags, stream: None };
         match self.change.alloc.allocate_in(self.change.edit, &mut self.window.borrow_mut(), &request) {
             Ok((start, _)) => {
@@ -663,7 +671,7 @@ fn dir_fault(fault: EditFault) -> extant_dir::edit::EditFault {
     }
 }
 
-/// The right to change nothing, for looking.
+/// A handle for reading, which refuses all changes.
 struct NoChanges;
 
 impl Edit for NoChanges {

@@ -1,16 +1,16 @@
-//! Which clusters a file gives back when some of its blocks are unmapped.
+//! Finds the clusters that become free when blocks of a file are unmapped.
 //!
-//! A cluster goes when none of its blocks is mapped any more, wherever in the cluster the file has holes:
+//! A cluster becomes free when none of its blocks is mapped any more, wherever the file has holes in it:
 //!
 //! ```text
-//!   cluster      |     0     |     1     |            cut from block 2: cluster 0 stays, since block 1 is mapped;
-//!   mapped       | . 1 . 3   | . . 6 7   |            cluster 1 goes, though it begins with a hole
+//!   cluster      |     0     |     1     |      cut from block 2: cluster 0 stays, since block 1 is mapped;
+//!   mapped       | . 1 . 3   | . . 6 7   |      cluster 1 is freed, although it begins with a hole
 //! ```
 //!
-//! Does **not** own: the map, which was changed before; the bitmaps.
+//! Does **not** own: the map, which the caller changed before; the bitmaps.
 //!
 //! Source: kernel Documentation/filesystems/ext4/bigalloc.rst: a logical cluster has one physical cluster,
-//! with blocks at the same places in both.
+//! with blocks at the same positions in both.
 
 use std::ops::Range;
 
@@ -19,20 +19,20 @@ use extant_buffer::{Buffers, ReadFault};
 use extant_mapping::FileMap;
 use extant_ondisk::Geometry;
 
-/// Blocks that were unmapped: the first one of the file, where it was, how many.
+/// A run of unmapped blocks: its first logical block, its first physical block, and its length.
 pub(crate) type Gone = (Lblk, Pblk, u32);
 
-/// Blocks of the cluster or clusters that `start..start + len` lies in, up to the end of the file system.
+/// Blocks of all clusters that `start..start + len` overlaps, up to the end of the file system.
 pub(crate) fn whole(geometry: &Geometry, start: Pblk, len: u64) -> Range<u64> {
     let ratio = geometry.cluster_ratio();
     let end = start.0.saturating_add(len).next_multiple_of(ratio);
-    // The last cluster may be cut by the end; what lies behind that is the allocator's to refuse.
+    // The end of the file system may cut off the last cluster. The allocator rejects blocks past the end.
     let end = if start.0 < geometry.blocks { end.min(geometry.blocks) } else { end };
     start.0 - start.0 % ratio..end
 }
 
-/// Returns the blocks of the clusters that `map` no longer uses since `gone`, which comes from the end
-/// backwards, was unmapped. Each cluster is returned once.
+/// Calls `free` with the blocks of the clusters that `map` no longer uses since `gone` was unmapped, once for
+/// each cluster. `gone` is ordered from the end backwards.
 pub(crate) fn unused(
     geometry: &Geometry,
     buffers: &Buffers,
@@ -41,7 +41,8 @@ pub(crate) fn unused(
     free: &mut dyn FnMut(Range<u64>),
 ) -> Result<(), ReadFault> {
     let ratio = geometry.cluster_ratio();
-    // The first cluster of the later piece: one that two pieces share is returned with the later one.
+    // The first cluster of the later piece. If two pieces share a cluster, it is returned with the later
+    // piece.
     let mut told = None;
     for &(lblk, start, len) in gone {
         let mut clusters = whole(geometry, start, len.into());
@@ -63,7 +64,7 @@ pub(crate) fn unused(
     Ok(())
 }
 
-/// Is one of these blocks mapped?
+/// Whether any of these blocks is mapped.
 fn is_mapped(buffers: &Buffers, map: &FileMap, range: Range<u64>) -> Result<bool, ReadFault> {
     let Ok(from) = u32::try_from(range.start) else { return Ok(false) };
     let mut found = false;

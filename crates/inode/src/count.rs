@@ -1,17 +1,17 @@
-//! i_blocks: how many blocks an inode has, in the units that its flags name; and what kind of content it has.
-//! The one place that adds to it.
+//! i_blocks, the number of blocks of an inode in the units that its flags select, and the kind of its
+//! content. Only this module changes i_blocks.
 //!
-//! It counts data, nodes of the map, the attribute block and the values in inodes of their own, whole
-//! clusters each.
+//! i_blocks counts data, nodes of the map, the attribute block and attribute values in separate inodes, each
+//! in whole clusters.
 //!
 //! ```text
-//!   without the feature huge_file     32 bits of 512 bytes; the high half means nothing
+//!   without the feature huge_file     32 bits of 512 bytes; the high half is ignored
 //!   with it                           48 bits of 512 bytes
 //!   with it and the flag HUGE_FILE    48 bits of file-system blocks
 //! ```
 //!
-//! As the kernel writes it: the flag only where 48 bits of 512 bytes do not suffice, taken off again where
-//! they do.
+//! Like the kernel, it sets the flag only if 48 bits of 512 bytes do not suffice, and clears it again if they
+//! do.
 //!
 //! Source: kernel Documentation/filesystems/ext4/inodes.rst.
 
@@ -21,13 +21,13 @@ use extant_ondisk::inode::{self as layout, flags};
 
 use crate::{Shared, Values};
 
-/// What 48 bits hold.
+/// The maximum of 48 bits.
 const WIDE_MAX: u64 = (1 << 48) - 1;
-/// `i_block` holds the target of a symbolic link that is shorter than this.
+/// `i_block` holds the target of a symbolic link that is shorter than this many bytes.
 const FAST_LINK_MAX: u64 = 60;
 
 impl Shared {
-    /// Does the content of this inode go through the journal, as metadata does?
+    /// Whether the content of this inode goes through the journal, like metadata.
     #[must_use]
     pub fn is_journaled(&self, fields: &layout::Inode) -> bool {
         match FileType::from_mode(fields.mode) {
@@ -40,12 +40,12 @@ impl Shared {
         self.sb.features.has_ro_compat(Features::HUGE_FILE)
     }
 
-    /// Units of 512 bytes in a block, as a shift.
+    /// The number of 512-byte units in a block, as a shift.
     fn sector_shift(&self) -> u32 {
         self.geometry.block_size.log2() - 9
     }
 
-    /// Blocks of an inode, in units of 512 bytes, as in stat(2).
+    /// Size of an inode's blocks in units of 512 bytes, as in stat(2).
     #[must_use]
     pub fn sectors(&self, fields: &layout::Inode) -> u64 {
         match (self.has_huge_files(), fields.has_flag(flags::HUGE_FILE)) {
@@ -55,7 +55,7 @@ impl Shared {
         }
     }
 
-    /// Units of 512 bytes that an inode's count can hold.
+    /// Maximum count of an inode, in units of 512 bytes.
     #[must_use]
     pub fn sectors_max(&self) -> u64 {
         match self.has_huge_files() {
@@ -64,7 +64,7 @@ impl Shared {
         }
     }
 
-    /// Makes the count `sectors` units of 512 bytes, or as many as it can hold.
+    /// Sets the count to `sectors` units of 512 bytes, or to the maximum.
     pub fn set_sectors(&self, fields: &mut layout::Inode, sectors: u64) {
         let sectors = sectors.min(self.sectors_max());
         if sectors <= WIDE_MAX {
@@ -76,7 +76,7 @@ impl Shared {
         }
     }
 
-    /// Does `i_block` hold the target of this symbolic link?
+    /// Whether `i_block` holds the target of this symbolic link.
     pub(crate) fn is_fast_link(&self, fields: &layout::Inode, size: u64) -> bool {
         let attributes = match fields.file_acl {
             0 => 0,
@@ -85,11 +85,11 @@ impl Shared {
         FileType::from_mode(fields.mode) == FileType::Symlink
             && !fields.has_flag(flags::EXTENTS | flags::INLINE_DATA)
             && size < FAST_LINK_MAX
-            // Values in inodes of their own are counted in i_blocks too.
+            // i_blocks also counts attribute values in separate inodes.
             && (self.sectors(fields) <= attributes || self.sb.features.has_incompat(Features::EA_INODE))
     }
 
-    /// Has the inode blocks that hold its content?
+    /// Whether the content of the inode is in blocks of a map.
     pub(crate) fn has_map(&self, fields: &layout::Inode, size: u64) -> bool {
         let kind = FileType::from_mode(fields.mode);
         matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink)
@@ -99,32 +99,32 @@ impl Shared {
 }
 
 impl Values {
-    /// Counts `blocks` blocks of the file system more, or fewer. The caller checked [`room`](Self::room)
-    /// before it took blocks.
+    /// Adds a number of file-system blocks to the count; negative to subtract. The caller checked
+    /// [`room`](Self::room) before it allocated blocks.
     pub fn add_blocks(&mut self, shared: &Shared, blocks: i64) {
         if blocks == 0 {
             return;
         }
         let sectors = shared.sectors(&self.fields);
         let by = blocks.unsigned_abs() << shared.sector_shift();
-        // A damaged count may be less than what is there: it ends at 0.
+        // A damaged count may be too small: it stops at 0.
         let sectors = if blocks < 0 { sectors.saturating_sub(by) } else { sectors.saturating_add(by) };
         shared.set_sectors(&mut self.fields, sectors);
     }
 
-    /// Blocks of the file system that its count has room for.
+    /// Number of file-system blocks that the count can still grow by.
     #[must_use]
     pub fn room(&self, shared: &Shared) -> u64 {
         shared.sectors_max().saturating_sub(shared.sectors(&self.fields)) >> shared.sector_shift()
     }
 
-    /// Has it blocks that hold its content?
+    /// Whether the content of the inode is in blocks of a map.
     #[must_use]
     pub fn has_map(&self, shared: &Shared) -> bool {
         shared.has_map(&self.fields, self.fields.size)
     }
 
-    /// Does its content go through the journal?
+    /// Whether the content goes through the journal.
     #[must_use]
     pub fn is_journaled(&self, shared: &Shared) -> bool {
         shared.is_journaled(&self.fields)

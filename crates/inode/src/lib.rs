@@ -1,9 +1,10 @@
-//! Inodes in memory: reading what they hold, and changing them.
+//! Inodes in memory: reads and changes them and their contents.
 //!
 //! Owns: finding an inode in its table, verifying and caching it ([`Inodes`] for reading, [`InodeCache`] for
-//! writing); the bytes of files, wherever they are stored; where a file's blocks are; directories' blocks as
-//! they grow and shrink ([`Change`]); inodes to be deleted after a crash ([`Orphans`]). Does **not** own:
-//! names (see `dir`; volume combines names and inodes), the order of an operation's steps (see `volume`).
+//! writing); the bytes of files, wherever they are stored; the mapping of a file's blocks; adding and
+//! removing blocks of directories ([`Change`]); inodes to be deleted after a crash ([`Orphans`]). Does
+//! **not** own: names (see `dir`; volume combines names and inodes), the order of an operation's steps (see
+//! `volume`).
 //!
 //! ```text
 //!  Inodes::get(ino) -> Arc<Inode> -- read_at --> inline | extents | indirect | hole
@@ -13,10 +14,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. An [`Inode`] was verified when it entered: checksum, mode, size within what its map can hold.
-//! 2. A read fills holes, unwritten extents and nothing else with zeros; it never passes i_size.
+//! 1. An [`Inode`] was verified when it was loaded: checksum, mode, size within the limit of its map.
+//! 2. A read returns zeros for holes and unwritten extents, and for nothing else; it never passes i_size.
 //! 3. No lock is held across device I/O.
-//! 4. What a fast commit changed ([`Overrides`]) hides what stands in the tables.
+//! 4. Values from a fast commit ([`Overrides`]) replace those in the inode tables.
 
 #![forbid(unsafe_code)]
 

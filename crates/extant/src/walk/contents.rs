@@ -1,19 +1,19 @@
-//! A walk with what is in the files, read ahead.
+//! A walk that also returns the contents of files, read ahead.
 //!
-//! Owns: gathering neighbouring files into one transfer, buffers, how far ahead to read. Does **not** own:
-//! large files, which the caller reads in pieces when he comes to them.
+//! Owns: combining neighbouring files into one read, buffers, the amount of readahead. Does **not** own:
+//! large files, which the caller reads in pieces itself.
 //!
 //! ```text
-//!  walk -> entries in order -> files that lie next to each other on the device: one read of up to 1 MiB
-//!                           -> small but in pieces, sparse or inside the inode:  a read of their own
-//!                           -> large: Data::Large
+//!  walk -> entries in order -> files that are neighbours on the device:       one read of up to 1 MiB
+//!                           -> small but fragmented, sparse or inline files:  a separate read
+//!                           -> large files:                                   Data::Large
 //!       -> batches of 1 MiB or 1024 entries -> at most 24 batches ahead of the caller
 //! ```
 //!
 //! Invariants
-//! 1. Memory is bounded by the batches ahead, whatever the files' sizes are.
-//! 2. What cannot be read is an entry with a fault in the place of its data; neighbours do not suffer.
-//! 3. Bytes of the device are used past the volume only where no journal lies over it.
+//! 1. Memory is bounded by the batches ahead of the caller, whatever the sizes of the files.
+//! 2. A file that cannot be read is an entry with a fault instead of data; its neighbours are not affected.
+//! 3. The loader reads the device directly only if no journal is replayed over it in memory.
 
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
@@ -32,44 +32,44 @@ use crate::FileSystem;
 const CHUNK: usize = 1 << 20;
 /// Files up to this size are read ahead.
 const SMALL_MAX: u64 = 256 << 10;
-/// Bytes between two files that are read and thrown away, rather than beginning another transfer.
+/// Maximum number of bytes between two files that are read and discarded, instead of starting another read.
 const GAP_MAX: u64 = 32 << 10;
 /// Entries per batch.
 const BATCH_ENTRIES: usize = 1024;
 /// Batches ahead of the caller.
 const BATCHES_AHEAD: usize = 24;
 
-/// An entry of a walk with what is in it.
+/// An entry of a walk with its contents.
 pub struct Loaded {
     /// The name.
     pub entry: Entry,
     /// Its inode.
     pub inode: InodeRef,
-    /// The result of lstat.
+    /// The result of lstat(2).
     pub stat: Stat,
-    /// Path (as [`Entry::path`]) of the first name in this walk of the same file, when this is a further one.
+    /// For a further name of the same file: the path (see [`Entry::path`]) of its first name in this walk.
     pub link_of: Option<Arc<[u8]>>,
-    /// Extended attributes; none for a further name.
+    /// Extended attributes; empty for a further name of a file.
     pub xattrs: Result<Vec<Attribute>, Fault>,
-    /// Content.
+    /// The content.
     pub data: Data,
 }
 
 /// The content of an entry.
 pub enum Data {
-    /// There is none: a directory, a device, an empty file, a further name of a file.
+    /// No content: a directory, a device, an empty file, a further name of a file.
     None,
-    /// Target of a symbolic link.
+    /// The target of a symbolic link.
     Target(Vec<u8>),
     /// All bytes of a regular file.
     Ready(Bytes),
-    /// A regular file above 256 KiB: read it in pieces from the volume.
+    /// A regular file of more than 256 KiB; the caller reads it in pieces from the volume.
     Large,
-    /// It cannot be read.
+    /// The content cannot be read.
     Failed(Fault),
 }
 
-/// Bytes of a file, in a buffer that they share with their neighbours.
+/// The bytes of a file, in a buffer shared with neighbouring files.
 #[derive(Clone)]
 pub struct Bytes {
     chunk: Arc<Chunk>,
@@ -84,7 +84,7 @@ impl Deref for Bytes {
     }
 }
 
-/// A buffer, returned for the next batch after its last use.
+/// A buffer; dropping it returns its memory to the pool for the next batch.
 struct Chunk {
     bytes: Vec<u8>,
     pool: Pool,
@@ -101,7 +101,8 @@ impl Drop for Chunk {
     }
 }
 
-/// The entries of a walk with their contents; made by [`Walk::contents`](super::Walk::contents).
+/// An iterator over the entries of a walk with their contents; created by
+/// [`Walk::contents`](super::Walk::contents).
 pub struct Contents {
     source: Source,
     batch: std::vec::IntoIter<Item>,
@@ -110,9 +111,9 @@ pub struct Contents {
 type Item = Result<Loaded, WalkFault>;
 
 enum Source {
-    /// A thread reads ahead.
+    /// A thread reads ahead of the caller.
     Thread(Option<Receiver<Vec<Item>>>, Option<JoinHandle<()>>),
-    /// The caller reads himself.
+    /// The caller reads; no thread could be started.
     Inline(Box<Loader>),
 }
 
@@ -160,7 +161,7 @@ impl Iterator for Contents {
 impl Drop for Contents {
     fn drop(&mut self) {
         if let Source::Thread(receive, thread) = &mut self.source {
-            drop(receive.take()); // or the thread would wait for room
+            drop(receive.take()); // otherwise the thread blocks while the channel is full
             if let Some(thread) = thread.take() {
                 let _ = thread.join();
             }
@@ -168,35 +169,35 @@ impl Drop for Contents {
     }
 }
 
-/// The producer of batches.
+/// Creates the batches.
 struct Loader {
     fs: FileSystem,
     entries: Entries,
     pool: Pool,
-    /// First names of files that have several, with how many are still to come.
+    /// First names of files that have several names, with the number of names still to come.
     links: HashMap<Ino, (Arc<[u8]>, u32)>,
-    /// An entry that did not fit into the batch before.
+    /// An entry that did not fit into the previous batch.
     held: Option<(Entry, InodeRef)>,
 }
 
-/// A batch in the making.
+/// A batch under construction.
 struct Draft {
     bytes: Vec<u8>,
-    /// Bytes of the buffer that are spoken for.
+    /// Reserved bytes of the buffer.
     used: usize,
-    /// With the range of the buffer that will hold an item's data.
+    /// Each item, with the range of the buffer for its data.
     items: Vec<(Item, Option<Range<usize>>)>,
-    /// A transfer that may still grow.
+    /// A read that may still grow.
     run: Option<Run>,
 }
 
-/// Neighbours on the device.
+/// Files that are neighbours on the device.
 struct Run {
     physical: u64,
-    /// Where it begins in the buffer.
+    /// Where the run begins in the buffer.
     at: usize,
     len: usize,
-    /// Places in `items`.
+    /// Indexes in `items`.
     members: Vec<usize>,
 }
 
@@ -271,7 +272,7 @@ impl Loader {
         draft.items.push((Ok(Loaded { entry, inode, stat, link_of, xattrs, data }), None));
     }
 
-    /// The first name of this file, if this is a further one.
+    /// The path of the first name of this file, if `entry` is a further name.
     fn link_of(&mut self, entry: &Entry, stat: &Stat) -> Option<Arc<[u8]>> {
         if stat.links < 2 || stat.kind == FileType::Directory {
             return None;
@@ -288,11 +289,11 @@ impl Loader {
         Some(first)
     }
 
-    /// A file that fits into the buffer: joins the run of its neighbours, or is read by itself.
+    /// Adds a file that fits into the buffer: to the run of its neighbours, or with a separate read.
     fn add_small(&mut self, draft: &mut Draft, loaded: Loaded) {
         let len = loaded.stat.size as usize; // at most SMALL_MAX
         let Some(physical) = self.one_piece(&loaded) else {
-            // What is in the buffer behind the run from now on keeps it from growing.
+            // The run cannot grow past the bytes that are reserved next, so read it now.
             self.read_run(draft);
             let range = draft.reserve(len);
             let item = match read_whole(&self.fs, &loaded.inode, &mut draft.bytes[range.clone()]) {
@@ -327,7 +328,7 @@ impl Loader {
         draft.items.push((Ok(loaded), Some(at..at + len)));
     }
 
-    /// Where on the device a file lies that is in one piece and has no secret.
+    /// The position of a file on the device, if it is contiguous and not encrypted.
     fn one_piece(&self, loaded: &Loaded) -> Option<u64> {
         self.fs.plain_device()?;
         if loaded.stat.flags & flags::ENCRYPT != 0 {
@@ -346,8 +347,8 @@ impl Loader {
         whole.then_some(extent.physical)
     }
 
-    /// Reads what was gathered. Where that fails, each file is read by itself, so that the fault finds its
-    /// file.
+    /// Reads the gathered files in one read. If that fails, reads each file separately, so that the fault is
+    /// attributed to the right file.
     fn read_run(&self, draft: &mut Draft) {
         let Some(run) = draft.run.take() else { return };
         let into = &mut draft.bytes[run.at..run.at + run.len];
@@ -363,16 +364,16 @@ impl Loader {
     }
 }
 
-/// Alignment of files in a buffer that were read by themselves.
+/// Alignment in a buffer of files that are read separately.
 const ALIGN: usize = 64;
 
-/// Room in a buffer for a file.
+/// Bytes that a file takes in a buffer.
 fn room(len: u64) -> usize {
     (len as usize).next_multiple_of(ALIGN)
 }
 
 impl Draft {
-    /// A place behind everything else. There is room: see [`Loader::batch`].
+    /// Reserves bytes after all others. There is space: see [`Loader::batch`].
     fn reserve(&mut self, len: usize) -> Range<usize> {
         let at = self.used;
         self.used = at + room(len as u64);
@@ -380,8 +381,8 @@ impl Draft {
     }
 }
 
-/// Fills `into`, a file's whole size; a file that ends earlier (another state of the same inode) reads as
-/// zeros there.
+/// Fills `into`, which has the file's whole size. If the file ends earlier (another state of the same inode),
+/// the rest is filled with zeros.
 fn read_whole(fs: &FileSystem, inode: &InodeRef, into: &mut [u8]) -> Result<(), Fault> {
     let mut done = 0;
     while done < into.len() {

@@ -1,14 +1,14 @@
-//! Which thread lists which directory when.
+//! Schedules which thread lists which directory, and when.
 //!
-//! Owns: the pending directories, the listings that wait for the caller, the threads. Does **not** own: the
-//! order of results, which the keys say.
+//! Owns: the pending directories, the listings ready for the caller, the threads. Does **not** own: the order
+//! of results, which the keys define.
 //!
 //! Invariants
 //! 1. A key is in one of three places: pending, running or done. The caller takes each key once, or cancels
 //!    it.
-//! 2. Threads begin a directory only while fewer than [`PIECES_AHEAD`] pieces and [`NAMES_AHEAD`] names wait;
-//!    the caller never waits for that.
-//! 3. No lock is held while anything is read.
+//! 2. Threads start to list a directory only while fewer than [`PIECES_AHEAD`] pieces and [`NAMES_AHEAD`]
+//!    names are ready for the caller. The caller never waits for these limits.
+//! 3. No lock is held during a read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,13 +22,13 @@ use crate::list::{self, Name};
 
 /// Names per piece of a directory.
 const PIECE_NAMES: usize = 4096;
-/// Pieces that may wait for the caller.
+/// Maximum number of pieces ready for the caller.
 const PIECES_AHEAD: usize = 512;
-/// Names that may wait for the caller.
+/// Maximum number of names ready for the caller.
 const NAMES_AHEAD: usize = 32 << 10;
 
-/// A place in pre-order: the places of a directory and of its ancestors in their directories, from the root
-/// down.
+/// A position in pre-order: from the root down, the position of each ancestor and of the directory itself in
+/// its parent directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key(Arc<[u64]>);
 
@@ -46,7 +46,7 @@ impl Key {
     }
 }
 
-/// What a listing holds, in the caller's order.
+/// An item of a listing, in the caller's order.
 pub(super) enum Found {
     Name {
         name: Vec<u8>,
@@ -55,18 +55,18 @@ pub(super) enum Found {
         inode: Option<InodeRef>,
         enters: bool,
     },
-    /// A name whose inode cannot be had.
+    /// A name whose inode cannot be read.
     Bad {
         name: Vec<u8>,
         fault: Fault,
     },
     /// A part of the directory that cannot be read.
     Damage(Fault),
-    /// The directory goes on in the piece with this entry's key. Always the last one.
+    /// The directory continues in the piece with this entry's key. Always the last item.
     More,
 }
 
-/// What does not change during a walk.
+/// The parameters of a walk.
 pub(super) struct Plan {
     pub(super) volume: Arc<Volume>,
     pub(super) order: Order,
@@ -102,7 +102,7 @@ enum From {
 #[derive(Default)]
 struct State {
     pending: BTreeMap<Key, Task>,
-    /// With "the caller still wants it".
+    /// Whether the caller still needs the result.
     running: BTreeMap<Key, bool>,
     done: BTreeMap<Key, Vec<Found>>,
     names_ahead: usize,
@@ -123,7 +123,7 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// Starts threads; fewer, where the system gives no more: the caller can do all the work.
+    /// Starts the threads. If the system refuses some, fewer run: the caller can do all the work.
     pub(super) fn start(plan: Plan, threads: usize) -> Self {
         let desk = Arc::new(Desk {
             plan,
@@ -139,7 +139,7 @@ impl Crew {
         Self { desk, threads }
     }
 
-    /// Adds the directory that the walk begins with; false when it is not to be entered.
+    /// Adds the directory that the walk begins with; returns false if it must not be entered.
     pub(super) fn add_root(&self, key: &Key, dir: InodeRef) -> bool {
         let plan = &self.desk.plan;
         let enters = plan.depth_max > 0 && plan.enter.as_ref().is_none_or(|enter| enter(b""));
@@ -150,7 +150,8 @@ impl Crew {
         enters
     }
 
-    /// The listing of a directory that was found; waits for it, or makes it.
+    /// Returns the listing of a directory. Waits for the thread that lists it; lists it if no thread has
+    /// started.
     pub(super) fn take(&self, key: &Key) -> Vec<Found> {
         let mut state = self.desk.lock();
         loop {
@@ -168,13 +169,13 @@ impl Crew {
                 return found;
             }
             if !state.running.contains_key(key) {
-                return Vec::new(); // its thread panicked: a bug, and no reason to wait forever
+                return Vec::new(); // its thread panicked, which is a bug; do not wait forever
             }
             state = self.desk.for_caller.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Forgets a directory that was found, and everything below it.
+    /// Discards a directory that was found, and everything below it.
     pub(super) fn cancel(&self, key: &Key) {
         self.desk.lock().forget_below(key);
         self.desk.for_workers.notify_all();
@@ -205,7 +206,7 @@ impl State {
         running.for_each(|(_, wanted)| *wanted = false);
     }
 
-    /// The directory nearest to the caller, if there is room for its names.
+    /// The pending directory nearest to the caller, unless the limits are reached.
     fn next_task(&mut self) -> Option<(Key, Task)> {
         let has_room = self.names_ahead < NAMES_AHEAD && self.done.len() + self.running.len() < PIECES_AHEAD;
         let (key, task) = if has_room { self.pending.pop_first()? } else { return None };
@@ -272,7 +273,7 @@ impl Plan {
             Ok(names) => names,
             Err(fault) => return (vec![Found::Damage(fault)], Vec::new()),
         };
-        // Inode tables are read in the order of the disk, many inodes per block.
+        // Sorted by number, so that inode tables are read in disk order, with many inodes per block.
         let wants =
             |kind: Option<FileType>| self.inodes || kind.is_none_or(|kind| kind == FileType::Directory);
         let mut inos: Vec<Ino> = names.iter().filter(|name| wants(name.kind)).map(|name| name.ino).collect();
@@ -312,7 +313,7 @@ impl Plan {
         (found, tasks)
     }
 
-    /// The names of a piece, and where the next one begins.
+    /// The names of a piece, and where the next piece begins.
     fn names(&self, task: &Task, found: &mut Vec<Found>) -> Result<(Vec<Name>, Option<From>), Fault> {
         let mut sorted = Vec::new();
         let (all, at) = match (&task.from, self.order) {

@@ -1,7 +1,7 @@
-// Included by the examples of the documentation and by tests: a small image, made by `extant build`'s own
-// library.
+// Included by the examples of the documentation and by tests: a small image, created by the library of
+// `extant build`.
 
-/// Makes the image in a temporary directory, which must be kept as long as the image is needed.
+/// Creates the image in a temporary directory; keep the directory as long as the image is needed.
 pub fn example_image() -> (tempfile::TempDir, std::path::PathBuf) {
     use std::os::unix::fs::symlink;
     let dir = tempfile::tempdir().unwrap();
@@ -17,7 +17,7 @@ pub fn example_image() -> (tempfile::TempDir, std::path::PathBuf) {
     (dir, image)
 }
 
-/// An image of a directory.
+/// Builds an image of a directory.
 pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
     struct Quiet;
     impl extant_image::write::Meter for Quiet {

@@ -1,7 +1,7 @@
 // Included by the examples of the documentation and by tests: an empty file system in memory, as `extant
-// mkfs` makes it.
+// mkfs` creates it.
 
-/// A device in memory of `bytes` bytes, with an empty ext4 on it.
+/// Creates a device in memory of `bytes` bytes with an empty ext4 file system.
 pub fn empty_memory(bytes: u64) -> std::sync::Arc<extant::MemDevice> {
     let memory = extant::MemDevice::new(bytes);
     let options = extant_image::options::FormatOptions::default();

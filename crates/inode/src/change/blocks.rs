@@ -1,11 +1,11 @@
-//! Blocks for what is a hole, and changes of what a range of a file is: what writing back, fallocate and
-//! punching need.
+//! Maps blocks in holes, and changes the state of ranges of a file. Write-back, fallocate and hole punching
+//! use it.
 //!
-//! With clusters the blocks of a file stand at the same places in a logical and in its physical cluster:
+//! With clusters, a block has the same position in its logical cluster and in its physical cluster:
 //!
 //! ```text
-//!   file        | . 1 . . |  . . . . |          a block for 2: the third one of the cluster that has 1, nothing is allocated
-//!   on disk     | . 1 . . |                     a block for 5: a new cluster, whose second one it is
+//!   file        | . 1 . . |  . . . . |     block 2: third block of the cluster of block 1, no allocation
+//!   on disk     | . 1 . . |                block 5: second block of a new cluster
 //! ```
 
 use std::ops::Range;
@@ -21,22 +21,22 @@ use crate::clusters::Gone;
 use crate::live::{InodeCache, LiveInode, Values};
 use crate::{Fault, FileData, Shared};
 
-/// How blocks are wanted.
+/// The state of new blocks, and the source of their space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want {
-    /// Allocated, and read as zeros until they are written.
+    /// The blocks are allocated, and read as zeros until they are written.
     pub unwritten: bool,
-    /// They were promised: see [`extant_alloc::Alloc::claim`].
+    /// The space was reserved by a promise: see [`extant_alloc::Alloc::claim`].
     pub promised: bool,
 }
 
 impl Change<'_> {
-    /// Gives blocks to the hole of `len` blocks at `lblk`, as many from its front as lie in one run. The
-    /// caller holds `mapping` of the file's data exclusively, if it has any. Needs
+    /// Maps blocks in the hole of `len` blocks at `lblk`: as many from its front as are contiguous on disk.
+    /// The caller holds `mapping` of the file's data exclusively, if it has any. Needs
     /// [`map_credits`](Self::map_credits).
     ///
     /// # Errors
-    /// No space, for the blocks or the map; the file is too large; or a block of the map cannot be read.
+    /// No space for the blocks or the map; the file is too large; or a block of the map cannot be read.
     /// Nothing was changed.
     pub fn map_hole(&self, node: &Arc<LiveInode>, lblk: Lblk, len: u32, want: Want) -> Result<Mapped, Fault> {
         let before = self.edit.changes();
@@ -85,7 +85,7 @@ impl Change<'_> {
             (Err(_), _) => 0,
         };
         if let Some((start, got)) = taken {
-            // What the map did not take: whole clusters behind, or all.
+            // Free what the map did not take: whole clusters at the end, or all.
             let used = if done == 0 { 0 } else { (within + done).next_multiple_of(ratio) };
             if used < got {
                 let rest = u64::from(got - used);
@@ -100,7 +100,7 @@ impl Change<'_> {
         inserted.map(|len| Mapped { lblk, len, holds })
     }
 
-    /// The first block of the cluster that `lblk` has already, by another block in it.
+    /// The first block of the cluster of `lblk`, if another block of that cluster is mapped.
     fn cluster_of(&self, map: &extant_mapping::FileMap, lblk: Lblk) -> Result<Option<Pblk>, EditFault> {
         let ratio = self.shared().geometry.cluster_ratio() as u32;
         if ratio == 1 {
@@ -118,7 +118,7 @@ impl Change<'_> {
         Ok(found)
     }
 
-    /// As much of the hole as lies before a last cluster that the file has already.
+    /// The length of the hole up to its last cluster, if the file already has that cluster; otherwise `len`.
     fn before_used_cluster(
         &self,
         map: &extant_mapping::FileMap,
@@ -134,7 +134,8 @@ impl Change<'_> {
         Ok(if is_shared { last_cluster - lblk.0 } else { len })
     }
 
-    /// Clusters for data: first block and number of blocks, the first one's cluster whole.
+    /// Allocates clusters for data. Returns the first block and the number of blocks, from the start of the
+    /// cluster of `lblk`.
     fn take_data(
         &self,
         space: &Space<'_>,
@@ -168,13 +169,13 @@ impl Change<'_> {
         }
     }
 
-    /// Gives all that is mapped in a range of blocks this state; at most a few extents at a time: where to go
-    /// on, or `None` when all is done. Holes stay holes. The caller holds `mapping` as for
+    /// Sets the state of all mapped blocks in a range; a few extents per call. Returns the block to continue
+    /// at, or `None` if all are done. Holes stay holes. The caller holds `mapping` as for
     /// [`map_hole`](Self::map_hole). Needs [`state_credits`](Self::state_credits).
     ///
     /// # Errors
-    /// No space for the map: nothing has its new state. Or a block of it cannot be read: extents before that
-    /// one have theirs.
+    /// No space for the map: no block has its new state. Or a block of the map cannot be read: extents before
+    /// it have their new state.
     pub fn set_state(
         &self,
         node: &Arc<LiveInode>,
@@ -194,8 +195,8 @@ impl Change<'_> {
         done.map_err(|fault| edit_fault(node.ino(), fault))
     }
 
-    /// Unmaps and frees what is mapped in a range of blocks: a bounded part, from its end backwards. Where
-    /// what is left ends, or `None` when all is done. Nothing of it is in memory. Needs
+    /// Unmaps and frees the blocks in a range: a bounded number per call, from its end backwards. Returns the
+    /// end of the remaining range, or `None` if all are freed. No data of the range may be in memory. Needs
     /// [`cut_credits`](Self::cut_credits).
     ///
     /// # Errors
@@ -213,29 +214,29 @@ impl Change<'_> {
             extant_mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mut map = values.map();
         let is_meta = values.is_journaled(self.shared());
-        // A record in the log for each block that went through it.
+        // Each block that was journaled needs a revoke record in the log.
         let most = (EXTENTS_PER_STEP, if is_meta { REVOKED_PER_EXTENT } else { u32::MAX });
         let left = map.remove_step(&editor, range, most, &mut |lblk, start, len| {
             gone.push((lblk, start, len));
         });
-        // Also after a fault what was unmapped is unmapped.
+        // What was unmapped stays unmapped, even after a fault.
         values.set_map(&map);
         if !gone.is_empty() {
-            // Counts, whether or not it can be freed.
+            // This counts as a change, whether or not the blocks can be freed.
             values.changed_in = self.edit.transaction();
         }
         let given_back = self.free(&space, &map, &gone, is_meta).and(space.freed()).map_err(Fault::of(ino));
         space.settle(&mut values);
         if let Some(data) = &data {
-            // Also what was learnt since the caller forgot it: of whole extents that writing back converts
-            // elsewhere in them.
+            // Also drop the cached status that was added since the caller dropped it: status of whole
+            // extents, when write-back converts other parts of them.
             gone.iter().for_each(|(lblk, _, len)| data.forget(self.shared(), self.alloc, Lblk(lblk.0), *len));
             self.promise_again(data, &map, &gone)?;
         }
         let left = left.map_err(|fault| edit_fault(ino, fault))?;
         if let Err(fault) = given_back {
-            // What is damaged is unmapped, and lost at worst. What could not be read is not damaged: this is
-            // half of a change.
+            // If the bitmap is corrupt, the blocks are unmapped and at worst leaked. If it could not be read,
+            // nothing is damaged, and the change is only half done.
             if matches!(fault, Fault::Corrupt(_)) {
                 self.edit.settle(before);
             }
@@ -244,8 +245,8 @@ impl Change<'_> {
         Ok(left)
     }
 
-    /// Reads what [`punch`](Self::punch) of a range of blocks is going to look at, so that it is unlikely to
-    /// fail half-way: the map there, and the bitmaps. No handle is needed.
+    /// Reads what [`punch`](Self::punch) of a range will need, so that it is unlikely to fail half-way: the
+    /// map of the range, and the bitmaps. Needs no handle.
     ///
     /// # Errors
     /// A block cannot be read.
@@ -278,7 +279,7 @@ impl Change<'_> {
         bitmaps.map_err(of)
     }
 
-    /// Delayed blocks that were to share a cluster which is free now need a promise of their own.
+    /// Reserves space again for delayed blocks that were to share a cluster which is now free.
     fn promise_again(
         &self,
         data: &FileData,
@@ -306,14 +307,15 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Blocks that one [`map_hole`](Self::map_hole) may change.
+    /// Number of blocks that one [`map_hole`](Self::map_hole) may change.
     #[must_use]
     pub fn map_credits() -> u32 {
-        // The map, a bitmap for each of its new blocks and for the data, and one for what is given back.
+        // The map, a bitmap for each of its new blocks and for the data, and one for blocks that are freed
+        // again.
         2 * extant_mapping::credits_insert(5) + 3
     }
 
-    /// Blocks that one [`set_state`](Self::set_state) may change.
+    /// Number of blocks that one [`set_state`](Self::set_state) may change.
     #[must_use]
     pub fn state_credits(shared: &Shared) -> u32 {
         2 * extant_mapping::credits_set_state(5, EXTENTS_PER_STEP, shared.geometry.block_size)

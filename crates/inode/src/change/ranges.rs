@@ -1,9 +1,8 @@
-//! Moving what a file has to other places in it, as collapsing and inserting ranges do: a bounded part per
-//! call.
+//! Moves blocks within a file, to collapse and insert ranges; a bounded number per call.
 //!
-//! Does **not** own: sizes, what is known of the file in memory (its bytes, its extents' status), the hole
-//! that is moved into. With clusters the caller sees to it that places and distances are whole clusters, as a
-//! logical cluster has one physical one.
+//! Does **not** own: sizes, cached data and cached extent status of the file, the hole that the blocks move
+//! into. With clusters, the caller ensures that positions and distances are multiples of the cluster size,
+//! because a logical cluster has one physical cluster.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,29 +16,30 @@ use crate::{Fault, Shared};
 
 impl Change<'_> {
     /// Moves everything from logical block `from` on by `by` blocks towards the front, into the hole there: a
-    /// bounded part, from the front on. Where to go on, with another handle, or `None` when all is done.
-    /// Needs [`shift_credits`](Self::shift_credits).
+    /// bounded number of extents per call, from the front on. Returns the block to continue at, with another
+    /// handle, or `None` if all are moved. Needs [`shift_credits`](Self::shift_credits).
     ///
     /// # Errors
-    /// Nothing was moved by this step: a block of the map cannot be read, or there is no hole before `from`.
+    /// A block of the map cannot be read, or there is no hole before `from`. This step moved nothing.
     ///
     /// # Panics
-    /// When the inode has no extents, `by` is 0, or there are no `by` blocks before `from`.
+    /// If the inode has no extents, `by` is 0, or there are fewer than `by` blocks before `from`.
     pub fn shift_left(&self, node: &Arc<LiveInode>, from: u64, by: u32) -> Result<Option<u64>, Fault> {
         self.shift(node, |map, editor| map.shift_left_step(editor, from, by, u32::MAX))
     }
 
-    /// Moves everything in `range`, which ends at 2^32 first, by `by` blocks towards the back: a bounded
-    /// part, from the end backwards. Where what is left to do ends (call again with that end and another
-    /// handle), or `None` when all is done. Needs [`shift_credits`](Self::shift_credits).
+    /// Moves everything in `range` by `by` blocks towards the end: a bounded number of extents per call, from
+    /// the end backwards. In the first call, `range` ends at 2^32. Returns the end of the remaining range for
+    /// the next call, with another handle, or `None` if all are moved. Needs
+    /// [`shift_credits`](Self::shift_credits).
     ///
     /// # Errors
-    /// Nothing was moved by this step: the last block would be one that no file has ([`Fault::TooLarge`]) or
-    /// there is no space to split an extent, either of which only the first step says; a block of the map
-    /// cannot be read, or there is no hole behind `range`.
+    /// The last block would exceed the maximum block number ([`Fault::TooLarge`]), or there is no space to
+    /// split an extent; only the first step returns these two. A block of the map cannot be read, or there is
+    /// no hole after `range`. This step moved nothing.
     ///
     /// # Panics
-    /// When the inode has no extents, or `by` is 0.
+    /// If the inode has no extents, or `by` is 0.
     pub fn shift_right(
         &self,
         node: &Arc<LiveInode>,
@@ -49,11 +49,11 @@ impl Change<'_> {
         self.shift(node, |map, editor| map.shift_right_step(editor, range, by, u32::MAX))
     }
 
-    /// Blocks that one step of [`shift_left`](Self::shift_left) or [`shift_right`](Self::shift_right) may
-    /// change.
+    /// Number of blocks that one step of [`shift_left`](Self::shift_left) or
+    /// [`shift_right`](Self::shift_right) may change.
     #[must_use]
     pub fn shift_credits(shared: &Shared) -> u32 {
-        // The tree; and a bitmap for each node that is made or given back.
+        // The tree, and a bitmap for each node that is allocated or freed.
         extant_mapping::credits_shift(5, u32::MAX, shared.geometry.block_size)
             + extant_mapping::credits_insert(5)
     }
@@ -80,7 +80,7 @@ impl Change<'_> {
             }
             Err(EditFault::Read(fault)) => Err(edit_fault(ino, EditFault::Read(fault))),
             Err(refused) => {
-                // Taken back, or refused before anything was changed.
+                // The change was undone, or refused before anything changed.
                 self.edit.settle(before);
                 Err(shift_fault(ino, refused))
             }
@@ -88,7 +88,7 @@ impl Change<'_> {
     }
 }
 
-/// Why nothing was moved.
+/// Converts the reason why nothing was moved.
 fn shift_fault(ino: Ino, fault: EditFault) -> Fault {
     let EditFault::Occupied(lblk) = fault else { return edit_fault(ino, fault) };
     let fact = Malformed::new("block map", "the target of a move must be a hole", lblk.0);

@@ -1,5 +1,5 @@
-//! Giving an inode another map as a whole, as recovery has it from fast commits: first the blocks of all
-//! inodes, then the trees, whose own blocks are chosen among what is left.
+//! Replaces the whole map of an inode, for recovery from fast commits. Recovery first exchanges the data
+//! blocks of all inodes, and then builds the trees; their nodes come from the blocks that are still free.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::Fault;
 use crate::live::LiveInode;
 
 impl Change<'_> {
-    /// Frees what `old` maps and `new` does not, takes what `new` maps and `old` does not, and counts both in
-    /// i_blocks.
+    /// Frees the blocks that `old` maps and `new` does not, allocates those that `new` maps and `old` does
+    /// not, and counts both in i_blocks.
     ///
     /// # Errors
-    /// What is freed is not in use, what is taken is; or a bitmap cannot be read.
+    /// A block to be freed is not in use, or a block to be allocated is in use; or a bitmap cannot be read.
     pub fn exchange_blocks(
         &self,
         node: &Arc<LiveInode>,
@@ -42,12 +42,12 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Makes the tree of an inode with extents anew: `pieces`, and nothing else. `has_room` is asked before
-    /// each of them.
+    /// Builds the extent tree of an inode again, with `pieces` and nothing else. Calls `has_room` before it
+    /// inserts a piece.
     ///
     /// # Errors
-    /// No space for the tree; [`Fault::NoSpace`] too when there is no room; or a block of the old tree cannot
-    /// be read.
+    /// No space for the tree; [`Fault::NoSpace`] also if `has_room` returns false; or a block of the old tree
+    /// cannot be read.
     pub fn rebuild_map(
         &self,
         node: &Arc<LiveInode>,
@@ -108,7 +108,8 @@ impl Change<'_> {
         merged
     }
 
-    /// First block and number of blocks; the file system may end inside its last cluster.
+    /// First block and number of blocks of a range of clusters; the file system may end inside its last
+    /// cluster.
     fn blocks(&self, clusters: &Range<u64>) -> (Pblk, u64) {
         let geometry = &self.shared().geometry;
         let block = |cluster: u64| {
@@ -128,12 +129,12 @@ fn behind(piece: Mapped, len: u32) -> Mapped {
         Holds::Written(block) => Holds::Written(moved(block)),
         Holds::Unwritten(block) => Holds::Unwritten(moved(block)),
     };
-    // Behind the last block of a map there is none: then nothing is left either.
+    // After the last block of a map there is none; then nothing is left of the piece either.
     let lblk = extant_base::Lblk(piece.lblk.0.saturating_add(len));
     Mapped { lblk, len: piece.len - len, holds }
 }
 
-/// What is in `a` and not in `b`; both in order, without overlaps.
+/// The numbers that are in `a` and not in `b`; both are sorted, without overlaps.
 fn minus(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     let mut others = b.iter().peekable();
