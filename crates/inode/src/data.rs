@@ -1,25 +1,26 @@
-//! The bytes of a regular file that is being written: in memory first, where blocks are promised and not
-//! chosen.
+//! The data of a regular file that is open for writing. Writes go to memory first, where space is promised
+//! but blocks are not chosen yet.
 //!
 //! ```text
-//!            delay: promise          run of dirty bytes        allocate unwritten        write         convert, size
-//!   write -----------------> pages -------------------> blocks ------------------> device ----> written, seen after a crash
-//!   read  <----------------- pages <------------------- device (what is not here)
+//!   write --> pages         the pages become dirty; their blocks are delayed, and space is promised for them
+//!   write-back              a run of dirty bytes: allocate unwritten blocks --> write to the device
+//!                           --> convert them, set the size on disk: now the data survives a crash
+//!   read  <-- pages         bytes that are not in memory are read from the device first
 //! ```
 //!
-//! Owns: what a file has in memory besides its inode ([`FileData`]): its bytes, what is known of its blocks,
-//! its size, promises. Does **not** own: transactions, when something is written (see `volume`), the map on
-//! disk (see `mapping`).
+//! Owns: the data in memory of a file besides its inode ([`FileData`]): its bytes, the cached status of its
+//! blocks, its size, promises. Does **not** own: transactions, when data is written back (see `volume`), the
+//! map on disk (see `mapping`).
 //!
 //! Invariants
-//! 1. The size here is what reads and stat see. The inode's own (`i_size` on disk) is at most that, and
-//!    follows the data: less of it means that something is dirty or being written.
+//! 1. Reads and stat use the size in this module. The inode's size (`i_size` on disk) is at most that, and
+//!    follows the data: if it is smaller, some bytes are dirty or being written.
 //! 2. A block is delayed only while its bytes are dirty or being written, or the writer that promised it
 //!    holds the operation lock.
-//! 3. In memory, bytes behind the size in the last block are zeros.
-//! 4. The map changes under `mapping`, held exclusively, and the inode's values; readers of the map hold one
-//!    of them (the operation lock does not exclude write-back). Locks, in order: operation lock, handle,
-//!    folio, `mapping`, values.
+//! 3. In memory, bytes after the size in the last block are zeros.
+//! 4. The map changes only with `mapping` held exclusively and the inode's values locked; readers of the map
+//!    hold one of the two (the operation lock does not exclude write-back). Locks, in order: operation lock,
+//!    handle, folio, `mapping`, values.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
@@ -42,56 +43,56 @@ use crate::live::Values;
 use crate::unconverted::Unconverted;
 use crate::{Fault, LiveInode, Shared};
 
-/// How bytes get from memory to the device: chosen for the volume, and for each file when it is first in
-/// memory: one whose map has no extents goes block by block in any case.
+/// How bytes get from memory to the device. Chosen for the volume, and for each file when its data is first
+/// cached: a file whose map has no extents is always written block by block.
 ///
-/// (The kernel goes block by block on the whole file system where there may be inline data, encryption or
-/// verity. Here bytes leave the inode before they are written by range, and encrypted and verity files are
-/// not written to.)
+/// (The kernel writes block by block on the whole file system if it may have inline data, encryption or
+/// verity. Here inline data is moved out of the inode before it is written by ranges, and encrypted and
+/// verity files cannot be written.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DataPath {
-    /// By ranges, in large folios: blocks are allocated unwritten, and converted, with the size, when the
-    /// bytes are there. Nothing is ordered: no commit waits for data. The kernel's `buffered_iomap`.
+    /// By ranges, in large folios: blocks are allocated unwritten, and converted together with the size after
+    /// the bytes are on the device. No commit waits for data. The kernel's `buffered_iomap`.
     #[default]
     Iomap,
-    /// Block by block, in pages: blocks are allocated as written, and no commit that says so goes before
-    /// their bytes are there. The kernel's `nobuffered_iomap` with `data=ordered`.
+    /// Block by block, in pages: blocks are allocated as written, and the commit of that allocation waits
+    /// until their bytes are on the device. The kernel's `nobuffered_iomap` with `data=ordered`.
     Ordered,
-    /// As [`Ordered`](Self::Ordered), but commits do not wait: after a crash a file may hold what its blocks
-    /// held before. The kernel's `data=writeback`.
+    /// Same as [`Ordered`](Self::Ordered), but commits do not wait: after a crash a file may contain the old
+    /// content of its blocks. The kernel's `data=writeback`.
     Writeback,
-    /// Bytes go through the journal, as metadata does, and are written home later: after a crash each block
-    /// has the bytes of one write or of the next. Twice the bytes to the device. The kernel's `data=journal`;
-    /// without a journal as [`Writeback`](Self::Writeback).
+    /// Bytes go through the journal, like metadata, and are written home later: after a crash each block has
+    /// the bytes of one write or of the next. The device receives the bytes twice. The kernel's
+    /// `data=journal`; without a journal same as [`Writeback`](Self::Writeback).
     Journal,
 }
 
-/// Bytes of memory per entry of what is known of files' blocks: of it there is a share of the budget at most,
-/// and less when that is spent.
+/// Memory of an entry of the extent-status cache, in bytes. The cache is limited to a share of the budget,
+/// and to less when the budget is spent.
 const ENTRY_BYTES: u64 = 24;
 
-/// Memory that a file with cached data takes besides that data and its inode: this structure, and its entries
-/// in the page cache (one chunk and one folio) and in the extent-status cache.
+/// Memory of a file with cached data, excluding that data and its inode: this structure, and its entries in
+/// the page cache (one chunk and one folio) and in the extent-status cache.
 pub(crate) const FILE_BYTES: usize = size_of::<FileData>() + 2048;
 
-/// What all files' data of a volume share.
+/// The caches of file data of a volume.
 pub struct FileCaches {
-    /// Their bytes.
+    /// The cached bytes.
     pub pages: PageCache,
     path: DataPath,
     known: extant_extent_status::Cache,
     next_key: AtomicU64,
-    /// Those with something dirty, by the cache's key: they stay in memory.
+    /// Files with dirty data, by the page cache's key. They stay in memory.
     dirty: Mutex<HashMap<u64, Arc<LiveInode>>>,
-    /// Is one among them that [is rewritten](crate::Values::is_rewritten)?
+    /// Whether one of them [is rewritten](crate::Values::is_rewritten).
     has_rewritten: AtomicBool,
-    /// Those with bytes that could not be written back, by the cache's key: they stay in memory until those
-    /// leave it.
+    /// Files with bytes that could not be written back, by the page cache's key. They stay in memory until
+    /// those bytes are dropped.
     lost: Mutex<HashMap<u64, Arc<LiveInode>>>,
 }
 
 impl FileCaches {
-    /// Empty caches of a volume.
+    /// Creates empty caches for a volume.
     #[must_use]
     pub fn new(shared: &Shared, path: DataPath, policy: extant_extent_status::Policy) -> Self {
         let bytes = shared.budget.limit() as u64;
@@ -112,20 +113,20 @@ impl FileCaches {
         }
     }
 
-    /// What is known of all files' blocks: counts.
+    /// Statistics of the extent-status cache of all files.
     #[must_use]
     pub fn extent_stats(&self) -> extant_extent_status::Stats {
         self.known.stats()
     }
 
-    /// How bytes get to the device, of files that do not need it otherwise.
+    /// The volume's path of data to the device; a file may need another one.
     #[must_use]
     pub fn path(&self) -> DataPath {
         self.path
     }
 
-    /// What a file gets that has nothing in memory yet. `changed_in`: the last transaction that changed its
-    /// inode, maybe its size or that it is there at all.
+    /// Creates the data of a file that has nothing in memory yet. `values.changed_in` is the last transaction
+    /// that changed its inode, possibly its size or its creation.
     pub(crate) fn file(&self, shared: &Shared, ino: extant_base::Ino, values: &Values) -> FileData {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let block_bytes = shared.geometry.block_size.bytes() as u32;
@@ -153,27 +154,26 @@ impl FileCaches {
         }
     }
 
-    /// Something of this file is dirty: it stays in memory until [`settle`](Self::settle) finds that nothing
-    /// is.
+    /// Marks the file as dirty: it stays in memory until [`settle`](Self::settle) finds that it is clean.
     ///
-    /// Called before the bytes become dirty, so that write-back finds the file, and after.
+    /// Called before the bytes become dirty, so that write-back finds the file, and again after.
     pub fn note_dirty(&self, node: &Arc<LiveInode>, data: &FileData) {
         if !data.is_listed.swap(true, Ordering::AcqRel) {
             self.dirty.lock().insert(data.pages.key(), Arc::clone(node));
         }
     }
 
-    /// A dirty file [is rewritten](crate::Values::is_rewritten).
+    /// Records that a dirty file [is rewritten](crate::Values::is_rewritten).
     pub fn note_rewritten(&self) {
         self.has_rewritten.store(true, Ordering::Release);
     }
 
-    /// Was one noted since this was asked last?
+    /// Whether one was recorded since the last call.
     pub fn take_rewritten(&self) -> bool {
         self.has_rewritten.load(Ordering::Relaxed) && self.has_rewritten.swap(false, Ordering::AcqRel)
     }
 
-    /// These bytes of a file could not be written back.
+    /// Records that these bytes of a file could not be written back.
     pub fn note_lost(&self, node: &Arc<LiveInode>, data: &FileData, bytes: Range<u64>) {
         let mut lost = self.lost.lock();
         data.lost.lock().push(bytes);
@@ -181,7 +181,7 @@ impl FileCaches {
         lost.insert(data.pages.key(), Arc::clone(node));
     }
 
-    /// The ranges of a file's bytes that could not be written back since this was asked last.
+    /// Takes the ranges of a file's bytes that could not be written back since the last call.
     #[must_use]
     pub fn take_lost(&self, data: &FileData) -> Vec<Range<u64>> {
         let mut lost = self.lost.lock();
@@ -199,13 +199,13 @@ impl FileCaches {
         self.lost.lock().values().cloned().collect()
     }
 
-    /// Lets a file go that has nothing dirty any more.
+    /// Releases a file that has no dirty data any more.
     pub fn settle(&self, data: &FileData) {
         let mut dirty = self.dirty.lock();
         if !data.is_listed.swap(false, Ordering::AcqRel) {
             return;
         }
-        // A writer that makes something dirty from here on lists the file again.
+        // A writer that makes bytes dirty from here on lists the file again.
         if !data.pages.is_clean() {
             data.is_listed.store(true, Ordering::Release);
             return;
@@ -215,13 +215,13 @@ impl FileCaches {
         drop(node);
     }
 
-    /// The file that the cache of bytes has under this key, if something of it is dirty.
+    /// The file with this key in the page cache, if it has dirty data.
     #[must_use]
     pub fn node(&self, key: u64) -> Option<Arc<LiveInode>> {
         self.dirty.lock().get(&key).cloned()
     }
 
-    /// All files that have something dirty.
+    /// All files with dirty data.
     #[must_use]
     pub fn dirty_nodes(&self) -> Vec<Arc<LiveInode>> {
         let mut nodes: Vec<_> = self.dirty.lock().values().cloned().collect();
@@ -230,18 +230,18 @@ impl FileCaches {
     }
 }
 
-/// What a file has in memory besides its inode. See the module's first page.
+/// The data in memory of a file besides its inode. See the module's first page.
 pub struct FileData {
-    /// Charged with [`FILE_BYTES`] while this lives.
+    /// Charged with [`FILE_BYTES`] during the lifetime of this value.
     budget: Arc<Budget>,
     path: DataPath,
-    /// Its bytes.
+    /// The cached bytes of the file.
     pub pages: extant_page_cache::Handle,
-    /// What is known of its blocks.
+    /// The cached status of its blocks.
     pub known: extant_extent_status::Inode,
     /// Held exclusively while the map changes, shared by readers of the map.
     pub mapping: RwLock<()>,
-    /// What was written to unwritten blocks.
+    /// Blocks of unwritten extents that were written and not converted yet.
     pub unconverted: Unconverted,
     size: AtomicU64,
     /// Clusters that are promised to its delayed blocks.
@@ -249,7 +249,7 @@ pub struct FileData {
     /// The last transaction that changed its size or map.
     mapped_in: AtomicU64,
     is_listed: AtomicBool,
-    /// Ranges of bytes that could not be written back: memory has what the device has not.
+    /// Ranges of bytes that could not be written back: the device lacks bytes that memory has.
     lost: Mutex<Vec<Range<u64>>>,
     has_lost: AtomicBool,
 }
@@ -261,13 +261,13 @@ impl Drop for FileData {
 }
 
 impl FileData {
-    /// Charges the budget for it. Call it once, with no lock held that a shrinker takes.
+    /// Charges the budget for this value. Call it once, without a lock that a shrinker takes.
     pub(crate) fn charge(&self) {
         self.budget.charge(FILE_BYTES);
     }
 
-    /// Whether it can be evicted and read again from the device, where the inode's size is `on_disk`: it has
-    /// no dirty data, no delayed allocation and no error to report.
+    /// Whether the data can be evicted and read again from the device, if the inode's size is `on_disk`: it
+    /// has no dirty data, no delayed allocation and no error to report.
     pub(crate) fn is_idle(&self, on_disk: u64) -> bool {
         let is_settled = !self.is_listed.load(Ordering::Acquire) && self.pages.is_clean();
         is_settled && self.promised() == 0 && self.size() == on_disk && !self.pages.had_errors()
@@ -279,48 +279,49 @@ impl FileData {
         self.path
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Changes [`size`](Self::size). The caller holds the operation lock alone, and `mapping` exclusively to
-    /// make it less.
+    /// Changes [`size`](Self::size). The caller holds the operation lock exclusively, and to shrink the file
+    /// also `mapping`.
     pub fn set_size(&self, size: u64) {
         self.pages.cut_end(size);
         self.size.store(size, Ordering::Release);
     }
 
-    /// Clusters that are promised to its delayed blocks.
+    /// Number of clusters that are promised to its delayed blocks.
     #[must_use]
     pub fn promised(&self) -> u64 {
         self.promised.load(Ordering::Relaxed)
     }
 
-    /// So many clusters more are promised.
+    /// Adds to the number of promised clusters.
     pub(crate) fn note_promised(&self, clusters: u64) {
         self.promised.fetch_add(clusters, Ordering::Relaxed);
     }
 
-    /// The last transaction that changed its size or map, or one since; 0 for none since it is in memory.
+    /// The last transaction that changed its size or map, or a later one; 0 if none did since it is in
+    /// memory.
     #[must_use]
     pub fn mapped_in(&self) -> Tid {
         Tid(self.mapped_in.load(Ordering::Acquire))
     }
 
-    /// Has memory bytes that could not be written back?
+    /// Whether memory has bytes that could not be written back.
     #[must_use]
     pub fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Acquire)
     }
 
-    /// Its size or map was changed by this transaction.
+    /// Records that this transaction changed its size or map.
     pub fn note_mapped(&self, transaction: Tid) {
         self.mapped_in.fetch_max(transaction.0, Ordering::AcqRel);
     }
 
-    /// What holds at `lblk`, for at most `len` blocks.
+    /// The status of the blocks from `lblk` on, for at most `len` blocks.
     ///
     /// # Errors
     /// The map cannot be read.
@@ -330,7 +331,7 @@ impl FileData {
         self.known.map(lblk, len, &mut source, Keep::Yes)
     }
 
-    /// As [`entry`](Self::entry), for a caller that will change it: the result is not cached.
+    /// Same as [`entry`](Self::entry), for a caller that will change it: the result is not cached.
     ///
     /// # Errors
     /// As [`entry`](Self::entry).
@@ -345,7 +346,7 @@ impl FileData {
         self.entry_now(shared, node, lblk, len)
     }
 
-    /// As [`entry_to_change`](Self::entry_to_change); the caller holds `mapping`.
+    /// Same as [`entry_to_change`](Self::entry_to_change); the caller holds `mapping`.
     ///
     /// # Errors
     /// As [`entry`](Self::entry).
@@ -353,11 +354,12 @@ impl FileData {
         self.known.map(lblk, len, &mut OnDisk::new(shared, node), Keep::No)
     }
 
-    /// Promises blocks for what is a hole of `len` blocks from `lblk` on; how many of them are promised or
-    /// allocated now, and whether they were promised by this call. The caller holds the operation lock alone.
+    /// Promises space for the hole of `len` blocks from `lblk` on. Returns the number of blocks that are
+    /// promised or allocated now, and whether this call promised them. The caller holds the operation lock
+    /// exclusively.
     ///
     /// # Errors
-    /// No space: nothing is promised. Or the map cannot be read.
+    /// No space: no block is promised. Or the map cannot be read.
     pub fn delay(
         &self,
         (shared, alloc): (&Shared, &Alloc),
@@ -374,13 +376,13 @@ impl FileData {
         Ok((entry.len, is_new))
     }
 
-    /// Drops entries of blocks that were truncated or punched, or reserved and not used. The caller, which
-    /// changes the map, holds `mapping`.
+    /// Drops the cached status of blocks that were truncated or punched, or promised and not used. The
+    /// caller, which changes the map, holds `mapping`.
     pub fn forget(&self, shared: &Shared, alloc: &Alloc, lblk: Lblk, len: u32) {
         self.settle(shared, alloc, self.known.remove(lblk, len));
     }
 
-    /// The map on disk says this now. The caller holds `mapping` exclusively.
+    /// Caches a new state of the map on disk. The caller holds `mapping` exclusively.
     pub fn learn(
         &self,
         shared: &Shared,
@@ -391,7 +393,7 @@ impl FileData {
         self.settle(shared, alloc, self.known.insert(entry, allocation));
     }
 
-    /// What became of promises. Those that were used, the allocation took off what is promised.
+    /// Updates the promises. The allocation already subtracted the space of those that were used.
     fn settle(&self, shared: &Shared, alloc: &Alloc, settled: Settled) {
         self.promised.fetch_sub(settled.clusters().into(), Ordering::Relaxed);
         if let Settled::Release(clusters) = settled {
@@ -399,9 +401,9 @@ impl FileData {
         }
     }
 
-    /// The bytes in front of the end on disk that are in its block, if a run of bytes after that block must
-    /// wait for them: the block is dirty or being written, so what it has on the device after that end may be
-    /// anything, and the size may not go past it yet.
+    /// If a run of bytes after the block at the end on disk must wait for that block, returns the bytes of
+    /// the block before the end. The block is dirty or being written, so its bytes on the device after that
+    /// end are undefined, and the size on disk must not pass it yet.
     #[must_use]
     pub fn end_in_front_of(&self, on_disk: u64, run: &Range<u64>, block_bytes: u64) -> Option<Range<u64>> {
         let block = on_disk & !(block_bytes - 1);
@@ -409,11 +411,11 @@ impl FileData {
         must_wait.then_some(block..on_disk)
     }
 
-    /// Compares the cached entries with the map on disk, and reservations with what needs them: for tests.
-    /// The file must not change meanwhile.
+    /// Compares the cached status with the map on disk, and the promises with the clusters that need them;
+    /// for tests. The file must not change during the call.
     ///
     /// # Errors
-    /// What does not fit, in words; or the map cannot be read.
+    /// The differences, as text; or the map cannot be read.
     pub fn check(&self, shared: &Shared, node: &LiveInode) -> Result<(), String> {
         let _mapping = self.mapping.read();
         let mut disk = OnDisk::new(shared, node);
@@ -443,21 +445,21 @@ impl FileData {
         }
     }
 
-    /// For the cache of bytes: where those are that it does not have.
+    /// The file's bytes on the device, as the backing of the page cache.
     #[must_use]
     pub fn stored<'a>(&'a self, shared: &'a Shared, node: &'a LiveInode) -> Stored<'a> {
         Stored { shared, node, data: self }
     }
 }
 
-/// The map on disk of one file, and the space that is promised to it.
+/// The map on disk of one file, and the space that is promised to the file.
 struct OnDisk<'a> {
     shared: &'a Shared,
     node: &'a LiveInode,
     alloc: Option<(&'a Alloc, &'a AtomicU64)>,
-    /// Caches all of a leaf that had to be read from the device.
+    /// Caches all entries of a leaf that was read from the device.
     leaf_for: Option<&'a extant_extent_status::Inode>,
-    /// Once it was asked for.
+    /// Read on first use.
     map: Option<FileMap>,
 }
 
@@ -510,9 +512,9 @@ impl Source for OnDisk<'_> {
     }
 }
 
-/// What is known of blocks that are mapped so; `None` for a hole.
+/// The cache entry for mapped blocks; `None` for a hole.
 fn entry_of(mapped: &Mapped) -> Option<Entry> {
-    // The last of all numbers is no block's.
+    // END, the last number, is not a block number.
     let len = mapped.len.min(extant_extent_status::END - mapped.lblk.0);
     let (start, status) = match mapped.holds {
         Holds::Hole => return None,
@@ -566,7 +568,7 @@ impl Backing for Stored<'_> {
             let len = found.map_or(wanted, |entry| u64::from(entry.len) << bs.log2());
             let start = found.filter(|entry| entry.status == Status::Written);
             let start = start.and_then(|entry| bs.offset_of(entry.pblk));
-            // Buffers that lie inside of the extent whole, or else the front of one.
+            // Buffers that are entirely inside the extent. If the first one is not, it is read in pieces.
             let (mut whole, mut covered) = (first, 0);
             while whole < bufs.len() && covered + bufs[whole].len() as u64 <= len {
                 covered += bufs[whole].len() as u64;
@@ -583,7 +585,7 @@ impl Backing for Stored<'_> {
             at += self.read_pieces(at, &mut bufs[first])?;
             first += 1;
         }
-        // Disk content past the end belongs to no file.
+        // Bytes on the device past the end belong to no file.
         let (size, mut at) = (self.data.size(), pos);
         for buf in bufs {
             let end = at + buf.len() as u64;
@@ -598,7 +600,7 @@ impl Backing for Stored<'_> {
 }
 
 impl Stored<'_> {
-    /// Reads a buffer that lies in several extents.
+    /// Reads a buffer that spans several extents.
     fn read_pieces(&self, pos: u64, buf: &mut [u8]) -> Result<u64, Fault> {
         let bs = self.shared.geometry.block_size;
         let mut done = 0;

@@ -1,19 +1,19 @@
-//! What makes changes of a directory fast, and the memory that it takes: charged to the budget, and given
-//! back when that is short.
+//! Caches that make changes of a directory fast, and their memory. The memory is charged to the budget, and
+//! reclaimed when the budget is short.
 //!
 //! Owns: each directory's cache and its window of blocks; the memory of each. Does **not** own: the content
 //! of a cache (see `dir`).
 //!
 //! Invariants
-//! 1. What is remembered may be forgotten between two operations at any time: it is made again from the
-//!    blocks.
-//! 2. Where a cache has a block agrees with the directory's map: a change of the map that bypasses the
+//! 1. A cache may be dropped between two operations at any time; it is built again from the blocks.
+//! 2. The block addresses in a cache agree with the directory's map: a change of the map that bypasses the
 //!    directory's editor drops the whole cache.
-//! 3. The shrinker waits for no lock: a charging thread may hold a directory's values.
-//! 4. A directory that changed since half of the budget was last allocated keeps its memory while all
-//!    together have less than half of it: rebuilding the notes on each leaf makes an insertion several times
-//!    as slow. While memory is short and they have more than three eighths, no notes on further leaves are
-//!    added, so that directories in use rarely reach the half; unused ones are evicted first.
+//! 3. The shrinker waits for no lock: a thread that charges memory may hold a directory's values.
+//! 4. A directory is in use if less than half of the budget was requested from the shrinker since its last
+//!    operation. It keeps its memory while all directories together have less than half of the budget:
+//!    rebuilding the notes on each leaf makes an insertion several times as slow. If memory is short and the
+//!    directories have more than three eighths, they add no notes on further leaves, so that directories in
+//!    use rarely reach the half; unused ones are evicted first.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,61 +27,61 @@ use parking_lot::Mutex;
 
 use crate::LiveInode;
 
-/// Less than this is not worth counting.
+/// Minimum change in bytes that is counted.
 const STEP: usize = 4096;
-/// What one directory remembers at most, in bytes, besides filters of leaves and what it has for each block.
+/// Maximum memory of one directory's cache in bytes, excluding filters of leaves and the data for each block.
 const ONE_MAX: usize = 64 << 20;
-/// Directories looked at per call of the shrinker.
+/// Maximum number of directories that one call of the shrinker visits.
 const SCAN_MAX: usize = 1 << 12;
-/// Directories in use that it meets before it stops.
+/// Number of directories in use after which the shrinker stops.
 const SPARED_MAX: usize = 32;
-/// Operations after which a directory that may not grow asks again.
+/// Number of operations after which a directory that may not grow checks again.
 const ASK_AGAIN: u8 = 32;
 
-/// What makes changes of a directory fast; lost without harm.
+/// Caches of one directory; dropping them is harmless.
 pub struct DirState {
     pub(crate) cache: DirCache,
     pub(crate) window: Prealloc,
     charged: Charged,
 }
 
-/// Memory of one directory that is charged.
+/// The charged memory of one directory.
 struct Charged {
     memory: Arc<DirMemory>,
     bytes: usize,
-    /// It is in the list of those that have something.
+    /// The directory is in the list of directories with charged memory.
     is_known: bool,
-    /// What had been asked for when an operation was here last.
+    /// The value of `asked` at the last operation.
     used_at: u64,
-    /// Operations since it asked if it may grow.
+    /// Operations since the last check whether it may grow.
     since_asked: u8,
 }
 
 impl DirState {
-    /// What the directory's changes did.
+    /// Statistics of changes of the directory.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.cache.stats()
     }
 
-    /// It has memory that the shrinker leaves it.
+    /// Whether it has memory that the shrinker does not evict.
     pub(crate) fn is_in_use(&self) -> bool {
         self.charged.is_known && self.charged.memory.is_recent(self.charged.used_at)
     }
 
-    /// The directory's map was changed by another way.
+    /// Drops block addresses, because the directory's map was changed without its editor.
     pub(crate) fn forget_places(&mut self) {
         self.cache.clear();
     }
 }
 
-/// The memory of all directories' changers.
+/// The memory of all directories' caches.
 pub(crate) struct DirMemory {
     budget: Arc<Budget>,
     bytes: AtomicUsize,
-    /// Bytes that the shrinker was asked for, ever: how time passes here.
+    /// Bytes ever requested from the shrinker; used as a clock.
     asked: CachePadded<AtomicU64>,
-    /// Those that have something charged, each once, in the order in which the shrinker comes by.
+    /// Directories with charged memory, each once, in the order in which the shrinker visits them.
     known: Mutex<VecDeque<Weak<LiveInode>>>,
 }
 
@@ -99,7 +99,7 @@ impl DirMemory {
         made
     }
 
-    /// Nothing is remembered yet.
+    /// Creates empty caches for a directory.
     pub(crate) fn state(self: &Arc<Self>) -> Box<DirState> {
         let limit = self.budget.limit();
         let cache = DirCache::new(ONE_MAX.min(limit / 4)).with_filters(limit / 8);
@@ -116,7 +116,7 @@ impl DirMemory {
         })
     }
 
-    /// Counts what the directory's cache takes now, after an operation.
+    /// Charges the memory of the directory's cache after an operation.
     pub(crate) fn count(&self, node: &Arc<LiveInode>, state: &mut DirState) {
         let held = state.cache.held_bytes();
         let before = state.charged.bytes;
@@ -142,13 +142,13 @@ impl DirMemory {
         }
     }
 
-    /// May directories remember more?
+    /// Whether the caches of directories may grow.
     fn has_room(&self) -> bool {
         let eighth = self.budget.limit() / 8;
         self.bytes.load(Ordering::Relaxed) < 3 * eighth || self.budget.used() < 7 * eighth
     }
 
-    /// Is it not long ago that so many bytes had been asked for?
+    /// Whether little memory was requested since `asked` had this value.
     fn is_recent(&self, used_at: u64) -> bool {
         let since = self.asked.load(Ordering::Relaxed).saturating_sub(used_at);
         since < (self.budget.limit() / 2) as u64
@@ -197,7 +197,7 @@ impl Shrinker for DirMemory {
                     freed += std::mem::take(&mut state.charged.bytes);
                     state.charged.is_known = false;
                 }
-                // In use at this moment.
+                // Locked, so in use now.
                 None => self.known.lock().push_back(weak),
             }
         }

@@ -1,16 +1,16 @@
-//! Why an inode cannot be had, or its content not be read.
+//! Errors of loading an inode and of reading its content.
 
 use extant_base::{Corrupt, CorruptAt, Ino, Malformed};
 use extant_buffer::ReadFault;
 use extant_device::DeviceFault;
 
-/// What went wrong with an inode.
+/// Why an operation on an inode failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The device refused.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceFault),
-    /// The inode or something that belongs to it breaks a rule of the format.
+    /// The inode or one of its structures breaks a rule of the format.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
     /// The file system has no such inode, or it is free.
@@ -22,18 +22,18 @@ pub enum Fault {
     /// No block is free.
     #[error("no space left in the file system")]
     NoSpace,
-    /// The map of the inode's blocks cannot say it.
+    /// The map of the inode cannot address the block.
     #[error("the file would be too large for its block map")]
     TooLarge,
 }
 
 impl Fault {
-    /// `fact` is broken by inode `ino`.
+    /// Creates the error that inode `ino` breaks a rule.
     pub(crate) fn corrupt(ino: Ino, fact: Malformed) -> Self {
         Self::Corrupt(Corrupt::at(CorruptAt::ino(ino), fact))
     }
 
-    /// A read that belongs to inode `ino` failed.
+    /// Converts a failed read of a structure of inode `ino`.
     pub(crate) fn of(ino: Ino) -> impl Fn(ReadFault) -> Self {
         move |fault| match fault {
             ReadFault::Device(fault) => Self::Device(fault),

@@ -1,4 +1,4 @@
-//! The bytes of a file, whatever holds them.
+//! Reads the bytes of a file, wherever they are stored.
 
 use extant_base::{Lblk, Malformed, Pblk};
 use extant_buffer::{Buffer, Kind, Owner, ReadFault};
@@ -11,26 +11,26 @@ use extant_ondisk::inode::flags;
 
 use crate::{Fault, Inode, Shared};
 
-/// Blocks mapped at once: more than one transfer needs.
+/// Maximum number of blocks mapped at once: more than one read needs.
 const MAP_MAX: u32 = 1 << 15;
 
-/// A mapped piece of a file, as in FIEMAP.
+/// A mapped range of a file, as in FIEMAP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// First byte in the file.
     pub offset: u64,
-    /// Byte offset on the device; of inline data that of i_block.
+    /// Byte offset on the device; for inline data that of i_block.
     pub physical: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Allocated, reads as zeros.
+    /// Allocated; reads as zeros.
     pub unwritten: bool,
-    /// Inside the inode.
+    /// Stored inside the inode.
     pub inline: bool,
 }
 
 impl Inode {
-    /// What holds at `lblk`, and for how many blocks, at most `len_max`.
+    /// The state of the blocks from `lblk` on, and the number of blocks in that state, at most `len_max`.
     ///
     /// # Errors
     /// The map is corrupt or cannot be read.
@@ -57,7 +57,7 @@ impl Inode {
         Ok(Mapped { lblk, len: (piece.len - within).min(len_max), holds })
     }
 
-    /// Visits the mapped pieces of the file from `from` on that begin before block `end`, which may be up to
+    /// Visits the mapped ranges of the file from `from` on that begin before block `end`, which is at most
     /// 2^32.
     ///
     /// # Errors
@@ -79,13 +79,13 @@ impl Inode {
         Ok(())
     }
 
-    /// Has this inode blocks that hold its content?
+    /// Whether the content of this inode is in blocks of a map.
     #[must_use]
     pub fn has_map(&self, shared: &Shared) -> bool {
         shared.has_map(self.fields(), self.size())
     }
 
-    /// Reads content from byte `offset` on; fewer bytes than asked for only at the end.
+    /// Reads content from byte `offset` on. Returns fewer bytes than requested only at the end.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -111,7 +111,7 @@ impl Inode {
         let bs = shared.geometry.block_size;
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() {
-            // A file's blocks are numbered with 32 bits; sizes beyond are holes that no map can fill.
+            // Block numbers of a file have 32 bits; the size may go beyond them, which reads as a hole.
             let Ok(lblk) = u32::try_from(at >> bs.log2()) else {
                 rest.fill(0);
                 break;
@@ -123,7 +123,8 @@ impl Inode {
             let (now, later) =
                 rest.split_at_mut(rest.len().min(usize::try_from(bytes).unwrap_or(usize::MAX)));
             match found.holds {
-                // Kept as metadata: what the journal has not written home is in the cache only.
+                // Such content is handled as metadata: until it is written home, the newest bytes are in the
+                // cache only.
                 Holds::Written(pblk) if shared.is_journaled(self.fields()) => {
                     let mut block = pblk;
                     let (mut skip, mut out) = (within as usize, &mut *now);
@@ -155,8 +156,8 @@ impl Inode {
         Ok(len)
     }
 
-    /// Where on the device the bytes from `offset` on lie, when all `len` of them lie there one after the
-    /// other, as they are, and before the end of the file. Else they have to be read.
+    /// The byte offset on the device of the bytes from `offset` on, if all `len` bytes are contiguous there,
+    /// unmodified, and before the end of the file. If not, returns `None`, and the caller must read them.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -179,33 +180,33 @@ impl Inode {
         })
     }
 
-    /// The content that is kept in the inode itself.
+    /// The content that is stored in the inode itself.
     ///
     /// # Errors
-    /// Its attributes are corrupt.
+    /// The inode's attributes are corrupt.
     pub fn inline_content(&self, shared: &Shared) -> Result<Vec<u8>, Fault> {
         if !self.is_inline() {
             return Ok(self.fields().block[..(self.size() as usize).min(60)].to_vec());
         }
-        // i_size may be ahead of the data while a write that moves it out is under way: what is missing reads
-        // as zeros.
+        // i_size may be larger than the data while a write moves the data out of the inode; the missing bytes
+        // read as zeros.
         let places = self.places(shared);
         let value = places.inline_data().map_err(Fault::of(self.ino()))?.unwrap_or_default();
         Ok([&self.fields().block[..], value].concat())
     }
 
-    /// Bytes of content that the inode itself holds.
+    /// Number of bytes of content in the inode itself.
     ///
     /// # Errors
-    /// Its attributes are corrupt.
+    /// The inode's attributes are corrupt.
     pub fn inline_len(&self, shared: &Shared) -> Result<u64, Fault> {
         Ok(self.inline_content(shared)?.len() as u64)
     }
 
-    /// Gives `with` an inline directory's parts.
+    /// Calls `with` with the parts of an inline directory.
     ///
     /// # Errors
-    /// They do not fit together.
+    /// The parts do not fit together.
     pub fn with_inline_dir<R>(
         &self,
         shared: &Shared,
@@ -225,14 +226,14 @@ impl Inode {
     }
 }
 
-/// A directory's blocks, verified as they are handed out.
+/// The blocks of a directory; each is verified when it is read.
 pub struct Blocks<'a> {
     inode: &'a Inode,
     shared: &'a Shared,
 }
 
 impl Blocks<'_> {
-    /// How many there are: i_size / block size.
+    /// Number of blocks: i_size / block size.
     #[must_use]
     pub fn count(&self) -> u32 {
         u32::try_from(self.inode.size() >> self.shared.geometry.block_size.log2()).unwrap_or(u32::MAX)
@@ -244,7 +245,7 @@ impl Blocks<'_> {
             Ok(_) => Ok(None),
             Err(Fault::Device(fault)) => Err(ReadFault::Device(fault)),
             Err(Fault::Corrupt(corrupt)) => Err(ReadFault::Corrupt(corrupt)),
-            // Mapping asks for no other inode and no key.
+            // Mapping needs no other inode and no key.
             Err(_) => Ok(None),
         }
     }
@@ -257,7 +258,7 @@ impl Blocks<'_> {
     ) -> Result<Option<Buffer>, ReadFault> {
         let Some(block) = self.place(lblk)? else { return Ok(None) };
         let owner = Owner { kind, ino: self.inode.ino().0 };
-        // What a fast commit left has no checksums yet.
+        // Blocks written by a fast commit have no checksums yet.
         let seed = self.inode.map.seed.filter(|_| self.inode.map_override.is_none());
         let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| verify(bytes, seed));
         let got = self.shared.buffers.get(block, owner, verify);
@@ -273,7 +274,7 @@ impl Blocks<'_> {
     /// A leaf, or a block of a linear directory; `None` for a hole.
     ///
     /// # Errors
-    /// It cannot be read, or its checksum is wrong.
+    /// The block cannot be read, or its checksum is wrong.
     pub fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
         self.get(lblk, Kind::DirLeaf, dirent::verify_tail)
     }
@@ -286,8 +287,8 @@ impl Blocks<'_> {
         self.get(lblk, Kind::DirIndex, |bytes, seed| format.verify(bytes, seed))
     }
 
-    /// For a block that is a hole: how many blocks from there on are, as far as the map knows in one look. 1
-    /// for any other.
+    /// The number of blocks of the hole from `lblk` on, as far as one lookup in the map finds; 1 for a block
+    /// that is not a hole.
     #[must_use]
     pub fn hole_len(&self, lblk: Lblk) -> u32 {
         let left = self.count().saturating_sub(lblk.0);
@@ -297,7 +298,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// Reads blocks ahead.
+    /// Prefetches blocks.
     pub fn prefetch(&self, first: Lblk, len: u32) {
         let len = len.min(self.count().saturating_sub(first.0));
         if len == 0 {

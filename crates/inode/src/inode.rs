@@ -1,4 +1,4 @@
-//! One inode: its fields, verified, and where to go on from them.
+//! One inode: its verified fields, its map and its attributes.
 
 use extant_base::{Ino, Malformed};
 use extant_mapping::{FileMap, Mapped};
@@ -9,22 +9,22 @@ use extant_ondisk::inode::{self, flags};
 
 use crate::{Fault, Override, Shared};
 
-/// An inode in memory. Never changes once it is there.
+/// An inode in memory. Immutable.
 pub struct Inode {
     ino: Ino,
     kind: FileType,
     fields: inode::Inode,
-    /// The bytes behind the fixed fields, where small attributes are.
+    /// The bytes after the fixed fields, which contain small attributes.
     body: Box<[u8]>,
-    /// Where its blocks are, unless `map_override` has it.
+    /// The map of its blocks, unless `map_override` replaces it.
     pub(crate) map: FileMap,
     pub(crate) map_override: Option<Box<[Mapped]>>,
-    /// Clusters promised to it besides the blocks that it has.
+    /// Clusters promised to it in addition to its blocks.
     pub(crate) promised: u64,
 }
 
 impl Inode {
-    /// The inode in its `inode_size` bytes, if it is one that can be used.
+    /// Decodes and verifies the inode in its `inode_size` bytes; fails unless it is in use.
     pub(crate) fn load(
         shared: &Shared,
         ino: Ino,
@@ -33,7 +33,7 @@ impl Inode {
     ) -> Result<Self, Fault> {
         let raw = changed.and_then(|changed| changed.raw.as_deref()).unwrap_or(stored);
         let is_changed = changed.is_some_and(|changed| changed.raw.is_some());
-        // Never written, or freed and wiped: no checksum either.
+        // Never written, or freed and wiped; it has no checksum either.
         if raw.iter().all(|byte| *byte == 0) {
             return Err(Fault::NoSuchInode(ino));
         }
@@ -49,7 +49,7 @@ impl Inode {
         Ok(Self { map_override, ..Self::of_parts(shared, ino, fields, body)? })
     }
 
-    /// An inode that need not have links: its checksum is verified like any other's.
+    /// Same as `load`, for an inode that may have no links. Its checksum is verified as well.
     pub(crate) fn load_orphan(shared: &Shared, ino: Ino, raw: &[u8]) -> Result<Self, Fault> {
         let fields = inode::Inode::decode_of(&shared.sb, raw).map_err(|fact| Fault::corrupt(ino, fact))?;
         verify(shared, ino, raw, &fields)?;
@@ -57,7 +57,7 @@ impl Inode {
         Self::of_parts(shared, ino, fields, body)
     }
 
-    /// An inode whose bytes were read and verified.
+    /// Creates an inode from bytes that were read and verified.
     pub(crate) fn of_parts(
         shared: &Shared,
         ino: Ino,
@@ -70,8 +70,8 @@ impl Inode {
         let seed = shared.inode_seed(ino, fields.generation);
         let kind = FileType::from_mode(fields.mode);
         let size = content_size(&fields, kind, shared);
-        // Changes go by the fields, and what walks a directory would walk as far as a high half without
-        // meaning says.
+        // Later changes use the fields. Without this, a walk of a directory would go as far as a meaningless
+        // high half of the size says.
         fields.size = size;
         let rule = |holds, rule, found: u64| {
             Malformed::unless(holds, "inode", rule, found).map_err(|fact| Fault::corrupt(ino, fact))
@@ -88,7 +88,8 @@ impl Inode {
             let bs = shared.geometry.block_size.bytes();
             rule(size.is_multiple_of(bs), "a directory's size must be a multiple of the block size", size)?;
             rule(size / bs <= u64::from(u32::MAX), "a directory must have fewer than 2^32 blocks", size)?;
-            // What bounds every walk of a directory. An image that was cut off has fewer blocks than it says.
+            // This limit bounds every walk of a directory. A truncated image has fewer blocks than its
+            // superblock says.
             let blocks = shared.geometry.blocks.min(shared.device.size_bytes() / bs);
             rule(size / bs <= blocks, "a directory must have no more blocks than the image", size)?;
         }
@@ -98,7 +99,7 @@ impl Inode {
         let extents = fields.has_flag(flags::EXTENTS);
         if kind == FileType::Regular {
             let bs = shared.geometry.block_size;
-            // Sparse files may be this long, and inline ones: what their data does not reach reads as zeros.
+            // Sparse and inline files may be this long; bytes without data read as zeros.
             let blocks_max = if extents { u64::from(u32::MAX) } else { indirect::max_blocks(bs) };
             rule(size <= blocks_max << bs.log2(), "a file must be no longer than its map can reach", size)?;
         }
@@ -106,9 +107,9 @@ impl Inode {
         Ok(Self { ino, kind, fields, body, map, map_override: None, promised: 0 })
     }
 
-    /// Is it valid for a file of this size, with this many clusters reserved?
+    /// Whether this snapshot is valid for a file of this size, with this many promised clusters.
     pub(crate) fn is_at(&self, size: u64, promised: u64) -> bool {
-        // What is no regular file has none of both to come.
+        // Only regular files have a delayed size or promises.
         (self.fields.size == size || self.kind != FileType::Regular) && self.promised == promised
     }
 
@@ -116,24 +117,24 @@ impl Inode {
         Self { promised, ..self }
     }
 
-    /// Clusters that are promised to the file for what is in memory only.
+    /// Clusters that are promised to the file for data that is in memory only.
     #[must_use]
     pub fn promised_clusters(&self) -> u64 {
         self.promised
     }
 
-    /// The bytes behind the fixed fields.
+    /// The bytes after the fixed fields.
     pub(crate) fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// Its number.
+    /// The inode number.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
-    /// Its type.
+    /// The type.
     #[must_use]
     pub fn kind(&self) -> FileType {
         self.kind
@@ -145,31 +146,31 @@ impl Inode {
         self.fields.size
     }
 
-    /// Its fixed fields.
+    /// The fixed fields.
     #[must_use]
     pub fn fields(&self) -> &inode::Inode {
         &self.fields
     }
 
-    /// Is this flag of `extant_ondisk::inode::flags` set?
+    /// Whether this flag of `extant_ondisk::inode::flags` is set.
     #[must_use]
     pub fn has_flag(&self, flag: u32) -> bool {
         self.fields.has_flag(flag)
     }
 
-    /// Are its contents kept in the inode itself?
+    /// Whether the content is stored in the inode itself.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         self.has_flag(flags::INLINE_DATA)
     }
 
-    /// Does `i_block` hold the target of this symbolic link?
+    /// Whether `i_block` holds the target of this symbolic link.
     #[must_use]
     pub fn is_fast_link(&self, shared: &Shared) -> bool {
         shared.is_fast_link(&self.fields, self.fields.size)
     }
 
-    /// Where its attributes are.
+    /// The places of its attributes.
     #[must_use]
     pub fn places<'a>(&'a self, shared: &Shared) -> extant_xattr::Places<'a> {
         extant_xattr::Places {
@@ -180,14 +181,14 @@ impl Inode {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory that the inode takes, in bytes.
     pub(crate) fn memory(&self) -> usize {
         let map = self.map_override.as_ref().map_or(0, |map| size_of_val::<[Mapped]>(map));
         size_of::<Self>() + self.body.len() + map
     }
 }
 
-/// Is the checksum right, where there is one?
+/// Verifies the checksum, if inodes have checksums.
 fn verify(shared: &Shared, ino: Ino, raw: &[u8], fields: &inode::Inode) -> Result<(), Fault> {
     let seed = shared.inode_seed(ino, fields.generation).filter(|_| shared.sb.verifies_inodes());
     let is_right = seed.is_none_or(|seed| inode::verify(raw, seed));
@@ -195,7 +196,7 @@ fn verify(shared: &Shared, ino: Ino, raw: &[u8], fields: &inode::Inode) -> Resul
         .map_err(|fact| Fault::corrupt(ino, fact))
 }
 
-/// The bytes behind the fixed fields.
+/// The bytes after the fixed fields.
 fn body_of(raw: &[u8], fields: &inode::Inode) -> Box<[u8]> {
     match raw.len() {
         0..=inode::BASE_SIZE => Box::default(),
@@ -203,7 +204,8 @@ fn body_of(raw: &[u8], fields: &inode::Inode) -> Box<[u8]> {
     }
 }
 
-/// i_size as the kernel takes it: the high half counts for regular files, and for directories with large_dir.
+/// i_size as the kernel interprets it: the high half counts for regular files, and for directories with
+/// large_dir.
 fn content_size(fields: &inode::Inode, kind: FileType, shared: &Shared) -> u64 {
     let wide = match kind {
         FileType::Regular => true,
