@@ -1,22 +1,22 @@
-//! Inodes that change: the table of them, and how they get into their table blocks.
+//! The cache of inodes that may change, and how their changes get into the inode table.
 //!
 //! ```text
-//!   InodeCache::get(ino) -> LiveInode -- operation lock --> handle --> edit(): fields, map, body change in memory
-//!                                                              '--> on the list of the running transaction
-//!   freeze(), while no handle is open: the list is the commit's, the next transaction has an empty one
-//!   write_frozen(handle), while the next one runs: each inode of the list into its table block, checksum and all, once;
-//!                                                   new table blocks encoded by their creators: see `changed`
+//!   InodeCache::get(ino) -> LiveInode -- operation lock --> handle --> edit(): changes values in memory,
+//!                                                                      lists it in the running transaction
+//!   freeze()          while no handle is open: gives the list to the commit, starts a new list
+//!   write_frozen()    while the next transaction runs: encodes and seals each inode of the list into
+//!                     its table block, once; creators of inodes encode new table blocks, see `changed`
 //! ```
 //!
 //! Invariants
-//! 1. An inode's values change under an open handle only, so a frozen list has them whole. A change of an
-//!    inode that the commit has not written yet encodes its sealed state first; it does not wait.
-//! 2. An inode on the list, or in use, stays in memory. So does a deleted one until the commit: until then
-//!    the table on disk has it live.
+//! 1. An inode's values change under an open handle only, so a frozen list has complete values. If an inode
+//!    changes before the commit has written it, the change encodes the frozen state first; it does not wait.
+//! 2. An inode stays in memory while it is on the list or in use. A deleted inode stays until the commit,
+//!    because until then the table on disk has it as live.
 //! 3. Only a commit changes table blocks, one commit at a time.
-//! 4. What an inode costs its owners is counted when the list is frozen: see [`Quota`].
+//! 4. The quota usage of an inode is counted when the list is frozen: see [`Quota`].
 //! 5. Locks, in order: the operation locks of inodes (by number, see `volume`), then a handle, then an
-//!    inode's values, then the lists and blocks. A directory's values come before those of what it holds.
+//!    inode's values, then the lists and blocks. A directory's values come before those of its entries.
 //!    Values are not locked across the start of a handle.
 
 mod changed;
@@ -40,10 +40,10 @@ use crate::dir_state::DirMemory;
 use crate::quota::{self, Charge};
 use crate::{DataPath, Fault, FileCaches, FileData, Inode, Quota, Shared, Slot};
 
-/// How an inode is remembered to be deleted, or cut, after a crash.
+/// How an inode is tracked so that it is deleted, or truncated, after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OrphanState {
-    /// It is not.
+    /// Not tracked.
     #[default]
     None,
     /// On the list that begins in the superblock.
@@ -53,7 +53,7 @@ pub enum OrphanState {
 }
 
 impl OrphanState {
-    /// As one word: 0, 1, or 2 and more for a slot.
+    /// Encodes the state as one word: 0, 1, or 2 and more for a slot.
     #[inline]
     fn word(self) -> u32 {
         match self {
@@ -75,43 +75,44 @@ impl OrphanState {
 
 /// The values of an inode that may change.
 pub struct Values {
-    /// The fixed fields. Where its blocks are, is in `block`: see [`map`](Self::map).
+    /// The fixed fields. Their `block` contains the map: see [`map`](Self::map).
     pub fields: layout::Inode,
     ino: Ino,
     /// Seed of its checksums; `None` without metadata_csum.
     seed: Option<u32>,
-    /// What most inodes do not have.
+    /// Values that most inodes do not have.
     extras: Option<Box<Extras>>,
-    /// What makes changes of a directory fast.
+    /// Caches that make changes of a directory fast.
     pub dir: Option<Box<crate::DirState>>,
-    /// The last transaction that changed it; 0 for none.
+    /// The last transaction that changed the inode; 0 for none.
     pub changed_in: Tid,
-    /// The transaction on whose list it is, to be written by its commit; 0 for none.
+    /// The transaction whose list contains the inode, for its commit to write it; 0 for none.
     listed_in: Tid,
-    /// The last one made, for the next reader. The table charges for it with the node.
+    /// The last snapshot, for the next reader. The table charges its memory together with the inode.
     // INV-M8: charged with the inode, and evicted with it.
     snapshot: Option<Arc<Inode>>,
-    /// Its bytes in memory, of a regular file that was written or read through them.
+    /// The cached data of a regular file that was written or read through the cache.
     data: Option<Arc<FileData>>,
-    /// All that the file held was cut off: what is written to it stands in for that, and is not to be kept in
-    /// memory for long.
+    /// The file was truncated to zero: new data replaces its old content, and must not stay in memory for
+    /// long.
     pub is_rewritten: bool,
 }
 
-/// What most inodes do not have, apart: a million of them in memory are as slow as they are large.
+/// Values that most inodes do not have, in a separate allocation: larger values would make a million inodes
+/// in memory slower.
 #[derive(Default)]
 struct Extras {
-    /// The bytes behind the fixed fields; those that are not there are zeros.
+    /// The bytes after the fixed fields; missing bytes are zeros.
     body: Vec<u8>,
-    /// Its attributes' values that have inodes of their own, where quotas are counted: they count as its own.
+    /// Number of its attribute values in separate inodes, if quotas are counted: they count as its own.
     value_inodes: u32,
-    /// What the quota files have for it.
+    /// The usage that the quota files contain for it.
     charged: Option<Charge>,
 }
 
 impl Values {
-    /// The values of a new inode. Of `map` counts what the fields do not contain: their EXTENTS flag decides
-    /// the kind of map.
+    /// The values of a new inode. `map` provides only the number, the map's root and the seed; the EXTENTS
+    /// flag of the fields decides the kind of map.
     #[must_use]
     pub fn new(fields: layout::Inode, body: Vec<u8>, map: FileMap) -> Self {
         let FileMap { ino, i_block, seed, .. } = map;
@@ -131,48 +132,48 @@ impl Values {
         values
     }
 
-    /// Where its blocks are, for reading; a change [puts it back](Self::set_map).
+    /// The map of its blocks, for reading; after a change call [`set_map`](Self::set_map).
     #[must_use]
     pub fn map(&self) -> FileMap {
         let extents = self.fields.has_flag(flags::EXTENTS);
         FileMap { ino: self.ino, i_block: self.fields.block, extents, seed: self.seed }
     }
 
-    /// Its map was changed.
+    /// Stores a changed map.
     pub fn set_map(&mut self, map: &FileMap) {
         self.fields.block = map.i_block;
-        // Absent while its own editor changes it, which keeps it right.
+        // While the directory's editor changes the map, `dir` is taken out; the editor keeps it correct.
         if let Some(dir) = &mut self.dir {
             dir.forget_places();
         }
     }
 
-    /// Bytes of its content, as reads and stat see it: more than the inode on disk says, while some of it is
-    /// not written back.
+    /// The size in bytes, as reads and stat return it. It is larger than the size on disk while data is not
+    /// written back.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.data.as_ref().map_or(self.fields.size, |data| data.size())
     }
 
-    /// Its bytes in memory, of a regular file that was written or read through them.
+    /// The cached data of a regular file that was written or read through the cache.
     #[must_use]
     pub fn data(&self) -> Option<Arc<FileData>> {
         self.data.clone()
     }
 
-    /// Its number.
+    /// The inode number.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
-    /// Seed of the checksums of what is its own; `None` without metadata_csum.
+    /// Seed of the checksums of its structures; `None` without metadata_csum.
     #[must_use]
     pub fn seed(&self) -> Option<u32> {
         self.seed
     }
 
-    /// The bytes behind the fixed fields; those that are not there are zeros.
+    /// The bytes after the fixed fields; missing bytes are zeros.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         self.extras.as_ref().map_or(&[], |extras| &extras.body)
@@ -185,7 +186,7 @@ impl Values {
         }
     }
 
-    /// Its attributes' values that have inodes of their own, where quotas are counted: they count as its own.
+    /// Number of its attribute values in separate inodes, if quotas are counted: they count as its own.
     #[must_use]
     pub fn value_inodes(&self) -> u32 {
         self.extras.as_ref().map_or(0, |extras| extras.value_inodes)
@@ -198,7 +199,7 @@ impl Values {
         }
     }
 
-    /// What the quota files have for it.
+    /// The usage that the quota files contain for it.
     pub(crate) fn charged(&self) -> Option<Charge> {
         self.extras.as_ref().and_then(|extras| extras.charged)
     }
@@ -213,19 +214,19 @@ impl Values {
         self.extras.get_or_insert_default()
     }
 
-    /// Has it nothing besides its fixed fields: no blocks, no attributes, no bytes in memory?
+    /// Whether it has only fixed fields: no blocks, no attributes, no cached data.
     #[must_use]
     pub fn is_bare(&self) -> bool {
         let fields = &self.fields;
         fields.blocks == 0 && fields.file_acl == 0 && self.body().is_empty() && self.data.is_none()
     }
 
-    /// Forgets what is in memory of its bytes: none of it is dirty.
+    /// Drops the cached data, which must be clean.
     pub fn drop_data(&mut self) {
         self.data = None;
     }
 
-    /// Is its map empty? What i_blocks counts may be wrong: the map decides.
+    /// Whether its map is empty. This checks the map, because i_blocks may be wrong.
     #[must_use]
     pub fn maps_nothing(&self) -> bool {
         let block = &self.fields.block;
@@ -235,37 +236,37 @@ impl Values {
         }
     }
 
-    /// Its type.
+    /// The type.
     #[must_use]
     pub fn kind(&self) -> FileType {
         FileType::from_mode(self.fields.mode)
     }
 
-    /// Is this flag of `extant_ondisk::inode::flags` set?
+    /// Whether this flag of `extant_ondisk::inode::flags` is set.
     #[must_use]
     pub fn has_flag(&self, flag: u32) -> bool {
         self.fields.has_flag(flag)
     }
 }
 
-/// An inode that may change.
+/// An inode in memory that may change.
 pub struct LiveInode {
     ino: Ino,
     /// Byte offset in its block of the inode table.
     place_at: u32,
     table_block: Pblk,
-    /// Held exclusively by operations that change the inode, shared by those that need its blocks to stay:
-    /// before any handle.
+    /// Held exclusively by operations that change the inode, shared by operations that need its blocks to
+    /// stay. Taken before any handle.
     pub operation: RwLock<()>,
     values: Mutex<Values>,
-    /// The number of opens: the inode is deleted when its last link is gone and this is zero.
+    /// Number of opens: the inode is deleted when it has no links and no opens.
     pub opens: AtomicU32,
-    /// [`OrphanState`] as a word: changed under the exclusive operation lock.
+    /// [`OrphanState`] as a word; changed only with the operation lock held exclusively.
     orphan: AtomicU32,
 }
 
 impl LiveInode {
-    /// Its number.
+    /// The inode number.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.ino
@@ -277,7 +278,7 @@ impl LiveInode {
         (self.table_block, self.place_at as usize)
     }
 
-    /// Is it tracked as an orphan?
+    /// Whether and how it is tracked as an orphan.
     #[inline]
     #[must_use]
     pub fn orphan(&self) -> OrphanState {
@@ -289,19 +290,19 @@ impl LiveInode {
         self.orphan.store(state.word(), Ordering::Release);
     }
 
-    /// What it has in memory of its bytes, if anything.
+    /// Its cached data, if any.
     #[must_use]
     pub fn data(&self) -> Option<Arc<FileData>> {
         self.values.lock().data.clone()
     }
 
-    /// Has it lost its last link, and is it not open? `values`: its own.
+    /// Whether it has no links and is not open. `values` are the inode's own.
     #[must_use]
     pub fn is_gone(&self, values: &Values) -> bool {
         values.fields.links == 0 && self.opens.load(Ordering::Relaxed) == 0
     }
 
-    /// Evicts the file data, if all of it is on the device and nothing else holds it. Returns whether it did.
+    /// Evicts the file data if all of it is on the device and nothing else uses it. Returns whether it did.
     fn evict_data(&self) -> bool {
         let Some(mut values) = self.values.try_lock() else { return false };
         let on_disk = values.fields.size;
@@ -314,42 +315,42 @@ impl LiveInode {
         data.is_some()
     }
 
-    /// Its values, if they are not locked.
+    /// Its values, unless they are locked.
     pub(crate) fn try_values(&self) -> Option<MutexGuard<'_, Values>> {
         self.values.try_lock()
     }
 
-    /// Its values. To change them, see [`InodeCache::edit`].
+    /// Locks its values. To change them, use [`InodeCache::edit`].
     pub fn values(&self) -> MutexGuard<'_, Values> {
         self.values.lock()
     }
 }
 
-/// With the counts of its `Arc` no more than 320 bytes: a million inodes come and go as fast as their memory
-/// does.
+/// With the counters of its `Arc` at most 320 bytes. The memory of a million inodes limits how fast they are
+/// created and evicted.
 const _: () = assert!(size_of::<LiveInode>() <= 304);
 
-/// All inodes of a volume that is open for writing, as far as they are in memory.
+/// The inodes in memory of a volume that is open for writing.
 pub struct InodeCache {
     shared: Arc<Shared>,
     files: FileCaches,
     table: Arc<Table>,
     dirs: Arc<DirMemory>,
-    /// What the running transaction changed, in parts by the inodes' numbers: threads that work in different
-    /// groups of inodes do not meet.
+    /// Inodes that the running transaction changed, in parts by table block, so that threads that work in
+    /// different groups of inodes do not contend.
     dirty: Box<[CachePadded<Mutex<Dirty>>]>,
-    /// What the commit under way has to write.
+    /// Inodes that the current commit must write.
     frozen: CachePadded<Mutex<Frozen>>,
-    /// Upper bound of the table blocks that the listed inodes are in.
+    /// Upper bound of the number of table blocks with listed inodes.
     dirty_blocks: CachePadded<AtomicU32>,
     quota: OnceLock<Quota>,
-    /// A mistake on purpose, for the crash lab: inodes without links are written a transaction late.
+    /// A deliberate mistake, for the crash lab: inodes without links are written one transaction late.
     forget_orphans: bool,
 }
 
 impl InodeCache {
-    /// No inode in memory yet. Of files: how bytes get to the device, and how what is known of their blocks
-    /// is forgotten. `forget_orphans`: see `extant_journal::Sabotage`.
+    /// Creates an empty cache. `path` and `policy` are for file data: the path to the device, and the
+    /// eviction of cached extent status. `forget_orphans`: see `extant_journal::Sabotage`.
     #[must_use]
     pub fn new(
         shared: Arc<Shared>,
@@ -372,19 +373,19 @@ impl InodeCache {
         }
     }
 
-    /// What all inodes share.
+    /// The data that all inodes of the volume share.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// The caches of files' bytes.
+    /// The caches of file data.
     #[must_use]
     pub fn files(&self) -> &FileCaches {
         &self.files
     }
 
-    /// What a regular file has in memory of its bytes, from now on. The caller holds its operation lock.
+    /// The cached data of a regular file; created if it has none. The caller holds its operation lock.
     #[must_use]
     pub fn data(&self, node: &LiveInode) -> Arc<FileData> {
         let mut values = node.values.lock();
@@ -398,7 +399,7 @@ impl InodeCache {
         data
     }
 
-    /// Evicts this inode if nothing uses it and it has no unwritten changes.
+    /// Evicts this inode if nothing uses it and all its changes are written.
     pub fn evict(&self, ino: Ino) {
         self.table.evict(ino);
     }
@@ -407,11 +408,10 @@ impl InodeCache {
         &self.dirs
     }
 
-    /// Counts what inodes cost their owners from now on, where the file system has quota files. Before any
-    /// inode is changed.
+    /// Starts to count quotas, if the file system has quota files. Called before any inode is changed.
     ///
     /// # Errors
-    /// A quota file is damaged: writing would make it worse.
+    /// A quota file is damaged: writing to it would add to the damage.
     pub fn count_quotas(&self) -> Result<(), Fault> {
         if let Some(quota) = Quota::open(self)? {
             let was_unset = self.quota.set(quota).is_ok();
@@ -420,13 +420,13 @@ impl InodeCache {
         Ok(())
     }
 
-    /// The quota files, where there are any.
+    /// The quota files, if quotas are counted.
     #[must_use]
     pub fn quota(&self) -> Option<&Quota> {
         self.quota.get()
     }
 
-    /// An inode that is in use.
+    /// Returns an inode that is in use.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -436,7 +436,7 @@ impl InodeCache {
         if is_gone { Err(Fault::NoSuchInode(ino)) } else { Ok(node) }
     }
 
-    /// As [`get`](Self::get), for a caller that checks [`LiveInode::is_gone`] itself, because it will lock
+    /// Same as [`get`](Self::get), for a caller that checks [`LiveInode::is_gone`] itself, because it locks
     /// the values anyway.
     ///
     /// # Errors
@@ -445,8 +445,8 @@ impl InodeCache {
         self.find(ino, false)
     }
 
-    /// As [`get_maybe_freed`](Self::get_maybe_freed), with a per-thread hot entry: for the directory that a
-    /// thread works in.
+    /// Same as [`get_maybe_freed`](Self::get_maybe_freed), with a per-thread hot entry: for the directory
+    /// that a thread works in.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -455,7 +455,7 @@ impl InodeCache {
         self.table.get_hot(ino).or_else(|_| self.find(ino, false))
     }
 
-    /// An inode that may have no links left: for orphans, and inodes of the file system's own.
+    /// Returns an inode that may have no links: for orphans, and for the file system's own inodes.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -463,7 +463,7 @@ impl InodeCache {
         self.find(ino, true)
     }
 
-    /// An inode that is in memory, in use or not: one with something dirty is.
+    /// Returns an inode that is in memory, whether or not it has links. Inodes with dirty data always are.
     #[must_use]
     pub fn cached(&self, ino: Ino) -> Option<Arc<LiveInode>> {
         self.table.get(ino).ok()
@@ -481,19 +481,20 @@ impl InodeCache {
         }
     }
 
-    /// A new inode, invisible to other threads before it is [`put`](Self::put) into the table.
+    /// Creates an inode in memory, invisible to other threads until [`put`](Self::put) adds it to the table.
     ///
     /// # Errors
-    /// Its group's descriptor is damaged.
+    /// The descriptor of its group is damaged.
     pub fn make(&self, ino: Ino, values: Values) -> Result<Arc<LiveInode>, Fault> {
         let place = self.shared.inode_place(ino).map_err(Fault::of(ino))?.ok_or(Fault::NoSuchInode(ino))?;
         Ok(Arc::new(LiveInode::new(ino, place, values)))
     }
 
-    /// Makes a new inode visible by its number; earlier notes on the number are dropped. A thread with an old
-    /// number may use it at once: a creator that could still free the inode holds its operation lock.
+    /// Adds a new inode to the table, which makes it visible by its number. Other threads that know the
+    /// number from before may use it at once, so a creator that could still free the inode holds its
+    /// operation lock.
     pub fn put(&self, node: Arc<LiveInode>) {
-        // The same may have brought the old inode back into memory: it gives way.
+        // Such a thread may have loaded the old inode again: the new one replaces it.
         self.table.put(node);
     }
 
@@ -533,10 +534,10 @@ impl InodeCache {
         Ok(LiveInode::new(ino, place, values))
     }
 
-    /// The inode as it is at this moment.
+    /// The current state of the inode.
     ///
     /// # Errors
-    /// Its values break a rule, which they did not when they were loaded: never seen.
+    /// A value breaks a rule that held when the inode was loaded; this has never been seen.
     pub fn snapshot(&self, node: &LiveInode) -> Result<Arc<Inode>, Fault> {
         let mut values = node.values.lock();
         let size = values.size();
@@ -571,13 +572,13 @@ impl LiveInode {
     }
 }
 
-/// Without the zeros at the end.
+/// Removes the zeros at the end.
 fn trimmed(body: &[u8]) -> Vec<u8> {
     let len = body.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     body[..len].to_vec()
 }
 
-/// Flags that a new inode takes from its directory.
+/// Flags that a new inode inherits from its directory.
 pub const INHERITED: u32 = flags::SECRM
     | flags::UNRM
     | flags::COMPR

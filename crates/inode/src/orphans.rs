@@ -1,26 +1,27 @@
-//! Inodes that must be deleted, or cut at their size, if a crash comes before that is done.
+//! Tracks inodes that must be deleted, or truncated to their size, if a crash comes before that is done.
 //!
 //! ```text
-//! list   superblock.s_last_orphan -> inode -> (its dtime) -> inode -> 0      one lock: the disk list is one
-//! file   block: | ino | 0 | 0 | ino | ...   a free slot is claimed without a lock, and written with the commit; a lane keeps one ready
+//! list   superblock.s_last_orphan -> inode -> (its dtime) -> inode -> 0      one lock for the one list
+//! file   block: | ino | 0 | 0 | ino | ...    a slot is claimed without a lock, and written by the commit;
+//!                                            each lane keeps a free slot ready
 //! ```
 //!
-//! Modes differ in where "is it tracked?" is asked, and what is done under the list's lock:
-//!
+//! The modes differ in where they check whether an inode is tracked, and in what they do under the list's
+//! lock:
 //! ```text
 //!                        add                                        remove
 //! ListV0   lock { tracked? head, own link }           lock { tracked? neighbour, own link }
 //! ListV3   tracked? own inode joins; lock { head }    tracked? lock { neighbour }; own link
 //! File     tracked? a slot, or as ListV3 when full    tracked? the slot, or as ListV3
 //! ```
-//! `None` tracks nothing: for measuring what tracking costs; a crash then leaks.
+//! `None` tracks nothing, to measure the cost of tracking; a crash then leaks inodes.
 //!
 //! Invariants
-//! 1. Added and removed only under the inode's exclusive operation lock, or by its creator: "is it tracked?"
-//!    needs no lock.
-//! 2. An inode is never in both.
-//! 3. The transaction that adds an inode changes it too, so that its link count or size gets to the device
-//!    with it (bug 217605 of the kernel: an inode without a name was found in use).
+//! 1. Inodes are added and removed only under their exclusive operation lock, or by their creator. So
+//!    checking whether an inode is tracked needs no lock.
+//! 2. An inode is never in the list and the file at the same time.
+//! 3. The transaction that adds an inode also changes it, so that its link count or size reaches the device
+//!    in that transaction (bug 217605 of the kernel: an inode without a name was found in use).
 //! 4. Locks: the list's, then inodes' values. Callers hold no inode's values.
 //!
 //! Source: the linux-ext4 series "Improve orphan list scaling" v3, 2014; kernel
@@ -44,22 +45,22 @@ pub use self::list::LockStats;
 /// How orphans are tracked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OrphanMode {
-    /// The list, as before 2014: every question under its lock.
+    /// The list, like the kernel before 2014: all checks under its lock.
     ListV0,
-    /// The list, with what can be done outside of its lock done there.
+    /// The list, with only the necessary work under its lock.
     ListV3,
-    /// The orphan file where the file system has one, else as `ListV3`.
+    /// The orphan file if the file system has one, else same as `ListV3`.
     #[default]
     File,
-    /// Not at all: for measuring.
+    /// No tracking: for measurements.
     None,
 }
 
 impl OrphanMode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 4] = [Self::ListV0, Self::ListV3, Self::File, Self::None];
 
-    /// As it is spelled.
+    /// The name of the mode in options.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -70,7 +71,7 @@ impl OrphanMode {
         }
     }
 
-    /// By its spelling.
+    /// The mode with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.name() == name)
@@ -85,7 +86,8 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// Only the inodes in `file` are tracked yet. `superblock`: its block, and the offset where it begins.
+    /// Creates the state with only the inodes in `file` tracked. `superblock` is its block, and its byte
+    /// offset in that block.
     #[must_use]
     pub fn new(mode: OrphanMode, file: Option<OrphanFile>, superblock: (Pblk, usize)) -> Self {
         Self { mode, list: OrphanList::new(superblock), file }
@@ -97,28 +99,28 @@ impl Orphans {
         self.mode
     }
 
-    /// The orphan file, where there is one.
+    /// The orphan file, if the file system has one.
     #[must_use]
     pub fn file(&self) -> Option<&OrphanFile> {
         self.file.as_ref()
     }
 
-    /// Blocks that [`add`](Self::add) or [`remove`](Self::remove) change, without inodes.
+    /// Number of blocks that [`add`](Self::add) or [`remove`](Self::remove) change, excluding inodes.
     pub const CREDITS: u32 = 2;
 
-    /// Is no inode tracked?
+    /// Whether no inode is tracked.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty() && self.file.as_ref().is_none_or(|file| file.used().is_empty())
     }
 
-    /// What the list's lock saw.
+    /// Statistics of the list's lock.
     #[must_use]
     pub fn lock_stats(&self) -> LockStats {
         self.list.lock_stats()
     }
 
-    /// Tracks an inode, if it is not yet. The caller changes the inode in the same transaction.
+    /// Tracks an inode, unless it is tracked already. The caller changes the inode in the same transaction.
     ///
     /// # Errors
     /// A block cannot be read.
@@ -132,7 +134,7 @@ impl Orphans {
                 let kept = file.claim_kept(node.ino(), edit.lane());
                 match kept.or_else(|| file.claim(node.ino(), thread_number() as u32)) {
                     Some(slot) => {
-                        // The slot is a value that gets into a block later.
+                        // The slot is in memory; the commit writes it into its block.
                         edit.transaction();
                         node.set_orphan(OrphanState::Slot(slot));
                         Ok(())
@@ -144,7 +146,7 @@ impl Orphans {
         }
     }
 
-    /// Tracks an inode no more, if it is.
+    /// Stops tracking an inode, if it is tracked.
     ///
     /// # Errors
     /// A block cannot be read.
@@ -194,7 +196,7 @@ impl Orphans {
 
     #[inline(never)]
     fn join_list(&self, live: &InodeCache, node: &Arc<LiveInode>, edit: &dyn Edit) -> Result<(), ReadFault> {
-        // The inode joins the transaction here, not under the lock.
+        // The inode joins the transaction here, without the list's lock.
         drop(live.edit(node, edit.transaction()));
         self.list.lock().join(live, node, edit)
     }
@@ -206,30 +208,30 @@ impl Orphans {
         Ok(())
     }
 
-    /// Takes the list that was found on disk into memory: each leads to the next.
+    /// Takes over the list that was found on disk, in its order.
     pub fn adopt_listed(&self, chain: &[Arc<LiveInode>]) {
         self.list.adopt(chain);
     }
 
-    /// The head of the list; 0 where it is empty.
+    /// The head of the list; 0 if it is empty.
     #[must_use]
     pub fn list_head(&self) -> u32 {
         self.list.head()
     }
 
-    /// Takes an inode that was found in this slot of the orphan file into memory.
+    /// Takes over an inode that was found in this slot of the orphan file.
     pub fn adopt_slot(&self, node: &LiveInode, slot: Slot) {
         node.set_orphan(OrphanState::Slot(slot));
     }
 
-    /// Blocks that [`write`](Self::write) changes, at most.
+    /// Upper bound of the number of blocks that [`write`](Self::write) changes.
     #[must_use]
     pub fn blocks_to_come(&self) -> u32 {
         self.file.as_ref().map_or(0, OrphanFile::blocks_to_come)
     }
 
-    /// Writes what is kept as values (the file's slots) into blocks, as part of the transaction that ends
-    /// here: no handle is open but `edit`.
+    /// Writes the slots of the orphan file into blocks, as part of the transaction that ends now. Only the
+    /// handle `edit` is open.
     ///
     /// # Errors
     /// A block cannot be read.

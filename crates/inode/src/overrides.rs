@@ -1,16 +1,16 @@
-//! Inodes as fast commits left them, where that is not what stands in the tables.
+//! Inodes in the state after fast commits, if that differs from the inode tables.
 
 use std::collections::HashMap;
 
 use extant_base::Ino;
 use extant_mapping::Mapped;
 
-/// What a fast commit changed of one inode.
+/// The changes of one inode by fast commits.
 #[derive(Debug, Clone, Default)]
 pub struct Override {
-    /// All bytes of the inode, `inode_size` of them; its checksum is not looked at.
+    /// All `inode_size` bytes of the inode; its checksum is ignored.
     pub raw: Option<Vec<u8>>,
-    /// Its whole map, sorted, without holes; `None` where the tree on the device still holds.
+    /// Its complete map, sorted, without holes; `None` if the tree on the device is still valid.
     pub map: Option<Vec<Mapped>>,
 }
 

@@ -1,24 +1,26 @@
-//! Quotas: what the inodes of each user, group and project use, kept in the hidden quota files.
+//! Quotas: the usage of each user, group and project, stored in the hidden quota files.
 //!
 //! ```text
-//!   an inode's values ---- charge(): owners, bytes, inodes ----.
-//!   what was counted for it before (Values::charged) ----------'--> the difference, at the commit --> entries of the files
+//!   an inode's values ---- charge(): owners, bytes, inodes -----.
+//!   its last recorded cost (Values::charged) -------------------'--> the commit adds the difference to the
+//!                                                                    entries of the files
 //! ```
 //!
-//! Operations do not count: an inode's cost follows from its values, and the commit that writes the inode
-//! adds the difference to its last recorded cost. So every change, and every undo of one, is counted right.
+//! Operations do not count. An inode's cost follows from its values, and the commit that writes the inode
+//! adds the difference to its last recorded cost. So every change, and every undo of one, is counted
+//! correctly.
 //!
-//! An owner gets its entry before the operation that gives it its first inode ([`Quota::admit`]), which is
-//! the last moment to refuse: entries need blocks, and a commit cannot lack any. An entry stays when its
-//! usage goes back to zero.
+//! An owner gets its entry before the operation that gives it its first inode ([`Quota::admit`]). That is the
+//! last moment to refuse: entries need blocks, and a commit must not run out of space. An entry stays when
+//! its usage returns to zero.
 //!
-//! Does **not** own: limits, which are kept and not enforced, as on a kernel's mount without quota options.
+//! Does **not** own: limits. They are kept and not enforced, as on a kernel's mount without quota options.
 //!
 //! Invariants
-//! 1. What counts: the root directory and inodes that are not reserved; not the file system's own, and not
-//!    values of attributes in inodes of their own, which count for each inode that names them.
-//! 2. An inode counts from its first commit until the one that frees it, orphans too.
-//! 3. The files' places of entries never move.
+//! 1. The root directory and inodes that are not reserved count. The file system's own inodes do not, and
+//!    neither do attribute values in separate inodes: those count for each inode that refers to them.
+//! 2. An inode counts from its first commit until the commit that frees it, even as an orphan.
+//! 3. An entry never moves within its file.
 //! 4. Locks: a handle, then a file's `places`, then inodes' values, then `due`.
 //!
 //! Source: kernel Documentation/filesystems/ext4/special_inodes.rst; e2fsck's and the kernel's counts of the
@@ -44,10 +46,10 @@ use crate::{Change, Fault, Shared, edit_fault};
 pub type Owners = [u32; 3];
 
 const KINDS: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
-/// Places of entries that are remembered, for each kind.
+/// Maximum number of cached entry addresses for each kind.
 const PLACES_MAX: usize = 1 << 16;
 
-/// An inode's cost, and its owners.
+/// An inode's owners, and its cost for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Charge {
     owners: Owners,
@@ -58,19 +60,19 @@ pub(crate) struct Charge {
 /// The quota files of a volume that is open for writing.
 pub struct Quota {
     files: [Option<File>; 3],
-    /// By kind and id: bytes and inodes that the next commit adds. Owners that may get some then are in it
-    /// with zeros.
+    /// Bytes and inodes that the next commit adds, by kind and id. Owners that may get some until then have
+    /// an element with zeros.
     due: Mutex<HashMap<(usize, u32), (i64, i64)>>,
 }
 
 struct File {
     kind: QuotaKind,
     node: Arc<LiveInode>,
-    /// Block and first byte of entries.
+    /// Block and byte offset of each entry.
     places: Mutex<HashMap<u32, (Pblk, usize)>>,
 }
 
-/// Why an entry is not found.
+/// Why an entry cannot be read.
 enum WalkFault {
     Read(ReadFault),
     Rule(Malformed),
@@ -83,16 +85,17 @@ impl From<Malformed> for WalkFault {
 }
 
 impl Quota {
-    /// Blocks that an operation's inodes may have entries in: a directory and three inodes, one of which
-    /// changes its owners.
+    /// Number of blocks with entries that an operation may change: for a directory and three inodes, one of
+    /// which changes its owners.
     pub const CREDITS: u32 = 5 * 3;
-    /// Blocks that [`admit`](Self::admit) may change: the file's own, bitmaps, the map of one file.
+    /// Number of blocks that [`admit`](Self::admit) may change: blocks of one file, bitmaps, the map of that
+    /// file.
     pub const ADMIT_CREDITS: u32 = tree::CHANGED_MAX + 4 * 2 + 16;
 
-    /// The quota files that the superblock names; `None` when usage is not counted.
+    /// Opens the quota files that the superblock names; `None` if the file system does not count usage.
     ///
     /// # Errors
-    /// One of them is none, or cannot be read: writing would make it worse.
+    /// One of them is not a quota file, or cannot be read: writing to it would add to the damage.
     pub(crate) fn open(live: &InodeCache) -> Result<Option<Self>, Fault> {
         let shared = live.shared();
         let sb = &shared.sb;
@@ -103,7 +106,7 @@ impl Quota {
         let mut files = [const { None }; 3];
         for (at, ino) in [sb.usr_quota_inum, sb.grp_quota_inum, of_projects].into_iter().enumerate() {
             if ino == 0 {
-                continue; // this kind is not counted
+                continue; // no file for this kind
             }
             let node = live.get(Ino(ino))?;
             let kind = node.values().kind();
@@ -116,7 +119,7 @@ impl Quota {
         Ok(Some(Self { files, due: Mutex::default() }))
     }
 
-    /// Has each of these owners an entry?
+    /// Whether each of these owners has an entry.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -130,11 +133,11 @@ impl Quota {
         Ok(true)
     }
 
-    /// Gives the first of these owners that has none an entry without usage. `false`: some may still lack
-    /// one, call again with another handle of [`ADMIT_CREDITS`](Self::ADMIT_CREDITS).
+    /// Adds an empty entry for the first of these owners that has none. Returns `false` if others may still
+    /// lack one: then call again with another handle of [`ADMIT_CREDITS`](Self::ADMIT_CREDITS).
     ///
     /// # Errors
-    /// No space, or a file cannot be read: it has its old entries then.
+    /// No space, or a file cannot be read; the file keeps its old entries.
     pub fn admit(&self, change: &Change<'_>, owners: Owners) -> Result<bool, Fault> {
         let shared = change.live.shared();
         for (file, id) in self.files.iter().zip(owners) {
@@ -147,12 +150,12 @@ impl Quota {
         Ok(true)
     }
 
-    /// Blocks of the quota files that the commit will write, at most.
+    /// Upper bound of the number of quota file blocks that the commit will write.
     pub(crate) fn blocks_to_come(&self) -> u32 {
         self.due.lock().len() as u32
     }
 
-    /// The running transaction changes an inode.
+    /// Records that the running transaction changes an inode.
     pub(crate) fn touch_owners_of(&self, shared: &Shared, node: &LiveInode, values: &Values) {
         let charged = values.charged().or_else(|| charge(shared, node, values));
         if let Some(charge) = charged {
@@ -160,7 +163,7 @@ impl Quota {
         }
     }
 
-    /// The running transaction gives an inode to these owners.
+    /// Records that the running transaction gives an inode to these owners.
     pub fn touch(&self, owners: Owners) {
         let mut due = self.due.lock();
         for kind in (0..KINDS.len()).filter(|kind| self.files[*kind].is_some()) {
@@ -168,7 +171,7 @@ impl Quota {
         }
     }
 
-    /// Counts an inode as it is now. Called when it is written.
+    /// Counts the current cost of an inode. Called when the commit writes it.
     pub(crate) fn settle(&self, shared: &Shared, node: &LiveInode, values: &mut Values) {
         let now = charge(shared, node, values);
         let before = values.charged();
@@ -187,7 +190,7 @@ impl Quota {
         }
     }
 
-    /// Writes what is due into the files. No other handle is open.
+    /// Writes the pending differences into the files. No other handle is open.
     ///
     /// # Errors
     /// A block cannot be read.
@@ -200,14 +203,14 @@ impl Quota {
             let place = match file.place(shared, id) {
                 Ok(place) => place,
                 Err(WalkFault::Read(fault)) => return Err(fault),
-                // The owner of an inode has an entry, unless the file was wrong before: then it stays so, for
-                // e2fsck.
+                // The owner of an inode has an entry, unless the file was already wrong. Then it stays wrong,
+                // for e2fsck to repair.
                 Err(WalkFault::Rule(_)) => None,
             };
             let Some((block, at)) = place else { continue };
             edit.change(block, file.seal(), &mut |all| {
                 if let Some(entry) = all.get_mut(at..at + tree::ENTRY_BYTES) {
-                    // What is another's by now is damage too.
+                    // An entry that belongs to another id is damage, too.
                     let _ = tree::count(entry, id, bytes, inodes);
                 }
             })?;
@@ -216,14 +219,14 @@ impl Quota {
     }
 }
 
-/// What an inode costs; `None`: it is free, or does not count.
+/// The cost of an inode; `None` if it is free or does not count.
 fn charge(shared: &Shared, node: &LiveInode, values: &Values) -> Option<Charge> {
     let fields = &values.fields;
     let is_free = fields.links == 0 && fields.dtime != 0 && node.orphan() == OrphanState::None;
     if is_free { None } else { charge_in_use(shared, node.ino(), values) }
 }
 
-/// What an inode that is in use, or an orphan, costs; `None`: it does not count.
+/// The cost of an inode that is in use or an orphan; `None` if it does not count.
 pub(crate) fn charge_in_use(shared: &Shared, ino: Ino, values: &Values) -> Option<Charge> {
     if shared.is_special(ino) || values.has_flag(flags::EA_INODE) {
         return None;
@@ -231,7 +234,7 @@ pub(crate) fn charge_in_use(shared: &Shared, ino: Ino, values: &Values) -> Optio
     let fields = &values.fields;
     Some(Charge {
         owners: [fields.uid, fields.gid, fields.projid],
-        // A damaged count may be anything.
+        // A damaged count may have any value.
         bytes: shared.sectors(fields).saturating_mul(512).min(i64::MAX as u64),
         inodes: 1 + u64::from(values.value_inodes()),
     })
@@ -260,14 +263,14 @@ impl File {
         Ok(Malformed::unless(holds, "quota file", "the file must hold the blocks it counts", blocks)?)
     }
 
-    /// Where a block of the quota file is: which block of the file, and the first byte in it.
+    /// The position of a block of the quota tree: the block of the file, and the byte offset in it.
     fn lblk(shared: &Shared, number: u32) -> (u64, usize) {
         let at = u64::from(number) * tree::BLOCK_BYTES;
         let bs = shared.geometry.block_size;
         (at >> bs.log2(), (at & (bs.bytes() - 1)) as usize)
     }
 
-    /// The device's block of a block of the file; `None` for a hole.
+    /// The physical block of a block of the file; `None` for a hole.
     fn find(&self, shared: &Shared, values: &Values, lblk: u64) -> Result<Option<Pblk>, WalkFault> {
         let rule = "its blocks must be written";
         let lblk = u32::try_from(lblk).map_err(|_| Malformed::new("quota file", rule, lblk))?;
@@ -290,7 +293,7 @@ impl File {
         Ok(block)
     }
 
-    /// Where the entry of `id` is.
+    /// The address of the entry of `id`.
     fn place(&self, shared: &Shared, id: u32) -> Result<Option<(Pblk, usize)>, WalkFault> {
         let mut places = self.places.lock();
         if let Some(known) = places.get(&id) {
@@ -311,7 +314,7 @@ impl File {
     /// Adds an entry.
     fn add(&self, change: &Change<'_>, id: u32) -> Result<(), Fault> {
         let shared = change.live.shared();
-        // Held until the end: two concurrent additions would take the same blocks.
+        // Locked until the end: two concurrent additions would use the same blocks.
         let places = self.places.lock();
         let read = &mut |number| self.read(shared, number);
         let known = tree::find(self.kind, id, read).map_err(|fault| self.fault(fault))?;
@@ -319,7 +322,7 @@ impl File {
             return Ok(());
         }
         let insertion = tree::insert(self.kind, id, read).map_err(|fault| self.fault(fault))?;
-        // First room for all of it, which may be refused: a block of zeros behind the last one does no harm.
+        // First allocate all blocks, which may fail. A block of zeros after the last one does no harm.
         let mut homes = Vec::new();
         for (number, bytes) in &insertion.changed {
             let (lblk, at) = Self::lblk(shared, *number);
@@ -333,7 +336,7 @@ impl File {
         Ok(())
     }
 
-    /// A block of the file, made of zeros where there is none.
+    /// The physical block of a block of the file; allocates one with zeros in a hole.
     fn home(&self, change: &Change<'_>, lblk: u64) -> Result<Pblk, Fault> {
         let shared = change.live.shared();
         let ino = self.node.ino();
@@ -352,7 +355,7 @@ impl File {
 }
 
 impl Shared {
-    /// Is it one of the file system's own, which no operation may touch?
+    /// Whether this is one of the file system's own inodes, which no operation may change.
     #[must_use]
     pub fn is_special(&self, ino: Ino) -> bool {
         let sb = &self.sb;
@@ -363,7 +366,7 @@ impl Shared {
             || has_quotas && [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum].contains(&ino.0)
     }
 
-    /// What an inode's attributes keep in inodes of their own.
+    /// Sums up an inode's attribute values in separate inodes.
     ///
     /// # Errors
     /// The attribute block cannot be read.
@@ -391,12 +394,11 @@ impl Shared {
     }
 }
 
-/// Values of attributes that have inodes of their own: the inode that names them counts their blocks as its
-/// own.
+/// Attribute values in separate inodes. The inode that refers to them counts their blocks as its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ValuesInInodes {
-    /// Blocks that they take, whole clusters each.
+    /// Number of their blocks, in whole clusters each.
     pub blocks: u64,
-    /// How many there are.
+    /// Number of values.
     pub count: u32,
 }

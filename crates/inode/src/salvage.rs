@@ -1,8 +1,8 @@
-//! Reading a damaged volume: group descriptors by their backups.
+//! Reads a damaged volume with the backups of group descriptors.
 //!
-//! Owns: which descriptors were replaced or believed in spite of a wrong checksum, and the words for it. Does
-//! **not** own: reading them (see [`Shared::descriptor`](crate::Shared::descriptor)). For volumes that are
-//! open for reading only.
+//! Owns: the record of descriptors that were replaced by a backup or used despite a wrong checksum, and its
+//! text for messages. Does **not** own: reading them (see [`Shared::descriptor`](crate::Shared::descriptor)).
+//! Only for volumes that are open for reading.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -10,33 +10,33 @@ use std::sync::{Mutex, PoisonError};
 
 use extant_base::{Group, Pblk};
 
-/// Groups that are kept by number; of more it is said that there are more.
+/// Maximum number of groups recorded by number; the text says only "many more" for others.
 const GROUPS_MAX: usize = 4096;
-/// Groups that a line names.
+/// Maximum number of groups that a line names.
 const NAMED_MAX: usize = 8;
 
-/// How a descriptor was had that could not be read as it should be.
+/// The source of a descriptor whose first copy is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By a backup.
+    /// A backup.
     Backup,
-    /// With a wrong checksum, since no copy has a right one.
+    /// A copy with a wrong checksum, because no copy has a correct one.
     Unverified,
 }
 
-/// What is to be done about damaged descriptors, and was.
+/// Which copies of descriptors to try first, and which damaged descriptors were found.
 #[derive(Debug, Default)]
 pub struct Salvage {
-    /// Blocks of descriptors that are asked first: those beside the backup superblock in use, and the number
-    /// of the first.
+    /// Descriptor blocks to try first: those next to the backup superblock in use. First block, index of that
+    /// descriptor block, and number of blocks.
     pub(crate) preferred: Option<(Pblk, u32, u32)>,
     backup: Mutex<BTreeSet<u32>>,
     unverified: Mutex<BTreeSet<u32>>,
 }
 
 impl Salvage {
-    /// Where the superblock in use is a backup, the descriptors beside it come first: those of `group` of the
-    /// geometry.
+    /// If the superblock in use is the backup in `group` of the geometry, the descriptors next to it are
+    /// tried first.
     #[must_use]
     pub fn beside(geometry: &extant_ondisk::Geometry, group: Option<Group>) -> Self {
         let head = group.map(|group| geometry.group_head(group));
@@ -57,7 +57,7 @@ impl Salvage {
         }
     }
 
-    /// What was done so far, in words; nothing where nothing was damaged.
+    /// One line of text for each kind of replacement so far; empty if no descriptor was damaged.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let line = |set: &Mutex<BTreeSet<u32>>, done: &str| {

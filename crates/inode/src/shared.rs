@@ -1,4 +1,4 @@
-//! What all inodes of a volume share.
+//! The data that all inodes of a volume share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,34 +13,35 @@ use extant_ondisk::{Features, Geometry, Superblock};
 use crate::Salvage;
 use crate::salvage::Way;
 
-/// The volume as its inodes see it.
+/// The parts of the volume that inodes need.
 pub struct Shared {
-    /// The device, with the journal's replay laid over it.
+    /// The device, with the journal replayed over it.
     pub device: Arc<dyn Device>,
-    /// Its metadata blocks.
+    /// The volume's metadata blocks.
     pub buffers: Arc<Buffers>,
     /// The superblock after recovery.
     pub sb: Superblock,
-    /// Its layout.
+    /// The volume's layout.
     pub geometry: Geometry,
     /// Seed of checksums; `None` without metadata_csum.
     pub fs_seed: Option<u32>,
-    /// The content of all regular files goes through the journal, not only of those that ask for it.
+    /// The content of all regular files goes through the journal, not only of files with the flag for it.
     pub journals_data: bool,
-    /// Memory for caches.
+    /// The memory budget of the caches.
     pub budget: Arc<Budget>,
-    /// How damaged descriptors are got over; `None` when writing, where damage must stop everything.
+    /// How to read with damaged descriptors; `None` if the volume is open for writing: then damage is an
+    /// error.
     pub salvage: Option<Salvage>,
     rule: ChecksumRule,
-    /// Where groups' inode tables begin, as far as a descriptor was read; 0 for not yet.
+    /// The first block of each group's inode table if its descriptor was read; else 0.
     tables: Box<[AtomicU64]>,
 }
 
-/// Groups whose inode tables' places are remembered: more than a file system of 128 TiB has.
+/// Maximum number of groups with a cached inode table address: more than a file system of 128 TiB has.
 const TABLES_MAX: u32 = 1 << 20;
 
 impl Shared {
-    /// The shared part of a volume whose superblock was accepted.
+    /// Creates the shared part of a volume with a valid superblock.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, sb: Superblock, geometry: Geometry, budget: Arc<Budget>) -> Self {
         let buffers = Buffers::new(Arc::clone(&device), geometry.block_size, geometry.blocks, &budget);
@@ -61,12 +62,12 @@ impl Shared {
         }
     }
 
-    /// The descriptor of a group that exists, verified. Descriptors are read when they are needed: opening
-    /// reads none. With [`salvage`](Self::salvage) a damaged one is replaced by a backup, and where there is
-    /// none with a right checksum, used as it is: the inodes have checksums of their own.
+    /// The verified descriptor of a group that exists. Descriptors are read on demand; opening reads none.
+    /// With [`salvage`](Self::salvage) a damaged one is replaced by a backup. If no copy has a correct
+    /// checksum, it is used as it is, because inodes have their own checksums.
     ///
     /// # Errors
-    /// It cannot be read, its checksum is wrong, or its tables lie outside the file system.
+    /// The descriptor cannot be read, its checksum is wrong, or its tables lie outside the file system.
     pub fn descriptor(&self, group: Group) -> Result<GroupDesc, ReadFault> {
         let (primary, at) = self.geometry.descriptor_place(group);
         let Some(salvage) = &self.salvage else { return self.descriptor_at(group, primary, at, true) };
@@ -92,7 +93,7 @@ impl Shared {
         Err(fault)
     }
 
-    /// The descriptor of a group at this place, which may be that of a backup.
+    /// The descriptor of a group in this block, which may be a backup.
     fn descriptor_at(
         &self,
         group: Group,
@@ -120,10 +121,10 @@ impl Shared {
         Ok(desc)
     }
 
-    /// Block of the inode table and byte offset in it of an inode.
+    /// The block of the inode table that contains an inode, and the byte offset in it.
     ///
     /// # Errors
-    /// As [`descriptor`](Self::descriptor); `Ok(None)` when the number is no inode's.
+    /// As [`descriptor`](Self::descriptor); `Ok(None)` if the number is out of range.
     pub fn inode_place(&self, ino: Ino) -> Result<Option<(Pblk, usize)>, ReadFault> {
         let Some((group, index)) = self.geometry.inode_place(ino) else { return Ok(None) };
         let known = self.tables.get(group.0 as usize);
@@ -143,13 +144,13 @@ impl Shared {
         Ok(Some((Pblk(table + at / bs), (at % bs) as usize)))
     }
 
-    /// Seed of the checksums that belong to an inode; `None` without metadata_csum.
+    /// Seed of the checksums of an inode's structures; `None` without metadata_csum.
     #[must_use]
     pub fn inode_seed(&self, ino: Ino, generation: u32) -> Option<u32> {
         self.fs_seed.map(|seed| extant_ondisk::inode::inode_seed(seed, ino, generation))
     }
 
-    /// Has the file system this feature that keeps data inside inodes?
+    /// Whether the file system has the feature inline_data, which stores data inside inodes.
     #[must_use]
     pub fn has_inline_data(&self) -> bool {
         self.sb.features.has_incompat(Features::INLINE_DATA)

@@ -1,33 +1,33 @@
-//! Blocks of unwritten extents with writes in flight: they will be converted soon, and no other write may use
-//! them.
+//! Blocks of unwritten extents that are written and will be converted soon. Until then, zeroing must not
+//! overwrite them.
 //!
 //! ```text
-//!   write back    note -> write to the device -> convert -> forget           many at a time
-//!   zero out                                                                 alone: none is on its way to the device
+//!   write back    mark -> write to the device -> convert -> unmark     many at a time
+//!   zero out      writes zeros between the marked blocks               alone: no write is in flight
 //! ```
 //!
-//! Invariant: what is noted and not on its way is on the device, whole.
+//! Invariant: the data of a marked block is completely on the device, unless its write is in flight.
 
 use std::ops::Range;
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-/// What of a file was written and not converted yet. See the module's first page.
+/// The blocks of a file that were written and not converted yet. See the module's first page.
 #[derive(Debug, Default)]
 pub struct Unconverted {
-    /// Held shared during writes, exclusively while zeros are written around one.
+    /// Held shared during writes, exclusively while zeros are written around marked blocks.
     writing: RwLock<()>,
     blocks: Mutex<Vec<Range<u64>>>,
 }
 
-/// That blocks are to be converted; until it is dropped.
+/// A mark that blocks will be converted; dropping it removes the mark.
 #[derive(Debug)]
 pub struct Noted<'a> {
     of: &'a Unconverted,
     blocks: Range<u64>,
 }
 
-/// While this is there, nothing is on its way to unwritten blocks of the file.
+/// While this value exists, no write to unwritten blocks of the file is in flight.
 #[derive(Debug)]
 pub struct Stopped<'a> {
     of: &'a Unconverted,
@@ -35,11 +35,11 @@ pub struct Stopped<'a> {
 }
 
 impl Unconverted {
-    /// Marks blocks of an unwritten extent as being written. If they are not converted in the end, the mark
-    /// goes as well.
+    /// Marks blocks of an unwritten extent, and writes them with `write`. Dropping the result removes the
+    /// mark, whether or not the blocks were converted.
     ///
     /// # Errors
-    /// What `write` says.
+    /// The error of `write`.
     pub fn write<E>(
         &self,
         blocks: Range<u64>,
@@ -47,13 +47,13 @@ impl Unconverted {
     ) -> Result<Noted<'_>, E> {
         let _writing = self.writing.read();
         self.blocks.lock().push(blocks.clone());
-        // If it fails, the mark goes before other threads can see it.
+        // If the write fails, the mark is removed before other threads can see it.
         let noted = Noted { of: self, blocks };
         write()?;
         Ok(noted)
     }
 
-    /// Waits for writes that are on their way, and keeps others from beginning.
+    /// Waits for writes in flight, and keeps others from starting.
     #[must_use]
     pub fn stop(&self) -> Stopped<'_> {
         Stopped { of: self, _writing: self.writing.write() }
@@ -61,7 +61,7 @@ impl Unconverted {
 }
 
 impl Stopped<'_> {
-    /// The parts of a range of blocks without a write in flight.
+    /// The parts of a range of blocks that are not marked.
     #[must_use]
     pub fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut written = self.of.blocks.lock().clone();

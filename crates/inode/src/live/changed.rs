@@ -1,20 +1,22 @@
-//! What transactions change of inodes, and how that gets into their table blocks.
+//! The lists of inodes that transactions change, and how the commit writes them into table blocks.
 //!
 //! ```text
-//!   edit() --> | nodes: 17 18 3 ..      | list of the running transaction, in parts by table blocks
-//!              | encoded_blocks: [1..16], ..    | a new table block whose inodes were all made one after the other: encoded by their
-//!              '------------------------'  creator, from its CPU cache; with a checksum for the log
-//!                   | freeze()
-//!   commit <--------'  write_frozen(): encoded_blocks as they are, then each inode of `nodes` into its block
+//!   edit() --> | nodes: 17 18 3 ..          |   list of the running transaction, in parts by table block
+//!              | encoded_blocks: [1..16] .. |   new table blocks whose inodes were all created in order:
+//!              '----------------------------'   encoded by their creator, from its CPU cache, and
+//!                   | freeze()                  with a checksum for the log
+//!                   v
+//!   commit:  write_frozen(): writes encoded_blocks, then encodes each inode of `nodes` into its block
 //! ```
 //!
 //! Invariants
-//! 1. All inodes of a table block are listed in one part, each in a turn of its own.
-//! 2. An inode that is in a whole is not listed, and may be changed and listed again. Of a block, what was
-//!    listed before the turns that went into its last whole is in that or gone; what was listed after them is
-//!    newer.
-//! 3. An inode that a whole has stays in memory until that is written, by `changed_in`: the whole does not
-//!    hold it, since letting a million inodes go would cost the commit as much as writing them.
+//! 1. All inodes of a table block are listed in the same part, each with a separate turn.
+//! 2. An inode in an encoded block is not on the list; if it changes again, it is listed again. For each
+//!    table block, inodes listed before the turns of its last encoded block are contained in that block or
+//!    obsolete; inodes listed after them are newer.
+//! 3. An inode in an encoded block stays in memory until that block is written, because of its `changed_in`.
+//!    The encoded block holds no reference to it: dropping a million references would cost the commit as much
+//!    as writing the inodes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,27 +30,27 @@ use parking_lot::{Mutex, MutexGuard};
 use super::{InodeCache, LiveInode, OrphanState, Values};
 use crate::Quota;
 
-/// Parts of the list of changed inodes.
+/// Number of parts of the list of changed inodes.
 pub(super) const DIRTY_PARTS: usize = 64;
 
-/// How far ahead of the inode that is being written inodes are asked for.
+/// How many inodes ahead of the current one the commit prefetches.
 const NODES_ASKED: usize = 32;
 
-/// The seal of table blocks: inodes are sealed one by one as they are written.
+/// The seal of table blocks: each inode is sealed separately when it is written.
 pub(super) const TABLE: Seal = Seal { owner: Owner { kind: Kind::InodeTable, ino: 0 }, seed: None };
 
-/// What the running transaction changed.
+/// The inodes that the running transaction changed.
 #[derive(Default)]
 pub(super) struct Dirty {
-    /// With the turn in which each was listed.
+    /// Each with the turn in which it was listed.
     nodes: Vec<(Ino, u32, Arc<LiveInode>)>,
-    /// How many were listed, those too that are in encoded_blocks now.
+    /// Number of inodes listed so far, including those in `encoded_blocks`.
     turns: u32,
-    /// In the order in which they were made.
+    /// In the order of their creation.
     encoded_blocks: Vec<EncodedBlock>,
-    /// Table blocks of which nothing was in use: they are made anew, and need not be read.
+    /// Table blocks that had no inode in use: they are filled from scratch, and not read.
     fresh: Vec<Pblk>,
-    /// Blocks that were counted last, by their numbers' last bits.
+    /// Blocks that were counted last, indexed by the last bits of their numbers.
     counted: [Pblk; 32],
 }
 
@@ -58,8 +60,8 @@ impl Dirty {
         self.turns += 1;
     }
 
-    /// A new table block, if so many inodes that were listed before the last one are all that it has; and
-    /// where in the list they begin.
+    /// If the `of_block` inodes listed before the last one are all inodes of one new table block, returns the
+    /// block and their index in the list.
     fn whole_block(&self, of_block: usize) -> Option<(Pblk, usize)> {
         let at = self.nodes.len().checked_sub(of_block + 1)?;
         let nodes = &self.nodes[at..at + of_block];
@@ -67,13 +69,14 @@ impl Dirty {
         let block = first_node.table_block;
         let are_all = (first_node.place_at, last_node.table_block) == (0, block)
             && nodes.iter().zip(first.0..).all(|((ino, ..), expected)| ino.0 == expected);
-        // The last is the one that the last inode is in, as a rule.
+        // The last element is usually the block of the last inode.
         let is_new = self.fresh.iter().rev().take(2).any(|new| *new == block);
         (are_all && is_new).then_some((block, at))
     }
 
-    /// Of those that are [all of a block](Self::whole_block) and begin here the ones that `take` takes are
-    /// listed no more: `bytes` has them. The others stay, each with its turn.
+    /// Encodes a [complete block](Self::whole_block) whose inodes begin at `at`. `take` encodes an inode into
+    /// its bytes; if it returns true, the inode leaves the list. Other inodes stay on the list with their
+    /// turns.
     fn make_whole(
         &mut self,
         (block, at): (Pblk, usize),
@@ -92,8 +95,8 @@ impl Dirty {
         self.encoded_blocks.push(EncodedBlock { block, since, filled: Filled::new(bytes) });
     }
 
-    /// The encoded_blocks, of one block the last, by their blocks; and the inodes that were listed, with the
-    /// older ones of a number first.
+    /// Sorts the encoded blocks by block number and keeps the last one of each block. Sorts the listed inodes
+    /// by number, older entries first.
     fn sort(&mut self) {
         self.encoded_blocks.reverse();
         self.encoded_blocks.sort_by_key(|encoded| encoded.block);
@@ -107,27 +110,28 @@ impl Dirty {
 /// A new table block with all its inodes.
 struct EncodedBlock {
     block: Pblk,
-    /// The turn of the first inode that is in it: what was listed before is older.
+    /// The turn of its first inode; inodes of the block with smaller turns are older.
     since: u32,
     filled: Filled,
 }
 
-/// What is being committed.
+/// The inodes that the current commit writes.
 #[derive(Default)]
 pub(super) struct Frozen {
     transaction: Tid,
     lists: Vec<Dirty>,
-    /// Inodes that the next transaction changed before the commit came to them, as they were when it began.
+    /// Inodes that the next transaction changed before the commit wrote them, in their state at the start of
+    /// the commit.
     early: Vec<(Pblk, Encoded, Box<[u8]>)>,
 }
 
-/// What is to be done with an inode's encoded bytes.
+/// How to copy an inode's encoded bytes into its block.
 struct Encoded {
-    /// Where in its block.
+    /// Byte offset in the block.
     at: usize,
-    /// Bytes that stay as they are there: fields that are newer than this program.
+    /// Bytes of the block that stay unchanged: fields that are newer than this program.
     kept: Range<usize>,
-    /// Seed of its checksum, which covers those too.
+    /// Seed of the checksum, which also covers the unchanged bytes.
     seed: Option<u32>,
 }
 
@@ -142,13 +146,13 @@ impl Encoded {
     }
 }
 
-/// An inode's values, for changing them: on the list of the running transaction.
+/// The locked values of an inode, for a change. The inode is on the list of the running transaction.
 pub struct Editing<'a> {
     values: MutexGuard<'a, Values>,
 }
 
-/// What an inode has no room for is not kept in memory either: stat(2) shows the same before and after the
-/// inode was evicted.
+/// Drops what the inode has no space for on disk, so that stat(2) returns the same before and after an
+/// eviction.
 impl Drop for Editing<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -173,12 +177,13 @@ impl std::ops::DerefMut for Editing<'_> {
 }
 
 impl InodeCache {
-    /// Nothing else in the table block of this new inode is in use: the commit makes the block anew.
+    /// Records that no other inode of this new inode's table block is in use: the commit fills the block from
+    /// scratch.
     pub fn fresh_block(&self, node: &LiveInode) {
         self.dirty_part(node).lock().fresh.push(node.table_block);
     }
 
-    /// The values of an inode, to be changed by `transaction`, of which the caller has a handle.
+    /// Locks the values of an inode for a change by `transaction`; the caller has a handle of it.
     pub fn edit<'a>(&self, node: &'a Arc<LiveInode>, transaction: Tid) -> Editing<'a> {
         let mut values = node.values.lock();
         values.changed_in = transaction;
@@ -190,7 +195,7 @@ impl InodeCache {
             values.listed_in = transaction;
             let part = self.dirty_part(node);
             let mut dirty = part.lock();
-            // Inodes that are made one after the other share blocks; counting some blocks twice does no harm.
+            // Inodes that are created one after the other share blocks. Counting a block twice does no harm.
             let counted = &mut dirty.counted[(node.table_block.0 % 32) as usize];
             let is_counted = *counted == node.table_block;
             *counted = node.table_block;
@@ -207,16 +212,17 @@ impl InodeCache {
         Editing { values }
     }
 
-    /// Where a changed inode is listed: those of a table block, and of blocks close to it, together.
+    /// The part of the list for an inode. Inodes of one table block, and of blocks close to it, are in the
+    /// same part.
     fn dirty_part(&self, node: &LiveInode) -> &Mutex<Dirty> {
         &self.dirty[(extant_base::salted::spread(node.table_block.0 >> 6) % DIRTY_PARTS as u64) as usize]
     }
 
-    /// A thread that creates inodes goes on to another table block: if the last ones listed before it fill a
-    /// new block, they are encoded now. They are in this CPU's cache, and there are more CPUs than
+    /// Called when a thread that creates inodes continues in another table block. If the last listed inodes
+    /// fill a new block, encodes them now: they are in this CPU's cache, and there are more CPUs than
     /// committers.
     fn make_whole(&self, part: &Mutex<Dirty>, transaction: Tid) {
-        // What inodes cost is counted by the list.
+        // Quotas are counted from the list.
         if self.forget_orphans || self.quota().is_some() {
             return;
         }
@@ -225,12 +231,12 @@ impl InodeCache {
         if part.lock().whole_block(of_block).is_none() {
             return;
         }
-        // Without the lock: its memory may be new to the system, too.
+        // Allocated without the lock, because the allocation may cause page faults.
         let bytes = Bytes::zeroed(block_size);
         let mut dirty = part.lock();
         let Some(whole) = dirty.whole_block(of_block) else { return };
         dirty.make_whole(whole, of_block, bytes, |node, place| {
-            // Tried only: an inode's values come before the list.
+            // Only try_lock: in the lock order, an inode's values come before the list.
             let values = node.values.try_lock().filter(|values| values.listed_in == transaction);
             let Some(mut values) = values else { return false };
             values.listed_in = Tid::NONE;
@@ -241,15 +247,15 @@ impl InodeCache {
         });
     }
 
-    /// Blocks that [`freeze`](Self::freeze) and [`write_frozen`](Self::write_frozen) would touch, at most.
+    /// Upper bound of the number of blocks that [`freeze`](Self::freeze) and
+    /// [`write_frozen`](Self::write_frozen) change.
     #[must_use]
     pub fn dirty_blocks(&self) -> u32 {
         self.dirty_blocks.load(Ordering::Relaxed) + self.quota().map_or(0, Quota::blocks_to_come)
     }
 
-    /// Ends the list of the running transaction, of which no handle is open any more but this: what is
-    /// changed from here on belongs to the next one. What the inodes of the list cost goes into the quota
-    /// files.
+    /// Ends the list of the running transaction, of which only this handle is open. Later changes belong to
+    /// the next transaction. Writes the quota usage of the listed inodes into the quota files.
     ///
     /// # Errors
     /// A block of a quota file cannot be read.
@@ -266,7 +272,7 @@ impl InodeCache {
         counted
     }
 
-    /// Writes the inodes of the frozen list into their table blocks, while the next transaction runs: nothing
+    /// Writes the inodes of the frozen list into their table blocks, while the next transaction runs. Nothing
     /// else changes these blocks.
     ///
     /// # Errors
@@ -277,7 +283,8 @@ impl InodeCache {
             (frozen.transaction, std::mem::take(&mut frozen.lists))
         };
         lists.into_iter().try_for_each(|list| self.write_list(list, transaction, edit))?;
-        // All that were passed over are in here: they were put in before their values could be looked at.
+        // This has all inodes that write_list skipped: they were added here before their values were
+        // unlocked.
         let early = std::mem::take(&mut self.frozen.lock().early);
         for (block, encoded, raw) in early {
             edit.change(block, TABLE, &mut |block| encoded.put(&raw, block))?;
@@ -303,7 +310,7 @@ impl InodeCache {
         let mut encoded: Vec<Encoded> = Vec::new();
         let mut passed = 0;
         for of_block in nodes.chunk_by(|(.., one), (.., other)| one.table_block == other.table_block) {
-            // Other threads made them, on other CPUs, and long ago.
+            // Other threads created them on other CPUs, long ago, so they are not in this CPU's cache.
             let soon = nodes.iter().skip(passed + NODES_ASKED).take(of_block.len());
             soon.for_each(|(.., node)| extant_buffer::prefetch_object(&**node));
             passed += of_block.len();
@@ -332,7 +339,8 @@ impl InodeCache {
                 }
             };
             match fresh.binary_search(&block) {
-                // Made with its inodes, not before: there are many, and they would not stay in the CPU cache.
+                // Filled together with its inodes: there are many blocks, and an earlier one would not stay
+                // in the CPU cache.
                 Ok(which) if !std::mem::replace(&mut made[which], true) => edit.fresh(block, TABLE, &mut put),
                 _ => edit.change(block, TABLE, &mut put)?,
             }
@@ -343,7 +351,7 @@ impl InodeCache {
         Ok(())
     }
 
-    /// Keeps an inode as it was when the commit under way began, which has not come to it yet.
+    /// Keeps the state of an inode at the start of the current commit, which has not written it yet.
     #[cold]
     fn write_early(&self, node: &LiveInode, values: &Values) {
         let mut raw = vec![0; self.shared.geometry.inode_size].into_boxed_slice();
@@ -374,7 +382,7 @@ mod tests {
 
     const OF_BLOCK: u32 = 4;
 
-    /// Inodes of blocks of four, which are 1-based.
+    /// Creates an inode; its table block holds four, and numbers are 1-based.
     fn node(block: u32, index: u32) -> Arc<LiveInode> {
         let ino = Ino(block * OF_BLOCK + index + 1);
         let map = FileMap { ino, i_block: FileMap::EMPTY, extents: true, seed: None };
@@ -393,7 +401,7 @@ mod tests {
             true
         }
 
-        /// Inodes that are written over the whole of this block.
+        /// Inodes that are written over the encoded block.
         fn newer(&self, block: u32) -> Vec<u32> {
             let since = self
                 .encoded_blocks
@@ -408,7 +416,7 @@ mod tests {
         }
     }
 
-    /// One block is begun, another one made whole meanwhile, and the first one too; then an inode of the
+    /// One block is begun, another one is completed meanwhile, then the first one too; then an inode of the
     /// second changes.
     #[test]
     fn what_is_listed_after_a_whole_is_newer_whatever_was_taken_off_the_list() {
@@ -416,7 +424,7 @@ mod tests {
         (0..2).for_each(|index| dirty.list(&node(7, index)));
         (0..OF_BLOCK).for_each(|index| dirty.list(&node(9, index)));
         assert!(!dirty.try_whole(None), "none is behind them");
-        // An inode that had the number before is older.
+        // A previous inode with the same number is older.
         dirty.list(&node(7, 2));
         assert!(dirty.try_whole(Some(Ino(9 * OF_BLOCK + 4))));
         assert_eq!((dirty.nodes.len(), dirty.newer(9)), (4, vec![3]));

@@ -1,25 +1,24 @@
-//! Room for the newer fields of inodes that were made before there were any: times with nanoseconds and past
-//! 2038, birth, project.
+//! Makes space for newer fields in inodes that were created without them: times with nanoseconds and after
+//! 2038, creation time, project.
 //!
 //! ```text
-//!   on disk:    128 bytes | 4 of newer fields | attributes ...............
-//!   in memory:  128 bytes | 32 of newer fields        | attributes ......      and so on disk, once it changes
+//!   on disk:    128 bytes | 4 of newer fields | attributes ...
+//!   in memory:  128 bytes | 32 of newer fields        | attributes ...      on disk after the next change
 //! ```
 //!
-//! As the kernel, which makes room in each inode that it changes. Here room is made when the inode comes into
-//! memory to be changed, so that no operation meets an inode whose attributes move while it looks at them.
-//! Where the attributes fill the inode it stays as it is, and [`fit`](layout::Inode::fit) cuts what it cannot
-//! hold.
+//! The kernel makes this space in each inode that it changes. Here it is made when the inode is loaded for
+//! changes, so that attributes never move during an operation. If the attributes fill the inode, it stays as
+//! it is, and [`fit`](layout::Inode::fit) truncates fields that it cannot hold.
 //!
-//! Does **not** own: inodes of 128 bytes, which have no such room.
+//! Does **not** own: inodes of 128 bytes, which have no space for newer fields.
 
 use extant_ondisk::inode as layout;
 use extant_ondisk::xattr::{Attr, decode_ibody, encode_ibody, ibody_len};
 
 use crate::Shared;
 
-/// The bytes behind the fixed fields when those have room for all newer ones; `None` where they have it
-/// already, or it cannot be had.
+/// The bytes after the fixed fields, with space for all newer fields; `None` if the inode has that space
+/// already, or cannot have it.
 pub(super) fn made(shared: &Shared, fields: &layout::Inode, body: &[u8]) -> Option<Vec<u8>> {
     if usize::from(fields.extra_isize) >= layout::EXTRA_SIZE {
         return None;
@@ -28,9 +27,9 @@ pub(super) fn made(shared: &Shared, fields: &layout::Inode, body: &[u8]) -> Opti
     moved(fields.extra_isize, body, room)
 }
 
-/// The attributes in `room` bytes; `None` if they are too many.
+/// Encodes the attributes in `room` bytes; `None` if they do not fit.
 fn moved(extra_isize: u16, body: &[u8], room: usize) -> Option<Vec<u8>> {
-    // Without newer fields there are no attributes either, whatever stands there.
+    // Without newer fields there are no attributes, whatever the bytes are.
     let stored = if extra_isize == 0 { Vec::new() } else { decode_ibody(body).ok()? };
     let attrs: Vec<Attr<'_>> = stored.iter().map(|stored| stored.attr).collect();
     let mut moved = vec![0; room];

@@ -1,12 +1,14 @@
-//! The inodes in memory, by number, and which of them go when memory is short.
+//! The inodes in memory, by number, and their eviction.
 //!
-//! Threads that work in directories of their own come for these again and again, and directories made one
-//! after the other are in one row: what a thread came for last it has at hand, without the row's lock.
+//! A thread that works in one directory looks up the same inode again and again, and directories that were
+//! created together are in the same row. So each thread caches its last inode, and finds it without the lock
+//! of the shard.
 //!
 //! ```text
-//! shard 0..63:  row 5 -> inodes [80 | 81 | -- | 83 | ...]     16 neighbours together: a thread with many files
-//!                                                             goes from one to the next
-//!              in the order in which they came:  [.. 5 ..]    evicted from the front: the oldest are written first
+//! shard 0..63:  row 5 -> inodes [80 | 81 | -- | 83 | ...]     16 neighbours in one row: a thread with many
+//!                                                             files goes from one to the next
+//!              order of creation of rows:  [.. 5 ..]          evicts from the front: the oldest inodes are
+//!                                                             written first
 //! ```
 
 use std::collections::{HashMap, VecDeque};
@@ -25,21 +27,21 @@ use crate::Inode;
 use crate::data::FILE_BYTES;
 
 const SHARDS: usize = 64;
-/// Threads that have their last inode at hand.
+/// Number of per-thread hot entries.
 const RECENT: usize = 16;
-/// Inodes in a row.
+/// Inodes per row.
 const ROW: u32 = 16;
-/// Rows after another that are in the same shard.
+/// Consecutive rows in the same shard.
 const NEIGHBOURS: u32 = 16;
-/// Rows looked at per call of the shrinker.
+/// Maximum number of rows that one call of the shrinker visits.
 const SCAN_MAX: usize = 1 << 10;
-/// Rows of a shard with inodes that are not written, one after the other, before the shrinker goes on to the
-/// next: what came later is not either.
+/// Number of consecutive rows with unwritten inodes after which the shrinker continues with the next shard:
+/// later rows are unwritten as well.
 const UNWRITTEN_MAX: usize = 4;
-/// Inodes that a shard charges for together.
+/// Number of inodes that a shard charges at once.
 const CHARGED: usize = 16;
-/// Memory that an inode takes, roughly: values, body, its place in the table, and the snapshot that nearly
-/// each has.
+/// Approximate memory of an inode: values, body, its slot in the table, and the snapshot that nearly every
+/// inode has.
 const NODE_BYTES: usize = size_of::<LiveInode>() + 64 + size_of::<Inode>() + 112;
 
 type Row = [Option<Arc<LiveInode>>; ROW as usize];
@@ -47,18 +49,19 @@ type Row = [Option<Arc<LiveInode>>; ROW as usize];
 /// The inodes of a shard.
 struct Rows {
     rows: HashMap<u32, Box<Row>, Salted>,
-    /// Each row's number once, in the order in which the shrinker looks at them.
+    /// The number of each row, once, in the order in which the shrinker visits them.
     order: VecDeque<u32>,
-    /// Inodes that came since it last charged.
+    /// Inodes added since the last charge.
     uncharged: usize,
-    /// Inodes that were let go.
+    /// Number of evicted inodes.
     evictions: u64,
 }
 
 pub(super) struct Table {
     budget: Arc<Budget>,
     shards: Vec<CachePadded<Mutex<Rows>>>,
-    /// What each thread came for last with [`get_hot`](Self::get_hot): that does not go while it is here.
+    /// The last inode that each thread looked up with [`get_hot`](Self::get_hot). It is not evicted while it
+    /// is here.
     recent: [CachePadded<Mutex<Option<Arc<LiveInode>>>>; RECENT],
     bytes: CachePadded<AtomicUsize>,
     turn: AtomicUsize,
@@ -88,24 +91,25 @@ impl Table {
         table
     }
 
-    /// All inodes that this transaction changed are in their table blocks: they may go.
+    /// Records that all inodes changed by this transaction are in their table blocks, so they may be evicted.
     pub(super) fn written(&self, transaction: Tid) {
         self.written.store(transaction.0, Ordering::Release);
     }
 
-    /// The inode, if it is here; else what [`keep`](Self::keep) wants to know.
+    /// Returns the inode if it is in the table, else the eviction count of the shard for
+    /// [`keep`](Self::keep).
     pub(super) fn get(&self, ino: Ino) -> Result<Arc<LiveInode>, u64> {
         let shard = self.shard(ino);
         let row = shard.rows.get(&(ino.0 / ROW));
         row.and_then(|row| row[(ino.0 % ROW) as usize].clone()).ok_or(shard.evictions)
     }
 
-    /// As [`get`](Self::get), with a per-thread hot entry. An inode without links is not returned: its number
-    /// may be another inode's by now.
+    /// Same as [`get`](Self::get), with a per-thread hot entry. An inode without links is not returned from
+    /// the hot entry: its number may belong to another inode now.
     pub(super) fn get_hot(&self, ino: Ino) -> Result<Arc<LiveInode>, u64> {
         let recent = &self.recent[thread_number() % RECENT];
         let known = recent.lock().as_ref().filter(|node| node.ino == ino).map(Arc::clone);
-        // Tried only: the caller may hold it, or one that comes after it.
+        // Only try_lock: the caller may hold these values, or values that come later in the lock order.
         let has_links =
             |node: &Arc<LiveInode>| node.values.try_lock().is_some_and(|values| values.fields.links > 0);
         if let Some(node) = known.filter(has_links) {
@@ -117,8 +121,9 @@ impl Table {
         Ok(node)
     }
 
-    /// Inserts a loaded inode, unless another thread was first; returns the one in the table. `None`: inodes
-    /// were evicted since, maybe this one, after others changed and wrote it. Load it again.
+    /// Inserts a loaded inode, unless another thread inserted it first; returns the one in the table. `None`
+    /// if inodes were evicted since `since`: other threads may have changed, written and evicted this one.
+    /// Load it again.
     pub(super) fn keep(&self, loaded: Arc<LiveInode>, since: u64) -> Option<Arc<LiveInode>> {
         let charge = {
             let mut shard = self.shard(loaded.ino);
@@ -137,7 +142,7 @@ impl Table {
         Some(loaded)
     }
 
-    /// Keeps a new inode, in the place of what had its number.
+    /// Inserts a new inode; replaces the previous inode with its number.
     pub(super) fn put(&self, node: Arc<LiveInode>) {
         let ino = node.ino;
         let mut shard = self.shard(ino);
@@ -147,7 +152,7 @@ impl Table {
         self.charge(charge);
     }
 
-    /// Accounts for so many inodes more; with no lock held.
+    /// Charges this number of inodes. Called without locks.
     fn charge(&self, inodes: usize) {
         if inodes > 0 {
             self.bytes.fetch_add(inodes * NODE_BYTES, Ordering::Relaxed);
@@ -160,7 +165,7 @@ impl Table {
         self.budget.release(bytes);
     }
 
-    /// Evicts one inode, if it is idle. Its row keeps its place in the order.
+    /// Evicts one inode if it is idle. Its row keeps its position in the order.
     pub(super) fn evict(&self, ino: Ino) {
         let written = Tid(self.written.load(Ordering::Acquire));
         let mut evicted = Evicted::default();
@@ -174,15 +179,15 @@ impl Table {
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Rows> {
-        // Spread: threads that create inodes in lockstep, each in a group of its own, would be in the same
-        // shard all the time. Many rows together: a thread that goes from one inode to the next finds the
-        // shard in its CPU cache.
+        // The hash spreads rows: threads that create inodes in lockstep, each in a separate group, would
+        // otherwise use the same shard all the time. Neighbouring rows share a shard: a thread that goes from
+        // one inode to the next finds the shard in its CPU cache.
         self.shards[extant_base::salted::spread(u64::from(ino.0 / ROW / NEIGHBOURS)) as usize % SHARDS].lock()
     }
 }
 
 impl Rows {
-    /// An inode came: how many are to be charged for now.
+    /// Counts an added inode. Returns the number of inodes to charge now.
     fn came(&mut self) -> usize {
         self.uncharged += 1;
         if self.uncharged < CHARGED { 0 } else { std::mem::take(&mut self.uncharged) }
@@ -197,13 +202,14 @@ impl Rows {
         &mut row[(ino.0 % ROW) as usize]
     }
 
-    /// Evicts the idle inodes of the next row, and the file data of others. `None`: there are no rows.
+    /// Evicts the idle inodes of the next row, and the file data of other inodes. `None` if there are no
+    /// rows.
     fn evict_row(&mut self, written: Tid) -> Option<Evicted> {
         let number = self.order.pop_front()?;
         let Self { rows, order, uncharged, evictions } = self;
         let row = rows.get_mut(&number)?;
         let mut evicted = Evicted::default();
-        // Cold: the CPU fetches all of them in parallel.
+        // The inodes are not in the CPU cache: prefetch all of them in parallel.
         row.iter().flatten().for_each(|node| extant_buffer::prefetch_object(&**node));
         for place in row.iter_mut() {
             evicted.add(place, written, (uncharged, evictions));
@@ -217,19 +223,20 @@ impl Rows {
     }
 }
 
-/// What was evicted.
+/// Result of an eviction.
 #[derive(Default)]
 struct Evicted {
-    /// Bytes that inodes had charged.
+    /// Bytes that the evicted inodes had charged.
     inodes: usize,
     /// Bytes of file data, which releases its own charge.
     files: usize,
-    /// There are inodes that are not written yet.
+    /// Whether some inodes are not written yet.
     are_unwritten: bool,
 }
 
 impl Evicted {
-    /// Evicts the file data of the inode in this slot unless it is in use, and the inode too if it is idle.
+    /// Evicts the file data of the inode in this slot unless the inode is held, and the inode too if it is
+    /// idle.
     fn add(
         &mut self,
         place: &mut Option<Arc<LiveInode>>,
@@ -247,7 +254,7 @@ impl Evicted {
             Use::Idle => {
                 *place = None;
                 *evictions += 1;
-                // Those that were not charged for give nothing back.
+                // Inodes that were not charged yet release no memory.
                 match uncharged.checked_sub(1) {
                     Some(fewer) => *uncharged = fewer,
                     None => self.inodes += NODE_BYTES,
@@ -257,13 +264,13 @@ impl Evicted {
     }
 }
 
-/// Is any inode in use?
+/// Why an inode must stay in memory.
 enum Use {
-    /// None is: evict it.
+    /// No reason: evict it.
     Idle,
-    /// The journal: it was changed after the last transaction whose inodes are all in their table blocks.
+    /// It changed after the last transaction whose inodes are all in their table blocks.
     Unwritten,
-    /// It is in use, or has data that should stay.
+    /// It is in use, or has data that must stay.
     Held,
 }
 
@@ -276,7 +283,7 @@ impl Use {
             return Self::Held;
         }
         let Some(values) = node.values.try_lock() else { return Self::Held };
-        // A write error is reported at the next check, whenever that is.
+        // A write error stays until the next check reports it.
         let has_errors = values.data.as_ref().is_some_and(|data| data.pages.had_errors());
         let is_in_use = values.dir.as_ref().is_some_and(|state| state.is_in_use());
         match () {
@@ -305,7 +312,7 @@ impl Shrinker for Table {
                 break;
             }
             self.turn.store((at + 1) % SHARDS, Ordering::Relaxed);
-            // A charging thread may hold a shard: then that one is skipped.
+            // A thread that charges memory may hold a shard: skip it.
             let Some(mut shard) = self.shards[at].try_lock() else { continue };
             let mut unwritten = 0;
             for _ in 0..shard.order.len() {

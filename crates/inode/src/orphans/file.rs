@@ -3,23 +3,23 @@
 //! ```text
 //!            claim: one compare-and-exchange           give_back: two stores
 //!  slots   | 0 | 17 | 0 | 23 | KEPT | ...      next -> where the search begins, or FULL
-//!              |               '-- a lane's: the next claim in the same lane takes it without atomics
-//!              '-- at the line of a commit, if anything changed: into the block, which gets its checksum there
+//!              |               '-- a lane's: the next claim in the same lane takes it with plain stores
+//!              '-- the commit writes it into the block, if anything changed, and seals the block
 //! ```
 //!
 //! Owns: the owner of each slot. Does **not** own: whether an inode is tracked
 //! ([`LiveInode`](crate::LiveInode) has its slot), the blocks.
 //!
 //! Invariants
-//! 1. A slot that holds an inode's number is that inode's until it gives it back.
-//! 2. Slots change under an open handle only, so that [`write`](OrphanFile::write), which runs while none is
-//!    open, finds the transaction's final state: the slot of an inode that came and went in between is
-//!    unchanged, and costs no block.
-//! 3. FULL is a mark, not a count: set after a search without a free slot, cleared by the next slot that is
-//!    freed for all. A stale mark sends a search to the next block, or to the list; nothing more.
-//! 4. A lane ([`Edit::lane`]) keeps at most one slot, used only by its handle: no atomic operation but
-//!    stores. In its block it is a free one. To others it is taken: when all others are in use they use the
-//!    list.
+//! 1. A slot with an inode's number belongs to that inode until the inode gives it back.
+//! 2. Slots change under an open handle only. [`write`](OrphanFile::write) runs while no other handle is
+//!    open, so it finds the transaction's final state. The slot of an inode that was added and removed in
+//!    between is unchanged, and no block is written for it.
+//! 3. FULL is a mark, not a count: a search without a free slot sets it, and the next slot that is freed for
+//!    all threads clears it. A stale mark sends a search to the next block, or to the list; nothing more.
+//! 4. A lane ([`Edit::lane`]) keeps at most one slot, used only by its handle, with stores as its only atomic
+//!    operations. On disk the slot is free. For other threads it is taken: if all other slots are in use,
+//!    they use the list.
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
@@ -32,16 +32,16 @@ use extant_buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
 const FULL: u32 = u32::MAX;
 
 /// Free, but kept for the next handle of a lane. No inode has this number: the largest one is a multiple of
-/// 8. A block that has it on disk is damaged: none of its slots is kept.
+/// 8. A block with this value on disk is damaged; lanes keep none of its slots.
 const KEPT: u32 = u32::MAX;
 
-/// A lane keeps no slot. None has this word: a file has far fewer blocks.
+/// The lane keeps no slot. No slot has this word, because a file has far fewer blocks.
 const NO_SLOT: u32 = u32::MAX;
 
-/// Lanes that keep a slot; in others all slots are searched for.
+/// Number of lanes that keep a slot; handles in other lanes search all slots.
 const LANES: usize = 16;
 
-/// Numbers that follow each other, multiplied by this in 32 bits, are spread evenly.
+/// Multiplying consecutive numbers by this in 32 bits spreads them evenly.
 const GOLDEN: u32 = 0x9E37_79B9;
 
 /// The orphan file's slots, in memory.
@@ -50,11 +50,11 @@ pub struct OrphanFile {
     seal: Seal,
     /// Blocks with slots that changed since the last commit began.
     changed: AtomicU32,
-    /// The slot that each lane keeps, as a word.
+    /// The word of the slot that each lane keeps.
     kept: [CachePadded<AtomicU32>; LANES],
 }
 
-/// A slot: its block within the file, and its place there.
+/// A slot: the number of its block in the file, and its index in the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Slot {
     pub(crate) block: u16,
@@ -62,7 +62,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// As one word, far below [`u32::MAX`].
+    /// Encodes the slot as one word, far below [`u32::MAX`].
     #[inline]
     pub(crate) fn word(self) -> u32 {
         u32::from(self.block) << 16 | u32::from(self.at)
@@ -74,21 +74,21 @@ impl Slot {
     }
 }
 
-/// One block's. A cache line of its own for what its users write.
+/// The slots of one block, on separate cache lines because many threads write to them.
 #[repr(align(64))]
 struct Slots {
     place: Pblk,
     slots: Box<[AtomicU32]>,
-    /// Where the next search begins: the slot that was given back to all last, or the one behind the last
-    /// claim. Or [`FULL`].
+    /// The index at which the next search begins: the slot that was last freed for all threads, or the one
+    /// after the last claim. Or [`FULL`].
     next: AtomicU32,
     is_changed: AtomicBool,
-    /// No slot was [`KEPT`] on disk.
+    /// Whether no slot was [`KEPT`] on disk.
     may_keep: bool,
 }
 
 impl OrphanFile {
-    /// From the file's blocks: their places, and what their slots hold.
+    /// Creates the slots from the file's blocks: their addresses, and the values of their slots.
     #[must_use]
     pub fn new(ino: Ino, seed: Option<u32>, blocks: Vec<(Pblk, Vec<u32>)>) -> Self {
         let blocks = blocks.into_iter().map(|(place, slots)| Slots {
@@ -103,12 +103,12 @@ impl OrphanFile {
         Self { blocks: blocks.collect(), seal, changed: AtomicU32::new(0), kept }
     }
 
-    /// Claims the slot that a lane keeps, for its handle. `None`: it keeps none.
+    /// Claims the slot that a lane keeps, for the lane's handle. `None` if it keeps no slot.
     #[inline]
     pub(crate) fn claim_kept(&self, ino: Ino, lane: Option<usize>) -> Option<Slot> {
         let kept = self.kept.get(lane?)?;
-        // The previous handle of the lane has ended: its writes are visible as if one thread had made all of
-        // them.
+        // The previous handle of the lane has ended, and its writes are visible here as if one thread had
+        // made all of them.
         let slot = Slot::of_word(kept.load(Ordering::Relaxed));
         let block = self.blocks.get(usize::from(slot.block))?;
         block.slots.get(usize::from(slot.at))?.store(ino.0, Ordering::Release);
@@ -117,16 +117,15 @@ impl OrphanFile {
         Some(slot)
     }
 
-    /// Claims a free slot; threads with different numbers begin in different blocks. `None`: others have all
-    /// of them, or had each one at the moment that it was looked at.
+    /// Claims a free slot; threads with different numbers begin in different blocks. `None` if each slot was
+    /// in use at the moment when the search looked at it.
     #[inline]
     pub(crate) fn claim(&self, ino: Ino, thread: u32) -> Option<Slot> {
-        // Numbers that follow each other are far apart then; the upper half of the product is below the
-        // number of blocks.
+        // The product spreads consecutive numbers; its upper half is below the number of blocks.
         let spread = u64::from(thread.wrapping_mul(GOLDEN));
         let first = ((spread * self.blocks.len() as u64) >> 32) as usize;
         let block = self.blocks.get(first)?;
-        // Often one that this thread gave back.
+        // Often the slot that this thread gave back.
         let at = block.next.load(Ordering::Acquire);
         let is_free = block.slots.get(at as usize).is_some_and(|slot| take(slot, ino.0));
         if !is_free {
@@ -149,7 +148,7 @@ impl OrphanFile {
     }
 
     /// Frees a slot that was claimed, or in use from the beginning. The caller is in `lane`, which may keep
-    /// it.
+    /// the slot.
     #[inline]
     pub(crate) fn give_back(&self, slot: Slot, lane: Option<usize>) {
         let Some(block) = self.blocks.get(usize::from(slot.block)) else { return };
@@ -161,7 +160,8 @@ impl OrphanFile {
             }
             _ => {
                 word.store(0, Ordering::Release);
-                // After that: a search that finds the block marked full after this store finds the slot.
+                // Stored after the slot: a search that finds the block marked full after this store also
+                // finds the slot.
                 block.next.store(u32::from(slot.at), Ordering::Release);
             }
         }
@@ -175,16 +175,16 @@ impl OrphanFile {
         }
     }
 
-    /// Blocks that [`write`](Self::write) changes, at most.
+    /// Upper bound of the number of blocks that [`write`](Self::write) changes.
     pub(crate) fn blocks_to_come(&self) -> u32 {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Writes the slots that changed into their blocks, as part of the transaction that ends here: no handle
-    /// is open but `edit`.
+    /// Writes changed slots into their blocks, as part of the transaction that ends now. Only the handle
+    /// `edit` is open.
     ///
     /// # Errors
-    /// A block had to be read again, and cannot be.
+    /// A block had to be read again, and the read failed.
     pub(crate) fn write(&self, buffers: &Buffers, edit: &dyn Edit) -> Result<(), ReadFault> {
         if self.changed.swap(0, Ordering::Relaxed) == 0 {
             return Ok(());
@@ -206,7 +206,7 @@ impl OrphanFile {
         Ok(())
     }
 
-    /// All slots in use, and their inodes.
+    /// All slots in use, with their inodes.
     #[must_use]
     pub fn used(&self) -> Vec<(Slot, Ino)> {
         let of_block = |(block, number): (&Slots, u16)| {
@@ -226,7 +226,7 @@ fn take(slot: &AtomicU32, ino: u32) -> bool {
 }
 
 impl Slots {
-    /// As they are on disk: inodes, or 0.
+    /// The values on disk: inode numbers, or 0.
     fn values(&self) -> impl Iterator<Item = u32> {
         let on_disk = |value| if value == KEPT && self.may_keep { 0 } else { value };
         self.slots.iter().map(move |slot| on_disk(slot.load(Ordering::Acquire)))
@@ -238,14 +238,14 @@ impl Slots {
             return None;
         }
         self.search(first as usize, ino).or_else(|| {
-            // A slot behind the search may have been given back meanwhile. One that is from here on takes the
-            // mark away; one that was before is found now.
+            // A slot after the search position may have been freed meanwhile. A slot that is freed from now
+            // on clears the mark; a slot that was freed before is found by this search.
             self.next.swap(FULL, Ordering::AcqRel);
             self.search(0, ino)
         })
     }
 
-    /// Looks at each slot once, from `first` on.
+    /// Tries each slot once, from `first` on.
     fn search(&self, first: usize, ino: u32) -> Option<u16> {
         let (before, from) = self.slots.split_at_checked(first).unwrap_or((&[], &self.slots));
         let at = match from.iter().position(|slot| take(slot, ino)) {

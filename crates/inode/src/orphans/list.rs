@@ -1,14 +1,14 @@
-//! The orphan list, as it is on disk: one head, one lock.
+//! The orphan list as it is on disk: one head, one lock.
 //!
 //! ```text
 //! superblock.s_last_orphan -> inode -> (its dtime) -> inode -> 0
 //! ```
 //!
-//! Owns: the links, in memory and on disk, and what their lock saw. Does **not** own: when it is taken (see
-//! [`Orphans`](super::Orphans)).
+//! Owns: the links, in memory and on disk, and statistics of the lock. Does **not** own: when it is taken
+//! (see [`Orphans`](super::Orphans)).
 //!
-//! Invariant: in memory it is the running transaction's version of the disk's, doubly linked so that a
-//! removal knows the predecessor.
+//! Invariant: the list in memory is the running transaction's version of the list on disk. It is doubly
+//! linked, so that a removal knows the predecessor.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use crate::live::{InodeCache, LiveInode, OrphanState};
 /// `s_last_orphan` within the superblock.
 const LAST_ORPHAN_AT: usize = 0xE8;
 
-/// What the list's lock saw, in the terms of lockstat.
+/// Statistics of the list's lock, in the terms of lockstat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockStats {
-    /// Times that it was taken.
+    /// Number of times that the lock was taken.
     pub acquisitions: u64,
-    /// Times that it was not free.
+    /// Number of times that the lock was not free.
     pub contentions: u64,
-    /// Nanoseconds waited for it, in all.
+    /// Total wait time in nanoseconds.
     pub wait_total_ns: u64,
-    /// The longest wait.
+    /// Longest wait in nanoseconds.
     pub wait_max_ns: u64,
-    /// Nanoseconds held, in all.
+    /// Total hold time in nanoseconds.
     pub hold_total_ns: u64,
-    /// Held longest.
+    /// Longest hold in nanoseconds.
     pub hold_max_ns: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct LockStats {
 pub(super) struct OrphanList {
     list: Mutex<List>,
     stats: Counters,
-    /// The superblock's block, and where in it the superblock begins.
+    /// The superblock's block, and the byte offset of the superblock in it.
     superblock: (Pblk, usize),
 }
 
@@ -104,7 +104,7 @@ impl OrphanList {
         }
     }
 
-    /// The head; 0 for an empty list.
+    /// The head; 0 if the list is empty.
     pub(super) fn head(&self) -> u32 {
         self.list.lock().head
     }
@@ -125,7 +125,7 @@ impl OrphanList {
     }
 }
 
-/// The list, locked; measures how long.
+/// The locked list; measures the hold time.
 pub(super) struct Held<'a> {
     guard: MutexGuard<'a, List>,
     stats: &'a Counters,
@@ -134,7 +134,7 @@ pub(super) struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// Puts an inode at the head, which is on no list.
+    /// Inserts an inode that is on no list at the head.
     pub(super) fn join(
         &mut self,
         live: &InodeCache,
@@ -153,7 +153,7 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Takes an inode out of the row. Its own link stays: see [`end`].
+    /// Removes an inode from the list. Its own link is kept until [`end`].
     pub(super) fn leave(
         &mut self,
         live: &InodeCache,
@@ -166,7 +166,7 @@ impl Held<'_> {
             self.guard.head = links.after;
         } else if let Some(before) = self.guard.members.get_mut(&links.before) {
             before.after = links.after;
-            // Under the lock: the one before could be freed else.
+            // Under the lock: otherwise the predecessor could be freed meanwhile.
             live.edit(&before.node, edit.transaction()).fields.dtime = links.after;
         }
         if let Some(after) = self.guard.members.get_mut(&links.after) {
@@ -186,7 +186,7 @@ impl Held<'_> {
     }
 }
 
-/// The own link of a removed inode: no other leads to it any more.
+/// Clears the link of a removed inode, after the list no longer contains it.
 pub(super) fn end(live: &InodeCache, node: &Arc<LiveInode>, edit: &dyn Edit) {
     live.edit(node, edit.transaction()).fields.dtime = 0;
     node.set_orphan(OrphanState::None);

@@ -1,4 +1,4 @@
-//! The orphan file's slots under all schedules: `cargo xtask ci schedules`.
+//! Tests the orphan file's slots under many schedules: `cargo xtask ci schedules`.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ fn file(blocks: u64, slots: usize) -> Arc<OrphanFile> {
     Arc::new(OrphanFile::new(Ino(12), None, blocks.collect()))
 }
 
-/// A slot belongs to one inode at a time, a claim is refused only when others hold or try for all, and what
-/// was given back is counted.
+/// A slot belongs to one inode at a time. A claim may fail while other threads hold or try for all slots.
+/// After all slots are given back, each of them can be claimed again.
 #[test]
 fn a_slot_is_never_given_twice() {
     schedules("orphan slots", 3000, || {
@@ -36,15 +36,15 @@ fn a_slot_is_never_given_twice() {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert!(file.used().is_empty());
-        // Nothing leaked: all slots can be had again, and no more.
+        // No slot leaked: exactly all slots can be claimed again.
         let again: Vec<_> = (1..=4).map(|ino| file.claim(Ino(ino), 0)).collect();
         assert!(again.iter().all(Option::is_some), "{again:?}");
         assert_eq!(file.claim(Ino(5), 0), None);
     });
 }
 
-/// Two threads that use the same lane by turns, and one without: no other thread gets the slot that the lane
-/// keeps.
+/// Two threads use the same lane in turns, and a third thread uses no lane. No other thread gets the slot
+/// that the lane keeps.
 #[test]
 fn a_kept_slot_is_its_lanes() {
     schedules("kept orphan slots", 3000, || {
@@ -77,7 +77,7 @@ fn a_kept_slot_is_its_lanes() {
     });
 }
 
-/// More threads than slots: the mark of a full block never outlives what filled it.
+/// More threads than slots: no mark of a full block stays after its slots are free.
 #[test]
 fn a_block_is_not_taken_for_full_when_it_is_not() {
     schedules("full orphan blocks", 3000, || {

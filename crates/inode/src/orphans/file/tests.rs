@@ -10,7 +10,7 @@ use super::*;
 const SLOTS: usize = 1022;
 const SEED: Option<u32> = Some(7);
 
-/// Two blocks of an orphan file, all slots free, at blocks 3 and 5 of a device.
+/// Two blocks of an orphan file with free slots, at blocks 3 and 5 of a device.
 fn file() -> (OrphanFile, Arc<Buffers>) {
     let device = MemDevice::new(8 * 4096);
     for block in [3, 5] {
@@ -60,7 +60,7 @@ fn all_slots_can_be_had_and_again_after_they_were_given_back() {
         slots.sort_unstable_by_key(|slot| (slot.block, slot.at));
         slots.dedup();
         assert_eq!(slots.len(), 2 * SLOTS);
-        // One that is given back makes room for one, in whichever block.
+        // After a slot in any block is given back, a claim succeeds.
         file.give_back(slots[SLOTS + 7], None);
         assert_eq!(claim(9998), Some(slots[SLOTS + 7]));
         assert_eq!(claim(9999), None);
@@ -88,7 +88,7 @@ fn a_lane_keeps_a_slot_for_who_is_in_it_next() {
     assert_eq!(stored(&buffers, 3).0, [(0, Ino(22)), (1, Ino(23))]);
 }
 
-/// A value that is no inode number stays on disk, and has no owner.
+/// A value that is not an inode number stays on disk, and has no owner.
 #[test]
 fn a_slot_of_a_damaged_block_stays() {
     let file = OrphanFile::new(Ino(12), SEED, vec![(Pblk(3), vec![u32::MAX, 0, 0])]);
