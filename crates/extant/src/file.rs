@@ -18,7 +18,6 @@ use crate::error::fault_kind;
 ///
 /// If the file system is open for writing, each call uses the current state of the file, and the file stays
 /// alive while it is open, even after its last name is removed.
-/// its last name is removed.
 #[derive(Clone)]
 pub struct File {
     held: Arc<Held>,

@@ -16,7 +16,6 @@
 //!    in pieces.
 //! 3. A directory is entered once. A second path to it, which only a damaged image has, is reported and not
 //!    followed. So the walk ends on every image.
-//!    followed. So the walk ends on every image.
 
 mod contents;
 mod schedule;

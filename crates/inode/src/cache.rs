@@ -185,8 +185,7 @@ impl Shrinker for Kept {
             if freed >= bytes || scanned >= SCAN_MAX {
                 break;
             }
-            // Begin at another shard each time. Otherwise the first shard would be emptied every time, and
-            // its inodes would never get old.
+            // Do not begin with the same shard each time: its inodes would never get old.
             self.turn.store((at + 1) % SHARDS, Ordering::Relaxed);
             let mut shard = self.shards[at].lock().unwrap_or_else(PoisonError::into_inner);
             let mut idle = Vec::new();
