@@ -1,18 +1,18 @@
-//! How fast the bytes of a file go into memory and out of it: by ranges in large folios, block by block, with
-//! the kernel's file system and with plain copies beside them.
+//! Throughput of buffered reads and writes of a file: by ranges in large folios, block by block, and for
+//! comparison the kernel's file system and plain memory copies.
 //!
 //! ```text
-//! hole_read        a file that is one hole is read            limit: setting a buffer to zero
-//! cached_read      a file that is in memory is read           limit: copying as much memory to a buffer
-//! cached_write     a file is written, nothing written back    limit: copying the buffer to as much memory
-//! overwrite        and written again                          the same
-//! writeback_write  written, and made durable at its end       the same
-//! sync_write       each write made durable                    none
+//! hole_read        reads a file that is one hole           limit: zeroing a buffer
+//! cached_read      reads a file that is in memory          limit: copying as much memory to a buffer
+//! cached_write     writes a file without writeback         limit: copying the buffer to as much memory
+//! overwrite        writes it again                         the same
+//! writeback_write  writes it, and one fsync at the end     the same
+//! sync_write       fsync after each write                  none
 //! ```
 //!
-//! Paths are compared side by side: within a round each has its turn, so that what else the machine does
-//! meets all of them. A first round is not counted. Sequential, one thread. Source: the linux-ext4 series
-//! "ext4: use iomap for regular file's buffered I/O", 2024.
+//! Paths are compared side by side: within a round each path takes its turn, so that other load of the
+//! machine affects all of them. The first round is not counted. Sequential, one thread. Source: the
+//! linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
 use std::fmt;
 use std::fs::File;
@@ -29,26 +29,26 @@ use serde::Serialize;
 use crate::ground::Ground;
 use crate::{Failed, LabFault, Watch};
 
-/// What is done with the file.
+/// The measured operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Case {
-    /// Read where it is a hole.
+    /// Reads of a hole.
     HoleRead,
-    /// Read what is in memory.
+    /// Reads of cached data.
     CachedRead,
-    /// Written for the first time, into memory.
+    /// First writes, into memory.
     CachedWrite,
-    /// Written again, into memory.
+    /// Overwrites, in memory.
     Overwrite,
-    /// Written, and durable at the end.
+    /// Writes, and one fsync at the end.
     WritebackWrite,
-    /// Each write durable.
+    /// An fsync after each write.
     SyncWrite,
 }
 
 impl Case {
-    /// All of them, in the order of the table.
+    /// All cases, in the order of the table.
     pub const ALL: [Self; 6] = [
         Self::HoleRead,
         Self::CachedRead,
@@ -58,7 +58,7 @@ impl Case {
         Self::SyncWrite,
     ];
 
-    /// As it is spelled.
+    /// The name, as the command line spells it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,14 +71,14 @@ impl Case {
         }
     }
 
-    /// By its spelling.
+    /// The case with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|case| case.name() == name)
     }
 }
 
-/// Which way bytes go.
+/// A data path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Path {
@@ -86,19 +86,19 @@ pub enum Path {
     Iomap,
     /// Block by block, in pages, with ordered data.
     PerBlock,
-    /// Block by block, in pages; commits do not wait for them.
+    /// Block by block, in pages; commits do not wait for the data.
     Writeback,
-    /// Through the journal.
+    /// Data goes through the journal.
     Journal,
 }
 
 impl Path {
-    /// All of them.
+    /// All paths.
     pub const ALL: [Self; 4] = [Self::Iomap, Self::PerBlock, Self::Writeback, Self::Journal];
-    /// Those that are compared if nothing is said.
+    /// The paths that are compared by default.
     pub const USUAL: [Self; 2] = [Self::Iomap, Self::PerBlock];
 
-    /// As it is spelled.
+    /// The name, as the command line spells it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -109,7 +109,7 @@ impl Path {
         }
     }
 
-    /// As the engine has it.
+    /// The engine's data path.
     #[must_use]
     pub fn data(self) -> DataPath {
         match self {
@@ -120,57 +120,57 @@ impl Path {
         }
     }
 
-    /// By its spelling.
+    /// The path with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|path| path.name() == name)
     }
 }
 
-/// What to measure.
+/// The parameters of a study.
 #[derive(Debug, Clone)]
 pub struct Study {
     /// Cases, in the order of the table.
     pub cases: Vec<Case>,
-    /// Bytes of a read or write.
+    /// Bytes per read or write.
     pub sizes: Vec<u64>,
     /// Paths of the engine.
     pub paths: Vec<Path>,
-    /// Bytes of the file.
+    /// Size of the file, in bytes.
     pub bytes: u64,
-    /// Writes of `sync_write`, at most.
+    /// Maximum number of writes of `sync_write`.
     pub syncs: u64,
-    /// Rounds.
+    /// Measured rounds.
     pub rounds: usize,
     /// Memory for the engine's caches, in bytes.
     pub cache_bytes: usize,
-    /// How the file system is made.
+    /// Options for creating the file system.
     pub format: FormatOptions,
-    /// A directory of the system, for the kernel's side.
+    /// A directory of the system, to measure the kernel's file system.
     pub kernel_dir: Option<PathBuf>,
 }
 
 /// One case, size and path: medians of the rounds, in MiB per second.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// What was done.
+    /// The measured operation.
     pub case: Case,
-    /// Bytes of a read or write.
+    /// Bytes per read or write.
     pub bs: u64,
     /// The engine's path.
     pub path: Path,
-    /// The engine.
+    /// Throughput of the engine.
     pub mib_s: f64,
-    /// The kernel's file system, if it was asked.
+    /// Throughput of the kernel's file system, if it was measured.
     pub kernel_mib_s: Option<f64>,
-    /// Plain memory; none for what waits for a device.
+    /// Throughput of plain memory; `None` for cases that wait for a device.
     pub limit_mib_s: Option<f64>,
 }
 
-/// All of them.
+/// The results of a study.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// A row for each case, size and path.
+    /// One row for each case, size and path.
     pub rows: Vec<Row>,
 }
 
@@ -204,7 +204,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A file that is measured.
+/// A measured file.
 trait Subject {
     fn write(&self, pos: u64, bytes: &[u8]) -> Result<(), LabFault>;
     fn read(&self, pos: u64, buf: &mut [u8]) -> Result<(), LabFault>;
@@ -268,7 +268,7 @@ impl Subject for File {
     }
 }
 
-/// What is done in one turn, with a buffer for it.
+/// The parameters of one turn, and its buffer.
 struct Turn<'a> {
     case: Case,
     bytes: u64,
@@ -290,7 +290,7 @@ impl Turn<'_> {
         (0..self.bytes / bs).try_for_each(|at| subject.read(at * bs, black_box(&mut *self.buf)))
     }
 
-    /// MiB per second.
+    /// Runs the turn. Returns MiB per second.
     fn run(&mut self, subject: &dyn Subject) -> Result<f64, LabFault> {
         subject.set_size(0)?;
         match self.case {
@@ -321,7 +321,7 @@ impl Turn<'_> {
         Ok(rate)
     }
 
-    /// What memory alone can do.
+    /// Measures the same with plain memory. Returns MiB per second.
     fn limit(&mut self, memory: &mut [u8]) -> Option<f64> {
         let bs = self.buf.len();
         let begun = Instant::now();
@@ -368,13 +368,13 @@ fn open(study: &Study, path: Path) -> Result<(Volume, Ino), LabFault> {
     Ok((volume, ino))
 }
 
-/// Of each path, of the kernel, and of memory: a rate for each round.
+/// Rates of each round: for each path, for the kernel, for memory.
 type Rates = (Vec<Vec<f64>>, Vec<f64>, Vec<f64>);
 
-/// Measures.
+/// Runs a study.
 ///
 /// # Errors
-/// Something failed on one of the sides.
+/// An operation of the engine or of the kernel failed.
 pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     let volumes = study.paths.iter().map(|path| open(study, *path)).collect::<Result<Vec<_>, _>>()?;
     let kernel = study.kernel_dir.as_ref().map(|dir| {
@@ -388,7 +388,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     let mut rates: Vec<Rates> =
         cells.iter().map(|_| (vec![Vec::new(); volumes.len()], Vec::new(), Vec::new())).collect();
     watch.part("buffered", Some(((study.rounds + 1) * cells.len()) as u64));
-    // The first one does not count: it takes memory from the system, which is recycled later.
+    // The first round does not count: it gets memory from the system, which later rounds reuse.
     for round in 0..=study.rounds {
         for ((case, bs), (engine, system, limits)) in cells.iter().zip(&mut rates) {
             let mut buf = vec![7; *bs as usize];

@@ -1,7 +1,8 @@
-//! Very many names in one directory, as fast as they can be made: the driver of the large directories' study.
+//! Creates very many names in one directory, as fast as possible: the driver of the study of large
+//! directories.
 //!
-//! The protocol's lines and totals are those of the tool of this name that the study was measured with, so
-//! that numbers can be laid side by side (createmany of the Lustre test suite):
+//! The lines and totals of its protocol are those of createmany of the Lustre test suite, the tool of the
+//! original study, so that the figures can be compared:
 //!
 //! ```text
 //!  - create 10000 (time 1700000000.12 total 0.01 last 912345.67)      every 10,000 objects, or after 10 seconds
@@ -20,20 +21,21 @@ use crate::{Failed, Watch, WorkDir};
 
 /// Objects between two lines of the protocol.
 pub const LINE_OBJECTS: u64 = 10_000;
-/// Time after which there is a line though there were not so many objects.
+/// After this time the load prints a line even for fewer objects.
 const LINE_TIME: Duration = Duration::from_secs(10);
-/// Names that a target gets before the next one is taken: two less than what ext4 allows besides its own.
+/// Links per target before the next target is used: two less than ext4's limit, which counts the target's own
+/// name.
 pub const LINKS_PER_TARGET: u64 = 64_998;
-/// Objects between two looks at the clock.
+/// Objects between two reads of the clock.
 const CLOCK_OBJECTS: u64 = 64;
 
-/// What is done for each name.
+/// The operation for each name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// open(O_CREAT|O_RDWR, 0644) and close.
     Open,
-    /// open, and it stays open until the end.
+    /// open; the file stays open until the end.
     OpenKeep,
     /// mknod(S_IFREG|0444).
     Mknod,
@@ -44,7 +46,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The word in the protocol's lines.
+    /// The operation's name in the protocol.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -56,41 +58,41 @@ impl Operation {
     }
 }
 
-/// What to do.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// For each name.
+    /// The operation for each name.
     pub operation: Operation,
     /// The names.
     pub format: NameFormat,
     /// The first number.
     pub start: i64,
-    /// How many; `None`: until the time is up or something fails.
+    /// Number of names. `None`: until the time is up or an operation fails.
     pub count: Option<u64>,
     /// Stop after this time.
     pub time: Option<Duration>,
-    /// What [`Operation::Link`] gives names to.
+    /// The target of [`Operation::Link`].
     pub target: Vec<u8>,
-    /// Make targets that are not there, and take a new one (TARGET.1, TARGET.2, ...) after so many links.
+    /// Create missing targets, and switch to a new one (TARGET.1, TARGET.2, ...) after this many links.
     pub renew_target: Option<u64>,
-    /// Remove each object at once, by this format's name.
+    /// Remove each object immediately, by the name that this format gives.
     pub unlink: Option<NameFormat>,
-    /// Give each object a second name as well.
+    /// Give each object a second name.
     pub alias: Option<NameFormat>,
-    /// When all are there, remove them in the same order, with a clock of its own.
+    /// After all are created, remove them in the same order, measured separately.
     pub then_unlink: bool,
-    /// Workers; each has its own directory, `thread-N`, when there is more than one.
+    /// Workers; if there are several, each has its own directory, `thread-N`.
     pub threads: usize,
-    /// Names that are hinted to the engine before they are created or removed
+    /// Names that the driver announces before it creates or removes them
     /// ([`extant_volume::Volume::prefetch_names`]); 0: none.
     pub ahead: usize,
 }
 
 impl Job {
-    /// A job without end, and without extras.
+    /// A job without a limit and without extras.
     ///
     /// # Panics
-    /// `format` is no format of names: for constants.
+    /// If `format` is not a valid name format; the function is for constants.
     #[must_use]
     pub fn new(operation: Operation, format: &str) -> Self {
         Self {
@@ -109,7 +111,7 @@ impl Job {
         }
     }
 
-    /// The word in the protocol's lines: the operation, and what follows it at once.
+    /// The operation's name in the protocol, and that of an immediate removal.
     #[must_use]
     pub fn word(&self) -> String {
         let removed = match (&self.unlink, self.operation) {
@@ -121,24 +123,24 @@ impl Job {
     }
 }
 
-/// What was done.
+/// The results of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The word of the protocol.
+    /// The operation, as in the protocol.
     pub operation: String,
-    /// Objects made, by all workers.
+    /// Objects created by all workers.
     pub done: u64,
-    /// Wall time from the first worker's begin to the last one's end.
+    /// Wall-clock time from the start of the first worker to the end of the last one.
     pub seconds: f64,
     /// Objects per second.
     pub per_s: f64,
-    /// CPU time of the workers, without that of other threads for them (a journal's commits).
+    /// CPU time of the workers, without CPU time that other threads spend for them (a journal's commits).
     pub cpu_s: f64,
-    /// CPU time of this process's other threads meanwhile: in process those are the commits.
+    /// CPU time of this process's other threads during the run: in process, the commits.
     pub others_cpu_s: f64,
     /// Workers.
     pub threads: usize,
-    /// The removal of all, if it was asked for.
+    /// The removal of all objects, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removal: Option<Removal>,
     /// Why a worker stopped early.
@@ -146,23 +148,23 @@ pub struct Report {
     pub failed: Option<String>,
 }
 
-/// The second pass.
+/// The results of the second pass.
 #[derive(Debug, Clone, Serialize)]
 pub struct Removal {
     /// Objects removed.
     pub done: u64,
-    /// Wall time.
+    /// Wall-clock time, in seconds.
     pub seconds: f64,
     /// Objects per second.
     pub per_s: f64,
-    /// CPU time of the workers.
+    /// CPU time of the workers, in seconds.
     pub cpu_s: f64,
-    /// Of others, as above.
+    /// As [`Report::others_cpu_s`].
     pub others_cpu_s: f64,
 }
 
 impl Report {
-    /// The protocol's last lines.
+    /// The last lines of the protocol.
     #[must_use]
     pub fn totals(&self) -> String {
         let total = |done: u64, word: &str, seconds: f64, per_s: f64| {
@@ -177,10 +179,11 @@ impl Report {
     }
 }
 
-/// Runs a job in a directory. A worker that fails ends; what was done is in the report with the reason.
+/// Runs a job in a directory. A worker stops at its first error; the report contains the work done and the
+/// reason.
 ///
 /// # Errors
-/// The workers' directories cannot be made.
+/// The workers' directories cannot be created.
 pub fn run<P: WorkDir>(job: &Job, place: &mut P, watch: &dyn Watch) -> Result<Report, Failed> {
     if job.threads <= 1 {
         let worked = Worker::new(job, 0, watch).work(place);
@@ -191,10 +194,10 @@ pub fn run<P: WorkDir>(job: &Job, place: &mut P, watch: &dyn Watch) -> Result<Re
     Ok(in_places(job, places.collect::<Result<_, _>>()?, watch))
 }
 
-/// Runs a job with a worker in each of these directories, as many as the job has.
+/// Runs a job with one worker per directory.
 pub(crate) fn in_places<P: WorkDir>(job: &Job, places: Vec<P>, watch: &dyn Watch) -> Report {
     let all = Mutex::new(Vec::new());
-    // No worker removes before all have created their names: each clock measures one phase.
+    // No worker removes names before all workers have created theirs: each clock measures one phase.
     let passed = std::sync::Barrier::new(places.len());
     std::thread::scope(|scope| {
         for (number, mut place) in places.into_iter().enumerate() {
@@ -244,9 +247,9 @@ struct Pass {
     done: u64,
     begun: Instant,
     ended: Instant,
-    /// Seconds that the worker ran, in the system too.
+    /// Seconds of CPU time of the worker, including system time.
     cpu: f64,
-    /// Seconds that all threads of the process had run at its begin and at its end.
+    /// Seconds of CPU time of all threads of the process, at the start and the end of the pass.
     all_cpu: (f64, f64),
 }
 
@@ -256,7 +259,7 @@ struct Worked {
     failed: Option<Failed>,
 }
 
-/// CPU time, of this thread or of all.
+/// CPU time in seconds, of this thread or of the process.
 fn seconds_of(clock: ClockId) -> f64 {
     let time = rustix::time::clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -306,8 +309,8 @@ impl<'a> Worker<'a> {
         Worked { made, removed, failed }
     }
 
-    /// Calls `each` with the name of each number, room for another name and the count so far, until it fails,
-    /// or count or time are up.
+    /// Calls `each` with each name, a spare buffer for another name, and the count so far. Ends when `each`
+    /// fails, or the count or the time is reached.
     fn pass<P: WorkDir>(
         &mut self,
         word: &str,
@@ -317,7 +320,7 @@ impl<'a> Worker<'a> {
         mut each: impl FnMut(&Self, &mut P, &[u8], &mut Vec<u8>, u64) -> Result<(), Failed>,
     ) -> (Pass, Option<Failed>) {
         let job = self.job;
-        // While some are worked on, the next ones are hinted: see `Volume::prefetch_names`.
+        // While one batch is processed, the next one is announced: see `Volume::prefetch_names`.
         let batch = job.ahead.max(1);
         let mut names = vec![Vec::with_capacity(256); 2 * batch];
         let mut other = Vec::with_capacity(256);
@@ -415,14 +418,14 @@ impl<'a> Worker<'a> {
         if self.job.operation == Operation::Mkdir { place.rmdir(name) } else { place.unlink(name) }
     }
 
-    /// The target that the `done`-th link is made to.
+    /// The target of the `done`-th link.
     fn target(&self, done: u64, target: &mut Vec<u8>) {
         use std::io::Write as _;
         target.clear();
         target.extend_from_slice(&self.job.target);
         match self.job.renew_target.map(|links| done / links.max(1)) {
             None | Some(0) => {}
-            // A vector takes everything.
+            // A write to a vector cannot fail.
             Some(number) => drop(write!(target, ".{number}")),
         }
     }

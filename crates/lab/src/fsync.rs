@@ -1,15 +1,16 @@
-//! What durability costs, and what sharing flushes saves.
+//! The cost of durability, and the savings of shared flushes.
 //!
 //! ```text
-//! overwrite   each thread: overwrite a block of its own, ask for a flush; nothing else
-//! happy       each thread: mostly reads, and a flush after what is written; on files the mix of `happy`
+//! overwrite   each thread: overwrite a block of its own, request a flush; nothing else
+//! happy       each thread: mostly reads, and a flush after each write; on files the mix of `happy`
 //! ```
-//! The load works on files that have all their blocks, by fdatasync: a journal has nothing to commit then,
-//! and each fsync would send a flush of its own. Or on the device below any file system, where nothing else
-//! takes time. The device takes the times of another kind (`extant_device::Model`), so that a disk can be
-//! studied where there is none.
 //!
-//! For each device and number of threads, the modes have their turns side by side, and one turn is without
+//! On files, the load overwrites allocated blocks and calls fdatasync: the journal has nothing to commit, so
+//! without sharing each fsync sends its own flush. On a device, the load runs below any file system, where
+//! nothing else takes time. The device has the timing of another kind of device (`extant_device::Model`), so
+//! that a study can measure a disk that the machine does not have.
+//!
+//! For each device and number of threads, the modes take turns side by side, and one turn runs without
 //! flushes: `cost` is 1 - throughput with / throughput without. Source: the linux-ext4 series "ext4:
 //! Coordinate data-only flush requests sent by fsync" v6, 2010.
 
@@ -32,14 +33,14 @@ use crate::ground::Ground;
 use crate::summary::rate;
 use crate::{LabFault, Watch};
 
-/// Bytes of an overwrite.
+/// Bytes per overwrite.
 const BLOCK: usize = 4096;
-/// Bytes of a read or write of the mix, which go block by block.
+/// Bytes per read or write of the mix, which are done block by block.
 const SIZE: usize = 40_960;
-/// Bytes that a thread works on.
+/// Bytes that each thread works on.
 const SHARE: u64 = 1 << 20;
 
-/// What threads do.
+/// What each thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
@@ -49,22 +50,22 @@ pub enum Load {
     Happy,
 }
 
-/// Where threads work.
+/// Where the threads work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum On {
-    /// Each in its part of a device, without a file system.
+    /// Each in its own part of a device, without a file system.
     Device,
-    /// Each in a file of its own.
+    /// Each in its own file.
     Files,
 }
 
-/// What to run.
+/// The parameters of a study.
 #[derive(Debug, Clone)]
 pub struct Study {
-    /// What threads do.
+    /// What each thread does.
     pub load: Load,
-    /// Where they do it.
+    /// Where the threads work.
     pub ground: On,
     /// The devices.
     pub models: Vec<Model>,
@@ -72,66 +73,66 @@ pub struct Study {
     pub modes: Vec<Mode>,
     /// Numbers of threads.
     pub widths: Vec<usize>,
-    /// How long each turn takes.
+    /// Duration of a turn.
     pub time: Duration,
-    /// The way of the files' bytes.
+    /// The data path of the files.
     pub path: Path,
-    /// The mode's settings but the mode.
+    /// Flush settings; the mode comes from `modes`.
     pub settings: Settings,
-    /// Where the threads' choices begin.
+    /// Seed of the threads' random choices.
     pub seed: u64,
 }
 
-/// What was measured.
+/// The results of a study.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What threads do.
+    /// What each thread did.
     pub load: Load,
-    /// Where they do it.
+    /// Where the threads worked.
     pub ground: On,
-    /// The way of the files' bytes; not of a device.
+    /// The data path of the files; `None` on a device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<Path>,
-    /// The leader's delay.
+    /// The delay of a round's leader.
     pub delay: &'static str,
     /// Seconds of a turn.
     pub seconds: f64,
-    /// One row of each device, number of threads and mode.
+    /// One row for each device, number of threads and mode.
     pub rows: Vec<Row>,
 }
 
-/// One device, number of threads and mode.
+/// The results of one device, number of threads and mode.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The device.
     pub device: &'static str,
     /// Threads.
     pub threads: usize,
-    /// The mode; `no-barrier`: nothing is flushed.
+    /// The mode; `no-barrier`: no flushes.
     pub mode: &'static str,
-    /// Operations per second, reads included.
+    /// Operations per second, including reads.
     pub per_s: f64,
     /// Requests for durability.
     pub fsyncs: u64,
-    /// Flushes that the device got for them.
+    /// Flushes that the device received for them.
     pub flushes: u64,
-    /// Flushes by requests; 1 when nothing is shared.
+    /// Flushes divided by requests; 1 if nothing is shared.
     pub flushes_per_fsync: f64,
-    /// Half of the requests took no longer, in microseconds.
+    /// Median time of a request, in microseconds.
     pub p50_us: f64,
-    /// 99 of 100 requests took no longer, in microseconds.
+    /// 99 % quantile of request times, in microseconds.
     pub p99_us: f64,
-    /// The part of the throughput that flushes take, 0 to 1; not of `no-barrier`.
+    /// Share of the throughput that flushes cost, 0 to 1; not for `no-barrier`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
-    /// The device's own average of a flush, in microseconds.
+    /// Average time of a flush on the device, in microseconds.
     pub flush_us: f64,
 }
 
 /// Runs a study.
 ///
 /// # Errors
-/// The device refused; a choice makes no sense.
+/// The device failed, or the parameters are invalid.
 pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     if study.widths.contains(&0) || study.time.is_zero() {
         return Err(LabFault::Usage("widths are at least 1, and a turn takes some time".to_owned()));
@@ -160,7 +161,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     })
 }
 
-/// Where threads work.
+/// Where the threads work.
 trait Target: Sync {
     fn read(&self, thread: u64, at: u64, buf: &mut [u8]) -> Result<(), String>;
     fn write(&self, thread: u64, at: u64, bytes: &[u8]) -> Result<(), String>;
@@ -172,7 +173,7 @@ fn told(fault: impl fmt::Display) -> String {
     fault.to_string()
 }
 
-/// Each thread has a part of a device.
+/// Each thread works on its part of a device.
 struct Disk(Coordinator<Modelled<MemDevice>>);
 
 impl Target for Disk {
@@ -193,7 +194,7 @@ impl Target for Disk {
     }
 }
 
-/// Each thread has a file.
+/// Each thread works on its file.
 struct Files {
     volume: Volume,
     inos: Vec<Ino>,
@@ -231,12 +232,12 @@ impl Target for Files {
     }
 
     fn counts(&self) -> FlushCounts {
-        // Without barriers nothing is asked for.
+        // Without barriers there are no requests.
         if self.flushes { self.volume.flush_counts().unwrap_or_default() } else { FlushCounts::default() }
     }
 }
 
-/// What one thread did.
+/// The results of one thread.
 #[derive(Default)]
 struct Done {
     operations: u64,
@@ -255,7 +256,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
         On::Device => {
             let modelled = Modelled::new(MemDevice::new(SHARE * threads as u64), model, Clock::Real);
             let disk = Disk(Coordinator::new(modelled, settings));
-            // The first flush shows how long one takes.
+            // The first flush measures how long one takes.
             disk.0.flush().map_err(|fault| LabFault::Device(fault.to_string()))?;
             let work = |thread: u64, stop: &AtomicBool| work(study, &disk, thread, mode.is_some(), stop);
             let row = turn_on(study, &work, &|| disk.counts(), model, threads, mode)?;
@@ -334,7 +335,7 @@ fn turn_on(
     };
     let after = counts();
     let fsyncs = waits.len() as u64;
-    // On files also those of commits that were made instead.
+    // On files, `others` has the flushes of commits that ran instead.
     let flushes = after.flushes + after.others - before.flushes - before.others;
     Ok(Row {
         device: model.name,
@@ -366,7 +367,7 @@ fn work(
     };
     let mut block = [thread as u8; BLOCK];
     while !stop.load(Ordering::Relaxed) {
-        // Of 14 operations of the mix six write: write, create, append.
+        // 6 of the mix's 14 reads and writes are writes: write, create, append.
         let (writes, blocks) = match study.load {
             Load::Overwrite => (true, 1),
             Load::Happy => (next(14) < 6, (SIZE / BLOCK) as u64),
@@ -378,7 +379,7 @@ fn work(
                 false => disk.read(thread, at, &mut block),
             }?;
         }
-        // Without barriers a file's bytes go to the device all the same.
+        // Without barriers, fdatasync still writes a file's bytes to the device.
         if writes && (flushes || study.ground == On::Files) {
             let asked = Instant::now();
             disk.flush(thread)?;
@@ -436,7 +437,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Choices that a command line leaves open.
+/// The defaults of the command line.
 impl Default for Study {
     fn default() -> Self {
         Self {
@@ -476,7 +477,7 @@ mod tests {
         for mode in ["seed", "merge", "epoch"] {
             assert!(row("hdd", mode).flushes_per_fsync < 0.25, "{:?}", row("hdd", mode));
         }
-        // So fast that no thread waits.
+        // The array is so fast that no thread waits.
         assert!((row("array", "seed").flushes_per_fsync - 1.0).abs() < 1e-9);
         assert_eq!(row("hdd", "no-barrier").flushes, 0);
     }

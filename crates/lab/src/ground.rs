@@ -1,4 +1,4 @@
-//! Where a load runs in process: a device with a file system on it.
+//! A device with a file system, on which a load runs in process.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use extant_volume::{OpenOptions, Volume};
 
 use crate::LabFault;
 
-/// Where a study makes its file systems, one after the other.
+/// Where a study creates its file systems, one after the other.
 #[derive(Debug, Clone, Default)]
 pub enum Site {
-    /// On a new device in memory each time.
+    /// A new device in memory each time.
     #[default]
     Memory,
-    /// In this file, from the start each time; the last one stays.
+    /// This file, truncated each time; the last file system stays.
     File(PathBuf),
 }
 
@@ -30,21 +30,20 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// A fresh file system on a new device in memory of `size` bytes. Memory is taken for what is written
-    /// only.
+    /// A fresh file system on a new device in memory of `size` bytes. Only written blocks take memory.
     ///
     /// # Errors
-    /// The options contradict each other, or what they ask for does not fit.
+    /// The options contradict each other, or the layout does not fit.
     pub fn memory(size: u64, options: &FormatOptions) -> Result<Self, LabFault> {
         let ground = Self { device: Arc::new(MemDevice::new(size)) };
         ground.format(options)?;
         Ok(ground)
     }
 
-    /// A fresh file system of `size` bytes where the study makes them.
+    /// A fresh file system of `size` bytes at `site`.
     ///
     /// # Errors
-    /// As [`memory`](Self::memory); the file cannot be made.
+    /// As [`memory`](Self::memory); or the file cannot be created.
     pub fn fresh(site: &Site, size: u64, options: &FormatOptions) -> Result<Self, LabFault> {
         let Site::File(path) = site else { return Self::memory(size, options) };
         let made = File::options().read(true).write(true).create(true).truncate(true).open(path);
@@ -55,7 +54,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// A device that has a file system already.
+    /// A device that already has a file system.
     #[must_use]
     pub fn of(device: Arc<dyn Device>) -> Self {
         Self { device }
@@ -69,7 +68,8 @@ impl Ground {
 
     fn format(&self, options: &FormatOptions) -> Result<(), LabFault> {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        // Studies are repeated with the same hashes; two of these are never mounted together.
+        // A fixed hash seed makes studies repeatable. The UUID may be fixed, too: two of these file systems
+        // are never mounted together.
         let identity =
             Identity { uuid: [0x4C; 16], hash_seed: options.hash_seed.unwrap_or([0x1A; 16]), time };
         let tree = EmptyTree::new(time, (0, 0));
@@ -80,10 +80,10 @@ impl Ground {
         Ok(())
     }
 
-    /// Makes the file system hash the names of new directories in this way.
+    /// Sets the hash that new directories use for names.
     ///
     /// # Errors
-    /// The device refused, or there is no file system.
+    /// The device failed, or has no file system.
     pub fn set_hash(&self, hash: HashVersion) -> Result<(), LabFault> {
         let mut sb = self.superblock()?;
         sb.def_hash_version = hash.code();
@@ -91,10 +91,10 @@ impl Ground {
         written.map_err(|fault| LabFault::Device(fault.to_string()))
     }
 
-    /// The superblock as it is on the device.
+    /// Reads the superblock from the device.
     ///
     /// # Errors
-    /// The device refused, or there is no file system.
+    /// The device failed, or has no file system.
     pub fn superblock(&self) -> Result<Superblock, LabFault> {
         let mut bytes = [0; superblock::SIZE];
         let read = self.device.read_at(superblock::OFFSET, &mut bytes);
@@ -110,10 +110,10 @@ impl Ground {
         Ok(Volume::open(Arc::clone(&self.device), options)?)
     }
 
-    /// Verifies everything on the device, which must not be open for writing.
+    /// Verifies everything on the device. It must not be open for writing.
     ///
     /// # Errors
-    /// The check cannot be made: the device refused.
+    /// The check cannot run, because the device failed.
     pub fn check(&self) -> Result<extant_check::Report, LabFault> {
         let checked = extant_check::check(&*self.device, &extant_check::Options::default());
         checked.map_err(|why| LabFault::Device(why.to_string()))

@@ -1,9 +1,9 @@
 //! One directory with very many names.
 //!
-//! Links are made to few inodes, so that nothing but the directory grows: names are hashed, leaves found,
-//! split, and the index gets its levels. Per so many names the rate is noted: it shows where caches become
-//! too small (the knee), and what a hash does that puts neighbouring names together (tea is said to, and does
-//! not).
+//! Links go to few inodes, so that only the directory grows: the engine hashes names, finds and splits
+//! leaves, and adds levels to the index. The study records the rate for every so many names. The rates show
+//! where caches become too small (the knee), and whether a hash profits from putting neighbouring names
+//! together (tea is said to do this, but does not).
 
 use std::fmt;
 use std::sync::Mutex;
@@ -20,120 +20,120 @@ use crate::names::NameFormat;
 use crate::summary::rate;
 use crate::{Engine, LabFault, Summary, Watch, WorkDir};
 
-/// Bytes of a device that a name takes at most: 24 of its entry in leaves half full, the index, room.
+/// Maximum bytes of the device per name: its entry takes 24 bytes in half-full leaves; index and spare space
+/// are added.
 const BYTES_PER_NAME: u64 = 64;
-/// Bytes of a device besides names.
+/// Bytes of the device besides names.
 const BYTES_BASE: u64 = 512 << 20;
 const DIR: &[u8] = b"large";
 
-/// What to run.
+/// The parameters of a study.
 #[derive(Clone)]
 pub struct Study {
     /// Names in the directory.
     pub names: u64,
-    /// A rate is noted after so many names.
+    /// Names between two recorded rates.
     pub per: u64,
-    /// Links to few inodes, or an inode each.
+    /// Links to few inodes, or one inode per name.
     pub operation: Operation,
     /// The names.
     pub format: NameFormat,
     /// Hashes to compare.
     pub hashes: Vec<HashVersion>,
-    /// Directories of each hash, each on a new file system.
+    /// Runs of each hash, each on a new file system.
     pub runs: usize,
-    /// Names that are hinted to the engine before they are created; 0: none. See [`Job::ahead`].
+    /// Names that the driver announces before it creates them; 0: none. See [`Job::ahead`].
     pub ahead: usize,
-    /// Where file systems are made.
+    /// Where the study creates file systems.
     pub site: Site,
-    /// Size of the device, in bytes; `None`: enough.
+    /// Size of the device, in bytes. `None`: computed from the number of names.
     pub size: Option<u64>,
-    /// How file systems are made; `large_dir` is added.
+    /// Options for creating file systems; `large_dir` is added.
     pub make: FormatOptions,
-    /// How volumes are opened: memory for caches too.
+    /// Options for opening volumes, including memory for caches.
     pub open: OpenOptions,
-    /// Verify each file system at its end.
+    /// Check each file system at the end.
     pub check: bool,
 }
 
-/// What was measured.
+/// The results of a study.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Names in each directory.
     pub names: u64,
-    /// Bytes of memory that caches may take; 0 for the default.
+    /// Memory for caches, in bytes; 0 for the default.
     pub cache_bytes: usize,
-    /// One of each hash.
+    /// One result for each hash.
     pub hashes: Vec<OfHash>,
 }
 
-/// One hash: the run with the rate in the middle.
+/// The results of one hash: the run with the median rate.
 #[derive(Debug, Clone, Serialize)]
 pub struct OfHash {
     /// The hash.
     pub hash: String,
-    /// Names made.
+    /// Names created.
     pub done: u64,
-    /// Wall seconds to make them.
+    /// Wall-clock seconds to create them.
     pub seconds: f64,
     /// Names per second.
     pub per_s: f64,
-    /// Names per second of all runs.
+    /// Names per second over all runs.
     pub runs: Summary,
-    /// Names in the directory from where on the rate stays below 0.8 of the best before; `None` if it does
-    /// not.
+    /// Number of names from which on the rate stays below 0.8 of the previous best. `None` if it never does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub knee: Option<u64>,
-    /// Seconds until all was home on the device, behind the last name.
+    /// Seconds from the last name until everything is home on the device.
     pub close_seconds: f64,
-    /// Rates along the way; the last point is of what was left over.
+    /// Rates during the run; the last point covers the remaining names.
     pub points: Vec<Point>,
-    /// Names per second of the last [`Study::per`] names, to that of the first; `None` if there are not twice
-    /// as many.
+    /// Rate of the last [`Study::per`] names divided by the rate of the first. `None` if there are fewer than
+    /// twice as many names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_to_first: Option<f64>,
-    /// Bytes of the directory.
+    /// Size of the directory, in bytes.
     pub dir_bytes: u64,
     /// Extents of the directory.
     pub dir_extents: u64,
-    /// Bytes of metadata in memory at the end, most of them leaves.
+    /// Bytes of metadata in memory at the end; most are leaves.
     pub resident_bytes: u64,
-    /// Share of those bytes that names take, of 1.
+    /// Share of the directory's bytes that entries use, 0 to 1.
     pub fill: f64,
     /// Levels of the index above the leaves.
     pub levels: u64,
     /// Leaves split.
     pub splits: u64,
-    /// Nodes of the index split.
+    /// Index nodes split.
     pub index_splits: u64,
-    /// Leaves looked at, per name.
+    /// Leaves read per name.
     pub leaf_reads_per_name: f64,
     /// Leaves that the last 10,000 names touched.
     pub leaves_touched: u64,
-    /// Commits of the journal.
+    /// Journal commits.
     pub commits: u64,
-    /// Blocks that it logged.
+    /// Blocks logged by these commits.
     pub logged_blocks: u64,
-    /// Errors that the check found; `None` when there was none.
+    /// Errors found by the check; `None` without a check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_errors: Option<u64>,
-    /// Why it ended early.
+    /// Why the run ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// A rate along the way.
+/// A rate during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
     /// Names in the directory.
     pub names: u64,
-    /// Names per second since the point before.
+    /// Names per second since the previous point.
     pub per_s: f64,
 }
 
 /// Runs a study.
 ///
 /// # Errors
-/// A file system cannot be made, opened, closed or checked; the first name cannot be made.
+/// A file system cannot be created, opened, closed or checked, or the directory cannot be created.
 pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     if study.operation == Operation::OpenKeep {
         return Err(LabFault::Usage("files are not kept open in this study".to_owned()));
@@ -141,7 +141,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     if study.runs == 0 {
         return Err(LabFault::Usage("there is at least one run".to_owned()));
     }
-    // In turns, so that what else the machine does meets all of them.
+    // Hashes take turns, so that other load of the machine affects all of them.
     let mut all = vec![Vec::new(); study.hashes.len()];
     for _ in 0..study.runs {
         for (hash, runs) in study.hashes.iter().zip(&mut all) {
@@ -152,7 +152,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     Ok(Report { names: study.names, cache_bytes: study.open.cache_bytes, hashes })
 }
 
-/// The run with the rate in the middle; an early end or a damage of any.
+/// The run with the median rate, with the first failure and the most check errors of all runs.
 fn middle(mut runs: Vec<OfHash>) -> OfHash {
     runs.sort_by(|a, b| a.per_s.total_cmp(&b.per_s));
     let rates: Vec<f64> = runs.iter().map(|run| run.per_s).collect();
@@ -162,7 +162,7 @@ fn middle(mut runs: Vec<OfHash>) -> OfHash {
     OfHash { runs: Summary::of(&rates), failed, check_errors, ..run }
 }
 
-/// From where on the rate stays below 0.8 of the best before.
+/// The number of names from which on the rate stays below 0.8 of the previous best.
 fn knee(points: &[Point]) -> Option<u64> {
     let mut best = 0.0f64;
     let lines: Vec<f64> = points
@@ -176,7 +176,7 @@ fn knee(points: &[Point]) -> Option<u64> {
     points.len().checked_sub(low + 1).filter(|_| low > 0).map(|last| points[last].names)
 }
 
-/// As the superblock's field is called in mke2fs's words.
+/// The name of a hash, as mke2fs spells it.
 #[must_use]
 pub fn hash_name(hash: HashVersion) -> String {
     let name = match hash.code() {
@@ -246,7 +246,8 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
         study.format.write(number as i64, name);
         (8 + name.len() as u64).next_multiple_of(4)
     };
-    // All names of one study have nearly the same length: the mean of first and last is what they take.
+    // All names of one study have nearly the same length: the mean of the first and the last is a good
+    // estimate.
     let entry_bytes = (entry(0, &mut name) + entry(made.done.saturating_sub(1), &mut name)) as f64 / 2.0;
     let last_to_first = curve.last_to_first();
     let points = curve.points();
@@ -276,7 +277,7 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     })
 }
 
-/// Notes rates as names come.
+/// Records rates during the run.
 struct Curve<'a> {
     watch: &'a dyn Watch,
     per: u64,
@@ -286,11 +287,11 @@ struct Curve<'a> {
 
 struct State {
     done: u64,
-    /// When, and with how many names, what was done last was done.
+    /// Time and count of the last update.
     now: (Instant, u64),
-    /// The last point, or the beginning.
+    /// Time and count of the last point, or of the start.
     last: (Instant, u64),
-    /// When the last `per` names began.
+    /// Time and count at the start of the last `per` names.
     tail: Option<(Instant, u64)>,
     points: Vec<Point>,
 }

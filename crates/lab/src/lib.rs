@@ -1,26 +1,26 @@
-//! The studies' drivers: programs that load a file system in one way, and say what that took.
+//! Drivers of the studies: programs that put one load on a file system and report its cost.
 //!
 //! ```text
 //!                 createmany     orphans     large_dir        the loads
 //!                       \           |           /
-//!                        WorkDir: one directory that a worker has     mknod mkdir link unlink set_size ...
+//!                        WorkDir: the directory of one worker       mknod mkdir link unlink set_size ...
 //!                       /                       \
 //!            Engine: a Volume, in process     Kernel: system calls below a directory
 //!
 //!                 buffered: the bytes of one file, in process or through system calls
-//!                 shrinker: on a cache of extents of its own, without a file system
+//!                 shrinker: on an extent cache of its own, without a file system
 //! ```
 //!
-//! Owns: the loads, the clocks, the reports (values that can be serialised, and tables for people). Does
-//! **not** own: options of a command line, terminals, any rule of the format. Nothing here makes the engine
-//! faster or slower: what is measured goes through the same calls as a mount's.
+//! Owns: the loads, the clocks, the reports (serializable values, and tables for people). Does **not** own:
+//! command-line options, terminals, any rule of the format. Nothing here makes the engine faster or slower: a
+//! study measures the same calls that a mount makes.
 //!
 //! Invariants
-//! 1. One load is one code, whatever the place: two sides differ by what they do with a call, not by what is
-//!    called.
-//! 2. Names are written into a buffer that is used again: the driver allocates nothing per name.
-//! 3. A clock runs only over what a report says that it measures; making images and checking them is outside.
-//! 4. Each worker has a directory of its own, unless the load is one directory.
+//! 1. Each load is one piece of code for all places. The engine and the kernel differ in how they execute a
+//!    call, not in which calls are made.
+//! 2. The driver writes names into a reused buffer: it allocates nothing per name.
+//! 3. A clock runs only over what a report claims to measure. Making and checking images is outside.
+//! 4. Each worker has its own directory, unless the load is about a single directory.
 //!
 //! ```
 //! use extant_lab::createmany::{Job, Operation, run};
@@ -56,32 +56,32 @@ pub use summary::Summary;
 
 /// An observer of a load. Called by workers, some ten thousand times per second at most.
 pub trait Watch: Sync {
-    /// So many more objects are done, by any worker.
+    /// Any worker finished this many more objects.
     fn advance(&self, objects: u64) {
         let _ = objects;
     }
 
-    /// A line of the protocol that the load prints as it goes.
+    /// A line of the load's protocol, printed during the run.
     fn line(&self, text: &str) {
         let _ = text;
     }
 
-    /// The next part of a study begins; `total` objects to do, where that is known.
+    /// The next part of a study begins. `total`: objects to process, if known.
     fn part(&self, what: &str, total: Option<u64>) {
         let _ = (what, total);
     }
 }
 
-/// No observer.
+/// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Quiet;
 
 impl Watch for Quiet {}
 
-/// Why a study could not be done.
+/// Why a study failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabFault {
-    /// An operation failed that the load needs.
+    /// An operation that the load needs failed.
     #[error(transparent)]
     Failed(#[from] Failed),
     /// The file system cannot be made.
@@ -93,13 +93,13 @@ pub enum LabFault {
     /// The volume cannot be closed.
     #[error("the volume cannot be closed: {0}")]
     Close(extant_volume::Fault),
-    /// The device refused, or the check could not be made.
+    /// The device failed, or the check could not run.
     #[error("{0}")]
     Device(String),
-    /// A study makes a new file, and that is there already.
+    /// A study would create a file that already exists.
     #[error("{0}")]
     Exists(String),
-    /// A choice makes no sense.
+    /// The parameters are invalid.
     #[error("{0}")]
     Usage(String),
 }

@@ -1,11 +1,12 @@
-//! Names with a number in them: printf's formats for one integer.
+//! Names that contain a number: printf's formats for one integer.
 //!
 //! ```text
-//! FORMAT   text, with at most one  % [-] [0] [+] [width] [.precision] [h|l|ll|z|j] (d|i|u|x|X|o)      %% is a percent sign
+//! FORMAT   text, with at most one  % [-] [0] [+] [width] [.precision] [h|l|ll|z|j] (d|i|u|x|X|o)
+//!          %% is a percent sign
 //! ```
-//! Without a `%` the number comes last, as with `%ld`.
+//! Without a `%` the number is appended, as with `%ld`.
 
-/// A format, taken apart.
+/// A parsed format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameFormat {
     before: Vec<u8>,
@@ -33,16 +34,16 @@ enum Base {
     Upper,
 }
 
-/// Names are no longer; neither are their numbers.
+/// Maximum length of a name, and of a number in it.
 const WIDTH_MAX: usize = 255;
-/// Octal digits of a number, the most that there are.
+/// Maximum number of digits, in octal.
 const DIGITS: usize = 22;
 
 impl NameFormat {
-    /// Takes a format apart.
+    /// Parses a format.
     ///
     /// # Errors
-    /// A conversion that is not of one integer, or a second one; in words.
+    /// A conversion that is not for one integer, or a second conversion; as a message.
     pub fn parse(format: &str) -> Result<Self, String> {
         let mut before = Vec::new();
         let mut after = Vec::new();
@@ -66,11 +67,11 @@ impl NameFormat {
                 format!("\"{format}\": after % comes a number's conversion, as in %ld or %08x; %% is a percent sign")
             })?);
         }
-        // "%%" alone counts as a format without a number, which takes it at the end.
+        // A format with only "%%" has no number, so the number is appended.
         Ok(Self { before, after, number: number.unwrap_or_default() })
     }
 
-    /// The name for a number, in place of what `name` holds.
+    /// Replaces the contents of `name` by the name for a number.
     pub fn write(&self, number: i64, name: &mut Vec<u8>) {
         name.clear();
         name.extend_from_slice(&self.before);
@@ -142,9 +143,9 @@ impl Number {
     }
 }
 
-/// The digits of a number at the end of `digits`; where they begin.
+/// Writes the digits of a number to the end of `digits`, and returns their start.
 ///
-/// By hand: what the machinery of formats takes is a tenth of what a name costs.
+/// Written by hand: the formatting machinery would take a tenth of the cost of a name.
 fn put<const BASE: u64>(mut number: u64, names: &[u8], digits: &mut [u8; DIGITS]) -> usize {
     let mut at = DIGITS;
     loop {

@@ -1,16 +1,18 @@
-//! How orphan tracking scales with writers.
+//! How orphan tracking scales with the number of writers.
 //!
 //! ```text
 //! truncate   each worker: its own file of 4096 bytes; repeat: cut to 4095, 4094, ... 1, extend to 4096
 //! creat_clo  each worker: repeat: create and close 1000 files, then unlink them
 //! ```
-//! A cut of a file without blocks is nearly nothing but: track, change the inode, track no more. So the load
-//! shows what the tracking costs: under the list's lock (four times for each cut in version 0, where each
-//! call asks there; twice in version 3), or in a slot of the orphan file.
 //!
-//! Modes are compared side by side: within a run each mode has its turn on a fresh file system, so that what
-//! else the machine does meets all of them. Source: the linux-ext4 series "Improve orphan list scaling" v3,
-//! 2014.
+//! A cut of a file without blocks does little besides tracking: it adds an orphan, changes the inode, and
+//! removes the orphan. So the load shows the cost of tracking: under the list's lock (four acquisitions per
+//! cut in version 0, where every call checks under the lock; two in version 3), or in a slot of the orphan
+//! file.
+//!
+//! Modes are compared side by side: within a run each mode takes its turn on a fresh file system, so that
+//! other load of the machine affects all modes. Source: the linux-ext4 series "Improve orphan list scaling"
+//! v3, 2014.
 
 use std::fmt;
 use std::sync::Barrier;
@@ -26,34 +28,34 @@ use crate::{Engine, Failed, Kernel, LabFault, Summary, Watch, WorkDir};
 
 /// Size of a worker's file, in bytes.
 pub const FILE_BYTES: u64 = 4096;
-/// Files that creat_clo makes before it unlinks them.
+/// Files that creat_clo creates before it unlinks them.
 pub const FILES: u64 = 1000;
-/// Seconds that one worker should need, where loops are not given.
+/// Minimum run time of one worker in seconds, if the number of loops is not given.
 const SECONDS_MIN: f64 = 1.0;
 
-/// How orphans are tracked, in one column of the study.
+/// How orphans are tracked: one column of the study.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The list as before 2014: every question under its lock.
+    /// The list as before 2014: every check runs under its lock.
     ListV0,
-    /// The list, with what can be done outside of its lock done there.
+    /// The list; work that does not need the lock runs outside it.
     ListV3,
     /// The orphan file.
     File,
     /// Nothing is tracked.
     None,
-    /// The orphan file, and nothing is tracked that one transaction finishes: the engine's default.
+    /// The orphan file; an operation that finishes in one transaction tracks nothing. The engine's default.
     SingleHandle,
-    /// The system's file system, in a directory.
+    /// The kernel's file system, in a directory.
     Kernel,
 }
 
 impl Mode {
-    /// All that the engine has, in the order of the columns.
+    /// All modes of the engine, in the order of the columns.
     pub const ENGINE: [Self; 5] = [Self::ListV0, Self::ListV3, Self::File, Self::None, Self::SingleHandle];
 
-    /// As it is spelled.
+    /// The name, as the command line spells it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,7 +65,7 @@ impl Mode {
         }
     }
 
-    /// By its spelling.
+    /// The mode with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ENGINE.into_iter().chain([Self::Kernel]).find(|mode| mode.name() == name)
@@ -95,25 +97,26 @@ impl Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// Cuts of one file per worker; its result is seconds.
+    /// Cuts of one file per worker; the result is in seconds.
     Truncate,
-    /// Creations and unlinks; its result is operations per second.
+    /// Creations and unlinks; the result is in operations per second.
     CreatClo,
 }
 
 impl Load {
-    /// Operations of one loop of one worker.
+    /// Operations per loop of one worker.
     #[must_use]
     pub fn operations(self) -> u64 {
         match self {
             Self::Truncate => FILE_BYTES,
-            // Each file is created, closed and unlinked; the two that change something count.
+            // Each file is created, closed and unlinked; only creation and unlink change something, so they
+            // count.
             Self::CreatClo => 2 * FILES,
         }
     }
 }
 
-/// What to run.
+/// The parameters of a study.
 #[derive(Clone)]
 pub struct Study {
     /// The load.
@@ -122,77 +125,77 @@ pub struct Study {
     pub modes: Vec<Mode>,
     /// Numbers of workers.
     pub widths: Vec<usize>,
-    /// Runs of each.
+    /// Runs of each mode and number of workers.
     pub runs: usize,
-    /// Loops of a worker in a run; `None`: so many that one worker needs a second.
+    /// Loops of a worker per run. `None`: as many as one worker can do in a second.
     pub loops: Option<u64>,
-    /// Where file systems are made.
+    /// Where the study creates file systems.
     pub site: Site,
     /// Size of the device, in bytes.
     pub size: u64,
-    /// How file systems are made.
+    /// Options for creating file systems.
     pub format: FormatOptions,
-    /// How volumes are opened; the mode's choices are laid over it.
+    /// Options for opening volumes; the mode's options override them.
     pub open: OpenOptions,
-    /// Where [`Mode::Kernel`] works.
+    /// The working directory of [`Mode::Kernel`].
     pub kernel_dir: Option<std::path::PathBuf>,
 }
 
-/// What was measured.
+/// The results of a study.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The load.
     pub load: Load,
-    /// Loops of a worker in a run.
+    /// Loops of a worker per run.
     pub loops: u64,
     /// Operations of one loop.
     pub operations_per_loop: u64,
-    /// One row of each mode and number of workers.
+    /// One row for each mode and number of workers.
     pub rows: Vec<Row>,
 }
 
-/// One mode with one number of workers.
+/// The results of one mode with one number of workers.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The mode.
     pub mode: Mode,
     /// Workers.
     pub workers: usize,
-    /// Wall seconds until all workers are done.
+    /// Wall-clock seconds until all workers are done.
     pub seconds: Summary,
-    /// Operations per second, of the median.
+    /// Operations per second, at the median of `seconds`.
     pub per_s: f64,
-    /// The seconds of list-v0 by this one's in the same run, the median of all runs: above 1 is faster; where
-    /// that was measured.
+    /// Seconds of list-v0 divided by seconds of this mode in the same run, median of all runs: above 1 is
+    /// faster. `None` if list-v0 was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_list_v0: Option<f64>,
-    /// This one's seconds by those of `none` in the same run, the median of all runs: what tracking costs;
-    /// where that was measured.
+    /// Seconds of this mode divided by seconds of `none` in the same run, median of all runs: the cost of
+    /// tracking. `None` if `none` was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_over_none: Option<f64>,
-    /// The list's lock, in all runs together; not for the kernel.
+    /// Statistics of the list's lock over all runs; not for the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<Lock>,
 }
 
-/// What a lock saw, in the terms of lockstat.
+/// Statistics of a lock, in the terms of lockstat.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Lock {
-    /// Times that it was taken.
+    /// Times the lock was acquired.
     pub acquisitions: u64,
-    /// Times that it was not free.
+    /// Times an acquisition had to wait.
     pub contentions: u64,
     /// The longest wait, in microseconds.
     pub wait_max_us: f64,
-    /// Waits together, in microseconds.
+    /// Total wait, in microseconds.
     pub wait_total_us: f64,
-    /// Of those that had to wait, in microseconds.
+    /// Average wait per contention, in microseconds.
     pub wait_avg_us: f64,
-    /// Held longest, in microseconds.
+    /// The longest hold, in microseconds.
     pub hold_max_us: f64,
-    /// Held together, in microseconds.
+    /// Total hold, in microseconds.
     pub hold_total_us: f64,
-    /// Held on average, in microseconds.
+    /// Average hold, in microseconds.
     pub hold_avg_us: f64,
 }
 
@@ -219,7 +222,7 @@ impl Lock {
 /// Runs a study.
 ///
 /// # Errors
-/// A file system cannot be made, or an operation failed.
+/// A file system cannot be created, or an operation failed.
 pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     if study.modes.contains(&Mode::Kernel) && study.kernel_dir.is_none() {
         return Err(LabFault::Usage("the mode kernel needs a directory to work in".to_owned()));
@@ -239,7 +242,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
         watch.part(&format!("{workers} workers"), Some(turns * loops * study.load.operations()));
         for run in 0..study.runs {
             for turn in 0..study.modes.len() {
-                // Alternating order, so that it favours no side.
+                // The order alternates between runs, so that it favours no mode.
                 let at = if run % 2 == 0 { turn } else { study.modes.len() - 1 - turn };
                 let (took, lock) = one_run(study, study.modes[at], workers, loops, watch)?;
                 seconds[at].push(took);
@@ -264,7 +267,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     Ok(Report { load: study.load, loops, operations_per_loop: study.load.operations(), rows })
 }
 
-/// Loops with which one worker needs a second, in the mode that is likely the fastest.
+/// The number of loops with which one worker runs for a second, in the mode that is likely the fastest.
 fn calibrate(study: &Study, watch: &dyn Watch) -> Result<u64, LabFault> {
     watch.part("how many loops", None);
     let mode = study.modes.last().copied().unwrap_or(Mode::File);
@@ -301,8 +304,8 @@ fn one_run(
     Ok((took, lock))
 }
 
-/// Seconds from the start of the first worker, which all share, to the end of the last one. By the workers'
-/// own clocks: this thread may get a CPU only after they are done.
+/// Seconds from the common start of the workers to the end of the last one. The workers read the clock
+/// themselves: this thread may get a CPU only after they are done.
 fn load<P: WorkDir>(
     load: Load,
     place: &mut P,
@@ -321,7 +324,7 @@ fn load<P: WorkDir>(
             .map(|mut place| {
                 let begin = &begin;
                 scope.spawn(move || {
-                    // In any case the threads that wait for the start get it.
+                    // An error is returned only after the barrier, because the other threads wait there.
                     let file = (load == Load::Truncate).then(|| place.open(b"file")).transpose();
                     begin.wait();
                     let begun = Instant::now();
@@ -360,7 +363,7 @@ fn creat_clo<P: WorkDir>(place: &mut P) -> Result<(), Failed> {
     let mut each = |with: &mut dyn FnMut(&[u8]) -> Result<(), Failed>| {
         (0..FILES).try_for_each(|number| {
             name.clear();
-            // A vector takes everything.
+            // A write to a vector cannot fail.
             let _ = write!(name, "file-{number}");
             with(&name)
         })

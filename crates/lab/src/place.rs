@@ -1,4 +1,4 @@
-//! A directory in which one worker works: of a volume in process, or of the system.
+//! The working directory of one worker: in a volume in process, or in the system's file tree.
 
 use std::os::fd::OwnedFd;
 
@@ -13,17 +13,17 @@ use rustix::io::Errno;
 pub struct Failed {
     /// The operation.
     pub operation: &'static str,
-    /// The name that it was for.
+    /// The name that it was applied to.
     pub name: String,
-    /// The number that system calls return.
+    /// The errno that a system call would return.
     pub errno: i32,
-    /// In words.
+    /// The error as text.
     pub says: String,
 }
 
-/// A directory in which one worker works. Names are relative to it, and of one part.
+/// The working directory of one worker. Names are relative to it, and have one component.
 pub trait WorkDir: Send + Sized {
-    /// A file that is open.
+    /// An open file.
     type File: Send;
 
     /// As open(2) with O_CREAT and O_RDWR, mode 0644.
@@ -74,38 +74,38 @@ pub trait WorkDir: Send + Sized {
     /// The operation failed.
     fn set_size(&mut self, file: &Self::File, size: u64) -> Result<(), Failed>;
 
-    /// Operations on these names come next: a hint, for implementations that can use it.
+    /// Hint: operations on these names come next.
     fn prefetch_names(&self, _names: &[Vec<u8>]) {}
 
-    /// The place of another worker: a directory in this one, made if it is not there.
+    /// The working directory of another worker: a subdirectory of this one, created if it does not exist.
     ///
     /// # Errors
     /// The operation failed.
     fn below(&mut self, name: &[u8]) -> Result<Self, Failed>;
 }
 
-/// A directory of a volume in process.
+/// A directory of a volume, in process.
 pub struct Engine<'a> {
     volume: &'a Volume,
     dir: Ino,
-    /// The last target of links: createmany gives one file very many names.
+    /// The last link target: createmany gives one file very many names.
     target: Option<(Vec<u8>, Ino)>,
 }
 
 impl<'a> Engine<'a> {
-    /// A directory by its inode.
+    /// The directory with this inode number.
     #[must_use]
     pub fn new(volume: &'a Volume, dir: Ino) -> Self {
         Self { volume, dir, target: None }
     }
 
-    /// The root directory.
+    /// The root directory of a volume.
     #[must_use]
     pub fn root(volume: &'a Volume) -> Self {
         Self::new(volume, Ino::ROOT)
     }
 
-    /// The directory.
+    /// The directory's inode number.
     #[must_use]
     pub fn dir(&self) -> Ino {
         self.dir
@@ -196,17 +196,17 @@ impl WorkDir for Engine<'_> {
     }
 }
 
-/// A directory of the system.
+/// A directory in the system's file tree.
 #[derive(Debug)]
 pub struct Kernel {
     dir: OwnedFd,
 }
 
 impl Kernel {
-    /// By its path.
+    /// Opens the directory at `path`.
     ///
     /// # Errors
-    /// There is no such directory, or it cannot be opened.
+    /// The directory does not exist, or cannot be opened.
     pub fn at(path: &std::path::Path) -> Result<Self, Failed> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty());

@@ -1,18 +1,20 @@
-//! How createmany scales with workers: numbers of workers side by side.
+//! How createmany scales with the number of workers.
 //!
 //! ```text
-//! a run     each number of workers has its turn: new directories, one for each worker, and names in them for so long, or so many
-//! the next  the turns in the other order, on the same file system
+//! a run     each number of workers takes a turn: new directories, one per worker, and names in them, for
+//!           a time or up to a number of names
+//! the next  the turns in reverse order, on the same file system
 //! ```
-//! The speed of a shared CPU changes within a second, and memory that a process freed comes back more slowly:
-//! processes that run one after the other compare the machine with itself at another time. So all turns run
-//! in one process, they are short, and each turn is compared with its neighbour: the result is the median of
-//! these ratios. Turns that end by the clock measure the sum of all CPUs; where each worker has its share of
-//! the names, the others wait for the slowest one. Nothing waits for the journal between turns: each leaves
-//! to the next as much as it got.
 //!
-//! Workers on one file system share more than the file system: memory, caches, and sometimes a core. Rows of
-//! workers `apart`, each with a file system of its own, show what the machine itself takes.
+//! The speed of a shared CPU changes within a second, and memory that a process freed is slower to get again.
+//! So processes that run one after the other compare the machine with itself at another time. Therefore all
+//! turns run in one process, they are short, and each turn is compared with its neighbour: the result is the
+//! median of these ratios. Turns that end by the clock measure the sum of all CPUs. If each worker has a
+//! fixed share of the names, the other workers wait for the slowest one. No turn waits for the journal: each
+//! leaves as much pending work to the next one as it got from the previous one.
+//!
+//! Workers on one file system share more than the file system: memory, caches, and sometimes a core. The rows
+//! `apart`, where each worker has its own file system, show the cost of the machine itself.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,20 +25,20 @@ use crate::createmany::{self, Job};
 use crate::summary::{by_runs, rate};
 use crate::{Failed, Summary, Watch, WorkDir};
 
-/// What to run.
+/// The parameters of a study.
 #[derive(Debug, Clone)]
 pub struct Study {
-    /// The load. Its `time` ends a turn, and its `count`: names of a turn, of all its workers together.
-    /// `threads` does not count.
+    /// The load. A turn ends after its `time`, or after its `count`, the total number of names of all
+    /// workers. `threads` is ignored.
     pub job: Job,
-    /// Numbers of workers; the first is what the others are compared with.
+    /// Numbers of workers; the others are compared with the first.
     pub widths: Vec<usize>,
-    /// Runs, after one that does not count.
+    /// Measured runs; one unmeasured run comes before them.
     pub runs: usize,
 }
 
 impl Study {
-    /// Names that are made on one file system at most, if that is known. `apart`: there are others for
+    /// Upper bound on the names created on one file system, if known. `apart`: more file systems exist, for
     /// workers apart.
     #[must_use]
     pub fn names_at_most(&self, apart: bool) -> Option<u64> {
@@ -45,51 +47,52 @@ impl Study {
     }
 }
 
-/// What was measured.
+/// The results of a study.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The word of createmany's protocol.
+    /// The operation, as in createmany's protocol.
     pub operation: String,
-    /// Names of a turn, if they were so many.
+    /// Names per turn, if a count ends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub names: Option<u64>,
-    /// Seconds of a turn, if those end it.
+    /// Seconds per turn, if the time ends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_s: Option<f64>,
-    /// One for each number of workers.
+    /// One row for each number of workers.
     pub rows: Vec<Row>,
-    /// Why it ended before its time.
+    /// Why the study ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// One number of workers.
+/// The results of one number of workers.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Workers.
     pub workers: usize,
-    /// Each on a file system of its own.
+    /// Whether each worker had its own file system.
     pub apart: bool,
-    /// Names per second, of all workers together.
+    /// Names per second, total of all workers.
     pub per_s: Summary,
-    /// The same, run by run.
+    /// Names per second in each run.
     pub rates: Vec<f64>,
-    /// This one's rate by that of the first row in the same run, the median of all runs.
+    /// The rate divided by that of the first row in the same run, median of all runs.
     pub scaling: f64,
-    /// Names per second of the workers' CPU time, without that of other threads for them (a journal's
-    /// commits).
+    /// Names per second of the workers' CPU time, without CPU time that other threads spend for them (a
+    /// journal's commits).
     pub per_cpu_s: Summary,
-    /// CPU time of this process's other threads for each second of the workers', in all runs together:
-    /// without CPUs of their own they reduce the scaling by this. (A kernel's commits are another process's.)
+    /// CPU time of this process's other threads per second of the workers' CPU time, over all runs. Without
+    /// CPUs of their own, these threads reduce the scaling by this. (The kernel's commits run outside this
+    /// process.)
     pub others_per_cpu_s: f64,
 }
 
-/// Runs a study in the first of these places, and for numbers of workers that are not more than the places,
-/// each on a file system of its own, also with a worker in each. A turn that fails is the last one; what was
-/// measured before is in the report with the reason.
+/// Runs a study in the first of these places. For each number of workers up to the number of places, it also
+/// runs with one worker per place, each on its own file system. A failed turn is the last one; the report
+/// contains the earlier results and the reason.
 ///
 /// # Errors
-/// The workers' directories cannot be made.
+/// The workers' directories cannot be created.
 pub fn run<P: WorkDir>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Result<Report, Failed> {
     let apart = |workers: usize| (2..=places.len()).contains(&workers).then_some((workers, true));
     let kinds: Vec<(usize, bool)> = study
@@ -98,7 +101,7 @@ pub fn run<P: WorkDir>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Re
         .flat_map(|&workers| [Some((workers.max(1), false)), apart(workers)])
         .flatten()
         .collect();
-    // Directories of another study may be there.
+    // Directories of another study may exist: the name contains the time.
     let begun = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
     let mut turns = vec![Vec::new(); kinds.len()];
     let mut failed = None;
@@ -107,7 +110,7 @@ pub fn run<P: WorkDir>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Re
         let names = study.job.count.map(|names| names * kinds.len() as u64);
         watch.part(&format!("run {run} of {}", study.runs), names);
         for turn in 0..kinds.len() {
-            // Alternating order, so that it favours no side.
+            // The order alternates between runs, so that it favours no row.
             let at = if run % 2 == 0 { turn } else { kinds.len() - 1 - turn };
             let (workers, apart) = kinds[at];
             let theirs = (0..workers).map(|number| {
@@ -143,7 +146,7 @@ pub fn run<P: WorkDir>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Re
             scaling: by_runs(&rates, &first),
             rates,
             per_cpu_s: Summary::of(&per_cpu),
-            // Most turns have no commit in them, some a whole one.
+            // Most turns contain no commit, some contain a whole one.
             others_per_cpu_s: sum(|turn| turn.others_cpu_s) / sum(|turn| turn.cpu_s).max(f64::MIN_POSITIVE),
         }
     });

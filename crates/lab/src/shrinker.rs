@@ -1,27 +1,30 @@
-//! How a cache of extents is kept small: seven ways to choose what is forgotten, under three loads.
+//! Shrinking an extent cache: seven eviction policies under three loads.
 //!
 //! ```text
-//! giant-trees   100 jobs with 5 files each append block by block; far more is dirty than clean       how long is one inode's turn?
-//! many-inodes   the same, and 20 jobs that go round 400,000 files, every other block                 how long is the list?
-//! reader        a reader that comes back to some places more than to others, beside 100 streams      which stay?
+//! giant-trees   100 jobs with 5 files each append block by block;         how long does one inode take?
+//!               far more is dirty than clean
+//! many-inodes   the same, and 20 jobs that cycle over 400,000 files,      how long is the list?
+//!               every other block
+//! reader        a reader that returns to some places more than to         what stays cached?
+//!               others, beside 100 streams
 //! ```
 //!
-//! The loads are those of the study of 2014, without its disk: files are functions from block to extent, a
-//! write makes a block delayed (`Inode::delay`), and when more than so many blocks are dirty the file that is
+//! The loads are those of the study of 2014, without its disk. Files are functions from block to extent. A
+//! write makes a block delayed (`Inode::delay`). When the dirty blocks exceed a limit, the file that has been
 //! dirty longest is written back, in turns of at most 1024 blocks: delayed blocks become extents. Nothing is
-//! merged, as in that study. The cache has a limit of reclaimable entries; a writer that exceeds it scans,
-//! for 128 entries or the excess.
+//! merged, as in that study. The cache has a limit of reclaimable entries; a writer that exceeds it scans for
+//! 128 entries or the excess.
 //!
-//! A policy whose scans look at very much in all ([`Study::work_max`]) ends its run before the others, or a
-//! study of the full size would take hours for its worst policies. What a scan looks at depends on nothing
-//! else, so that all runs of a policy end at the same call.
+//! A policy whose scans look at very many entries in total ([`Study::work_max`]) ends its run early:
+//! otherwise a study of the full size would take hours for its worst policies. The number of entries that a
+//! scan looks at depends on nothing else, so all runs of a policy end at the same call.
 //!
-//! Scans are timed by the CPU clock, which is read once before: the first read after a while takes longer
-//! than a scan. The time still includes interruptions of a scan: a timer's tick, or a hypervisor, takes tens
-//! of microseconds, once in some thousand scans or, on a busy host, once in a hundred. So mean and longest
-//! scan are also reported without that: see [`Row::scan_own_avg_us`].
+//! Scans are timed by the CPU clock. It is read once before each scan, because the first read after a pause
+//! takes longer than a scan. The time still includes interruptions of a scan: a timer tick or a hypervisor
+//! takes tens of microseconds, once in a few thousand scans, or on a busy host once in a hundred. So the mean
+//! and the longest scan are also reported without interruptions: see [`Row::scan_own_avg_us`].
 //!
-//! Does **not** own: any policy (see `extant_extent_status::Policy`).
+//! Does **not** own: the policies (see `extant_extent_status::Policy`).
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014.
 
@@ -52,10 +55,10 @@ pub enum Case {
 }
 
 impl Case {
-    /// All of them.
+    /// All loads.
     pub const ALL: [Self; 3] = [Self::GiantTrees, Self::ManyInodes, Self::Reader];
 
-    /// As the command spells it.
+    /// The name, as the command line spells it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,7 +68,7 @@ impl Case {
         }
     }
 
-    /// By its spelling, or by its letter in the study of 2014.
+    /// The load with this name, or with this letter of the study of 2014.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         let letter = ["a", "b", "c"].iter().position(|letter| *letter == name);
@@ -73,45 +76,44 @@ impl Case {
     }
 }
 
-/// Which time of a scan is reported.
+/// Which clock times the scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Clock {
-    /// CPU time of the scanning thread: other load of the machine does not count, nor does waiting for a
-    /// lock.
+    /// CPU time of the scanning thread: it excludes other load of the machine and waits for a lock.
     #[default]
     Cpu,
-    /// The wall's.
+    /// Wall-clock time.
     Wall,
 }
 
-/// What to run.
+/// The parameters of a study.
 #[derive(Debug, Clone)]
 pub struct Study {
     /// The loads.
     pub cases: Vec<Case>,
     /// The policies, in the order of the table.
     pub policies: Vec<Policy>,
-    /// Runs of each; policies take turns within a run.
+    /// Runs of each policy. Within a run the policies take turns.
     pub runs: usize,
-    /// Workers that share the cache; the load is shared out among them.
+    /// Workers that share the cache; the load is divided among them.
     pub threads: usize,
-    /// How large: 1 is the study's size (3 GB of memory for a run); trees of `giant-trees`, inodes of
-    /// `many-inodes` and the reader's files grow with it.
+    /// Size of the load: 1 is the size of the original study (3 GB of memory for a run). It scales the trees
+    /// of `giant-trees`, the inodes of `many-inodes`, and the reader's files.
     pub scale: f64,
-    /// How scans are timed. Users' calls have the wall's time.
+    /// How scans are timed. User calls are timed by the wall clock.
     pub clock: Clock,
-    /// A run ends before all its calls are made if its scans have looked at so many entries and inodes, and
-    /// are [`SCANS_MIN`] or more. `None`: all calls.
+    /// A run ends early once its scans have looked at this many entries and inodes, and number at least
+    /// [`SCANS_MIN`]. `None`: the run makes all calls.
     pub work_max: Option<u64>,
 }
 
-/// Scans that are always measured, if there are so many.
+/// Minimum number of measured scans, if the load causes that many.
 pub const SCANS_MIN: u64 = 100;
-/// [`Study::work_max`] as a rule: some seconds.
+/// The default of [`Study::work_max`]: a few seconds.
 pub const WORK_MAX: u64 = 100_000_000;
 
-/// What was measured.
+/// The results of a study.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Workers.
@@ -120,22 +122,22 @@ pub struct Report {
     pub scale: f64,
     /// How scans were timed.
     pub clock: Clock,
-    /// A row for each case and policy.
+    /// One row for each case and policy.
     pub rows: Vec<Row>,
-    /// What was expected of them, and what came out; only of policies that were run.
+    /// The expectations and their outcomes, only of policies that ran.
     pub bars: Vec<Bar>,
 }
 
-/// One policy under one load. Summaries are over runs, the rest is of the last run.
+/// The result of one policy under one load. Summaries are over all runs, other values are of the last run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The load.
     pub case: Case,
     /// The policy's name.
     pub policy: &'static str,
-    /// Users' calls.
+    /// User calls.
     pub calls: u64,
-    /// Whether these are fewer than of others: scans had looked at [`Study::work_max`].
+    /// Whether the run ended early, because its scans reached [`Study::work_max`].
     pub cut: bool,
     /// Scans.
     pub scans: u64,
@@ -143,67 +145,67 @@ pub struct Row {
     pub scan_avg_us: Summary,
     /// The longest scan of each run, in microseconds.
     pub scan_max_us: Summary,
-    /// Mean time of a scan without what happened to it by chance, in microseconds: with one worker all runs
-    /// make the same scans with the same work, so of each scan the shortest of its runs counts. With more
-    /// workers, or one run, as `scan_avg_us`.
+    /// Mean time of a scan without interruptions, in microseconds. With one worker all runs make the same
+    /// scans with the same work, so each scan counts with its shortest time over the runs. With more workers,
+    /// or one run, this equals `scan_avg_us`.
     pub scan_own_avg_us: f64,
-    /// The longest of those. With more workers, or one run, as `scan_max_us`.
+    /// The longest of those shortest times. With more workers, or one run, equals `scan_max_us`.
     pub scan_longest_us: f64,
-    /// Entries and inodes that this longest one looked at, and entries that it reclaimed. `None` with more
+    /// Entries and inodes that this longest scan looked at, and entries that it reclaimed. `None` with more
     /// workers, or one run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scan_longest_work: Option<(u32, u32)>,
-    /// The scan that half of them, 99 % and 99.9 % did not exceed, in microseconds.
+    /// Quantiles of the scan time in microseconds: 50 %.
     pub scan_p50_us: f64,
-    /// As above.
+    /// 99 %.
     pub scan_p99_us: f64,
-    /// As above.
+    /// 99.9 %.
     pub scan_p999_us: f64,
-    /// The most entries and inodes that one scan looked at: a maximum that other work on the machine does not
-    /// change.
+    /// The maximum of entries and inodes that one scan looked at. Other work on the machine does not
+    /// influence it.
     pub scan_work_max: u64,
     /// Entries reclaimed.
     pub reclaimed: u64,
-    /// Nanoseconds of scans for each.
+    /// Nanoseconds of scan time per reclaimed entry.
     pub ns_per_reclaimed: f64,
     /// Lookups that found an entry.
     pub hits: u64,
-    /// Lookups that did not.
+    /// Lookups that found none.
     pub misses: u64,
-    /// Hits by lookups.
+    /// Hits divided by lookups.
     pub hit_ratio: f64,
-    /// The same of the reader alone; where there is one.
+    /// The reader's hit ratio, in cases with a reader.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reader_hit_ratio: Option<f64>,
-    /// Mean time of a user's call, its share of writeback and scans included, in microseconds.
+    /// Mean time of a user call in microseconds, including its share of writeback and scans.
     pub user_avg_us: Summary,
-    /// The longest.
+    /// The longest user call, in microseconds.
     pub user_max_us: Summary,
-    /// That 99.9 % did not exceed.
+    /// The 99.9 % quantile of user calls, in microseconds.
     pub user_p999_us: f64,
-    /// Entries at the end.
+    /// Entries at the end of the run.
     pub entries: u64,
-    /// Bytes for each of them, trees and inodes included.
+    /// Bytes per entry, including trees and inodes.
     pub bytes_per_entry: f64,
 }
 
-/// A sentence that the figures bear out, or not.
+/// An expectation, and whether the figures meet it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bar {
     /// The load.
     pub case: Case,
-    /// What was expected.
+    /// The expectation.
     pub what: String,
-    /// What came out.
+    /// The measured result.
     pub figure: String,
-    /// Whether it holds.
+    /// Whether the expectation is met.
     pub holds: bool,
 }
 
 /// Runs a study.
 ///
 /// # Errors
-/// A choice makes no sense.
+/// The parameters are invalid.
 pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     if study.policies.is_empty() || study.runs == 0 || study.threads == 0 || study.threads > 64 {
         return Err(LabFault::Usage(
@@ -216,7 +218,8 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     let mut rows = Vec::new();
     for &case in &study.cases {
         watch.part(case.name(), Some((study.runs * study.policies.len()) as u64));
-        // In turns, so that changes of the machine affect all; two prepare at once, if each has a CPU.
+        // Policies take turns, so that changes of the machine affect all of them. Two runs prepare at once if
+        // each has a CPU.
         let turns = study.runs * study.policies.len();
         let at_once =
             if study.threads == 1 { available_parallelism().map_or(1, NonZero::get).min(2) } else { 1 };
@@ -266,7 +269,7 @@ mod tests {
         let report = run(&study, &crate::Quiet).unwrap();
         assert_eq!(report.rows.len(), 21);
         for row in &report.rows {
-            // Without holes of delayed writes, so small a load may stay below the limit.
+            // Without holes of delayed writes, such a small load may stay below the limit.
             let works = row.policy == "baseline" || (row.scans > 0 && row.reclaimed > 0);
             assert!(works, "{} {}", row.case.name(), row.policy);
             assert!((0.0..=1.0).contains(&row.hit_ratio));
@@ -277,8 +280,8 @@ mod tests {
         assert_eq!(Case::by_name("b"), Some(Case::ManyInodes));
     }
 
-    /// A run ends by what its scans have looked at, not before so many scans, and all runs of a policy at the
-    /// same call.
+    /// A run ends when its scans have looked at enough, but not before a minimum number of scans. All runs of
+    /// a policy end at the same call.
     #[test]
     fn who_looks_at_too_much_ends_before_the_others() {
         let study = Study {
@@ -297,7 +300,7 @@ mod tests {
         let (text, cut) = row(&study);
         assert!(cut.cut && cut.calls < 4000 && cut.scans >= SCANS_MIN, "{cut:?}");
         assert!(text.contains("es-chunk *") && text.contains("ended after"), "{text}");
-        // Both runs made the same scans, or there would be none of which this is known.
+        // Both runs made the same scans; otherwise this value would be `None`.
         assert!(cut.scan_longest_work.is_some());
         let (text, whole) = row(&Study { work_max: None, ..study });
         assert!(!whole.cut && whole.calls == 4000 && whole.scans > cut.scans, "{whole:?}");

@@ -1,26 +1,26 @@
-//! What several runs have in common.
+//! Statistics over several runs.
 
 use serde::Serialize;
 
-/// Order statistics of runs, in the unit of the runs.
+/// Statistics of runs, in the unit of the runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
-    /// Runs.
+    /// Number of runs.
     pub runs: usize,
     /// Smallest.
     pub min: f64,
     /// Largest.
     pub max: f64,
-    /// The middle one, or the mean of the two in the middle.
+    /// The middle value, or the mean of the two middle values.
     pub median: f64,
     /// Mean.
     pub avg: f64,
-    /// Standard deviation of the sample; 0 for one run.
+    /// Sample standard deviation; 0 for one run.
     pub stddev: f64,
 }
 
 impl Summary {
-    /// Of these values; all zero without any.
+    /// The summary of these values; all zero if there are none.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
@@ -36,14 +36,14 @@ impl Summary {
     }
 }
 
-/// `part` of `whole` per unit; 0 if there was no time.
+/// Objects per second; 0 if no time passed.
 #[must_use]
 pub fn rate(objects: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { objects as f64 / seconds } else { 0.0 }
 }
 
-/// The ratio of what two measured in the same run, the median of all runs: what else the machine does for
-/// longer is in both.
+/// The median over all runs of the ratio of two values measured in the same run. Slow changes of the machine
+/// affect both values.
 #[must_use]
 pub fn by_runs(these: &[f64], those: &[f64]) -> f64 {
     let ratios: Vec<f64> = these.iter().zip(those).map(|(this, that)| this / that).collect();

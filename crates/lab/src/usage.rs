@@ -1,20 +1,20 @@
-//! createmany's own options, as its users type them.
+//! Parses createmany's own options.
 //!
 //! ```text
 //! {-o [-k] | -m | -d | -l TARGET} [-u[UNLINKFMT]] [-r ALIAS] [-t SECONDS] FILENAMEFMT [[START] COUNT]
 //! ```
-//! A negative COUNT is the older spelling of `-t`. Letters may be joined, and an option's word may follow at
-//! once: `-mt10`.
+//! A negative COUNT is the older spelling of `-t`. Letters may be joined, and an option's value may follow
+//! directly: `-mt10`.
 
 use std::time::Duration;
 
 use crate::createmany::{Job, Operation};
 use crate::names::NameFormat;
 
-/// Reads the words of a command line into a job.
+/// Parses command-line arguments into a job.
 ///
 /// # Errors
-/// What does not make sense, in words.
+/// An invalid argument; as a message.
 pub fn parse(words: &[String]) -> Result<Job, String> {
     let mut operations: Vec<Operation> = Vec::new();
     let mut keep = false;
@@ -27,7 +27,7 @@ pub fn parse(words: &[String]) -> Result<Job, String> {
                 positional.push(word.as_str());
                 continue;
             }
-            // Numbers of the positional part may be negative.
+            // Positional numbers may be negative.
             Some(rest) if !positional.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()) => {
                 positional.push(word.as_str());
                 continue;

@@ -1,14 +1,15 @@
-//! The mix of a mail server's kind: many files, mostly read, what is written is made durable.
+//! A mix like a mail server's: many files, mostly reads, and fsync after each write.
 //!
 //! ```text
-//! of 16 operations   4 read        ten blocks of a file, anywhere
+//! of 16 operations   4 read        ten blocks of a file, at random offsets
 //!                    4 read all    a whole file
-//!                    4 write       ten blocks of a file, anywhere; fsync
+//!                    4 write       ten blocks of a file, at random offsets; fsync
 //!                    1 create      a file of 4 KiB to 1 MiB; fsync
 //!                    1 append      40 KiB; fsync
-//!                    1 delete, 1 meta (a directory is made and removed)
+//!                    1 delete, 1 meta (a directory is created and removed)
 //! ```
-//! There are more files than the caches hold, so that most of what is read comes from the device.
+//!
+//! The files are larger than the caches, so most reads go to the device.
 //!
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010: its ffsb
 //! profile `fsync_happy`.
@@ -22,19 +23,19 @@ use extant_volume::{Fault, New, Refusal, Volume};
 
 use super::Done;
 
-/// Files at the beginning.
+/// Files at the start.
 const FILES: u64 = 200;
-/// Bytes of the smallest and the largest.
+/// Smallest and largest file size, in bytes.
 const SIZES: (u64, u64) = (4 << 10, 1 << 20);
-/// Bytes of a read or write, which go block by block where they go anywhere.
+/// Bytes per read or write; at random offsets, they are done block by block.
 const SIZE: usize = 40_960;
 const BLOCK: usize = 4096;
-/// Memory for caches, in bytes: less than the files have.
+/// Memory for caches, in bytes: less than the files' total.
 pub(super) const CACHE_BYTES: usize = 48 << 20;
-/// Bytes of the device.
+/// Size of the device, in bytes.
 pub(super) const DEVICE_BYTES: u64 = 512 << 20;
 
-/// The files that there are.
+/// The existing files.
 pub(super) struct Mix<'a> {
     volume: &'a Volume,
     root: Ino,
@@ -42,7 +43,7 @@ pub(super) struct Mix<'a> {
     next: AtomicU64,
 }
 
-/// A sequence of numbers of its own for each thread.
+/// A random sequence; each thread has its own.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -56,7 +57,7 @@ fn name_of(number: u64) -> Vec<u8> {
     format!("file-{number}").into_bytes()
 }
 
-/// Makes the files of the beginning.
+/// Creates the initial files.
 pub(super) fn populate(volume: &Volume, seed: u64) -> Result<(), Fault> {
     let root = volume.root()?.ino();
     let mut random = Random(seed);
@@ -69,7 +70,7 @@ pub(super) fn populate(volume: &Volume, seed: u64) -> Result<(), Fault> {
 }
 
 impl<'a> Mix<'a> {
-    /// The files that [`populate`] made.
+    /// Starts with the files that [`populate`] created.
     pub(super) fn new(volume: &'a Volume) -> Result<Self, Fault> {
         let root = volume.root()?;
         let files = (0..FILES).map(|number| Ok((number, volume.lookup(&root, &name_of(number))?.ino())));
@@ -85,14 +86,14 @@ impl<'a> Mix<'a> {
         self.files.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// One thread's work.
+    /// The work of one thread.
     pub(super) fn work(&self, seed: u64, stop: &AtomicBool) -> Result<Done, String> {
         let (mut random, mut done) = (Random(seed), Done::default());
         let mut buf = vec![seed as u8; SIZE];
         while !stop.load(Ordering::Relaxed) {
             match self.operation(&mut random, &mut buf, &mut done) {
                 Ok(()) => done.operations += 1,
-                // Another thread took the file away.
+                // Another thread deleted the file.
                 Err(fault) if fault.is(Refusal::Stale) || fault.is(Refusal::NotFound) => {}
                 Err(fault) => return Err(fault.to_string()),
             }
@@ -145,7 +146,7 @@ impl<'a> Mix<'a> {
             }
             14 => {
                 let mut files = self.files_mut();
-                // Some stay, so that there is something to read.
+                // Some files stay, so that reads have a target.
                 if files.len() as u64 > FILES / 2
                     && let Some(at) = files.iter().position(|(n, _)| *n == number)
                 {

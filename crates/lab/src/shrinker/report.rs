@@ -1,4 +1,4 @@
-//! Rows and bars from runs, and the table.
+//! Computes rows and expectations from runs, and prints the table.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use super::sim::Outcome;
 use super::{Bar, Case, Report, Row};
 use crate::summary::Summary;
 
-/// es-gc's mean scan is to be so many times shorter than baseline's; the study of 2014 had 28 and 155.
+/// How many times shorter es-gc's mean scan must be than baseline's; the study of 2014 had 28 and 155.
 const GIANT_TREES_MIN: f64 = 20.0;
 const MANY_INODES_MIN: f64 = 100.0;
-/// Memory for each entry, with its share of trees, inodes and lists.
+/// Memory per entry in bytes, including its share of trees, inodes and lists.
 const BYTES_MAX: f64 = 24.0;
 
 pub(super) fn row(case: Case, policy: Policy, runs: &[Outcome]) -> Row {
@@ -58,12 +58,13 @@ pub(super) fn row(case: Case, policy: Policy, runs: &[Outcome]) -> Row {
     }
 }
 
-/// Of each scan the shortest of its runs: they did the same, and whatever else happened made it longer.
-/// `None` if runs differ.
+/// For each scan its shortest time over the runs: they did the same work, and everything else made them
+/// longer. `None` if the runs differ.
 fn own_ns(runs: &[Outcome]) -> Option<Vec<u64>> {
     let (first, rest) = runs.split_first()?;
     let differs = |run: &Outcome| {
-        !first.scans.iter().map(|scan| scan.1).eq(run.scans.iter().map(|scan| scan.1)) // What they did, not how long.
+        // Compares their work, not their time.
+        !first.scans.iter().map(|scan| scan.1).eq(run.scans.iter().map(|scan| scan.1))
     };
     if rest.is_empty() || rest.iter().any(differs) {
         return None;
@@ -91,7 +92,7 @@ pub(super) fn bars(rows: &[Row]) -> Vec<Bar> {
             });
         }
         let Some(ours) = of(Policy::EsChunk) else { continue };
-        // A policy that never had to scan is not better for it.
+        // A policy that never had to scan is not better.
         let six = rows.iter().filter(|row| row.case == case && row.scans > 0);
         let six: Vec<&Row> = six.filter(|row| row.policy != Policy::EsChunk.name()).collect();
         let best = |of: fn(&Row) -> f64| {
@@ -228,7 +229,7 @@ mod tests {
         let row = row(Case::Reader, Policy::EsChunk, &runs);
         assert_eq!((row.scan_longest_us, row.scan_own_avg_us), (0.008, 20.0 / 3.0 / 1e3));
         assert_eq!(row.scan_longest_work, Some((7, 0)));
-        // Of one run, and of runs that did not do the same, nothing of the kind can be said.
+        // One run, or runs with different work, give no shortest times.
         assert_eq!(own_ns(&runs[..1]), None);
         assert_eq!(own_ns(&[outcome(&[1]), outcome(&[1, 2])]), None);
         let mut other = outcome(&[1]);

@@ -1,4 +1,4 @@
-//! The loads, on a cache of their own.
+//! The loads, each on its own cache.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -13,50 +13,50 @@ use extant_extent_status::{
 
 use super::{Case, SCANS_MIN, Study};
 
-/// Blocks of one turn of writeback.
+/// Blocks per turn of writeback.
 const TURN: u32 = 1024;
-/// Jobs that append, and files of each.
+/// Jobs that append, and files of each job.
 const JOBS: usize = 100;
 const FILES_PER_JOB: usize = 5;
-/// Jobs that go round many files, and files of each.
+/// Jobs that cycle over many files, and files of each job.
 const ROUND_JOBS: usize = 20;
 const ROUND_FILES: usize = 20_000;
-/// Files of the reader, and blocks of each: 1 GiB.
+/// Files of the reader, and blocks of each file: 1 GiB.
 const READER_FILES: usize = 50;
 const READER_BLOCKS: u32 = 1 << 18;
-/// Blocks of an extent of the reader's files.
+/// Blocks per extent of the reader's files.
 const READER_EXTENT: u32 = 8;
-/// Dirty blocks of a file that are written by the callers' own path before the first call: they find cached
-/// entries, as all later ones do.
+/// Dirty blocks per file that are written through the user's path before the first call. They populate the
+/// cache with the entries that later calls find.
 const FOUND: u32 = 64;
-/// Calls after which a worker looks whether it is to end.
+/// After this many calls a worker checks whether to end.
 const STRETCH: u64 = 256;
 
-/// A load in numbers. Blocks and calls are those of all workers together.
+/// A load in numbers. Blocks and calls are totals of all workers.
 struct Shape {
-    /// Blocks that may be dirty.
+    /// Limit of dirty blocks.
     dirty: u64,
-    /// Entries that may be forgotten, as the cache's limit.
+    /// The cache's limit of reclaimable entries.
     limit: u64,
-    /// Blocks of an extent of files that are appended to.
+    /// Blocks per extent of files that are appended to.
     extent: u32,
-    /// Blocks on disk and dirty blocks of each file that is appended to, before the first call.
+    /// Blocks on disk and dirty blocks of each appended file, before the first call.
     grown: (u32, u32),
-    /// Files of each job that goes round; blocks that are written at a time.
+    /// Files of each job that cycles over files; blocks written at a time.
     round_files: usize,
     burst: usize,
-    /// Extents of the reader, of all files.
+    /// Extents of all files of the reader.
     reader_extents: u32,
-    /// Calls before the clock runs.
+    /// Calls before the measurement.
     warm_up: u64,
-    /// Calls that are measured.
+    /// Measured calls.
     calls: u64,
 }
 
 impl Shape {
-    /// What is appended goes to disk a turn of writeback at a time, and in one piece: that is what delayed
-    /// allocation is for. Dirty are four fifths of what was written and is in memory, as `dirty_ratio` was 80
-    /// in the study of 2014.
+    /// Appended blocks go to disk one writeback turn at a time, in one piece: that is the purpose of delayed
+    /// allocation. Four fifths of the written blocks in memory are dirty, as `dirty_ratio` was 80 in the
+    /// study of 2014.
     fn of(case: Case, scale: f64) -> Self {
         let times = |count: u64| ((count as f64 * scale) as u64).max(1);
         match case {
@@ -70,7 +70,7 @@ impl Shape {
                 burst: 1,
                 reader_extents: 0,
                 warm_up: 1,
-                // A scan for every 131,072 of them: a small load needs some, too.
+                // There is one scan per 131,072 calls; a small load needs some scans, too.
                 calls: times(10_000_000).max(400_000),
             },
             // 400,500 inodes, most of them with some 50 entries.
@@ -85,7 +85,7 @@ impl Shape {
                 warm_up: times(400_000 * 65),
                 calls: times(400_000),
             },
-            // Memory for half of what the reader would like.
+            // The cache holds half of what the reader would need.
             Case::Reader => Self {
                 dirty: times(1_600_000),
                 limit: times(800_000),
@@ -101,7 +101,7 @@ impl Shape {
     }
 }
 
-/// A file that is written: from its begin on, each `stride`th block; what is below `back` is on disk.
+/// A written file: every `stride`th block from its start; blocks below `back` are on disk.
 struct File {
     inode: Inode,
     stride: u32,
@@ -120,8 +120,8 @@ impl File {
         Appended { back: self.back, stride: self.stride, extent: self.extent }
     }
 
-    /// Writes so many blocks, and has them on disk; then so many that are dirty, one by one as callers do,
-    /// but most of them without being asked what they are: nothing is known there but the hole behind.
+    /// Writes `on_disk` blocks and writes them back, then writes `dirty` blocks, one by one. Most dirty
+    /// blocks are inserted without a lookup: the cache only knows the hole after the file there.
     fn grow(&mut self, (on_disk, dirty): (u32, u32)) {
         while self.back < on_disk {
             let Ok(delayed) = self.inode.delay(Lblk(self.next), self.extent, &mut self.source());
@@ -138,10 +138,10 @@ impl File {
         }
     }
 
-    /// One turn of writeback. Returns how many blocks are no longer dirty.
+    /// Runs one turn of writeback. Returns the number of blocks that are no longer dirty.
     fn write_back(&mut self) -> u64 {
         let to = (self.back + TURN * self.stride).min(self.next);
-        // Whole extents, unless it is the end.
+        // Whole extents, except at the end of the file.
         let to = if to == self.next { to } else { to - to % self.extent };
         let (mut from, mut done) = (self.back, 0);
         while from < to {
@@ -155,14 +155,14 @@ impl File {
     }
 }
 
-/// The map on disk of a file that is written.
+/// The map on disk of a written file.
 struct Appended {
     back: u32,
     stride: u32,
     extent: u32,
 }
 
-/// Where an extent is: neighbours in the file are none on disk.
+/// The physical address of a block: neighbours in the file are not contiguous on disk.
 fn pblk_of(lblk: u32) -> u64 {
     (1 << 20) + u64::from(lblk) * 3
 }
@@ -184,7 +184,7 @@ impl Source for Appended {
     }
 }
 
-/// The map of a file that is read: extents without gaps.
+/// The map of a read-only file: extents without gaps.
 struct Full;
 
 impl Source for Full {
@@ -196,10 +196,10 @@ impl Source for Full {
     }
 }
 
-/// The reader's files, shared by all workers, and how likely each extent is.
+/// The reader's files, shared by all workers, and the probability of each extent.
 struct Reader {
     files: Vec<Inode>,
-    /// Of the ranks, most likely first: the sum of 1/rank up to each.
+    /// For each rank, from the most likely: the sum of 1/rank up to it.
     sums: Vec<f64>,
     hits: AtomicU64,
     reads: AtomicU64,
@@ -216,12 +216,12 @@ impl Reader {
         Self { files, sums: sums.collect(), hits: AtomicU64::new(0), reads: AtomicU64::new(0) }
     }
 
-    /// An extent, by Zipf's law; popular ones are spread over files and places.
+    /// Chooses an extent by Zipf's law. Popular extents are spread over files and positions.
     fn choose(&self, chance: &mut Chance) -> (usize, Lblk) {
         let extents = self.sums.len();
         let at = chance.unit() * self.sums[extents - 1];
         let rank = self.sums.partition_point(|sum| *sum < at).min(extents - 1);
-        // A prime that divides no number of extents in use: every rank has a place of its own.
+        // A prime that divides no number of extents in use: every rank gets a distinct place.
         let place = (rank as u64 * 1_000_003 % extents as u64) as usize;
         (
             place % READER_FILES,
@@ -230,7 +230,7 @@ impl Reader {
     }
 }
 
-/// Numbers that look like chance, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Chance(u64);
 
 impl Chance {
@@ -251,19 +251,19 @@ impl Chance {
     }
 }
 
-/// What one run measured.
+/// The measurements of one run.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     pub(super) stats: Stats,
     pub(super) user: Times,
     pub(super) reader_hit_ratio: Option<f64>,
-    /// Each scan's nanoseconds and work, in order.
+    /// Nanoseconds and work of each scan, in order.
     pub(super) scans: Vec<(u64, Scan)>,
-    /// Calls that were to be measured. Fewer were if the run was cut.
+    /// Calls to be measured. A run that was cut made fewer.
     pub(super) calls: u64,
 }
 
-/// Files that are written in turn, some blocks at a time.
+/// Files that are written in turn, `burst` blocks at a time.
 struct Job {
     first: usize,
     files: usize,
@@ -273,7 +273,7 @@ struct Job {
 }
 
 impl Job {
-    /// The file that the next block goes to, and whether it is the last one before another job has its turn.
+    /// The file of the next block, and whether this block ends the job's turn.
     fn step(&mut self) -> (usize, bool) {
         let at = self.done / self.burst % self.files;
         self.done += 1;
@@ -281,14 +281,14 @@ impl Job {
     }
 }
 
-/// One worker: its jobs' files, and what of them is dirty.
+/// One worker: the files of its jobs, and the dirty ones among them.
 struct Worker<'a> {
     files: Vec<File>,
     jobs: Vec<Job>,
-    /// The job that calls next, and whether the reader does.
+    /// The job that calls next. `reads`: whether the last call was the reader's.
     turn: usize,
     reads: bool,
-    /// Dirty files, longest first.
+    /// Dirty files; the one that has been dirty longest comes first.
     dirty: VecDeque<usize>,
     dirty_blocks: u64,
     dirty_max: u64,
@@ -298,14 +298,14 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// A user's call, with what it has to do for others.
+    /// One user call, including the writeback and scans that it has to do.
     fn call(&mut self) {
         self.reads = !self.reads;
         if let Some(reader) = self.reader.filter(|_| self.reads) {
             let (file, lblk) = reader.choose(&mut self.chance);
             let inode = &reader.files[file];
             let before = Instant::now();
-            // `map` counts for the whole cache; an uncounted lookup shows whether it hits.
+            // `map` counts for the whole cache; an uncounted lookup shows whether this one hits.
             let known = inode.any(lblk, Lblk(lblk.0 + 1), |_| true);
             let Ok(_) = inode.map(lblk, 1, &mut Full, Keep::Yes);
             self.user.add(before.elapsed().as_nanos() as u64);
@@ -331,7 +331,8 @@ impl Worker<'_> {
         self.user.add(before.elapsed().as_nanos() as u64);
     }
 
-    /// So many calls, or fewer if scans have looked at more than `work_max` and are `scans_min` at least.
+    /// Makes `calls` calls. Ends early once there are at least `scans_min` scans, and they have looked at
+    /// more than `work_max`.
     fn calls(&mut self, calls: u64, cache: &Cache, (scans_min, work_max): (u64, u64)) {
         let mut left = calls;
         while left > 0 {
@@ -345,7 +346,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Writes back what is dirty longest: one turn of one file.
+    /// Writes back one turn of the file that has been dirty longest.
     fn write_back(&mut self) {
         let Some(at) = self.dirty.pop_front() else { return };
         let file = &mut self.files[at];
@@ -357,13 +358,14 @@ impl Worker<'_> {
     }
 }
 
-/// Nanoseconds of CPU time of this thread.
+/// CPU time of this thread, in nanoseconds.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Runs a load with a policy. Runs that share `quiet` prepare and clean up at once, and are measured alone.
+/// Runs a load with a policy. Runs that share `quiet` may prepare and clean up concurrently; each is measured
+/// alone.
 pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>) -> Outcome {
     let threads = study.threads;
     let shape = Shape::of(case, study.scale);
@@ -374,7 +376,7 @@ pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>)
         super::Clock::Wall => Cache::new(options),
     };
     let reader = (shape.reader_extents > 0).then(|| Reader::new(&cache, shape.reader_extents));
-    // Workers and this thread, which waits for the others' quiet.
+    // The workers and this thread, which waits until the other run is not measuring.
     let step = Barrier::new(threads + 1);
     let mut not_alone = Some(quiet.read().unwrap_or_else(PoisonError::into_inner));
     std::thread::scope(|scope| {
@@ -386,8 +388,8 @@ pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>)
                     let share = |calls: u64| calls / threads as u64;
                     (0..share(shape.warm_up)).for_each(|_| worker.call());
                     step.wait();
-                    // Memory runs short: from now on this many may stay, and the excess is evicted
-                    // unmeasured.
+                    // Memory becomes scarce: from now on the limit applies, and the excess is evicted without
+                    // being measured.
                     if number == 0 {
                         cache.set_limit(Some(shape.limit));
                         shed(cache, shape.limit);
@@ -409,19 +411,19 @@ pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>)
                     step.wait();
                     worker.calls(share(shape.calls), cache, (SCANS_MIN, work_max));
                     step.wait();
-                    // What is dropped is not to be missed in what was counted.
+                    // The entries that are dropped here must not be missing in the statistics.
                     step.wait();
                     worker.user
                 })
             })
             .collect();
-        // Warm; no more than the limit.
+        // The cache is warm, then within its limit.
         for _ in 0..2 {
             step.wait();
         }
         drop(not_alone.take());
         let alone = quiet.write().unwrap_or_else(PoisonError::into_inner);
-        // Go; settled; counts begin; done.
+        // The workers start, have settled, begin to count, and are done.
         for _ in 0..4 {
             step.wait();
         }
@@ -441,7 +443,7 @@ pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>)
     })
 }
 
-/// Scans until there is no more than the limit, or scans give nothing.
+/// Scans until the cache is within `limit`, or scans reclaim nothing.
 fn shed(cache: &Cache, limit: u64) {
     let mut idle = 0;
     while idle < 1 << 20
