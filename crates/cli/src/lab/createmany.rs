@@ -1,4 +1,4 @@
-//! `extant lab createmany`: its options are the known tool's; where it works is ours.
+//! `extant lab createmany`: the options of the Lustre tool, plus our own for where it works.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -106,7 +106,7 @@ pub(crate) struct CreatemanyArgs {
     words: Vec<String>,
 }
 
-/// What is asked for: one pass, or numbers of workers side by side.
+/// The requested load: one pass, or several numbers of workers side by side.
 enum Load {
     Once(Job),
     Widths(scaling::Study),
@@ -138,7 +138,7 @@ impl Load {
         }
     }
 
-    /// Objects that will be there at the end at most, if that is known.
+    /// Upper bound on the objects at the end, if known.
     fn objects(&self, apart: bool) -> Option<u64> {
         match self {
             Self::Once(job) => job.count.map(|count| count.saturating_mul(job.threads as u64)),
@@ -146,7 +146,7 @@ impl Load {
         }
     }
 
-    /// Runs it in a place; others are on file systems of their own.
+    /// Runs the load in `place`; `others` are on their own file systems.
     fn run<P: extant_lab::WorkDir>(
         &self,
         mut place: P,
@@ -162,7 +162,7 @@ impl Load {
         })
     }
 
-    /// File systems that workers apart need besides the one.
+    /// Number of additional file systems for workers apart.
     fn others(&self) -> usize {
         match self {
             Self::Widths(study) => study.widths.iter().max().map_or(0, |&most| most.saturating_sub(1)),
@@ -194,7 +194,7 @@ impl Measured {
     }
 }
 
-/// What was measured, and where.
+/// The measurements and where they were made.
 #[derive(Serialize)]
 struct Told {
     place: String,
@@ -252,7 +252,7 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
         return Err(usage("--then-unlink removes what -u has removed already".to_owned()));
     }
     let mut load = Load::new(args, job)?;
-    // The lines of many short turns would say nothing.
+    // With many short turns, lines would have no value.
     let lines = args.widths.is_empty() && !args.json && !args.quiet;
     let shown = Shown::new(!lines, lines);
     shown.part(&load.job().word(), load.objects(args.apart));
@@ -301,7 +301,7 @@ fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<T
     Ok(told)
 }
 
-/// The image that was named, or a new one in memory with room for the job's objects.
+/// The named image, or a new one in memory with room for the job's objects.
 fn ground(args: &CreatemanyArgs, job: &mut Job, objects: Option<u64>) -> Result<(String, Ground), LabFault> {
     let mut options = args.ground.options()?;
     let memory = match &args.image {
@@ -336,10 +336,10 @@ fn ground(args: &CreatemanyArgs, job: &mut Job, objects: Option<u64>) -> Result<
     let inodes = if job.operation == Operation::Link { 0 } else { objects.unwrap_or(size / 1024) };
     options.inodes.get_or_insert(inodes + inodes / 64 + 16_384);
     if options.journal_size == JournalSize::Auto {
-        // What a disk of some size has; the device here is just large enough for the job.
+        // A common size on real disks; this device is only just large enough for the job.
         options.journal_size = JournalSize::MiB(JOURNAL_MIB);
     }
-    // In memory there is no target from before.
+    // A new file system in memory has no target yet.
     job.renew_target.get_or_insert(LINKS_PER_TARGET);
     Ok((format!("mem:{}", crate::sizes::human(size)), Ground::memory(size, &options)?))
 }

@@ -1,28 +1,28 @@
-//! Patterns in paths: `/usr/**/*.so`, `/etc/{passwd,group}`, `/var/log/*.[0-9]`.
+//! Path patterns: `/usr/**/*.so`, `/etc/{passwd,group}`, `/var/log/*.[0-9]`.
 //!
-//! Owns: parsing, matching a path, and saying whether something below a directory could still match. Does
-//! **not** own: walking.
+//! Owns: parsing, matching a path, and whether a path below a directory could match. Does **not** own:
+//! walking.
 //!
 //! | pattern | matches |
 //! |---|---|
-//! | `*` | any run of characters of one name, none too; a leading dot is nothing special |
-//! | `?` | one character: of UTF-8 where the name is, else one byte |
-//! | `[a-z]` `[!a-z]` | one character in, not in, a set |
-//! | `**` as a whole part | any number of directories, none too; at the end everything below |
-//! | `{a,b}` | either; may be nested and hold slashes |
-//! | `\x` | the character x, whatever it is |
+//! | `*` | any number of characters of one name, or none; a leading dot is not special |
+//! | `?` | one character: of UTF-8 if the name is UTF-8, else one byte |
+//! | `[a-z]` `[!a-z]` | one character in, or not in, a set |
+//! | `**` as a whole component | any number of directories, or none; at the end, everything below |
+//! | `{a,b}` | either; may be nested and may contain slashes |
+//! | `\x` | the character x itself |
 //!
-//! Invariant: matching takes time in proportion to name times pattern at most, whatever they are.
+//! Invariant: matching takes time at most proportional to the length of the name times that of the pattern.
 
-/// Alternatives that braces may stand for together.
+/// Maximum number of alternatives that the braces of a pattern expand to.
 const ALTERNATIVES_MAX: usize = 4096;
 
-/// A pattern, split where its fixed beginning ends.
+/// A pattern, split at the end of its literal prefix.
 #[derive(Debug)]
 pub(crate) struct Glob {
-    /// Path without wildcards that every match begins with; empty for the root.
+    /// The literal path that every match starts with; empty for the root.
     pub(crate) base: Vec<u8>,
-    /// What stands behind it.
+    /// The components after it.
     parts: Vec<Part>,
 }
 
@@ -35,7 +35,7 @@ enum Part {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token {
-    /// A character, or (above Unicode) a byte that is none.
+    /// A character, or a byte that is not UTF-8 (above the Unicode range).
     One(u32),
     Any,
     Run,
@@ -45,16 +45,16 @@ enum Token {
     },
 }
 
-/// Does a path have anything that [`Glob::parse`] would treat as a pattern?
+/// Whether [`Glob::parse`] would treat a part of this path as a pattern.
 pub(crate) fn is_pattern(path: &[u8]) -> bool {
     path.iter().any(|byte| b"*?[{\\".contains(byte))
 }
 
 impl Glob {
-    /// All patterns that a pattern with braces stands for.
+    /// Parses a pattern, and expands its braces.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The error, as a message.
     pub(crate) fn parse(pattern: &[u8]) -> Result<Vec<Self>, &'static str> {
         let mut open = vec![pattern.to_vec()];
         let mut plain = Vec::new();
@@ -101,28 +101,28 @@ impl Glob {
         Ok(Self { base, parts })
     }
 
-    /// Has it no wildcard at all?
+    /// Whether the pattern has no wildcard.
     pub(crate) fn is_literal(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// How many parts of the path below the base a match has; `None` for any number.
+    /// Number of components of a match below the base; `None` for any number.
     pub(crate) fn depth(&self) -> Option<usize> {
         let any = self.parts.iter().any(|part| matches!(part, Part::Directories));
         (!any).then_some(self.parts.len())
     }
 
-    /// Does it match a path below the base (`a/b`, no slash at its beginning)?
+    /// Whether the pattern matches a path below the base (`a/b`, without a leading slash).
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
         self.states(path).last() == Some(&true)
     }
 
-    /// Could something below this directory (a path below the base) match?
+    /// Whether a path below this directory could match. `path` is relative to the base.
     pub(crate) fn could_match_below(&self, path: &[u8]) -> bool {
         self.states(path)[..self.parts.len()].contains(&true)
     }
 
-    /// Which beginnings of the pattern match the whole path: `[i]` for the first i parts.
+    /// The prefixes of the pattern that match the whole path: `[i]` for the first i components.
     fn states(&self, path: &[u8]) -> Vec<bool> {
         let count = self.parts.len();
         let mut now = vec![false; count + 1];
@@ -142,7 +142,7 @@ impl Glob {
         now
     }
 
-    /// `**` may stand for nothing.
+    /// Marks the states after a `**`, which may match no directory.
     fn skip_directories(&self, states: &mut [bool]) {
         for (at, part) in self.parts.iter().enumerate() {
             if states[at] && matches!(part, Part::Directories) {
@@ -152,10 +152,10 @@ impl Glob {
     }
 }
 
-/// Places of a `{`, of its commas, and of its `}`.
+/// Positions of a `{`, of its commas, and of its `}`.
 type Braces = (usize, Vec<usize>, usize);
 
-/// The first braces of a pattern.
+/// Finds the first braces of a pattern.
 fn first_braces(pattern: &[u8]) -> Result<Option<Braces>, &'static str> {
     let (mut depth, mut begin, mut commas) = (0usize, 0, Vec::new());
     let mut at = 0;
@@ -205,7 +205,7 @@ fn tokens(part: &[u8]) -> Result<Vec<Token>, &'static str> {
     Ok(tokens)
 }
 
-/// A set behind its `[`, and what follows its `]`.
+/// Parses a set after its `[`. Also returns the rest after its `]`.
 fn set(mut rest: &[u8]) -> Result<(Token, &[u8]), &'static str> {
     const OPEN: &str = "a [ has no ] (write \\[ for a bracket in a name)";
     let not = matches!(rest.first(), Some(b'!' | b'^'));
@@ -232,7 +232,7 @@ fn set(mut rest: &[u8]) -> Result<(Token, &[u8]), &'static str> {
     }
 }
 
-/// A character of UTF-8, or one byte that is none as a number above all characters.
+/// Takes one UTF-8 character, or one byte that is not UTF-8, as a number above all characters.
 fn next_unit(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let first = *bytes.first()?;
     let len = match first {
@@ -249,7 +249,7 @@ fn next_unit(bytes: &[u8]) -> Option<(u32, &[u8])> {
     }
 }
 
-/// A pattern of one name, without a path: of an attribute.
+/// A pattern for a single name without a path, such as that of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamePattern(Vec<Token>);
 
@@ -263,7 +263,7 @@ impl NamePattern {
     }
 }
 
-/// The name that a pattern without wildcards stands for.
+/// The name of a pattern without wildcards; `None` for other patterns.
 fn literal(tokens: &[Token]) -> Option<Vec<u8>> {
     let mut name = Vec::new();
     for token in tokens {
@@ -278,8 +278,7 @@ fn literal(tokens: &[Token]) -> Option<Vec<u8>> {
 
 fn name_matches(tokens: &[Token], name: &[u8]) -> bool {
     let (mut at, mut rest) = (0, name);
-    // Where to go on when a run of characters has to be longer: only the last `*` ever needs to be tried
-    // again.
+    // Where to continue if a `*` must match more characters: only the last `*` has to be tried again.
     let mut retry: Option<(usize, &[u8])> = None;
     loop {
         let unit = next_unit(rest);

@@ -1,21 +1,21 @@
-//! Trees of an image onto the host: directories, files with their holes, links, devices, and what belongs to
-//! them.
+//! Copies trees of an image to the host: directories, sparse files, links, devices, and their metadata.
 //!
-//! Owns: making names below a directory of the host, metadata, hard links, the threads that do it. Does
-//! **not** own: reading (see `extant::walk`), what is copied where (see the commands).
+//! Owns: creating names below a directory of the host, metadata, hard links, and the worker threads. Does
+//! **not** own: reading (see `extant::walk`), the choice of source and destination (see the commands).
 //!
 //! ```text
-//!  contents of a walk -> this thread: directories, in order -> queue of 256 -> workers: files, links, devices
-//!  the last user of a directory gone -> its owner, attributes, mode, times
+//!  walk contents -> this thread: directories, in order -> queue of 256 -> workers: files, links, devices
+//!  the last user of a directory drops it -> its owner, attributes, mode, times
 //! ```
 //!
 //! Invariants
-//! 1. INV-A4: nothing outside of the destination is touched: every name is made in a directory that is held
-//!    open, no symbolic link is followed, and a name with a slash is refused, whatever the image says.
-//! 2. Files have mode 0600 until they are complete and have their owner, so that no other user can run a
-//!    foreign set-uid program, or read a private file.
-//! 3. A directory gets its times after everything in it was made.
-//! 4. A file that cannot be created is reported, and the rest is done. A full disk ends the copy.
+//! 1. INV-A4: nothing outside the destination is touched: every name is created in a directory that is held
+//!    open, no symbolic link is followed, and a name with a slash is refused, regardless of what the image
+//!    contains.
+//! 2. A file has mode 0600 until it is complete and has its owner, so that no other user can run a set-uid
+//!    program from the image, or read a private file.
+//! 3. A directory gets its times after all its contents were created.
+//! 4. A file that cannot be created is reported, and the copy continues. A full disk ends the copy.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -42,36 +42,36 @@ use crate::inspect::format::count;
 
 /// Bytes per read of a large file.
 const PIECE: usize = 1 << 20;
-/// Jobs that wait for a worker.
+/// Jobs that may wait for a worker.
 const QUEUE: usize = 256;
 
-/// What is kept and how.
+/// What the copy keeps, and how.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Choices {
-    /// Keep mode, times and attributes, and owners where this process may give files away. Else modes go
-    /// through the umask.
+    /// Keep mode, times and attributes, and owners if this process may change them. Otherwise the umask
+    /// applies to modes.
     pub(crate) metadata: bool,
     /// Keep holes.
     pub(crate) sparse: bool,
-    /// Replace what is there already, except for directories, which are entered.
+    /// Replace existing files. Existing directories are entered.
     pub(crate) replace: bool,
 }
 
-/// Where the root of a tree goes.
+/// Destination of the root of a tree.
 pub(crate) enum CopyTo {
     /// A name in a directory.
     Name(OwnedFd, Vec<u8>),
-    /// The directory itself: what is in the tree goes into it.
+    /// The directory itself: it receives the contents of the tree's root.
     Into(OwnedFd),
 }
 
-/// A copy to the host; several trees may go through one.
+/// A copy to the host. It may copy several trees.
 pub(crate) struct Host {
     shared: Arc<Shared>,
     leave_out: LeaveOut,
 }
 
-/// What the threads of a copy share.
+/// State shared by the threads of a copy.
 struct Shared {
     choices: Choices,
     is_root: bool,
@@ -81,18 +81,18 @@ struct Shared {
     told: Mutex<Told>,
 }
 
-/// What went wrong so far.
+/// Problems so far.
 #[derive(Default)]
 struct Told {
     codes: Vec<u8>,
-    /// Attributes that the system did not take, by namespace and reason.
+    /// Attributes that the system refused, by namespace and reason.
     attributes: BTreeMap<(String, String), u64>,
 }
 
-/// A directory of the host that is being filled; its metadata comes when the last user is gone.
+/// A directory of the host that is being filled. It gets its metadata when its last user drops it.
 struct Dir {
     fd: OwnedFd,
-    /// None for directories whose metadata stay as they are.
+    /// `None`: the directory keeps its present metadata.
     metadata: Option<Metadata>,
     shown: String,
     shared: Arc<Shared>,
@@ -103,7 +103,7 @@ struct Metadata {
     attributes: Vec<Attribute>,
 }
 
-/// A name to be made by a worker.
+/// A name that a worker creates.
 struct Job {
     dir: Arc<Dir>,
     name: Vec<u8>,
@@ -112,22 +112,22 @@ struct Job {
     link: Link,
 }
 
-/// What a name is among the names of its file.
+/// Whether a file has several names, and whether this is the first one.
 enum Link {
     Only,
     First(Arc<FirstName>),
     Further(Arc<FirstName>),
 }
 
-/// Has the first name of a file been made?
+/// Whether the first name of a file was created.
 struct FirstName {
-    /// Path on the host from the root of the tree.
+    /// Path on the host, relative to the root of the tree.
     path: Vec<u8>,
     made: Mutex<Option<bool>>,
     known: Condvar,
 }
 
-/// Reports on drop, so that no thread waits for a name whose worker panicked.
+/// Reports the result on drop, so that no thread waits for a name whose worker panicked.
 struct Telling<'a> {
     first: &'a FirstName,
     made: bool,
@@ -149,7 +149,8 @@ impl FirstName {
         self.known.notify_all();
     }
 
-    /// Jobs start in the order of the walk, so the job that reports is running or done.
+    /// Waits for the result. Jobs start in the order of the walk, so the job that reports it is running or
+    /// done.
     fn wait(&self) -> bool {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -163,7 +164,8 @@ impl FirstName {
 
 impl Host {
     pub(crate) fn new(choices: Choices, progress: Progress) -> Self {
-        // What is made has the mode that is asked for; the umask is applied where it should be.
+        // Without a umask, creation uses exactly the requested mode; `mode` applies the umask where it is
+        // needed.
         let umask = rustix::process::umask(Mode::empty());
         raise_file_limit();
         let shared = Shared {
@@ -177,12 +179,12 @@ impl Host {
         Self { shared: Arc::new(shared), leave_out: LeaveOut::default() }
     }
 
-    /// Leaves out of all copies what the options say.
+    /// Omits the parts that the options name from all copies.
     pub(crate) fn leaving_out(self, leave_out: &LeaveOut) -> Self {
         Self { leave_out: leave_out.clone(), ..self }
     }
 
-    /// Copies everything below a target. Problems are reported, and kept for [`finish`](Self::finish).
+    /// Copies a target and everything below it. Problems are reported, and kept for [`finish`](Self::finish).
     pub(crate) fn copy(&self, session: &mut Session, target: &Target, place: CopyTo) {
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).clamp(1, 8);
         let (send, receive) = mpsc::sync_channel::<Job>(QUEUE);
@@ -217,7 +219,8 @@ impl Host {
 
     fn walk(&self, session: &mut Session, target: &Target, place: &CopyTo, send: &mpsc::SyncSender<Job>) {
         let mut links: HashMap<Ino, Arc<FirstName>> = HashMap::new();
-        // The directories from the root of the walk to where it is; None for one that could not be made.
+        // The directories from the root of the walk to its current position; `None` for one that could not be
+        // created.
         let mut stack: Vec<Option<Arc<Dir>>> = Vec::new();
         let mut outside = Outside::default();
         for loaded in target.fs.walk_inode(Arc::clone(&target.inode)).contents() {
@@ -259,7 +262,7 @@ impl Host {
             };
             let is_dir = loaded.stat.kind == FileType::Directory;
             let Some(dir) = dir else {
-                // Its directory was reported already.
+                // The failure of its directory was already reported.
                 if is_dir {
                     stack.push(None);
                 }
@@ -288,12 +291,12 @@ impl Host {
                 }
             };
             if send.send(Job { dir, name, shown, loaded, link }).is_err() {
-                return; // all workers are gone
+                return; // All workers have ended.
             }
         }
     }
 
-    /// Gives a further name what it takes to make the file, as its first name has no place on the host.
+    /// Prepares a further name to create the file itself, because the file's first name is not copied.
     fn make_first(&self, target: &Target, loaded: &mut Loaded) {
         if loaded.link_of.take().is_none() {
             return;
@@ -305,7 +308,7 @@ impl Host {
         }
     }
 
-    /// The directory that was there before, to be filled.
+    /// An existing directory, to be filled.
     fn fill(&self, fd: &OwnedFd, shown: &str, loaded: Loaded) -> Option<Dir> {
         match fd.try_clone() {
             Ok(fd) => Some(self.dir(fd, shown, loaded)),
@@ -331,7 +334,7 @@ impl Host {
             _ => open_dir(parent.fd.as_fd(), name),
         };
         match opened {
-            // A directory that was there keeps what it has, unless everything is to be as in the image.
+            // An existing directory keeps its metadata, unless the copy keeps the image's metadata.
             Ok(fd) if existed && !self.shared.choices.metadata => {
                 Some(Dir { fd, metadata: None, shown: shown.to_owned(), shared: Arc::clone(&self.shared) })
             }
@@ -349,7 +352,7 @@ impl Host {
         }
     }
 
-    /// Waits for nothing: [`copy`](Self::copy) has. Hands the session what went wrong.
+    /// Passes the problems to the session. Does not wait: [`copy`](Self::copy) already did.
     pub(crate) fn finish(self, session: &mut Session) {
         let told = std::mem::take(&mut *self.shared.told.lock().unwrap_or_else(PoisonError::into_inner));
         for code in told.codes {
@@ -373,11 +376,11 @@ impl Shared {
         }
     }
 
-    /// The system did not want to.
+    /// Reports an operation that the host refused. A full disk stops the copy.
     fn refused(&self, shown: &str, what: &str, error: io::Error) {
         let full = matches!(error.raw_os_error(), Some(28 | 122)); // ENOSPC, EDQUOT
         if full && self.stop.swap(true, Ordering::Relaxed) {
-            return; // reported once
+            return; // Reported once.
         }
         let code = if full { exit::NO_SPACE } else { exit::TARGET };
         self.told(code, shown, &format_args!("{what}: {error}"));
@@ -390,7 +393,7 @@ impl Shared {
         })
     }
 
-    /// An attribute that the system does not take is a warning: many systems have none of some namespaces.
+    /// Reports a refused attribute. It is only a warning: many systems lack some namespaces.
     fn attribute_refused(&self, shown: &str, name: &[u8], error: Errno) {
         match error {
             Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP => {
@@ -403,20 +406,20 @@ impl Shared {
             error => {
                 let what = format!("cannot set the attribute {}", crate::inspect::format::escape(name));
                 let why = io::Error::from(error);
-                // No space here may concern the attributes of this inode only: the next file shows whether
-                // there is none at all.
+                // Lack of space may concern only this inode's attributes: the next file shows whether the
+                // disk is full.
                 self.told(exit::TARGET, shown, &format_args!("{what}: {why}"));
             }
         }
     }
 
-    /// The mode to set; `owned` when the file has its final owner, or ownership was not tried.
+    /// The mode to set. `owned`: the file has its final owner, or the owner is not set at all.
     fn mode(&self, stat: &Stat, owned: bool) -> Mode {
         let mut mode = u32::from(stat.mode & 0o7777);
         if !self.choices.metadata {
             mode &= 0o777 & !self.umask;
         }
-        // A file that could not get its owner would lend this user's rights instead.
+        // If the owner could not be set, set-id bits would grant this user's rights instead.
         if !owned {
             mode &= !0o6000;
         }
@@ -430,7 +433,7 @@ impl Shared {
         Mode::from_raw_mode(mode)
     }
 
-    /// The attributes to set: capabilities are no better than set-uid bits on a file that has not its owner.
+    /// The attributes to set. Without the right owner, capabilities are omitted, as set-uid bits are.
     fn lent<'a>(
         &self,
         stat: &Stat,
@@ -441,8 +444,8 @@ impl Shared {
         attributes.iter().filter(move |attribute| own || attribute.name != b"security.capability")
     }
 
-    /// Owner, attributes, mode and times of an open file or directory, in this order: a change of owner takes
-    /// set-uid bits and capabilities away, and an ACL changes the mode.
+    /// Sets owner, attributes, mode and times of an open file or directory, in this order: a change of owner
+    /// clears set-uid bits and capabilities, and an ACL changes the mode.
     fn settle(&self, fd: BorrowedFd<'_>, shown: &str, metadata: &Metadata) {
         let stat = &metadata.stat;
         let refused = |what: &str, error: Errno| self.refused(shown, what, error.into());
@@ -479,16 +482,16 @@ impl Drop for Dir {
     }
 }
 
-/// The threads that create files.
+/// A thread that creates files.
 struct Worker<'a> {
     shared: &'a Shared,
     fs: &'a FileSystem,
-    /// Where the tree's root is, or (without a name) what it is.
+    /// The directory that contains the tree's root; or the root itself, if `root_name` is empty.
     root: &'a OwnedFd,
     root_name: &'a [u8],
 }
 
-/// Why a file was not made.
+/// Why a file was not created.
 enum Failure {
     Image(Fault),
     Host(&'static str, io::Error),
@@ -509,7 +512,7 @@ impl Worker<'_> {
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(job) = next else { return };
-            // After a full disk the queue is only emptied.
+            // After a full disk, workers only drain the queue.
             let stopped = self.shared.stop.load(Ordering::Relaxed);
             if let Link::First(first) = &job.link {
                 let mut telling = Telling { first, made: false };
@@ -521,12 +524,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Creates one name; false after reporting why not.
+    /// Creates one name. Returns false after reporting a failure.
     fn job(&mut self, job: &Job) -> bool {
         let result = match &job.link {
             Link::Further(first) => {
                 if !first.wait() {
-                    // The code is the first name's, which was reported.
+                    // The exit code is that of the first name, which was reported.
                     let why = "left out like the file's first name";
                     self.shared.progress.line(&format!("extant: {}: {why}", job.shown));
                     return false;
@@ -548,7 +551,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Does it, after taking away what is there under this name, if that is allowed.
+    /// Calls `make`. If the name exists and may be replaced, removes it and calls `make` again.
     fn replacing(&self, job: &Job, make: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
         match make() {
             Err(Errno::EXIST) if self.shared.choices.replace => {
@@ -559,7 +562,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A further name of a file that was made.
+    /// Links a further name to a file that was created.
     fn link(&self, job: &Job, first: &[u8]) -> Result<(), Failure> {
         let mut parts: Vec<&[u8]> = first.split(|byte| *byte == b'/').collect();
         let name = parts.pop().unwrap_or_default();
@@ -602,7 +605,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Metadata of what must not be opened: links, devices, fifos.
+    /// Sets the metadata of files that must not be opened: links, devices, fifos.
     fn settle_unopened(&self, job: &Job) {
         let (shared, stat) = (self.shared, &job.loaded.stat);
         let (dir, name) = (&job.dir.fd, job.name.as_slice());
@@ -620,7 +623,7 @@ impl Worker<'_> {
         if shared.choices.metadata
             && let Ok(attributes) = &job.loaded.xattrs
         {
-            // The directory is the one that is held open, and the last part is not followed.
+            // The path leads through the directory that is held open, and the last component is not followed.
             let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
             for Attribute { name, value } in shared.lent(stat, attributes, owned) {
                 if let Err(error) =
@@ -652,10 +655,10 @@ impl Worker<'_> {
     }
 
     fn file(&self, job: &Job) -> Result<(), Failure> {
-        // Before anything is made: what is refused leaves no empty file behind.
+        // Checked before creation, so that a refused file leaves no empty file.
         match &job.loaded.data {
             Data::Failed(_) => drop(self.fs.volume().read(&job.loaded.inode, 0, &mut [0])?),
-            // Nothing is read, and refused for the reasons for which reading something is.
+            // Reads nothing, but fails for the same reasons as a real read.
             Data::Large => drop(self.fs.volume().read(&job.loaded.inode, 0, &mut [])?),
             _ => {}
         }
@@ -670,7 +673,8 @@ impl Worker<'_> {
         let Some(fd) = opened.take() else { return Ok(()) };
         let file = File::from(fd);
         let filled = self.fill(job, &file);
-        // Also of an incomplete file: it must not be readable for users without access in the image.
+        // An incomplete file gets its metadata, too: it must not be readable for users who have no access in
+        // the image.
         let attributes = match &job.loaded.xattrs {
             Ok(attributes) => attributes.clone(),
             Err(fault) => {
@@ -683,7 +687,7 @@ impl Worker<'_> {
         filled
     }
 
-    /// Writes a file's bytes; holes are left out where they are to be kept.
+    /// Writes a file's bytes; skips holes if they are kept.
     fn fill(&self, job: &Job, file: &File) -> Result<(), Failure> {
         let stat = &job.loaded.stat;
         let write = |bytes: &[u8], offset: u64| {
@@ -711,7 +715,7 @@ impl Worker<'_> {
                 write(&piece[..got], offset)?;
                 offset += got as u64;
                 if self.shared.stop.load(Ordering::Relaxed) {
-                    return Ok(()); // reported by the other thread
+                    return Ok(()); // The other thread reported it.
                 }
             }
         }
@@ -719,7 +723,8 @@ impl Worker<'_> {
     }
 }
 
-/// Where a file has data, in order: pairs of first byte and end, neighbours merged, within its size.
+/// Ranges of a file with data, in order: pairs of first byte and end, adjacent ranges merged, within the
+/// file's size.
 pub(crate) fn data_runs(fs: &FileSystem, loaded: &Loaded) -> Result<Vec<(u64, u64)>, Fault> {
     let size = loaded.stat.size;
     let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -737,20 +742,20 @@ pub(crate) fn data_runs(fs: &FileSystem, loaded: &Loaded) -> Result<Vec<(u64, u6
     Ok(runs)
 }
 
-/// Opens a directory in one that is open, never through a link.
+/// Opens a directory relative to an open one, without following a link.
 fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty())
 }
 
-/// Opens a directory that the user named, through links if he wants.
+/// Opens a directory that the user named; follows links.
 pub(crate) fn open_named_dir(path: &std::path::Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// fchmod(2) by the C library, where fakeroot can see it (as fchown of the standard library): rustix has the
-/// system call only.
+/// fchmod(2) through the C library, so that fakeroot sees it (as it sees fchown of the standard library):
+/// rustix makes the system call directly.
 fn set_mode(fd: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
     File::from(fd.try_clone_to_owned()?).set_permissions(std::fs::Permissions::from_mode(mode.as_raw_mode()))
 }
@@ -761,7 +766,7 @@ fn times(stat: &Stat) -> Timestamps {
     Timestamps { last_access: time(stat.atime), last_modification: time(stat.mtime) }
 }
 
-/// A deep tree needs a descriptor per level.
+/// Raises the limit of open files: a deep tree needs a descriptor per level.
 fn raise_file_limit() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,7 +1,8 @@
-//! What an export leaves out of what an image holds: devices, set-id bits, attributes by their names.
+//! What an export omits: devices, set-id bits, attributes by name.
 //!
-//! An untrusted image may hold set-uid programs, device nodes that open any disk, and capabilities; written
-//! as root, they take effect. Owns: the options, and which parts they remove. Does **not** own: copying.
+//! An untrusted image may contain set-uid programs, device nodes that open any disk, and capabilities;
+//! written by root, they take effect. Owns: the options, and which parts they remove. Does **not** own:
+//! copying.
 
 use clap::Args;
 use extant::walk::Loaded;
@@ -32,7 +33,7 @@ pub(crate) struct LeaveOut {
 }
 
 impl LeaveOut {
-    /// Takes away what is to be left out of an entry; `false`: all of it.
+    /// Removes the omitted parts of an entry. `false`: the whole entry is omitted.
     pub(crate) fn apply(&self, loaded: &mut Loaded) -> bool {
         if self.no_setid && loaded.stat.kind != FileType::Directory {
             loaded.stat.mode &= !0o6000;
@@ -43,7 +44,7 @@ impl LeaveOut {
         !(self.no_devices && is_device(loaded.stat.kind))
     }
 
-    /// Takes attributes away.
+    /// Removes the omitted attributes.
     pub(crate) fn retain(&self, attributes: &mut Vec<Attribute>) {
         attributes.retain(|attribute| {
             let is_capability = attribute.name == b"security.capability";

@@ -1,14 +1,14 @@
-//! Paths of a walk as they are outside of the image.
+//! Paths of a walk, as they are named outside the image.
 //!
-//! Owns: names of encrypted directories, which are spelled there (see `extant::spelled`). Everything else has
-//! its own name.
+//! Owns: the names in encrypted directories, which are written in a readable spelling (see
+//! `extant::spelled`). All other names stay as they are.
 //!
-//! Invariant: entries come in the order of the walk, each directory before what is in it.
+//! Invariant: entries come in the order of the walk, each directory before its contents.
 
 use extant::walk::Loaded;
 use extant::{FileType, flags, spelled};
 
-/// The directories from the root of a walk to where it is.
+/// The directories from the root of a walk to its current position.
 #[derive(Default)]
 pub(crate) struct Outside {
     dirs: Vec<Dir>,
@@ -19,21 +19,21 @@ struct Dir {
     encrypted: bool,
 }
 
-/// A path from the root of a walk.
+/// A path relative to the root of a walk.
 pub(crate) struct OutsidePath {
     pub(crate) path: Vec<u8>,
     name_at: usize,
 }
 
 impl OutsidePath {
-    /// The last part; empty for the root.
+    /// The last component; empty for the root.
     pub(crate) fn name(&self) -> &[u8] {
         &self.path[self.name_at..]
     }
 }
 
 impl Outside {
-    /// Where the next entry of the walk goes.
+    /// The path of the next entry of the walk.
     pub(crate) fn next(&mut self, loaded: &Loaded) -> OutsidePath {
         self.dirs.truncate(loaded.entry.depth());
         let mut path = Vec::new();

@@ -1,4 +1,4 @@
-//! How the commands that look into an image write names and inodes.
+//! Output of names and inodes, for the commands that look into an image.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::inspect::format::{flags_json, json_bytes, mode_letters, time_json};
 
-/// A list in JSON, an item per line, printed as the items come.
+/// A JSON list with one item per line; items are printed as they arrive.
 pub(crate) struct JsonList<'w> {
     out: &'w mut dyn Write,
     used: bool,
@@ -30,7 +30,7 @@ impl<'w> JsonList<'w> {
     }
 }
 
-/// `regular file`, as stat(1) calls it.
+/// The file type in stat(1)'s words, such as `regular file`.
 pub(crate) fn kind_words(stat: &Stat) -> &'static str {
     match stat.kind {
         FileType::Regular if stat.size == 0 => "regular empty file",
@@ -45,12 +45,12 @@ pub(crate) fn kind_words(stat: &Stat) -> &'static str {
     }
 }
 
-/// Is it a device node?
+/// Whether this is a device node.
 pub(crate) fn is_device(kind: FileType) -> bool {
     matches!(kind, FileType::CharDevice | FileType::BlockDevice)
 }
 
-/// All fields of stat, for JSON.
+/// All stat fields, for JSON.
 pub(crate) fn stat_json(stat: &Stat) -> Map<String, Value> {
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| drop(map.insert(key.to_owned(), value));
@@ -76,7 +76,7 @@ pub(crate) fn stat_json(stat: &Stat) -> Map<String, Value> {
     map
 }
 
-/// Adds a symbolic link's target; what cannot be read becomes null.
+/// Adds a symbolic link's target; null if it cannot be read.
 pub(crate) fn put_target(map: &mut Map<String, Value>, volume: &Volume, inode: &InodeRef) {
     if inode.kind() == FileType::Symlink {
         let target = volume.read_link(inode).map_or(Value::Null, |target| json_bytes(&target));
@@ -84,7 +84,7 @@ pub(crate) fn put_target(map: &mut Map<String, Value>, volume: &Volume, inode: &
     }
 }
 
-/// `1.5K` as `ls -h` writes sizes: one digit behind the point below 10, rounded up.
+/// A size as `ls -h` prints it, such as `1.5K`: one decimal below 10, rounded up.
 pub(crate) fn short_size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
     let mut unit = 0;

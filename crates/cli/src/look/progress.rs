@@ -1,4 +1,4 @@
-//! A line on the terminal that says how far a long copy is; nothing elsewhere.
+//! A progress line for long copies; only on a terminal.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Files and bytes done so far. Threads may report together.
+/// Files and bytes done so far. Several threads may report at the same time.
 pub(crate) struct Progress {
     bar: ProgressBar,
     files: AtomicU64,
 }
 
 impl Progress {
-    /// Shown on standard error when that is a terminal, after a moment.
+    /// Shows the progress on standard error, if that is a terminal, after a moment.
     pub(crate) fn new(what: &'static str) -> Self {
         let bar = ProgressBar::no_length();
         if std::io::stderr().is_terminal() {
@@ -28,7 +28,7 @@ impl Progress {
         Self { bar, files: AtomicU64::new(0) }
     }
 
-    /// One more name is done.
+    /// Counts one more file.
     pub(crate) fn file(&self) {
         let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
         if files.is_multiple_of(256) && !self.bar.is_hidden() {
@@ -36,7 +36,7 @@ impl Progress {
         }
     }
 
-    /// So many more bytes are done.
+    /// Counts `len` more bytes.
     pub(crate) fn bytes(&self, len: u64) {
         if !self.bar.is_hidden() {
             self.bar.inc(len);
