@@ -1,5 +1,4 @@
-//! `inspect … xattr`: an inode's extended attributes, wherever they are kept, with values that people can
-//! read.
+//! `inspect … xattr`: an inode's extended attributes from all places, with readable values.
 
 use extant_base::{Ino, Pblk};
 use extant_ondisk::acl::{Acl, AclTag};
@@ -12,12 +11,13 @@ use super::mapping;
 use super::page::Page;
 use super::reader::{FoundInode, Reader};
 
-/// Bytes of a value that the text shows.
+/// Maximum bytes of a value in the text output.
 const TEXT_MAX: usize = 256;
-/// Bytes of a value that the JSON holds: what Linux's system calls take.
+/// Maximum bytes of a value in the JSON output: the limit of Linux's system calls.
 const JSON_MAX: usize = xattr::VALUE_LEN_MAX;
 
-/// A name as the system calls have it; the two that have none there by what they hold.
+/// A name as system calls return it; encryption and verity attributes have no such name, and get a
+/// descriptive one.
 fn full_name(index: u8, suffix: &[u8]) -> Vec<u8> {
     xattr::full_name(index, suffix).unwrap_or_else(|| {
         let text = match index {
@@ -36,12 +36,12 @@ fn in_inode<'a>(reader: &Reader<'_>, file: &'a FoundInode) -> Vec<StoredAttr<'a>
     })
 }
 
-/// The names of the attributes behind the inode.
+/// The names of the attributes in the inode.
 pub(super) fn inode_names(reader: &Reader<'_>, file: &FoundInode) -> Vec<Vec<u8>> {
     in_inode(reader, file).iter().map(|stored| full_name(stored.attr.index, stored.attr.name)).collect()
 }
 
-/// Prints all attributes.
+/// Prints all attributes of an inode.
 pub(super) fn show(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
     page.number("inode", file.ino.0);
     page.fact("room_in_inode", count(file.xattr_area().len() as u64, "byte"), file.xattr_area().len() as u64);
@@ -134,7 +134,7 @@ fn print_attr(reader: &Reader<'_>, file: &FoundInode, stored: &StoredAttr<'_>, p
     );
 }
 
-/// A value that lives in an inode of its own, checked against the entry's hash.
+/// Reads a value that is stored in its own inode, and checks it against the entry's hash.
 fn read_ea_inode(
     reader: &Reader<'_>,
     stored: &StoredAttr<'_>,
@@ -155,7 +155,7 @@ fn read_ea_inode(
     Ok(value)
 }
 
-/// A value in words, and what it means for JSON (null where the bytes say it all).
+/// A value as text, and its decoded form for JSON (null if the raw bytes are sufficient).
 fn value_words(index: u8, name: &[u8], value: &[u8]) -> (String, Value) {
     let is_acl = matches!(index, xattr::INDEX_ACL_ACCESS | xattr::INDEX_ACL_DEFAULT);
     if is_acl && let Ok(acl) = Acl::from_disk(value) {
@@ -163,10 +163,10 @@ fn value_words(index: u8, name: &[u8], value: &[u8]) -> (String, Value) {
         return (words.join(", "), json!(words));
     }
     let is_text = std::str::from_utf8(value).is_ok() && !value.is_empty();
-    // A final NUL is part of many values (SELinux labels) and no reason for hex.
+    // A final NUL is part of many values (SELinux labels), so it does not cause hex output.
     let body = value.strip_suffix(b"\0").unwrap_or(value);
     if name != b"security.capability" && is_text && !body.iter().any(|byte| byte.is_ascii_control()) {
-        // Cut at a character: half of one would be shown as octal.
+        // Cut between characters: part of a character would be printed as octal.
         let cut = (0..=body.len().min(TEXT_MAX)).rev().find(|at| std::str::from_utf8(&body[..*at]).is_ok());
         let shown = &body[..cut.unwrap_or(0)];
         let nul = if body.len() < value.len() && shown.len() == body.len() { "\\000" } else { "" };
@@ -182,7 +182,7 @@ fn value_words(index: u8, name: &[u8], value: &[u8]) -> (String, Value) {
     (format!("0x{}{more}", hex(shown)), json!({"hex": hex(&value[..value.len().min(JSON_MAX)])}))
 }
 
-/// `user:1000:rw-`, one per entry, as getfacl writes them.
+/// ACL entries such as `user:1000:rw-`, in getfacl's format.
 fn acl_words(acl: &Acl) -> Vec<String> {
     let rwx = |perm: u16| {
         let letter = |bit: u16, letter: char| if perm & bit != 0 { letter } else { '-' };

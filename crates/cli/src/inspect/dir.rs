@@ -1,4 +1,4 @@
-//! `inspect … dir`: a directory's entries, block by block, with their hashes and the space between them.
+//! `inspect … dir`: a directory's entries, block by block, with their hashes and free space.
 
 use std::ops::ControlFlow;
 
@@ -16,9 +16,9 @@ use super::page::Page;
 use super::reader::{FoundInode, Reader};
 use super::superblock::hash_name;
 
-/// How the names of one directory are hashed.
+/// Computes the hashes of one directory's names.
 pub(super) struct Hasher {
-    /// `None` where names are hashed under a secret key.
+    /// `None` if names are hashed with a secret key.
     version: Option<HashVersion>,
     seed: [u32; 4],
     is_casefolded: bool,
@@ -35,8 +35,8 @@ impl Hasher {
         }
     }
 
-    /// The hash of an entry; `None` when it is not stored and cannot be computed: it needs a secret key, or
-    /// the folding of letters beyond ASCII.
+    /// The hash of an entry. `None` if it is neither stored nor computable: it needs a secret key, or case
+    /// folding beyond ASCII.
     pub(super) fn hash(&self, entry: &Entry<'_>) -> Option<NameHash> {
         if entry.hash.is_some() {
             return entry.hash;
@@ -50,7 +50,7 @@ impl Hasher {
     }
 }
 
-/// What a directory block is for.
+/// The purpose of a directory block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BlockKind {
     IndexRoot,
@@ -70,7 +70,7 @@ impl BlockKind {
     }
 }
 
-/// The hash version that a directory's index names; the file system's default where there is no index.
+/// The hash version in a directory's index; the file system's default if there is no index.
 fn hash_code(reader: &Reader<'_>, dir: &FoundInode, root: Option<&[u8]>) -> u8 {
     let format = DxFormat::new(reader.geometry().block_size, &reader.sb().features);
     let indexed = dir.inode.has_flag(flags::INDEX);
@@ -81,7 +81,7 @@ fn hash_code(reader: &Reader<'_>, dir: &FoundInode, root: Option<&[u8]>) -> u8 {
 /// Prints a directory.
 ///
 /// # Errors
-/// [`InspectError::Absent`] when the inode is none.
+/// [`InspectError::Absent`] if the inode is not a directory.
 pub(super) fn show(reader: &Reader<'_>, dir: &FoundInode, page: &mut Page<'_>) -> Result<(), InspectError> {
     if FileType::from_mode(dir.inode.mode) != FileType::Directory {
         let kind = FileType::from_mode(dir.inode.mode);
@@ -126,7 +126,7 @@ struct Totals {
     free: u64,
 }
 
-/// Bytes of a block that names could still take: what entries do not need, and unused entries whole.
+/// Bytes of a block available for names: the unused parts of entries, and unused entries as a whole.
 pub(super) fn free_bytes(format: &DirFormat, block: &[u8]) -> u64 {
     let spare = |entry: &Entry<'_>| {
         let hashed = format.hash_in_dirent && !entry.is_dot_or_dotdot();
@@ -144,7 +144,7 @@ fn kind_of(reader: &Reader<'_>, dir: &FoundInode, block: &DirBlock<'_>) -> Block
     let dx = format.kind_of(block.bytes).filter(|_| dir.inode.has_flag(flags::INDEX));
     match dx {
         Some(DxKind::Root) if block.lblk == 0 => BlockKind::IndexRoot,
-        // An empty leaf looks alike, but it has no entries of the right limit.
+        // An empty leaf looks the same, but does not have the right limit of entries.
         Some(DxKind::Node) if block.lblk > 0 && format.decode_node(block.bytes).is_ok() => {
             BlockKind::IndexNode
         }
@@ -152,7 +152,7 @@ fn kind_of(reader: &Reader<'_>, dir: &FoundInode, block: &DirBlock<'_>) -> Block
     }
 }
 
-/// Is a block's checksum right? `None` where it has none.
+/// Whether a block's checksum is right; `None` if it has none.
 fn verify(reader: &Reader<'_>, dir: &FoundInode, block: &DirBlock<'_>, kind: BlockKind) -> Option<bool> {
     if !reader.has_csum() || kind == BlockKind::Inline {
         return None;

@@ -1,12 +1,12 @@
-//! A directory's blocks in order, and the way from a path to an inode.
+//! A directory's blocks in order, and the resolution of a path to an inode.
 //!
 //! Owns: the loop over blocks or inline areas, lookup by linear search (an index may be damaged), and
-//! following symbolic links on the way. Does **not** own: the rules of an entry (see
+//! following symbolic links in a path. Does **not** own: the rules of an entry (see
 //! [`extant_ondisk::dirent`]).
 //!
 //! Invariants
 //! 1. A walk visits at most as many blocks as the device has.
-//! 2. A path follows at most 40 symbolic links, as Linux does.
+//! 2. A path follows at most 40 symbolic links, as in Linux.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -26,20 +26,20 @@ use super::mapping::{self, Event, Mapping};
 use super::reader::{FoundInode, Reader};
 
 const SYMLINKS_MAX: u32 = 40;
-/// No symbolic link is longer than a block.
+/// A symbolic link is never longer than a block.
 const SYMLINK_LEN_MAX: u64 = 65_536;
 
 /// A requested inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
-    /// By number: `12`, or `<12>` as debugfs writes it.
+    /// A number: `12`, or `<12>` in debugfs's notation.
     Ino(Ino),
-    /// By path from the root of the image.
+    /// A path from the root of the image.
     Path(OsString),
 }
 
 impl Target {
-    /// A number where it is one, else a path.
+    /// Parses a number, or else a path.
     pub(super) fn parse(text: &OsStr) -> Self {
         let bytes = text.as_bytes();
         let inner = bytes.strip_prefix(b"<").and_then(|rest| rest.strip_suffix(b">")).unwrap_or(bytes);
@@ -47,11 +47,11 @@ impl Target {
         number.map_or_else(|| Self::Path(text.to_owned()), |number| Self::Ino(Ino(number)))
     }
 
-    /// The inode that is meant.
+    /// Finds the inode.
     ///
     /// # Errors
-    /// [`InspectError::Absent`] when the image has no such inode or path, [`InspectError::Unreadable`] when
-    /// it cannot be read.
+    /// [`InspectError::Absent`] if the image has no such inode or path, [`InspectError::Unreadable`] if it
+    /// cannot be read.
     pub(super) fn resolve(&self, reader: &Reader<'_>) -> Result<FoundInode, InspectError> {
         let ino = match self {
             Self::Ino(ino) => *ino,
@@ -67,14 +67,14 @@ impl Target {
     }
 }
 
-/// One block, or one inline area, of a directory.
+/// One block or one inline area of a directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DirBlock<'a> {
-    /// Logical block; for inline areas 0 (in `i_block`) and 1 (in the attribute).
+    /// The logical block; for inline areas 0 (in `i_block`) or 1 (in the attribute).
     pub(super) lblk: u64,
-    /// Physical block; `None` for inline areas.
+    /// The physical block; `None` for inline areas.
     pub(super) pblk: Option<Pblk>,
-    /// Its bytes.
+    /// The block's bytes.
     pub(super) bytes: &'a [u8],
 }
 
@@ -88,7 +88,7 @@ pub(super) fn dir_format(reader: &Reader<'_>, dir: &FoundInode) -> DirFormat {
     }
 }
 
-/// The value of the attribute that continues an inode's inline data; empty where there is none.
+/// The value of the attribute that continues an inode's inline data; empty if there is none.
 pub(super) fn inline_value<'a>(reader: &Reader<'_>, file: &'a FoundInode) -> &'a [u8] {
     let attrs = xattr::decode_ibody(file.xattr_area()).unwrap_or_else(|fault| {
         reader.damage(format_args!("inode {}: {fault}", file.ino));
@@ -101,8 +101,8 @@ pub(super) fn inline_value<'a>(reader: &Reader<'_>, file: &'a FoundInode) -> &'a
     }
 }
 
-/// Visits a directory's blocks in order until `each` breaks. Holes, blocks past the size and blocks that
-/// cannot be read are noted as damage.
+/// Visits a directory's blocks in order until `each` breaks. Reports holes, blocks past the size, and
+/// unreadable blocks as damage.
 pub(super) fn each_block(
     reader: &Reader<'_>,
     dir: &FoundInode,
@@ -227,10 +227,10 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec)
 }
 
-/// Walks a path from the root. Symbolic links are followed, except in the last place.
+/// Resolves a path from the root. Follows symbolic links, except in the last component.
 fn resolve_path(reader: &Reader<'_>, path: &[u8]) -> Result<Ino, InspectError> {
     let missing = |what: String| InspectError::Absent(format!("{}: {what}", quote(path)));
-    // The directories from the root to where we are: ".." goes back.
+    // The directories from the root to the current position, for "..".
     let mut way = vec![Ino::ROOT];
     let mut left: VecDeque<Vec<u8>> = components(path).collect();
     let mut symlinks = 0;

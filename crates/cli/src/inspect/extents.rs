@@ -1,4 +1,4 @@
-//! `inspect … extents`: a file's map, nodes and runs in logical order.
+//! `inspect … extents`: a file's map, with nodes and runs in logical order.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +13,7 @@ use super::reader::{FoundInode, Reader};
 /// Prints a file's map.
 ///
 /// # Errors
-/// [`InspectError::Absent`] for files that have none.
+/// [`InspectError::Absent`] if the file has no map.
 pub(super) fn show(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) -> Result<(), InspectError> {
     let mapping = Mapping::of(&file.inode);
     if !matches!(mapping, Mapping::Extents | Mapping::Indirect) {
@@ -24,7 +24,7 @@ pub(super) fn show(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) 
     page.fact("kind", mapping.words(), mapping.words());
     let (mut runs, mut blocks, mut nodes) = (0, 0, 0);
     page.list("map", Some("levels from the root; logical -> physical blocks, both ends included"));
-    // How deep the runs below the last node stand.
+    // Indentation of the runs below the last node.
     let mut indent = 0;
     mapping::walk(reader, file, &mut |event| {
         match event {

@@ -1,9 +1,8 @@
-//! How single values are written: times, sizes, modes, names, checksums.
+//! Output formats of single values: times, sizes, modes, names, checksums.
 //!
 //! Invariants
-//! 1. A value that people read in a derived form shows its raw number as well.
-//! 2. Bytes from a disk reach the terminal escaped: no control character passes, whatever the name or label
-//!    says.
+//! 1. A value in a derived form is printed with its raw number.
+//! 2. Bytes from a disk are escaped: no control character of a name or label reaches the terminal.
 
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::time::Timestamp;
@@ -11,13 +10,13 @@ use serde_json::{Value, json};
 
 pub(crate) const SECONDS_PER_DAY: i64 = 86_400;
 
-/// `2024-05-06T07:08:09Z`, proleptic Gregorian, for any number of seconds.
+/// A time such as `2024-05-06T07:08:09Z`, in the proleptic Gregorian calendar, for any number of seconds.
 pub(crate) fn iso_seconds(seconds: i64) -> String {
     let (date, time) = iso_parts(seconds);
     format!("{date}T{time}Z")
 }
 
-/// `2024-05-06T07:08:09.123456789Z`.
+/// A time such as `2024-05-06T07:08:09.123456789Z`.
 pub(crate) fn iso_time(time: Timestamp) -> String {
     let (date, clock) = iso_parts(time.seconds);
     format!("{date}T{clock}.{:09}Z", time.nanos)
@@ -30,9 +29,9 @@ fn iso_parts(seconds: i64) -> (String, String) {
     (format!("{year:04}-{month:02}-{day:02}"), time)
 }
 
-/// Year, month and day of a day counted from 1970-01-01.
+/// Year, month and day of a day number; day 0 is 1970-01-01.
 fn civil(days: i64) -> (i64, i64, i64) {
-    // Count years from March, so that the leap day is a year's last; a 400-year era has 146,097 days.
+    // Years start in March, so that the leap day is the last day of a year; a 400-year era has 146,097 days.
     let since_march_0000 = days + 719_468;
     let (era, day_of_era) = (since_march_0000.div_euclid(146_097), since_march_0000.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -43,7 +42,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
-/// The day of a date, counted from 1970-01-01; `None` where the month has no such day.
+/// The day number of a date; day 0 is 1970-01-01. `None` if the month has no such day.
 pub(crate) fn days_of_civil(year: i64, month: i64, day: i64) -> Option<i64> {
     let year_from_march = year - i64::from(month <= 2);
     let (era, year_of_era) = (year_from_march.div_euclid(400), year_from_march.rem_euclid(400));
@@ -54,12 +53,12 @@ pub(crate) fn days_of_civil(year: i64, month: i64, day: i64) -> Option<i64> {
     (civil(days) == (year, month, day)).then_some(days)
 }
 
-/// A time of an inode for JSON.
+/// An inode's time for JSON.
 pub(crate) fn time_json(time: Timestamp) -> Value {
     json!({"iso": iso_time(time), "seconds": time.seconds, "nanos": time.nanos})
 }
 
-/// A time of the superblock: seconds since 1970, of which 0 means never.
+/// A time of the superblock: seconds since 1970; 0 means never.
 pub(super) fn super_time(seconds: u64) -> (String, Value) {
     if seconds == 0 {
         return ("never (0)".to_owned(), Value::Null);
@@ -68,7 +67,7 @@ pub(super) fn super_time(seconds: u64) -> (String, Value) {
     (iso.clone(), json!({"iso": iso, "seconds": seconds}))
 }
 
-/// `1.5 GiB`; whole bytes below 1 KiB.
+/// A size such as `1.5 GiB`; in bytes below 1 KiB.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -79,7 +78,7 @@ pub(crate) fn human(bytes: u64) -> String {
     format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[exponent - 1])
 }
 
-/// `123456 bytes (120.5 KiB)`.
+/// A size such as `123456 bytes (120.5 KiB)`.
 pub(super) fn bytes_and_human(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
@@ -87,7 +86,7 @@ pub(super) fn bytes_and_human(bytes: u64) -> String {
     }
 }
 
-/// `-rwsr-xr-x`, as ls writes a mode; `?` for bits that name no file type.
+/// A mode in the format of ls, such as `-rwsr-xr-x`; `?` for an unknown file type.
 pub(crate) fn mode_letters(mode: u16) -> String {
     let kind = match FileType::from_mode(mode) {
         FileType::Unknown => '?',
@@ -114,7 +113,8 @@ pub(crate) fn mode_letters(mode: u16) -> String {
     letters
 }
 
-/// Bytes as `ls -b` writes a name: printable UTF-8 as it is, the rest as C escapes and octal.
+/// Escapes a name in the format of `ls -b`: printable UTF-8 is unchanged, other bytes become C escapes and
+/// octal.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -136,7 +136,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// Characters that print nothing themselves and change how their neighbours look: directions and separators.
+/// Characters that are invisible and change the appearance of their neighbours: directions and separators.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{2069}' | '\u{FEFF}')
 }
@@ -152,12 +152,12 @@ pub(crate) fn quote(bytes: &[u8]) -> String {
     format!("\"{}\"", escape(bytes).replace("\\ ", " ").replace('"', "\\\""))
 }
 
-/// A label or path of the superblock: quoted, or a word for none.
+/// A label or path of the superblock: quoted, or `(none)`.
 pub(super) fn text_field(bytes: &[u8]) -> String {
     if bytes.is_empty() { "(none)".to_owned() } else { quote(bytes) }
 }
 
-/// Bytes for JSON: a string where they are UTF-8, else `{"bytes_hex": "…"}`.
+/// Bytes for JSON: a string if they are UTF-8, else `{"bytes_hex": "…"}`.
 pub(crate) fn json_bytes(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => Value::from(text),
@@ -165,18 +165,18 @@ pub(crate) fn json_bytes(bytes: &[u8]) -> Value {
     }
 }
 
-/// `00ff`.
+/// Bytes in hex, such as `00ff`.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `f81d4fae-7dec-11d0-a765-00a0c91e6bf6`.
+/// A UUID such as `f81d4fae-7dec-11d0-a765-00a0c91e6bf6`.
 pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     let text = hex(bytes);
     format!("{}-{}-{}-{}-{}", &text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..])
 }
 
-/// A UUID field: in words, and null where it is all zero.
+/// A UUID as text and for JSON; `(none)` and null if it is all zero.
 pub(super) fn uuid_fact(bytes: &[u8; 16]) -> (String, Value) {
     match *bytes == [0; 16] {
         true => ("(none)".to_owned(), Value::Null),
@@ -184,7 +184,7 @@ pub(super) fn uuid_fact(bytes: &[u8; 16]) -> (String, Value) {
     }
 }
 
-/// Names of the set bits, bits without a name as hex; `(none)` for 0.
+/// Names of the set bits; bits without a name as hex.
 pub(crate) fn bit_names(word: u32, names: &[(u32, &'static str)]) -> Vec<String> {
     let mut found: Vec<String> =
         names.iter().filter(|(bit, _)| word & bit != 0).map(|(_, name)| (*name).to_owned()).collect();
@@ -195,7 +195,7 @@ pub(crate) fn bit_names(word: u32, names: &[(u32, &'static str)]) -> Vec<String>
     found
 }
 
-/// `extents index (0x81000)`; `(none)` for 0.
+/// Flags such as `extents index (0x81000)`; `(none)` for 0.
 pub(super) fn flags_text(word: u32, names: &[(u32, &'static str)]) -> String {
     match word {
         0 => "(none)".to_owned(),
@@ -208,7 +208,7 @@ pub(crate) fn flags_json(word: u32, names: &[(u32, &'static str)]) -> Value {
     json!({"names": bit_names(word, names), "raw": word})
 }
 
-/// A stored checksum next to the one that the bytes ask for.
+/// A stored checksum and the computed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Checksum {
     pub(super) stored: u32,
@@ -233,17 +233,17 @@ impl Checksum {
     }
 }
 
-/// A checksum that may not exist, in words.
+/// An optional checksum as text.
 pub(super) fn checksum_text(checksum: Option<Checksum>) -> String {
     checksum.map_or("none (the file system has no such checksums)".to_owned(), Checksum::text)
 }
 
-/// A checksum that may not exist, for JSON.
+/// An optional checksum for JSON.
 pub(super) fn checksum_json(checksum: Option<Checksum>) -> Value {
     checksum.map_or(Value::Null, Checksum::json)
 }
 
-/// `first..last`, both included, or the one number of a range of one; `(none)` for an empty one.
+/// A range as `first..last`, both included; a single number for a length of one; `(none)` if it is empty.
 pub(super) fn range_text(first: u64, len: u64) -> String {
     match len {
         0 => "(none)".to_owned(),
@@ -252,7 +252,7 @@ pub(super) fn range_text(first: u64, len: u64) -> String {
     }
 }
 
-/// `1 block`, `2 blocks`, `2 copies`.
+/// A count with its noun: `1 block`, `2 blocks`, `2 copies`.
 pub(crate) fn count(number: u64, what: &str) -> String {
     match what.strip_suffix('y') {
         _ if number == 1 => format!("{number} {what}"),
@@ -261,7 +261,7 @@ pub(crate) fn count(number: u64, what: &str) -> String {
     }
 }
 
-/// `part` of `whole` in tenths of a percent, as `93.5%`.
+/// `part` divided by `whole` in percent, with one decimal: `93.5%`.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_owned();

@@ -1,5 +1,5 @@
-//! `inspect … free`: free clusters and inodes by the bitmaps, against descriptors and superblock, and how
-//! scattered the free space is.
+//! `inspect … free`: free clusters and inodes, as counted by bitmaps, descriptors and superblock, and the
+//! fragmentation of the free space.
 
 use extant_base::Group;
 use serde_json::{Value, json};
@@ -10,17 +10,17 @@ use super::page::Page;
 use super::reader::Reader;
 use extant_ondisk::Features;
 
-/// Largest free runs that are shown.
+/// Number of largest free runs to print.
 const LARGEST: usize = 10;
 
-/// What is known of all free runs.
+/// Statistics of all free runs.
 #[derive(Debug)]
 struct Runs {
-    /// The run that may go on in the next group: first block and length in blocks.
+    /// The last run, which may continue in the next group: first block and length in blocks.
     open: Option<(u64, u64)>,
-    /// By power of two of the length in blocks: runs, and blocks in them.
+    /// By power of two of the length in blocks: number of runs, and their blocks.
     histogram: [(u64, u64); 64],
-    /// Length and first block, the longest first.
+    /// Length and first block of the largest runs, the longest first.
     largest: Vec<(u64, u64)>,
     count: u64,
 }
@@ -30,7 +30,7 @@ impl Runs {
         Self { open: None, histogram: [(0, 0); 64], largest: Vec::new(), count: 0 }
     }
 
-    /// Takes the next run, in the order of the device.
+    /// Adds the next run, in the order of the device.
     fn add(&mut self, first: u64, len: u64) {
         match &mut self.open {
             Some((start, open_len)) if *start + *open_len == first => *open_len += len,
@@ -52,18 +52,18 @@ impl Runs {
     }
 }
 
-/// Sums over all groups.
+/// Totals over all groups.
 #[derive(Debug, Default)]
 struct Totals {
     clusters: u64,
     inodes: u64,
     desc_clusters: u64,
     desc_inodes: u64,
-    /// Every bitmap could be read.
+    /// Whether every bitmap could be read.
     is_complete: bool,
 }
 
-/// Prints the free space.
+/// Prints the free space of all groups.
 pub(super) fn show(reader: &Reader<'_>, page: &mut Page<'_>) {
     let mut runs = Runs::new();
     let mut totals = Totals { is_complete: true, ..Totals::default() };
@@ -145,7 +145,7 @@ fn group(reader: &Reader<'_>, group: Group, runs: &mut Runs, totals: &mut Totals
 
 fn print_totals(reader: &Reader<'_>, totals: &Totals, ratio: u64, page: &mut Page<'_>) {
     let sb = reader.sb();
-    // A mounted file system writes these two counts late: they are settled by the replay.
+    // A mounted file system updates these two counts late; the replay corrects them.
     let may_be_late = sb.features.has_incompat(Features::RECOVER);
     page.open("total");
     for (key, bitmap, descriptors, counted) in [

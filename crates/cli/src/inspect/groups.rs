@@ -1,7 +1,7 @@
-//! `inspect … groups` and `inspect … group N`: where each group keeps its tables and how full it is.
+//! `inspect … groups` and `inspect … group N`: the tables of each group and its usage.
 //!
-//! Also owns what a group's bitmaps say ([`block_bitmap`], [`inode_bitmap`]), the ones that were never
-//! written included: those follow from the layout.
+//! Also owns a group's bitmaps ([`block_bitmap`], [`inode_bitmap`]), including those that were never written:
+//! their contents follow from the layout.
 
 use std::ops::Range;
 
@@ -21,20 +21,20 @@ const FLAGS: &[(u32, &str)] = &[
     (INODE_ZEROED as u32, "itable_zeroed"),
 ];
 
-/// A group's bitmap, and its checksum where it has one.
+/// A group's bitmap, and its checksum if it has one.
 pub(super) struct FoundBitmap {
     pub(super) bits: GroupBitmap,
     pub(super) checksum: Option<Checksum>,
-    /// It was never written: the bits follow from the layout.
+    /// The bitmap was never written: its bits follow from the layout.
     pub(super) is_derived: bool,
 }
 
-/// Descriptors have room for a whole checksum only if they are large.
+/// Small descriptors store only the low 16 bits of a checksum.
 fn cut(checksum: u32, desc_size: usize) -> u32 {
     if desc_size >= extant_ondisk::group_desc::LARGE { checksum } else { checksum & 0xFFFF }
 }
 
-/// Which clusters of a group are in use.
+/// Reads the bitmap of a group's used clusters.
 ///
 /// # Errors
 /// The bitmap cannot be read.
@@ -61,7 +61,7 @@ pub(super) fn block_bitmap(
     Ok(FoundBitmap { bits: GroupBitmap::from_bytes(block.to_vec(), clusters)?, checksum, is_derived: false })
 }
 
-/// Which inodes of a group are in use.
+/// Reads the bitmap of a group's used inodes.
 ///
 /// # Errors
 /// The bitmap cannot be read.
@@ -94,8 +94,8 @@ fn note_checksum(reader: &Reader<'_>, group: Group, which: &str, checksum: Optio
     }
 }
 
-/// A group whose block bitmap was never written uses the copies at its head, and its own tables if they lie
-/// in it.
+/// The block bitmap of a group where it was never written: the copies at the group's head are in use, and its
+/// own tables if they lie in the group.
 fn derived_block_bitmap(reader: &Reader<'_>, group: Group, found: &Descriptor) -> GroupBitmap {
     let geometry = reader.geometry();
     let mut bits = GroupBitmap::new(geometry.block_size, geometry.group_clusters(group));
@@ -121,7 +121,7 @@ fn derived_block_bitmap(reader: &Reader<'_>, group: Group, found: &Descriptor) -
     bits
 }
 
-/// All groups, a line each.
+/// Prints all groups, one line each.
 pub(super) fn show_all(reader: &Reader<'_>, page: &mut Page<'_>) {
     let geometry = reader.geometry();
     page.number("groups_count", geometry.groups);
@@ -200,10 +200,10 @@ fn descriptor_json(reader: &Reader<'_>, group: Group, found: &Descriptor) -> Val
     })
 }
 
-/// One group, in full.
+/// Prints one group with all details.
 ///
 /// # Errors
-/// There is no such group, or its descriptor cannot be read.
+/// The group does not exist, or its descriptor cannot be read.
 pub(super) fn show_one(reader: &Reader<'_>, group: Group, page: &mut Page<'_>) -> Result<(), InspectError> {
     let geometry = reader.geometry();
     if group.0 >= geometry.groups {
@@ -260,7 +260,7 @@ pub(super) fn show_one(reader: &Reader<'_>, group: Group, page: &mut Page<'_>) -
     Ok(())
 }
 
-/// A block in another group is marked as such: with flex_bg tables are grouped.
+/// Prints a block and its group: with flex_bg it may lie in another group.
 fn place(reader: &Reader<'_>, page: &mut Page<'_>, key: &str, block: u64) {
     let text = match reader.geometry().group_of(Pblk(block)) {
         Some(group) => format!("{block} (in group {group})"),
@@ -275,7 +275,7 @@ fn span(page: &mut Page<'_>, key: &str, first: Pblk, len: u64) {
     page.fact(key, if len > 1 { format!("{text} ({len} blocks)") } else { text }, json);
 }
 
-/// Free bits by the descriptor and by the bitmap.
+/// Prints the free counts of the descriptor and of the bitmap.
 fn compare(
     reader: &Reader<'_>,
     page: &mut Page<'_>,

@@ -1,9 +1,9 @@
-//! `inspect … htree`: a directory's index from the root down, the fill of its leaves, and whether names stand
-//! where their hashes say.
+//! `inspect … htree`: a directory's index from the root down, the fill of its leaves, and whether each name
+//! is in the leaf of its hash.
 //!
-//! Rules that are checked: index hashes rise within a block and stay within the range that the entry above
-//! gives; every name's hash lies in its leaf's range (with the continuation flag, the range's first hash may
-//! stand in the leaf before too); no block is used twice.
+//! Checked rules: index hashes rise within a block and stay in the range that the entry above gives; the hash
+//! of every name lies in its leaf's range (with the continuation flag, names of the range's first hash may
+//! also be in the previous leaf); no block is used twice.
 
 use std::collections::HashSet;
 
@@ -48,7 +48,7 @@ struct LeafStats {
     most: u64,
 }
 
-/// Hashes that a block may hold: from `first` to `last`, both included.
+/// The hashes that a block may contain: from `first` to `last`, both included.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     first: u32,
@@ -58,8 +58,7 @@ struct Range {
 /// Prints a directory's index.
 ///
 /// # Errors
-/// [`InspectError::Absent`] when the inode has none, [`InspectError::Unreadable`] when its root cannot be
-/// read.
+/// [`InspectError::Absent`] if the inode has none, [`InspectError::Unreadable`] if its root cannot be read.
 pub(super) fn show(reader: &Reader<'_>, dir: &FoundInode, page: &mut Page<'_>) -> Result<(), InspectError> {
     let ino = dir.ino;
     if FileType::from_mode(dir.inode.mode) != FileType::Directory || !dir.inode.has_flag(flags::INDEX) {
@@ -113,7 +112,7 @@ impl Walk<'_, '_> {
         self.reader.damage(format_args!("inode {}: index: block {block}: {what}", self.dir.ino));
     }
 
-    /// The head line of an index block.
+    /// Prints the head line of an index block.
     fn print_index(
         &mut self,
         level: u8,
@@ -153,9 +152,9 @@ impl Walk<'_, '_> {
         );
     }
 
-    /// All that hangs below an index block; `levels_left` is 0 where its children are leaves.
+    /// Prints everything below an index block. `levels_left` is 0 if its children are leaves.
     ///
-    /// The recursion is as deep as the index: two levels at most below the root.
+    /// The recursion is as deep as the index: at most two levels below the root.
     fn below(
         &mut self,
         entries: &DxEntries<'_>,
@@ -184,7 +183,8 @@ impl Walk<'_, '_> {
                 );
             }
             before = Some(first);
-            // The next child's first hash belongs here too if names of that hash continue from here.
+            // The first hash of the next child may also be in this one, if names with that hash continue from
+            // here.
             let last = match next {
                 Some(next) if next & 1 != 0 => next,
                 Some(next) => next.saturating_sub(1),

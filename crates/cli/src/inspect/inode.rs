@@ -1,4 +1,4 @@
-//! `inspect … inode`: the fixed fields, where the inode lies, and what it holds in a few words.
+//! `inspect … inode`: the fixed fields, the inode's address, and a summary of its contents.
 
 use std::ops::ControlFlow;
 
@@ -60,7 +60,7 @@ pub(super) fn show(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) 
     page.fact("xattrs_in_inode", if text.is_empty() { "(none)".to_owned() } else { text.join(", ") }, json);
 }
 
-/// What a reserved inode is for.
+/// The purpose of a reserved inode.
 fn role(reader: &Reader<'_>, ino: Ino) -> Option<&'static str> {
     let sb = reader.sb();
     let named = |number: u32| number != 0 && number == ino.0;
@@ -103,7 +103,7 @@ fn times(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
     }
     match inode.dtime {
         0 => page.fact("deleted", "no", Value::Null),
-        // The same field links the orphan list; no file was deleted in the first days of 1970.
+        // The orphan list uses the same field; no file was deleted in the first days of 1970.
         next if reader.geometry().inode_place(Ino(next)).is_some() => {
             page.fact(
                 "deleted",
@@ -133,7 +133,7 @@ fn place(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
     );
 }
 
-/// What hangs below `i_block`.
+/// Prints the contents of `i_block`.
 fn content(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
     let inode = &file.inode;
     let mapping = Mapping::of(inode);
@@ -163,7 +163,7 @@ fn content(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
         page.fact("device", format!("major {major}, minor {minor}"), json!({"major": major, "minor": minor}));
     }
     if inode.has_flag(flags::EA_INODE) {
-        // An EA inode keeps its count of references where others keep their change time and version.
+        // An EA inode stores its reference count in the fields of change time and version.
         let references = (inode.ctime.seconds as u32 as u64) << 32 | (inode.version & 0xFFFF_FFFF);
         let hash = inode.atime.seconds as u32;
         page.fact(
@@ -174,7 +174,7 @@ fn content(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
     }
 }
 
-/// The map in numbers.
+/// Prints a summary of the map.
 fn summary(reader: &Reader<'_>, file: &FoundInode, mapping: Mapping, page: &mut Page<'_>) {
     let (mut runs, mut fragments, mut mapped, mut unwritten, mut nodes, mut depth) =
         (0u64, 0u64, 0, 0, 0u64, 0);

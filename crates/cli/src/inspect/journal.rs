@@ -1,7 +1,7 @@
-//! `inspect … journal`: the journal's superblock, and what a replay of its log would do (see
+//! `inspect … journal`: the journal's superblock, and the effect of a replay of its log (see
 //! [`super::replay_plan`]).
 //!
-//! Where the journal's inode is damaged, the superblock's copy of its block map is used.
+//! If the journal's inode is damaged, the superblock's copy of its block map is used.
 
 use extant_base::{Ino, Pblk};
 use extant_device::Device;
@@ -20,16 +20,16 @@ use super::reader::{FoundInode, Reader};
 use super::replay_plan;
 use super::superblock::journal_features;
 
-/// A journal whose superblock was found, wherever it lives.
+/// A journal whose superblock was found, in a file system or on a journal device.
 struct Journal<'r> {
     sb: Superblock,
-    /// In words: "inode 8", "device".
+    /// The location as text: "inode 8", "this device".
     place: String,
     device: &'r dyn Device,
-    /// Where all its blocks are; in words why that is not known.
+    /// The addresses of all its blocks, or a message why they are unknown.
     map: Result<LogMap, String>,
     target: ReplayTarget,
-    /// Does the file system say that it needs recovery? `None` where the journal stands alone.
+    /// Whether the file system needs recovery. `None` for a journal device.
     wanted: Option<bool>,
     damage: &'r DamageLog,
 }
@@ -37,8 +37,8 @@ struct Journal<'r> {
 /// Prints the journal inside a file system.
 ///
 /// # Errors
-/// [`InspectError::Absent`] when there is none or it is on another device, [`InspectError::Unreadable`] when
-/// its superblock cannot be read.
+/// [`InspectError::Absent`] if there is none or it is on another device, [`InspectError::Unreadable`] if its
+/// superblock cannot be read.
 pub(super) fn show(reader: &Reader<'_>, page: &mut Page<'_>) -> Result<(), InspectError> {
     let sb = reader.sb();
     if !sb.features.has_compat(Features::HAS_JOURNAL) {
@@ -78,7 +78,7 @@ pub(super) fn show(reader: &Reader<'_>, page: &mut Page<'_>) -> Result<(), Inspe
 /// Prints the journal of a journal device.
 ///
 /// # Errors
-/// [`InspectError::Unreadable`] when its superblock cannot be read.
+/// [`InspectError::Unreadable`] if its superblock cannot be read.
 pub(super) fn show_device(probe: &Probe<'_>, page: &mut Page<'_>) -> Result<(), InspectError> {
     let unreadable = |why: String| InspectError::Unreadable(format!("journal device: {why}"));
     let block_size = probe.sb.block_size().map_err(|fault| unreadable(fault.to_string()))?;
@@ -93,7 +93,7 @@ pub(super) fn show_device(probe: &Probe<'_>, page: &mut Page<'_>) -> Result<(), 
         place: "this device".to_owned(),
         device,
         map: Ok(map),
-        // Which file system it belongs to cannot be seen from here, nor how large that is.
+        // The device does not say which file system the journal belongs to, nor how large that is.
         target: ReplayTarget::new(u64::MAX, block_size),
         wanted: None,
         damage: probe.damage,
@@ -108,7 +108,7 @@ fn open_inode<'r>(reader: &'r Reader<'_>, file: &FoundInode, place: String) -> R
     let block = reader.block(first).map_err(|fault| format!("its first block {fault}"))?;
     let sb = Superblock::decode(&block).map_err(|fault| fault.to_string())?;
     let geometry = reader.geometry();
-    // The inode may be longer than the journal; if it is shorter, the map will say what is missing.
+    // The inode may be longer than the journal. If it is shorter, the map reports the missing blocks.
     let map = LogMap::internal(runs.iter().filter_map(log_run), sb.total_blocks, geometry.blocks);
     Ok(Journal {
         sb,
@@ -121,13 +121,14 @@ fn open_inode<'r>(reader: &'r Reader<'_>, file: &FoundInode, place: String) -> R
     })
 }
 
-/// A run of the journal's inode as one of the log. An unwritten one is none: the kernel takes it for a hole.
+/// Converts a run of the journal's inode into a run of the log. An unwritten run is dropped: the kernel
+/// treats it as a hole.
 fn log_run(run: &Run) -> Option<LogRun> {
     let (log, len) = (u32::try_from(run.lblk).ok()?, u32::try_from(run.len).ok()?);
     (!run.unwritten).then_some(LogRun { log, start: Pblk(run.pblk), len })
 }
 
-/// The journal's inode as the superblock keeps a copy of it: block map and size.
+/// The journal's inode according to the superblock's copy: block map and size.
 fn backup_inode(reader: &Reader<'_>, ino: Ino) -> Option<FoundInode> {
     let sb = reader.sb();
     if sb.jnl_backup_type != 1 {
@@ -191,7 +192,7 @@ fn print(journal: Journal<'_>, page: &mut Page<'_>) {
     }
 }
 
-/// File systems that share an external journal.
+/// Prints the file systems that share an external journal.
 fn users(sb: &Superblock, page: &mut Page<'_>) {
     let known: Vec<_> = sb.users.iter().filter(|user| **user != [0; 16]).map(uuid_fact).collect();
     if !known.is_empty() && sb.version == Version::V2 {

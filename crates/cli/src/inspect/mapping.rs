@@ -1,12 +1,12 @@
-//! Where a file's blocks are: the runs of extent trees and of classic block maps, in order.
+//! The blocks of a file: runs of extent trees and of indirect block maps, in order.
 //!
 //! Owns: the loop that reads the nodes. Does **not** own: the rules of a node (see [`extant_ondisk::extent`]
 //! and [`extant_ondisk::indirect`]), inline data.
 //!
 //! Invariants
 //! 1. A walk reads at most as many nodes as the device has blocks, and reports at most as many blocks as the
-//!    file system has: a file has no block twice, so more than that is damage and ends the walk.
-//! 2. A damaged node is noted and left out; the walk goes on behind it.
+//!    file system has. A file uses each block once, so a larger number is damage and ends the walk.
+//! 2. A damaged node is recorded and skipped; the walk continues after it.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -19,10 +19,10 @@ use extant_ondisk::inode::{Inode, flags};
 
 use super::reader::{FoundInode, Reader};
 
-/// Runs that are kept for random access; a file in more pieces is cut off with a note.
+/// Maximum number of runs kept for random access. A file with more is cut off, with a note.
 const RUNS_MAX: usize = 1 << 21;
 
-/// Blocks that follow each other in the file and on the device.
+/// Blocks that are contiguous in the file and on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) lblk: u64,
@@ -31,33 +31,33 @@ pub(super) struct Run {
     pub(super) unwritten: bool,
 }
 
-/// A node of a file's tree, as it is entered.
+/// A node of a file's tree, reported when the walk enters it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NodeFacts {
     /// Its block; `None` for the root in the inode.
     pub(super) block: Option<Pblk>,
-    /// Levels above it.
+    /// Levels above the node.
     pub(super) level: u16,
-    /// Levels below it: 0 for a leaf (of extents, or of numbers of data blocks).
+    /// Levels below the node: 0 for a leaf (of extents, or of data block numbers).
     pub(super) depth: u16,
     /// Entries in use.
     pub(super) used: usize,
-    /// Room for entries.
+    /// Maximum number of entries.
     pub(super) max: usize,
-    /// First logical block that it maps.
+    /// First logical block that the node maps.
     pub(super) lblk: u64,
-    /// Is its checksum right? `None` where it has none.
+    /// Whether its checksum is right; `None` if it has none.
     pub(super) checksum_is_right: Option<bool>,
 }
 
-/// The callback of a walk.
+/// An event of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     Node(NodeFacts),
     Run(Run),
 }
 
-/// How an inode keeps its data.
+/// How an inode stores its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mapping {
     /// An extent tree.
@@ -68,7 +68,7 @@ pub(super) enum Mapping {
     Inline,
     /// A symbolic link's target in `i_block`.
     FastSymlink,
-    /// Devices, fifos and sockets have none.
+    /// No data: devices, fifos and sockets.
     Nothing,
 }
 
@@ -94,10 +94,11 @@ impl Mapping {
     }
 }
 
-/// Visits all nodes and runs of a file in logical order, until `each` breaks. Files without a map have none.
+/// Visits all nodes and runs of a file in logical order, until `each` breaks. Files without a map have no
+/// events.
 pub(super) fn walk(reader: &Reader<'_>, file: &FoundInode, each: &mut dyn FnMut(Event) -> ControlFlow<()>) {
     let mut budget = Budget { reader, file, nodes: 0, blocks: 0 };
-    // Either way the walk is over: broken off by `each`, given up, or done.
+    // The walk is over in each case: `each` broke, the budget ran out, or it is complete.
     let _ = match Mapping::of(&file.inode) {
         Mapping::Extents => walk_extents(&mut budget, each),
         Mapping::Indirect => walk_indirect(&mut budget, each),
@@ -129,7 +130,7 @@ pub(super) fn find(runs: &[Run], lblk: u64) -> Option<Pblk> {
     (within < run.len).then(|| Pblk(run.pblk.saturating_add(within)))
 }
 
-/// The first bytes of a mapped file's content, `len_max` at most; holes and unwritten blocks read as zeros.
+/// The first bytes of a mapped file's contents, at most `len_max`. Holes and unwritten blocks read as zeros.
 pub(super) fn content(reader: &Reader<'_>, file: &FoundInode, len_max: u64) -> Vec<u8> {
     let bs = reader.block_len();
     let len = file.inode.size.min(len_max);
@@ -158,7 +159,7 @@ pub(super) fn content(reader: &Reader<'_>, file: &FoundInode, len_max: u64) -> V
     bytes
 }
 
-/// Invariant 1.
+/// Enforces invariant 1.
 struct Budget<'r, 'd> {
     reader: &'r Reader<'d>,
     file: &'r FoundInode,
@@ -167,7 +168,7 @@ struct Budget<'r, 'd> {
 }
 
 impl Budget<'_, '_> {
-    /// Reads a node's block. `None`: it cannot be read, which is noted.
+    /// Reads a node's block. `None`: it could not be read; the damage is recorded.
     fn node(&mut self, block: Pblk) -> ControlFlow<(), Option<Rc<[u8]>>> {
         let ino = self.file.ino;
         self.nodes += 1;
@@ -186,7 +187,7 @@ impl Budget<'_, '_> {
         ControlFlow::Continue(read.ok())
     }
 
-    /// Counts a run and checks its address. An impossible one is noted; the run is still returned.
+    /// Counts a run and checks its address. Records an impossible address; the walk still continues.
     fn run(&mut self, run: &Run) -> ControlFlow<()> {
         let (ino, total) = (self.file.ino, self.reader.geometry().blocks);
         self.blocks = self.blocks.saturating_add(run.len);
@@ -274,8 +275,8 @@ fn walk_indirect(
 ) -> ControlFlow<()> {
     let block_size = budget.reader.geometry().block_size;
     let end = indirect::max_blocks(block_size);
-    // The blocks on the way to the last answer, by the levels below them: the next answer mostly needs the
-    // same.
+    // The blocks on the path to the last result, by the number of levels below them: the next lookup usually
+    // needs the same.
     let mut path: [Option<Visited>; 3] = [None, None, None];
     let mut pending: Option<Run> = None;
     let mut at = 0;
@@ -321,7 +322,7 @@ fn walk_indirect(
                     let known = path[depth].as_ref().and_then(|(_, bytes)| bytes.clone());
                     step = match known.map(|bytes| then.resume(&bytes)) {
                         Some(Ok(next)) => next,
-                        // All that hangs below a block that cannot be read is unknown; go on behind it.
+                        // Everything below an unreadable block is unknown; continue after it.
                         Some(Err(_)) | None => break below(block_size.bytes(), at, depth),
                     };
                 }
@@ -332,8 +333,8 @@ fn walk_indirect(
     tell(budget, each, pending)
 }
 
-/// Blocks from logical block `at` to the end of what the indirect block above it with `depth` levels below it
-/// maps.
+/// Number of blocks from logical block `at` to the end of the range of the indirect block above it that has
+/// `depth` levels below it.
 fn below(block_bytes: u64, at: u64, depth: usize) -> u32 {
     let fan_out = block_bytes / 4;
     let mut index = at.saturating_sub(12);

@@ -1,5 +1,4 @@
-//! `inspect … orphans`: inodes that must be deleted or truncated at the next mount, on the list and in the
-//! file.
+//! `inspect … orphans`: inodes to be deleted or truncated at the next mount, from the list and the file.
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
@@ -15,7 +14,7 @@ use super::mapping;
 use super::page::Page;
 use super::reader::{FoundInode, Reader};
 
-/// Prints both kinds of orphans. Having some is no damage.
+/// Prints the orphans of the list and of the file. Orphans are not damage.
 pub(super) fn show(reader: &Reader<'_>, page: &mut Page<'_>) {
     let sb = reader.sb();
     page.number("list_head", sb.last_orphan);
@@ -28,7 +27,7 @@ pub(super) fn show(reader: &Reader<'_>, page: &mut Page<'_>) {
     page.fact("total_on_list", count(listed, "inode"), listed);
 }
 
-/// Follows the chain through the inodes' deletion times, each inode once.
+/// Follows the list through the inodes' deletion times. Visits each inode once.
 fn list(reader: &Reader<'_>, page: &mut Page<'_>) -> u64 {
     let mut seen = HashSet::new();
     let mut next = Ino(reader.sb().last_orphan);
@@ -74,7 +73,7 @@ fn print_orphan(orphan: &FoundInode, place: &str, page: &mut Page<'_>) {
     );
 }
 
-/// The orphan file's used slots.
+/// Prints the used slots of the orphan file.
 fn file(reader: &Reader<'_>, page: &mut Page<'_>) {
     let sb = reader.sb();
     let ino = Ino(sb.orphan_file_inum);

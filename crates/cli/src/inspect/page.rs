@@ -1,6 +1,6 @@
-//! What `inspect` prints, as it is found: aligned text for people or one JSON object for programs.
+//! The output of `inspect`: aligned text for people, or one JSON object for programs.
 //!
-//! Owns: indentation, columns, commas and brackets. Does **not** own: what a fact says (see
+//! Owns: indentation, columns, commas and brackets. Does **not** own: the text of facts (see
 //! [`super::format`]).
 //!
 //! ```text
@@ -13,23 +13,23 @@
 //!
 //! Invariants
 //! 1. A fact has one key: its text label is the key with spaces for underscores.
-//! 2. Nothing is kept: a directory of a million names is printed with the memory of one block.
-//! 3. The first error of the output is kept and ends all printing; [`Page::is_broken`] lets walks stop early.
+//! 2. Nothing is stored: the output of a directory with a million names needs the memory of one block.
+//! 3. The first output error is kept and ends all output; [`Page::is_broken`] lets walks stop early.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
 use serde_json::Value;
 
-/// Columns of a fact's label, its indentation included.
+/// Width of a fact's label, including indentation.
 const LABEL_WIDTH: usize = 26;
 
-/// What the page is inside of.
+/// The kind of an open level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
     Object,
     List,
-    /// A list that the text does not show as one.
+    /// A list that the text output does not show as one.
     Flat,
 }
 
@@ -37,24 +37,24 @@ enum Level {
 pub(super) struct Page<'w> {
     out: &'w mut dyn Write,
     json: bool,
-    /// Open levels below the outermost object; each with "something stands in it already".
+    /// Open levels below the outermost object, and whether each already has contents.
     open: Vec<(Level, bool)>,
     outer_used: bool,
     broken: Option<io::Error>,
 }
 
 impl<'w> Page<'w> {
-    /// An empty page. Nothing is printed before the first fact.
+    /// An empty page. Prints nothing before the first fact.
     pub(super) fn new(out: &'w mut dyn Write, json: bool) -> Self {
         Self { out, json, open: Vec::new(), outer_used: false, broken: None }
     }
 
-    /// Did the output refuse? What is printed from now on is lost.
+    /// Whether the output failed. Further output is lost.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
 
-    /// A fact: in words, and as a value.
+    /// Prints a fact, as text or as a JSON value.
     pub(super) fn fact(&mut self, key: &str, text: impl Display, json: impl Into<Value>) {
         if self.json {
             self.begin_value(Some(key));
@@ -66,20 +66,20 @@ impl<'w> Page<'w> {
         }
     }
 
-    /// A fact that is a plain number in both forms.
+    /// Prints a number, the same in both forms.
     pub(super) fn number(&mut self, key: &str, number: impl Into<u64>) {
         let number = number.into();
         self.fact(key, number, number);
     }
 
-    /// A fact of the JSON form only: the text says it in another line.
+    /// Prints a fact in JSON only; the text contains it in another line.
     pub(super) fn json_only(&mut self, key: &str, json: impl Into<Value>) {
         if self.json {
             self.fact(key, "", json);
         }
     }
 
-    /// A line of the text form only.
+    /// Prints a line in text only.
     pub(super) fn text_only(&mut self, text: impl Display) {
         if !self.json {
             let line = format!("{}{text}", self.indent());
@@ -93,7 +93,8 @@ impl<'w> Page<'w> {
         self.enter(Some(key), Level::Object);
     }
 
-    /// Begins a list of items under `key`. `heading` stands above the items in the text, indented like them.
+    /// Begins a list of items under `key`. The text prints `heading` above the items, with the same
+    /// indentation.
     pub(super) fn list(&mut self, key: &str, heading: Option<&str>) {
         self.text_only(format_args!("{}:", words(key)));
         self.enter(Some(key), Level::List);
@@ -102,12 +103,13 @@ impl<'w> Page<'w> {
         }
     }
 
-    /// Begins a list whose items stand in the text where they are, under no heading and not deeper.
+    /// Begins a list that exists only in JSON: the text prints its items without a heading and without
+    /// indentation.
     pub(super) fn json_list(&mut self, key: &str) {
         self.enter(Some(key), Level::Flat);
     }
 
-    /// An item of a list: one line of text, one value.
+    /// Prints an item of a list: a line of text, or a JSON value.
     pub(super) fn item(&mut self, text: impl Display, json: impl Into<Value>) {
         if self.json {
             self.begin_value(None);
@@ -117,13 +119,13 @@ impl<'w> Page<'w> {
         }
     }
 
-    /// Begins an item that has facts and lists of its own, under a line of text.
+    /// Begins an item with its own facts and lists; in the text, `text` is its first line.
     pub(super) fn open_item(&mut self, text: impl Display) {
         self.text_only(text);
         self.enter(None, Level::Object);
     }
 
-    /// Ends what was begun last.
+    /// Ends the group, list or item that was begun last.
     pub(super) fn close(&mut self) {
         let Some((level, used)) = self.open.pop() else { return };
         if self.json {
@@ -135,10 +137,10 @@ impl<'w> Page<'w> {
         }
     }
 
-    /// Ends the page, in JSON with the list of damage.
+    /// Ends the page. In JSON, adds the list of damage.
     ///
     /// # Errors
-    /// The first that the output gave.
+    /// The first output error.
     pub(super) fn finish(mut self, damage: &[String]) -> io::Result<()> {
         while !self.open.is_empty() {
             self.close();
@@ -165,7 +167,7 @@ impl<'w> Page<'w> {
         self.open.push((level, false));
     }
 
-    /// The comma, the new line and the key before a value.
+    /// Writes the comma, the line break and the key before a value.
     fn begin_value(&mut self, key: Option<&str>) {
         let used = self.open.last_mut().map_or(&mut self.outer_used, |(_, used)| used);
         let before = match (std::mem::replace(used, true), self.open.is_empty()) {
@@ -200,7 +202,7 @@ impl<'w> Page<'w> {
     }
 }
 
-/// `free_blocks` as people write it.
+/// The text label of a key: `free blocks` for `free_blocks`.
 fn words(key: &str) -> String {
     key.replace('_', " ")
 }

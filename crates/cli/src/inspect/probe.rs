@@ -1,15 +1,15 @@
-//! Which superblock to believe: the primary one, or a backup where the primary is damaged.
+//! Chooses the superblock: the primary one, or a backup if the primary is damaged.
 //!
 //! ```text
 //! primary sound ────────────────────────────────────────────────> primary
-//! primary suspect (checksum, inode count) ── no backup differs ─> primary, and say so
-//!                                         └─ a backup does ─────> that backup, and say so
-//! primary no superblock, or impossible ───── a backup is sound ─> that backup, and say so
-//!                                         └─ none ──────────────> what can be read of the primary, or nothing
+//! primary suspect (checksum, inode count) ── no backup differs ─> primary, with a note
+//!                                         └─ a backup does ─────> that backup, with a note
+//! primary no superblock, or impossible ───── a backup is sound ─> that backup, with a note
+//!                                         └─ none ──────────────> the readable part of it, or nothing
 //! ```
 //!
-//! Owns: the search for backups without knowing the block size, and the list of damage. Does **not** own:
-//! anything behind the superblock (see [`super::reader`]).
+//! Owns: the search for backups without the block size, and the list of damage. Does **not** own: everything
+//! except the superblock (see [`super::reader`]).
 //!
 //! Source: kernel Documentation/filesystems/ext4/blockgroup.rst, super.rst.
 
@@ -24,12 +24,12 @@ use extant_ondisk::{Features, Geometry, Superblock, backup, superblock};
 use super::InspectError;
 use super::format::Checksum;
 
-/// Lines of damage that are kept; more are only counted.
+/// Lines of damage that are kept; further lines are only counted.
 const LINES_MAX: usize = 1000;
-/// So much damage that walks give up: what is left is no file system, or one that was made to waste time.
+/// With this much damage, walks end: the image is not a file system, or was made to waste time.
 const FLOOD: u64 = 10_000;
 
-/// Damage seen on the way.
+/// Damage found so far.
 #[derive(Debug, Default)]
 pub(super) struct DamageLog {
     lines: RefCell<Vec<String>>,
@@ -38,26 +38,26 @@ pub(super) struct DamageLog {
 }
 
 impl DamageLog {
-    /// Notes one damage, in words that say where it is. The same words are noted once.
+    /// Records damage, with its place. The same text is recorded once.
     pub(super) fn note(&self, damage: impl fmt::Display) {
         let mut lines = self.lines.borrow_mut();
         if lines.len() >= LINES_MAX {
             self.more.set(self.more.get().saturating_add(1));
             return;
         }
-        // A line is a line, whatever a name in it holds.
+        // Replaces control characters, so that a name cannot break the line.
         let line: String = damage.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         if self.known.borrow_mut().insert(line.clone()) {
             lines.push(line);
         }
     }
 
-    /// Has so much been noted that a walk should end?
+    /// Whether there is so much damage that walks must end.
     pub(super) fn is_flooded(&self) -> bool {
         self.more.get() >= FLOOD
     }
 
-    /// What was noted, in order, and how much was left out.
+    /// The recorded lines in order, and the number of omitted ones.
     pub(super) fn into_lines(self) -> Vec<String> {
         let mut lines = self.lines.into_inner();
         match self.more.get() {
@@ -76,7 +76,7 @@ pub(super) enum Origin {
     Primary,
     /// In a backup group.
     Backup {
-        /// The group that it says it stands in.
+        /// The group number in the backup itself.
         group: u32,
         /// Byte offset on the device.
         offset: u64,
@@ -92,27 +92,27 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A device with a superblock that was found on it.
+/// A device and the superblock found on it.
 pub(super) struct Probe<'d> {
     pub(super) device: Box<dyn Device>,
     pub(super) damage: &'d DamageLog,
     pub(super) sb: Superblock,
     pub(super) origin: Origin,
-    /// What follows from the superblock; an error where its numbers are impossible, and for journal devices.
+    /// The geometry from the superblock; an error if its numbers are impossible, and for journal devices.
     pub(super) geometry: Result<Geometry, Malformed>,
 }
 
 impl<'d> Probe<'d> {
-    /// Finds the superblock to believe.
+    /// Finds the superblock to use.
     ///
     /// # Errors
-    /// [`InspectError::Unreadable`] when the device cannot be read, or holds no ext4 superblock in any usual
+    /// [`InspectError::Unreadable`] if the device cannot be read, or has no ext4 superblock in any usual
     /// place.
     pub(super) fn find(device: Box<dyn Device>, damage: &'d DamageLog) -> Result<Self, InspectError> {
         let primary = match read_super(&*device, superblock::OFFSET) {
             Ok(bytes) => Superblock::decode(&bytes).map_err(|fault| broken_rule(&fault)),
-            // A device that ends before the superblock is no file system; one that fails to read may have
-            // backups.
+            // A device that ends before the superblock has no file system; a device with a read error may
+            // have backups.
             Err(fault @ DeviceFault::OutOfRange { .. }) => {
                 return Err(InspectError::Unreadable(match foreign::identify(&*device) {
                     Some(found) => found.to_string(),
@@ -161,18 +161,18 @@ impl<'d> Probe<'d> {
         Self { device, damage, sb, origin, geometry }
     }
 
-    /// The superblock's checksum, with metadata_csum.
+    /// The superblock's checksum; `None` without metadata_csum.
     pub(super) fn checksum(&self) -> Option<Checksum> {
         self.sb.features.metadata_csum().then(|| super_checksum(&self.sb))
     }
 
-    /// Is this a journal device, with no file system of its own?
+    /// Whether this is a journal device, without a file system of its own.
     pub(super) fn is_journal_device(&self) -> bool {
         self.sb.features.has_incompat(Features::JOURNAL_DEV)
     }
 }
 
-/// Why not to trust this superblock; `None` when nothing speaks against it.
+/// Why not to trust this superblock; `None` if it looks sound.
 fn suspicion(sb: &Superblock) -> Option<String> {
     if sb.features.has_incompat(Features::JOURNAL_DEV) {
         return (!sb.verify()).then(|| format!("checksum {}", super_checksum(sb).text()));
@@ -195,7 +195,7 @@ fn suspicion(sb: &Superblock) -> Option<String> {
     })
 }
 
-/// What is wrong, where it is said already that it is the superblock.
+/// The broken rule without its place, for messages that already name the superblock.
 fn broken_rule(fault: &Malformed) -> String {
     format!("{}, found {:#x}", fault.rule, fault.found)
 }
@@ -206,7 +206,7 @@ fn super_checksum(sb: &Superblock) -> Checksum {
     Checksum { stored: sb.checksum, computed }
 }
 
-/// Do both describe the same file system with the same places? Free counts, times and states may differ.
+/// Whether both describe the same file system with the same layout. Free counts, times and states may differ.
 fn same_layout(primary: &Superblock, backup: &Superblock) -> bool {
     let incompat = |sb: &Superblock| sb.features.incompat & !Features::RECOVER;
     Geometry::new(primary) == Geometry::new(backup)
@@ -215,7 +215,7 @@ fn same_layout(primary: &Superblock, backup: &Superblock) -> bool {
         && primary.fs_seed() == backup.fs_seed()
 }
 
-/// The first sound backup in the places where mke2fs puts them.
+/// The first sound backup in the places where mke2fs writes them.
 fn find_backup(device: &dyn Device) -> Option<(Superblock, u64)> {
     backup::offsets(device.size_bytes()).into_iter().find_map(|offset| {
         let sb = Superblock::decode(&read_super(device, offset).ok()?).ok()?;

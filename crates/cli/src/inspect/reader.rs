@@ -1,13 +1,13 @@
-//! Reads one image for inspection: blocks, group descriptors and inodes, each with what is wrong with it.
+//! Reads one image for inspection: blocks, group descriptors and inodes, each with its damage.
 //!
 //! Owns: a read-only device with its superblock and geometry, and a small cache of blocks. Does **not** own:
-//! what a file's blocks are (see [`super::mapping`]), any printing.
+//! the block map of a file (see [`super::mapping`]), any output.
 //!
 //! Invariants
-//! 1. Nothing is ever written.
-//! 2. A damaged structure is still handed out where its bytes allow it; the damage is noted in the
+//! 1. The device is never written.
+//! 2. A damaged structure is still returned if its bytes can be decoded; the damage is recorded in the
 //!    [`DamageLog`].
-//! 3. Memory does not grow with the image: at most [`CACHED_BLOCKS`] blocks are kept.
+//! 3. Memory use does not grow with the image: at most [`CACHED_BLOCKS`] blocks are cached.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -25,14 +25,14 @@ use super::probe::{DamageLog, Probe};
 
 const CACHED_BLOCKS: usize = 16;
 
-/// Why a block or structure cannot be had.
+/// Why a block or structure cannot be read.
 #[derive(Debug)]
 pub(super) enum ReadFault {
-    /// The device refused.
+    /// The device failed.
     Device(DeviceFault),
     /// The file system has no such block.
     NoSuchBlock(Pblk),
-    /// The bytes are not what they should be.
+    /// The bytes are malformed.
     Malformed(Malformed),
 }
 
@@ -52,21 +52,21 @@ impl From<Malformed> for ReadFault {
     }
 }
 
-/// A group descriptor as it stands in the image.
+/// A group descriptor as it is stored in the image.
 #[derive(Debug, Clone)]
 pub(super) struct Descriptor {
     /// The primary copy.
     pub(super) desc: GroupDesc,
-    /// Its checksum; `None` where the file system has none.
+    /// Its checksum; `None` if the file system has none.
     pub(super) checksum: Option<Checksum>,
     /// Block and byte offset of the primary copy.
     pub(super) place: (Pblk, usize),
-    /// Block of the block bitmap, of the inode bitmap, and first block of the inode table: those to use, from
-    /// a backup where the primary copy is damaged.
+    /// The tables to use: block of the block bitmap, of the inode bitmap, and first block of the inode table.
+    /// They come from a backup if the primary copy is damaged.
     pub(super) tables: Tables,
 }
 
-/// Where a group keeps its three tables.
+/// The addresses of a group's three tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tables {
     pub(super) block_bitmap: Pblk,
@@ -91,17 +91,17 @@ impl Tables {
     }
 }
 
-/// An inode as it stands in the image.
+/// An inode as it is stored in the image.
 #[derive(Debug, Clone)]
 pub(super) struct FoundInode {
     pub(super) ino: Ino,
     pub(super) inode: Inode,
     /// All `inode_size` bytes.
     pub(super) raw: Vec<u8>,
-    /// Group, and index in its table.
+    /// The group, and the index in the group's table.
     pub(super) group: Group,
     pub(super) index: u32,
-    /// Block of the inode table, and byte offset in it.
+    /// The block of the inode table, and the byte offset in the block.
     pub(super) block: Pblk,
     pub(super) offset: usize,
     /// `None` without metadata_csum, and for an inode that was never written (all zero).
@@ -109,9 +109,9 @@ pub(super) struct FoundInode {
 }
 
 impl FoundInode {
-    /// The bytes behind the fixed fields, where small extended attributes live.
+    /// The bytes after the fixed fields, which hold small extended attributes.
     pub(super) fn xattr_area(&self) -> &[u8] {
-        // An inode that is damaged in extra_isize was decoded without it.
+        // An inode with a damaged extra_isize was decoded without it.
         if self.raw.len() <= inode::BASE_SIZE {
             return &[];
         }
@@ -119,19 +119,19 @@ impl FoundInode {
     }
 }
 
-/// An image, open for inspection.
+/// An image that is open for inspection.
 pub(super) struct Reader<'d> {
     probe: Probe<'d>,
     geometry: Geometry,
-    /// The youngest last.
+    /// The most recently used block is last.
     cache: RefCell<Vec<(Pblk, Rc<[u8]>)>>,
 }
 
 impl<'d> Reader<'d> {
-    /// A reader of a file system whose superblock was found.
+    /// A reader for a file system whose superblock was found.
     ///
     /// # Errors
-    /// When the superblock's numbers are impossible, or it is that of a journal device.
+    /// The superblock's numbers are impossible, or it belongs to a journal device.
     pub(super) fn new(probe: Probe<'d>) -> Result<Self, InspectError> {
         if probe.is_journal_device() {
             let why = "this is a journal device: only `super` and `journal` can be shown".to_owned();
@@ -169,27 +169,27 @@ impl<'d> Reader<'d> {
         self.probe.damage
     }
 
-    /// Notes damage.
+    /// Records damage.
     pub(super) fn damage(&self, damage: impl fmt::Display) {
         self.probe.damage.note(damage);
     }
 
-    /// Should a walk end, because everything is damaged?
+    /// Whether walks must end because there is too much damage.
     pub(super) fn is_flooded(&self) -> bool {
         self.probe.damage.is_flooded()
     }
 
-    /// Has the file system checksums of metadata?
+    /// Whether the file system has metadata checksums.
     pub(super) fn has_csum(&self) -> bool {
         self.sb().features.metadata_csum()
     }
 
-    /// Bytes per block, as a length.
+    /// Bytes per block.
     pub(super) fn block_len(&self) -> u64 {
         self.geometry.block_size.bytes()
     }
 
-    /// Blocks that can be read at all: those of the file system that the device has. Bounds every walk.
+    /// Number of readable blocks: those of the file system that the device has. Bounds every walk.
     pub(super) fn blocks_here(&self) -> u64 {
         self.geometry.blocks.min(self.probe.device.size_bytes().div_ceil(self.block_len()))
     }
@@ -199,10 +199,10 @@ impl<'d> Reader<'d> {
         block.0.saturating_mul(self.block_len()).saturating_add(within as u64)
     }
 
-    /// One block.
+    /// Reads one block.
     ///
     /// # Errors
-    /// No such block in the file system, or the device cannot read it.
+    /// The file system has no such block, or the device cannot read it.
     pub(super) fn block(&self, block: Pblk) -> Result<Rc<[u8]>, ReadFault> {
         let mut cache = self.cache.borrow_mut();
         if let Some(at) = cache.iter().rposition(|(known, _)| *known == block) {
@@ -223,7 +223,8 @@ impl<'d> Reader<'d> {
         Ok(bytes)
     }
 
-    /// The descriptor of a group that exists. A wrong checksum and impossible places are noted as damage.
+    /// Reads the descriptor of an existing group. Records a wrong checksum and impossible addresses as
+    /// damage.
     ///
     /// # Errors
     /// The primary copy cannot be read.
@@ -269,7 +270,7 @@ impl<'d> Reader<'d> {
         Ok((desc, checksum))
     }
 
-    /// The locations in the first sound backup of a descriptor, and that backup's block.
+    /// The table addresses in the first sound backup of a descriptor, and that backup's block.
     fn backup_tables(&self, group: Group) -> Option<(Pblk, Tables)> {
         let per_block = self.geometry.descs_per_block();
         let index = group.0 / per_block;
@@ -277,7 +278,7 @@ impl<'d> Reader<'d> {
         let meta_start = index.saturating_mul(per_block);
         let classic = index < self.geometry.classic_desc_blocks();
         let holders: Vec<u32> = match classic {
-            // The groups with backups are few and low, or named by the superblock (sparse_super2).
+            // Groups with backups are few and have low numbers, or the superblock names them (sparse_super2).
             true => {
                 let named = self.sb().backup_bgs.into_iter().filter(|holder| *holder > 0);
                 (1..64)
@@ -302,11 +303,11 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// An inode. A wrong checksum is noted as damage; an inode with an impossible `extra_isize` is decoded as
-    /// if it had only its first 128 bytes.
+    /// Reads an inode. Records a wrong checksum as damage. Decodes an inode with an impossible `extra_isize`
+    /// as if it had only its first 128 bytes.
     ///
     /// # Errors
-    /// There is no such inode, or the block of the table cannot be read.
+    /// The inode does not exist, or the block of the table cannot be read.
     pub(super) fn inode(&self, ino: Ino) -> Result<FoundInode, ReadFault> {
         let (group, index) = self.geometry.inode_place(ino).ok_or(Malformed::new(
             "inode number",
@@ -340,7 +341,7 @@ impl<'d> Reader<'d> {
         Ok(FoundInode { ino, inode, raw, group, index, block, offset, checksum })
     }
 
-    /// The seed of the checksums that belong to an inode.
+    /// The seed of an inode's checksums.
     pub(super) fn inode_seed(&self, ino: Ino, inode: &Inode) -> u32 {
         inode::inode_seed(self.sb().fs_seed(), ino, inode.generation)
     }

@@ -1,8 +1,8 @@
-//! What a replay of the journal would do: its transactions, what goes home, what is left out, fast commits.
+//! The effect of a replay of the journal: transactions, replayed and omitted blocks, fast commits.
 //!
-//! Owns: how a plan is printed. Does **not** own: the plan (see the crate `journal`).
+//! Owns: printing a plan. Does **not** own: the plan (see the crate `journal`).
 //!
-//! Lists of blocks are cut at [`LIST_MAX`]; counts are not.
+//! Lists of blocks are limited to [`LIST_MAX`]; counts are not.
 
 use extant_base::Pblk;
 use extant_jbd2_format::Superblock;
@@ -17,12 +17,12 @@ use super::format::{count, iso_time, range_text};
 use super::page::Page;
 use super::probe::DamageLog;
 
-/// Blocks of one transaction, or homes of the plan, that are listed.
+/// Maximum number of blocks printed for one transaction, or of homes printed for the plan.
 const LIST_MAX: usize = 1 << 20;
 
-/// Prints what a replay would do, as far as the log can be walked. `superblock` was read from the log before.
+/// Prints the effect of a replay, as far as the log is readable. `superblock` was read from the log before.
 ///
-/// `wanted` is whether the file system says that it needs recovery; `None` where it cannot be asked.
+/// `wanted`: whether the file system needs recovery; `None` if that is unknown.
 pub(super) fn show(
     log: LogView<'_>,
     target: &ReplayTarget,
@@ -113,7 +113,7 @@ fn print_transaction(
     page.close();
 }
 
-/// What goes home, and what does not.
+/// Prints the blocks that the replay writes home, and those that it does not.
 fn replay(
     plan: &ReplayPlan,
     fault: Option<&JournalFault>,
@@ -152,7 +152,7 @@ fn replay(
     page.close();
 }
 
-/// The fast-commit area, and what would be applied from it.
+/// Prints the fast-commit area, and the records that would be applied.
 fn fast_commits(plan: &ReplayPlan, page: &mut Page<'_>) {
     let Some(area) = plan.fast_commit_area.clone() else { return };
     page.open("fast_commits");
@@ -184,14 +184,14 @@ fn fast_commits(plan: &ReplayPlan, page: &mut Page<'_>) {
     page.close();
 }
 
-/// A list of blocks, of which only the first [`LIST_MAX`] of `all` are there.
+/// Prints a list of blocks; it contains at most the first [`LIST_MAX`] of `all`.
 fn block_list(key: &str, list: &[Pblk], all: u64, page: &mut Page<'_>) {
     let more = if all > list.len() as u64 { " ..." } else { "" };
     let json: Vec<Value> = list.iter().map(|block| Value::from(block.0)).collect();
     page.fact(key, format!("{}{more}", ranges(list)), json);
 }
 
-/// `5, 7..9`, in the order given.
+/// Blocks as ranges such as `5, 7..9`, in the given order.
 fn ranges(blocks: &[Pblk]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for block in blocks {
@@ -203,7 +203,7 @@ fn ranges(blocks: &[Pblk]) -> String {
     runs.iter().map(|(first, len)| range_text(*first, *len)).collect::<Vec<_>>().join(", ")
 }
 
-/// A commit's time. debugfs writes the seconds into the upper half of their field.
+/// The time of a commit. debugfs writes the seconds into the upper half of their field.
 fn commit_time(time: CommitTime) -> String {
     let nanos = time.nanoseconds;
     match (time.seconds >> 32, time.seconds as u32) {

@@ -1,5 +1,4 @@
-//! `inspect … super`: every field of the superblock that says something, and the multiple-mount-protection
-//! block.
+//! `inspect … super`: every meaningful field of the superblock, and the multiple-mount-protection block.
 
 use extant_base::Pblk;
 use extant_jbd2_format as jbd2;
@@ -34,7 +33,7 @@ const MOUNT_OPTIONS: &[(u32, &str)] = &[
     (0x400, "discard"),
     (0x800, "nodelalloc"),
 ];
-/// The bits of the default mount options that hold one of three journal modes.
+/// The bits of the default mount options that encode one of three journal modes.
 const JOURNAL_MODE_MASK: u32 = 0x60;
 
 /// Prints the superblock.
@@ -264,7 +263,7 @@ fn special_inodes(sb: &Superblock, page: &mut Page<'_>) {
     optional(page, "lost_and_found_inode", sb.lpf_ino);
 }
 
-/// A directory hash by its code.
+/// The name of a directory hash.
 pub(super) fn hash_name(code: u8) -> &'static str {
     match HashVersion::from_code(code, false).map(HashVersion::code) {
         Some(0) => "legacy",
@@ -397,7 +396,7 @@ fn errors(probe: &Probe<'_>, page: &mut Page<'_>) {
     }
 }
 
-/// The features of a journal in the words of its own superblock.
+/// The features in a journal's own superblock.
 pub(super) fn journal_features(features: &jbd2::Features) -> (String, Value) {
     let names = features.names();
     let raw = format!("({:#x}/{:#x}/{:#x})", features.compat, features.incompat, features.ro_compat);

@@ -1,5 +1,5 @@
-//! Damage: seeded bytes are flipped all over small images, and every view is printed from each of them.
-//! Nothing may panic, hang, or print JSON that is none.
+//! Damage: the tests flip seeded bytes all over small images, and print every view of each. Nothing may
+//! panic, hang, or print invalid JSON.
 //!
 //! `EXTANT_SEED=n cargo test -p extant-cli inspect` tries other bytes; a failure names the seed and the view.
 
@@ -15,14 +15,15 @@ use serde_json::Value;
 
 use super::{InspectError, TargetArg, What, print};
 
-/// What one view of one small image may take, however damaged; far more than it should, for slow machines.
+/// Time limit for one view of one small image, however damaged. It is far above the expected time, for slow
+/// machines.
 const SLOW: Duration = Duration::from_secs(20);
 
 /// A read-only image with some bytes replaced.
 struct Patched {
     base: Arc<Vec<u8>>,
     patches: Vec<(usize, u8)>,
-    /// The device ends here.
+    /// Where the device ends.
     size: usize,
 }
 
@@ -59,7 +60,7 @@ impl Device for Patched {
     }
 }
 
-/// A small generator of numbers (xorshift64*), enough for choosing bytes.
+/// A small random number generator (xorshift64*), good enough to choose bytes.
 struct Rng(u64);
 
 impl Rng {
@@ -75,7 +76,7 @@ impl Rng {
     }
 }
 
-/// A tree with something for every view: an indexed directory, a file in many pieces, attributes, links.
+/// A tree with contents for every view: an indexed directory, a file in many pieces, attributes, links.
 fn make_tree(dir: &Path) {
     std::fs::create_dir_all(dir.join("many")).unwrap();
     for i in 0..300 {
@@ -102,7 +103,7 @@ fn make_image(name: &str, mkfs: &[&str]) -> Arc<Vec<u8>> {
     args.extend(mkfs.iter().map(OsString::from));
     args.extend(["-d".into(), tree.into(), image.clone().into(), "6M".into()]);
     run("mke2fs", args);
-    // Exit code 1: something was changed, which is what it was asked to do.
+    // Exit code 1: e2fsck changed the image, as requested.
     let optimized = command("e2fsck").arg("-fyD").arg(&image).output().unwrap();
     assert!(optimized.status.code().is_some_and(|code| code <= 1), "{optimized:?}");
     let block = dir.path().join("block");
@@ -136,8 +137,7 @@ fn views() -> Vec<What> {
     views
 }
 
-/// Prints every view, and checks that JSON is JSON. Returns how many views could be printed, and how much
-/// damage they saw.
+/// Prints every view, and checks the JSON. Returns the number of printed views, and of damages found.
 fn print_all(base: &Arc<Vec<u8>>, patches: &[(usize, u8)], size: usize, story: &str) -> (usize, usize) {
     let (mut printed, mut damages) = (0, 0);
     for (i, what) in views().iter().enumerate() {
@@ -174,7 +174,7 @@ fn print_all(base: &Arc<Vec<u8>>, patches: &[(usize, u8)], size: usize, story: &
     (printed, damages)
 }
 
-/// Where mutations hurt: all sectors that hold something.
+/// Sectors with contents, where mutations have an effect.
 fn used_sectors(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len() / 512)
         .filter(|sector| bytes[sector * 512..][..512].iter().any(|byte| *byte != 0))
@@ -191,7 +191,7 @@ fn flip_everywhere(name: &str, base: &Arc<Vec<u8>>, rounds: u64) {
     for seed in first..first + rounds {
         let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let mut patches = Vec::new();
-        // One to a few dozen bytes; extreme values are likelier to be believed than random ones.
+        // One to a few dozen bytes; extreme values are more likely to pass checks than random ones.
         for _ in 0..1 << rng.below(6) {
             let at = match rng.below(4) {
                 0 => 1024 + rng.below(0x180),
@@ -212,7 +212,7 @@ fn flip_everywhere(name: &str, base: &Arc<Vec<u8>>, rounds: u64) {
         printed += count;
         damages += damage;
     }
-    // The test would prove nothing if all images were refused at the door, or no damage were seen.
+    // The test would prove nothing if all images were refused at once, or no damage were found.
     assert!(
         damages > 0 && printed > rounds as usize * all / 4,
         "{name}: {printed} printed, {damages} damages"
@@ -241,7 +241,7 @@ fn no_damage_to_an_image_with_block_maps_makes_inspect_panic_or_hang() {
 
 #[test]
 fn no_damage_to_the_mount_protection_block_makes_inspect_panic() {
-    // An image of its own: e2fsck and debugfs wait for many seconds before they touch one with this feature.
+    // A separate image: e2fsck and debugfs wait for many seconds before they access one with this feature.
     let dir = scratch();
     let image = dir.path().join("mmp.img");
     run(
@@ -253,7 +253,7 @@ fn no_damage_to_the_mount_protection_block_makes_inspect_panic() {
     let block = base.chunks(1024).position(|block| block.starts_with(&magic)).unwrap() * 1024;
     let mut rng = Rng(11);
     for round in 0..200 {
-        // Anywhere in the block, or the superblock's number of it.
+        // Anywhere in the block, or in the superblock's field with its number.
         let at = if round % 4 == 0 { 1024 + 0x168 + rng.below(8) } else { block + rng.below(1024) };
         let device =
             Patched { base: Arc::clone(&base), patches: vec![(at, rng.next() as u8)], size: base.len() };
@@ -266,7 +266,7 @@ fn no_damage_to_the_mount_protection_block_makes_inspect_panic() {
 fn a_small_image_that_claims_to_be_huge_is_given_up_soon() {
     let base =
         make_image("huge.img", &["-t", "ext4", "-O", "^metadata_csum,^64bit,sparse_super2,^resize_inode"]);
-    // Where the field stands in the superblock, and its bytes.
+    // Offset of the field in the superblock, and its bytes.
     let fields: [(usize, &[u8]); 3] = [(0x150, &[0xFF, 0x0F]), (0x20, &[8, 0, 0, 0]), (0x28, &[8, 0, 0, 0])];
     let patches: Vec<(usize, u8)> =
         fields.iter().flat_map(|(at, bytes)| (1024 + at..).zip(bytes.iter().copied())).collect();
