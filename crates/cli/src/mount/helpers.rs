@@ -1,13 +1,16 @@
-//! `mount.fuse.extant` and `umount.fuse.extant`: what mount(8) and umount(8) call for mounts of type
+//! `mount.fuse.extant` and `umount.fuse.extant`: mount(8) and umount(8) call these helpers for mounts of type
 //! `fuse.extant`.
 //!
 //! ```text
-//!  mount -t fuse.extant IMG DIR -o OPTIONS    -> mount.fuse.extant IMG DIR [-sfnv] -o OPTIONS   -> extant mount IMG DIR -o OPTIONS
-//!  umount DIR                                 -> umount.fuse.extant DIR [-flnrv] [-t TYPE]      -> extant umount DIR [-l]
+//!  mount -t fuse.extant IMG DIR -o OPTIONS  -> mount.fuse.extant IMG DIR [-sfnv] -o OPTIONS
+//!                                           -> extant mount IMG DIR -o OPTIONS
+//!  umount DIR                               -> umount.fuse.extant DIR [-flnrv] [-t TYPE]
+//!                                           -> extant umount DIR [-l]
 //! ```
 //!
-//! Both are links to this program, which looks at the name that it is called by. With the second one
-//! umount(8) returns when the server has ended and the image is durable; without, FUSE lets it return before.
+//! Both are links to this program, which checks the name it is called by. With the second helper, umount(8)
+//! returns after the server has ended and the image is durable; without it, FUSE lets umount(8) return
+//! earlier.
 //!
 //! Source: mount(8) and umount(8), "external helpers".
 
@@ -68,14 +71,14 @@ fn link_to(program: &Path, link: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(program, link)
 }
 
-/// Is the program called as a helper?
+/// Whether the program is called as a helper.
 pub(crate) fn is_called_so() -> bool {
     let called = std::env::args_os().next().map(PathBuf::from);
     let name = called.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
     name.is_some_and(|name| [MOUNT, UMOUNT].contains(&name))
 }
 
-/// If the program is called as a helper, becomes the command that is meant, or says why not.
+/// If the program is called as a helper, executes the corresponding command. Returns only after a failure.
 pub(crate) fn run_if_called_so() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     let called = PathBuf::from(args.next()?);
@@ -96,11 +99,10 @@ pub(crate) fn run_if_called_so() -> Option<ExitCode> {
     Some(exit::fail(exit::TARGET, &format_args!("cannot start: {error}")))
 }
 
-/// An option's letter, and its value, if it has one.
+/// An option's letter, and its value; empty if it has none.
 type Letter<'a> = (u8, &'a OsStr);
 
-/// What stands in a helper's words: its operands, and its options. `with_value`: letters of options that have
-/// one.
+/// Splits a helper's arguments into operands and options. `with_value`: letters of options that have a value.
 fn taken_apart<'a>(
     words: &'a [OsString],
     with_value: &[u8],
@@ -133,8 +135,8 @@ fn taken_apart<'a>(
     Ok((operands, options))
 }
 
-/// mount(8) passes no option that is its default, and `dev` and `suid` are: so they are defaults here, for
-/// root, which alone can grant them.
+/// mount(8) omits options that are its defaults, such as `dev` and `suid`. So they are defaults here for
+/// root; other users cannot grant them.
 fn mount_words(words: &[OsString], is_root: bool) -> Result<Vec<OsString>, String> {
     let (operands, options) = taken_apart(words, b"oNt")?;
     let [image, dir] = operands[..] else {
@@ -146,7 +148,7 @@ fn mount_words(words: &[OsString], is_root: bool) -> Result<Vec<OsString>, Strin
         match letter {
             b'o' => list.extend(value.as_bytes().split(|byte| *byte == b',')),
             b's' => meant.push("--sloppy".into()),
-            // Write no table, say more: nothing to do.
+            // No mount table, verbose: nothing to do.
             b'n' | b'v' | b't' => {}
             b'f' => return Err(format!("{MOUNT}: -f: a mount that is not made cannot be tried")),
             other => return Err(format!("{MOUNT}: -{} is not known", char::from(other))),
@@ -154,7 +156,7 @@ fn mount_words(words: &[OsString], is_root: bool) -> Result<Vec<OsString>, Strin
     }
     list.retain(|word| !word.is_empty());
     if is_root && !list.contains(&b"remount".as_slice()) {
-        // In front of others, of which a later one counts more.
+        // At the front, so that later options override them.
         list.splice(0..0, [b"dev".as_slice(), b"suid"]);
     }
     let list = OsString::from_vec(list.join(&b','));
@@ -171,7 +173,7 @@ fn umount_words(words: &[OsString]) -> Result<Vec<OsString>, String> {
     for (letter, _) in options {
         match letter {
             b'l' => meant.push("-l".into()),
-            // Force has no effect: a hanging server is ended by a signal.
+            // Force has no effect: a signal ends a hanging server.
             b'f' | b'n' | b'r' | b'v' | b't' => {}
             other => return Err(format!("{UMOUNT}: -{} is not known", char::from(other))),
         }

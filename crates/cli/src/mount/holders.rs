@@ -1,7 +1,7 @@
-//! What holds a mount: open files, working directories, mounts inside of it, other mount namespaces.
+//! Users of a mount: open files, working directories, mounts below it, other mount namespaces.
 //!
-//! Looks at /proc alone and touches no file of the mount, whose server may hang. What cannot be looked at
-//! (processes of others, as an ordinary user; namespaces without a process) is not found.
+//! Reads only /proc and touches no file of the mount, whose server may hang. Users that are not visible
+//! (processes of other users, for an ordinary user; namespaces without a process) are not found.
 //!
 //! Source: proc(5) (fdinfo, maps, mountinfo, ns), mount_namespaces(7).
 
@@ -11,37 +11,37 @@ use std::path::{Path, PathBuf};
 
 use extant_device::mount_table::{self, MountEntry};
 
-/// What is looked for, at most: a message names some.
+/// Maximum number of users to find: a message names some of them.
 const FOUND_MAX: usize = 3;
 
 /// A mount of the same file system in another mount namespace.
 pub(super) struct Elsewhere {
     process: u32,
-    /// Where it is mounted there.
+    /// The directory in the other namespace.
     dir: PathBuf,
 }
 
 impl Elsewhere {
-    /// "process 12 (sleep) has it on /mnt".
+    /// A message such as "process 12 (sleep) has it on /mnt".
     pub(super) fn says(&self) -> String {
         format!("process {} ({}) has it on {}", self.process, name_of(self.process), self.dir.display())
     }
 
-    /// The directory, as this process reaches it; a holder that ends or unmounts it makes that something
-    /// else.
+    /// The directory, as this process reaches it. If the holder ends or unmounts it, the path leads
+    /// elsewhere.
     pub(super) fn reached(&self) -> PathBuf {
         let dir = self.dir.strip_prefix("/").unwrap_or(&self.dir);
         Path::new(&format!("/proc/{}/root", self.process)).join(dir)
     }
 }
 
-/// Where else the file system with this device number is mounted, in mount namespaces of other processes.
+/// Mounts of the file system with this device number in other processes' mount namespaces.
 pub(super) fn elsewhere(device: (u32, u32)) -> Vec<Elsewhere> {
     let own = fs::read_link("/proc/self/ns/mnt").ok();
     let mut seen: HashSet<PathBuf> = own.into_iter().collect();
     let mut found = Vec::new();
     for process in processes() {
-        // As an ordinary user, foreign namespaces cannot be identified: each of their tables is read.
+        // An ordinary user cannot identify namespaces of other users: each of their tables is read.
         if fs::read_link(format!("/proc/{process}/ns/mnt")).is_ok_and(|ns| !seen.insert(ns)) {
             continue;
         }
@@ -56,7 +56,7 @@ pub(super) fn elsewhere(device: (u32, u32)) -> Vec<Elsewhere> {
     found
 }
 
-/// What keeps this mount from being unmounted, in words.
+/// The users that prevent an unmount, as messages.
 pub(super) fn users(of: &MountEntry) -> Vec<String> {
     let inside = mount_table::mounts().unwrap_or_default().into_iter();
     let inside = inside.filter(|entry| entry.parent == of.id);
@@ -77,7 +77,7 @@ pub(super) fn users(of: &MountEntry) -> Vec<String> {
     found
 }
 
-/// How a process uses the mount.
+/// How a process uses the mount, if it does.
 fn use_by(process: u32, of: &MountEntry) -> Option<String> {
     let link = |what: &str| fs::read_link(format!("/proc/{process}/{what}")).ok();
     for (what, says) in [("cwd", "works in"), ("root", "has its root in"), ("exe", "was started from")] {
@@ -101,7 +101,7 @@ fn use_by(process: u32, of: &MountEntry) -> Option<String> {
     Some(format!("has {} mapped", mapped.split_ascii_whitespace().skip(5).collect::<Vec<_>>().join(" ")))
 }
 
-/// Loop devices that store in files of this directory.
+/// Loop devices that are backed by files in this directory.
 fn loops_in(dir: &Path) -> Vec<String> {
     let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let stores = blocks.filter_map(|block| {

@@ -1,17 +1,18 @@
-//! What a mount has to say: on standard error, and to where an administrator looks when there is no terminal
-//! any more.
+//! Messages of a mount: on standard error, and in the system's log for the time after the process has left
+//! the terminal.
 //!
 //! ```text
 //!   damage, errors, warnings ---> standard error (of a background process: until it leaves the terminal)
 //!   these, and mounted, unmounted ---> the system's log, or a file (-o log=FILE)
 //!
-//!   log=syslog, and in the background by default:  /run/systemd/journal/socket (journald), else /dev/log (syslog), else nowhere
+//!   log=syslog, and the default in the background:
+//!       /run/systemd/journal/socket (journald), else /dev/log (syslog), else no log
 //! ```
 //!
 //! Invariants
-//! 1. Nothing waits for a log: a full one loses messages, not the mount's answers.
-//! 2. Damage can be found as often as a file is read: no more than [`DAMAGES_MAX`] messages in
-//!    [`DAMAGES_TIME`], and how many were left out is said.
+//! 1. Nothing waits for a log: a full log loses messages, but does not delay the mount.
+//! 2. Every read of a file can find damage, so the log takes at most [`DAMAGES_MAX`] messages in
+//!    [`DAMAGES_TIME`], and reports the number of omitted ones.
 //!
 //! Source: systemd's "Native Journal Protocol"; RFC 3164 and syslog(3).
 
@@ -30,19 +31,19 @@ const DAMAGES_MAX: u32 = 100;
 const DAMAGES_TIME: Duration = Duration::from_secs(60);
 const JOURNAL: &str = "/run/systemd/journal/socket";
 const SYSLOG: &str = "/dev/log";
-/// Facility "daemon" of syslog(3), as its messages have it.
+/// Facility "daemon" of syslog(3), as encoded in messages.
 const DAEMON: u8 = 3 << 3;
-/// Datagrams may not be much larger.
+/// Maximum length of a message in bytes; datagrams cannot be much larger.
 const TEXT_MAX: usize = 8000;
 
-/// How bad something is, with the numbers of syslog(3).
+/// Severity of a message, with the numbers of syslog(3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
-    /// Damage, and what was lost.
+    /// Damage and lost data.
     Error = 3,
-    /// What should be looked at.
+    /// A condition that deserves attention.
     Warning = 4,
-    /// The mount's life.
+    /// Mounted, unmounted, and the like.
     Info = 6,
 }
 
@@ -63,7 +64,7 @@ enum Sink {
     File(File),
 }
 
-/// Damages of one span of time.
+/// Damage messages in one time span.
 struct Span {
     begun: Instant,
     said: u32,
@@ -77,10 +78,10 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Opens what the options name.
+    /// Opens the log that the options name.
     ///
     /// # Errors
-    /// The file cannot be opened, or `log=syslog` was asked for and there is none: in words.
+    /// The file cannot be opened, or `log=syslog` was given and there is no system log; as a message.
     pub(super) fn open(to: &LogTo, image: String, is_daemon: bool) -> Result<Self, String> {
         let sink = match to {
             LogTo::Nowhere => Sink::Nowhere,
@@ -95,7 +96,7 @@ impl Log {
         Ok(Self { image, sink, damages })
     }
 
-    /// Says something about the image.
+    /// Prints a message about the image, and logs it.
     pub(super) fn say(&self, level: Level, text: &str) {
         if level != Level::Info {
             say!("{}: {text}", self.image);
@@ -103,7 +104,7 @@ impl Log {
         self.record(level, text);
     }
 
-    /// Says it to the log alone.
+    /// Logs a message without printing it.
     pub(super) fn record(&self, level: Level, text: &str) {
         let mut text = format!("{}: {}", self.image, text.replace('\n', " "));
         if text.len() > TEXT_MAX {
@@ -126,14 +127,14 @@ impl Log {
             Sink::File(file) => {
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
                 let time = iso_seconds(now.as_secs().cast_signed());
-                // One write: lines of several mounts do not mix.
+                // One write, so that lines of several mounts do not mix.
                 let mut file = file;
                 file.write_all(format!("{time} extant[{process}]: {}: {text}\n", level.name()).as_bytes())
             }
         };
     }
 
-    /// Says damage, if not too much was found just now.
+    /// Reports damage, unless there was too much in the last time span.
     pub(super) fn damage(&self, text: &str) {
         let mut span = self.span();
         let left_out = match span.begun.elapsed() > DAMAGES_TIME {
@@ -157,7 +158,7 @@ impl Log {
         }
     }
 
-    /// At the end: what was left out.
+    /// Reports the number of omitted messages, at the end.
     pub(super) fn finish(&self) {
         let left_out = std::mem::take(&mut self.span().left_out);
         self.say_left_out(left_out);
@@ -178,7 +179,7 @@ fn file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// journald, or a syslog.
+/// Connects to journald, or else to syslog.
 fn system() -> Option<Sink> {
     let connected = |path: &str| {
         let socket = UnixDatagram::unbound().ok()?;

@@ -1,4 +1,4 @@
-//! The words after `-o`.
+//! The options after `-o`.
 
 mod foreign;
 
@@ -17,7 +17,7 @@ pub(super) use foreign::{Foreign, foreign};
 
 use crate::look::backup;
 
-/// What the options say, as given; nothing is decided yet.
+/// The parsed options. They are not yet combined with the superblock's defaults.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of mount(8), one each")]
 pub(super) struct MountFlags {
@@ -54,14 +54,14 @@ pub(super) struct MountFlags {
     pub(super) sync: bool,
     /// Symbolic links are not followed.
     pub(super) no_symfollow: bool,
-    /// What is said of options that change nothing here.
+    /// Notes on options that have no effect here.
     pub(super) notes: Vec<Note>,
 }
 
 /// Where damage and errors are reported, besides standard error.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum LogTo {
-    /// The system's log, from the background; else nowhere.
+    /// The system's log from the background; no log in the foreground.
     #[default]
     Default,
     System,
@@ -69,7 +69,7 @@ pub(super) enum LogTo {
     File(PathBuf),
 }
 
-/// Options, and why they change nothing.
+/// Options without effect, and the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Note {
     options: String,
@@ -83,8 +83,8 @@ impl std::fmt::Display for Note {
 }
 
 impl MountFlags {
-    /// Understands all lists that were given, later words overruling earlier ones. `sloppy`: words that are
-    /// not known are left out, with a note.
+    /// Parses all lists; later options override earlier ones. `sloppy`: unknown options are ignored, with a
+    /// note.
     pub(super) fn parse(lists: &[OsString], sloppy: bool) -> Result<Self, String> {
         let mut flags = Self::default();
         for word in lists.iter().flat_map(|list| list.as_bytes().split(|byte| *byte == b',')) {
@@ -113,7 +113,7 @@ impl MountFlags {
         Ok(flags)
     }
 
-    /// What the superblock asks for, but where the options say something else.
+    /// The superblock's default options, overridden by the given ones.
     pub(super) fn over(&self, asked: &DefaultOptions) -> WriteOptions {
         let asked = DefaultOptions {
             data: self.data.or(asked.data),
@@ -201,7 +201,7 @@ impl MountFlags {
             }
             (b"min_batch_time", Some(value)) => self.batching.min = micros(key, value)?,
             (b"max_batch_time", Some(value)) => self.batching.max = micros(key, value)?,
-            // 0 stands for the default, as with the kernel.
+            // 0 selects the default, as in the kernel.
             (b"commit", Some(value)) => {
                 let seconds = seconds(key, value)?;
                 self.commit = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
@@ -253,7 +253,7 @@ impl MountFlags {
     }
 }
 
-/// Is it an unknown keyword, rather than a known one with an invalid value?
+/// Whether the keyword is unknown, as opposed to a known one with an invalid value.
 fn is_unknown(word: &[u8]) -> bool {
     let key = word.split(|byte| *byte == b'=').next().unwrap_or_default();
     !OURS.iter().any(|name| name.as_bytes() == key) && !WITH_VALUE.contains(&key) && foreign(word).is_none()
@@ -269,7 +269,7 @@ fn unknown(word: &[u8]) -> String {
     format!("-o \"{}\" is not known; {hint}", String::from_utf8_lossy(word))
 }
 
-/// Words that stand alone.
+/// Options without a value.
 const OURS: [&str; 37] = [
     "ro",
     "rw",
@@ -310,7 +310,7 @@ const OURS: [&str; 37] = [
     "nodelalloc",
 ];
 
-/// Words that stand before "=".
+/// Options with a value.
 const WITH_VALUE: [&[u8]; 16] = [
     b"commit",
     b"log",
@@ -330,7 +330,7 @@ const WITH_VALUE: [&[u8]; 16] = [
     b"orphans",
 ];
 
-/// The one of these that `value` names.
+/// The choice that `value` names.
 fn named<T, const N: usize>(key: &[u8], value: &OsStr, ways: [(&str, T); N]) -> Result<T, String> {
     let names = ways.each_ref().map(|(name, _)| *name);
     let found = ways.into_iter().find(|(name, _)| name.as_bytes() == value.as_bytes());
@@ -340,14 +340,14 @@ fn named<T, const N: usize>(key: &[u8], value: &OsStr, ways: [(&str, T); N]) -> 
     })
 }
 
-/// A number of seconds; a day at most.
+/// Parses a number of seconds; at most a day.
 fn seconds(key: &[u8], value: &OsStr) -> Result<u32, String> {
     let number =
         value.to_str().and_then(|text| text.parse::<u32>().ok()).filter(|seconds| *seconds <= 86_400);
     number.ok_or_else(|| format!("-o {}=: seconds up to 86400, as 5", String::from_utf8_lossy(key)))
 }
 
-/// A time in microseconds, as the kernel's options give it: a second at most.
+/// Parses a time in microseconds, as in the kernel's options; at most a second.
 fn micros(key: &[u8], value: &OsStr) -> Result<Duration, String> {
     let number = value.to_str().and_then(|text| text.parse::<u32>().ok()).filter(|us| *us <= 1_000_000);
     number
@@ -411,7 +411,7 @@ mod tests {
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));
     }
 
-    /// `tune2fs -o` asks for things; options of the mount say otherwise.
+    /// `tune2fs -o` sets defaults, and mount options override them.
     #[test]
     fn what_is_said_overrules_what_the_superblock_asks_for() {
         let asked = DefaultOptions {
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!((all.data, over("data=ordered").data), (DataPath::Iomap, DataPath::Ordered));
     }
 
-    /// Lines of /etc/fstab that were written for the kernel's driver: they must not end a boot.
+    /// Lines of /etc/fstab that were written for the kernel's driver must not make a boot fail.
     #[test]
     fn options_of_other_mounts_are_taken_with_a_note_where_they_change_nothing() {
         let flags = parse("defaults,acl,usrquota,grpquota,usrquota,lazytime,nofail,x-a=b,sync").unwrap();

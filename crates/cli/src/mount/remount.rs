@@ -1,13 +1,13 @@
-//! `extant mount -o remount,...`: switches of a mount that stands. Whatever else is asked for has to be as it
-//! is already: mount(8) repeats all options that it finds in the table of mounts and in /etc/fstab.
+//! `extant mount -o remount,...`: changes switches of an existing mount. All other given options must have
+//! their present value: mount(8) repeats all options from the table of mounts and from /etc/fstab.
 //!
-//! The kernel changes the switches by itself. What it cannot do is to have a server write that opened its
-//! image for reading: such a mount is replaced by one for writing, if nothing uses it at that moment.
+//! The kernel changes the switches itself. But it cannot make a server write that opened its image for
+//! reading: such a mount is replaced by one for writing, if it is not in use at that moment.
 //!
 //! ```text
 //!  server opened for writing:  the kernel's switch
-//!  server opened for reading:  not in use, image can be written --> unmount -> mount again with its options and rw
-//!                                                                   (if that fails: again as it was)
+//!  server opened for reading:  not in use, image writable --> unmount -> mount again with its options and rw
+//!                                                             (if that fails: with its options only)
 //! ```
 
 use std::ffi::{OsStr, OsString};
@@ -31,7 +31,7 @@ use crate::imagearg::ImageArg;
 /// How long a server that only read may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Is it not a new mount that is asked for?
+/// Whether the options request a remount.
 pub(super) fn is_asked(lists: &[OsString]) -> bool {
     words(lists).any(|word| word == b"remount")
 }
@@ -59,7 +59,7 @@ pub(super) fn run(dir: &Path, lists: &[OsString]) -> Result<(), MountError> {
     }
 }
 
-/// What the words change; `there`: the options that it has.
+/// The requested changes. `there`: the mount's present options.
 fn parse(lists: &[OsString], there: &str) -> Result<Remount, String> {
     let mut change = Remount::default();
     for word in words(lists) {
@@ -83,14 +83,14 @@ fn parse(lists: &[OsString], there: &str) -> Result<Remount, String> {
     Ok(change)
 }
 
-/// How the server of a mount was started: it can be started again.
+/// How the server of a mount was started, in order to start it again.
 struct Started {
     server: rustix::process::Pid,
-    /// The words of its command line, without its name.
+    /// The arguments of its command line, without the program name.
     words: Vec<OsString>,
     args: MountArgs,
-    /// What paths among them are relative to; `None` for one in the foreground, which another program waits
-    /// for.
+    /// The base of relative paths in the arguments. `None` for a server in the foreground: another program
+    /// waits for it.
     relative_to: Option<PathBuf>,
 }
 
@@ -118,7 +118,7 @@ impl Started {
         Some(Self { server, words, args, relative_to })
     }
 
-    /// Takes the mount down and makes one for writing in its place.
+    /// Unmounts, and mounts again for writing.
     fn replace(&self, dir: &Path, entry: &MountEntry, change: Remount) -> Result<(), MountError> {
         let shown = dir.display();
         let stays = |why: &dyn std::fmt::Display| {
@@ -133,7 +133,7 @@ impl Started {
         }
         let image = relative_to.join(&self.args.image);
         let image = ImageArg::parse(image.as_os_str()).map_err(|why| stays(&why))?;
-        // Not opened by its own rules, which its own lock forbids.
+        // Opened directly: opening it as an image would fail because of the server's lock.
         if let Err(error) = std::fs::File::options().write(true).open(&image.path) {
             return Err(stays(&format_args!("{image} cannot be written: {error}")));
         }
@@ -173,7 +173,7 @@ impl Started {
         }
     }
 
-    /// Starts `extant mount` as it was started, with further words.
+    /// Runs `extant mount` with its original arguments and further ones.
     fn mount(&self, relative_to: &Path, further: &[OsString]) -> bool {
         let mut command = Command::new("/proc/self/exe");
         // Options end at "--".
@@ -185,7 +185,8 @@ impl Started {
     }
 }
 
-/// Words of options, so that `further` counts more than they do: a later `-o` does, and "--" ends options.
+/// Adds `further` to the arguments so that it takes precedence: a later `-o` overrides earlier ones, and "--"
+/// ends the options.
 fn with_further(words: &[OsString], further: &[OsString]) -> Vec<OsString> {
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     [&words[..end], further, &words[end..]].concat()

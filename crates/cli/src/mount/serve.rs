@@ -1,4 +1,4 @@
-//! The process that stays: it opens the image, mounts, answers until the mount is gone, and closes the image.
+//! The server process: it opens the image, mounts it, serves until the unmount, and closes the image.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,17 +21,18 @@ use crate::imagearg::{ArgError, ImageArg, LockError, Transfers};
 use crate::sizes::parse_size;
 use crate::voice::say;
 
-/// Less memory than this would be no cache.
+/// Minimum size of the cache, in bytes.
 const CACHE_MIN: usize = 1 << 20;
-/// The image is no file system that can be read; the same code as `inspect`'s.
+/// The image has no readable file system; the same code as `inspect`'s.
 const NOT_READABLE: u8 = 8;
-/// The one feature that the kernel, too, takes as "mount it read-only".
+/// The only feature for which the kernel, too, mounts read-only.
 const READ_ONLY_FEATURE: &str = "read-only";
 
-/// Mounts and serves until unmounted. As a daemon, says "ready" on standard output and leaves the terminal.
+/// Mounts and serves until the unmount. As a daemon, prints "ready" on standard output and leaves the
+/// terminal.
 pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Result<(), MountError> {
     let target = |text: String| MountError::new(exit::TARGET, text);
-    // Before mounting: from then on a signal must not end the process without unmounting.
+    // Before the mount: from then on a signal must not end the process without an unmount.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| target(format!("signals cannot be handled: {error}")))?;
 
@@ -46,12 +47,12 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let reporter = Arc::clone(&log);
     let server = Server::new(volume, Box::new(move |damage| reporter.damage(damage)))
         .with_collect(crate::allocator::collect);
-    // The kernel's cache is tracked by open files.
+    // The use of the kernel's cache is tracked by open files.
     let tracks_opens = flags.read_write && (!flags.no_track_opens || flags.writeback_cache);
     let server = if tracks_opens { server.with_opens() } else { server };
     let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
     let served = serve(args, flags, is_daemon, signals, (&server, &log));
-    // Whatever happened: what was changed is written.
+    // Changes are written even after a failure.
     let ended = served.and(close(args, &server));
     log.finish();
     match &ended {
@@ -61,7 +62,7 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     ended
 }
 
-/// What a thread dies of is in the log as well.
+/// Logs the panics of threads, too.
 fn record_panics(log: Arc<Log>) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -70,7 +71,7 @@ fn record_panics(log: Arc<Log>) {
     }));
 }
 
-/// Closes the image; what is lost if that fails, is said.
+/// Closes the image; reports the loss if that fails.
 fn close(args: &MountArgs, server: &Server) -> Result<(), MountError> {
     server.close().map_err(|fault| {
         let image = Path::new(&args.image).display();
@@ -143,7 +144,7 @@ fn serve(
     })
 }
 
-/// Says if something is mounted there already.
+/// Reports an existing mount on the directory.
 fn look_below(dir: &Path) -> Result<(), MountError> {
     let dir = umount::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let below = mounted_at(&dir).ok().flatten();
@@ -166,7 +167,7 @@ fn look_below(dir: &Path) -> Result<(), MountError> {
     Ok(())
 }
 
-/// As mount(8): what is write-protected is mounted read-only, with a warning.
+/// As in mount(8): a write-protected image is mounted read-only, with a warning.
 fn open(args: &MountArgs, flags: &MountFlags, log: &Log) -> Result<Volume, MountError> {
     match open_as(args, flags, flags.read_write) {
         Err(error) if error.is_protected => {
@@ -201,11 +202,11 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, 
         waiting: Some(Arc::new(crate::waiting::say(image.to_string()))),
         no_recovery: flags.no_recovery,
         superblock: flags.backup,
-        // 0 would stand for the default.
+        // 0 would select the default.
         cache_bytes: usize::try_from(cache).unwrap_or(usize::MAX).max(CACHE_MIN),
         write: WriteOptions {
             keeps_set_id: true,
-            // The kernel keeps them then, and is not notified of ours.
+            // The kernel then keeps the times, and does not learn of times that the volume sets.
             keeps_times: flags.writeback_cache,
             keep_reserve: true,
             flush: flags.flush,
@@ -256,7 +257,7 @@ impl From<ArgError> for MountError {
     }
 }
 
-/// A journal that waits is the one thing about an image that its user should know.
+/// Reports a journal that needed recovery: the only property of an image that its user must know.
 fn tell_recovery(args: &MountArgs, volume: &Volume, log: &Log) {
     let recovery = volume.recovery();
     let image = Path::new(&args.image).display();
@@ -284,13 +285,13 @@ fn tell_recovery(args: &MountArgs, volume: &Volume, log: &Log) {
 }
 
 fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> MountOptions {
-    // The table of mounts is read from anywhere.
+    // Readers of the mount table may have any working directory.
     let absolute = std::path::absolute(&args.image).map(Into::into);
     let fs_name = flags.fs_name.clone().or(absolute.ok()).unwrap_or_else(|| args.image.clone());
     let careful = MountOptions::new(fs_name);
     MountOptions {
         allow_other: flags.allow_other,
-        // A mount with access for other users lets them see what modes let them see.
+        // If other users have access, file modes must restrict it.
         default_permissions: careful.default_permissions || flags.default_permissions || flags.allow_other,
         subtype: flags.subtype.clone().unwrap_or_else(|| careful.subtype.clone()),
         read_only: !is_writable,
@@ -304,14 +305,14 @@ fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> Mou
     }
 }
 
-/// Own session, no directory in use, no reader waiting on our output; then "ready".
+/// Creates a session, leaves all directories, closes the output to readers; before that, prints "ready".
 fn leave_terminal(device: Option<(u32, u32)>) -> std::io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     std::env::set_current_dir("/")?;
-    // Refused to a leader of a process group, which this is not.
+    // Would fail for a process group leader, but this process is not one.
     rustix::process::setsid()?;
     let mut stdout = std::io::stdout().lock();
-    // The pipe is closed if the first process was interrupted: the mount exists all the same.
+    // The pipe is closed if the first process was interrupted; the mount exists nevertheless.
     let device = device.map_or(String::new(), |(major, minor)| format!("{major}:{minor}"));
     let _ = writeln!(stdout, "{READY} {device}").and_then(|()| stdout.flush());
     rustix::stdio::dup2_stdin(&null)?;
@@ -320,9 +321,9 @@ fn leave_terminal(device: Option<(u32, u32)>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Waits for signals until the handle is closed. A mount that is in use is lazily unmounted, and its users
-/// get errors: `end` closes the image and ends the process. So it does if the mount cannot be removed at all:
-/// a signal must not leave a process that only SIGKILL ends, which would lose what was not synced.
+/// Waits for signals until the handle is closed. A busy mount is unmounted lazily, and its users get errors:
+/// `end` closes the image and ends the process. If the mount cannot be removed at all, `end` is called, too:
+/// otherwise only SIGKILL could end the process, and unsynced data would be lost.
 fn unmount_on_signal(
     mut signals: Signals,
     dir: &Path,
@@ -331,7 +332,7 @@ fn unmount_on_signal(
     end: &dyn Fn(),
 ) {
     for _signal in signals.forever() {
-        // Something else may have been mounted there after ours was gone.
+        // Another file system may have been mounted there after this mount was removed.
         let is_ours = match mounted_at(dir) {
             Ok(entry) => entry.map(|entry| entry.device) == device,
             Err(_) => true,
@@ -340,7 +341,7 @@ fn unmount_on_signal(
             end();
         }
         match unmount(dir, false) {
-            // The threads notice; the main one ends the process.
+            // The serving threads notice the unmount, and the main thread ends the process.
             Ok(()) => return,
             Err(UnmountFault::Busy { .. }) => match unmount(dir, true) {
                 Ok(()) => {}

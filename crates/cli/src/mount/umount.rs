@@ -1,9 +1,11 @@
-//! `extant umount`: takes a mount of extant down and waits until its server does not have the image any more.
+//! `extant umount`: unmounts a mount of extant, and waits until its server has released the image.
 //!
 //! ```text
-//!  unmounted here --- other mounts of it in sight (bind) -------------> done: the server goes on
-//!                 --- the connection is gone, the server writes home -> wait, with a word now and then; done when it has ended
-//!                 --- the connection lives: another mount namespace --> write everything home through it, name the holders, exit 10
+//!  unmounted here --- other visible mounts of it (bind) ----> done: the server continues
+//!                 --- the connection is gone, the server  --> wait, with a message now and then;
+//!                     writes home                             done when the server has ended
+//!                 --- the connection lives: another mount --> write everything home through it,
+//!                     namespace                               name the holders, exit 10
 //! ```
 
 use std::ffi::OsStr;
@@ -22,18 +24,19 @@ use super::{MountError, holders};
 use crate::exit;
 use crate::voice::say;
 
-/// How long a connection may live on after its unmount before its holders are searched.
+/// How long a connection may exist after the unmount before its holders are searched.
 const HELD: Duration = Duration::from_secs(1);
-/// How long it may if none is found.
+/// The same if no holder is found.
 const HELD_BY_NOBODY: Duration = Duration::from_secs(3);
-/// After so long a word is said while the server writes home, and again.
+/// Time before the first message while the server writes home; later messages follow after three times as
+/// long.
 const WORD: Duration = Duration::from_secs(5);
-/// How often the server is looked at.
+/// Interval between checks of the server.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a mount may be in use by nothing that can be seen: the system lets go of what ended processes had
-/// mapped, and of requests to io_uring, some time after they ended.
+/// How long a mount may be busy without a visible user: after a process has ended, the kernel releases its
+/// mappings and io_uring requests with a delay.
 const BUSY: Duration = Duration::from_secs(2);
-/// How long if something is seen, which may be ending just now.
+/// The same with a visible user, which may be ending just now.
 const BUSY_BY: Duration = Duration::from_millis(200);
 
 const UMOUNT_HELP: &str = "\
@@ -75,7 +78,7 @@ fn run(args: &UmountArgs) -> Result<(), MountError> {
             let hint = format_args!("; `findmnt -t {TYPE}` lists the mounts of extant").to_string();
             fail(&format_args!("nothing is mounted on {}{hint}", dir.display()))
         })?;
-    // A server that hangs must not keep a lazy unmount from working.
+    // A hanging server must not block a lazy unmount.
     let server = if args.lazy || !entry.fs_type.starts_with("fuse") { None } else { server_of(&dir) };
     if entry.fs_type != TYPE && server.is_none() {
         let kind = &entry.fs_type;
@@ -83,10 +86,11 @@ fn run(args: &UmountArgs) -> Result<(), MountError> {
             format!("{} is a mount of type {kind}, not of extant; use umount(8) for it", dir.display());
         return Err(fail(&text));
     }
-    // Held from before: the number of a process that has ended may be given to another one.
+    // Opened before the unmount: the PID of an ended process may be reused.
     let process = server.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
     let was_shut_down = server.is_some() && attribute(&dir, SHUTDOWN_ATTRIBUTE).is_some();
-    // The process behind the mount cannot report any more that writing fails; here it still can.
+    // After the unmount, the server process has no way to report a failed write; here the failure is still
+    // visible.
     let synced = if server.is_some() { sync(&dir) } else { Ok(()) };
     unmount_patiently(&dir, &entry, args.lazy).map_err(|text| fail(&text))?;
     let is_elsewhere = mounts().unwrap_or_default().iter().any(|other| other.device == entry.device);
@@ -106,7 +110,7 @@ fn run(args: &UmountArgs) -> Result<(), MountError> {
     }
 }
 
-/// Unmounts; while it is in use, looks by what, and tries again for a moment.
+/// Unmounts. While the mount is busy, searches for its users, and retries for a moment.
 pub(super) fn unmount_patiently(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<(), String> {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(5);
@@ -135,7 +139,8 @@ pub(super) fn unmount_patiently(dir: &Path, entry: &MountEntry, lazy: bool) -> R
     }
 }
 
-/// Waits until the server has ended: it writes home what was changed. Not if something else keeps it.
+/// Waits until the server has written the changes home and ended. Fails if another mount namespace holds the
+/// mount.
 fn wait_for(process: &OwnedFd, dir: &Path, entry: &MountEntry) -> Result<(), MountError> {
     let connection = PathBuf::from(format!("/sys/fs/fuse/connections/{}", entry.device.1));
     let sees_connections = mounts().unwrap_or_default().iter().any(|mount| mount.fs_type == "fusectl");
@@ -162,7 +167,7 @@ fn wait_for(process: &OwnedFd, dir: &Path, entry: &MountEntry) -> Result<(), Mou
     Ok(())
 }
 
-/// Says what still has the mount, after writing home what came through it.
+/// Writes home all changes made through the mount, and reports the mount's other holders.
 fn held(dir: &Path, holders: &[holders::Elsewhere]) -> MountError {
     let names: Vec<String> = holders.iter().map(holders::Elsewhere::says).collect();
     let by = match &names[..] {
@@ -183,13 +188,13 @@ fn held(dir: &Path, holders: &[holders::Elsewhere]) -> MountError {
     )
 }
 
-/// Makes all changes durable: extant takes an fsync of the root for that. Nothing on mounts that are
-/// read-only.
+/// Makes all changes durable: extant's server does so for an fsync of the root. No effect on read-only
+/// mounts.
 fn sync(dir: &Path) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
-/// Absolute and without symbolic links, also when nothing answers in the directory itself.
+/// The absolute path without symbolic links, even if the server of the directory itself does not answer.
 pub(super) fn absolute(dir: &Path) -> std::io::Result<PathBuf> {
     dir.canonicalize().or_else(|error| {
         let parent = dir.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
@@ -202,7 +207,7 @@ pub(super) fn absolute(dir: &Path) -> std::io::Result<PathBuf> {
     })
 }
 
-/// Which process serves the mount; `None` if it does not say so.
+/// The process that serves the mount; `None` if the mount does not report it.
 pub(super) fn server_of(dir: &Path) -> Option<Pid> {
     Pid::from_raw(std::str::from_utf8(&attribute(dir, SERVER_ATTRIBUTE)?).ok()?.parse().ok()?)
 }
@@ -213,7 +218,7 @@ pub(super) fn attribute(dir: &Path, name: &str) -> Option<Vec<u8>> {
     text.get(..len).map(<[u8]>::to_vec)
 }
 
-/// Does the process end within this time?
+/// Whether the process ends within this time.
 pub(super) fn ends_in(process: &OwnedFd, time: Duration) -> bool {
     let end = Instant::now() + time;
     loop {

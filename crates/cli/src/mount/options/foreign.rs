@@ -1,20 +1,19 @@
-//! Options of other mounts of ext4: those of ext4(5) and the generic ones of mount(8) that change nothing
-//! here.
+//! Options of other ext4 mounts: those of ext4(5) and generic ones of mount(8), without effect here.
 //!
-//! A line of /etc/fstab that was written for the kernel's driver must not end a boot: what changes nothing
-//! here is taken, with a note where something else would be expected of it. What would show another file
-//! system than the one that is meant is refused.
+//! A line of /etc/fstab that was written for the kernel's driver must not make a boot fail: options without
+//! effect here are accepted, with a note if another behaviour would be expected. Options that would show a
+//! different file system than the intended one are refused.
 //!
 //! Source: ext4(5), mount(8), kernel Documentation/admin-guide/ext4.rst.
 
-/// What becomes of an option that changes nothing here.
+/// How an option without effect is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::mount) enum Foreign {
-    /// It holds anyway, or is for mount(8), systemd and their like.
+    /// Accepted: it is always in effect, or is for mount(8), systemd and the like.
     Taken,
-    /// It is taken, and this is said.
+    /// Accepted, with this note.
     Note(&'static str),
-    /// It is refused, with this hint.
+    /// Refused, with this hint.
     Refused(&'static str),
 }
 
@@ -27,17 +26,17 @@ const LABELS: Foreign = Note("labels are those of the image");
 const PROPAGATION: Foreign = Note("the propagation of a mount is set by mount(8), after it was made");
 const OFFSET: Foreign = Refused("IMG@OFFSET names a file system inside of an image, IMG#N a partition");
 
-/// Keywords, and "=" behind those that have a value.
+/// Keywords; those with a value end in "=".
 const TABLE: &[(&[&str], Foreign)] = &[
-    // What holds anyway.
+    // Always in effect.
     (&["defaults", "async", "noatime", "relatime", "nodiratime", "nostrictatime", "nolazytime"], Taken),
     (&["acl", "user_xattr", "bsddf", "nocheck", "check=none", "noquota", "nouser"], Taken),
     (&["block_validity", "data_err=ignore", "norelatime", "symfollow"], Taken),
     (&["nomand", "noiversion", "nojournal_checksum", "silent", "loud"], Taken),
-    // What is for others.
+    // For other programs.
     (&["auto", "noauto", "nofail", "_netdev", "user", "user=", "users", "owner", "group", "nogroup"], Taken),
     (&["noowner", "nousers", "comment=", "helper=", "uhelper="], Taken),
-    // What is otherwise here.
+    // Different here.
     (&["atime", "diratime", "strictatime", "lazytime"], NO_ATIME),
     (&["quota", "usrquota", "grpquota", "prjquota", "usrquota=", "grpquota=", "prjquota="], QUOTA),
     (&["jqfmt=", "usrjquota=", "grpjquota="], QUOTA),
@@ -63,7 +62,7 @@ const TABLE: &[(&[&str], Foreign)] = &[
         &["shared", "private", "slave", "unbindable", "rshared", "rprivate", "rslave", "runbindable"],
         PROPAGATION,
     ),
-    // What tunes the kernel's driver.
+    // Tuning of the kernel's driver.
     (
         &[
             "inode_readahead_blks=",
@@ -80,7 +79,7 @@ const TABLE: &[(&[&str], Foreign)] = &[
     (&["orlov", "oldalloc", "reservation", "noreservation", "bh", "nobh", "mballoc", "nomballoc"], TUNING),
     (&["noblock_validity", "warn_on_error", "nowarn_on_error", "inlinecrypt", "stripe"], TUNING),
     (&["test_dummy_encryption", "test_dummy_encryption=", "fc_debug_force", "fc_debug_max_replay="], TUNING),
-    // What would show something else.
+    // Would show a different file system.
     (&["offset=", "sizelimit="], OFFSET),
     (&["bind", "rbind", "move"], Refused("mount(8) does that itself, without a type: mount --bind OLD NEW")),
     (
@@ -89,7 +88,7 @@ const TABLE: &[(&[&str], Foreign)] = &[
     ),
 ];
 
-/// What becomes of this option; `None` if no mount of ext4 knows it.
+/// How this option is treated; `None` if no mount of ext4 knows it.
 pub(in crate::mount) fn foreign(word: &[u8]) -> Option<Foreign> {
     let word = str::from_utf8(word).ok()?;
     let with_value = word.find('=').map(|at| &word[..=at]);
@@ -108,7 +107,7 @@ pub(super) fn nearest<'a>(word: &[u8], ours: impl Iterator<Item = &'a str>) -> O
     all.filter(|(slips, _)| *slips <= slips_max).min_by_key(|(slips, _)| *slips).map(|(_, name)| name)
 }
 
-/// How many characters have to be put in, left out or replaced to make one text of the other.
+/// The edit distance: the number of inserted, deleted or replaced characters between two texts.
 fn slips(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
