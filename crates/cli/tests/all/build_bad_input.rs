@@ -1,4 +1,4 @@
-//! Bad input, full disks and wrong sizes: each has its message and its exit code, and nothing is left behind.
+//! Bad input, full disks and wrong sizes: each has its message and its exit code, and leaves nothing behind.
 
 use crate::common;
 
@@ -38,7 +38,7 @@ impl Bench {
         self.path("image")
     }
 
-    /// A build of this archive that must be refused; what was said.
+    /// Asserts that a build of this archive is refused. Returns the error output.
     #[track_caller]
     fn refused(&self, tar: Tar<Vec<u8>>, code: i32) -> String {
         self.refused_bytes(&tar.bytes(), code)
@@ -53,7 +53,7 @@ impl Bench {
         said
     }
 
-    /// A build of this archive that succeeds; its warnings.
+    /// Asserts that a build of this archive succeeds. Returns its warnings.
     #[track_caller]
     fn warned(&self, tar: Tar<Vec<u8>>) -> Vec<String> {
         let _ = std::fs::remove_file(self.image());
@@ -64,12 +64,12 @@ impl Bench {
     }
 }
 
-/// Lets a command run as the user `nobody` when this process is root.
+/// Makes a command run as the user `nobody`, if this process is root.
 fn as_nobody(command: &mut std::process::Command) -> &mut std::process::Command {
     if is_root() { command.uid(65_534).gid(65_534) } else { command }
 }
 
-/// The binary where anyone can reach it: a build directory may lie in a home that is closed to others.
+/// A copy of the binary that all users can reach: the build directory may be inside a private home.
 fn public_binary(bench: &Bench) -> PathBuf {
     let copy = bench.path("extant");
     std::fs::copy(env!("CARGO_BIN_EXE_extant"), &copy).unwrap();
@@ -112,7 +112,7 @@ fn all_unreadable_files_are_named_in_one_run() {
         assert_names(&out, &[]);
     }
     if is_root() {
-        // Root may read them all.
+        // Root may read all files.
         build(&out.join("image"), args!["--from", &tree]);
         e2fsck_clean(&out.join("image"));
     }
@@ -126,7 +126,7 @@ fn an_archive_cut_anywhere_is_refused_or_warned_about() {
     tar.dir("dir").file("dir/one", vec![1; 700]).file("two", vec![2; 100]);
     tar.pax("mtime", "1.5").file("three", "3");
     let bytes = tar.bytes();
-    // headers at 0, 512 (+2 blocks), 2048 (+1), 3072 (pax, +1), 4096 (+1), end mark at 5120
+    // Headers at 0, 512 (+2 blocks), 2048 (+1), 3072 (pax, +1), 4096 (+1), end mark at 5120.
     for cut in [100, 511, 513, 700, 1024, 1500, 2049, 2560, 2570, 3073, 3584, 3590, 4096, 4100, 4608] {
         let said = bench.refused_bytes(&bytes[..cut], SOURCE);
         assert!(said.contains("ends") || said.contains("cut"), "{cut}: {said}");
@@ -134,7 +134,7 @@ fn an_archive_cut_anywhere_is_refused_or_warned_about() {
             bench.refused_bytes(&common::pack(packing, &bytes[..cut]), SOURCE);
         }
     }
-    // Between two members it may be whole: that cannot be known, so it is a warning.
+    // An archive that ends between two members may be complete, so it is only a warning.
     for cut in [512, 2048, 3072, 4609, 5120] {
         let path = bench.path("x.tar");
         std::fs::write(&path, &bytes[..cut]).unwrap();
@@ -144,7 +144,7 @@ fn an_archive_cut_anywhere_is_refused_or_warned_about() {
         assert_has(report["warnings"][0].as_str().unwrap(), "without its end mark");
         common::remove(&path);
     }
-    // The packing cut off behind the whole archive is damage as well.
+    // A compressed stream that is cut after the end of the archive is damage, too.
     for packing in ["gz", "zst", "xz"] {
         let packed = common::pack(packing, &bytes);
         for cut in [packed.len() - 1, packed.len() / 2] {
@@ -213,7 +213,7 @@ fn files_and_directories_do_not_take_each_others_place() {
     tar.file("lost+found", "taken");
     assert_has(&bench.refused(tar, SOURCE), "lost+found");
 
-    // Across sources, in both directions of a directory and a file.
+    // Across sources: a directory before a file, and a file before a directory.
     std::fs::create_dir(bench.tree().join("x")).unwrap();
     let mut tar = Tar::in_memory();
     tar.file("x", "a file");
@@ -235,7 +235,7 @@ fn duplicate_entries_are_told_and_the_last_one_counts() {
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert_has(&warnings[0], "3 entries came twice");
     assert_eq!(debugfs_cat(&bench.image(), "/x"), "fourth");
-    // A directory that comes after what it holds is no duplicate of its own implied self.
+    // A directory entry after its contents does not duplicate the implied directory.
     let mut tar = Tar::in_memory();
     tar.file("d/e/x", "x").member(b'5', 0o700, b"d/e", b"", b"").member(b'5', 0o711, b"d", b"", b"");
     assert_eq!(bench.warned(tar), [""; 0]);
@@ -251,7 +251,7 @@ fn an_existing_image_is_replaced_on_demand_only_and_in_one_step() {
     let refused = try_build(&bench.image(), args!["--from", bench.tree()]);
     assert_has(refused.code(EXISTS), "--force");
     assert_eq!(std::fs::read(bench.image()).unwrap(), b"another user's file");
-    // A failed build leaves the old one alone, too.
+    // A failed build does not change the old one, either.
     try_build(&bench.image(), args!["--force", "--size", "40K", "--from", bench.tree()]).code(TOO_SMALL);
     assert_eq!(std::fs::read(bench.image()).unwrap(), b"another user's file");
     let held = std::fs::File::open(bench.image()).unwrap();
@@ -267,7 +267,7 @@ fn an_existing_image_is_replaced_on_demand_only_and_in_one_step() {
     assert_has(refused.code(1), "no/such/place");
 }
 
-/// A tmpfs of a few MiB, unmounted when dropped; `None` where nothing can be mounted.
+/// A tmpfs of a few MiB, unmounted on drop; `None` if nothing can be mounted.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -307,7 +307,7 @@ fn a_disk_that_gets_full_half_way_is_left_as_it_was() {
     std::fs::write(bench.path("x.tar"), &tar).unwrap();
     std::fs::write(bench.path("x.tar.zst"), common::pack("zst", &tar)).unwrap();
     let target = disk.0.join("image");
-    // Contents of a packed archive wait in a file beside the target, which does not fit either.
+    // The contents of a compressed archive go to a file beside the target, which does not fit, either.
     for (kind, source) in [("--from", "tree"), ("--tar", "x.tar"), ("--tar", "x.tar.zst")] {
         for threads in ["1", "4"] {
             let refused = try_build(&target, args!["-j", threads, kind, bench.path(source)]);
@@ -318,7 +318,7 @@ fn a_disk_that_gets_full_half_way_is_left_as_it_was() {
     }
 }
 
-/// Keeps changing a file until dropped.
+/// Changes a file again and again until dropped.
 struct Restless {
     stop: std::sync::Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -358,8 +358,8 @@ fn keep_shrinking(file: &std::fs::File, turn: u64) {
     file.set_len(LARGE.saturating_sub(512 * turn).max(1 << 20)).unwrap();
 }
 
-/// A file changes size all the time; many others make sure that time passes between the look at it and its
-/// reading.
+/// A file changes its size all the time; many other files ensure that time passes between its stat and its
+/// read.
 #[test]
 fn a_file_that_changes_while_it_is_read_is_named() {
     for (word, change) in [("longer", keep_growing as fn(&std::fs::File, u64)), ("shorter", keep_shrinking)] {
@@ -388,7 +388,7 @@ fn a_file_that_changes_while_it_is_read_is_named() {
     }
 }
 
-/// A file that vanishes, or turns into something else, between the look at it and its reading.
+/// A file that vanishes, or becomes something else, between its stat and its read.
 #[test]
 fn a_file_that_goes_away_while_the_tree_is_read_is_no_hang_and_no_garbage() {
     let bench = Bench::new();
@@ -501,13 +501,13 @@ fn command_lines_that_make_no_sense_are_told_apart() {
     let unknown = try_build(&bench.image(), args!["--profile", "beos", "--from", bench.tree()]);
     assert_has(unknown.code(USAGE), "debian-12");
     assert_names(bench.scratch.path(), &["file", "tree"]);
-    // As JSON, too.
+    // In JSON, too.
     let json: serde_json::Value = serde_json::from_str(&missing.stdout).unwrap();
     assert_eq!(json["exit_code"], SOURCE);
     assert_has(json["error"].as_str().unwrap(), "nowhere.tar");
 }
 
-/// Ctrl-C ends a build with its own code and leaves nothing.
+/// Ctrl-C ends a build with its own exit code, and nothing is left.
 #[test]
 fn an_interrupted_build_leaves_nothing() {
     let bench = Bench::new();
@@ -516,7 +516,7 @@ fn an_interrupted_build_leaves_nothing() {
     let mut command = extant();
     command.args(["build", "--tar", "-", "-o"]).arg(out.join("image")).stdin(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // It waits for the rest of the archive.
+    // The command waits for the rest of the archive.
     let mut tar = Tar::new(child.stdin.take().unwrap());
     tar.file("a", "a");
     std::thread::sleep(std::time::Duration::from_millis(300));
@@ -529,8 +529,9 @@ fn an_interrupted_build_leaves_nothing() {
     assert_names(&out, &[]);
 }
 
-/// Sizes that are exact: what `auto` finds is enough, and one block less is not, and the message says so.
-/// With the fewest inodes: else `auto` has some more for files to come, and a given size need not.
+/// Asserts that sizes are exact: `auto` finds a sufficient size, one block less is refused, and the message
+/// contains the size. Uses the fewest inodes: otherwise `auto` adds some for future files, and a given size
+/// does not.
 fn exact(source: &Path, options: &str) {
     let dir = scratch();
     let image = dir.path().join("image");
@@ -548,7 +549,7 @@ fn exact(source: &Path, options: &str) {
     e2fsck_clean(&image);
     assert_eq!(std::fs::metadata(&image).unwrap().size(), smallest);
     common::remove(&image);
-    // Just below, and at every place where something gets smaller: groups, journals, halves.
+    // Sizes just below, and around every size where a structure becomes smaller: groups, journals, halves.
     let mut sizes: Vec<u64> = (1..40).map(|n| smallest.saturating_sub(n * block)).collect();
     for step in [2048, 8192, 32_768, 262_144] {
         for at in (step..smallest / block).step_by(step as usize).take(20) {
@@ -561,7 +562,7 @@ fn exact(source: &Path, options: &str) {
         let expected = format!("the image needs {smallest} bytes, and {size} were given");
         assert_has(refused.code(TOO_SMALL), &expected);
     }
-    // And everything above is enough, also where a journal or a group more must be paid for.
+    // All larger sizes suffice, even those that need a larger journal or another group.
     let mut sizes: Vec<u64> = (1..10).map(|n| smallest + n * block).collect();
     sizes.extend(
         [1000, 2048, 2049, 2100, 8192, 32_767, 32_768, 32_769, 33_000, 65_537].map(|blocks| blocks * block),
@@ -604,8 +605,8 @@ fn the_size_of_an_image_of_many_inodes_is_exact() {
 #[test]
 fn the_size_of_an_image_is_exact_around_the_steps_of_its_journal_and_groups() {
     let bench = Bench::new();
-    // Sizes in KiB that end near 2,048 and 32,768 blocks of 1 or 4 KiB, and near the end of a group of
-    // either.
+    // Sizes in KiB that end near 2,048 and 32,768 blocks of 1 or 4 KiB, and near the end of a group with
+    // either block size.
     for kib in [600, 2000, 7000, 8000, 27_000, 32_000, 122_000, 130_000] {
         std::fs::write(bench.tree().join("file"), vec![1u8; kib << 10]).unwrap();
         for options in ["", "-b 1024"] {
@@ -614,7 +615,7 @@ fn the_size_of_an_image_is_exact_around_the_steps_of_its_journal_and_groups() {
     }
 }
 
-/// A device number that no inode can hold is refused by its path, not stored as another one.
+/// A device number that no inode can store is refused with its path, and not stored as a different one.
 #[test]
 fn device_numbers_beyond_an_inode_are_refused() {
     let dir = scratch();
@@ -625,7 +626,7 @@ fn device_numbers_beyond_an_inode_are_refused() {
     assert_has(outcome.code(SOURCE), "device number 5000:7");
 }
 
-/// An epoch that is no time is a usage error, not a silent zero.
+/// An invalid epoch is a usage error, and not silently zero.
 #[test]
 fn a_senseless_source_date_epoch_is_refused() {
     let dir = scratch();
@@ -637,7 +638,7 @@ fn a_senseless_source_date_epoch_is_refused() {
     }
 }
 
-/// Something else than a directory under the name that e2fsck needs says what to do.
+/// If the name that e2fsck needs is not a directory, the message explains what to do.
 #[test]
 fn lost_found_must_be_a_directory() {
     let dir = scratch();
@@ -650,7 +651,7 @@ fn lost_found_must_be_a_directory() {
     extant_testkit::e2fsck_clean(&image);
 }
 
-/// A target that is no regular file is never replaced by one, whatever is forced.
+/// A target that is not a regular file is never replaced by one, even with --force.
 #[test]
 fn special_files_are_no_targets() {
     let dir = scratch();
@@ -666,8 +667,7 @@ fn special_files_are_no_targets() {
     assert!(fifo.symlink_metadata().unwrap().file_type().is_fifo());
 }
 
-/// A directory that becomes a symlink between the walk and the copy must not bring in files from outside the
-/// source.
+/// A directory that becomes a symlink between walk and copy must not add files from outside the source.
 #[test]
 fn a_symlink_put_in_the_way_is_not_followed() {
     let dir = scratch();
@@ -682,7 +682,7 @@ fn a_symlink_put_in_the_way_is_not_followed() {
     command.args(["build", "--no-sync", "-o"]).arg(&image).arg("--from").arg(&tree).args(["--tar", "-"]);
     command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // The directory is walked, then the archive is waited for, and only then is anything copied.
+    // The build walks the directory, then waits for the archive, and copies only after that.
     std::thread::sleep(std::time::Duration::from_millis(500));
     std::fs::rename(tree.join("d"), tree.join("old")).unwrap();
     std::os::unix::fs::symlink(&secret, tree.join("d")).unwrap();

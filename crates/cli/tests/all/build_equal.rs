@@ -1,6 +1,6 @@
-//! Images equal their sources: a tree with everything awkward in it, in every block size and feature set that
-//! `build` makes, judged by e2fsck and by the kernel, name by name, byte by byte, hole by hole. And the same
-//! tree makes the same bytes, however it is handed over.
+//! Images equal their sources: a tree with all unusual contents, in every block size and feature set that
+//! `build` makes. e2fsck and the kernel are the judges: name by name, byte by byte, hole by hole. The same
+//! tree makes the same bytes, regardless of the kind of source.
 
 use crate::common;
 
@@ -14,12 +14,12 @@ use extant_testkit::{
     DiffOptions, Holes, Kind, LoopMount, Manifest, diff, e2fsck_clean, is_root, not_root, scratch,
 };
 
-/// What a case does to the source before it is compared: what the format cannot hold.
+/// Adjusts the source's manifest before the comparison, for properties that the format cannot store.
 type Adjust = fn(&mut Manifest, &mut DiffOptions);
 
 fn nothing(_: &mut Manifest, _: &mut DiffOptions) {}
 
-/// Inodes of 128 bytes hold whole seconds from 1901 to 2038; the nearest time takes the place of any other.
+/// Inodes of 128 bytes store whole seconds from 1901 to 2038; other times are replaced by the nearest one.
 fn small_inode_times(source: &mut Manifest, options: &mut DiffOptions) {
     options.nanoseconds = false;
     for entry in source.entries.values_mut() {
@@ -31,7 +31,7 @@ fn clusters_of_64k(_: &mut Manifest, options: &mut DiffOptions) {
     options.holes = Holes::Stay { block_size: 65_536 };
 }
 
-/// Makes the tree once and builds it with each set of arguments.
+/// Creates the tree once and builds it with each set of arguments.
 fn every_case(limits: &Limits, cases: &[(&str, Adjust)]) {
     let scratch = scratch();
     let tree = scratch.path().join("tree");
@@ -40,7 +40,7 @@ fn every_case(limits: &Limits, cases: &[(&str, Adjust)]) {
     if is_root() {
         assert_eq!(made.skipped, [""; 0], "the tree is complete");
     } else {
-        // Unreadable files would end the build, rightly.
+        // Unreadable files would rightly end the build.
         let _ = std::fs::remove_dir_all(tree.join("modes"));
     }
     let source = Manifest::of(&tree);
@@ -123,12 +123,12 @@ fn trees_with_other_features_equal_their_source() {
     );
 }
 
-/// The kernel of most machines mounts no blocks larger than a page; there e2fsck and debugfs are the judges,
-/// and debugfs restores neither hard links, special files nor attributes.
+/// Most kernels mount no blocks larger than a page. There, e2fsck and debugfs are the judges, and debugfs
+/// restores neither hard links, special files nor attributes.
 #[test]
 fn trees_in_blocks_of_64_kib_equal_their_source() {
     let mountable = extant_testkit::kernel_mounts_block_size(65_536);
-    // debugfs writes out every byte of a hole.
+    // debugfs writes every byte of a hole.
     let sparse_bytes = if mountable { 1 << 40 } else { 4 << 20 };
     let limits = Limits { sparse_bytes, ..Limits::for_block_size(65_536) };
     let scratch = scratch();
@@ -166,8 +166,8 @@ fn trees_in_blocks_of_64_kib_equal_their_source() {
                     if entry.kind != Kind::Directory {
                         entry.nlink = 1;
                     }
-                    // It sets no times of symlinks and of directories that it still fills, changes the owner
-                    // after the mode, follows symlinks for both, and has no times but those from 1970 to
+                    // debugfs sets no times of symlinks or of directories that it still fills, changes the
+                    // owner after the mode, follows symlinks for both, and supports only times from 1970 to
                     // 2038.
                     entry.mode &= 0o777;
                     if entry.kind == Kind::Symlink {
@@ -203,7 +203,7 @@ fn times_that_a_small_inode_cannot_hold_are_told() {
     e2fsck_clean(&image);
     let warnings: Vec<&str> =
         report["warnings"].as_array().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
-    // The file's, and that of lost+found, which has the newest file's.
+    // A warning for the file, and one for lost+found, which has the time of the newest file.
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(
         warnings[0].starts_with("/2100: its time is ") && warnings[0].contains("1 files"),
@@ -214,7 +214,7 @@ fn times_that_a_small_inode_cannot_hold_are_told() {
     assert_has(&common::debugfs_stat(&image, "/2000"), "mtime: 0x386d4380");
 }
 
-/// Makes a file with this mtime and atime; with an empty name, sets the directory's own.
+/// Creates a file with this mtime and atime. With an empty name, sets the times of the directory itself.
 fn set_times(dir: &Path, name: &str, seconds: i64) {
     let path = dir.join(name);
     if !name.is_empty() {
@@ -225,8 +225,8 @@ fn set_times(dir: &Path, name: &str, seconds: i64) {
     rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty()).unwrap();
 }
 
-/// With `--times all` the image has the source's access, change and birth times; without, its mtime in all
-/// places.
+/// With `--times all` the image has the source's access, change and birth times. Otherwise, all times are the
+/// source's mtime.
 #[test]
 fn all_times_are_kept_on_demand() {
     let scratch = scratch();
@@ -237,7 +237,7 @@ fn all_times_are_kept_on_demand() {
         return;
     }
     let image = scratch.path().join("image");
-    // First build, then look: to read a symlink is to change its access time.
+    // Build before stat: reading a symlink changes its access time.
     build(&image, args!["--times", "all", "--from", &tree]);
     e2fsck_clean(&image);
     let mut source = Manifest::of(&tree);
@@ -249,7 +249,7 @@ fn all_times_are_kept_on_demand() {
     let copy = Manifest::of(mount.path());
     let options = DiffOptions { atime: true, btime: true, ..DiffOptions::default() };
     let mut lines = diff(&source, &copy, &options);
-    // The last second that ext4 can hold has none after it.
+    // ext4 cannot represent the second after its last one.
     lines.retain(|line| !line.starts_with("\"times/2446-last\": atime"));
     assert_eq!(lines, [""; 0]);
     for (path, entry) in &source.entries {
@@ -270,7 +270,7 @@ fn all_times_are_kept_on_demand() {
     }
 }
 
-/// Values that no block holds go into inodes of their own, shared by equal ones, and count for quota.
+/// Values that do not fit into a block have their own inodes. Equal values share one, and quota counts them.
 #[test]
 fn large_attributes_need_the_feature_ea_inode() {
     let scratch = scratch();
@@ -304,8 +304,8 @@ fn large_attributes_need_the_feature_ea_inode() {
     common::assert_names(scratch.path(), &["x.tar"]);
 }
 
-/// One tree, and every way in which it can come: as a directory, elsewhere, as tar archives of any order and
-/// packing.
+/// One tree from all kinds of source: a directory, a copy of it, and tar archives in any order and
+/// compression.
 #[test]
 fn the_same_tree_makes_the_same_bytes() {
     if not_root() {
@@ -315,7 +315,7 @@ fn the_same_tree_makes_the_same_bytes() {
     let tree = scratch.path().join("tree");
     std::fs::create_dir(&tree).unwrap();
     adversarial_within(&tree, &Limits::default());
-    // tar archives no sockets, and two links of a fifo as two fifos.
+    // tar does not archive sockets, and stores two links of a fifo as two fifos.
     common::remove(&tree.join("special/socket"));
     common::remove(&tree.join("special/fifo-linked"));
     renumber_acls(&tree);
@@ -361,7 +361,7 @@ fn the_same_tree_makes_the_same_bytes() {
         ]);
         command.args(options).arg("-cf").arg(&tar).arg("-C").arg(&tree);
         if order == "backwards" {
-            // Children before their directories, and the last of several links as the first.
+            // Children come before their directories, and the last of several links comes first.
             let list = backwards(&tree);
             std::fs::write(scratch.path().join("list"), list).unwrap();
             command.args(["--null", "--verbatim-files-from", "-T"]).arg(scratch.path().join("list"));
@@ -392,7 +392,7 @@ fn the_same_tree_makes_the_same_bytes() {
     same("of a pipe");
 }
 
-/// Gives all ACLs to users and groups without names on any machine: tar before 1.35 always writes names.
+/// Changes all ACLs to users and groups without names on any machine: tar before 1.35 always writes names.
 fn renumber_acls(tree: &Path) {
     for (path, entry) in Manifest::of(tree).entries {
         for (name, mut value) in
@@ -409,7 +409,7 @@ fn renumber_acls(tree: &Path) {
     }
 }
 
-/// All paths below a root, last first, relative, each with its zero.
+/// All relative paths below a root, in reverse order, each with its terminating zero.
 fn backwards(root: &Path) -> Vec<u8> {
     let manifest = Manifest::of(root);
     let paths = manifest.entries.keys().rev();
@@ -418,9 +418,9 @@ fn backwards(root: &Path) -> Vec<u8> {
         .collect()
 }
 
-/// A file that is dated some seconds ahead (umoci rounds times up) once counted for the image's time stamp
-/// only when the clock had come so far: the same tree made two images. What is in the future is said, and
-/// changes nothing.
+/// Regression: a file with an mtime a few seconds in the future (umoci rounds times up) counted for the image's
+/// time stamp only after the clock had reached that time: the same tree made two images. A time in the future
+/// causes a warning, and changes nothing else.
 #[test]
 fn a_time_ahead_of_the_clock_counts_like_any_other() {
     use std::time::{Duration, SystemTime};
@@ -441,13 +441,13 @@ fn a_time_ahead_of_the_clock_counts_like_any_other() {
     }
     let (after, warned) = built("after");
     assert!(before == after && warned == "[]", "{warned}");
-    // e2fsck has nothing to say of a year that no clock will see soon.
+    // e2fsck does not complain about a distant year.
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(4_102_444_800)).unwrap();
     built("later");
     extant_testkit::e2fsck_clean(&dir.path().join("later"));
 }
 
-/// SOURCE_DATE_EPOCH is the image's time stamp; with --clamp-mtime no time in it is later.
+/// SOURCE_DATE_EPOCH is the image's time stamp; with --clamp-mtime no time in the image is later.
 #[test]
 fn source_date_epoch_is_honoured() {
     let scratch = scratch();
@@ -473,7 +473,7 @@ fn source_date_epoch_is_honoured() {
     let (one, two) = (build_at("one", Some("1234567890"), &[]), build_at("two", Some("1234567890"), &[]));
     assert_eq!(created(&one), "Fri Feb 13 23:31:30 2009");
     assert!(std::fs::read(&one).unwrap() == std::fs::read(&two).unwrap());
-    assert_has(&common::debugfs_stat(&one, "/new"), "mtime: 0x6553f100"); // not clamped unless asked for
+    assert_has(&common::debugfs_stat(&one, "/new"), "mtime: 0x6553f100"); // Not clamped without the option.
     let clamped = build_at("clamped", Some("1234567890"), &["--clamp-mtime"]);
     assert_has(&common::debugfs_stat(&clamped, "/new"), "mtime: 0x499602d2");
     assert_has(&common::debugfs_stat(&clamped, "/old"), "mtime: 0x35a4e900");
@@ -482,8 +482,7 @@ fn source_date_epoch_is_honoured() {
     assert_has(refused.code(common::USAGE), "SOURCE_DATE_EPOCH");
 }
 
-/// Sources on top of each other, and what one file of an archive may say about files of a directory before
-/// it.
+/// Sources on top of each other, and the effect of an archive's entries on files of a directory before it.
 #[test]
 fn later_sources_lie_on_top() {
     let scratch = scratch();
@@ -518,7 +517,7 @@ fn later_sources_lie_on_top() {
     }
     assert_eq!(common::debugfs_cat(&image, "/links/tool").len(), 3 << 20);
     assert_has(&common::debugfs_stat(&image, "/usr/bin/tool"), "Links: 2");
-    // The order of the command line decides, not the kind of source.
+    // The order on the command line decides, not the kind of source.
     common::remove(&image);
     build(&image, args!["--tar", &tar_of_hosts(scratch.path()), "--from", &base]);
     assert_eq!(common::debugfs_cat(&image, "/etc/hosts"), "base");

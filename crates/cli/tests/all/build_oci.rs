@@ -1,5 +1,5 @@
-//! OCI layouts: layers on top of each other with whiteouts and opaque directories, packed in every way, and
-//! what is said when a layout is not what it claims to be.
+//! OCI layouts: layers on top of each other, with whiteouts and opaque directories, in all compressions; and
+//! the messages for invalid layouts.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// A layout in the making, in `layout` of a scratch directory, so that images lie beside it.
+/// A layout being built, in `layout` of a scratch directory, so that images lie beside it.
 struct Layout {
     scratch: tempfile::TempDir,
     manifests: Vec<Value>,
@@ -40,7 +40,7 @@ impl Layout {
         self.scratch.path().join("image")
     }
 
-    /// `LAYOUT:REFERENCE`.
+    /// An argument of the form `LAYOUT:REFERENCE`.
     fn with(&self, reference: &str) -> OsString {
         let mut text = self.dir().into_os_string();
         text.push(":");
@@ -48,14 +48,14 @@ impl Layout {
         text
     }
 
-    /// Writes a blob and describes it.
+    /// Writes a blob and returns its descriptor.
     fn blob(&self, media_type: &str, bytes: &[u8]) -> Value {
         let hex: String = sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         std::fs::write(self.dir().join("blobs/sha256").join(&hex), bytes).unwrap();
         json!({ "mediaType": media_type, "digest": format!("sha256:{hex}"), "size": bytes.len() })
     }
 
-    /// A layer, packed as `packing` says (empty for not at all).
+    /// A layer with this compression (empty: none).
     fn layer(&self, packing: &str, tar: Tar<Vec<u8>>) -> Value {
         match packing {
             "" => self.blob(LAYER, &tar.bytes()),
@@ -64,7 +64,7 @@ impl Layout {
         }
     }
 
-    /// Adds an image of these layers, under a tag if one is given.
+    /// Adds an image of these layers, with a tag if one is given.
     fn add(&mut self, tag: Option<&str>, layers: &[Value]) {
         let config = self.blob(CONFIG, br#"{"architecture":"amd64","os":"linux"}"#);
         let manifest =
@@ -104,7 +104,7 @@ fn base() -> Tar<Vec<u8>> {
 fn second() -> Tar<Vec<u8>> {
     let mut tar = Tar::in_memory();
     tar.file("etc/hosts", "second").file("etc/.wh.gone", "").file(".wh.tree", "");
-    // The marker comes last, and what this layer adds stays all the same.
+    // The marker comes last, but this layer's additions remain.
     tar.file("cache/three", "3").file("cache/.wh..wh..opq", "");
     tar.dir("was-file").file("was-file/inner", "now a directory").file("was-dir", "now a file");
     tar.file("bin/tool", "through the symlink").link("bin/tool-too", "usr/bin/tool").link("sh", "bin/sh");
@@ -213,7 +213,7 @@ fn a_blob_that_is_not_what_its_digest_says_is_refused() {
         layout.add(None, std::slice::from_ref(&layer));
         let path = layout.blob_path(&layer);
         let mut bytes = std::fs::read(&path).unwrap();
-        let at = if packing.is_empty() { 520 } else { 9 }; // padding behind a header; gzip's OS byte
+        let at = if packing.is_empty() { 520 } else { 9 }; // Padding after a header; gzip's OS byte.
         bytes[at] ^= 0x40;
         std::fs::write(&path, bytes).unwrap();
         try_build(&layout.image(), args!["--oci", layout.dir()]).code(SOURCE);
@@ -224,12 +224,12 @@ fn a_blob_that_is_not_what_its_digest_says_is_refused() {
         assert_names(layout.scratch.path(), &["layout"]);
     }
     let layout = Layout::new();
-    try_build(&layout.image(), args!["--oci", layout.dir()]).code(SOURCE); // no index.json
+    try_build(&layout.image(), args!["--oci", layout.dir()]).code(SOURCE); // No index.json.
     try_build(&layout.image(), args!["--oci", layout.scratch.path().join("nowhere")]).code(SOURCE);
     assert_names(layout.scratch.path(), &["layout"]);
 }
 
-/// A whiteout hides what lower layers brought, wherever it stands in its own layer's archive.
+/// A whiteout hides contents of lower layers only, regardless of its position in its own layer's archive.
 #[test]
 fn a_whiteout_spares_its_own_layer() {
     let mut layout = Layout::new();
@@ -251,7 +251,7 @@ fn a_whiteout_spares_its_own_layer() {
     assert!(names.iter().any(|name| name == "y") && !names.iter().any(|name| name == "x"), "{names:?}");
 }
 
-/// A layer may be deeper than a thread's stack.
+/// The nesting of a layer may be deeper than a thread's stack.
 #[test]
 fn an_opaque_marker_over_a_very_deep_directory_is_no_trouble() {
     let mut layout = Layout::new();

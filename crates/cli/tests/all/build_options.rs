@@ -1,4 +1,4 @@
-//! The options of `extant build`: each does what its help says, and the report says what was done.
+//! The options of `extant build`: each does what its help says, and the report states what was done.
 
 use crate::common;
 
@@ -84,7 +84,7 @@ fn the_report_counts_what_is_in_the_image() {
     let number = |field: &str| report[field].as_u64().unwrap_or_else(|| panic!("{field} in {report:#}"));
     let dump = dumpe2fs(&bench.path("image"));
     assert_eq!(number("files"), 4);
-    assert_eq!(number("directories"), 8); // root, lost+found, and six
+    assert_eq!(number("directories"), 8); // root, lost+found, and six others.
     assert_eq!(number("symlinks"), 2);
     assert_eq!(number("others"), 1);
     assert_eq!(number("extra_links"), 1);
@@ -105,12 +105,12 @@ fn the_report_counts_what_is_in_the_image() {
     let features: Vec<&str> =
         report["features"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
     let mut dumped: Vec<&str> = dump.field("Filesystem features").split_whitespace().collect();
-    // dumpe2fs spells two of them otherwise.
+    // dumpe2fs spells two features differently.
     let mut features: Vec<&str> = features.into_iter().collect();
     features.sort_unstable();
     dumped.sort_unstable();
     assert_eq!(features, dumped);
-    // The same in words.
+    // The same as text.
     let out = run(args!["build", "--force", "--from", bench.path("tree"), "-o", bench.path("image")]);
     out.code(0);
     assert_has(&out.stdout, "4 files, 8 directories, 2 symlinks, 1 others, 1 further links");
@@ -129,7 +129,7 @@ fn a_dry_run_writes_nothing() {
     for field in ["image_bytes", "uuid", "blocks", "free_blocks", "inodes", "content_bytes"] {
         assert_eq!(planned[field], made[field], "{field}");
     }
-    // Not even over an existing one.
+    // An existing image is not changed, either.
     let before = std::fs::metadata(bench.path("image")).unwrap().ino();
     build(&bench.path("image"), args!["-n", "--from", bench.path("tree")]);
     assert_eq!(std::fs::metadata(bench.path("image")).unwrap().ino(), before);
@@ -192,7 +192,7 @@ fn ids_are_mapped_in_inodes_and_in_acls() {
         }
     }
     common::remove(&image);
-    // An id outside every range is reported with its path, and nothing is made.
+    // An ID outside every range is reported with its path, and no image is made.
     let refused = try_build(&image, args!["--uid-map", "0:100000:10", "--tar", &tar]);
     assert_has(refused.code(SOURCE), "--uid-map: id ");
     assert_names(scratch.path(), &["x.tar"]);
@@ -241,8 +241,7 @@ fn labels_come_from_file_contexts() {
     bench.refused("--file-contexts /nowhere", SOURCE, "/nowhere");
 }
 
-/// Several names of one inode, and labels that differ between them: whatever the source, the same one is
-/// taken.
+/// One inode has several names with different labels: the same label is used for every kind of source.
 #[test]
 fn labels_of_hard_links_do_not_depend_on_the_order_of_reading() {
     let scratch = scratch();
@@ -270,7 +269,7 @@ fn labels_of_hard_links_do_not_depend_on_the_order_of_reading() {
     assert!(images.iter().all(|image| *image == images[0]));
 }
 
-/// Attribute sets are numbered as they are met; the bytes must not show in which order that was.
+/// Attribute sets are numbered in the order of reading, which must not influence the bytes.
 #[test]
 fn attributes_do_not_depend_on_the_order_of_reading() {
     let scratch = scratch();
@@ -279,7 +278,7 @@ fn attributes_do_not_depend_on_the_order_of_reading() {
         let mut tar = Tar::in_memory();
         (0..7).for_each(|i| _ = tar.dir(format!("d{i}")));
         for i in order {
-            // In a block, in an inode of its own, and equal for some.
+            // In a block, in a separate inode, and equal for some files.
             tar.pax("SCHILY.xattr.user.medium", vec![b'm' + (i % 9) as u8; 400]);
             tar.pax("SCHILY.xattr.user.large", vec![b'a' + (i % 11) as u8; 9000]);
             tar.file(&names[i], &names[i]);
@@ -307,12 +306,12 @@ fn excluded_names_and_paths_stay_out() {
     assert_eq!(debugfs_names(&image, "/"), ["bin", "fifo", "long-symlink", "lost+found", "usr", "var"]);
     assert_eq!(debugfs_names(&image, "/var/cache/deep"), [""; 0]);
     assert_eq!(debugfs_names(&image, "/usr/bin"), ["tool"]);
-    // One of its two names is left out, so it has one.
+    // One of its two names is excluded, so one link remains.
     assert_has(&bench.stat("/usr/bin/tool"), "Links: 1");
     std::fs::write(bench.path("list"), "# what is not needed\n\n/var\n*.o\n").unwrap();
     bench.build(&format!("--exclude-from {}", bench.path("list").display()));
     assert_eq!(debugfs_names(&image, "/"), ["bin", "etc", "fifo", "long-symlink", "lost+found", "usr"]);
-    // In an archive, too, with all that is below.
+    // In an archive, too, with everything below.
     let mut tar = Tar::in_memory();
     tar.dir("var").file("var/x", "x").file("kept", "kept").file("deep/a.o", "o").file("deep/a.c", "c");
     let tar = tar.save(bench.path("x.tar"));
@@ -342,7 +341,7 @@ fn other_file_systems_below_a_source_are_left_out_on_demand() {
         return;
     }
     std::fs::write(below.join("elsewhere"), "x").unwrap();
-    // Unmounted before anything is judged.
+    // Unmounted before the assertions.
     let built = std::panic::catch_unwind(|| {
         bench.build("");
         let entered = debugfs_names(&bench.path("image"), "/etc");
@@ -370,7 +369,7 @@ fn labels_uuids_and_room_to_grow() {
     assert_eq!(superblock_field(&image, "Last mounted on"), "/mnt/x");
     assert_eq!(superblock_field(&image, "Errors behavior"), "Remount read-only");
     assert!(dumpe2fs(&image).number("Reserved block count") > 0);
-    // Derived from the tree, so the same every time, but random on demand.
+    // Derived from the tree, so it is the same every time; random on request.
     assert_eq!(bench.build("")["uuid"], plain["uuid"]);
     assert_ne!(bench.build("--uuid random")["uuid"], bench.build("--uuid random")["uuid"]);
     bench.refused("--label 12345678901234567", USAGE, "label");
@@ -390,7 +389,7 @@ fn labels_uuids_and_room_to_grow() {
     assert_eq!(std::fs::metadata(&image).unwrap().len(), 20 << 20);
 }
 
-/// Headroom that carries an image over the size at which its journal gets larger.
+/// Headroom that increases an image beyond the size where its journal becomes larger.
 #[test]
 fn room_to_grow_is_there_also_where_the_journal_grows() {
     let scratch = scratch();
@@ -432,7 +431,7 @@ fn every_profile_makes_what_it_promises() {
         let promised = extant_image::profile::Profile::by_name(name).unwrap();
         let made = superblock_field(&image, "Filesystem features");
         let made: Vec<&str> = made.split_whitespace().collect();
-        // A small image has no journal, and what builds on one goes with it.
+        // A small image has no journal, and no features that depend on one.
         let small = ["has_journal", "orphan_file"];
         let spelled = promised.features.names();
         let spelled: Vec<&str> = spelled.iter().map(AsRef::as_ref).collect();
@@ -446,7 +445,7 @@ fn every_profile_makes_what_it_promises() {
             drop(LoopMount::read_only(&image).unwrap());
         }
     }
-    // A user's own choices come on top.
+    // The user's own options are added.
     bench.build("--profile rhel-8 -O ^64bit,large_dir -J size=4 --size 64M");
     let features = superblock_field(&bench.path("image"), "Filesystem features");
     assert!(

@@ -1,5 +1,5 @@
-//! Owners and devices that are only pretended (fakeroot, pseudo), not shown (user namespaces), or attributes
-//! that are withheld.
+//! Owners and devices that are only pretended (fakeroot, pseudo) or not visible (user namespaces), and
+//! attributes that cannot be read.
 
 use crate::common;
 
@@ -11,8 +11,9 @@ use extant_testkit::{e2fsck_clean, is_root, scratch};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_extant");
 
-/// What a package build does: devices, owners, set-user-id bits and capabilities of which the file system
-/// knows nothing. Then an image, and out of it again by both commands that write owners to the host.
+/// The script of a package build: devices, owners, set-user-id bits and capabilities that the file system
+/// does not contain. Then it builds an image, and extracts it with both commands that write owners to the
+/// host.
 const PRETENDED: &str = "set -e; mkdir -p s/dev s/deep/a; mknod s/dev/console c 5 1; mknod s/deep/a/b b 8 1; touch s/su s/empty
 chown 33:44 s/su; chmod 4755 s/su; ln -s x s/l; chown -h 12:13 s/l; echo content >s/deep/file; chown 5:6 s/deep/file
 $X build -q --no-sync -o i.img --from s; $X ls -lR i.img:/ >listed
@@ -20,7 +21,7 @@ $X export i.img --dir out; mkdir copied; $X cp -a i.img:/ copied
 for d in out copied; do stat -c '%n %F %u:%g %a %t,%T' $d/dev/console $d/deep/a/b $d/su $d/l $d/deep/file; done >stats
 $X build -q --no-sync -o second.img --from out; $X ls -lR second.img:/ >listed2";
 
-/// Is a program there? Says so if not.
+/// Whether a program is installed. Prints a note if not.
 fn has(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     let found = found.is_ok_and(|output| output.status.success());
@@ -30,7 +31,7 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// A shell script in a directory, as an ordinary user if this one is root.
+/// Runs a shell script in a directory, as an ordinary user if this process is root.
 fn script(dir: &Path, before: &[&str], text: &str) -> Outcome {
     let mut words: Vec<&str> = Vec::new();
     if is_root() {
@@ -106,13 +107,13 @@ fn what_pseudo_pretends_is_in_the_image_and_comes_out_again() {
     let before: Vec<&str> = settings.iter().map(String::as_str).collect();
     script(dir.path(), &before, PRETENDED).code(0);
     assert_pretended(dir.path());
-    // Its server stays for some seconds else.
+    // Its server would stay for a few seconds.
     let stop: Vec<&str> = before.iter().copied().chain(["-S"]).collect();
     let _ = Command::new(stop[0]).args(&stop[1..]).output();
 }
 
-/// A static binary is not reached by a preloaded library. Here one that cannot be loaded stands for that:
-/// what it would pretend is not seen either, and the real owners must not be taken for it.
+/// A preloaded library does not affect a static binary. Here a library that cannot be loaded has the same
+/// result: the pretended owners are not visible, and the real owners must not be used instead.
 #[test]
 fn a_pretended_owner_that_cannot_be_seen_is_refused() {
     let dir = scratch();
@@ -134,8 +135,8 @@ fn a_pretended_owner_that_cannot_be_seen_is_refused() {
     run("libsomething.so", "build -q -f -o i.img --from s").code(0);
 }
 
-/// In a user namespace that maps one id, a file of another user reads as 65534's. The image has that id, and
-/// a warning says so.
+/// In a user namespace that maps one ID, files of other users appear to belong to 65534. The image has that
+/// ID, and there is a warning.
 #[test]
 fn owners_that_a_user_namespace_does_not_show_are_told() {
     let dir = scratch();
@@ -165,8 +166,8 @@ fn owners_that_a_user_namespace_does_not_show_are_told() {
     assert_eq!(words(" yours")[2..4], ["65534", "65534"]);
 }
 
-/// On a host with SELinux a sandbox lists `security.selinux` and answers ENOTSUP when it is asked for. cp -a
-/// and GNU tar warn and go on; so does build. An option leaves attributes out without a word.
+/// On a host with SELinux a sandbox lists `security.selinux`, but reading it fails with ENOTSUP. cp -a and
+/// GNU tar warn and continue, and so does build. An option omits attributes without a warning.
 #[test]
 fn an_attribute_that_is_listed_and_withheld_is_left_out_with_a_warning() {
     const WITHHOLD: &str = "

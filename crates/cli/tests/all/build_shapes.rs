@@ -1,4 +1,4 @@
-//! Trees of unusual shapes: very many names, very large and very scattered files, and everything at a limit.
+//! Trees of unusual shape: very many names, very large and very fragmented files, and values at limits.
 //!
 //! The heavy ones are ignored by default; `cargo test --release -p extant-cli --test build_shapes --
 //! --ignored` runs them (each a minute or less, up to 2 GB in /dev/shm).
@@ -37,7 +37,7 @@ impl Bench {
         self.scratch.path().join("image")
     }
 
-    /// Builds the tree, checks the image and holds it against the tree.
+    /// Builds the tree, checks the image and compares it with the tree.
     fn build_and_compare(&self, args: &[&str]) -> serde_json::Value {
         let mut all = args!["--from", self.tree()].to_vec();
         all.extend(args.iter().map(std::ffi::OsString::from));
@@ -48,8 +48,8 @@ impl Bench {
     }
 }
 
-/// A directory of `count` names, each a link to one of a few files (an inode has at most 65,000), from a
-/// stream.
+/// Builds a directory of `count` names from a stream. The names are links to a few files (an inode has at
+/// most 65,000).
 fn many_names(count: usize, options: &[&str], name: impl Fn(usize) -> String + Sync) {
     const PER_FILE: usize = 50_000;
     let bench = Bench::new();
@@ -73,7 +73,7 @@ fn many_names(count: usize, options: &[&str], name: impl Fn(usize) -> String + S
     }
     let mount = LoopMount::read_only(&image).unwrap();
     let dir = mount.path().join("many");
-    // All that the kernel lists, each once; and looked up by name it finds the same, through the index.
+    // The kernel lists each name once, and finds the same names by lookup, through the index.
     let mut seen = vec![false; count];
     let mut names: Vec<String> =
         std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -104,7 +104,7 @@ fn a_directory_of_2_000_000_names() {
     many_names(2_000_000, &[], |i| format!("a-name-of-some-length-{i:08}"));
 }
 
-/// The same from a directory source: two million empty files, so two million inodes.
+/// The same from a directory: two million empty files, so two million inodes.
 #[test]
 #[ignore = "heavy: a minute, 2 GB"]
 fn two_million_inodes() {
@@ -129,7 +129,7 @@ fn two_million_inodes() {
     }
 }
 
-/// 255 bytes a name, three names in a block of 1 KiB: more leaves than two levels of index can hold.
+/// Names of 255 bytes, three in a block of 1 KiB: more leaves than two levels of index can hold.
 #[test]
 fn names_of_255_bytes_in_small_blocks_need_large_dir() {
     let name = |i: usize| format!("{i:0>255}");
@@ -147,7 +147,7 @@ fn names_of_255_bytes_in_small_blocks_need_large_dir() {
     common::assert_names(bench.scratch.path(), &["tree"]);
 }
 
-/// More subdirectories than a link count holds: the directory says 1, "not counted".
+/// More subdirectories than a link count can represent: the link count is 1, "not counted".
 #[test]
 fn seventy_thousand_subdirectories_in_one() {
     let bench = Bench::new();
@@ -193,7 +193,7 @@ fn a_sparse_file_of_3_tib() {
         let options = DiffOptions { holes: extant_testkit::Holes::Ignore, ..DiffOptions::default() };
         assert_mounts_equal(&bench.image(), &Manifest::of(&bench.tree()), &options);
     }
-    // What the kernel would not open is not made: without huge_file a file's sectors are counted in 32 bits.
+    // A file that the kernel would not open is refused: without huge_file, sectors are counted in 32 bits.
     for options in
         [&["-t", "ext3"][..], &["-t", "ext2"], &["-O", "^huge_file"], &["-t", "ext3", "-b", "1024"]]
     {
@@ -204,10 +204,10 @@ fn a_sparse_file_of_3_tib() {
     }
 }
 
-/// The longest file that ext3 can have: one block more is refused, and this one the kernel opens.
+/// The longest possible file of ext3: one more block is refused, and the kernel opens this file.
 #[test]
 fn the_longest_file_without_huge_file() {
-    // Data and map of a file without holes together have 2^32 - 1 sectors of 512 bytes at most.
+    // Data and map of a file without holes have together at most 2^32 - 1 sectors of 512 bytes.
     let countable = u64::from(u32::MAX) / 8;
     let (block_size, longest) = (4096, countable - map_len(countable));
     let bench = Bench::new();
@@ -220,14 +220,14 @@ fn the_longest_file_without_huge_file() {
     assert_has(refused.code(SOURCE), "huge_file");
 }
 
-/// Blocks of the map of a file of that many blocks of 4 KiB: the first twelve need none, and then come trees
-/// of one, two and three levels with 1,024 entries in each block.
+/// Number of map blocks of a file with that many blocks of 4 KiB: the first twelve need none, and then follow
+/// trees of one, two and three levels with 1,024 entries per block.
 fn map_len(blocks: u64) -> u64 {
     let third = blocks - 12 - 1024 - 1024 * 1024;
     1 + (1 + 1024) + (1 + third.div_ceil(1024 * 1024) + third.div_ceil(1024))
 }
 
-/// Far more than the device could hold if holes were not holes, and a device of 300 GiB on top.
+/// Far more data than the device could hold without holes, on a device of 300 GiB.
 #[test]
 fn an_image_of_300_gib_of_sparse_files() {
     let bench = Bench::new();
@@ -249,7 +249,7 @@ fn an_image_of_300_gib_of_sparse_files() {
     assert!(report["written_bytes"].as_u64().unwrap() < 1 << 30);
 }
 
-/// Every other page has data: so many extents that their tree has levels.
+/// Every other page has data: so many extents that their tree has several levels.
 fn scattered(extents: u64, block_size: &str) {
     let bench = Bench::new();
     let file = std::fs::File::create(bench.tree().join("scattered")).unwrap();
@@ -277,7 +277,7 @@ fn a_file_of_100_000_extents() {
     scattered(100_000, "1024");
 }
 
-/// An extent holds at most 32,768 blocks (128 MiB); a longer file has several, one right behind the other.
+/// An extent has at most 32,768 blocks (128 MiB); a longer file has several, directly after each other.
 #[test]
 fn a_file_of_300_mib_lies_in_one_piece() {
     let bench = Bench::new();
@@ -292,8 +292,8 @@ fn a_file_of_300_mib_lies_in_one_piece() {
         debugfs(&bench.image(), "blocks /large").split_whitespace().flat_map(str::parse).collect();
     assert_eq!(blocks.len(), 300 * 256 + 1);
     let breaks = blocks.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
-    // Group metadata may lie in between: a copy of the superblock and descriptors at the start of groups 1
-    // and 3.
+    // Group metadata may lie between them: copies of superblock and descriptors at the start of groups 1 and
+    // 3.
     assert!(breaks <= 3, "{breaks} breaks");
     let extents = debugfs(&bench.image(), "dump_extents -l /large");
     assert!(extents.lines().count() <= 1 + 6, "{extents}");
@@ -318,14 +318,14 @@ fn as_many_hard_links_as_an_inode_can_have() {
     common::assert_names(bench.scratch.path(), &["tree"]);
 }
 
-/// More owners than one block of a quota file holds; e2fsck recounts what each of them uses.
+/// More owners than fit into one block of a quota file. e2fsck recounts the usage of each.
 #[test]
 fn three_hundred_owners_with_quota() {
     let bench = Bench::new();
     let mut tar = Tar::in_memory();
     let random = &mut Random::new(300);
     for i in 0..300u32 {
-        // Ids near each other, far from each other, and up to what a tar header can say.
+        // Nearby and distant IDs, up to the maximum of a tar header.
         tar.owner = (i * 7 % 300 * (1 + i % 3 * 6000), 1 + i % 40 * 50_000);
         for j in 0..i % 4 + 1 {
             let len = random.below(9000) as usize;
@@ -341,14 +341,14 @@ fn three_hundred_owners_with_quota() {
             common::remove(&bench.image());
         }
     }
-    // The judge does look: 4 KiB too many in one entry are reported.
+    // The judge works: 4 KiB too many in one entry are reported.
     build(&bench.image(), args!["-O", "quota", "--tar", &tar]);
     let file = std::fs::OpenOptions::new().read(true).write(true).open(bench.image()).unwrap();
     let listing = debugfs(&bench.image(), "blocks <3>");
     let mut units = listing.split_whitespace().flat_map(str::parse).flat_map(units_of_1k);
     let entries = units.find(|&at| {
-        // A block of entries: links 0, their number (at most 14), zeros; then the first entry, its space at
-        // byte 64.
+        // A block of entries: link pointers of 0, the count of entries (at most 14), zeros; then the first
+        // entry, with its space at byte 64.
         let mut head = [0; 16];
         file.read_exact_at(&mut head, at).unwrap();
         head[..8] == [0; 8] && (1..15).contains(&head[8]) && head[9..] == [0; 7]
@@ -361,12 +361,12 @@ fn three_hundred_owners_with_quota() {
     assert_eq!(judged.status.code(), Some(4), "{}", String::from_utf8_lossy(&judged.stderr));
 }
 
-/// Where the four quota blocks of a file-system block of 4 KiB begin, in bytes.
+/// Byte offsets of the four quota blocks in a file-system block of 4 KiB.
 fn units_of_1k(block: u64) -> [u64; 4] {
     [0, 1, 2, 3].map(|unit| block * 4096 + unit * 1024)
 }
 
-/// A block of attributes is shared by at most 1,024 inodes.
+/// At most 1,024 inodes share a block of attributes.
 #[test]
 fn five_thousand_files_share_their_attributes() {
     let bench = Bench::new();
@@ -436,7 +436,7 @@ fn forty_thousand_small_files() {
     assert!(dump.number("Free blocks") * 50 < dump.number("Block count"), "an image of auto size is full");
 }
 
-/// A tree that every Debian has, twice: as a directory and as what tar makes of it.
+/// A tree that exists on every Debian system, twice: as a directory and as a tar archive of it.
 #[test]
 #[ignore = "heavy: depends on the machine's /usr/share"]
 fn usr_share_is_the_same_from_a_directory_and_from_a_tar() {

@@ -1,5 +1,5 @@
-//! Where an image goes besides a new file: a partition, a place in a file, a device, standard output; and
-//! what is made by rules.
+//! Targets besides a new file: a partition, an offset in a file, a device, standard output; and the effect of
+//! rules.
 
 use crate::common;
 
@@ -43,14 +43,14 @@ impl Disk {
         self.path(name).display().to_string()
     }
 
-    /// Bytes of the disk.
+    /// Bytes of the disk between these offsets in MiB.
     fn bytes(&self, from: usize, to: usize) -> Vec<u8> {
         std::fs::read(self.path("d.img")).unwrap()[from << 20..to << 20].to_vec()
     }
 }
 
-/// README: IMG#N is partition N. `build -o 'disk.img#2'` once made a file of that name, and later commands
-/// read that.
+/// README: IMG#N is partition N. Regression: `build -o 'disk.img#2'` made a file of that name, and later
+/// commands read that file.
 #[test]
 fn an_image_goes_into_a_partition_and_nowhere_else() {
     let Some(disk) = Disk::new() else { return };
@@ -64,7 +64,7 @@ fn an_image_goes_into_a_partition_and_nowhere_else() {
     assert!(before == (disk.bytes(0, 17), disk.bytes(57, 64)), "the table and what is around it stay");
     assert_names(disk.scratch.path(), &["d.img", "s"]);
     assert_eq!(run(["cat", &format!("{target}:/a")]).stdout, "hello\n");
-    // The same bytes as in a file of its own, whatever was there.
+    // The same bytes as in a separate file, regardless of the previous contents.
     build(&disk.path("alone.img"), args!["--from", &tree, "--size", "40M"]);
     assert!(disk.bytes(17, 57) == std::fs::read(disk.path("alone.img")).unwrap());
     e2fsck_clean(&disk.path("alone.img"));
@@ -72,7 +72,8 @@ fn an_image_goes_into_a_partition_and_nowhere_else() {
     assert_has(again.code(EXISTS), "holds an ext2, ext3 or ext4 file system (UUID ");
     let large = run(["build", "-q", "-f", "--from", &tree, "-o", &target, "--size", "41M"]);
     assert_has(large.code(TOO_SMALL), "the image needs 42991616 bytes, and 41943040 were given");
-    // mkfs the same; the first partition ends where the second begins, also when it is named by its offset.
+    // mkfs does the same; the first partition ends where the second begins, even if it is named by its
+    // offset.
     run(["mkfs", "-q", "--no-sync", "--force", &disk.arg("d.img@1M"), "-L", "first"]).code(0);
     assert_has(&run(["df", &disk.arg("d.img#1")]).stdout, "d.img#1");
     assert!(disk.bytes(17, 57) == std::fs::read(disk.path("alone.img")).unwrap(), "the second one stays");
@@ -104,7 +105,7 @@ fn what_names_no_place_is_refused() {
     assert_names(disk.scratch.path(), &["d.img", "s"]);
 }
 
-/// To a pipe with zeros for holes, to a file with holes; the report is on standard error then.
+/// A pipe gets zeros for holes, a file gets holes; the report goes to standard error.
 #[test]
 fn an_image_goes_to_standard_output() {
     let scratch = scratch();
@@ -127,7 +128,7 @@ fn an_image_goes_to_standard_output() {
     let mut mkfs = extant();
     mkfs.current_dir(scratch.path()).args(["mkfs", "-", "-q", "--size", "8M"]);
     assert_eq!(mkfs.output().unwrap().stdout.len(), 8 << 20);
-    // And out of an image again.
+    // Out of an image again.
     let image = scratch.path().join("alone.img").display().to_string();
     let mut cp = extant();
     cp.current_dir(scratch.path()).args(["cp", &format!("{image}:/a"), "-"]);
@@ -137,8 +138,8 @@ fn an_image_goes_to_standard_output() {
     assert_names(scratch.path(), &["alone.img", "o", "s"]);
 }
 
-/// An image of the smallest size is grown where it is used, and its groups have as many inodes then as the
-/// first one has now.
+/// An image of the smallest size is grown on its target. Its new groups then have as many inodes as its first
+/// group has now.
 #[test]
 fn images_that_are_grown_get_inodes_enough() {
     let scratch = scratch();
@@ -165,7 +166,7 @@ fn images_that_are_grown_get_inodes_enough() {
     assert!(more >= 200_000 && (bytes + (20 << 20)..bytes + (22 << 20)).contains(&with_more), "{with_more}");
     let (fewest, least) = grown("-N 1", 1 << 30);
     assert!(fewest < 1000 && least < bytes, "-N counts as it is given: {fewest}");
-    // As mke2fs makes a file system of that size.
+    // As in mke2fs's file system of that size.
     let (planned, _) = grown("--grow-to 2G -J size=4", 2 << 30);
     assert_eq!(planned, (2 << 30) / 16_384);
     let _ = std::fs::remove_file(&image);
@@ -252,7 +253,7 @@ fn rules_make_and_change_what_they_name() {
     refused(&format!("-D {}", bad.display()), USAGE, "bad:2: a device needs a major and a minor number");
 }
 
-/// `extant edit` makes what the tables make, without building anew.
+/// `extant edit` creates the same as the tables, without a rebuild.
 #[test]
 fn devices_and_pipes_are_made_in_an_image() {
     let scratch = scratch();
@@ -273,7 +274,7 @@ fn devices_and_pipes_are_made_in_an_image() {
     assert_has(run(["mknod", &format!("{name}:/pipe"), "p"]).code(EXISTS), "`extant rm` removes what has it");
 }
 
-/// An image of the smallest size has no room: what fails says what makes some.
+/// An image of the smallest size has no free space: the error message explains how to get some.
 #[test]
 fn a_full_image_says_what_makes_room() {
     let scratch = scratch();

@@ -1,5 +1,5 @@
-//! What users hand over that is no sound image: another format, half a download, a lost superblock, damaged
-//! directories. Each command names it, reads what is there, and says so by its exit code.
+//! Files that are not a sound image: another format, half a download, a lost superblock, damaged directories.
+//! Each command names the problem, reads what remains, and reports it by its exit code.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ const DAMAGED: i32 = 4;
 const UNREADABLE: i32 = 8;
 const NOT_FOUND: i32 = 9;
 
-/// An image of 40 MiB in groups of 8 MiB with /hello and /d/inner.
+/// An image of 40 MiB with groups of 8 MiB that contains /hello and /d/inner.
 fn image(dir: &Path) -> PathBuf {
     let (image, tree) = (dir.join("a.img"), dir.join("tree"));
     std::fs::create_dir_all(tree.join("d")).unwrap();
@@ -31,8 +31,8 @@ fn overwrite(image: &Path, offset: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(image).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-/// A directory, a qcow2 image, a short gzip file: every command that opens an image says what it is and what
-/// to do.
+/// A directory, a qcow2 image, a short gzip file: every command that opens an image names the format and the
+/// remedy.
 #[test]
 fn what_is_no_ext4_is_named_by_every_command() {
     let scratch = scratch();
@@ -70,7 +70,8 @@ fn what_is_no_ext4_is_named_by_every_command() {
     }
 }
 
-/// Half a download: files before the end come whole; a note says where it ends, and the exit code is 4.
+/// Half a download: files before the end are complete; a note states where the image ends, and the exit code
+/// is 4.
 #[test]
 fn an_image_that_ends_early_is_read_with_a_note() {
     let scratch = scratch();
@@ -94,7 +95,7 @@ fn an_image_that_ends_early_is_read_with_a_note() {
     assert_has(&checked.stdout, "the device's size");
 }
 
-/// The primary superblock is lost: reading goes by a backup, and says so. Writing is refused.
+/// The primary superblock is lost: commands read with a backup, and print a note. Writing is refused.
 #[test]
 fn a_lost_superblock_is_got_over_by_a_backup() {
     let scratch = scratch();
@@ -117,7 +118,7 @@ fn a_lost_superblock_is_got_over_by_a_backup() {
     assert_has(run(["ls", "--backup", "x", "a"]).code(common::USAGE), "auto");
 }
 
-/// The root directory is gone: what is left is reached by the numbers of inodes, as lost+found would name
+/// The root directory is lost: the remaining files are accessible by inode number, as lost+found would name
 /// them.
 #[test]
 fn files_are_reached_by_the_numbers_of_their_inodes() {
@@ -144,8 +145,8 @@ fn files_are_reached_by_the_numbers_of_their_inodes() {
     run(["cat", &at(&image, "<99999999>")]).code(NOT_FOUND);
 }
 
-/// A bit of a descriptor flipped: every file is read as before, one note says what was done, and the code is
-/// 4.
+/// A flipped bit in a descriptor: every file is read as before, one note describes the repair, and the exit
+/// code is 4.
 #[test]
 fn damaged_descriptors_are_noted_once() {
     let scratch = scratch();

@@ -1,6 +1,6 @@
 //! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `truncate`, `touch` and `edit`:
-//! what they make is what e2fsck and the kernel find; what they refuse leaves the image as it was; and one
-//! writes at a time.
+//! e2fsck and the kernel find their results; refused commands leave the image unchanged; only one writer
+//! works at a time.
 
 use crate::common;
 
@@ -126,7 +126,7 @@ fn modes_owners_times_and_sizes_are_set() {
         image.mounted(|root| {
             let stat = |path: &str| std::fs::symlink_metadata(root.join(path)).unwrap();
             let file = stat("d/f");
-            // The owner's change takes the setuid bit.
+            // The change of owner clears the setuid bit.
             assert_eq!((file.mode() & 0o7777, file.uid(), file.gid()), (0o750, 70000, 8));
             assert_eq!(file.len(), 4 << 20);
             assert_eq!((stat("d/sub").mode() & 0o7777, stat("d/sub").gid()), (0o750, 99));
@@ -261,7 +261,7 @@ fn a_script_copies_files_of_the_host() {
         assert_eq!(std::fs::read_link(root.join("srv/www/link")).unwrap(), Path::new("index"));
         assert_eq!(std::fs::read(root.join("etc-issue")).unwrap(), b"hello");
     });
-    // What is not there, and a directory without -r: the lines before are undone too.
+    // A missing file, or a directory without -r, undoes the previous lines, too.
     let before = std::fs::read(&image.path).unwrap();
     for (line, code, told) in [
         (format!("cp {site}/none /x"), SOURCE, "none: "),
@@ -290,7 +290,7 @@ fn a_script_that_fails_leaves_the_image_byte_for_byte() {
     assert!(!told.contains("never"), "{told}");
     unchanged(&outcome);
 
-    // Invalid lines are all reported, before anything is done.
+    // All invalid lines are reported before anything is done.
     let outcome = image.script(&[], "mkdir /a\nmkdirs /b\n\nchmod 9 /a\nrm 'open\n");
     let told = outcome.code(USAGE);
     for part in [
@@ -317,7 +317,7 @@ fn a_script_that_fails_leaves_the_image_byte_for_byte() {
     unchanged(&image.script(&[], "# nothing\n"));
     run([OsString::from("edit"), image.path.clone().into(), "/none/script".into()]).code(SOURCE);
 
-    // With --keep-going the rest is done.
+    // With --keep-going, the remaining lines are executed.
     let outcome = image.script(&["--keep-going"], "mkdir /a\nmkdirs /b\nmkdir /there\nmkdir /c\n");
     let told = outcome.code(EXISTS);
     assert_has(told, "line 2: ");
@@ -372,7 +372,7 @@ fn an_image_that_another_machine_may_have_is_claimed_and_given_back() {
     image.done("mkdir :/a");
     image.done("mkdir :/b");
     e2fsck_clean(&image.path);
-    // e2fsck works on it.
+    // e2fsck is working on it.
     let mut bytes = std::fs::read(&image.path).unwrap();
     let sb = extant_ondisk::Superblock::decode(&bytes[1024..2048]).unwrap();
     let at = (sb.mmp_block << (10 + sb.log_block_size)) as usize;
@@ -386,8 +386,8 @@ fn an_image_that_another_machine_may_have_is_claimed_and_given_back() {
     assert_has(&image.done("ls :/"), "a");
 }
 
-/// The image was left by a machine that may have it still, and its interval is a day and a half: refused, not
-/// waited for. With an interval that can be, what is waited for is said at once.
+/// The MMP block says that another machine may still use the image, with an interval of a day and a half:
+/// this is refused without a wait. With a possible interval, the wait is reported at once.
 #[test]
 fn a_wait_for_another_machine_is_said_and_has_an_end() {
     use std::io::{BufRead, BufReader};
@@ -424,7 +424,7 @@ fn a_wait_for_another_machine_is_said_and_has_an_end() {
     waiting.wait().unwrap();
 }
 
-/// A hundred commands of a build made an image due for a check at its first boot.
+/// Regression: a hundred commands of a build made an image due for a check at its first boot.
 #[test]
 fn commands_are_no_mounts() {
     let image = Image::new(&[]);
@@ -436,7 +436,7 @@ fn commands_are_no_mounts() {
     assert_eq!((told("Mount count"), told("Last mount time")), (count, time));
 }
 
-/// What `tune2fs -o` asks for holds for commands, too.
+/// The defaults that `tune2fs -o` sets apply to commands, too.
 #[test]
 fn the_superblocks_options_are_honoured() {
     let image = Image::new(&[]);
@@ -447,7 +447,8 @@ fn the_superblocks_options_are_honoured() {
     assert!(image.done("ls -l :/d").contains(" 0 50 "));
 }
 
-/// An attribute was written into a file system that knew of none, and e2fsck took it away.
+/// Regression: an attribute was written to a file system without the attribute feature, and e2fsck removed
+/// it.
 #[test]
 fn an_attribute_is_announced() {
     for options in [&["-t", "ext2", "-O", "none"][..], &["-t", "ext4", "-O", "^ext_attr", "-I", "128"]] {
@@ -467,7 +468,7 @@ fn a_journal_that_waits_is_replayed_first() {
     let fs = extant::open_writable(&image.path).unwrap();
     fs.create_dir("/kept", 0o755).unwrap();
     fs.sync().unwrap();
-    drop(fs); // no close: as after a power cut
+    drop(fs); // No close: as after a power cut.
     let outcome = image.run("mkdir :/more");
     assert_has(outcome.code(0), "note: the journal held 1 transaction that were not replayed");
     image.mounted(|root| assert!(root.join("kept").is_dir() && root.join("more").is_dir()));
@@ -505,7 +506,7 @@ fn what_cannot_be_is_said_clearly() {
     let to = OsString::from(format!("{}:/f", image.path.display()));
     assert_has(run([OsString::from("mv"), from, to]).code(USAGE), "stay inside of one image");
 
-    // A feature that is read and not written.
+    // A feature that can be read, but not written.
     let shared = Image::new(&[]);
     extant_testkit::run("debugfs", ["-w", "-R", "feature shared_blocks", shared.path.to_str().unwrap()]);
     shared.refused("mkdir :/a", TARGET, "extant cannot write: shared_blocks; it can be opened for reading");

@@ -1,5 +1,4 @@
-//! Out of an image again: `extant cp` and `extant export` lose nothing and touch nothing outside of the
-//! destination.
+//! Extraction: `extant cp` and `extant export` lose nothing, and touch nothing outside the destination.
 
 use crate::common;
 
@@ -21,7 +20,7 @@ fn at(image: &Path, path: &str) -> OsString {
     arg
 }
 
-/// The awkward tree and an image of it.
+/// The tree with all unusual contents, and an image of it.
 fn awkward(scratch: &Path) -> (PathBuf, PathBuf) {
     let (tree, image) = (scratch.join("tree"), scratch.join("a.img"));
     std::fs::create_dir(&tree).unwrap();
@@ -43,7 +42,7 @@ fn assert_equal(source: &Manifest, copy: &Manifest, options: &DiffOptions) {
     assert!(lines.is_empty(), "{}", lines.join("\n"));
 }
 
-/// Everything that `cp -a` of the kernel's mount would bring, access times included.
+/// Compares everything that `cp -a` from the kernel's mount would copy, including access times.
 fn whole() -> DiffOptions {
     DiffOptions {
         ignore_lost_and_found: false,
@@ -70,7 +69,7 @@ fn everything_comes_out_as_the_kernel_shows_it() {
     let out = scratch.path().join("dir");
     run(args!["export", &image, "--dir", &out]).code(0);
     assert_equal(&kernel, &Manifest::of(&out), &whole());
-    // Into a directory that has all of it: the same once more.
+    // Into a directory that already has everything: the same result.
     run(args!["export", &image, "--force", "--dir", &out]).code(0);
     assert_equal(&kernel, &Manifest::of(&out), &whole());
 }
@@ -91,7 +90,7 @@ fn an_archive_holds_everything_for_gnu_tar() {
         args!["-C", &out, "-xpf", &archive, "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner"],
     );
     let mut source = Manifest::of(&tree);
-    // Archives hold no sockets.
+    // Archives contain no sockets.
     source.entries.retain(|_, entry| entry.kind != extant_testkit::Kind::Socket);
     let copy = Manifest::of(&out);
     assert_equal(&source, &copy, &DiffOptions { ignore_root: true, ..DiffOptions::default() });
@@ -111,7 +110,7 @@ fn an_image_of_the_archive_is_the_same_image() {
     let second = scratch.path().join("second.img");
     build(&second, args!["--tar", &archive]);
     assert!(std::fs::read(&first).unwrap() == std::fs::read(&second).unwrap());
-    // A pipe gets the same bytes, with any number of threads' luck.
+    // A pipe gets the same bytes, regardless of the timing of threads.
     let piped = extant().args(["export", "--tar", "-"]).arg(&first).output().unwrap();
     assert!(piped.stdout == std::fs::read(&archive).unwrap());
 }
@@ -139,7 +138,7 @@ fn one_file_goes_where_it_is_told_to() {
     assert_has(run([OsString::from("cp"), at(&image, "/x"), dir.into()]).code(NOT_FOUND), "no such file");
     let two = [at(&image, "/d/a"), at(&image, "/d/link"), dir.join("no").into()];
     assert_has(run([OsString::from("cp")].into_iter().chain(two)).code(USAGE), "existing directory");
-    // A file by itself, as an archive.
+    // A single file as an archive.
     let listed =
         outcome(extant().arg("export").arg(at(&image, "/d/a")).arg("--tar").arg(dir.join("one.tar")));
     listed.code(0);
@@ -177,7 +176,7 @@ fn holes_stay_holes_and_links_stay_links() {
     assert!(full.metadata().unwrap().blocks() >= 200 << 11);
 }
 
-/// A link in the destination that leads out of it: an image must not be able to write through it.
+/// A link in the destination that leads outside: an image must not be able to write through it.
 #[test]
 fn nothing_is_written_through_links_of_the_destination() {
     let scratch = scratch();
@@ -252,7 +251,7 @@ fn a_full_disk_ends_the_copy_with_its_code() {
     assert_has(tar_outcome.code(common::NO_SPACE), "No space left");
 }
 
-/// The first name of a file may have no place in the destination; the others wait for nothing.
+/// The first name of a file may have no place in the destination; the other names must not wait for it.
 #[test]
 fn a_further_name_is_made_where_the_first_has_no_place() {
     let scratch = scratch();
@@ -271,7 +270,7 @@ fn a_further_name_is_made_where_the_first_has_no_place() {
     }
     let image = dir.join("a.img");
     build(&image, args!["--from", &tree]);
-    // Whichever the walk comes to first.
+    // One of these is the first name of the walk.
     for blocked in ["a", "b", "c"] {
         let out = dir.join(format!("out-{blocked}"));
         std::fs::create_dir(&out).unwrap();
@@ -291,7 +290,7 @@ fn a_further_name_is_made_where_the_first_has_no_place() {
     }
 }
 
-/// An image with a directory `enc` that says it is encrypted: its names are any bytes.
+/// An image with a directory `enc` with the encryption flag: its names may be any bytes.
 fn encrypted(dir: &Path) -> PathBuf {
     let (tree, image) = (dir.join("tree"), dir.join("enc.img"));
     std::fs::create_dir_all(tree.join("enc/subXdirectory")).unwrap();
@@ -332,7 +331,7 @@ fn names_of_encrypted_directories_are_spelled() {
     assert_has(copied.code(DAMAGED), "key");
     assert!(out.join("enc/sub%2Fdirectory").is_dir());
     assert!(out.join("plain/%").is_file());
-    // A further name leads to the first one by its spelling.
+    // A further name is a link to the spelled first name.
     let fifos = ["enc/a%00fifo", "enc/a1fifo"].map(|name| out.join(name).symlink_metadata().unwrap());
     assert_eq!((fifos[0].ino(), fifos[0].nlink()), (fifos[1].ino(), 2));
     assert!(!out.join("enc/secret").exists() && !out.join("enc/secret2").exists());
@@ -346,14 +345,14 @@ fn names_of_encrypted_directories_are_spelled() {
         assert!(listed.lines().any(|line| line == name), "{name}:\n{listed}");
     }
     assert!(!listed.contains("secret"), "{listed}");
-    // Every link finds what it is a name of.
+    // Every link finds its target.
     let unpacked = dir.join("unpacked");
     std::fs::create_dir(&unpacked).unwrap();
     extant_testkit::run("tar", args!["-xf", &archive, "-C", &unpacked]);
     assert_eq!(unpacked.join("enc/a1fifo").symlink_metadata().unwrap().nlink(), 2);
 }
 
-/// An untrusted image as root: dangerous parts can be left out, by name, of archives and directories.
+/// An untrusted image as root: dangerous parts can be omitted, by name, from archives and directories.
 #[test]
 fn devices_set_id_bits_and_attributes_can_be_left_out() {
     let scratch = scratch();
@@ -402,8 +401,8 @@ fn devices_set_id_bits_and_attributes_can_be_left_out() {
     assert_eq!(std::fs::metadata(out.join("su")).unwrap().permissions().mode() & 0o7777, 0o755);
 }
 
-/// The name of an archive says how it is compressed; what is not written here is refused, and so is -o, with
-/// what to do.
+/// The name of an archive selects its compression. Unsupported compressions are refused, and so is -o, with a
+/// hint.
 #[test]
 fn an_archive_is_compressed_as_its_name_says() {
     let scratch = scratch();

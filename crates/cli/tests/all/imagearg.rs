@@ -1,4 +1,4 @@
-//! Image arguments on a real disk image: a GPT by sfdisk, an ext4 by mke2fs in one of its partitions.
+//! Image arguments with a real disk image: a GPT by sfdisk, and an ext4 by mke2fs in one of its partitions.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::{Output, Stdio};
 
 use extant_testkit::{command, run, scratch};
 
-/// A disk of 40 MiB: an EFI partition, and from 4 MiB on one of 32 MiB with an ext4 called "root". `None`
-/// where there is no sfdisk.
+/// A disk of 40 MiB with an EFI partition, and at 4 MiB a partition of 32 MiB with an ext4 called "root".
+/// `None` without sfdisk.
 fn disk(dir: &Path) -> Option<PathBuf> {
     let disk = dir.join("disk.img");
     std::fs::File::create(&disk).unwrap().set_len(40 << 20).unwrap();
@@ -26,7 +26,7 @@ fn disk(dir: &Path) -> Option<PathBuf> {
     Some(disk)
 }
 
-/// `extant inspect DISK+SUFFIX super`.
+/// Runs `extant inspect` on `disk` plus `suffix`, with the view `super`.
 fn inspect(disk: &Path, suffix: &str) -> Output {
     let mut image = disk.as_os_str().to_owned();
     image.push(suffix);

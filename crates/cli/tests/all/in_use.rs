@@ -1,7 +1,7 @@
-//! Images that are mounted, or that another program writes to: commands that read say so and where, commands
-//! that write leave them alone with exit code 10.
+//! Images that are mounted or written by another program: reading commands report this with the place,
+//! writing commands leave them unchanged and exit with code 10.
 //!
-//! Needs /dev/fuse, and root for loop devices. Where they are missing, tests say so and pass.
+//! Needs /dev/fuse, and root for loop devices. Without them, tests print a note and pass.
 
 use crate::common;
 
@@ -24,7 +24,7 @@ fn run(words: &[&str], image: &Path) -> Outcome {
     outcome(&mut command)
 }
 
-/// Every command that makes or changes an image, against one that is in use.
+/// Runs every command that makes or changes an image on an image in use.
 #[track_caller]
 fn writers_are_refused(dir: &Path, image: &Path, says: &str) {
     let source = dir.join("source");
@@ -95,7 +95,7 @@ fn a_read_only_mount_keeps_writers_away_and_readers_need_no_word() {
     assert_eq!(run(&["ls", "IMG"], &image).code(0), "");
     run(&["check", "IMG"], &image).code(0);
     writers_are_refused(dir.path(), &image, "in use");
-    // A second one may read as well.
+    // A second reader may mount it, too.
     let second = Mount::new(&image, &["-o", "ro"]);
     second.unmount();
     mount.unmount();

@@ -1,4 +1,4 @@
-//! `extant inspect` against e2fsprogs: the same images, the same numbers. And its exit codes.
+//! `extant inspect` compared with e2fsprogs: the same images give the same numbers. And its exit codes.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -6,13 +6,13 @@ use std::process::Output;
 use extant_testkit::{Dumpe2fs, debugfs, dumpe2fs, run, scratch};
 use serde_json::Value;
 
-/// An image in a directory of its own, which goes away with it.
+/// An image in its own directory, which is deleted on drop.
 struct Image {
     path: PathBuf,
     _dir: tempfile::TempDir,
 }
 
-/// Makes a small tree and an image of it with mke2fs.
+/// Creates a small tree, and an image of it with mke2fs.
 fn make_image(options: &[&str], size: &str) -> Image {
     let dir = scratch();
     let (tree, path) = (dir.path().join("tree"), dir.path().join("fs.img"));
@@ -68,7 +68,7 @@ fn text(image: &Path, what: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Number at a path of keys.
+/// The number at a path of keys.
 fn number(value: &Value, keys: &str) -> u64 {
     let found = keys.split('/').fold(value, |value, key| &value[key]);
     found.as_u64().unwrap_or_else(|| panic!("{keys} is no number in {value}"))
@@ -108,7 +108,8 @@ fn the_superblock_has_the_numbers_of_dumpe2fs() {
         assert_eq!(ours["directory_hash_seed"].as_str(), Some(theirs.field("Directory Hash Seed")), "{name}");
         let label = theirs.field("Filesystem volume name").replace("<none>", "");
         assert_eq!(ours["label"].as_str(), Some(label.as_str()), "{name}");
-        // dumpe2fs prints "Fri Nov 21 23:08:11 2026": the clock and the year are enough to find a mistake.
+        // dumpe2fs prints "Fri Nov 21 23:08:11 2026": comparing the time of day and the year suffices to find
+        // a mistake.
         let created = theirs.field("Filesystem created").split_whitespace().collect::<Vec<_>>();
         let iso = ours["created"]["iso"].as_str().unwrap();
         assert!(iso.contains(created[3]) && iso.starts_with(created[4]), "{name}: {iso} and {created:?}");
@@ -147,12 +148,12 @@ fn cluster_ratio(dump: &Dumpe2fs) -> u64 {
     if has_clusters { dump.number("Cluster size") / dump.number("Block size") } else { 1 }
 }
 
-/// dumpe2fs ends a range of free clusters at the first block of the last one.
+/// dumpe2fs ends a range of free clusters at the first block of the last cluster.
 fn whole((first, last): (u64, u64), ratio: u64) -> (u64, u64) {
     (first, last + ratio - 1)
 }
 
-/// `group N` against dumpe2fs: places at the group's head, free ranges by the bitmaps.
+/// Compares `group N` with dumpe2fs: addresses at the group's head, free ranges of the bitmaps.
 fn one_group(image: &Path, ratio: u64, theirs: &extant_testkit::GroupDump, story: &str) {
     let ours = inspect(image, &["group", &theirs.number.to_string()]);
     let span = |key: &str| {
@@ -195,7 +196,7 @@ fn free_space_is_that_of_the_bitmaps() {
     }
 }
 
-/// The longest free run, runs joined across the border of groups.
+/// The longest free run; runs are joined across groups.
 fn longest_run(dump: &Dumpe2fs, ratio: u64) -> u64 {
     let (mut longest, mut open) = (0, (0, 0));
     for &range in dump.groups.iter().flat_map(|group| &group.free_block_ranges) {
@@ -301,7 +302,7 @@ fn an_index_that_e2fsck_made_is_in_order() {
                 format!("Hash {:#010x}, block {}", number(leaf, "hash_first"), number(leaf, "logical"));
             assert!(theirs.contains(&entry), "{name}: {entry}: {theirs}");
         }
-        // The hash of a name, by itself.
+        // The hash of a single name.
         let dir = inspect(&image.path, &["dir", "/many"]);
         let entry = &dir["content"][1]["entries"][0];
         let seed = inspect(&image.path, &["super"])["directory_hash_seed"].as_str().unwrap().to_owned();
@@ -348,7 +349,8 @@ fn transactions_that_wait_are_listed() {
 
     let dir = scratch();
     let (blocks, requests) = (dir.path().join("blocks"), dir.path().join("requests"));
-    std::fs::write(&blocks, [0xC0, 0x3B, 0x39, 0x98].repeat(768)).unwrap(); // three blocks, each must be escaped
+    // Three blocks, each of which must be escaped.
+    std::fs::write(&blocks, [0xC0, 0x3B, 0x39, 0x98].repeat(768)).unwrap();
     let script = format!("jo -c -v 3\njw -b 30000,30002,30003 {}\njw -r 30000\njc\n", blocks.display());
     std::fs::write(&requests, script).unwrap();
     run("debugfs", ["-w".as_ref(), "-f".as_ref(), requests.as_os_str(), image.path.as_os_str()]);
@@ -364,7 +366,7 @@ fn transactions_that_wait_are_listed() {
         assert!(log.contains(&format!("sequence {}, ", number(transaction, "sequence"))), "{log}");
     }
 
-    // What a replay would do: the second transaction revokes one of the three copies.
+    // The effect of a replay: the second transaction revokes one of the three copies.
     let replay = &waiting["replay"];
     assert_eq!((&replay["wanted"], &replay["possible"]), (&Value::Bool(true), &Value::Bool(true)));
     assert_eq!(replay["homes"], serde_json::json!([30002, 30003]));
@@ -378,7 +380,7 @@ fn transactions_that_wait_are_listed() {
         "{page}"
     );
 
-    // A copy that does not match its checksum is left out, and so said; the rest stands.
+    // A copy that does not match its checksum is omitted and reported; the others are replayed.
     let first = debugfs(&image.path, "bmap <8> 0").trim().parse::<u64>().unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&image.path).unwrap();
     let copy = number(&transactions[0], "start") + 2;
@@ -390,7 +392,7 @@ fn transactions_that_wait_are_listed() {
     let said = damaged["damage"][0].as_str().unwrap();
     assert!(said.contains("copy of block 30002 in transaction 1: checksum WRONG"), "{said}");
 
-    // A damaged descriptor makes it impossible; what stands in the log is shown all the same.
+    // A damaged descriptor makes a replay impossible; the contents of the log are shown nevertheless.
     let descriptor = (first + copy - 2) * 1024;
     std::os::unix::fs::FileExt::write_all_at(&file, b"damage", descriptor + 900).unwrap();
     let output = extant(&image.path, &["journal", "--json"]);
@@ -400,7 +402,7 @@ fn transactions_that_wait_are_listed() {
     assert_eq!(damaged["transactions"][0]["blocks"], serde_json::json!([30000, 30002, 30003]));
 }
 
-/// On a journal device the log's blocks are counted from the start of the device.
+/// On a journal device, log blocks are counted from the start of the device.
 #[test]
 fn transactions_on_a_journal_device_are_listed() {
     for block_size in [1024u64, 4096] {
@@ -486,7 +488,7 @@ fn damage_is_said_and_does_not_hide_the_rest() {
     let dir = inspect(&image.path, &["dir", "/"]);
     let block = number(&dir["content"][0], "physical");
     let file = std::fs::OpenOptions::new().write(true).open(&image.path).unwrap();
-    // The name of the first entry after "." and "..": only the checksum can detect the change.
+    // The name of the first entry after "." and "..": only the checksum detects the change.
     std::os::unix::fs::FileExt::write_all_at(&file, b"L", block * 1024 + 24 + 8).unwrap();
     let output = extant(&image.path, &["dir", "/"]);
     let (listing, errors) =

@@ -1,4 +1,4 @@
-//! `extant lab`: its studies run, say what they measured, and leave alone what they should not touch.
+//! `extant lab`: its studies run, print their results, and do not overwrite existing files.
 
 use crate::common::{EXISTS, USAGE, run};
 use extant_testkit::{e2fsck_clean, scratch};
@@ -38,7 +38,7 @@ fn a_large_directory_is_told_of_by_runs_in_a_file_too() {
         assert!(of["dir_extents"].as_u64() > Some(0) && !of["points"].as_array().unwrap().is_empty(), "{of}");
     }
     e2fsck_clean(&image);
-    // What is there is not written over.
+    // An existing file is not overwritten.
     run(["lab"].iter().chain(&args)).code(EXISTS);
     run(["lab", "large-dir", "--image", "mem:no-size"]).code(USAGE);
 }

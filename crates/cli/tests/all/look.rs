@@ -1,5 +1,5 @@
-//! `extant ls`, `tree`, `stat`, `cat`, `df`: what they print equals what the kernel and debugfs say, and what
-//! went wrong is in the exit code.
+//! `extant ls`, `tree`, `stat`, `cat`, `df`: their output equals that of the kernel and debugfs, and their
+//! exit code reports problems.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ const DAMAGED: i32 = 4;
 const UNREADABLE: i32 = 8;
 const NOT_FOUND: i32 = 9;
 
-/// A small tree with an image of it.
+/// A small tree and an image of it.
 struct Small {
     _scratch: tempfile::TempDir,
     dir: PathBuf,
@@ -85,7 +85,7 @@ fn a_directory_is_listed_as_ls_does() {
     assert_eq!(small.prints(&["ls", "-r"], "etc/"), "ssh\npasswd\ngroup\n");
     assert_eq!(small.prints(&["ls", "-S"], "/usr/lib/x"), "b.so\nb.so.1\n");
     assert_eq!(small.prints(&["ls", "-Sr"], "/usr/lib/x"), "b.so.1\nb.so\n");
-    // A link on the command line is the directory behind it, unless it is asked for itself.
+    // A link on the command line stands for its directory, except with options that show the link itself.
     assert_eq!(small.prints(&["ls"], "/lib"), "a.so\nx\n");
     assert_has(&small.prints(&["ls", "-l"], "/lib"), " /lib -> usr/lib\n");
     assert_eq!(small.prints(&["ls", "-d"], "/etc"), "/etc\n");
@@ -108,9 +108,9 @@ fn patterns_find_names() {
     let small = small();
     assert_eq!(small.prints(&["ls", "-R"], "/usr/**/*.so"), "/usr/lib/a.so\n/usr/lib/x/b.so\n");
     assert_eq!(small.prints(&["ls", "-d"], "/{etc/pass*,usr/l?b}"), "/etc/passwd\n/usr/lib\n");
-    // The beginning without wildcards goes through links, as in a shell.
+    // The literal prefix follows links, as in a shell.
     assert_eq!(small.prints(&["ls"], "/lib/*.so"), "/lib/a.so\n");
-    // What exists as it is written is no pattern.
+    // A name that exists literally is not treated as a pattern.
     assert_eq!(small.prints(&["cat"], "/[literal]"), "brackets");
     assert_eq!(small.prints(&["ls"], "/\\[lit*"), "/[literal]\n");
     assert_eq!(small.prints(&["cat"], "/etc/{group,passwd}").lines().count(), 2);
@@ -180,7 +180,7 @@ fn every_name_and_inode_equals_the_kernels() {
     build(&image, args!["--from", &tree, "--times", "all"]);
     let mount = LoopMount::read_only(&image).unwrap();
     let kernel = Manifest::of(mount.path());
-    // Raw names, all of them.
+    // All names, unescaped.
     let output = extant().args(["ls", "-Raz"]).arg(&image).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let ours: BTreeSet<&[u8]> =
@@ -212,7 +212,7 @@ fn every_name_and_inode_equals_the_kernels() {
     }
 }
 
-/// Bytes as JSON has them.
+/// Decodes bytes from their JSON form.
 fn bytes(value: &Value) -> Vec<u8> {
     match value.as_str() {
         Some(text) => text.as_bytes().to_vec(),
@@ -260,7 +260,7 @@ fn what_is_wrong_is_in_the_exit_code() {
     std::fs::write(&noise, vec![7; 100_000]).unwrap();
     assert_has(run(args!["ls", &noise]).code(UNREADABLE), "noise");
     run(args!["ls"]).code(USAGE);
-    // One that is missing does not hide the others.
+    // A missing file does not hide the others.
     let outcome = run([OsString::from("cat"), small.arg("/nothing"), small.arg("/etc/group")]);
     outcome.code(NOT_FOUND);
     assert_eq!(outcome.stdout, "root:x:0:\n");
@@ -281,12 +281,12 @@ fn damage_is_told_and_the_rest_is_shown() {
     serde_json::from_str::<Value>(&outcome.stdout).unwrap();
 }
 
-/// An image whose root is also in a directory below it goes round in circles; walks do not.
+/// An image with an entry for its root in a directory below it is a cycle; walks must end.
 #[test]
 fn a_directory_that_contains_itself_is_entered_once() {
     let small = small();
     extant_testkit::run("debugfs", args!["-w", "-R", "link / /etc/loop", &small.image]);
-    // A file in JSON of ls has a path and a name.
+    // A file in the JSON of ls has a path and a name.
     for (command, times) in
         [(&["ls", "-R"][..], 1), (&["tree"], 1), (&["ls", "-R", "--json"], 2), (&["tree", "--json"], 1)]
     {

@@ -1,5 +1,5 @@
-//! The tests of the command and of mounts, one program: each program of its own would be linked with all
-//! crates once more.
+//! All tests of the command and of mounts in one program: separate programs would each be linked with all
+//! crates.
 
 #[macro_use]
 mod common;

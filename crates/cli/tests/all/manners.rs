@@ -1,4 +1,4 @@
-//! The command line's manners: the answer to a wrong command, and a closed output.
+//! Behaviour of the command line: answers to wrong commands, and closed outputs.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,15 +24,15 @@ fn place() -> tempfile::TempDir {
     dir
 }
 
-/// Runs a command line in a directory; what it said on standard error.
+/// Runs a command line in a directory. Returns the error output.
 #[track_caller]
 fn run_in(dir: &Path, line: &str, code: i32) -> String {
     outcome(extant().current_dir(dir).args(line.split_whitespace())).code(code).to_owned()
 }
 
-/// Commands that make no sense, the exit code, and the message: finding, place, remedy.
+/// Invalid commands, the exit code, and the message: finding, place, remedy.
 const WRONG: &[(&str, i32, &str)] = &[
-    // Commands that there are not: a slip of the finger, or what other programs have.
+    // Commands that do not exist: a typo, or commands of other programs.
     ("foo", USAGE, r#"there is no command "foo""#),
     ("chekc r.img", USAGE, r#"there is no command "chekc"; did you mean check?"#),
     (
@@ -61,7 +61,7 @@ const WRONG: &[(&str, i32, &str)] = &[
     ),
     ("xattr foo", USAGE, r#"xattr: there is no command "foo"; there are: get set remove list help"#),
     ("inspect r.img dirr", USAGE, r#"inspect: there is no command "dirr"; did you mean dir?"#),
-    // Words that stand elsewhere here.
+    // Arguments in the wrong place.
     (
         "inspect super r.img",
         USAGE,
@@ -180,7 +180,7 @@ const WRONG: &[(&str, i32, &str)] = &[
         "r.img:/etc/motd: color: not possible here; names begin with user., trusted., security. or system.posix_acl_, and \
          user. is for files and directories",
     ),
-    // What is not there: a file of this system, and a path in an image.
+    // Missing files: on the host, and in an image.
     ("inspect /nope", UNREADABLE, "/nope: there is no such file"),
     ("inspect r.img inode /nope", NOT_FOUND, r#"r.img: "/nope": no nope in directory inode 2"#),
     ("ls /nope", UNREADABLE, "/nope: there is no such file"),
@@ -206,7 +206,7 @@ fn wrong_commands_are_answered_in_one_voice() {
     for (line, code, message) in WRONG {
         let outcome = outcome(extant().current_dir(dir.path()).args(line.split_whitespace()));
         let lines: Vec<&str> = outcome.stderr.lines().collect();
-        // A usage error comes with the usage, and where to read more; nothing else does.
+        // A usage error, and no other error, is followed by the usage and the help command.
         let is_usage = matches!(code, 2 | 16);
         let is_whole = match &lines[..] {
             [_, usage, help] => {
@@ -234,7 +234,7 @@ fn the_line_after_a_usage_error_is_that_of_the_command() {
     let said = run_in(dir.path(), "xattr get user.x", USAGE);
     let usage = "usage: extant xattr get [OPTIONS] <NAME> <IMG:PATH>...\nhelp:  extant xattr get --help\n";
     assert!(said.ends_with(usage), "{said}");
-    // A script's lines have a place of their own, and no usage.
+    // Errors in a script name the line, and have no usage.
     std::fs::write(dir.path().join("script"), "mkdir /a\nchmod\n").unwrap();
     let said = run_in(dir.path(), "edit r.img script", USAGE);
     assert_eq!(
@@ -245,8 +245,8 @@ fn the_line_after_a_usage_error_is_that_of_the_command() {
 
 #[test]
 fn what_other_tools_take_is_taken() {
-    // mkfs IMG SIZE as mke2fs, chmod -x and touch -d as coreutils, inspect without a view, a directory for
-    // man pages.
+    // mkfs IMG SIZE as in mke2fs, chmod -x and touch -d as in coreutils, inspect without a view, a directory
+    // for man pages.
     let dir = place();
     let len = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().len();
     for (line, name, bytes) in [
@@ -274,7 +274,7 @@ fn what_other_tools_take_is_taken() {
     assert!(shown.code(0).is_empty() && shown.stdout.starts_with("superblock "), "{}", shown.stdout);
 }
 
-/// A line of each command, which succeeds. `$` in front: it prints nothing.
+/// Command lines that succeed, for each command. A leading `$`: it prints nothing.
 const RIGHT: &[&str] = &[
     "build --no-sync -f -o right2.img --from s",
     "build --no-sync -f --json -o right2.img --from s",
@@ -329,7 +329,7 @@ const RIGHT: &[&str] = &[
     "--version",
 ];
 
-/// The names of all commands, as the help lists them.
+/// The names of all commands, from the help.
 fn commands() -> Vec<String> {
     let help = run(["--help"]).stdout;
     let list = help.split("\nCommands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
@@ -339,7 +339,7 @@ fn commands() -> Vec<String> {
 
 #[test]
 fn every_command_bears_an_output_that_nobody_reads() {
-    // `extant ... | head -1`: no panic, no message, and the exit code of the work.
+    // `extant ... | head -1`: no panic, no message, and the exit code of the command's work.
     let dir = place();
     std::fs::write(dir.path().join("script"), "mkdir /from-script\n").unwrap();
     for name in commands() {
@@ -361,7 +361,7 @@ fn every_command_bears_an_output_that_nobody_reads() {
 
 #[test]
 fn an_output_that_is_full_is_reported() {
-    // `extant ... > /dev/full`: one line, and the code for no space. Standard error may be full as well.
+    // `extant ... > /dev/full`: one line, and the exit code for no space. Standard error may be full, too.
     let dir = place();
     std::fs::write(dir.path().join("script"), "mkdir /from-script\n").unwrap();
     let full = || File::options().write(true).open("/dev/full").unwrap();
@@ -371,7 +371,7 @@ fn an_output_that_is_full_is_reported() {
         command.current_dir(dir.path()).args(line.split_whitespace()).stdout(full());
         let output = command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        // A check answers with e2fsck's codes.
+        // check uses the exit codes of e2fsck.
         let code = match prints {
             true if line.starts_with("check") => UNREADABLE,
             true => NO_SPACE,
@@ -403,7 +403,7 @@ fn a_reader_that_stops_early_gets_what_it_read() {
     assert_eq!(&first, b"_extant(");
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
-    // And a script that is cut off while it is written to us is none of that: put reads to its end.
+    // An input that ends early is a different case: put reads its input to the end.
     let mut command = extant();
     command.current_dir(dir.path()).args(["put", "r.img:/etc/issue"]).stdin(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -411,7 +411,7 @@ fn a_reader_that_stops_early_gets_what_it_read() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Names of the commands below a command.
+/// The names of the subcommands of a command.
 fn commands_of(name: &str) -> Vec<String> {
     let help = run([name, "--help"]).stdout;
     let list = help.split("\nCommands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
@@ -422,7 +422,7 @@ fn commands_of(name: &str) -> Vec<String> {
 
 #[test]
 fn examples_fit_into_the_width_of_help() {
-    // Help is wrapped at 100 columns, and an example that is wrapped cannot be read.
+    // Help is wrapped at 100 columns, and a wrapped example is hard to read.
     let mut pages: Vec<Vec<String>> = commands().into_iter().map(|name| vec![name]).collect();
     for name in ["lab", "xattr"] {
         pages.extend(commands_of(name).into_iter().map(|nested| vec![name.to_owned(), nested]));

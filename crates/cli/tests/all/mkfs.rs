@@ -1,10 +1,10 @@
 //! `extant mkfs` against mke2fs, e2fsck and the kernel.
 //!
-//! The story: the same choices make the same file system. Each of the parameter sets in [`sets`] is made
-//! twice, by mke2fs and by extant, with the same UUID, hash seed and time; then dumpe2fs must print the same
-//! fields and groups, debugfs the same inodes, and the two images must be equal byte for byte. What may
-//! differ is in a table with a reason for each ([`sets::EXPECTED`]), and a difference that is expected but
-//! not found is a failure too.
+//! The same options must make the same file system. Each of the parameter sets in [`sets`] is made twice, by
+//! mke2fs and by extant, with the same UUID, hash seed and time. Then dumpe2fs must print the same fields and
+//! groups, debugfs the same inodes, and the two images must be equal byte for byte. A table lists the allowed
+//! differences with a reason for each ([`sets::EXPECTED`]); an expected difference that does not exist is a
+//! failure, too.
 //!
 //! Does **not** test what `extant build` puts into a file system.
 
@@ -33,15 +33,15 @@ use std::time::Instant;
 use extant_testkit::{command, scratch};
 use sets::{SETS, Set};
 
-/// The UUID of every file system made here.
+/// The UUID of all file systems.
 const UUID: &str = "01234567-89ab-4def-8123-456789abcdef";
-/// The seed of every directory hash.
+/// The seed of all directory hashes.
 const HASH_SEED: &str = "11234567-89ab-4def-8123-456789abcdef";
-/// When every file system was made, seconds since 1970.
+/// The creation time of all file systems, in seconds since 1970.
 const TIME: &str = "1700000000";
 
-/// mke2fs.conf as of e2fsprogs 1.47.4, so that the comparison does not depend on the distribution's. Older
-/// versions of mke2fs know the two features that were added since, but do not choose them.
+/// mke2fs.conf of e2fsprogs 1.47.4, so that the comparison does not depend on the distribution. Older
+/// versions of mke2fs know the two features that were added since, but do not enable them by default.
 const MKE2FS_CONF: &str = "\
 [defaults]
 \tbase_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
@@ -84,19 +84,19 @@ const MKE2FS_CONF: &str = "\
 \t}
 ";
 
-/// `extant mkfs IMAGE`, to be completed.
+/// The command `extant mkfs IMAGE`; callers add arguments.
 fn extant_mkfs(image: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
     command.env("SOURCE_DATE_EPOCH", TIME).arg("mkfs").arg(image);
     command
 }
 
-/// Runs it; the output whatever the exit code.
+/// Runs a command. Returns the output, regardless of the exit code.
 fn output(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"))
 }
 
-/// Runs `extant mkfs IMAGE` with these arguments, which must succeed; what it printed.
+/// Runs `extant mkfs IMAGE` with these arguments, and asserts success. Returns the standard output.
 fn make(image: &Path, args: &str) -> String {
     let mut command = extant_mkfs(image);
     let output = output(command.args(args.split_whitespace()));
@@ -105,7 +105,7 @@ fn make(image: &Path, args: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// `512M` in KiB.
+/// A size such as `512M` in KiB.
 fn kib(size: &str) -> u64 {
     let (digits, unit) = size.split_at(size.len() - 1);
     let shift = match unit {
@@ -118,7 +118,7 @@ fn kib(size: &str) -> u64 {
     digits.parse::<u64>().unwrap() << shift
 }
 
-/// The set's arguments, with the fixed UUID and hash seed. mke2fs heeds its last `-E` only, so there is just
+/// The set's arguments, with the fixed UUID and hash seed. mke2fs uses only its last `-E`, so there is just
 /// one.
 fn arguments(set: &Set) -> Vec<String> {
     let seed = format!("hash_seed={HASH_SEED}");
@@ -136,8 +136,8 @@ fn arguments(set: &Set) -> Vec<String> {
     args
 }
 
-/// Makes the set's file system twice in `dir`: the image of mke2fs, and that of extant, which e2fsck finds
-/// clean. What is wrong, in words.
+/// Makes the set's file system twice in `dir`: mke2fs's image, and extant's, which e2fsck must find clean.
+/// Returns an error as a message.
 fn make_both(set: &Set, dir: &Path) -> Result<[PathBuf; 2], String> {
     let (theirs, ours) = (dir.join("theirs.img"), dir.join("ours.img"));
     for image in [&theirs, &ours] {
@@ -146,11 +146,10 @@ fn make_both(set: &Set, dir: &Path) -> Result<[PathBuf; 2], String> {
     let conf = dir.join("mke2fs.conf");
     std::fs::write(&conf, MKE2FS_CONF).unwrap();
     let size = format!("{}K", kib(set.size));
-    // A file that is there already: mke2fs trusts one that it made itself less, and leaves its tables to the
-    // kernel.
+    // The file exists before: if mke2fs creates the file itself, it leaves the inode tables to the kernel.
     std::fs::File::create(&theirs).unwrap().set_len(kib(set.size) << 10).unwrap();
     let mut mke2fs = command("mke2fs");
-    // Versions before 1.47.1 know the first name of the clock only, later ones both.
+    // mke2fs before 1.47.1 knows only the first of these variables for the clock, later versions know both.
     mke2fs.env("E2FSPROGS_FAKE_TIME", TIME).env("SOURCE_DATE_EPOCH", TIME).env("MKE2FS_CONFIG", &conf);
     let made = output(mke2fs.args(arguments(set)).arg(&theirs).arg(&size));
     if !made.status.success() {
@@ -167,7 +166,7 @@ fn make_both(set: &Set, dir: &Path) -> Result<[PathBuf; 2], String> {
     Ok([theirs, ours])
 }
 
-/// Makes the set's file system twice in `dir` and compares everything; what is wrong, in words.
+/// Makes the set's file system twice in `dir` and compares everything. Returns an error as a message.
 fn judge(set: &Set, dir: &Path) -> Result<(), String> {
     let [theirs, ours] = make_both(set, dir)?;
     compare::compare(&theirs, &ours, set.expected)
@@ -211,7 +210,7 @@ fn debugfs_shows_the_same_inodes() {
         ["-t ext4", "-t ext4 -O bigalloc,quota", "-t ext2", "-t ext4 -b 1024 -I 512", "-t ext4 -b 65536"]
     {
         let [theirs, ours] = make_both(&Set { size: "600M", args, expected: &[] }, dir.path()).unwrap();
-        // Root, resize inode, journal, lost+found, and the first that has no fixed purpose.
+        // Root, resize inode, journal, lost+found, and the first inode without a fixed purpose.
         for ino in [2, 7, 8, 11, 12] {
             let request = format!("stat <{ino}>");
             assert_eq!(
@@ -230,7 +229,7 @@ fn a_planted_difference_is_found() {
     assert_eq!(compare::compare(&theirs, &ours, &[]), Ok(()));
     let missing = compare::compare(&theirs, &ours, &[&sets::FAST_COMMIT_ALONE]).unwrap_err();
     assert!(missing.contains("is not there"), "{missing}");
-    // A byte far from everything.
+    // A byte far from all structures.
     let image = std::fs::OpenOptions::new().write(true).open(&ours).unwrap();
     image.write_all_at(&[7], 50 << 20).unwrap();
     let planted = compare::compare(&theirs, &ours, &[]).unwrap_err();

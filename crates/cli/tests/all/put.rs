@@ -1,5 +1,5 @@
-//! `extant put`, `fallocate` and `cp` into an image: what they write is what the kernel reads, e2fsck is
-//! content, and what fails half-way leaves the image as it was.
+//! `extant put`, `fallocate` and `cp` into an image: the kernel reads what they write, e2fsck finds no
+//! errors, and a failure in the middle leaves the image unchanged.
 
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -13,7 +13,7 @@ use extant_testkit::{DiffOptions, LoopMount, Manifest, diff, e2fsck_clean, is_ro
 const NOT_FOUND: i32 = 9;
 const BUSY: i32 = 10;
 
-/// Runs `extant put` with these bytes as its standard input; `:/path` means a path of the image.
+/// Runs `extant put` with these bytes on standard input; `:/path` stands for a path of the image.
 fn put(image: &Image, line: &str, bytes: &[u8]) -> Outcome {
     let mut command = extant();
     command.arg("put");
@@ -25,7 +25,7 @@ fn put(image: &Image, line: &str, bytes: &[u8]) -> Outcome {
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A command that refuses reads nothing.
+    // A refused command reads nothing.
     let _ = child.stdin.take().unwrap().write_all(bytes);
     let output = child.wait_with_output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -64,7 +64,7 @@ fn bytes_are_put_appended_and_replaced() {
             assert_eq!((stat("d/name").uid(), stat("d/name").gid(), stat("d/name").nlink()), (7, 8, 2));
             assert_eq!((stat("d/name").mode() & 0o7777, stat("d/none").mode() & 0o7777), (0o644, 0o644));
         });
-        // One commit is one transaction, or two where freed blocks have to be waited for.
+        // One commit is one transaction, or two if it must wait for freed blocks.
         put(&image, ":/d/large", b"short").code(0);
         assert_eq!(image.done("cat :/d/large"), "short");
         image.mounted(|_| ());
@@ -78,7 +78,7 @@ fn bytes_are_put_appended_and_replaced() {
         );
         assert_has(put(&image, "--from / :/d/name", b"").code(SOURCE), "Is a directory");
         assert_has(put(&image, ":/d/name -m u+q", b"").code(USAGE), "is no mode");
-        // A file that does not fit takes nothing away.
+        // A file that does not fit leaves the old contents.
         assert_has(put(&image, ":/d/name", &vec![b'x'; 40 << 20]).code(NO_SPACE), "/d/name: ");
         assert_has(put(&image, ":/d/new", &vec![b'x'; 40 << 20]).code(NO_SPACE), "/d/new: ");
         assert!(std::fs::read(&image.path).unwrap() == before);
@@ -133,7 +133,7 @@ fn ranges_are_reserved_punched_zeroed_collapsed_and_inserted() {
     });
 }
 
-/// A tree with everything that a copy can hold.
+/// Creates a tree with all file types and properties that a copy must preserve.
 fn make_tree(root: &Path) {
     let script = r#"
 set -e
@@ -215,13 +215,13 @@ fn what_is_there_is_replaced_when_the_new_one_is_whole() {
     image.refused(&format!("cp {shown}/none :/"), SOURCE, "No such file");
     image.refused("cp :/file :/other", USAGE, "copy it out first");
     image.refused(&format!("cp --no-recovery {shown}/one :/x"), USAGE, "--no-recovery");
-    // What does not fit is not there, and what it was to replace is; what fits is.
+    // A file that does not fit is not created, and does not replace an old one; a file that fits is copied.
     std::fs::write(at("large"), vec![b'x'; 40 << 20]).unwrap();
     let outcome = image.run(&format!("cp {shown}/one {shown}/large :/dir"));
     assert_has(outcome.code(NO_SPACE), "/dir/large: ");
     let outcome = image.run(&format!("cp {shown}/large :/file"));
     assert_has(outcome.code(NO_SPACE), "/file: ");
-    // So it is with what cannot be read.
+    // The same for unreadable files.
     std::fs::write(at("secret"), "s").unwrap();
     image.mounted(|root| {
         assert!(std::fs::read(root.join("file")).unwrap() == numbers(2000));

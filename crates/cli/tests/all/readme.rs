@@ -1,26 +1,26 @@
-//! The console blocks of README and of the tour, pasted in order in an empty directory. Each command exits
-//! with 0, or is followed by `echo $?`, and prints what the page shows.
+//! Runs the console blocks of README and of the tour in order in an empty directory. Each command exits with
+//! 0, or is followed by `echo $?`, and prints what the page shows.
 //!
-//! Numbers of two and more digits, times and UUIDs count as equal to others of their kind, and runs of blanks
-//! as one. A line `...` stands for any lines. What differs by machine is left out by name: the block of the
-//! mount, where there is no FUSE.
+//! Numbers of two or more digits, times and UUIDs equal all others of their kind, and runs of blanks equal
+//! one blank. A line `...` matches any lines. Blocks that depend on the machine are skipped by name: the
+//! block of the mount, if there is no FUSE.
 
 use std::path::Path;
 use std::process::Stdio;
 
 use extant_testkit::{command, scratch};
 
-/// Ends what a command printed; its exit code follows.
+/// Ends the output of a command; its exit code follows.
 const MARK: &str = "\u{1}end ";
 
-/// A command, the line of the page where it stands, and what the page shows of its output.
+/// A command, its line on the page, and the output that the page shows.
 struct Step {
     line: usize,
     command: String,
     shown: Vec<String>,
 }
 
-/// The console blocks of a text.
+/// The console blocks of a page.
 fn blocks(text: &str) -> Vec<Vec<Step>> {
     let mut blocks: Vec<Vec<Step>> = Vec::new();
     let mut within = false;
@@ -47,7 +47,7 @@ fn blocks(text: &str) -> Vec<Vec<Step>> {
     blocks
 }
 
-/// A line without what differs from run to run.
+/// A line without the parts that differ between runs.
 fn masked(line: &str) -> String {
     let mut masked = String::new();
     for word in line.split_whitespace() {
@@ -65,7 +65,7 @@ fn masked(line: &str) -> String {
     masked
 }
 
-/// Numbers of two and more digits, with fractions, and ranges of hashes become `#`.
+/// Replaces numbers of two or more digits, with fractions, and ranges of hashes by `#`.
 fn without_numbers(word: &str) -> String {
     let is_hashes = word.split("..").count() == 2
         && word.split("..").all(|hash| hash.len() == 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -85,7 +85,7 @@ fn without_numbers(word: &str) -> String {
     text + rest
 }
 
-/// Is that what is shown?
+/// Whether the output is what the page shows.
 fn is_as_shown(shown: &[String], printed: &[&str]) -> bool {
     match shown {
         [] => printed.is_empty(),
@@ -99,7 +99,7 @@ fn is_as_shown(shown: &[String], printed: &[&str]) -> bool {
     }
 }
 
-/// Runs a block in a shell, as it is pasted. Each command's lines, and its exit code.
+/// Runs a block in a shell, as if it were pasted. Returns each command's output lines and exit code.
 fn run(dir: &Path, steps: &[Step]) -> Vec<(Vec<String>, i32)> {
     let bin = Path::new(env!("CARGO_BIN_EXE_extant")).parent().unwrap();
     let mut shell = command("bash");
@@ -110,7 +110,7 @@ fn run(dir: &Path, steps: &[Step]) -> Vec<(Vec<String>, i32)> {
     first.push(path);
     let mut script = "exec 2>&1\n".to_owned();
     for step in steps {
-        // The next command sees the exit code as it would without the mark.
+        // The next command sees the same exit code as without the mark.
         script += &format!(
             "{}\n__code=$?; printf '\\n\\001end %d\\n' \"$__code\"; (exit \"$__code\")\n",
             step.command
@@ -130,7 +130,7 @@ fn run(dir: &Path, steps: &[Step]) -> Vec<(Vec<String>, i32)> {
     for line in text.lines() {
         match line.strip_prefix(MARK) {
             Some(code) => {
-                // The mark begins a line of its own.
+                // The mark starts a new line.
                 if lines.last().is_some_and(String::is_empty) {
                     lines.pop();
                 }

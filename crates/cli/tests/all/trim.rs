@@ -1,5 +1,5 @@
-//! `extant trim`: the room of what is free is given back, nothing else changes, and what cannot be trimmed
-//! says why.
+//! `extant trim`: free blocks no longer take space on the host, nothing else changes, and the message for
+//! other targets explains the refusal.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn kept(path: &Path) -> u64 {
 fn what_is_free_takes_no_room_any_more() {
     let image = Image::new(&[]);
     let path = &image.path;
-    // Room for everything, as after much use.
+    // All blocks take space, as after long use.
     let bytes = std::fs::read(path).unwrap();
     std::fs::write(path, &bytes).unwrap();
     let before = kept(path);

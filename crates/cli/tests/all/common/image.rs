@@ -1,4 +1,4 @@
-//! An image, and commands on it that are written as lines of words.
+//! An image, and commands on it that are written as text lines.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -9,7 +9,7 @@ use extant_testkit::{LoopMount, e2fsck_clean, not_root, scratch};
 
 use super::{Outcome, assert_has, extant, outcome, run};
 
-/// An empty file system, and commands on it.
+/// An image with an empty file system, and commands on it.
 pub(crate) struct Image {
     _scratch: tempfile::TempDir,
     pub(crate) path: PathBuf,
@@ -25,7 +25,7 @@ impl Image {
         Self { _scratch: scratch, path }
     }
 
-    /// Runs a line of words, in which `:/path` means a path of the image.
+    /// Runs a command line; `:/path` stands for a path of the image.
     pub(crate) fn run(&self, line: &str) -> Outcome {
         let image = self.path.to_str().unwrap();
         run(line.split(' ').map(|word| match word.strip_prefix(":/") {
@@ -41,7 +41,7 @@ impl Image {
         outcome.stdout
     }
 
-    /// Insists on an exit code and a part of the message, and on an image that is as it was, byte for byte.
+    /// Asserts the exit code and a part of the message, and that the image is unchanged, byte for byte.
     #[track_caller]
     pub(crate) fn refused(&self, line: &str, code: i32, part: &str) {
         let before = std::fs::read(&self.path).unwrap();
@@ -49,7 +49,7 @@ impl Image {
         assert!(std::fs::read(&self.path).unwrap() == before, "{line}");
     }
 
-    /// Runs a script from standard input.
+    /// Runs `extant edit` with a script on standard input.
     pub(crate) fn script(&self, options: &[&str], script: &str) -> Outcome {
         let mut command = extant();
         command.arg("edit").args(options).arg(&self.path);
@@ -72,7 +72,7 @@ impl Image {
         u64::from_str_radix(field.trim().trim_start_matches("0x"), 16).unwrap()
     }
 
-    /// Looks at it as the kernel has it. Without root, says so and does nothing.
+    /// Calls `look` with the image mounted by the kernel. Without root, prints a note and does nothing.
     pub(crate) fn mounted(&self, look: impl FnOnce(&Path)) {
         e2fsck_clean(&self.path);
         if not_root() {

@@ -1,6 +1,6 @@
-//! What the tests of `extant build` share: running the binary, writing tar archives, judging images.
+//! Shared parts of the tests: running the binary, writing tar archives, judging images.
 //!
-//! Each test file uses a part of it.
+//! Each test file uses some of them.
 
 #![allow(dead_code)]
 
@@ -22,7 +22,7 @@ pub(crate) const TOO_SMALL: i32 = 5;
 pub(crate) const EXISTS: i32 = 6;
 pub(crate) const NO_SPACE: i32 = 7;
 
-/// What a run of the binary left: its exit code (or 128 and the signal) and what it printed.
+/// The result of a run of the binary: its exit code (or 128 plus the signal) and its output.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) line: String,
@@ -32,7 +32,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Insists on an exit code; what was printed as errors.
+    /// Asserts the exit code. Returns the error output.
     #[track_caller]
     pub(crate) fn code(&self, code: i32) -> &str {
         assert!(
@@ -46,7 +46,7 @@ impl Outcome {
         &self.stderr
     }
 
-    /// Insists on success and a JSON report.
+    /// Asserts success, and parses the JSON report.
     #[track_caller]
     pub(crate) fn report(&self) -> Value {
         self.code(0);
@@ -54,7 +54,7 @@ impl Outcome {
     }
 }
 
-/// The binary under test, with nothing in the environment that changes images.
+/// The binary under test, without environment variables that change images.
 pub(crate) fn extant() -> Command {
     let mut command = extant_testkit::command(env!("CARGO_BIN_EXE_extant"));
     command.env_remove("SOURCE_DATE_EPOCH").stdin(Stdio::null());
@@ -84,7 +84,7 @@ pub(crate) fn try_build<S: AsRef<OsStr>>(image: &Path, args: impl IntoIterator<I
     outcome(extant().args(["build", "--json", "--no-sync", "-o"]).arg(image).args(args))
 }
 
-/// Builds an image, insists on success, and returns the report.
+/// Builds an image, asserts success, and returns the report.
 #[track_caller]
 pub(crate) fn build<S: AsRef<OsStr>>(image: &Path, args: impl IntoIterator<Item = S>) -> Value {
     try_build(image, args).report()
@@ -118,12 +118,12 @@ macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$(std::ffi::OsString::from($arg)),*] };
 }
 
-/// A string of arguments, cut at blanks.
+/// Splits a string of arguments at blanks.
 pub(crate) fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()
 }
 
-/// Insists that a directory holds exactly these names: no image, no temporary file of a failed build.
+/// Asserts that a directory contains exactly these names: no image, no temporary file of a failed build.
 #[track_caller]
 pub(crate) fn assert_names(dir: &Path, expected: &[&str]) {
     let mut names: Vec<String> = std::fs::read_dir(dir)
@@ -134,14 +134,14 @@ pub(crate) fn assert_names(dir: &Path, expected: &[&str]) {
     assert_eq!(names, expected);
 }
 
-/// Insists that a text contains another.
+/// Asserts that a text contains another.
 #[track_caller]
 pub(crate) fn assert_has(text: &str, part: &str) {
     assert!(text.contains(part), "no {part:?} in:\n{text}");
 }
 
-/// Mounts an image by the kernel and insists that it equals its source. Without root, says so and does
-/// nothing.
+/// Mounts an image with the kernel and asserts that it equals its source. Without root, prints a note and
+/// does nothing.
 #[track_caller]
 pub(crate) fn assert_mounts_equal(image: &Path, source: &Manifest, options: &DiffOptions) {
     if !extant_testkit::is_root() {
@@ -153,17 +153,17 @@ pub(crate) fn assert_mounts_equal(image: &Path, source: &Manifest, options: &Dif
     assert!(lines.is_empty(), "{}:\n{}", image.display(), lines.join("\n"));
 }
 
-/// What `debugfs -R "stat PATH"` prints.
+/// The output of `debugfs -R "stat PATH"`.
 pub(crate) fn debugfs_stat(image: &Path, path: &str) -> String {
     extant_testkit::debugfs(image, &format!("stat \"{path}\""))
 }
 
-/// The content of a small file of an image.
+/// The contents of a small file of an image.
 pub(crate) fn debugfs_cat(image: &Path, path: &str) -> String {
     extant_testkit::debugfs(image, &format!("cat \"{path}\""))
 }
 
-/// The names in a directory of an image, sorted, without the dots.
+/// The names in a directory of an image, sorted, without "." and "..".
 pub(crate) fn debugfs_names(image: &Path, path: &str) -> Vec<String> {
     let listing = extant_testkit::debugfs(image, &format!("ls -p \"{path}\""));
     let names =
@@ -178,13 +178,13 @@ pub(crate) fn superblock_field(image: &Path, label: &str) -> String {
     extant_testkit::dumpe2fs(image).field(label).to_owned()
 }
 
-/// The second at which every entry of [`Tar`] was last changed by default: 2020-01-01.
+/// The default mtime of all entries of [`Tar`]: 2020-01-01.
 pub(crate) const TAR_TIME: i64 = 1_577_836_800;
 
-/// A tar archive being written, with exactly the headers that a test wants.
+/// A tar archive being written, with exactly the headers that a test needs.
 pub(crate) struct Tar<W: Write> {
     out: W,
-    /// Owner of the entries that follow.
+    /// Owner of the following entries.
     pub(crate) owner: (u32, u32),
     /// pax records of the next entry.
     records: Vec<u8>,
@@ -196,13 +196,13 @@ impl Tar<Vec<u8>> {
         Self::new(Vec::new())
     }
 
-    /// The whole archive with its end mark.
+    /// The complete archive with its end mark.
     pub(crate) fn bytes(mut self) -> Vec<u8> {
         self.out.extend_from_slice(&[0; 1024]);
         self.out
     }
 
-    /// Writes the whole archive to a file and returns its path.
+    /// Writes the complete archive to a file and returns its path.
     pub(crate) fn save(self, path: impl Into<PathBuf>) -> PathBuf {
         let path = path.into();
         std::fs::write(&path, self.bytes()).unwrap();
@@ -216,12 +216,12 @@ impl<W: Write> Tar<W> {
         Self { out, owner: (0, 0), records: Vec::new() }
     }
 
-    /// Writes the end mark. A closed reader is not this function's concern: its exit code shows it.
+    /// Writes the end mark. Ignores a closed reader: its exit code shows that.
     pub(crate) fn finish(&mut self) {
         let _ = self.out.write_all(&[0; 1024]).and_then(|()| self.out.flush());
     }
 
-    /// A pax record for the next entry.
+    /// Adds a pax record to the next entry.
     pub(crate) fn pax(&mut self, key: &str, value: impl AsRef<[u8]>) -> &mut Self {
         let body = [b" ", key.as_bytes(), b"=", value.as_ref(), b"\n"].concat();
         // The length counts its own digits.
@@ -234,7 +234,7 @@ impl<W: Write> Tar<W> {
         self
     }
 
-    /// One member: its type byte, mode, name, link name and content.
+    /// Adds a member: its type byte, mode, name, link name and contents.
     pub(crate) fn member(
         &mut self,
         kind: u8,
@@ -282,7 +282,7 @@ impl<W: Write> Tar<W> {
         let padding = content.len().next_multiple_of(512) - content.len();
         let parts = [&header[..], content, &[0; 512][..padding]];
         for part in parts {
-            // The reader may have refused and gone: its message is what the test looks at.
+            // The reader may have refused the archive and ended; the test checks its message.
             let _ = self.out.write_all(part);
         }
         self
@@ -305,12 +305,12 @@ impl<W: Write> Tar<W> {
     }
 }
 
-/// Removes a path or gets the error.
+/// Removes a file; panics on an error.
 pub(crate) fn remove(path: &Path) {
     std::fs::remove_file(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
-/// Packs bytes as the extension says: `gz`, `zst`, `xz`.
+/// Compresses bytes in the format of this extension: `gz`, `zst`, `xz`.
 pub(crate) fn pack(extension: &str, bytes: &[u8]) -> Vec<u8> {
     match extension {
         "gz" => {

@@ -1,4 +1,4 @@
-//! Mounts of `extant mount` that go away by themselves, and shells in them.
+//! Mounts of `extant mount` that are removed on drop, and shells in them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use super::{Outcome, extant, outcome};
 
-/// How long anything may take that should take no time; the machine may be busy.
+/// Time limit for operations that should take no time; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A mount that is gone when this is dropped, whatever happened.
+/// A mount that is removed on drop.
 pub(crate) struct Mount {
     pub(crate) dir: tempfile::TempDir,
 }
 
 impl Mount {
-    /// Mounts for writing, as a daemon, with these further arguments.
+    /// Mounts for writing, as a daemon, with these additional arguments.
     #[track_caller]
     pub(crate) fn new(image: &Path, args: &[&str]) -> Self {
         let mount = Self { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
@@ -31,7 +31,7 @@ impl Mount {
         self.dir.path()
     }
 
-    /// The process that serves it.
+    /// The process that serves the mount.
     pub(crate) fn server(&self) -> rustix::process::Pid {
         let mut text = [0; 20];
         let len = rustix::fs::getxattr(self.path(), "extant.server", &mut text[..]).unwrap();
@@ -56,7 +56,7 @@ impl Drop for Mount {
     }
 }
 
-/// The binary under test, or the copy of it that an ordinary user can reach.
+/// The binary under test, or a copy of it that an ordinary user can reach.
 pub(crate) fn binary() -> Command {
     match std::env::var_os("EXTANT_TEST_BINARY") {
         Some(copy) => {
@@ -74,9 +74,9 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
 }
 
-/// Unmounts by `umount`, insisting on success. Until a program that another test starts runs, it has copies
-/// of this process's open files, also of those that are closed here meanwhile: the mount is in use for as
-/// long.
+/// Unmounts with `umount` and asserts success. A program that another test starts inherits this process's
+/// open files until its exec, including files that are closed here meanwhile: so the mount may be busy for
+/// that long.
 #[track_caller]
 pub(crate) fn umounted(umount: impl Fn() -> Outcome) {
     let mut last = umount();
@@ -90,7 +90,7 @@ pub(crate) fn umounted(umount: impl Fn() -> Outcome) {
     last.code(0);
 }
 
-/// Has the process ended? A zombie has, too.
+/// Whether the process has ended. A zombie has.
 pub(crate) fn has_ended(process: rustix::process::Pid) -> bool {
     match std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())) {
         Ok(line) => line.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
@@ -124,7 +124,7 @@ pub(crate) fn has_fuse_and_root() -> bool {
     extant_testkit::is_root() && has_fuse()
 }
 
-/// An empty file system, made with these options of mke2fs, and the directory that it lies in.
+/// An empty file system, made with these options of mke2fs, and its directory.
 pub(crate) fn empty_image(options: &[&str]) -> (tempfile::TempDir, PathBuf) {
     let dir = extant_testkit::scratch();
     let image = dir.path().join("rw.img");

@@ -1,4 +1,4 @@
-//! mkfs onto a block device that holds old bytes: nothing of them may show through.
+//! mkfs onto a block device with old contents: none of them may remain visible.
 
 use std::fs;
 
@@ -7,13 +7,13 @@ use extant_testkit::{LoopDevice, LoopMount, dumpe2fs, e2fsck_clean, is_root, scr
 
 use crate::mkfs::{extant_mkfs, make, output};
 
-/// Arguments, and whether the kernel is to zero the inode tables later.
+/// Arguments, and whether the kernel is left to zero the inode tables later.
 const FORMATS: &[(&str, bool)] = &[
     ("-t ext4", true),
     ("-t ext4 -E lazy_itable_init=0", false),
     ("-t ext4 -O bigalloc", true),
     ("-t ext3", false),
-    // Without checksums of descriptors the unused part of a table is unknown: it must be zeroed at once.
+    // Without descriptor checksums the unused part of a table is unknown, so it must be zeroed at once.
     ("-t ext2 -E lazy_itable_init=1", false),
 ];
 
@@ -45,7 +45,7 @@ fn old_bytes_of_a_device_do_not_show_through() {
         let names: Vec<_> =
             fs::read_dir(mount.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["lost+found"], "{args}");
-        // As many files as there are inodes: every table is used to its end.
+        // Creates as many files as there are inodes, so that every table is used to its end.
         let mut made = 0;
         while fs::File::create(mount.path().join(format!("file-{made}"))).is_ok() {
             made += 1;

@@ -1,4 +1,4 @@
-//! Two images side by side: what dumpe2fs prints about them, and every byte.
+//! Compares two images: the output of dumpe2fs, and every byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,22 +11,22 @@ use rustix::fs::SeekFrom;
 
 use crate::mkfs::sets::{Expected, Region};
 
-/// Fields of dumpe2fs that count what mke2fs happened to write, or cover that.
+/// Fields of dumpe2fs that count mke2fs's writes, or cover that count.
 const FIELDS_IGNORED: [&str; 2] = ["Lifetime writes", "Checksum"];
-/// The same in the bytes of a superblock: `s_kbytes_written`, `s_checksum`.
+/// The same fields in the bytes of a superblock: `s_kbytes_written`, `s_checksum`.
 const SUPERBLOCK_IGNORED: [Range<u64>; 2] = [0x178..0x180, 0x3FC..0x400];
 /// The checksum of an inode, in two halves.
 const INODE_CHECKSUM: [Range<u64>; 2] = [0x7C..0x7E, 0x82..0x84];
 /// Time, host and device of an MMP block, and its checksum.
 const MMP_IGNORED: [Range<u64>; 2] = [0x08..0x70, 0x3FC..0x400];
-/// More differences than this are not worth printing.
+/// Maximum number of differences to print.
 const LINES_MAX: usize = 6;
-/// dumpe2fs takes seconds for so many groups, and whether they are equal can be seen from the bytes.
+/// With this many groups dumpe2fs takes seconds, and the comparison of bytes covers them.
 const GROUPS_MANY: usize = 10_000;
 const CHUNK: u64 = 1 << 20;
 
-/// Byte ranges in which a difference is allowed, none of which overlap: start to end, and the index of the
-/// expected difference if it is one.
+/// Byte ranges where a difference is allowed, without overlaps: start to end, and the index of the expected
+/// difference if it is one.
 #[derive(Default)]
 struct Allowed(BTreeMap<u64, (u64, Option<usize>)>);
 
@@ -35,21 +35,21 @@ impl Allowed {
         self.0.insert(range.start, (range.end, expected));
     }
 
-    /// Is a difference at this byte allowed, and by which expected difference?
+    /// Whether a difference at this byte is allowed, and by which expected difference.
     fn find(&self, byte: u64) -> Option<Option<usize>> {
         let (_, &(end, expected)) = self.0.range(..=byte).next_back()?;
         (byte < end).then_some(expected)
     }
 }
 
-/// What was found different.
+/// The differences found.
 struct Findings<'f> {
     expected: &'f [&'f Expected],
-    /// Which of the expected differences are there.
+    /// Which of the expected differences were found.
     found: Vec<bool>,
-    /// The first unexpected one.
+    /// The first unexpected differences.
     lines: Vec<String>,
-    /// How many more there are.
+    /// Number of further unexpected differences.
     more: usize,
 }
 
@@ -62,7 +62,7 @@ impl Findings<'_> {
         }
     }
 
-    /// A field of dumpe2fs, or `group`, differs.
+    /// Records a difference of a field of dumpe2fs, or of `group`.
     fn field(&mut self, label: &str, line: impl FnOnce() -> String) {
         match self.expected.iter().position(|expected| expected.fields.contains(&label)) {
             Some(index) => self.found[index] = true,
@@ -71,8 +71,8 @@ impl Findings<'_> {
     }
 }
 
-/// Compares the image of mke2fs with that of extant. Everything must be equal except for what is expected to
-/// differ, and each expected difference must be there.
+/// Compares mke2fs's image with extant's. Everything except the expected differences must be equal, and each
+/// expected difference must exist.
 pub(crate) fn compare(theirs: &Path, ours: &Path, expected: &[&Expected]) -> Result<(), String> {
     let our_dump = dumpe2fs(ours);
     let their_dump = if our_dump.groups.len() > GROUPS_MANY {
@@ -115,7 +115,7 @@ fn compare_fields(theirs: &Dumpe2fs, ours: &Dumpe2fs, findings: &mut Findings<'_
     }
 }
 
-/// Finds where things are in the images.
+/// Finds the addresses of structures in the images.
 struct Places<'p> {
     dump: &'p Dumpe2fs,
     images: [&'p Path; 2],
@@ -181,7 +181,7 @@ impl Places<'_> {
         std::iter::once(1024).chain(copies.map(move |block| block * block_size))
     }
 
-    /// The first byte of an inode, and its length.
+    /// The first byte of an inode, and its length in bytes.
     fn inode(&self, ino: u32) -> (u64, u64) {
         let (size, per_group) = (self.dump.number("Inode size"), self.dump.number("Inodes per group"));
         let index = u64::from(ino) - 1;
@@ -225,11 +225,11 @@ fn judge_chunk(start: u64, theirs: &[u8], ours: &[u8], allowed: &Allowed, findin
     }
 }
 
-/// The parts of a file that are not holes.
+/// The ranges of a file that are not holes.
 fn data_runs(file: &File) -> Vec<Range<u64>> {
     let mut runs = Vec::new();
     let mut at = 0;
-    // The error is ENXIO: no data from here on.
+    // The error is ENXIO: no more data.
     while let Ok(start) = rustix::fs::seek(file, SeekFrom::Data(at)) {
         at = rustix::fs::seek(file, SeekFrom::Hole(start)).expect("a file's end counts as a hole");
         runs.push(start..at);
@@ -237,7 +237,7 @@ fn data_runs(file: &File) -> Vec<Range<u64>> {
     runs
 }
 
-/// Reads, with zeros past the end.
+/// Reads bytes; past the end of the file they are zeros.
 fn read(file: &File, at: u64, bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {

@@ -1,4 +1,4 @@
-//! The kernel mounts what mkfs made, writes to it, and e2fsck finds nothing wrong afterwards.
+//! The kernel mounts and writes file systems that mkfs made, and e2fsck finds no errors afterwards.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use extant_testkit::{LoopMount, e2fsck_clean, is_root, scratch};
 
 use crate::mkfs::{MKE2FS_CONF, make, output};
 
-/// Size and arguments. MMP is left out: its mount waits for 10 seconds.
+/// Size and arguments. MMP is omitted: its mount waits for 10 seconds.
 const IMAGES: &[(&str, &str)] = &[
     ("2G", "-t ext4"),
     ("64M", "-t ext4"),
@@ -26,7 +26,7 @@ const IMAGES: &[(&str, &str)] = &[
     ("600M", "-t ext4 -b 65536"),
 ];
 
-/// Mounts what extant made; `None` when this kernel does not mount what mke2fs makes of the same arguments,
+/// Mounts an image of extant. `None` if this kernel does not mount mke2fs's image of the same arguments,
 /// either: its pages are smaller than the blocks, or it was built without quota.
 fn mount(image: &Path, size: &str, args: &str) -> Option<LoopMount> {
     let error = match LoopMount::new(image, "rw") {

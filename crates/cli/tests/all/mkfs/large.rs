@@ -1,4 +1,4 @@
-//! 16 TiB in an instant: what is not there need not be written.
+//! 16 TiB in an instant: implied contents are not written.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use extant_testkit::scratch;
 
 use crate::mkfs::make;
 
-/// Arguments, and the most that may be written (MiB): one bitmap for each flex group, whose tables it counts,
+/// Arguments, and the maximum written (MiB): one bitmap for each flex group, which counts the group's tables,
 /// and 8 MiB for each copy of the descriptors.
 const FORMATS: &[(&str, u64)] = &[
     ("", 240),
@@ -38,7 +38,8 @@ fn sixteen_tebibytes_take_moments_and_little_space() {
         assert!(elapsed < Duration::from_secs(10), "{args}: {elapsed:?}");
         assert!(written <= most << 20, "{args}: {written} bytes written");
         assert!(allocated <= written + (8 << 20), "{args}: {allocated} bytes allocated, {written} written");
-        // e2fsck takes long for this size; what it would look at is the same as at 4 TiB, where it does look.
+        // e2fsck is slow for this size. It would check the same structures as at 4 TiB, where the tests run
+        // it.
         let header = extant_testkit::run("dumpe2fs", [Path::new("-h"), &image]);
         let header = extant_testkit::parse_dumpe2fs(&String::from_utf8_lossy(&header.stdout));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What mkfs refuses, with which words and which exit code, and that it then leaves everything as it was.
+//! Refusals of mkfs: their messages and exit codes, and that they change nothing.
 
 use std::fs;
 
@@ -78,7 +78,7 @@ fn an_existing_file_is_not_overwritten_without_force() {
     }
     make(&image, "-F -s 64M -q");
     extant_testkit::e2fsck_clean(&image);
-    // A file of zeros, as truncate makes it, holds no data: it needs no --force, and gives the size.
+    // A file of zeros, as truncate makes it, has no data: it needs no --force, and its size is used.
     fs::remove_file(&image).unwrap();
     fs::File::create(&image).unwrap().set_len(48 << 20).unwrap();
     make(&image, "-q");

@@ -1,48 +1,48 @@
-//! The parameter sets, and the differences from mke2fs that are meant.
+//! The parameter sets, and the intended differences from mke2fs.
 
-/// Part of an image in which a difference is meant.
+/// A part of an image with an intended difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Region {
     /// These bytes of every copy of the superblock: from, to.
     Superblock(usize, usize),
-    /// These bytes of an inode: number, from, to.
+    /// These bytes of an inode: inode number, from, to.
     Inode(u32, usize, usize),
-    /// The blocks that this inode owns in either image.
+    /// The blocks that this inode owns in one of the images.
     Blocks(u32),
     /// Group descriptors and bitmaps.
     Bitmaps,
-    /// What the MMP block says about its last reader.
+    /// The MMP block's fields about its last reader.
     Mmp,
 }
 
-/// A difference from mke2fs that is meant.
+/// An intended difference from mke2fs.
 #[derive(Debug)]
 pub(crate) struct Expected {
     /// Its name in messages.
     pub(crate) name: &'static str,
-    /// Why it is meant.
+    /// Why it is intended.
     pub(crate) reason: &'static str,
-    /// Fields of dumpe2fs that differ; `group` stands for what it prints about groups.
+    /// Fields of dumpe2fs that differ; `group` stands for its output about groups.
     pub(crate) fields: &'static [&'static str],
-    /// Where the images differ.
+    /// The regions in which the images differ.
     pub(crate) regions: &'static [Region],
 }
 
-/// A file system to be made twice.
+/// A file system that is made twice.
 #[derive(Debug)]
 pub(crate) struct Set {
     /// Size, with a unit.
     pub(crate) size: &'static str,
-    /// Arguments for both.
+    /// Arguments for both programs.
     pub(crate) args: &'static str,
-    /// What may differ.
+    /// The allowed differences.
     pub(crate) expected: &'static [&'static Expected],
 }
 
-/// The whole of an inode.
+/// A whole inode.
 const ALL: usize = 1 << 16;
 
-/// MMP is in use: the block names the last machine that checked.
+/// MMP is in use: the block contains the name of the last machine that checked.
 pub(crate) const MMP_NAMES: Expected = Expected {
     name: "MMP names",
     reason: "mke2fs writes the host, the path and the real time into the MMP block; extant leaves the names empty and takes \
@@ -50,7 +50,7 @@ pub(crate) const MMP_NAMES: Expected = Expected {
     fields: &["mmp_update_date", "mmp_update_time", "mmp_node_name", "mmp_device_name"],
     regions: &[Region::Mmp],
 };
-/// A log whose map has blocks of its own.
+/// A log whose map needs blocks of its own.
 pub(crate) const MAP_IN_LOG: Expected = Expected {
     name: "the journal's map among its blocks",
     reason: "mke2fs allocates indirect blocks, and the block of an extent tree that becomes deeper, when it gets to them, so \
@@ -91,7 +91,7 @@ pub(crate) const RESIZE_BIGALLOC_1K: Expected = Expected {
     fields: &[],
     regions: &[Region::Blocks(7)],
 };
-/// lost+found, first inline, then not.
+/// lost+found is inline at first, and not inline later.
 pub(crate) const INLINE_LOST_FOUND: Expected = Expected {
     name: "lost+found with inline_data",
     reason: "mke2fs makes it inline and then moves it to blocks, which leaves an empty attribute area in the inode and a split \
@@ -106,7 +106,7 @@ pub(crate) const FAST_COMMIT_ALONE: Expected = Expected {
     fields: &["Filesystem features"],
     regions: &[Region::Superblock(0x5C, 0x60)],
 };
-/// lost+found's inode is not in the first group.
+/// lost+found's inode is outside the first group.
 pub(crate) const TINY_TABLES: Expected = Expected {
     name: "lost+found with fewer than 11 inodes per group",
     reason: "mke2fs puts its blocks into the group of its inode, extant next to the root directory as always, and leaves the \
@@ -120,7 +120,7 @@ pub(crate) const TINY_TABLES: Expected = Expected {
         Region::Blocks(11),
     ],
 };
-/// Large groups counted in 16 bits.
+/// Free counts of 16 bits for large groups.
 pub(crate) const NARROW_COUNTS: Expected = Expected {
     name: "the journal's group with bigalloc and without 64bit",
     reason: "a group's free blocks are counted in 16 bits without the 64bit feature; while mke2fs chooses a group for the \
@@ -135,7 +135,7 @@ pub(crate) const NARROW_COUNTS: Expected = Expected {
     ],
 };
 
-/// All of them.
+/// All intended differences.
 pub(crate) const EXPECTED: &[&Expected] = &[
     &MMP_NAMES,
     &MAP_IN_LOG,
@@ -149,7 +149,7 @@ pub(crate) const EXPECTED: &[&Expected] = &[
     &NARROW_COUNTS,
 ];
 
-/// How many sets are not expected to be equal.
+/// The number of sets with expected differences.
 pub(crate) fn with_differences() -> usize {
     SETS.iter().filter(|set| !set.expected.is_empty()).count()
 }
@@ -162,7 +162,7 @@ const fn differs(size: &'static str, args: &'static str, expected: &'static [&'s
     Set { size, args, expected }
 }
 
-/// The largest first: they take the longest.
+/// The largest sets come first: they take longest.
 pub(crate) const SETS: &[Set] = &[
     differs("4T", "-t ext4", &[&STALE_ROOT]),
     differs("8T", "-t ext4 -O bigalloc -C 1048576", &[&STALE_ROOT]),
@@ -227,7 +227,7 @@ pub(crate) const SETS: &[Set] = &[
     same("2G", "-t ext4 -E resize=64G"),
     same("600M", "-t ext4 -E packed_meta_blocks=1"),
     same("20G", "-t ext4 -E packed_meta_blocks=1"),
-    // 0 is "not given"; Buildroot always passes -N 0.
+    // 0 means "not given"; Buildroot always passes -N 0.
     same("512M", "-t ext4 -N 0 -g 0 -I 0 -J size=0"),
     // Checksums and widths.
     same("2G", "-t ext4 -O ^metadata_csum,^metadata_csum_seed,uninit_bg"),
@@ -250,7 +250,7 @@ pub(crate) const SETS: &[Set] = &[
     same("2G", "-t ext4 -O ^has_journal,^orphan_file"),
     same("2G", "-t ext4 -O ^orphan_file"),
     differs("14264K", "-t ext4 -O fast_commit -b 8192", &[&FAST_COMMIT_ALONE]),
-    // Quota, MMP, and features that are but a bit.
+    // Quota, MMP, and features that only set a bit.
     same("2G", "-t ext4 -O quota"),
     same("2G", "-t ext4 -O project"),
     same("2G", "-t ext4 -O quota,project"),
@@ -266,7 +266,7 @@ pub(crate) const SETS: &[Set] = &[
     same("2G", "-t ext4 -O ^filetype"),
     same("2G", "-t ext4 -O ^ext_attr"),
     same("2G", "-t ext4 -O ^large_file,^huge_file,^dir_nlink"),
-    // What the superblock only records.
+    // Values that the superblock only records.
     same("2G", "-t ext4 -i 1048576 -m 1 -L hello -M /some/where -e panic"),
     same("2G", "-t ext4 -m 0 -e remount-ro"),
     same("2G", "-t ext4 -m 0.5"),
@@ -276,7 +276,7 @@ pub(crate) const SETS: &[Set] = &[
     same("524704K", "-t ext2 -b 8192 -E stride=16,stripe_width=64"),
     same("2G", "-t ext4 -E root_owner=1000:1001"),
     same("2G", "-t ext4 -E lazy_itable_init=0,lazy_journal_init=1,nodiscard"),
-    // Usages.
+    // Usage types.
     same("2G", "-t ext4 -T news"),
     same("2G", "-t ext4 -T small"),
     same("2G", "-t ext4 -T floppy"),
@@ -285,7 +285,7 @@ pub(crate) const SETS: &[Set] = &[
     same("100M", "-t ext4 -T default"),
     same("600M", "-t ext4 -T largefile"),
     same("600M", "-t ext4 -T largefile4"),
-    // Sizes next to borders: a page, a journal's least, a group, a tail too small to keep.
+    // Sizes near limits: a page, the smallest journal, a group, a tail that is too small to keep.
     same("512K", "-t ext4"),
     same("1M", "-t ext4"),
     same("1500K", "-t ext2"),
