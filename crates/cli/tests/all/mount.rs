@@ -1,7 +1,6 @@
-//! `extant mount`: what the mount shows is what the kernel's mount shows; daemons come, answer and go.
+//! `extant mount`: the mount shows what the kernel's mount shows; daemons start, serve and end.
 //!
-//! Needs /dev/fuse; comparing with the kernel needs root as well. Where they are missing, tests say so and
-//! pass.
+//! Needs /dev/fuse; comparisons with the kernel also need root. Without them, tests print a note and pass.
 
 use crate::common;
 
@@ -20,18 +19,18 @@ use sha2::{Digest, Sha256};
 const UNREADABLE: i32 = 8;
 /// Mounting or unmounting failed.
 const FAILED: i32 = 1;
-/// How long anything may take that should take no time; the machine may be busy.
+/// Time limit for operations that should take no time; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// An ordinary user: the uid of `nobody`.
 const NOBODY: u32 = 65534;
 
-/// A mount that is gone when this is dropped, whatever happened.
+/// A mount that is removed on drop.
 struct Mount {
     dir: tempfile::TempDir,
 }
 
 impl Mount {
-    /// Mounts as a daemon with these further arguments.
+    /// Mounts as a daemon with these additional arguments.
     #[track_caller]
     fn new(image: &Path, args: &[&str]) -> Self {
         let mount = Self { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
@@ -52,7 +51,7 @@ impl Mount {
         is_mounted(self.path())
     }
 
-    /// The process that serves it.
+    /// The process that serves the mount.
     fn server(&self) -> rustix::process::Pid {
         let mut text = [0; 20];
         let len = rustix::fs::getxattr(self.path(), "extant.server", &mut text[..]).unwrap();
@@ -79,7 +78,7 @@ fn is_mounted(dir: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
 }
 
-/// Has the process ended? A zombie has, too.
+/// Whether the process has ended. A zombie has.
 fn has_ended(process: rustix::process::Pid) -> bool {
     match std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())) {
         Ok(line) => line.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
@@ -95,7 +94,7 @@ fn detach(dir: &Path) {
     }
 }
 
-/// Is FUSE there for this process? Says why not.
+/// Whether this process can use FUSE. Prints the reason if not.
 fn has_fuse() -> bool {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     let helper =
@@ -129,12 +128,13 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The common subset of both mounts: FUSE has no birth times here, and no FIEMAP.
+/// The comparison of both mounts: FUSE has no birth times here, and no FIEMAP.
 fn comparable(block_size: u64) -> DiffOptions {
     DiffOptions { btime: false, extents: false, ..DiffOptions::exact(block_size) }
 }
 
-/// When the kernel replays names of a fast commit, it stamps their directories with the time of the replay.
+/// The kernel's replay of names in a fast commit sets the times of their directories to the time of the
+/// replay.
 fn take_times_of_directories(ours: &mut Manifest, theirs: &Manifest) {
     for (path, entry) in
         ours.entries.iter_mut().filter(|(_, entry)| entry.kind == extant_testkit::Kind::Directory)
@@ -149,7 +149,7 @@ fn block_size(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).unwrap().f_bsize
 }
 
-/// An image of a tree with everything in it that a tree can hold, and the directory that it lies in.
+/// An image of a tree with all unusual contents, and its directory.
 fn odd_image() -> (tempfile::TempDir, PathBuf) {
     let dir = extant_testkit::scratch();
     let source = dir.path().join("source");
@@ -160,7 +160,7 @@ fn odd_image() -> (tempfile::TempDir, PathBuf) {
     (dir, image)
 }
 
-/// A small image with one file of this content.
+/// A small image with one file with this content.
 fn small_image(content: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let dir = extant_testkit::scratch();
     let source = dir.path().join("source");
@@ -177,7 +177,7 @@ fn the_mount_of_every_image_of_the_matrix_shows_what_the_kernels_mount_shows() {
     if !has_fuse_and_root() {
         return;
     }
-    // The kernel spells the names of encrypted trees in its own way.
+    // The kernel spells the names of encrypted trees differently.
     let recipes: Vec<matrix::Recipe> = matrix::recipes()
         .into_iter()
         .filter(|recipe| recipe.judge == matrix::Judge::Kernel && !recipe.name.contains("encrypt"))
@@ -193,7 +193,7 @@ fn the_mount_of_every_image_of_the_matrix_shows_what_the_kernels_mount_shows() {
                 continue;
             }
         };
-        // A kernel without fs-verity, for one, mounts what it cannot read.
+        // A kernel without fs-verity, for example, mounts images that it cannot read completely.
         let Ok(theirs) = std::panic::catch_unwind(|| built.manifest()) else {
             println!("{}: this kernel cannot read it all, see above", built.name);
             continue;
@@ -230,7 +230,7 @@ fn one_two_and_many_threads_show_the_same_tree() {
         let mount = Mount::new(&image, &["--threads", threads]);
         let lines = diff(&theirs, &Manifest::of(mount.path()), &comparable(block_size(mount.path())));
         assert!(lines.is_empty(), "{threads} threads:\n{}", lines.join("\n"));
-        // Again, from what the kernel remembers.
+        // Again, from the kernel's cache.
         let lines = diff(&theirs, &Manifest::of(mount.path()), &comparable(block_size(mount.path())));
         assert!(lines.is_empty(), "{threads} threads, second time:\n{}", lines.join("\n"));
     }
@@ -279,7 +279,7 @@ fn inode_flags_and_versions_can_be_asked_for() {
     assert_eq!(lsattr(mount.path()), theirs);
 }
 
-/// SHA-256 of the archive that tar makes of a tree, names in order.
+/// Starts tar for the archive of a tree, with names in order.
 fn tar_of(dir: &Path) -> Child {
     extant_testkit::command("tar")
         .args(["--sort=name", "--format=posix", "--pax-option=delete=atime,delete=ctime", "-cf", "-", "."])
@@ -366,7 +366,7 @@ fn the_command_returns_when_the_mount_answers_and_umount_when_the_server_is_gone
     let missing = std::fs::read(mount.path().join("missing")).unwrap_err();
     assert_eq!(missing.kind(), std::io::ErrorKind::NotFound);
     let server = mount.server();
-    // Nothing of the daemon is left at the terminal, or in this directory.
+    // The daemon has released the terminal and this directory.
     let of = |what: &str| std::fs::read_link(format!("/proc/{}/{what}", server.as_raw_pid())).unwrap();
     assert_eq!(of("cwd"), Path::new("/"));
     for descriptor in ["fd/0", "fd/1", "fd/2"] {
@@ -393,7 +393,7 @@ fn a_daemon_unmounts_on_signals_and_ends() {
     }
 }
 
-/// `extant mount -f`, started; the line that it printed.
+/// Starts `extant mount -f`. Returns the line that it printed.
 fn foreground(image: &Path, dir: &Path) -> (Child, String) {
     let mut command = extant();
     command.arg("mount").arg("-f").arg(image).arg(dir).stdout(Stdio::piped());
@@ -418,7 +418,7 @@ fn in_the_foreground_one_line_is_printed_and_a_signal_is_a_clean_end() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!mount.is_mounted());
 
-    // Unmounted from outside, it ends as well.
+    // It also ends after an unmount by another process.
     let (mut child, _) = foreground(&image, mount.path());
     mount.unmount();
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -482,7 +482,7 @@ fn options_reach_the_table_of_mounts() {
     let mount = Mount::new(&image, &["-o", "ro,fsname=somewhere", "-o", "subtype=other,noexec"]);
     let other = line(&mount);
     assert!(other.contains("- fuse.other somewhere ro") && other.contains("noexec"), "{other}");
-    // It says itself that it is one of extant's.
+    // The mount itself reports that it is one of extant's.
     mount.unmount();
 }
 
@@ -536,17 +536,17 @@ fn a_journal_that_waits_is_told_and_not_written() {
     assert_eq!(Sha256::digest(std::fs::read(&built.image).unwrap()), before);
 }
 
-/// Text by which two walks can be compared across processes.
+/// A text form, to compare walks across processes.
 fn text_of(mut manifest: Manifest) -> String {
     for entry in manifest.entries.values_mut() {
         (entry.inode.0, entry.btime, entry.extents) = (0, None, None);
-        // Not for ordinary users to see.
+        // Not visible to ordinary users.
         entry.xattrs.retain(|name, _| !name.starts_with(b"trusted."));
     }
     format!("{:#?}", manifest.entries)
 }
 
-/// Run as an ordinary user by the test below, which waits for what it writes.
+/// Run as an ordinary user by the test below, which waits for its output.
 #[test]
 fn part_of_an_ordinary_user() {
     let (Some(image), Some(result)) =
@@ -560,13 +560,13 @@ fn part_of_an_ordinary_user() {
     let mounted = outcome(command.arg("mount").arg(&image).arg(mount.path()).stdin(Stdio::null()));
     mounted.code(0);
     std::fs::write(&result, text_of(Manifest::of(mount.path()))).unwrap();
-    // Files of other users can be read: the owner of the image can read them anyway.
+    // Files of other users are readable: the owner of the image can read them anyway.
     let refused = mount.try_mount(Path::new("/dev/null"), &["-o", "allow_other"]);
     assert_ne!(refused.code, 0);
     let mut command = Command::new(std::env::var_os("EXTANT_TEST_BINARY").unwrap());
     outcome(command.arg("umount").arg(mount.path())).code(0);
     assert!(!mount.is_mounted());
-    // What root's configuration does not permit is explained.
+    // Options that root's configuration does not permit are refused with an explanation.
     if !std::fs::read_to_string("/etc/fuse.conf")
         .is_ok_and(|text| text.lines().any(|l| l.trim() == "user_allow_other"))
     {
@@ -592,7 +592,7 @@ fn an_ordinary_user_sees_the_whole_tree_with_its_owners() {
     }
     let (dir, image) = odd_image();
     let theirs = text_of(Manifest::of(LoopMount::new(&image, "ro,noatime").unwrap().path()));
-    // All that the user needs, where he can reach it.
+    // All files that the user needs, in a place that the user can reach.
     let open_to_all = |path: &Path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     open_to_all(dir.path());
     open_to_all(&image);
@@ -655,7 +655,7 @@ fn modes_count_where_others_may_look() {
         String::from_utf8(command.output().unwrap().stdout).unwrap()
     };
     let mount = Mount::new(&image, &["-o", "allow_other"]);
-    // The directory that it is mounted on is root's alone until it is mounted.
+    // Before the mount, only root can access the mount point.
     assert_eq!(read(&mount, "open"), "open");
     assert_eq!(read(&mount, "closed"), "");
     assert_eq!(read(&mount, "by-acl"), if has_acls { "by-acl" } else { "" });

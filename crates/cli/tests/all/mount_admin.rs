@@ -1,7 +1,7 @@
-//! Mounts as an administrator meets them: lines of /etc/fstab, write-protected devices, bind mounts,
-//! namespaces that hold a mount, logs, servers that die.
+//! Mounts from an administrator's view: lines of /etc/fstab, write-protected devices, bind mounts, namespaces
+//! that hold a mount, logs, servers that die.
 //!
-//! Needs /dev/fuse and root. Where they are missing, tests say so and pass.
+//! Needs /dev/fuse and root. Without them, tests print a note and pass.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -14,10 +14,10 @@ use crate::common::{Outcome, USAGE, extant, outcome};
 
 const FAILED: i32 = 1;
 const BUSY: i32 = 10;
-/// How long may be waited for what should come at once; the machine may be busy.
+/// Time limit for events that should happen at once; the machine may be busy.
 const SOON: Duration = Duration::from_secs(20);
 
-/// What mount(8) and umount(8) call: the program under the helper's name.
+/// A helper of mount(8) or umount(8): a link to the program with the helper's name.
 fn helper(dir: &Path, name: &str) -> PathBuf {
     let link = dir.join(name);
     if !link.exists() {
@@ -41,7 +41,7 @@ fn text(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Ends with the test.
+/// A process that is killed on drop.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -51,8 +51,8 @@ impl Drop for Killed {
     }
 }
 
-/// A process in a mount namespace of its own, which holds this mount; not those of tests that run at the same
-/// time.
+/// A process in its own mount namespace, which holds this mount. The namespace releases the mounts of
+/// concurrent tests.
 fn namespace(holds: &Path) -> Killed {
     let script = format!(
         "for dir in $(findmnt -rn -t fuse.extant -o TARGET); do [ $dir = {} ] || umount -i -l $dir; done; echo there; exec sleep 60",
@@ -65,7 +65,7 @@ fn namespace(holds: &Path) -> Killed {
     child
 }
 
-/// Every option of ext4(5) and mount(8) in one line of /etc/fstab, as mount(8) hands it to its helper.
+/// Every option of ext4(5) and mount(8) in one line of /etc/fstab, as mount(8) passes it to its helper.
 #[test]
 fn lines_of_fstab_that_were_written_for_the_kernel_mount() {
     if !has_fuse_and_root() {
@@ -84,7 +84,7 @@ fn lines_of_fstab_that_were_written_for_the_kernel_mount() {
     let done = called(list);
     let said = done.code(0);
     assert!(said.contains("-o usrquota,grpquota,prjquota,jqfmt=vfsv1: usage is counted"), "{said}");
-    // mount(8) says nothing of what is its default.
+    // mount(8) omits options that are its defaults.
     let options = options_of(mount.path());
     assert!(!options.contains("nosuid") && !options.contains("nodev"), "{options}");
     assert!(options.contains("nosymfollow") && options.contains("sync"), "{options}");
@@ -101,7 +101,7 @@ fn lines_of_fstab_that_were_written_for_the_kernel_mount() {
     mount.unmount();
 }
 
-/// As mount(8): a warning, and a mount that is read-only.
+/// As in mount(8): a warning, and a read-only mount.
 #[test]
 fn what_is_write_protected_is_mounted_read_only_with_a_warning() {
     if !has_fuse_and_root() {
@@ -124,12 +124,12 @@ fn what_is_write_protected_is_mounted_read_only_with_a_warning() {
     let device = PathBuf::from(text(&output).trim());
     protected(&device);
     extant_testkit::run("losetup", ["-d".as_ref(), device.as_os_str()]);
-    // An image that says itself that it is not to be written.
+    // An image with the feature read-only.
     extant_testkit::run("tune2fs", ["-O".as_ref(), "read-only".as_ref(), image.as_os_str()]);
     protected(&image);
 }
 
-/// Nothing forbids it: the image can be written, and nothing uses the mount.
+/// Nothing prevents it: the image is writable, and the mount is not in use.
 #[test]
 fn a_mount_for_reading_becomes_one_for_writing_by_remount() {
     if !has_fuse_and_root() {
@@ -151,7 +151,7 @@ fn a_mount_for_reading_becomes_one_for_writing_by_remount() {
     assert!(std::fs::write(mount.path().join("other"), b"").is_err());
     remount("remount,rw").code(0);
     assert_eq!(std::fs::read(mount.path().join("new")).unwrap(), b"written");
-    // Through mount(8), with what stands in fstab.
+    // Through mount(8), with the options of fstab.
     let mut command = std::process::Command::new(helper(dir.path(), "mount.fuse.extant"));
     let words = "remount,ro,acl,nofail,x-a=b";
     outcome(command.arg(&image).arg(mount.path()).args(["-o", words])).code(0);
@@ -174,7 +174,7 @@ fn one_of_two_places_is_unmounted_at_once_and_the_last_one_ends_the_server() {
     let begun = Instant::now();
     umounted(bound.path()).code(0);
     assert!(begun.elapsed() < SOON && !has_ended(server) && mount.path().join("below").exists());
-    // A part of the tree that is the last place where it is mounted.
+    // A bind mount of a subdirectory is the last mount.
     bind(&mount.path().join("below"));
     umounted(mount.path()).code(0);
     assert!(!has_ended(server));
@@ -232,7 +232,7 @@ fn a_file_system_that_was_shut_down_is_unmounted_without_an_error_by_umount_8() 
     for (as_helper, code) in [(true, 0), (false, FAILED)] {
         let mount = Mount::new(&image, &[]);
         std::fs::write(mount.path().join("file"), b"written").unwrap();
-        // EXT4_IOC_SHUTDOWN, with FUSE's direction in its number.
+        // EXT4_IOC_SHUTDOWN, with the ioctl number that has FUSE's direction bits.
         let script = "import fcntl, os, struct; fcntl.ioctl(os.open('.', os.O_RDONLY), 0x4004587d, struct.pack('I', 2))";
         runs(mount.path(), &format!("python3 -c \"{script}\""));
         let mut command = match as_helper {
@@ -247,7 +247,8 @@ fn a_file_system_that_was_shut_down_is_unmounted_without_an_error_by_umount_8() 
 
 #[test]
 fn mounting_over_a_mount_is_said_and_a_dead_one_is_no_place() {
-    // For an ordinary user fusermount3, as root, must look at the lower mount, which only its user may.
+    // For an ordinary user fusermount3 runs as root, but must access the lower mount, which only its user
+    // may.
     if !has_fuse() || extant_testkit::not_root() {
         return;
     }
@@ -267,7 +268,7 @@ fn mounting_over_a_mount_is_said_and_a_dead_one_is_no_place() {
     mount.unmount();
 }
 
-/// The server is killed after it has mounted and before the command has had an answer.
+/// Kills the server after it has mounted and before the command has received an answer.
 #[test]
 fn a_mount_that_does_not_answer_does_not_stay() {
     if !has_fuse() {
@@ -280,8 +281,8 @@ fn a_mount_that_does_not_answer_does_not_stay() {
         command.arg("mount").arg(&image).arg(mount.path()).args(["-o", "ro"]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let process = rustix::process::Pid::from_child(&child);
-        // The command is stopped when its server exists, and the server mounts meanwhile. Once stopped, it
-        // cannot end.
+        // Stops the command as soon as its server exists; the server mounts in the meantime. A stopped
+        // command cannot end.
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         let server = loop {
             let children = std::fs::read_to_string(&children).unwrap_or_default();
@@ -295,7 +296,7 @@ fn a_mount_that_does_not_answer_does_not_stay() {
         let is_stopped = rustix::process::kill_process(process, rustix::process::Signal::STOP).is_ok();
         if let Some(server) = server.filter(|_| is_stopped) {
             wait_until("the server mounts", || is_mounted(mount.path()));
-            // It reports that it is ready right after.
+            // It reports that it is ready immediately afterwards.
             std::thread::sleep(std::time::Duration::from_millis(50));
             rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
         }
@@ -315,7 +316,7 @@ fn a_mount_that_does_not_answer_does_not_stay() {
     panic!("the server was never killed at the right moment");
 }
 
-/// A block of a directory that is nothing but noise, met by a mount in the background.
+/// A mount in the background reads a directory block that contains only noise.
 #[test]
 fn damage_that_a_background_mount_meets_is_in_its_log() {
     if !has_fuse() {
@@ -328,7 +329,7 @@ fn damage_that_a_background_mount_meets_is_in_its_log() {
     let file = std::fs::File::options().write(true).open(&image).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xA5; 4096], block * 4096).unwrap();
     drop(file);
-    // A relative name means the directory that the command was called in.
+    // A relative name refers to the directory in which the command was called.
     let mount = Mount { dir: tempfile::tempdir().unwrap() };
     let mut command = extant();
     command.arg("mount").arg(&image).arg(mount.path()).args(["-o", "log=mount.log"]).current_dir(dir.path());

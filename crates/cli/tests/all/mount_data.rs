@@ -1,8 +1,7 @@
-//! `extant mount -o rw`: the content of files. What programs write through it is there at once, after
-//! unmounting, for the kernel's own ext4, and, if it was synced, after the server was killed.
+//! `extant mount -o rw`: file contents. Data that programs write is visible at once, after the unmount, in
+//! the kernel's ext4, and, if it was synced, after the server was killed.
 //!
-//! Needs /dev/fuse; comparing with the kernel needs root as well. Where they are missing, tests say so and
-//! pass.
+//! Needs /dev/fuse; comparisons with the kernel also need root. Without them, tests print a note and pass.
 
 use crate::common;
 
@@ -20,7 +19,7 @@ use rustix::fs::{FallocateFlags, SeekFrom as Whence, copy_file_range, fallocate,
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 
-/// What shells and their tools do to the content of files. Stands alone in its directory.
+/// Changes of file contents by shells and their tools. Needs an empty directory.
 const WORKLOAD: &str = r#"
 set -e
 umask 022
@@ -56,7 +55,7 @@ tar --sort=name --mtime=@0 -cf tree.tar tree; mkdir again; tar -xf tree.tar -C a
 gzip -nk tree.tar; gzip -t tree.tar.gz
 "#;
 
-/// What a second run of the same commands leaves alike: not the times.
+/// The manifest without times, which differ between two runs of the same commands.
 fn repeatable(dir: &Path) -> Manifest {
     let mut manifest = Manifest::of(dir);
     let never = Time { seconds: 0, nanoseconds: 0 };
@@ -70,14 +69,14 @@ fn comparable() -> DiffOptions {
     DiffOptions { btime: false, extents: false, same_image: false, ..DiffOptions::exact(4096) }
 }
 
-/// Insists that two trees are alike.
+/// Asserts that two trees are equal.
 #[track_caller]
 fn assert_alike(what: &str, expected: &Manifest, found: &Manifest) {
     let lines = diff(expected, found, &comparable());
     assert!(lines.is_empty(), "{what}:\n{}", lines.join("\n"));
 }
 
-/// Bytes that contain their offset.
+/// Pseudo-random bytes.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let next = |_| {
@@ -149,7 +148,7 @@ fn a_tree_is_copied_with_its_times_and_read_by_the_kernel() {
         }
     };
     alike("while mounted", mount.path());
-    // umount(8) does not wait for the server; the server writes everything home by itself.
+    // umount(8) does not wait for the server; the server writes everything home on its own.
     let server = mount.server();
     extant_testkit::run("umount", [mount.path()]);
     wait_until("the server ends", || has_ended(server));
@@ -185,7 +184,7 @@ fn helpers_of_mount_and_umount_wait_until_the_image_is_durable() {
     assert!(line.contains(" - fuse.extant named "), "{line}");
     std::fs::write(target.join("file"), pattern(1, 3_000_000)).unwrap();
     call("umount.fuse.extant", &[target.as_os_str(), "-t".as_ref(), "fuse.extant".as_ref()]).code(0);
-    // The image is not in use any more, and nothing is to be recovered.
+    // The image is not in use any more, and needs no recovery.
     assert!(!is_mounted(&target));
     e2fsck_clean(&image);
     mount("ro").code(0);
@@ -202,7 +201,7 @@ fn helpers_of_mount_and_umount_wait_until_the_image_is_durable() {
     assert_has(install().code(EXISTS), "no link");
 }
 
-/// Read-write to read-only and back, as often as wanted; never where the image was opened for reading.
+/// Remounts read-write to read-only and back, several times; refused if the image was opened for reading.
 /// `mount` mounts on `target`.
 fn remounts(mount: &dyn Fn(&str) -> common::Outcome, target: &Path) {
     assert!(mount("remount,ro").code(1).contains("no mount of extant"));
@@ -235,7 +234,7 @@ fn remounts(mount: &dyn Fn(&str) -> common::Outcome, target: &Path) {
     assert!(!flags().contains(rustix::fs::StatVfsMountFlags::RDONLY));
 }
 
-/// Writes, cuts, holes and zeros at random places, held against bytes in memory.
+/// Random writes, truncations, holes and zeros. Returns the expected bytes.
 fn disturb(file: &File, steps: u64, seed: u64) -> Vec<u8> {
     const SIZE_MAX: u64 = 3 << 20;
     let mut expected: Vec<u8> = Vec::new();
@@ -315,7 +314,7 @@ fn random_writes_are_what_is_read() {
         compare(mount.path());
         mount.unmount();
         e2fsck_clean(&image);
-        // Nothing of it is remembered now.
+        // The caches are empty now.
         mount.try_mount(&image, &[]).code(0);
         compare(mount.path());
         mount.unmount();
@@ -333,7 +332,7 @@ fn appends_truncating_opens_and_writes_past_the_cache() {
     let (_dir, image) = empty_image(&[]);
     let mount = Mount::new(&image, &["--threads", "4"]);
     let at = |name: &str| mount.path().join(name);
-    // Lines of several writers do not tread on each other.
+    // Lines of several concurrent writers do not overwrite each other.
     std::thread::scope(|scope| {
         for writer in 0..4 {
             let path = at("log");
@@ -350,7 +349,7 @@ fn appends_truncating_opens_and_writes_past_the_cache() {
     lines.sort_unstable();
     lines.dedup();
     assert_eq!((log.len(), lines.len()), (800 * 8, 800));
-    // The appender is after what another process cut or added.
+    // An append goes to the end of the file, even after another process truncated or extended it.
     let mut appends = OpenOptions::new().append(true).open(at("log")).unwrap();
     File::options().write(true).truncate(true).open(at("log")).unwrap().write_all(b"new ").unwrap();
     appends.write_all(b"end").unwrap();
@@ -364,7 +363,7 @@ fn appends_truncating_opens_and_writes_past_the_cache() {
         let bytes = pattern(3, 3 << 20);
         direct.write_all_at(&bytes, 0).unwrap();
         assert!(std::fs::read(at("direct")).unwrap() == bytes);
-        // Written through the cache, read past it.
+        // Written through the cache, read with O_DIRECT.
         let cached = OpenOptions::new().write(true).open(at("direct")).unwrap();
         cached.write_all_at(b"cached", 8192).unwrap();
         let mut page = vec![0; 4096];
@@ -392,14 +391,14 @@ fn ranges_are_reserved_punched_copied_and_sought() {
     file.write_all_at(&pattern(1, 300_000), 0).unwrap();
     file.write_all_at(b"far", 900_000).unwrap();
     fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 100_000, 100_000).unwrap();
-    // Whole blocks became a hole; their edges are zeros.
+    // Whole blocks became a hole; the bytes at the edges are zeros.
     let sought = |whence| seek(&file, whence);
     assert_eq!(sought(Whence::Hole(0)), Ok(102_400));
     assert_eq!(sought(Whence::Data(102_400)), Ok(196_608));
     assert_eq!(sought(Whence::Data(400_000)), Ok(899_072 / 4096 * 4096));
     assert_eq!(sought(Whence::Data(900_003)), Err(Errno::NXIO));
 
-    // In pieces, since it is more than a request takes.
+    // In pieces, because the range exceeds the limit of a request.
     let (from, to) = (create(&at("from")), create(&at("to")));
     let bytes = pattern(9, 5 << 20);
     from.write_all_at(&bytes, 0).unwrap();
@@ -408,7 +407,7 @@ fn ranges_are_reserved_punched_copied_and_sought() {
     while copy_file_range(&from, Some(&mut from_at), &to, Some(&mut to_at), 8 << 20).unwrap() > 0 {}
     let copied = std::fs::read(at("to")).unwrap();
     assert!(copied[..4] == *b"head" && copied[4..] == bytes[5..]);
-    // A hole is copied without blocks for it.
+    // A hole is copied without allocating blocks.
     from.set_len(1 << 30).unwrap();
     let before = free_blocks(mount.path());
     (from_at, to_at) = (10 << 20, 10 << 20);
@@ -417,7 +416,7 @@ fn ranges_are_reserved_punched_copied_and_sought() {
     let overlap = copy_file_range(&from, Some(&mut 0), &from, Some(&mut 4096), 8192);
     assert_eq!(overlap, Err(Errno::INVAL));
 
-    // What the kernel does not pass on, and what ext4 has not.
+    // Operations that the kernel does not pass on, and that ext4 does not have.
     for flags in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE, FallocateFlags::UNSHARE_RANGE]
     {
         assert_eq!(fallocate(&file, flags, 0, 4096), Err(Errno::OPNOTSUPP), "{flags:?}");
@@ -427,17 +426,17 @@ fn ranges_are_reserved_punched_copied_and_sought() {
     e2fsck_clean(&image);
 }
 
-/// The users of reserved blocks: the same users stop at the same place on the kernel's mount of the same
-/// image.
+/// The users of reserved blocks: the same users stop at the same amount of free space on the kernel's mount
+/// of the same image.
 #[test]
 fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
     if !has_fuse_and_root() {
         return;
     }
-    // 5 % of 32,768 blocks for root, and 2 % that keep metadata from failing.
+    // 5 % of 32,768 blocks for root, and 2 % that prevent failures of metadata operations.
     const RESERVED: u64 = 1638;
     const POOL: u64 = 655;
-    // What a file's map needs, and what the kernel's write-back leaves.
+    // Tolerance in blocks: the file's map, and blocks that the kernel's writeback leaves.
     const NEAR: u64 = 40;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
@@ -447,7 +446,7 @@ fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
         ("setpriv --reuid=7 --regid=65534 --clear-groups", POOL),
         ("setpriv --reuid=65534 --regid=1234 --clear-groups", POOL),
         ("setpriv --reuid=65534 --regid=65534 --groups=1234", POOL),
-        // Root has access by its capability, not by its uid; in a container it may not.
+        // Root has access through its capability, not its UID; in a container it may lack the capability.
         ("", if has_sys_resource { POOL } else { RESERVED + POOL }),
         ("setpriv --bounding-set=-sys_resource", RESERVED + POOL),
     ];
@@ -471,7 +470,7 @@ fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
         }
     };
     if is_kernel_there {
-        // Linux 6.18 takes both from its options only.
+        // Linux 6.18 takes both only from its mount options.
         let kernel = LoopMount::new(&image, "rw,resuid=7,resgid=1234").unwrap();
         in_each("kernel", kernel.path());
     }
@@ -501,9 +500,9 @@ fn a_full_image_says_so_and_what_is_removed_makes_room() {
     for round in 0..3 {
         let (mut file, error) = fill("fills");
         assert_eq!(error.kind(), ErrorKind::StorageFull, "round {round}: {error}");
-        // What was promised is kept.
+        // Acknowledged writes have space.
         file.sync_all().unwrap();
-        // A part is kept for what blocks need besides, as the kernel does: 2 %.
+        // 2 % stay reserved for blocks that allocations need besides data, as in the kernel.
         let free = free_blocks(mount.path());
         assert!(free < 1000, "{free}");
         let len = file.metadata().unwrap().len();
@@ -535,7 +534,7 @@ fn what_was_synced_outlives_a_killed_server() {
         let mount = Mount::new(&image, &[]);
         let name = |number: u64| format!("file-{number}");
         let synced = 40;
-        // Some are only made durable in parts, others are overwritten afterwards and no more to be trusted.
+        // Even files are synced with fsync, odd ones with fdatasync.
         for number in 0..synced {
             let path = mount.path().join(name(number));
             let file = create(&path);
@@ -546,9 +545,9 @@ fn what_was_synced_outlives_a_killed_server() {
                 file.sync_data().unwrap()
             };
         }
-        // The names of all of them.
+        // Makes all names durable.
         File::open(mount.path()).unwrap().sync_all().unwrap();
-        // And writers that are in the middle of it.
+        // Concurrent writers, which the kill interrupts.
         let server = mount.server();
         std::thread::scope(|scope| {
             for number in 0..3 {

@@ -1,8 +1,8 @@
-//! What flags and permission bits make of every operation through a mount, held against the kernel's ext4:
-//! the same script runs on both, and what it prints is the same. Also what asynchronous writes past the cache
-//! leave, and ioctls of the whole file system.
+//! The effect of flags and permission bits on every operation through a mount, compared with the kernel's
+//! ext4: the same script runs on both, and its output must be equal. Also the results of asynchronous writes
+//! with O_DIRECT, and ioctls on the file system.
 //!
-//! Needs /dev/fuse, root and loop devices. Where they are missing, tests say so and pass.
+//! Needs /dev/fuse, root and loop devices. Without them, tests print a note and pass.
 
 use crate::common;
 
@@ -11,8 +11,8 @@ use std::path::Path;
 use crate::common::mounted::{Mount, empty_image, finish, has_fuse, has_fuse_and_root, runs, shell};
 use extant_testkit::e2fsck_clean;
 
-/// Runs a script of perl in an empty file system of the kernel's and in one of ours; what it printed is the
-/// same, and this many lines at least.
+/// Runs a perl script in an empty file system of the kernel and in one of extant. Asserts that the outputs
+/// are equal, and have at least this many lines.
 #[track_caller]
 fn same_as_kernel(script: &str, lines_min: usize) {
     if !has_fuse_and_root() {
@@ -58,27 +58,27 @@ fn run_perl(scratch: &Path, dir: &Path, script: &str) -> String {
     runs(dir, &format!("perl {} 2>/dev/null", file.display()))
 }
 
-/// Each of +i, +a, both and neither, on files and directories, and every way to open and to change.
+/// Each of +i, +a, both and neither, on files and directories, with every kind of open and change.
 #[test]
 fn immutable_and_append_only_refuse_what_the_kernel_refuses() {
     same_as_kernel(include_str!("mount_flags/operations.pl"), 370);
 }
 
-/// Each bit of FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR, on files and directories, by owners and others, and
-/// what is inherited.
+/// Each bit of FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR, on files and directories, by owners and other users,
+/// and the inherited flags.
 #[test]
 fn flags_are_taken_and_refused_as_by_the_kernel() {
     same_as_kernel(include_str!("mount_flags/flags.pl"), 260);
 }
 
-/// Modes with set-id bits, the user that changes the file, and how.
+/// Modes with set-id bits, for each kind of user and of change.
 #[test]
 fn set_id_bits_go_when_the_kernel_takes_them() {
     same_as_kernel(include_str!("mount_flags/setid.pl"), 1000);
 }
 
-/// One process writes by io_submit on O_DIRECT, and reads the bytes back through the page cache, which two
-/// others fill meanwhile.
+/// One process writes with io_submit and O_DIRECT, and reads the bytes through the page cache, while two
+/// others fill the cache.
 #[test]
 fn what_was_written_past_the_cache_is_read_through_it() {
     if !has_fuse() || extant_testkit::command("python3").arg("-V").output().is_err() {
@@ -94,7 +94,7 @@ fn what_was_written_past_the_cache_is_read_through_it() {
     e2fsck_clean(&image);
 }
 
-/// An ioctl by perl: no crate has it. Its answer in hexadecimal, or the error's number.
+/// Calls an ioctl with perl, because no crate provides it. Returns the answer in hexadecimal, or the errno.
 fn ioctl(dir: &Path, number: &str, input: &str) -> String {
     let script = format!(
         "perl -e 'open D, \"<\", \".\" or die; my $a = {input}; print ioctl(D, {number}, $a) ? unpack(\"H*\", $a) : $! + 0'"
@@ -112,14 +112,14 @@ fn the_file_system_as_a_whole_answers_ioctls() {
     let dir = mount.path();
     let label = || ioctl(dir, "0x81009431", "\"\\0\" x 256");
     assert!(label().starts_with("6f6c6400"), "{}", label());
-    // FS_IOC_SETFSLABEL; 17 bytes are too many.
+    // FS_IOC_SETFSLABEL; 17 bytes are too long.
     assert_eq!(ioctl(dir, "0x41009432", "\"x\" x 17 . \"\\0\" x 239"), "22");
     let changed = ioctl(dir, "0x41009432", "\"new label\" . \"\\0\" x 247");
     assert!(changed.starts_with("6e6577"), "{changed}");
     assert!(label().starts_with("6e6577206c6162656c00"), "{}", label());
-    // EXT4_IOC_GETFSUUID: how long a UUID is.
+    // EXT4_IOC_GETFSUUID: returns the length of a UUID.
     assert!(ioctl(dir, "0x8008662c", "\"\\0\" x 8").starts_with("1000000000000000"));
-    // FITRIM. Of an image on a file all that is free becomes a hole.
+    // FITRIM. In an image file, all free space becomes a hole.
     let range = |start: u64, len: u64, min: u64| format!("pack(\"Q3\", {start}, {len}, {min})");
     let trimmed = |answer: &str| {
         let len: Vec<u8> =
@@ -143,7 +143,7 @@ fn the_file_system_as_a_whole_answers_ioctls() {
     assert!(String::from_utf8_lossy(&said).contains("volume name:   new label"), "label");
 }
 
-/// What is written stays in memory for seconds; `commit=1` says how many.
+/// Writes stay in memory for seconds; `commit=1` sets the number.
 #[test]
 fn with_a_short_interval_of_commits_what_was_written_is_soon_on_the_device() {
     if !has_fuse() {

@@ -1,6 +1,6 @@
-//! `extant mount -o rw`, killed at random moments while writers work: the next mount recovers, what was
-//! acknowledged as durable is there byte by byte, what was not is there as it was before, as it was to be, or
-//! part of it, nothing that stood on the disk before is ever seen, and e2fsck is content each time.
+//! `extant mount -o rw`, killed at random moments while writers work. After the next mount recovers, data
+//! acknowledged as durable is there byte by byte. Other changes are absent, complete or partial. Stale disk
+//! contents are never visible, and e2fsck finds no errors.
 //!
 //! `EXTANT_KILLS` sets the number of kills (4 in CI), `EXTANT_SEED` the seed. Needs /dev/fuse.
 
@@ -16,15 +16,15 @@ use rustix::process::{Signal, kill_process};
 
 const KILLS_CI: u64 = 4;
 const WRITERS: u64 = 4;
-/// Files of each writer.
+/// Files per writer.
 const FILES: u64 = 6;
 const SIZE_MAX: u64 = 600_000;
-/// Sizes of blocks.
+/// Block sizes.
 const BLOCKS: [usize; 2] = [1024, 4096];
-/// What the disk held before there was a file system; in no file.
+/// Contents of the disk before mkfs; no file contains this byte.
 const STALE: u8 = 0xA5;
 
-/// Random numbers, the same for the same seed.
+/// Random numbers, reproducible by seed.
 struct Rng(u64);
 
 impl Rng {
@@ -39,25 +39,25 @@ impl Rng {
         self.next() % n
     }
 
-    /// Bytes that are neither zeros nor what the disk held before.
+    /// Bytes that are neither zero nor stale.
     fn bytes(&mut self, len: u64) -> Vec<u8> {
         (0..len).map(|_| (self.next() % 0x7F) as u8 + 1).collect()
     }
 }
 
-/// What was asked for since a file was last known to be durable.
+/// The request since the file was last known to be durable.
 #[derive(Debug, Clone)]
 enum Doing {
     Nothing,
-    /// These bytes at these places.
+    /// Writes of these bytes at these offsets.
     Writing(Vec<(u64, Vec<u8>)>),
     Cutting(u64),
-    /// Another file takes the name, with this content.
+    /// Replaces the name by another file with this content.
     Replacing(Vec<u8>),
     Removing,
 }
 
-/// A name, what is durable under it, and what may have become of that since.
+/// A name, its durable contents, and the pending request.
 #[derive(Debug, Clone)]
 struct Slot {
     durable: Option<Vec<u8>>,
@@ -65,7 +65,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// May this be found after a crash?
+    /// Whether a crash may leave these contents.
     fn check(&self, found: Option<&[u8]>) -> std::result::Result<(), String> {
         let Some(found) = found else {
             let may_be_missing = self.durable.is_none() || matches!(self.doing, Doing::Removing);
@@ -81,8 +81,8 @@ impl Slot {
             Doing::Replacing(_) => Err(format!("neither old nor new: {}", differs(before, found))),
             Doing::Cutting(to) => {
                 let to = *to as usize;
-                // The rest of the block that it is to end in is zeroed in place, before the size says so, as
-                // by the kernel.
+                // The rest of the new last block is zeroed in place before the size changes, as in the
+                // kernel.
                 let is_edged = |block: usize| {
                     let mut edged = before.to_vec();
                     let edge = to.next_multiple_of(block).min(edged.len());
@@ -122,7 +122,7 @@ fn differs(expected: &[u8], found: &[u8]) -> String {
     format!("{} bytes instead of {}, the first difference at {place:?}", found.len(), expected.len())
 }
 
-/// A directory of files, and all that is known of them.
+/// A directory of files, and the known state of each.
 struct Writer {
     dir: PathBuf,
     rng: Rng,
@@ -135,12 +135,12 @@ impl Writer {
         self.dir.join(format!("file-{slot}"))
     }
 
-    /// Works until the server is gone.
+    /// Works until the server is killed.
     fn work(&mut self) {
         while self.step().is_ok() {}
     }
 
-    /// One change of one file, made durable.
+    /// Changes one file, and makes the change durable.
     fn step(&mut self) -> Result<()> {
         let at = self.rng.below(FILES) as usize;
         let choice = if self.slots[at].durable.is_some() { self.rng.below(10) } else { 0 };
@@ -188,8 +188,8 @@ impl Writer {
         } else {
             file.sync_data()?
         }
-        // A new name is made durable with its file; the rule of POSIX asks for more, and only that is relied
-        // on.
+        // fsync of a file also makes its new name durable, but POSIX requires an fsync of the directory, so
+        // the test relies only on that.
         if self.slots[at].durable.is_none() {
             self.sync_names()?;
         }
@@ -213,7 +213,7 @@ impl Writer {
         let new = self.dir.join(format!("new-{at}"));
         let mut file = File::create(&new)?;
         file.write_all(&content)?;
-        // A program that does not sync relies on write-back before the rename (`auto_da_alloc`).
+        // Without fsync, a program relies on the writeback before the rename (`auto_da_alloc`).
         if self.rng.below(2) == 0 {
             file.sync_all()?;
         }
@@ -223,7 +223,7 @@ impl Writer {
         Ok(Some(content))
     }
 
-    /// Holds what is there against what is known, which it is from now on.
+    /// Compares the files with their known states, and records the new states as durable.
     fn check(&mut self, story: &str) {
         for at in 0..self.slots.len() {
             let path = self.path(at);
@@ -235,7 +235,7 @@ impl Writer {
             if let Err(why) = self.slots[at].check(found.as_deref()) {
                 panic!("{story}: {}: {why}", path.display());
             }
-            // Of replacing that was not finished.
+            // A file of an unfinished replacement.
             if let Ok(part) = std::fs::read(self.dir.join(format!("new-{at}"))) {
                 assert!(!part.contains(&STALE), "{story}: new-{at} shows what stood on the disk");
             }
@@ -244,7 +244,7 @@ impl Writer {
     }
 }
 
-/// A file system on a disk that is full of what must never be seen.
+/// A file system on a disk that was full of stale bytes.
 fn stale_image(options: &[&str]) -> (tempfile::TempDir, PathBuf) {
     let dir = extant_testkit::scratch();
     let image = dir.path().join("killed.img");

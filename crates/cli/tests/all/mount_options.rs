@@ -1,6 +1,6 @@
-//! `extant mount`: what its options say, each looked at from outside; shutting down; O_SYNC.
+//! `extant mount`: the effect of each option, observed from outside; shutdown; O_SYNC.
 //!
-//! Needs /dev/fuse, and parts of it root. Where they are missing, tests say so and pass.
+//! Needs /dev/fuse, and some tests need root. Without them, tests print a note and pass.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 
-/// The line of the table of mounts, from the options on.
+/// The entry of the mount table, from the options on.
 fn line_of(dir: &Path) -> String {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = table.lines().rfind(|line| line.split(' ').nth(4) == dir.to_str()).unwrap_or_default();
@@ -58,7 +58,7 @@ fn the_table_of_mounts_shows_what_was_asked_for() {
     e2fsck_clean(&image);
 }
 
-/// Beside the kernel: what `tune2fs -o` asks for, and what the command line says against it.
+/// Compared with the kernel: defaults that `tune2fs -o` sets, and mount options that override them.
 #[test]
 fn the_superblocks_options_are_the_defaults() {
     if !has_fuse_and_root() {
@@ -99,8 +99,8 @@ fn the_superblocks_options_are_the_defaults() {
     }
 }
 
-/// With the write-back cache the kernel makes times itself: in inodes of 128 bytes they have whole seconds
-/// there, too, so that stat(1) shows the same before and after.
+/// With the writeback cache the kernel sets times itself. In inodes of 128 bytes it also uses whole seconds,
+/// so stat(1) shows the same before and after a remount.
 #[test]
 fn times_of_small_inodes_are_the_same_after_a_new_mount() {
     if !has_fuse() {
@@ -164,7 +164,7 @@ fn bytes_are_durable_when_a_synchronous_write_returns() {
         let file = options.open(mount.path().join(name)).unwrap();
         file.write_all_at(&bytes, 0).unwrap();
     }
-    // The same by the file's own flag.
+    // The same with the file's own flag.
     runs(mount.path(), "touch flag; chattr +S flag");
     let mut file = OpenOptions::new().append(true).open(mount.path().join("flag")).unwrap();
     file.write_all(&bytes).unwrap();
@@ -181,15 +181,15 @@ fn bytes_are_durable_when_a_synchronous_write_returns() {
     e2fsck_clean(&image);
 }
 
-/// O_DIRECT is asked for, and done where the image lies on what can do it; else that is said, and the mount
-/// is there.
+/// O_DIRECT is used if the storage of the image supports it; otherwise a note is printed, and the mount
+/// works.
 #[test]
 fn an_image_past_the_page_cache_is_one_if_the_system_can_do_that() {
     if !has_fuse() {
         return;
     }
-    // Flags of the server's descriptor of the image, in octal as the kernel prints them: O_DIRECT is 040000,
-    // or 0200000 on arm64.
+    // The flags of the server's descriptor of the image, in octal as the kernel prints them. O_DIRECT is
+    // 040000, or 0200000 on arm64.
     let has_direct = |server: rustix::process::Pid, image: &Path| {
         let number = server.as_raw_pid();
         let fds = std::fs::read_dir(format!("/proc/{number}/fd")).unwrap().flatten();
@@ -206,7 +206,7 @@ fn an_image_past_the_page_cache_is_one_if_the_system_can_do_that() {
     let script = "seq 100000 > a; cp a b; truncate -s 5000 b; cat a >> b; sync b; mkdir d; mv a d";
     for (bytes_more, can) in [(0, true), (100, false)] {
         let (dir, image) = empty_image(&[]);
-        // What the file lies on is asked first: not every one takes O_DIRECT.
+        // Checks the storage first: not all support O_DIRECT.
         let image = dir.path().join(image.file_name().unwrap()).canonicalize().unwrap();
         let mut options = OpenOptions::new();
         let can = can && options.read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(&image).is_ok();
@@ -230,7 +230,7 @@ fn an_image_past_the_page_cache_is_one_if_the_system_can_do_that() {
     }
 }
 
-/// The ioctl by perl: no crate has it.
+/// Calls the ioctl with perl, because no crate provides it.
 fn shut_down(dir: &Path, number: &str, flags: u32) -> String {
     let script = format!(
         "perl -e 'open D, \"<\", \".\" or die; my $f = pack \"L\", {flags}; print ioctl(D, {number}, $f) ? \"done\" : \"$!\"'"
@@ -264,7 +264,7 @@ fn after_a_shutdown_nothing_is_read_or_written() {
     if !has_fuse() {
         return;
     }
-    // EXT4_IOC_SHUTDOWN, whose flags FUSE does not pass on; and the number that has them.
+    // EXT4_IOC_SHUTDOWN, whose flags FUSE does not pass on, and the number with which it does.
     const PLAIN: &str = "0x8004587D";
     const WITH_FLAGS: &str = "0x4004587D";
     for (number, flags, is_late_there) in
@@ -340,7 +340,7 @@ fn ways_of_writing_leave_the_same() {
     }
 }
 
-/// The mount's root has the state of the extent cache, in the lines of the kernel's file.
+/// The mount's root reports the state of the extent cache, in the format of the kernel's file.
 #[test]
 fn the_root_tells_what_is_known_of_extents() {
     if !has_fuse() {
@@ -366,8 +366,8 @@ fn the_root_tells_what_is_known_of_extents() {
     e2fsck_clean(&image);
 }
 
-/// What replaces a file's bytes goes to the image when it is closed, without being synced: what commits after
-/// that commits it.
+/// A file that replaces old contents is written back on close, without fsync; the next commit makes it
+/// durable.
 #[test]
 fn closing_writes_back_what_replaces_other_bytes() {
     if !has_fuse() {
@@ -377,7 +377,7 @@ fn closing_writes_back_what_replaces_other_bytes() {
         let (_dir, image) = empty_image(&[]);
         let mount = Mount::new(&image, &["-o", options]);
         runs(mount.path(), "echo old > file; sync file; echo new and longer > file");
-        // `track_opens` goes by the kernel's release of a file, which is asynchronous: nothing waits for it.
+        // `track_opens` depends on the kernel's RELEASE request, which is asynchronous: nothing waits for it.
         if options == "track_opens" {
             std::thread::sleep(std::time::Duration::from_secs(1));
         }
@@ -394,10 +394,10 @@ fn closing_writes_back_what_replaces_other_bytes() {
     }
 }
 
-/// Handles of files by perl, as no crate has them: `name`'s is printed, or the one in `handle` is opened and
-/// read.
+/// File handles with perl, because no crate provides them: prints the handle of `name`, or opens and reads
+/// the file of `handle`.
 fn handle_script(name: &str, handle: &str) -> String {
-    // name_to_handle_at and open_by_handle_at; a handle's length and type come before its bytes.
+    // name_to_handle_at and open_by_handle_at; length and type of a handle come before its bytes.
     format!(
         r#"perl -e '
 my ($name, $hex) = ("{name}", "{handle}");
@@ -433,7 +433,7 @@ fn handles_of_files_outlive_the_mount() {
         handles.clone().map(|handle| opened(&handle)),
         ["deep\n", "gone\n", "kept\n", "directory", "directory"]
     );
-    // What has another file's number is another file.
+    // A new file with the inode number of a deleted one is a different file.
     runs(
         mount.path(),
         "stat -c %i gone > number; rm gone; for i in $(seq 50); do echo other > new$i; done; mv d/e/file kept",
@@ -453,7 +453,7 @@ fn handles_of_files_outlive_the_mount() {
     e2fsck_clean(&image);
 }
 
-/// Caches, allocator and kernel together: what a user sees of `--cache`. `bench/memory.py` is the large
+/// The visible effect of `--cache` on caches, allocator and kernel together. `bench/memory.py` is the large
 /// version.
 #[test]
 fn a_mount_takes_little_more_memory_than_its_cache() {

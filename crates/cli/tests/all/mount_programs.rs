@@ -1,14 +1,14 @@
-//! `extant mount -o rw` under programs that ask much of a file system: data bases with their locks, shared
-//! mappings and syncs, version control with its thousands of small files.
+//! `extant mount -o rw` with demanding programs: databases with locks, shared mappings and syncs, version
+//! control with thousands of small files.
 //!
-//! Needs /dev/fuse, and the programs. Where they are missing, tests say so and pass.
+//! Needs /dev/fuse and the programs. Without them, tests print a note and pass.
 
 use std::process::Child;
 
 use crate::common::mounted::{Mount, empty_image, finish, has_fuse, runs, shell};
 use extant_testkit::e2fsck_clean;
 
-/// Is the program there? If not, that is said.
+/// Whether the program is installed. Prints a note if not.
 fn has(program: &str) -> bool {
     let is_there = extant_testkit::command(program).arg("--version").output().is_ok();
     if !is_there {
@@ -25,7 +25,7 @@ fn a_data_base_works_in_it() {
     let (_dir, image) = empty_image(&["-O", "orphan_file"]);
     let mount = Mount::new(&image, &[]);
     for mode in ["delete", "wal", "truncate"] {
-        // WAL has a shared mapping of a file, and a reader besides.
+        // WAL uses a shared mapping of a file, and a concurrent reader.
         let script = format!(
             r#"
 set -e
@@ -58,7 +58,7 @@ fn two_writers_of_a_data_base_take_turns() {
     if !has_fuse() || !has("sqlite3") {
         return;
     }
-    // A transaction for each row; a process that finds the other one writing waits.
+    // One transaction per row; a process waits while the other one writes.
     const WRITES: &str = r#"
 set -e
 for i in $(seq 60); do
@@ -122,7 +122,7 @@ git -C clone ls-tree -r HEAD | git hash-object --stdin
     run(dir.path(), MAKE);
     let mount = Mount::new(&image, &["--threads", "4"]);
     let source = dir.path().join("source.git");
-    // Objects one by one, and written through shared mappings where git does so.
+    // Single objects, written through shared mappings where git uses them.
     run(mount.path(), &format!("git clone -q --no-local -c core.fsync=all {} clone", source.display()));
     let told = run(mount.path(), CHECK);
     let again = "cd clone; git checkout -q -b side HEAD~100; seq 3 > more; git add more; git -c user.name=a -c user.email=b commit -qm more; \

@@ -1,8 +1,7 @@
-//! `extant mount -o rw`: what shells do through it leaves what it leaves on a mount of the kernel's, and
-//! e2fsck is content.
+//! `extant mount -o rw`: shells leave the same results as on a mount of the kernel, and e2fsck finds no
+//! errors.
 //!
-//! Needs /dev/fuse; comparing with the kernel needs root as well. Where they are missing, tests say so and
-//! pass.
+//! Needs /dev/fuse; comparisons with the kernel also need root. Without them, tests print a note and pass.
 
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -20,7 +19,7 @@ const BUSY: i32 = 10;
 /// An ordinary user: the uid of `nobody`.
 const NOBODY: u32 = 65534;
 
-/// Everything that a shell does to names and attributes. Stands alone in its directory.
+/// Operations of a shell on names and attributes. Needs an empty directory.
 const WORKLOAD: &str = r#"
 set -e
 umask 022
@@ -59,7 +58,7 @@ touch victim winner; mv -f winner victim
 chattr +d a/after; chattr +A d
 "#;
 
-/// What a second run of the same commands leaves alike: not the times that are "now".
+/// The manifest without times that are "now", which differ between two runs of the same commands.
 fn repeatable(dir: &Path) -> Manifest {
     let mut manifest = Manifest::of(dir);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
@@ -74,7 +73,7 @@ fn repeatable(dir: &Path) -> Manifest {
     manifest
 }
 
-/// Of a mount of the kernel's.
+/// The manifest of the kernel's mount of this image.
 fn by_kernel(image: &Path, options: &str) -> Manifest {
     repeatable(LoopMount::new(image, options).unwrap().path())
 }
@@ -108,7 +107,7 @@ fn a_shell_leaves_the_tree_that_it_leaves_on_the_kernels_mount() {
     }
 }
 
-/// All fields of stat, to be compared with those of a new mount, which has cached nothing.
+/// All stat fields, for the comparison with a new mount, which has nothing cached.
 fn every_stat(dir: &Path) -> Vec<String> {
     let listed = runs(dir, "find . | sort");
     let each = listed.lines().map(|path| {
@@ -126,7 +125,7 @@ fn what_the_kernel_remembers_is_what_is_there() {
     remembers_what_is_there(&[]);
 }
 
-/// There it is the kernel that knows sizes and times.
+/// With this option the kernel manages sizes and times.
 #[test]
 fn what_the_kernel_keeps_is_there_in_the_end() {
     remembers_what_is_there(&["-o", "writeback_cache"]);
@@ -140,7 +139,7 @@ fn remembers_what_is_there(args: &[&str]) {
     let mount = Mount::new(&image, args);
     let setup = "mkdir -p d/sub e; touch d/a d/b d/c e/x; ln d/a e/a; ln -s a d/l; mkdir -p d/deep/er";
     runs(mount.path(), setup);
-    // Each leaves changes in other places than in its answer.
+    // Each step also changes objects that its reply does not contain.
     let steps = [
         "touch d/new",
         "mkdir d/newdir",
@@ -176,10 +175,10 @@ fn remembers_what_is_there(args: &[&str]) {
         "fallocate -l 500000 d/copy; fallocate -p -o 5000 -l 50000 d/copy",
         "truncate -s 1000 d/data; : > d/copy",
     ];
-    // A kernel that keeps times does not hear that inode flags change one.
+    // A kernel that manages times does not learn that a change of inode flags changes a time.
     let is_heard = |step: &&str| args.is_empty() || !step.contains("chattr");
     for step in steps.into_iter().filter(is_heard) {
-        // Everything is remembered before the step.
+        // Everything is cached before the step.
         every_stat(mount.path());
         let has_acls = extant_testkit::is_root() || !step.contains("setfacl");
         if !has_acls && !shell(mount.path(), step).wait().unwrap().success() {
@@ -215,7 +214,7 @@ fn what_is_in_use_lives_on_without_a_name() {
     let mut file = std::fs::OpenOptions::new().read(true).write(true).open(at("file")).unwrap();
     std::fs::remove_file(at("file")).unwrap();
     let other = std::fs::File::open(at("other")).unwrap();
-    // Another one takes its place.
+    // Another file replaces it.
     runs(mount.path(), "touch winner; mv winner other");
     let all = file.metadata().unwrap();
     assert_eq!((all.nlink(), all.len()), (0, 100_000));
@@ -227,13 +226,13 @@ fn what_is_in_use_lives_on_without_a_name() {
     file.sync_all().unwrap();
     assert_eq!(other.metadata().unwrap().nlink(), 0);
     drop((file, other));
-    // Of three, two files are gone, and one came.
+    // Of three inodes, two are freed, and one is new.
     wait_until("the inodes are free", || free(mount.path()) == before + 1);
 
     let gone = runs(&at("dir"), "rmdir ../dir; stat -c %h .; ls -A; touch x 2>/dev/null || echo refused");
     assert_eq!(gone, "0\nrefused\n");
 
-    // And so it is for a process that still uses it when the mount ends.
+    // The same for a process that still uses a file when the mount ends.
     let held = std::fs::File::open(at("other")).unwrap();
     std::fs::remove_file(at("other")).unwrap();
     let server = mount.server();
@@ -288,7 +287,7 @@ fn a_killed_server_loses_nothing_that_was_synced() {
     mount.unmount();
     let told = mount.try_mount(&image, &[]);
     assert!(told.code(0).contains("journal was replayed"), "{}", told.stderr);
-    // What came after may be there as well, all of it or a part.
+    // Later changes may be there, completely or in part.
     runs(mount.path(), "find d -name 'lost*' -delete");
     let names = |stats: &[String]| -> Vec<String> {
         stats.iter().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
@@ -350,7 +349,7 @@ fn a_listing_goes_on_while_names_come_and_go() {
             std::fs::remove_file(dir.join(format!("goes{}", number + 1))).unwrap();
             std::fs::write(dir.join(format!("new{number}")), b"").unwrap();
             if number % 100 == 0 {
-                // Another listing, from the beginning.
+                // Another listing, from the start.
                 std::fs::read_dir(&dir).unwrap().take(2000).for_each(drop);
             }
         }
@@ -381,7 +380,7 @@ fn an_image_has_one_writer() {
     let both = outcome(extant().arg("mount").arg(&image).arg(second.path()).args(["-o", "rw,noload"]));
     assert!(both.code(USAGE).contains("journal"));
     mount.unmount();
-    // The flag is as good as the word, and read-only is what one gets without.
+    // The flag `--rw` is equivalent to the option; the default is read-only.
     outcome(extant().args(["mount", "--rw"]).arg(&image).arg(second.path())).code(0);
     runs(second.path(), "rm file; mkdir dir");
     second.unmount();

@@ -1,7 +1,7 @@
-//! `-o writeback_cache`: bytes that the kernel keeps find space, or their writer gets an error soon; holes
-//! stay where they are.
+//! `-o writeback_cache`: data in the kernel's cache gets space, or its writer soon gets an error; holes keep
+//! their places.
 //!
-//! Needs /dev/fuse. Where it is missing, tests say so and pass.
+//! Needs /dev/fuse. Without it, tests print a note and pass.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -19,7 +19,7 @@ fn piece(number: usize) -> Vec<u8> {
     (0..PIECE).map(|at| (at / 4096 + number * 7) as u8).collect()
 }
 
-/// Of a file that is opened where little is free nothing is taken that has no place.
+/// A file that is opened when space is short accepts only writes that have space.
 #[test]
 fn a_write_is_refused_where_space_is_short() {
     if !has_fuse() {
@@ -27,7 +27,7 @@ fn a_write_is_refused_where_space_is_short() {
     }
     let (_dir, image) = empty_image(&[]);
     let mount = Mount::new(&image, &["-o", "writeback_cache"]);
-    // 128 MiB in all: 60 or less are left.
+    // 128 MiB in total: at most 60 are free.
     runs(mount.path(), "fallocate -l 64M filler");
     let path = mount.path().join("f");
     let mut file = File::create(&path).unwrap();
@@ -55,8 +55,8 @@ fn a_write_is_refused_where_space_is_short() {
     e2fsck_clean(&image);
 }
 
-/// One that was opened before is written piece by piece: the piece that found no place is reported by the
-/// next one.
+/// A file that was opened earlier is written piece by piece: the write after a piece without space reports
+/// the error.
 #[test]
 fn a_file_that_was_open_before_space_was_short_loses_a_write_at_most() {
     if !has_fuse() {
@@ -80,7 +80,7 @@ fn a_file_that_was_open_before_space_was_short_loses_a_write_at_most() {
     mount.unmount();
     mount.try_mount(&image, &[]).code(0);
     let bytes = std::fs::read(&path).unwrap();
-    // Root mounts bound what the kernel keeps; others' kernel may keep more than all that is free.
+    // Mounts of root limit the kernel's cache; on other mounts the kernel may cache more than the free space.
     let lost = if extant_testkit::is_root() { 1 } else { whole };
     let safe = whole - lost.min(whole);
     assert!(bytes.len() >= safe * PIECE, "{} of {whole} pieces", bytes.len());
@@ -91,7 +91,7 @@ fn a_file_that_was_open_before_space_was_short_loses_a_write_at_most() {
     e2fsck_clean(&image);
 }
 
-/// The kernel's bytes are data for SEEK_DATA, and holes are holes; so a copy that wants no holes gets none.
+/// SEEK_DATA finds cached bytes as data, and SEEK_HOLE finds holes. A copy with `--sparse=never` has no holes.
 #[test]
 fn holes_are_found_beside_what_the_kernel_keeps() {
     if !has_fuse() {
@@ -114,7 +114,7 @@ fn holes_are_found_beside_what_the_kernel_keeps() {
     e2fsck_clean(&image);
 }
 
-/// Times and bytes that the kernel kept reach a file that became append-only or immutable meanwhile.
+/// Cached times and data reach a file that became append-only or immutable in the meantime.
 #[test]
 fn what_was_taken_before_a_file_became_append_only_is_written() {
     if !has_fuse() || !extant_testkit::is_root() {
