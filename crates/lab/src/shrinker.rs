@@ -15,9 +15,9 @@
 //! merged, as in that study. The cache has a limit of reclaimable entries; a writer that exceeds it scans for
 //! 128 entries or the excess.
 //!
-//! A policy whose scans look at very many entries in total ([`Study::work_max`]) ends its run early:
-//! otherwise a study of the full size would take hours for its worst policies. The number of entries that a
-//! scan looks at depends on nothing else, so all runs of a policy end at the same call.
+//! A policy whose scans examine very many entries in total ([`Study::work_max`]) ends its run early:
+//! otherwise a study of the full size would take hours for its worst policies. A scan examines the same
+//! entries in every run, so all runs of a policy end at the same call.
 //!
 //! Scans are timed by the CPU clock. It is read once before each scan, because the first read after a pause
 //! takes longer than a scan. The time still includes interruptions of a scan: a timer tick or a hypervisor
@@ -103,7 +103,7 @@ pub struct Study {
     pub scale: f64,
     /// How scans are timed. User calls are timed by the wall clock.
     pub clock: Clock,
-    /// A run ends early once its scans have looked at this many entries and inodes, and number at least
+    /// A run ends early once its scans have examined this many entries and inodes, and number at least
     /// [`SCANS_MIN`]. `None`: the run makes all calls.
     pub work_max: Option<u64>,
 }
@@ -151,7 +151,7 @@ pub struct Row {
     pub scan_own_avg_us: f64,
     /// The longest of those shortest times. With more workers, or one run, equals `scan_max_us`.
     pub scan_longest_us: f64,
-    /// Entries and inodes that this longest scan looked at, and entries that it reclaimed. `None` with more
+    /// Entries and inodes that this longest scan examined, and entries that it reclaimed. `None` with more
     /// workers, or one run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scan_longest_work: Option<(u32, u32)>,
@@ -161,8 +161,8 @@ pub struct Row {
     pub scan_p99_us: f64,
     /// 99.9 %.
     pub scan_p999_us: f64,
-    /// The maximum of entries and inodes that one scan looked at. Other work on the machine does not
-    /// influence it.
+    /// The maximum of entries and inodes that one scan examined. Other work on the machine does not influence
+    /// it.
     pub scan_work_max: u64,
     /// Entries reclaimed.
     pub reclaimed: u64,
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(Case::by_name("b"), Some(Case::ManyInodes));
     }
 
-    /// A run ends when its scans have looked at enough, but not before a minimum number of scans. All runs of
+    /// A run ends when its scans have examined enough, but not before a minimum number of scans. All runs of
     /// a policy end at the same call.
     #[test]
     fn who_looks_at_too_much_ends_before_the_others() {

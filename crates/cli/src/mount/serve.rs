@@ -305,7 +305,8 @@ fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> Mou
     }
 }
 
-/// Creates a session, leaves all directories, closes the output to readers; before that, prints "ready".
+/// Detaches from the terminal: changes to the root directory, creates a session, prints "ready", and
+/// redirects the standard streams to /dev/null, so that no reader waits for output.
 fn leave_terminal(device: Option<(u32, u32)>) -> std::io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     std::env::set_current_dir("/")?;

@@ -182,7 +182,7 @@ fn a_sparse_file_of_3_tib() {
     }
     let report = bench.build_and_compare(&[]);
     assert_eq!(report["content_bytes"], 3u64 << 40);
-    // The first two places are one run.
+    // The first two written blocks are one run.
     assert_eq!(report["data_bytes"], 5 * 4096);
     assert!(report["image_bytes"].as_u64().unwrap() < 1 << 20);
     for options in [&["-b", "1024"][..], &["-O", "bigalloc"], &["-t", "ext3", "-O", "huge_file"]] {

@@ -91,7 +91,7 @@ fn a_file_that_was_open_before_space_was_short_loses_a_write_at_most() {
     e2fsck_clean(&image);
 }
 
-/// SEEK_DATA finds cached bytes as data, and SEEK_HOLE finds holes. A copy with `--sparse=never` has no holes.
+/// SEEK_DATA finds cached bytes as data, and SEEK_HOLE finds holes. A copy with `--sparse=never` has none.
 #[test]
 fn holes_are_found_beside_what_the_kernel_keeps() {
     if !has_fuse() {

@@ -9,7 +9,7 @@
 //!                    1 delete, 1 meta (a directory is created and removed)
 //! ```
 //!
-//! The files are larger than the caches, so most reads go to the device.
+//! The files do not fit into the caches, so most reads go to the device.
 //!
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010: its ffsb
 //! profile `fsync_happy`.

@@ -26,8 +26,8 @@ const READER_FILES: usize = 50;
 const READER_BLOCKS: u32 = 1 << 18;
 /// Blocks per extent of the reader's files.
 const READER_EXTENT: u32 = 8;
-/// Dirty blocks per file that are written through the user's path before the first call. They populate the
-/// cache with the entries that later calls find.
+/// The last dirty blocks of a file before the first call. They are written through the user's path, and their
+/// lookups find cached entries, as those of all later calls do.
 const FOUND: u32 = 64;
 /// After this many calls a worker checks whether to end.
 const STRETCH: u64 = 256;
@@ -331,7 +331,7 @@ impl Worker<'_> {
         self.user.add(before.elapsed().as_nanos() as u64);
     }
 
-    /// Makes `calls` calls. Ends early once there are at least `scans_min` scans, and they have looked at
+    /// Makes `calls` calls. Ends early once there are at least `scans_min` scans, and they have examined
     /// more than `work_max`.
     fn calls(&mut self, calls: u64, cache: &Cache, (scans_min, work_max): (u64, u64)) {
         let mut left = calls;
