@@ -1,5 +1,5 @@
-//! Backup superblocks, looked for where the primary is lost: the places to try, and whether what stands there
-//! is one.
+//! The search for backup superblocks when the primary is lost: the offsets to try, and the test whether the
+//! bytes there are a backup.
 //!
 //! Does **not** own: reading, and the decision to use a backup.
 //!
@@ -11,14 +11,14 @@ use extant_base::{BlockSize, Group};
 
 use crate::{Geometry, Superblock};
 
-/// Groups that have a backup with sparse_super, and of sparse_super2 the first of its two; the others are far
-/// away.
+/// Groups that have a backup under sparse_super. Of sparse_super2's two backups only the first is here; the
+/// second is far away.
 const GROUPS: [u64; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
-/// Larger clusters than these have no use: 2^16 blocks each.
+/// Log2 of the largest cluster that is tried, in blocks. Larger clusters have no use.
 const CLUSTER_LOG_MAX: u32 = 16;
 
-/// Byte offsets below `device_bytes` where mke2fs puts backups, for every size of blocks and clusters, likely
-/// ones first.
+/// Byte offsets below `device_bytes` where mke2fs places backups, for all block and cluster sizes, most
+/// likely ones first.
 #[must_use]
 pub fn offsets(device_bytes: u64) -> Vec<u64> {
     let mut known = HashSet::new();
@@ -38,13 +38,13 @@ pub fn offsets(device_bytes: u64) -> Vec<u64> {
     offsets
 }
 
-/// Byte offsets that a block number can mean, since a lost superblock does not say how large blocks are.
+/// The byte offsets that a block number can mean: the block size is unknown when the superblock is lost.
 #[must_use]
 pub fn offsets_of_block(block: u64) -> Vec<u64> {
     (0..=6).filter_map(BlockSize::from_log).filter_map(|size| block.checked_mul(size.bytes())).collect()
 }
 
-/// The group whose sound backup this is, read at that byte. A copy inside a file's data is none.
+/// The group of the valid backup that was read at this byte offset. `None` for a copy inside a file's data.
 #[must_use]
 pub fn group_at(sb: &Superblock, offset: u64) -> Option<Group> {
     let geometry = Geometry::new(sb).ok()?;
@@ -59,7 +59,8 @@ pub fn group_at(sb: &Superblock, offset: u64) -> Option<Group> {
 mod tests {
     use super::*;
 
-    /// What mke2fs prints for 4 KiB and 1 KiB blocks, and the second cluster of a bigalloc file system.
+    /// The offsets that mke2fs prints for 4 KiB and 1 KiB blocks, and the second cluster of a bigalloc file
+    /// system.
     #[test]
     fn the_usual_places_are_among_the_offsets() {
         let all = offsets(1 << 40);

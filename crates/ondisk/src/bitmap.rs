@@ -4,16 +4,16 @@
 //! bit 0 is the lowest bit of byte 0           | used bits ... | padding: all ones to the end of the block |
 //! ```
 //!
-//! Owns: setting, testing and counting ranges, runs of free bits, the padding, the two checksums. Does
-//! **not** own: what a bit means (block, cluster, inode), the descriptor that holds the checksum.
+//! Owns: setting, testing and counting ranges of bits, runs of free bits, the padding, the two checksums.
+//! Does **not** own: the meaning of a bit (block, cluster, inode), the descriptor that stores the checksum.
 //!
 //! Invariants
 //! 1. Ranges are filled and searched by whole bytes and 64-bit words, never bit by bit.
-//! 2. Bits from [`len`](GroupBitmap::len) to the end of the block are never changed by a range and never
-//!    found free.
+//! 2. No range operation changes bits from [`len`](GroupBitmap::len) to the end of the block, and no search
+//!    finds them free.
 //!
-//! Source: kernel Documentation/filesystems/ext4/bitmaps.rst, checksums.rst (which claims a
-//! group number in the checksum: there is none).
+//! Source: kernel Documentation/filesystems/ext4/bitmaps.rst, checksums.rst. The latter says that the
+//! checksum includes the group number; it does not.
 
 use std::ops::Range;
 
@@ -21,8 +21,8 @@ use extant_base::{BlockSize, Malformed, checksum::crc32c};
 
 /// Checksum of a group's block bitmap: CRC-32C from the file system's seed over `clusters_per_group` bits.
 ///
-/// The same number of bits in every group, the shorter last one included. Descriptors of 32 bytes keep the
-/// low half.
+/// The number of bits is the same in every group, including a shorter last one. Descriptors of 32 bytes store
+/// only the low half.
 #[must_use]
 pub fn block_bitmap_checksum(fs_seed: u32, bitmap: &[u8], clusters_per_group: u32) -> u32 {
     checksum(fs_seed, bitmap, clusters_per_group)
@@ -30,7 +30,7 @@ pub fn block_bitmap_checksum(fs_seed: u32, bitmap: &[u8], clusters_per_group: u3
 
 /// Checksum of a group's inode bitmap: CRC-32C from the file system's seed over `inodes_per_group` bits.
 ///
-/// mke2fs leaves 0 in groups that are INODE_UNINIT: check only the others.
+/// mke2fs writes 0 in groups that are INODE_UNINIT, so a reader verifies only the other groups.
 #[must_use]
 pub fn inode_bitmap_checksum(fs_seed: u32, bitmap: &[u8], inodes_per_group: u32) -> u32 {
     checksum(fs_seed, bitmap, inodes_per_group)
@@ -48,10 +48,10 @@ pub struct GroupBitmap {
 }
 
 impl GroupBitmap {
-    /// A bitmap of one block whose first `bits` bits are clear and whose padding is set.
+    /// Creates a bitmap of one block: the first `bits` bits are clear, the padding is set.
     ///
     /// # Panics
-    /// If the block has fewer than `bits` bits.
+    /// The block has fewer than `bits` bits.
     #[must_use]
     pub fn new(block_size: BlockSize, bits: u32) -> Self {
         let mut bitmap = Self { bytes: vec![0; block_size.len()], bits };
@@ -61,8 +61,8 @@ impl GroupBitmap {
         bitmap
     }
 
-    /// The bitmap read from a block, of which `bits` bits mean something. The padding is kept as it stands;
-    /// see [`padding_is_set`](Self::padding_is_set).
+    /// The bitmap read from a block with `bits` used bits. The padding stays as read; see
+    /// [`padding_is_set`](Self::padding_is_set).
     ///
     /// # Errors
     /// The block has fewer than `bits` bits, or is larger than the largest block.
@@ -78,67 +78,67 @@ impl GroupBitmap {
         Ok(Self { bytes, bits })
     }
 
-    /// The whole block, padding included.
+    /// The whole block, including the padding.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The whole block, padding included.
+    /// The whole block, including the padding.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// How many bits mean something.
+    /// Number of bits, without the padding.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.bits
     }
 
-    /// Does no bit mean anything?
+    /// Whether the bitmap has no bits besides the padding.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bits == 0
     }
 
-    /// Is this bit set? Bits past the end are.
+    /// Whether this bit is set. Bits past the end count as set.
     #[must_use]
     pub fn test(&self, bit: u32) -> bool {
         bit >= self.bits || self.bytes[bit as usize / 8] & (1 << (bit % 8)) != 0
     }
 
-    /// Marks a range used.
+    /// Marks a range as used.
     ///
     /// # Panics
-    /// If the range ends past [`len`](Self::len).
+    /// The range ends past [`len`](Self::len).
     pub fn set(&mut self, range: Range<u32>) {
         assert!(range.end <= self.bits, "{range:?} of {} bits", self.bits);
         self.fill(range, true);
     }
 
-    /// Marks a range free.
+    /// Marks a range as free.
     ///
     /// # Panics
-    /// If the range ends past [`len`](Self::len).
+    /// The range ends past [`len`](Self::len).
     pub fn clear(&mut self, range: Range<u32>) {
         assert!(range.end <= self.bits, "{range:?} of {} bits", self.bits);
         self.fill(range, false);
     }
 
-    /// Are all bits of the range set? True for an empty range; bits past the end count as set.
+    /// Whether all bits of the range are set. True for an empty range; bits past the end count as set.
     #[must_use]
     pub fn all_set(&self, range: Range<u32>) -> bool {
         self.next(range.start, range.end, false).is_none()
     }
 
-    /// Are all bits of the range clear? True for an empty range; bits past the end count as set.
+    /// Whether all bits of the range are clear. True for an empty range; bits past the end count as set.
     #[must_use]
     pub fn all_clear(&self, range: Range<u32>) -> bool {
         range.is_empty() || (range.end <= self.bits && self.next(range.start, range.end, true).is_none())
     }
 
-    /// How many bits are set, the padding not counted.
+    /// Number of set bits, without the padding.
     #[must_use]
     pub fn count_set(&self) -> u32 {
         let (whole, rest) = self.bytes.split_at(self.bits as usize / 8);
@@ -149,7 +149,7 @@ impl GroupBitmap {
         words + tail + last
     }
 
-    /// How many bits are clear, the padding not counted.
+    /// Number of clear bits, without the padding.
     #[must_use]
     pub fn count_clear(&self) -> u32 {
         self.bits - self.count_set()
@@ -161,13 +161,13 @@ impl GroupBitmap {
         self.next(from, self.bits, false)
     }
 
-    /// The first set bit at or after `from`, the padding not counted.
+    /// The first set bit at or after `from`, without the padding.
     #[must_use]
     pub fn next_set(&self, from: u32) -> Option<u32> {
         self.next(from, self.bits, true)
     }
 
-    /// The runs of clear bits at or after `from`, in order, each as long as it goes.
+    /// The maximal runs of clear bits at or after `from`, in order.
     pub fn free_runs(&self, from: u32) -> impl Iterator<Item = Range<u32>> + '_ {
         let mut at = from;
         std::iter::from_fn(move || {
@@ -177,24 +177,24 @@ impl GroupBitmap {
         })
     }
 
-    /// Are all padding bits set, as every tool writes them? No checksum covers them.
+    /// Whether all padding bits are set, as all tools write them. No checksum covers them.
     #[must_use]
     pub fn padding_is_set(&self) -> bool {
         let all = 8 * self.bytes.len() as u32;
         self.search(self.bits, all, false).is_none()
     }
 
-    /// The first bit that is `set` in `from..end`, `end` cut to the bits that mean something.
+    /// The first bit equal to `set` in `from..end`; `end` is limited to the used bits.
     fn next(&self, from: u32, end: u32, set: bool) -> Option<u32> {
         self.search(from, end.min(self.bits), set)
     }
 
-    /// The first bit that is `set` in `from..end`; `end` lies inside the block.
+    /// The first bit equal to `set` in `from..end`; `end` is within the block.
     fn search(&self, from: u32, end: u32, set: bool) -> Option<u32> {
         let mut at = from;
         while at < end {
-            // A word from the byte of `at` on, in which a one is what we look for; past the block there is
-            // none.
+            // The word that starts at the byte of `at`, with a one for each wanted bit. Bytes past the block
+            // hold no wanted bit.
             let start = at as usize / 8;
             let mut word = [if set { 0 } else { 0xFF }; 8];
             let have = (self.bytes.len() - start).min(8);
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn checksums_padding_and_counts_are_those_of_mke2fs() {
-        // 20,000 blocks of 1 KiB: two whole groups and a short one; 64-byte descriptors.
+        // 20,000 blocks of 1 KiB: two full groups and a short one; 64-byte descriptors.
         let image = RealImage::mke2fs(20_000 << 10, &["-b", "1024", "-O", "64bit,metadata_csum,^flex_bg"]);
         let sb = image.read(1024, 1024);
         let (clusters_per_group, inodes_per_group) = (le(&sb, 0x24, 4) as u32, le(&sb, 0x28, 4) as u32);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain vector of booleans.
+        /// Compares with a plain vector of booleans.
         #[test]
         fn ranges_do_what_single_bits_would(
             bits in 1u32..8192,

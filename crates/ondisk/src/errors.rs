@@ -1,7 +1,7 @@
-//! Errors as the superblock remembers them: how many since the last check, the first one and the last.
+//! The error log of the superblock: the number of errors since the last check, the first error and the last.
 //!
-//! Owns: what stands in the fields `s_error_count`, `s_first_error_*`, `s_last_error_*` and the ERROR bit of
-//! `s_state`. Does **not** own: what is an error, and what becomes of the file system then (`s_errors`).
+//! Owns: the contents of the fields `s_error_count`, `s_first_error_*`, `s_last_error_*` and the ERROR bit of
+//! `s_state`. Does **not** own: what counts as an error, and the reaction to it (`s_errors`).
 //!
 //! Source: kernel Documentation/filesystems/ext4/super.rst.
 
@@ -12,7 +12,7 @@ pub const CODE_IO: u8 = 2;
 /// `s_*_error_errcode`: the structure is damaged.
 pub const CODE_CORRUPT: u8 = 5;
 
-/// One error.
+/// One recorded error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ErrorRecord {
     /// Seconds since 1970 (40 bits).
@@ -21,19 +21,19 @@ pub struct ErrorRecord {
     pub ino: u32,
     /// Block; 0 for none.
     pub block: u64,
-    /// The function or program that found it: a text, padded with zeros.
+    /// The function or program that found the error: a text, padded with zeros.
     pub func: [u8; 32],
-    /// Line of the source; 0 where that says nothing.
+    /// Source line; 0 if it is meaningless.
     pub line: u32,
-    /// What kind: `CODE_*`.
+    /// The kind of error: `CODE_*`.
     pub code: u8,
 }
 
 impl ErrorRecord {
-    /// Puts a text where the kernel has the function's name; what does not fit is cut off.
+    /// Sets the text in the field where the kernel stores a function name. A text that does not fit is cut.
     #[must_use]
     pub fn met_by(mut self, text: &str) -> Self {
-        // The last byte stays 0: readers take it for the end.
+        // The last byte stays 0: readers expect a terminator.
         let len = text.len().min(self.func.len() - 1);
         self.func = [0; 32];
         self.func[..len].copy_from_slice(&text.as_bytes()[..len]);
@@ -41,7 +41,7 @@ impl ErrorRecord {
     }
 }
 
-/// What a superblock remembers.
+/// The error fields of a superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ErrorLog {
     /// Errors since the last check.
@@ -53,7 +53,7 @@ pub struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// What this superblock remembers.
+    /// Reads the error fields of a superblock.
     #[must_use]
     pub fn of(sb: &Superblock) -> Self {
         let first = ErrorRecord {
@@ -75,7 +75,7 @@ impl ErrorLog {
         Self { count: sb.error_count, first, last }
     }
 
-    /// One more.
+    /// Adds one error.
     pub fn note(&mut self, error: ErrorRecord) {
         if self.count == 0 {
             self.first = error;
@@ -84,8 +84,8 @@ impl ErrorLog {
         self.count = self.count.saturating_add(1);
     }
 
-    /// Lets the superblock remember this. Errors that there were set its ERROR bit; none leave the bit as it
-    /// is.
+    /// Writes these fields into the superblock. If there are errors, also sets the ERROR bit; else the bit
+    /// stays as it is.
     pub fn put(&self, sb: &mut Superblock) {
         let Self { count, first, last } = *self;
         sb.error_count = count;

@@ -1,21 +1,21 @@
-//! The three feature words of the superblock, with the names that e2fsprogs uses.
+//! The three feature words of the superblock, with e2fsprogs' names for the bits.
 //!
 //! Source: kernel Documentation/filesystems/ext4/super.rst.
 
 use std::fmt;
 
-/// The three feature words. What may be ignored, what forbids mounting, what forbids writing.
+/// The three feature words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Features {
     /// Features that a driver may ignore.
     pub compat: u32,
-    /// Features without which a driver must not mount.
+    /// Features that a driver must know to mount.
     pub incompat: u32,
-    /// Features without which a driver must not write.
+    /// Features that a driver must know to write.
     pub ro_compat: u32,
 }
 
-/// Which of the three words a feature bit lives in.
+/// One of the three feature words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Word {
     /// `s_feature_compat`
@@ -31,7 +31,7 @@ pub enum Word {
 pub struct Feature {
     /// The name that mke2fs and dumpe2fs use.
     pub name: &'static str,
-    /// The word it lives in.
+    /// The word that contains it.
     pub word: Word,
     /// Its bit within the word.
     pub bit: u32,
@@ -42,7 +42,7 @@ macro_rules! features {
         impl Features {
             $( $(#[$doc])* pub const $konst: u32 = $bit; )*
         }
-        /// Every feature bit that has a name, in the order in which dumpe2fs prints them.
+        /// All feature bits that have a name, in dumpe2fs's order.
         pub const TABLE: &[Feature] = &[ $( Feature { name: $name, word: Word::$word, bit: $bit } ),* ];
     };
 }
@@ -52,11 +52,11 @@ features! {
     Compat DIR_PREALLOC = 0x1, "dir_prealloc";
     /// AFS "imagic" inodes.
     Compat IMAGIC = 0x2, "imagic_inodes";
-    /// A journal exists.
+    /// The file system has a journal.
     Compat HAS_JOURNAL = 0x4, "has_journal";
     /// Extended attributes.
     Compat EXT_ATTR = 0x8, "ext_attr";
-    /// Inode 7 owns reserved group-descriptor blocks.
+    /// Inode 7 owns the reserved group-descriptor blocks.
     Compat RESIZE_INODE = 0x10, "resize_inode";
     /// Hashed directory indexes.
     Compat DIR_INDEX = 0x20, "dir_index";
@@ -70,18 +70,18 @@ features! {
     Compat FAST_COMMIT = 0x400, "fast_commit";
     /// Inode numbers and UUID never change (encryption depends on them).
     Compat STABLE_INODES = 0x800, "stable_inodes";
-    /// An orphan file exists.
+    /// The file system has an orphan file.
     Compat ORPHAN_FILE = 0x1000, "orphan_file";
 
     /// Compressed files (never implemented by Linux).
     Incompat COMPRESSION = 0x1, "compression";
-    /// Directory entries carry the file type.
+    /// Directory entries store the file type.
     Incompat FILETYPE = 0x2, "filetype";
     /// The journal must be replayed.
     Incompat RECOVER = 0x4, "needs_recovery";
     /// This is an external journal device.
     Incompat JOURNAL_DEV = 0x8, "journal_dev";
-    /// Group descriptors live in their own meta block groups.
+    /// Group descriptors are stored in their own meta block groups.
     Incompat META_BG = 0x10, "meta_bg";
     /// Files may be mapped by extents.
     Incompat EXTENTS = 0x40, "extent";
@@ -91,15 +91,15 @@ features! {
     Incompat MMP = 0x100, "mmp";
     /// Bitmaps and tables of several groups are packed together.
     Incompat FLEX_BG = 0x200, "flex_bg";
-    /// Large extended-attribute values live in inodes of their own.
+    /// Large extended-attribute values are stored in inodes of their own.
     Incompat EA_INODE = 0x400, "ea_inode";
     /// Data in directory entries (Lustre).
     Incompat DIRDATA = 0x1000, "dirdata";
-    /// The checksum seed is stored, not derived from the UUID.
+    /// The checksum seed is stored instead of derived from the UUID.
     Incompat CSUM_SEED = 0x2000, "metadata_csum_seed";
-    /// Directories above 2 GiB and three index levels.
+    /// Directories may exceed 2 GiB and have three index levels.
     Incompat LARGEDIR = 0x4000, "large_dir";
-    /// Small files live inside their inode.
+    /// Small files are stored in their inode.
     Incompat INLINE_DATA = 0x8000, "inline_data";
     /// Encrypted inodes.
     Incompat ENCRYPT = 0x10000, "encrypt";
@@ -112,13 +112,13 @@ features! {
     RoCompat LARGE_FILE = 0x2, "large_file";
     /// Never implemented.
     RoCompat BTREE_DIR = 0x4, "btree_dir";
-    /// Block counts of inodes have 48 bits.
+    /// Block counts of inodes are 48 bits wide.
     RoCompat HUGE_FILE = 0x8, "huge_file";
     /// Group descriptors have CRC-16 checksums and may be uninitialised.
     RoCompat GDT_CSUM = 0x10, "uninit_bg";
     /// Directories may have more than 65,000 subdirectories.
     RoCompat DIR_NLINK = 0x20, "dir_nlink";
-    /// Inodes have room beyond 128 bytes.
+    /// Inodes have space beyond 128 bytes.
     RoCompat EXTRA_ISIZE = 0x40, "extra_isize";
     /// Obsolete snapshots.
     RoCompat HAS_SNAPSHOT = 0x80, "has_snapshot";
@@ -130,11 +130,11 @@ features! {
     RoCompat METADATA_CSUM = 0x400, "metadata_csum";
     /// Never implemented by Linux.
     RoCompat REPLICA = 0x800, "replica";
-    /// Never to be written.
+    /// The file system must never be written.
     RoCompat READONLY = 0x1000, "read-only";
-    /// Inodes carry a project id.
+    /// Inodes have a project ID.
     RoCompat PROJECT = 0x2000, "project";
-    /// Blocks are shared between files; read only.
+    /// Files share blocks; read-only.
     RoCompat SHARED_BLOCKS = 0x4000, "shared_blocks";
     /// Files may be protected by fs-verity.
     RoCompat VERITY = 0x8000, "verity";
@@ -142,7 +142,7 @@ features! {
     RoCompat ORPHAN_PRESENT = 0x10000, "orphan_present";
 }
 
-/// Other names that mke2fs accepts for the same bits.
+/// Aliases that mke2fs accepts for the same bits.
 const ALIASES: &[(&str, &str)] = &[
     ("extents", "extent"),
     ("gdt_csum", "uninit_bg"),
@@ -152,7 +152,7 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 impl Feature {
-    /// Finds a feature by the name that e2fsprogs gives it, or one of its aliases.
+    /// Finds a feature by its e2fsprogs name or an alias.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Feature> {
         let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, real)| real);
@@ -161,31 +161,31 @@ impl Feature {
 }
 
 impl Features {
-    /// Is this bit of the compat word set?
+    /// Whether this bit of the compat word is set.
     #[must_use]
     pub fn has_compat(&self, bit: u32) -> bool {
         self.compat & bit != 0
     }
 
-    /// Is this bit of the incompat word set?
+    /// Whether this bit of the incompat word is set.
     #[must_use]
     pub fn has_incompat(&self, bit: u32) -> bool {
         self.incompat & bit != 0
     }
 
-    /// Is this bit of the ro_compat word set?
+    /// Whether this bit of the ro_compat word is set.
     #[must_use]
     pub fn has_ro_compat(&self, bit: u32) -> bool {
         self.ro_compat & bit != 0
     }
 
-    /// Is this named feature set?
+    /// Whether this feature is set.
     #[must_use]
     pub fn has(&self, feature: Feature) -> bool {
         self.word(feature.word) & feature.bit != 0
     }
 
-    /// Sets or clears a named feature.
+    /// Sets or clears a feature.
     pub fn set(&mut self, feature: Feature, on: bool) {
         let word = match feature.word {
             Word::Compat => &mut self.compat,
@@ -205,14 +205,14 @@ impl Features {
         }
     }
 
-    /// metadata_csum: every metadata block carries a CRC-32C.
+    /// Whether metadata_csum is on: every metadata block has a CRC-32C.
     #[must_use]
     pub fn metadata_csum(&self) -> bool {
         self.has_ro_compat(Self::METADATA_CSUM)
     }
 
-    /// Names of all set bits, dumpe2fs's words; bits without a name as `FEATURE_C31` (word initial, bit
-    /// number).
+    /// Names of all set bits, as dumpe2fs prints them. A bit without a name becomes `FEATURE_C31` (initial of
+    /// the word, number of the bit).
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let mut names = Vec::new();

@@ -1,7 +1,7 @@
-//! What kind of file an inode is, in the two spellings of the disk: a directory entry's type byte and the
-//! mode's `S_IFMT` bits.
+//! File types, in the two encodings on disk: the type byte of a directory entry, and the `S_IFMT` bits of a
+//! mode.
 //!
-//! Does **not** own: permissions or the set-id bits of the mode (see the inode).
+//! Does **not** own: the permission and set-id bits of the mode (see the inode).
 //!
 //! Invariant: [`FileType::from_dirent_code`] undoes [`FileType::dirent_code`], and [`FileType::from_mode`]
 //! undoes [`FileType::mode_bits`].
@@ -21,10 +21,10 @@
 
 use std::fmt;
 
-/// The kind of a file.
+/// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum FileType {
-    /// Not said here: file systems without the filetype feature, and unused entries.
+    /// The type is not stored: the file system lacks the filetype feature, or the entry is unused.
     #[default]
     Unknown,
     /// A regular file.
@@ -44,7 +44,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// Every type, in the order of the entry bytes 0 to 7.
+    /// All types, in the order of the entry bytes 0 to 7.
     pub const ALL: [FileType; 8] = [
         Self::Unknown,
         Self::Regular,
@@ -56,29 +56,29 @@ impl FileType {
         Self::Symlink,
     ];
 
-    /// The bits of a mode that hold the type.
+    /// The bits of a mode that store the type.
     pub const MODE_MASK: u16 = 0xF000;
 
-    /// From a directory entry's type byte; `None` above 7.
+    /// The type for the type byte of a directory entry; `None` above 7.
     #[must_use]
     pub fn from_dirent_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// The byte that a directory entry stores.
+    /// The type byte of a directory entry.
     #[must_use]
     pub fn dirent_code(self) -> u8 {
         self as u8
     }
 
-    /// From an inode's mode (its permission bits are ignored); `Unknown` for bits that name no type.
+    /// The type for an inode's mode; the permission bits are ignored. `Unknown` for bits that encode no type.
     #[must_use]
     pub fn from_mode(mode: u16) -> Self {
         let bits = mode & Self::MODE_MASK;
         Self::ALL.into_iter().find(|t| t.mode_bits() == bits).unwrap_or(Self::Unknown)
     }
 
-    /// The `S_IFMT` bits that an inode stores, 0 for `Unknown`.
+    /// The `S_IFMT` bits of a mode; 0 for `Unknown`.
     #[must_use]
     pub fn mode_bits(self) -> u16 {
         match self {

@@ -1,7 +1,7 @@
 //! The group descriptor: 32 bytes, or `s_desc_size` (64 and more) with the 64bit feature.
 //!
-//! Says where a group's bitmaps and inode table are, how much of the group is free, and whether its bitmaps
-//! were ever written. Where the descriptors themselves lie is [`crate::geometry`]'s to say.
+//! It stores the locations of a group's bitmaps and inode table, the group's free counts, and whether its
+//! bitmaps were ever written. [`crate::geometry`] computes where the descriptors themselves are.
 //!
 //! Source: kernel Documentation/filesystems/ext4/group_descr.rst.
 
@@ -12,19 +12,19 @@ use crate::{Features, Superblock};
 
 /// `bg_flags`: the inode bitmap and table were never written.
 pub const INODE_UNINIT: u16 = 1;
-/// `bg_flags`: the block bitmap was never written; it follows from the layout.
+/// `bg_flags`: the block bitmap was never written; the layout determines it.
 pub const BLOCK_UNINIT: u16 = 2;
 /// `bg_flags`: the unused part of the inode table is zero on disk.
 pub const INODE_ZEROED: u16 = 4;
 
 /// Size without the 64bit feature.
 pub const SMALL: usize = 32;
-/// Size with the 64bit feature, as all tools write it.
+/// Size with the 64bit feature, as all tools choose it.
 pub const LARGE: usize = 64;
 
 const CHECKSUM_AT: usize = 0x1E;
 
-/// A group descriptor in plain words. Fields beyond 32 bytes read as zero high halves in small descriptors.
+/// A decoded group descriptor. Small descriptors have no high halves; these read as zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupDesc {
     /// Block of the block bitmap.
@@ -49,9 +49,9 @@ pub struct GroupDesc {
     pub inode_bitmap_csum: u32,
     /// Inodes at the end of the table that were never used.
     pub itable_unused: u32,
-    /// Checksum as read; `encode` writes it as it stands.
+    /// Checksum as read; `encode` writes it unchanged.
     pub checksum: u16,
-    /// Last word of a 64-byte descriptor, kept.
+    /// Last word of a 64-byte descriptor, preserved.
     pub reserved: u32,
 }
 
@@ -59,7 +59,7 @@ impl GroupDesc {
     /// Reads a descriptor from `bytes`, whose length is the descriptor size (32, or 64 and more).
     ///
     /// # Errors
-    /// When there are fewer than 32 bytes, or between 33 and 63.
+    /// There are fewer than 32 bytes, or 33 to 63.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() < SMALL || (bytes.len() > SMALL && bytes.len() < LARGE) {
             return Err(Malformed::new(
@@ -94,10 +94,10 @@ impl GroupDesc {
         })
     }
 
-    /// Writes the descriptor over `out`, whose length is the descriptor size; bytes beyond 64 become zero.
+    /// Writes the descriptor to `out`, whose length is the descriptor size. Bytes beyond 64 become zero.
     ///
     /// # Panics
-    /// When `out` is shorter than 32 bytes: the caller chose the size.
+    /// `out` is shorter than 32 bytes: a bug of the caller, which chose the size.
     pub fn encode(&self, out: &mut [u8]) {
         let large = out.len() >= LARGE;
         out.fill(0);
@@ -136,14 +136,14 @@ impl GroupDesc {
         }
     }
 
-    /// Is this flag set?
+    /// Whether this flag is set.
     #[must_use]
     pub fn has_flag(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// What a descriptor's checksum depends on besides its bytes.
+/// The checksum algorithm of a file system's descriptors, with its seed.
 #[derive(Debug, Clone, Copy)]
 pub struct ChecksumRule {
     kind: RuleKind,
@@ -157,7 +157,7 @@ enum RuleKind {
 }
 
 impl ChecksumRule {
-    /// The rule of this file system: metadata_csum wins over gdt_csum, which is invalid beside it.
+    /// The rule of this file system. metadata_csum takes precedence over gdt_csum; both together are invalid.
     #[must_use]
     pub fn of(sb: &Superblock) -> Self {
         let kind = if sb.features.metadata_csum() {
@@ -170,7 +170,7 @@ impl ChecksumRule {
         Self { kind }
     }
 
-    /// The checksum of the encoded descriptor `bytes` (all `desc_size` of them) of group `group`.
+    /// The checksum of the encoded descriptor `bytes` (all `desc_size` bytes) of group `group`.
     #[must_use]
     pub fn compute(&self, group: u32, bytes: &[u8]) -> u16 {
         let head = &bytes[..CHECKSUM_AT.min(bytes.len())];
@@ -194,7 +194,7 @@ impl ChecksumRule {
         bytes[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Does the stored checksum fit? Always true when the file system has no descriptor checksums.
+    /// Whether the stored checksum is right. Always true if the file system has no descriptor checksums.
     #[must_use]
     pub fn verify(&self, group: u32, bytes: &[u8]) -> bool {
         matches!(self.kind, RuleKind::None)

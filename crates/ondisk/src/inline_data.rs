@@ -1,16 +1,15 @@
-//! Inline data: a small file or directory that lives inside its inode.
+//! Inline data: a small file or directory stored in its inode.
 //!
 //! ```text
 //! file:       | i_block: first 60 bytes                    | value of xattr system.data: the rest |
 //! directory:  | i_block: parent u32 | 56 bytes of entries  | value of xattr system.data: more entries |
 //! ```
 //!
-//! Owns splitting and joining of the two parts. Does **not** own: directory entries (see `dirent`), the
-//! attribute itself (see `xattr`; index 7, name "data", and present even when its value is empty), the
-//! INLINE_DATA flag.
+//! Owns splitting and joining the two parts. Does **not** own: directory entries (see `dirent`), the
+//! attribute itself (see `xattr`; index 7, name "data", present even if its value is empty), the INLINE_DATA
+//! flag.
 //!
-//! Each part of a directory is a run of entries of its own, as a block would be, without `.`, `..` or
-//! checksum.
+//! Each part of a directory is a separate run of entries, like a block, without `.`, `..` or checksum.
 //!
 //! Source: kernel Documentation/filesystems/ext4/inlinedata.rst.
 
@@ -18,15 +17,15 @@ use extant_base::{Ino, Malformed};
 
 const STRUCTURE: &str = "inline data";
 
-/// Bytes of `i_block`: what a file can hold before it needs the attribute's value.
+/// Size of `i_block`: the bytes that a file can store without the attribute's value.
 pub const IN_BLOCK: usize = 60;
 
-/// Bytes of directory entries in `i_block`, behind the parent's inode number.
+/// Bytes of directory entries in `i_block`, after the parent's inode number.
 pub const DIR_IN_BLOCK: usize = IN_BLOCK - 4;
 
-/// A file's data as `i_block` (padded with zeros) and the value of `system.data` (maybe empty).
+/// Splits a file's data into `i_block` (padded with zeros) and the value of `system.data` (possibly empty).
 ///
-/// The caller, which knows the other attributes, checks whether the value fits the inode.
+/// The caller knows the other attributes and checks whether the value fits the inode.
 #[must_use]
 pub fn split(data: &[u8]) -> ([u8; IN_BLOCK], &[u8]) {
     let (head, tail) = data.split_at(data.len().min(IN_BLOCK));
@@ -35,11 +34,11 @@ pub fn split(data: &[u8]) -> ([u8; IN_BLOCK], &[u8]) {
     (i_block, tail)
 }
 
-/// A file's (or symbolic link's) data, `size` bytes, from its two parts. `value` is empty where the attribute
-/// is.
+/// Joins the two parts to the data of a file or symbolic link, `size` bytes. `value` is empty if the
+/// attribute's value is empty.
 ///
 /// # Errors
-/// The size is larger than both parts together.
+/// `size` exceeds both parts together.
 pub fn join(i_block: &[u8; IN_BLOCK], value: &[u8], size: u64) -> Result<Vec<u8>, Malformed> {
     let have = IN_BLOCK + value.len();
     Malformed::unless(size <= have as u64, STRUCTURE, "the size must fit i_block and system.data", size)?;
@@ -53,19 +52,19 @@ pub fn join(i_block: &[u8; IN_BLOCK], value: &[u8], size: u64) -> Result<Vec<u8>
 /// An inline directory: its parent and the two runs of bytes that hold its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InlineDir<'a> {
-    /// The directory above: what `..` would say.
+    /// The parent directory, for `..`.
     pub parent: Ino,
     /// Entries in `i_block`: always 56 bytes.
     pub first: &'a [u8; DIR_IN_BLOCK],
-    /// Entries in the value of `system.data`; maybe empty.
+    /// Entries in the value of `system.data`; possibly empty.
     pub second: &'a [u8],
 }
 
 impl<'a> InlineDir<'a> {
-    /// The parts of an inline directory of `size` bytes.
+    /// Splits an inline directory of `size` bytes.
     ///
     /// # Errors
-    /// The size is not that of both parts together: below 60, or past the attribute's value.
+    /// `size` is below 60, or reaches past the attribute's value.
     pub fn decode(i_block: &'a [u8; IN_BLOCK], value: &'a [u8], size: u64) -> Result<Self, Malformed> {
         let second =
             size.checked_sub(IN_BLOCK as u64).and_then(|len| value.get(..usize::try_from(len).ok()?));
@@ -78,8 +77,8 @@ impl<'a> InlineDir<'a> {
         Ok(Self { parent: Ino(u32::from_le_bytes([*p0, *p1, *p2, *p3])), first, second })
     }
 
-    /// The `i_block` of this directory. The attribute's value is [`second`](Self::second) and its size
-    /// [`size`](Self::size).
+    /// The `i_block` of this directory. The attribute's value is [`second`](Self::second), the directory's
+    /// size [`size`](Self::size).
     #[must_use]
     pub fn encode(&self) -> [u8; IN_BLOCK] {
         let mut i_block = [0; IN_BLOCK];
@@ -94,8 +93,8 @@ impl<'a> InlineDir<'a> {
         (IN_BLOCK + self.second.len()) as u64
     }
 
-    /// Both runs of entries, in order, with the offset of the first byte of each in the directory's logical
-    /// content (`i_block` first, the attribute's value after it).
+    /// Both runs of entries, in order. Each has the offset of its first byte in the directory's logical
+    /// content: first `i_block`, then the attribute's value.
     #[must_use]
     pub fn regions(&self) -> [(usize, &'a [u8]); 2] {
         [(4, self.first.as_slice()), (IN_BLOCK, self.second)]

@@ -1,20 +1,20 @@
-//! ext4's on-disk structures as pure bytes <-> values.
+//! ext4's on-disk structures: conversion between bytes and values, without I/O.
 //!
-//! One structure, one file: a table of its fields, `decode`, `encode`, its checksum (`seal` / `verify`), its
-//! limits, its tests. Walkers (extent trees, directories, block maps) do no I/O: they return the block they
-//! want next.
+//! Each structure has one file: a table of its fields, `decode`, `encode`, its checksum (`seal` / `verify`),
+//! its limits, its tests. Walkers (extent trees, directories, block maps) do no I/O: they return the block
+//! that they need next.
 //!
-//! Does **not** own: reading or writing (see `device`), choosing places (see `image`, later `alloc`),
-//! caching, or the journal's own structures (see `jbd2-format`).
+//! Does **not** own: reading or writing (see `device`), the choice of blocks (see `image` and `alloc`),
+//! caching, or the journal's structures (see `jbd2-format`).
 //!
 //! Invariants
-//! 1. INV-O1: `decode` never panics, whatever the bytes, and never allocates more than the bytes given to it
-//!    justify.
-//! 2. `decode(encode(value)) == value`; and where a value keeps every field, `encode(decode(bytes)) ==
+//! 1. INV-O1: `decode` never panics, for any bytes, and never allocates more than the length of its input
+//!    justifies.
+//! 2. `decode(encode(value)) == value`; for a value that keeps every field, also `encode(decode(bytes)) ==
 //!    bytes`.
-//! 3. Disk fields keep their kernel spelling in the raw struct and get plain words in the value.
-//! 4. Numbers read from disk meet checked arithmetic only.
-//! 5. INV-O5: a checksum is computed in one place per structure, for sealing and for verifying alike.
+//! 3. Disk fields have their kernel spelling in the raw struct and plain names in the value.
+//! 4. All arithmetic on numbers from the disk is checked.
+//! 5. INV-O5: each structure's checksum is computed in one place, for both sealing and verifying.
 //!
 //! ```
 //! use extant_ondisk::{Superblock, Features};

@@ -1,5 +1,5 @@
-//! The multiple-mount protection block: the machine that has the file system open, refreshed every few
-//! seconds.
+//! The multiple-mount protection block. It names the machine that has the file system open, which rewrites it
+//! every few seconds.
 //!
 //! | at | bytes | field | | at | bytes | field |
 //! |---|---|---|---|---|---|---|
@@ -10,7 +10,7 @@
 //! | | | | | 3FC | 4 | checksum |
 //!
 //! Owns the bytes. Does **not** own the protocol (wait, re-read, claim), nor finding the block: the
-//! superblock's `s_mmp_block` names it. It must be read past every cache, since another machine may be
+//! superblock's `s_mmp_block` has its address. Reads must bypass all caches, because another machine may be
 //! writing it.
 //!
 //! Source: kernel Documentation/filesystems/ext4/mmp.rst.
@@ -38,16 +38,16 @@ struct Raw {
     mmp_checksum: U32,
 }
 
-/// What the sequence number says about the file system.
+/// The meaning of the sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MmpState {
-    /// Not in use.
+    /// The file system is not in use.
     Clean,
-    /// A checker is at work on it: refuse.
+    /// A checker is running: refuse to open.
     Checking,
-    /// A mount changes this number at every interval; if it still changes, the file system is in use.
+    /// A mount changes this number at every interval. If the number still changes, the file system is in use.
     Mounted(u32),
-    /// A number that is neither a marker nor one that a mount may use.
+    /// Neither a marker nor a number that a mount may use.
     Unknown(u32),
 }
 
@@ -56,13 +56,13 @@ pub enum MmpState {
 pub struct Mmp {
     /// The sequence number, or one of the markers; see [`state`](Self::state).
     pub sequence: u32,
-    /// When it was written: seconds since 1970. For people only.
+    /// When the block was written, in seconds since 1970. Informational only.
     pub time: u64,
-    /// Host name of the writer, padded with zeros. For people only.
+    /// Host name of the writer, padded with zeros. Informational only.
     pub node_name: [u8; 64],
-    /// Device name as the writer saw it, padded with zeros. For people only.
+    /// Device name on the writer's machine, padded with zeros. Informational only.
     pub device_name: [u8; 32],
-    /// How often the writer looks at the block, in seconds.
+    /// Interval at which the writer checks the block, in seconds.
     pub check_interval: u16,
     /// Bytes 72..74, unused.
     pub reserved_72: u16,
@@ -77,13 +77,13 @@ impl Mmp {
     pub const LEN: usize = 1024;
     /// Sequence number of a file system that is not in use.
     pub const SEQ_CLEAN: u32 = 0xFF4D_4D50;
-    /// Sequence number while a checker is at work.
+    /// Sequence number while a checker is running.
     pub const SEQ_FSCK: u32 = 0xE24D_4D50;
     /// The largest sequence number that a mount may use.
     pub const SEQ_MAX: u32 = 0xE24D_4D4F;
 
-    /// The block of a file system that is not in use, as mke2fs writes it, not yet sealed. Names are cut to
-    /// fit.
+    /// The block of a file system that is not in use, as mke2fs writes it, without a checksum. Names that do
+    /// not fit are cut.
     #[must_use]
     pub fn clean(time: u64, node_name: &str, device_name: &str, check_interval: u16) -> Self {
         Self {
@@ -98,10 +98,10 @@ impl Mmp {
         }
     }
 
-    /// Reads the first 1024 bytes of the block.
+    /// Decodes the first 1024 bytes of the block.
     ///
     /// # Errors
-    /// Too short, or another magic.
+    /// The block is too short, or has another magic.
     pub fn decode(block: &[u8]) -> Result<Self, Malformed> {
         let (raw, _) = Raw::read_from_prefix(block)
             .map_err(|_| Malformed::new(STRUCTURE, "must have at least 1024 bytes", block.len() as u64))?;
@@ -119,7 +119,7 @@ impl Mmp {
         })
     }
 
-    /// The 1024 bytes, with the checksum as it stands in the value.
+    /// Encodes the 1024 bytes, with the checksum of the value unchanged.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let raw = Raw {
@@ -138,24 +138,24 @@ impl Mmp {
         bytes
     }
 
-    /// The checksum that belongs to these fields: CRC-32C from the file system's seed over bytes 0..3FC.
+    /// The checksum of these fields: CRC-32C from the file system's seed over bytes 0..3FC.
     #[must_use]
     pub fn computed_checksum(&self, fs_seed: u32) -> u32 {
         crc32c(fs_seed, &self.encode()[..Self::LEN - 4])
     }
 
-    /// Stores the checksum. Only for file systems with metadata_csum; without, the field stays 0.
+    /// Stores the checksum. For file systems with metadata_csum only; without it the field stays 0.
     pub fn seal(&mut self, fs_seed: u32) {
         self.checksum = self.computed_checksum(fs_seed);
     }
 
-    /// Is the stored checksum right?
+    /// Whether the stored checksum is right.
     #[must_use]
     pub fn verify(&self, fs_seed: u32) -> bool {
         self.checksum == self.computed_checksum(fs_seed)
     }
 
-    /// What the sequence number says.
+    /// The meaning of the sequence number.
     #[must_use]
     pub fn state(&self) -> MmpState {
         match self.sequence {
@@ -167,7 +167,7 @@ impl Mmp {
     }
 }
 
-/// `text` as a field of `N` bytes, cut if longer.
+/// `text` as a field of `N` bytes; a longer text is cut.
 fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [0; N];
     let len = text.len().min(N);
@@ -218,19 +218,19 @@ pub(crate) mod real_image {
             output
         }
 
-        /// What a debugfs request prints.
+        /// The output of a debugfs request.
         pub(crate) fn debugfs(&self, request: &str) -> String {
             String::from_utf8(self.tool("debugfs", &["-w", "-R", request]).stdout).unwrap()
         }
 
-        /// The content of an inode, named as debugfs names it (`<3>`).
+        /// The content of an inode, named in debugfs's syntax (`<3>`).
         pub(crate) fn content(&self, inode: &str) -> Vec<u8> {
             let copy = self.dir.path().join("copy");
             self.debugfs(&format!("dump {inode} {}", copy.display()));
             std::fs::read(copy).unwrap()
         }
 
-        /// The physical blocks of an inode, mapping blocks left out.
+        /// The physical blocks of an inode, without mapping blocks.
         pub(crate) fn blocks(&self, inode: &str) -> Vec<u64> {
             let list = self.debugfs(&format!("blocks {inode}"));
             list.split_whitespace().map(|word| word.parse().unwrap()).collect()

@@ -1,11 +1,11 @@
-//! The orphan file: inodes that must be deleted or truncated after a crash, one slot each.
+//! The orphan file: inodes to delete or truncate after a crash, one per slot.
 //!
 //! ```text
 //! block:  | inode u32 * ((block size - 8) / 4), 0 = free slot | magic 0B10CA04 | checksum |
 //! ```
 //!
-//! Owns the bytes of its blocks and its default size. Does **not** own: which slot an inode takes, recovery,
-//! the feature bits ORPHAN_FILE and ORPHAN_PRESENT.
+//! Owns the bytes of its blocks and its default size. Does **not** own: the choice of a slot, recovery, the
+//! feature bits ORPHAN_FILE and ORPHAN_PRESENT.
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
@@ -15,10 +15,10 @@ const STRUCTURE: &str = "orphan file block";
 const MAGIC: u32 = 0x0B10_CA04;
 const TAIL_LEN: usize = 8;
 
-/// The most blocks that an orphan file may have.
+/// Maximum number of blocks of an orphan file.
 pub const MAX_BLOCKS: u64 = 512;
 
-/// Blocks of the orphan file that mke2fs gives to a file system of `fs_blocks` blocks whose clusters are
+/// Number of orphan-file blocks that mke2fs allocates in a file system of `fs_blocks` blocks with clusters of
 /// `blocks_per_cluster` blocks (1 without bigalloc).
 #[must_use]
 pub fn default_blocks(fs_blocks: u64, blocks_per_cluster: u32) -> u64 {
@@ -36,22 +36,22 @@ pub fn slots_per_block(block_size: BlockSize) -> usize {
     (block_size.len() - TAIL_LEN) / 4
 }
 
-/// Seed of an orphan file's checksums: its inode's seed, from the file system's seed, its inode number and
-/// generation.
+/// Seed of an orphan file's checksums. This is its inode's seed: computed from the file system's seed, the
+/// inode number and the generation.
 #[must_use]
 pub fn inode_seed(fs_seed: u32, orphan_file: Ino, generation: u32) -> u32 {
     crc32c(crc32c(fs_seed, &orphan_file.0.to_le_bytes()), &generation.to_le_bytes())
 }
 
 /// Checksum of a block: CRC-32C from the orphan file's inode seed over the **physical** block number (64
-/// bits, little endian) and the slots. 0 for a block without room for a tail.
+/// bits, little endian) and the slots. 0 for a block too short for a tail.
 #[must_use]
 pub fn checksum(inode_seed: u32, place: Pblk, block: &[u8]) -> u32 {
     let Some(slots) = block.len().checked_sub(TAIL_LEN) else { return 0 };
     crc32c(crc32c(inode_seed, &place.0.to_le_bytes()), &block[..slots])
 }
 
-/// One block of an orphan file, read.
+/// One decoded block of an orphan file.
 #[derive(Debug, Clone, Copy)]
 pub struct OrphanBlock<'a> {
     block: &'a [u8],
@@ -59,10 +59,10 @@ pub struct OrphanBlock<'a> {
 }
 
 impl<'a> OrphanBlock<'a> {
-    /// Reads a block; its checksum is [`verify`](Self::verify)'s work.
+    /// Decodes a block. It does not check the checksum; see [`verify`](Self::verify).
     ///
     /// # Errors
-    /// No size of a block, or another magic.
+    /// The length is not a block size, or the magic is another.
     pub fn decode(block: &'a [u8]) -> Result<Self, Malformed> {
         let size = BlockSize::from_bytes(block.len() as u64);
         Malformed::unless(size.is_some(), STRUCTURE, "must be one file-system block", block.len() as u64)?;
@@ -73,19 +73,20 @@ impl<'a> OrphanBlock<'a> {
         Ok(Self { block, stored_checksum: u32::from_le_bytes([c0, c1, c2, c3]) })
     }
 
-    /// Is the stored checksum right? Only for file systems with metadata_csum; without, it is 0.
+    /// Whether the stored checksum is right. For file systems with metadata_csum only; without it the
+    /// checksum is 0.
     #[must_use]
     pub fn verify(&self, inode_seed: u32, place: Pblk) -> bool {
         self.stored_checksum == checksum(inode_seed, place, self.block)
     }
 
-    /// The checksum as stored.
+    /// The stored checksum.
     #[must_use]
     pub fn stored_checksum(&self) -> u32 {
         self.stored_checksum
     }
 
-    /// The used slots: slot number within the block, and the inode.
+    /// The used slots: the slot's number within the block, and the inode.
     pub fn orphans(&self) -> impl Iterator<Item = (usize, Ino)> + 'a {
         let (slots, _) = self.block[..self.block.len() - TAIL_LEN].as_chunks::<4>();
         slots
@@ -96,10 +97,10 @@ impl<'a> OrphanBlock<'a> {
     }
 }
 
-/// A block that holds `orphans` in its first slots, its checksum 0; see [`seal`].
+/// Encodes a block with `orphans` in its first slots and a checksum of 0; see [`seal`].
 ///
 /// # Panics
-/// If there are more orphans than [`slots_per_block`].
+/// There are more orphans than [`slots_per_block`].
 #[must_use]
 pub fn encode(block_size: BlockSize, orphans: &[Ino]) -> Vec<u8> {
     assert!(orphans.len() <= slots_per_block(block_size), "{} orphans in one block", orphans.len());
@@ -112,7 +113,7 @@ pub fn encode(block_size: BlockSize, orphans: &[Ino]) -> Vec<u8> {
     block
 }
 
-/// Writes the checksum of a block that will stand at `place`. Only for file systems with metadata_csum.
+/// Stores the checksum of a block whose address is `place`. For file systems with metadata_csum only.
 pub fn seal(inode_seed: u32, place: Pblk, block: &mut [u8]) {
     let checksum = checksum(inode_seed, place, block);
     if let Some(field) = block.last_chunk_mut::<4>() {

@@ -1,9 +1,9 @@
 //! The superblock: 1024 bytes at byte 1024 of the device, with copies in the backup groups.
 //!
-//! Owns the bytes <-> value step, the checksum and the checksum seed of everything else. Does **not** own the
-//! geometry that follows from it (see [`crate::geometry`]).
+//! Owns the conversion between bytes and value, the superblock's checksum, and the seed of all other
+//! checksums. Does **not** own the geometry computed from it (see [`crate::geometry`]).
 //!
-//! The value keeps every field, so any 1024 bytes with the right magic survive a round trip.
+//! The value keeps every field: any 1024 bytes with the right magic are the same after decoding and encoding.
 //!
 //! Source: kernel Documentation/filesystems/ext4/super.rst.
 
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::Features;
 
-/// Byte offset of the primary superblock on the device, whatever the block size.
+/// Byte offset of the primary superblock on the device, for any block size.
 pub const OFFSET: u64 = 1024;
 /// Size in bytes.
 pub const SIZE: usize = 1024;
@@ -24,7 +24,7 @@ pub const MAGIC: u16 = 0xEF53;
 pub const STATE_CLEAN: u16 = 1;
 /// `s_state`: errors were found.
 pub const STATE_ERRORS: u16 = 2;
-/// The owner shown for ids that do not fit: the kernel's overflow id.
+/// The owner shown in place of an ID that does not fit: the kernel's overflow ID.
 pub const OVERFLOW_ID: u32 = 65_534;
 
 /// Bits of [`Superblock::default_mount_opts`], by their names in `tune2fs -o`.
@@ -39,7 +39,7 @@ pub mod default_options {
     pub const ACL: u32 = 0x8;
     /// `uid16`
     pub const UID16: u32 = 0x10;
-    /// Two bits that hold one of the next three, or nothing.
+    /// Mask of two bits that hold one of the next three values, or none.
     pub const JOURNAL_MODE: u32 = 0x60;
     /// `journal_data`
     pub const JOURNAL_DATA: u32 = 0x20;
@@ -57,20 +57,20 @@ pub mod default_options {
     pub const NODELALLOC: u32 = 0x800;
 }
 
-/// [`Superblock::creator_os`] of file systems that Linux made.
+/// [`Superblock::creator_os`] of file systems created by Linux.
 pub const OS_LINUX: u32 = 0;
-/// [`Superblock::creator_os`] of file systems that were made for the GNU Hurd.
+/// [`Superblock::creator_os`] of file systems created for the GNU Hurd.
 pub const OS_HURD: u32 = 1;
 /// `s_flags`: directory hashes treat names as signed bytes.
 pub const FLAG_SIGNED_HASH: u32 = 1;
 /// `s_flags`: directory hashes treat names as unsigned bytes.
 pub const FLAG_UNSIGNED_HASH: u32 = 2;
-/// `s_flags`: made for tests of development code.
+/// `s_flags`: created for tests of development code.
 pub const FLAG_TEST_FILESYS: u32 = 4;
 
 const CHECKSUM_AT: usize = 0x3FC;
 
-/// The bytes as they lie on disk.
+/// The bytes on disk.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Raw {
@@ -181,7 +181,7 @@ struct Raw {
     s_checksum: U32,
 }
 
-/// A superblock in plain words. `Default` is all zero; `encode` always writes the magic.
+/// A decoded superblock. `Default` is all zero; `encode` always writes the magic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// Inodes in the file system.
@@ -194,11 +194,11 @@ pub struct Superblock {
     pub free_blocks_count: u64,
     /// Free inodes.
     pub free_inodes_count: u32,
-    /// The block that holds the first superblock: 1 for 1 KiB clusters, else 0.
+    /// The block that contains the first superblock: 1 for 1 KiB clusters, else 0.
     pub first_data_block: u32,
-    /// Block size is 1024 << this.
+    /// Block size is 1024 << this value.
     pub log_block_size: u32,
-    /// Cluster size is 1024 << this.
+    /// Cluster size is 1024 << this value.
     pub log_cluster_size: u32,
     /// Blocks per group.
     pub blocks_per_group: u32,
@@ -212,7 +212,7 @@ pub struct Superblock {
     pub wtime: u64,
     /// Mounts since the last check.
     pub mnt_count: u16,
-    /// Mounts after which to check; 0xFFFF is never.
+    /// Mounts after which to check; 0xFFFF means never.
     pub max_mnt_count: u16,
     /// 1 clean, 2 errors, 4 orphans being recovered.
     pub state: u16,
@@ -222,7 +222,7 @@ pub struct Superblock {
     pub minor_rev_level: u16,
     /// Last check, seconds since 1970 (40 bits).
     pub lastcheck: u64,
-    /// Seconds between checks; 0 is never.
+    /// Seconds between checks; 0 means never.
     pub checkinterval: u32,
     /// 0 Linux, 1 Hurd, 2 Masix, 3 FreeBSD, 4 Lites.
     pub creator_os: u32,
@@ -236,7 +236,7 @@ pub struct Superblock {
     pub first_ino: u32,
     /// Bytes per inode.
     pub inode_size: u16,
-    /// Group that this copy of the superblock stands in.
+    /// Group that contains this copy of the superblock.
     pub block_group_nr: u16,
     /// Feature words.
     pub features: Features,
@@ -252,7 +252,7 @@ pub struct Superblock {
     pub prealloc_blocks: u8,
     /// Blocks to preallocate for directories (unused).
     pub prealloc_dir_blocks: u8,
-    /// Reserved group-descriptor blocks behind each copy of the table.
+    /// Reserved group-descriptor blocks after each copy of the table.
     pub reserved_gdt_blocks: u16,
     /// UUID of the external journal.
     pub journal_uuid: [u8; 16],
@@ -266,7 +266,7 @@ pub struct Superblock {
     pub hash_seed: [u8; 16],
     /// Default directory hash: 0 legacy, 1 half-MD4, 2 TEA, 6 SipHash.
     pub def_hash_version: u8,
-    /// 1 when `jnl_blocks` backs up the journal's inode.
+    /// 1 if `jnl_blocks` is a backup of the journal's inode.
     pub jnl_backup_type: u8,
     /// Bytes per group descriptor with the 64bit feature.
     pub desc_size: u16,
@@ -292,13 +292,13 @@ pub struct Superblock {
     pub mmp_block: u64,
     /// Blocks on all data disks of a RAID.
     pub raid_stripe_width: u32,
-    /// A flex group has 1 << this groups.
+    /// A flex group has 1 << this value groups.
     pub log_groups_per_flex: u8,
-    /// 1 is CRC-32C.
+    /// 1 means CRC-32C.
     pub checksum_type: u8,
-    /// Version of encryption.
+    /// Encryption version.
     pub encryption_level: u8,
-    /// Padding, kept.
+    /// Padding, preserved.
     pub reserved_pad: u8,
     /// KiB written over the life of the file system.
     pub kbytes_written: u64,
@@ -338,9 +338,9 @@ pub struct Superblock {
     pub usr_quota_inum: u32,
     /// Group quota inode.
     pub grp_quota_inum: u32,
-    /// Clusters that hold metadata; 0 is unknown.
+    /// Clusters that hold metadata; 0 means unknown.
     pub overhead_clusters: u32,
-    /// Groups with backups under sparse_super2; 0 is none.
+    /// Groups with backups under sparse_super2; 0 means none.
     pub backup_bgs: [u32; 2],
     /// Encryption algorithms in use.
     pub encrypt_algos: [u8; 4],
@@ -356,15 +356,15 @@ pub struct Superblock {
     pub first_error_errcode: u8,
     /// Code of the last error.
     pub last_error_errcode: u8,
-    /// File-name encoding: 1 is UTF-8 12.1.
+    /// File-name encoding: 1 means UTF-8 12.1.
     pub encoding: u16,
-    /// 1 is strict.
+    /// 1 means strict.
     pub encoding_flags: u16,
     /// Inode of the orphan file.
     pub orphan_file_inum: u32,
-    /// Reserved, kept.
+    /// Reserved, preserved.
     pub reserved: [u8; 372],
-    /// As read; `encode` writes it as it stands, `seal` replaces it.
+    /// Checksum as read; `encode` writes it unchanged, `seal` replaces it.
     pub checksum: u32,
 }
 
@@ -372,7 +372,7 @@ impl Superblock {
     /// Reads a superblock from its 1024 bytes.
     ///
     /// # Errors
-    /// When there are fewer than 1024 bytes or the magic is not 0xEF53. Nothing else is judged here.
+    /// There are fewer than 1024 bytes, or the magic is not 0xEF53. No other field is checked.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let Ok((raw, _)) = Raw::ref_from_prefix(bytes) else {
             return Err(Malformed::new("superblock", "must have 1024 bytes", bytes.len() as u64));
@@ -481,7 +481,7 @@ impl Superblock {
         }
     }
 
-    /// Writes the 1024 bytes, with `checksum` as it stands.
+    /// Encodes the superblock, with `checksum` unchanged.
     #[must_use]
     pub fn encode(&self) -> [u8; SIZE] {
         let raw = Raw {
@@ -594,7 +594,7 @@ impl Superblock {
         zerocopy::transmute!(raw)
     }
 
-    /// Writes the 1024 bytes with the checksum computed (when metadata_csum is on; else as it stands).
+    /// Encodes the superblock; with metadata_csum it computes the checksum, else `checksum` is unchanged.
     #[must_use]
     pub fn sealed(&self) -> [u8; SIZE] {
         let mut bytes = self.encode();
@@ -605,13 +605,13 @@ impl Superblock {
         bytes
     }
 
-    /// Does the stored checksum fit the bytes it came from? Always true without metadata_csum.
+    /// Whether the stored checksum matches the fields. Always true without metadata_csum.
     #[must_use]
     pub fn verify(&self) -> bool {
         !self.features.metadata_csum() || compute_checksum(&self.encode()) == self.checksum
     }
 
-    /// The seed that every other metadata checksum starts from.
+    /// The seed of all other metadata checksums.
     #[must_use]
     pub fn fs_seed(&self) -> u32 {
         if self.features.has_incompat(Features::CSUM_SEED) {
@@ -624,66 +624,66 @@ impl Superblock {
     /// Block size.
     ///
     /// # Errors
-    /// When `s_log_block_size` is above 6 (64 KiB).
+    /// `s_log_block_size` is above 6 (64 KiB).
     pub fn block_size(&self) -> Result<BlockSize, Malformed> {
         BlockSize::from_log(self.log_block_size).ok_or_else(|| {
             Malformed::new("superblock", "log_block_size must be at most 6", self.log_block_size)
         })
     }
 
-    /// Bytes per group descriptor: 32 without the 64bit feature.
+    /// Bytes per group descriptor; 32 without the 64bit feature.
     #[must_use]
     pub fn group_desc_size(&self) -> usize {
         if self.features.has_incompat(Features::BIT64) { usize::from(self.desc_size) } else { 32 }
     }
 
-    /// Bytes per inode: 128 in revision 0.
+    /// Bytes per inode; 128 in revision 0.
     #[must_use]
     pub fn inode_bytes(&self) -> usize {
         if self.rev_level == 0 { 128 } else { usize::from(self.inode_size) }
     }
 
-    /// Was the file system made for the GNU Hurd? Some fields of its inodes have another meaning:
+    /// Whether the file system was created for the GNU Hurd. Some fields of its inodes have another meaning:
     /// see [`Inode::of_hurd`](crate::inode::Inode::of_hurd).
     #[must_use]
     pub fn is_hurd(&self) -> bool {
         self.creator_os == OS_HURD
     }
 
-    /// Must inodes have right checksums to be read? The kernel neither verifies nor writes them where another
-    /// system than Linux made the file system.
+    /// Whether an inode must have a right checksum to be read. If another system than Linux created the file
+    /// system, the kernel neither verifies nor writes the checksums of inodes.
     #[must_use]
     pub fn verifies_inodes(&self) -> bool {
         self.features.metadata_csum() && self.creator_os == OS_LINUX
     }
 
-    /// Do inodes get checksums when they are written? e2fsck wants them whichever system made the file
-    /// system, except for the Hurd, which has the author there.
+    /// Whether inodes get checksums when they are written. e2fsck expects them for all systems except the
+    /// Hurd, which stores the author there.
     #[must_use]
     pub fn seals_inodes(&self) -> bool {
         self.features.metadata_csum() && !self.is_hurd()
     }
 
-    /// Do owners have 16 bits only (default mount option `uid16`)? Then the other halves are not read, and
-    /// become 0; a user or group that does not fit becomes [`OVERFLOW_ID`].
+    /// Whether owners are limited to 16 bits (default mount option `uid16`). If so, the high halves are not
+    /// read and are written as 0; a user or group ID that does not fit becomes [`OVERFLOW_ID`].
     #[must_use]
     pub fn has_short_ids(&self) -> bool {
         self.default_mount_opts & default_options::UID16 != 0
     }
 
-    /// The number that an inode can have of this user or group.
+    /// The number that an inode stores for this user or group ID.
     #[must_use]
     pub fn storable_id(&self, id: u32) -> u32 {
         if self.has_short_ids() && id > 0xFFFF { OVERFLOW_ID } else { id }
     }
 
-    /// The label up to its first zero byte.
+    /// The label, up to its first zero byte.
     #[must_use]
     pub fn label(&self) -> &[u8] {
         until_nul(&self.volume_name)
     }
 
-    /// Are names hashed as unsigned bytes?
+    /// Whether directory hashes treat names as unsigned bytes.
     #[must_use]
     pub fn unsigned_hash(&self) -> bool {
         self.flags & FLAG_UNSIGNED_HASH != 0
@@ -696,7 +696,7 @@ impl Default for Superblock {
     }
 }
 
-/// Puts the checksum of a superblock's bytes in place; for file systems with metadata_csum.
+/// Stores the checksum in the bytes of a superblock; for file systems with metadata_csum.
 pub fn seal(bytes: &mut [u8]) {
     if let Ok(whole) = <&mut [u8; SIZE]>::try_from(bytes) {
         let sum = compute_checksum(whole);
@@ -704,7 +704,7 @@ pub fn seal(bytes: &mut [u8]) {
     }
 }
 
-/// A text field up to its first zero byte.
+/// A text field, up to its first zero byte.
 #[must_use]
 pub fn until_nul(field: &[u8]) -> &[u8] {
     field.split(|&b| b == 0).next().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Inode timestamps: a signed 32-bit word of seconds, and an extra word with 2 more bits of seconds and 30 of
-//! nanoseconds. Together they reach from 1901-12-13 to 2446-05-10.
+//! Inode timestamps: a signed 32-bit word of seconds, and an extra word with 2 more bits of seconds and 30
+//! bits of nanoseconds. Together they cover 1901-12-13 to 2446-05-10.
 //!
 //! Source: kernel Documentation/filesystems/ext4/inodes.rst, "Inode Timestamps".
 
@@ -8,7 +8,7 @@
 pub struct Timestamp {
     /// Seconds since 1970-01-01 00:00 UTC, from [`Timestamp::MIN_SECONDS`] to [`Timestamp::MAX_SECONDS`].
     pub seconds: i64,
-    /// Nanoseconds; a damaged inode may hold 10^9 and more.
+    /// Nanoseconds; in a damaged inode possibly 10^9 or more.
     pub nanos: u32,
 }
 
@@ -18,15 +18,15 @@ impl Timestamp {
     /// 2446-05-10 22:38:55 UTC.
     pub const MAX_SECONDS: i64 = i32::MAX as i64 + (3 << 32);
 
-    /// A time, if an inode with 32 extra bytes can hold it.
+    /// A time that an inode with 32 extra bytes can store; `None` if it is out of range.
     #[must_use]
     pub fn new(seconds: i64, nanos: u32) -> Option<Self> {
         ((Self::MIN_SECONDS..=Self::MAX_SECONDS).contains(&seconds) && nanos < 1_000_000_000)
             .then_some(Self { seconds, nanos })
     }
 
-    /// The nearest time that an inode can hold: with extra words when `extra`, else whole seconds from 1901
-    /// to 2038.
+    /// The nearest time that an inode can store. `extra`: the inode has the extra words; else the range is
+    /// whole seconds from 1901 to 2038.
     #[must_use]
     pub fn clamped(self, extra: bool) -> Self {
         let (max, keep_nanos) = if extra { (Self::MAX_SECONDS, true) } else { (i64::from(i32::MAX), false) };
@@ -35,21 +35,21 @@ impl Timestamp {
         Self { seconds, nanos }
     }
 
-    /// From the two words on disk; `extra` is 0 where the inode has no room for it.
+    /// Decodes the two words on disk; `extra` is 0 if the inode has no space for it.
     #[must_use]
     pub fn from_disk(base: u32, extra: u32) -> Self {
         let seconds = i64::from(base as i32) + (i64::from(extra & 3) << 32);
         Self { seconds, nanos: extra >> 2 }
     }
 
-    /// The word of seconds.
+    /// The word of seconds, for the disk.
     #[must_use]
     pub fn disk_base(self) -> u32 {
         self.seconds as u32
     }
 
-    /// The extra word: the epoch counts how often 2^32 was taken from the seconds to make them fit a signed
-    /// word.
+    /// The extra word, for the disk. Its epoch bits count how many times 2^32 was subtracted from the seconds
+    /// to fit them into a signed word.
     #[must_use]
     pub fn disk_extra(self) -> u32 {
         let epoch = ((self.seconds - i64::from(self.seconds as i32)) >> 32) as u32 & 3;
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_documented_corners() {
-        // The rows of the kernel documentation's table: extra epoch bits, sign bit of the base word.
+        // The rows of the table in the kernel documentation: extra epoch bits, sign bit of the base word.
         for (seconds, base, epoch) in [
             (-1, 0xFFFF_FFFF, 0),
             (-0x8000_0000, 0x8000_0000, 0),
