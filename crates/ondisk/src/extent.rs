@@ -1,8 +1,8 @@
-//! Extent trees: a root of four entries in `i_block`, nodes of a block each, up to five levels deep.
+//! Extent trees: a root of four entries in `i_block`, nodes of one block each, up to five levels deep.
 //!
-//! Owns nodes as bytes, whole ([`Node`]) and in place ([`NodeView`], [`splice`]), their checksum, the shape
-//! of a packed tree, and a walker that does no I/O. Does **not** own insertion into or removal from a living
-//! tree (see `mapping`).
+//! Owns nodes as bytes, both decoded ([`Node`]) and in place ([`NodeView`], [`splice`]), their checksum, the
+//! shape of a packed tree, and a walker that does no I/O. Does **not** own insertion into or removal from a
+//! live tree (see `mapping`).
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst.
 
@@ -19,7 +19,7 @@ pub const MAGIC: u16 = 0xF30A;
 pub const MAX_WRITTEN_LEN: u32 = 32_768;
 /// Longest unwritten extent, in blocks.
 pub const MAX_UNWRITTEN_LEN: u32 = 32_767;
-/// Deepest tree that the kernel accepts.
+/// Maximum depth that the kernel accepts.
 pub const MAX_DEPTH: u16 = 5;
 /// Entries in the root.
 pub const ROOT_ENTRIES: usize = 4;
@@ -27,7 +27,7 @@ pub const ROOT_ENTRIES: usize = 4;
 const HEADER: usize = 12;
 const ENTRY: usize = 12;
 
-/// A run of blocks: logical blocks `lblk..lblk+len` lie at physical blocks `start..start+len`.
+/// A run of blocks: logical blocks `lblk..lblk+len` are at physical blocks `start..start+len`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Extent {
     /// First logical block.
@@ -36,25 +36,25 @@ pub struct Extent {
     pub len: u32,
     /// First physical block, 48 bits.
     pub start: u64,
-    /// Allocated but reads as zeros.
+    /// The blocks are allocated but read as zeros.
     pub unwritten: bool,
 }
 
 impl Extent {
-    /// The logical block behind the last one; up to 2^32.
+    /// The logical block after the last one; up to 2^32.
     #[must_use]
     pub fn end(&self) -> u64 {
         u64::from(self.lblk) + u64::from(self.len)
     }
 
-    /// The longest that an extent in this state may be, in blocks.
+    /// The maximum length of an extent in this state, in blocks.
     #[must_use]
     pub fn len_max(unwritten: bool) -> u32 {
         if unwritten { MAX_UNWRITTEN_LEN } else { MAX_WRITTEN_LEN }
     }
 
-    /// The one extent that says what this one and `next` say: `next` follows in the file and on the device,
-    /// in the same state, and both together are not too long.
+    /// One extent for this one and `next`. `None` unless `next` follows in the file and on the device, has
+    /// the same state, and both together fit the maximum length.
     #[must_use]
     pub fn merged(&self, next: &Self) -> Option<Self> {
         let len = self.len.checked_add(next.len).filter(|len| *len <= Self::len_max(self.unwritten))?;
@@ -64,7 +64,7 @@ impl Extent {
         follows.then_some(Self { len, ..*self })
     }
 
-    /// As an entry of a leaf.
+    /// Encodes the extent as an entry of a leaf.
     #[must_use]
     pub fn slot(&self) -> Slot {
         let mut slot = [0; ENTRY];
@@ -74,7 +74,7 @@ impl Extent {
 }
 
 impl Index {
-    /// As an entry of an inner node.
+    /// Encodes the index as an entry of an inner node.
     #[must_use]
     pub fn slot(&self) -> Slot {
         let mut slot = [0; ENTRY];
@@ -83,7 +83,7 @@ impl Index {
     }
 }
 
-/// An entry of an inner node: the subtree `child` holds the blocks from `lblk` on.
+/// An entry of an inner node: the subtree `child` maps the blocks from `lblk` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Index {
     /// First logical block that the subtree may map.
@@ -106,26 +106,26 @@ pub enum Entries {
 pub struct Node {
     /// Levels below this node.
     pub depth: u16,
-    /// Room for entries (`eh_max`).
+    /// Capacity in entries (`eh_max`).
     pub max: u16,
-    /// `eh_generation`, kept.
+    /// `eh_generation`, preserved.
     pub generation: u32,
     /// The entries, in order.
     pub entries: Entries,
 }
 
-/// How many entries a node that fills a block can hold.
+/// Capacity in entries of a node that fills a block.
 #[must_use]
 pub fn entries_per_block(block_size: BlockSize) -> usize {
     (block_size.len() - HEADER) / ENTRY
 }
 
 impl Node {
-    /// Reads a node from `i_block` (60 bytes) or a whole block, and holds its entries against the rules that
-    /// one node can be judged by: sorted, not overlapping, lengths not zero, within 2^32 logical blocks.
+    /// Decodes a node from `i_block` (60 bytes) or a whole block. It checks the rules that concern a single
+    /// node: entries sorted and not overlapping, lengths not zero, within 2^32 logical blocks.
     ///
     /// # Errors
-    /// Names the broken rule.
+    /// The broken rule.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let view = NodeView::verified(bytes)?;
         let entries = if view.depth() == 0 {
@@ -136,11 +136,11 @@ impl Node {
         Ok(Self { depth: view.depth(), max: u16_at(bytes, 4), generation: u32_at(bytes, 8), entries })
     }
 
-    /// Writes the node over `out` (60 bytes or a block); room behind the entries becomes zero. No checksum
-    /// yet.
+    /// Encodes the node to `out` (60 bytes or a block), without a checksum. Space after the entries becomes
+    /// zero.
     ///
     /// # Panics
-    /// When the entries do not fit `out`: the caller chose the shape.
+    /// The entries do not fit `out`: a bug of the caller, which chose the shape.
     pub fn encode(&self, out: &mut [u8]) {
         out.fill(0);
         let count = match &self.entries {
@@ -203,38 +203,39 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Where a block node's checksum stands: behind room for `eh_max` entries. `None` if it would not fit.
+/// Offset of a block node's checksum: after the space for `eh_max` entries. `None` if it does not fit the
+/// block.
 fn checksum_at(block: &[u8]) -> Option<usize> {
     let at = HEADER + ENTRY * usize::from(u16_at(block.get(..HEADER)?, 4));
     (at + 4 <= block.len()).then_some(at)
 }
 
-/// Stores the checksum of a block node (never of the root, which the inode's covers).
+/// Stores the checksum of a block node. Never of the root, which the inode's checksum covers.
 ///
 /// # Panics
-/// When `eh_max` leaves no room for it: the caller encoded the node.
+/// `eh_max` leaves no space for it: a bug of the caller, which encoded the node.
 pub fn seal(block: &mut [u8], inode_seed: u32) {
     let at = checksum_at(block).expect("an encoded node has room for its checksum");
     let sum = crc32c(inode_seed, &block[..at]);
     block[at..at + 4].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Does a block node's checksum fit? False when `eh_max` leaves no room for one.
+/// Whether a block node's checksum is right. False if `eh_max` leaves no space for one.
 #[must_use]
 pub fn verify(block: &[u8], inode_seed: u32) -> bool {
     checksum_at(block).is_some_and(|at| crc32c(inode_seed, &block[..at]).to_le_bytes() == block[at..at + 4])
 }
 
-/// The shape of a packed tree over a number of extents: how many nodes each level has.
+/// The shape of a packed tree over a number of extents: the number of nodes of each level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeShape {
-    /// Nodes per level in blocks of their own, from the level below the root down to the leaves; empty when
-    /// the extents fit the root.
+    /// Nodes per level in their own blocks, from the level below the root down to the leaves. Empty if the
+    /// extents fit the root.
     pub levels: Vec<usize>,
 }
 
 impl TreeShape {
-    /// The shape for `extents` extents, every node but the last of a level full.
+    /// The shape for `extents` extents: all nodes of a level are full, except the last.
     #[must_use]
     pub fn for_extents(extents: usize, block_size: BlockSize) -> Self {
         let per_node = entries_per_block(block_size);
@@ -247,18 +248,18 @@ impl TreeShape {
         Self { levels }
     }
 
-    /// Blocks that the tree needs besides the inode.
+    /// Blocks that the tree needs outside the inode.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.levels.iter().sum()
     }
 }
 
-/// Writes a packed tree: the 60 bytes of `i_block`, and the nodes' bytes in the order of `node_blocks`, which
-/// takes the tree level by level from the top. Checksums are stored when `inode_seed` is given.
+/// Encodes a packed tree: the 60 bytes of `i_block`, and the bytes of the nodes in the order of
+/// `node_blocks`, level by level from the top. With `inode_seed` the checksums are stored, too.
 ///
 /// # Panics
-/// When `node_blocks` is not as long as [`TreeShape::blocks`] says.
+/// The length of `node_blocks` differs from [`TreeShape::blocks`].
 pub fn encode_tree(
     extents: &[Extent],
     block_size: BlockSize,
@@ -307,14 +308,14 @@ pub fn encode_tree(
     (root, nodes_from_bottom)
 }
 
-/// What a [`Walker`] wants or has found.
+/// The next action or result of a [`Walker`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Read this block and hand it to [`Walker::supply`].
+    /// Read this block and pass it to [`Walker::supply`].
     NeedBlock(Pblk),
     /// The next extent, in logical order.
     Extent(Extent),
-    /// A node is damaged; the walk goes on behind it.
+    /// A node is damaged; the walk continues after it.
     Damaged {
         /// The node's block; `None` for the root.
         block: Option<Pblk>,
@@ -325,27 +326,27 @@ pub enum Step {
     Done,
 }
 
-/// Walks a whole extent tree in logical order without doing I/O, through any bytes, in bounded time.
+/// Walks a whole extent tree in logical order, without I/O, in bounded time for any bytes.
 ///
-/// A child must be exactly one level below its parent and keep to the range of logical blocks that its
-/// parent's entry gives it. Ranges of one level are disjoint, so no node is entered twice on a level, however
-/// the pointers are bent, and the walk reads at most one block per index entry of the blocks it entered.
+/// A child must be exactly one level below its parent, and within the range of logical blocks of its parent's
+/// entry. The ranges of one level are disjoint. Therefore the walk enters no node twice on a level, whatever
+/// the pointers are, and reads at most one block per index entry of the blocks it entered.
 #[derive(Debug, Clone)]
 pub struct Walker {
     inode_seed: Option<u32>,
-    /// Nodes on the path, each with its remaining entries in reverse.
+    /// Nodes on the path, each with its remaining entries in reverse order.
     path: Vec<Frame>,
     awaited: Option<Awaited>,
     next_lblk: u64,
     pending_fault: Option<(Option<Pblk>, Malformed)>,
 }
 
-/// A node that was asked for, and what its parent promised of it.
+/// The node requested last, and the constraints from its parent.
 #[derive(Debug, Clone)]
 struct Awaited {
     block: Pblk,
     depth: u16,
-    /// First logical block it may map, and the one behind its last.
+    /// First logical block it may map, and the block after its last.
     range: (u64, u64),
 }
 
@@ -353,14 +354,15 @@ struct Awaited {
 struct Frame {
     depth: u16,
     block: Option<Pblk>,
-    /// The logical block behind the last that this node may map.
+    /// The logical block after the last that this node may map.
     range_end: u64,
     extents: Vec<Extent>,
     indexes: Vec<Index>,
 }
 
 impl Walker {
-    /// A walk over the tree rooted in `i_block`; nodes' checksums are verified when `inode_seed` is given.
+    /// Starts a walk over the tree with the root `i_block`. With `inode_seed` it verifies the checksums of
+    /// nodes.
     #[must_use]
     pub fn new(i_block: &[u8; 60], inode_seed: Option<u32>) -> Self {
         let mut walker =
@@ -383,7 +385,7 @@ impl Walker {
         self.path.push(Frame { depth: node.depth, block, range_end, extents, indexes });
     }
 
-    /// Levels of the tree below the node being read; the root's when nothing was supplied yet.
+    /// Levels of the tree below the current node; those of the root if nothing was supplied yet.
     #[must_use]
     pub fn depth(&self) -> u16 {
         self.path.last().map_or(0, |frame| frame.depth)
@@ -418,8 +420,8 @@ impl Walker {
         }
     }
 
-    /// Hands over the block that [`Step::NeedBlock`] asked for; `None` when it could not be read, which skips
-    /// it.
+    /// Supplies the block that [`Step::NeedBlock`] requested. `None`: the block is unreadable, and the walk
+    /// skips it.
     pub fn supply(&mut self, bytes: Option<&[u8]>) {
         let Some(Awaited { block, depth, range }) = self.awaited.take() else { return };
         let Some(bytes) = bytes else { return };
@@ -436,7 +438,7 @@ impl Walker {
     }
 }
 
-/// Decodes a child node and holds it against what its parent says of it.
+/// Decodes a child node and checks the constraints from its parent.
 fn accept(bytes: &[u8], depth: u16, range: (u64, u64)) -> Result<Node, Malformed> {
     let node = Node::decode(bytes)?;
     Malformed::unless(

@@ -1,10 +1,11 @@
-//! Geometry: what follows from a superblock's numbers before any other block is read.
+//! Geometry: everything that can be computed from the superblock alone.
 //!
-//! Owns the arithmetic of groups, inodes, backup superblocks and the places of group descriptors, with and
-//! without meta_bg. Small, immutable, passed by reference. Does **not** own the descriptors' content.
+//! Owns the arithmetic of groups, inodes, backup superblocks and the addresses of group descriptors, with and
+//! without meta_bg. The value is small, immutable, and passed by reference. Does **not** own the descriptors'
+//! content.
 //!
 //! Invariants
-//! 1. A `Geometry` made by [`Geometry::new`] has numbers that cannot overflow or divide by zero below.
+//! 1. [`Geometry::new`] checks all numbers: the methods cannot overflow or divide by zero.
 //! 2. `groups * blocks_per_group` covers all blocks from `first_data_block` on; only the last group may be
 //!    short.
 //!
@@ -14,7 +15,7 @@ use extant_base::{BlockSize, Group, Ino, Malformed, Pblk};
 
 use crate::{Features, Superblock};
 
-/// Which groups have copies of the superblock.
+/// The groups that have copies of the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backups {
     All,
@@ -27,7 +28,7 @@ enum Backups {
 pub struct Geometry {
     /// Block size.
     pub block_size: BlockSize,
-    /// Blocks per cluster is 1 << this; 0 without bigalloc.
+    /// Blocks per cluster is 1 << this value; 0 without bigalloc.
     pub cluster_log: u32,
     /// Blocks of the file system.
     pub blocks: u64,
@@ -41,37 +42,37 @@ pub struct Geometry {
     pub inode_size: usize,
     /// Bytes per group descriptor.
     pub desc_size: usize,
-    /// Groups.
+    /// Number of groups.
     pub groups: u32,
     /// Blocks of the whole group-descriptor table.
     pub desc_blocks: u32,
-    /// Reserved blocks behind each classic copy of the table.
+    /// Reserved blocks after each classic copy of the table.
     pub reserved_gdt_blocks: u32,
-    /// Groups per flex group is 1 << this; 0 without flex_bg.
+    /// Groups per flex group is 1 << this value; 0 without flex_bg.
     pub flex_log: u32,
-    /// First meta block group whose descriptors lie in its own groups; `None` without meta_bg.
+    /// The first meta block group that stores its descriptors in its own groups; `None` without meta_bg.
     first_meta_bg: Option<u32>,
     backups: Backups,
 }
 
-/// Where one group keeps its copy of the superblock and of group descriptors.
+/// The addresses of one group's copy of the superblock and of group descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupHead {
     /// Block of the superblock or its copy.
     pub superblock: Option<Pblk>,
-    /// First block and number of descriptor blocks.
+    /// First block and number of blocks with descriptors.
     pub descriptors: (Pblk, u32),
-    /// Index of the first of these within the table.
+    /// Index of the first of these blocks within the table.
     pub first_descriptor_block: u32,
     /// First block and number of reserved descriptor blocks.
     pub reserved: (Pblk, u32),
 }
 
 impl Geometry {
-    /// The geometry of a superblock.
+    /// Computes the geometry of a superblock.
     ///
     /// # Errors
-    /// Names the first number that breaks a rule of the format.
+    /// The first number that breaks a rule of the format.
     pub fn new(sb: &Superblock) -> Result<Self, Malformed> {
         let rule =
             |holds: bool, rule: &'static str, found: u64| Malformed::unless(holds, "superblock", rule, found);
@@ -178,13 +179,13 @@ impl Geometry {
         self.block_size.blocks_for(u64::from(self.inodes_per_group) * self.inode_size as u64) as u32
     }
 
-    /// Inodes in a block of the table.
+    /// Inodes in one block of the table.
     #[must_use]
     pub fn inodes_per_block(&self) -> u32 {
         (self.block_size.len() / self.inode_size) as u32
     }
 
-    /// Inodes in the file system; saturates at 2^32 - 1 as `s_inodes_count` would.
+    /// Inodes in the file system; saturates at 2^32 - 1, like `s_inodes_count`.
     #[must_use]
     pub fn inodes(&self) -> u32 {
         self.inodes_per_group.saturating_mul(self.groups)
@@ -196,14 +197,14 @@ impl Geometry {
         Pblk(u64::from(self.first_data_block) + u64::from(group.0) * u64::from(self.blocks_per_group))
     }
 
-    /// Blocks of a group: short only for the last.
+    /// Number of blocks of a group; only the last group may be short.
     #[must_use]
     pub fn group_blocks(&self, group: Group) -> u32 {
         let left = self.blocks.saturating_sub(self.group_start(group).0);
         left.min(u64::from(self.blocks_per_group)) as u32
     }
 
-    /// Clusters of a group, a cut-off last one counted.
+    /// Number of clusters of a group, including a partial last one.
     #[must_use]
     pub fn group_clusters(&self, group: Group) -> u32 {
         u64::from(self.group_blocks(group)).div_ceil(self.cluster_ratio()) as u32
@@ -216,7 +217,7 @@ impl Geometry {
         (block.0 < self.blocks).then(|| Group((within / u64::from(self.blocks_per_group)) as u32))
     }
 
-    /// Group of an inode and its index there; `None` for 0 and past the last.
+    /// Group of an inode and its index within the group; `None` for 0 and past the last inode.
     #[must_use]
     pub fn inode_place(&self, ino: Ino) -> Option<(Group, u32)> {
         let index = ino.0.checked_sub(1)?;
@@ -224,7 +225,7 @@ impl Geometry {
         (group < self.groups).then_some((Group(group), index % self.inodes_per_group))
     }
 
-    /// Has this group a copy of the superblock?
+    /// Whether this group has a copy of the superblock.
     #[must_use]
     pub fn has_super(&self, group: Group) -> bool {
         let g = group.0;
@@ -236,25 +237,26 @@ impl Geometry {
         }
     }
 
-    /// Group that a meta block group's classic successor starts at: descriptor blocks below this index are
-    /// classic.
+    /// Number of descriptor blocks that are stored in the classic table. Blocks from this index on are in
+    /// meta block groups.
     #[must_use]
     pub fn classic_desc_blocks(&self) -> u32 {
         self.first_meta_bg.map_or(self.desc_blocks, |first| first.min(self.desc_blocks))
     }
 
-    /// Is the meta_bg feature on?
+    /// Whether the meta_bg feature is on.
     #[must_use]
     pub fn meta_bg(&self) -> bool {
         self.first_meta_bg.is_some()
     }
 
-    /// What stands at the head of a group: copies of superblock and descriptors, reserved descriptor blocks.
+    /// The contents of a group's first blocks: copies of superblock and descriptors, reserved descriptor
+    /// blocks.
     #[must_use]
     pub fn group_head(&self, group: Group) -> GroupHead {
         let start = self.group_start(group);
         let has_super = self.has_super(group);
-        // 1 KiB blocks in larger clusters: block 0 belongs to group 0, but byte 1024 is in block 1.
+        // With 1 KiB blocks in larger clusters, group 0 starts at block 0, but byte 1024 is in block 1.
         let shift =
             u64::from(group.0 == 0 && self.block_size == BlockSize::MIN && self.first_data_block == 0);
         let superblock = has_super.then_some(Pblk(start.0 + shift));
@@ -293,7 +295,8 @@ impl Geometry {
         }
     }
 
-    /// Blocks of the first few backups of a group's descriptor; the byte offset is that of the primary.
+    /// The addresses of the first few backups of a group's descriptor; the byte offset in them is that of the
+    /// primary.
     #[must_use]
     pub fn descriptor_backups(&self, group: Group) -> Vec<Pblk> {
         let per_block = self.descs_per_block();
@@ -304,7 +307,7 @@ impl Geometry {
         } else {
             match self.backups {
                 Backups::Named(groups) => groups.to_vec(),
-                // Of all groups those with a backup are found among the first 50.
+                // The first eight groups with a backup are below 50.
                 _ => (1..self.groups.min(50)).filter(|group| self.has_super(Group(*group))).take(8).collect(),
             }
         };

@@ -2,20 +2,20 @@
 //! bytes.
 //!
 //! Owns: the hash of one name, and the codes of the hash versions. Does **not** own: case folding (the caller
-//! folds first), the SipHash of encrypted and casefolded directories (it is keyed by a secret; its value
-//! stands in the entries themselves).
+//! folds first), and the SipHash of encrypted and casefolded directories (it needs a secret key; the entries
+//! store its value).
 //!
 //! Invariants
 //! 1. The lowest bit of a hash is 0: index entries use it as the continuation flag.
 //! 2. A hash is never [`EOF_HASH`]: readdir uses that value as "end of directory".
-//! 3. Nothing here allocates: a builder hashes every name of an image once or twice.
+//! 3. No function allocates: a builder hashes every name of an image once or twice.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
-/// The hash that no name has, because readdir positions use it for the end of the directory.
+/// The hash that no name has: readdir positions use it for the end of the directory.
 pub const EOF_HASH: u32 = 0x7FFF_FFFF << 1;
 
-/// A hash version, together with how it reads the bytes of a name above 0x7F.
+/// A hash version, with the signedness of bytes above 0x7F.
 ///
 /// The disk stores the algorithm in each index root (0, 1, 2 or 6) and the signedness once, in the
 /// superblock's flags.
@@ -23,7 +23,7 @@ pub const EOF_HASH: u32 = 0x7FFF_FFFF << 1;
 pub enum HashVersion {
     /// The first ext3 hash, bytes as signed numbers.
     Legacy,
-    /// Half-MD4, bytes as signed numbers; what mke2fs chooses.
+    /// Half-MD4, bytes as signed numbers; mke2fs's default.
     HalfMd4,
     /// Tiny Encryption Algorithm, bytes as signed numbers.
     Tea,
@@ -33,13 +33,13 @@ pub enum HashVersion {
     HalfMd4Unsigned,
     /// [`Tea`](Self::Tea) over unsigned bytes.
     TeaUnsigned,
-    /// SipHash-2-4 under a secret key, in directories that are both encrypted and casefolded.
+    /// SipHash-2-4 with a secret key, in directories that are both encrypted and casefolded.
     SipHash,
 }
 
 impl HashVersion {
-    /// From the code on disk and the superblock's signedness (`s_flags` bit 1: unsigned); `None` for other
-    /// codes.
+    /// The version for the code on disk and the superblock's signedness (`s_flags` bit 1: unsigned); `None`
+    /// for other codes.
     #[must_use]
     pub fn from_code(code: u8, unsigned: bool) -> Option<Self> {
         Some(match (code, unsigned) {
@@ -54,7 +54,7 @@ impl HashVersion {
         })
     }
 
-    /// The code that index roots and the superblock store: 0, 1, 2 or 6.
+    /// The code stored in index roots and the superblock: 0, 1, 2 or 6.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -65,14 +65,14 @@ impl HashVersion {
         }
     }
 
-    /// Are bytes above 0x7F read as positive numbers?
+    /// Whether bytes above 0x7F are read as positive numbers.
     #[must_use]
     pub fn is_unsigned(self) -> bool {
         matches!(self, Self::LegacyUnsigned | Self::HalfMd4Unsigned | Self::TeaUnsigned)
     }
 }
 
-/// The hash of a name: `hash` orders the index, `minor` orders names of equal hash for readdir.
+/// The hash of a name: `hash` orders the index, `minor` orders names with equal hashes for readdir.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NameHash {
     /// The index key; its lowest bit is 0.
@@ -81,16 +81,16 @@ pub struct NameHash {
     pub minor: u32,
 }
 
-/// The superblock's `s_hash_seed`, 16 bytes, as the four words that [`dirhash`] takes.
+/// Converts the superblock's `s_hash_seed`, 16 bytes, to the four words that [`dirhash`] takes.
 #[must_use]
 pub fn seed_words(seed: &[u8; 16]) -> [u32; 4] {
     std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| seed[4 * i + j])))
 }
 
-/// The hash of `name` under `version` and the file system's seed (all zero: MD4's own initial values).
+/// The hash of `name` with `version` and the file system's seed (if it is zero: MD4's own initial values).
 ///
-/// `None` for [`HashVersion::SipHash`], which needs a key. Any length is hashed; names on disk have 1 to 255
-/// bytes.
+/// `None` for [`HashVersion::SipHash`], which needs a key. Any length can be hashed; names on disk have 1 to
+/// 255 bytes.
 #[must_use]
 pub fn dirhash(version: HashVersion, seed: &[u32; 4], name: &[u8]) -> Option<NameHash> {
     let mut buf = if *seed == [0; 4] { MD4_INITIAL } else { *seed };
@@ -120,7 +120,7 @@ pub fn dirhash(version: HashVersion, seed: &[u32; 4], name: &[u8]) -> Option<Nam
 
 const MD4_INITIAL: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
-/// Clears the continuation bit and steps around the end-of-directory value (invariants 1 and 2).
+/// Clears the continuation bit and avoids the end-of-directory value (invariants 1 and 2).
 fn settle(hash: u32) -> u32 {
     let hash = hash & !1;
     if hash == EOF_HASH { EOF_HASH - 2 } else { hash }
@@ -142,8 +142,8 @@ fn legacy(name: &[u8], widen: impl Fn(u8) -> u32) -> u32 {
 /// The next `N` words to digest: up to 4*N bytes of `rest`, big-endian, padded with the length of all of
 /// `rest`.
 ///
-/// A signed byte is added as a negative number, so it borrows from the byte above it: a full word of signed
-/// bytes is the unsigned word minus 0x100 at the place of each byte that has its top bit set.
+/// A signed byte is added as a negative number, so it borrows from the next higher byte. A full word of
+/// signed bytes is the unsigned word minus 0x100 at the position of each byte that has its top bit set.
 fn pack<const N: usize>(rest: &[u8], unsigned: bool) -> [u32; N] {
     let borrow = if unsigned { 0 } else { 0x0080_8080u32 };
     let len = rest.len() as u32;
@@ -182,7 +182,7 @@ fn tea_round(buf: &mut [u32; 4], key: &[u32; 4]) {
 }
 
 fn half_md4_round(buf: &mut [u32; 4], words: &[u32; 8]) {
-    /// Eight steps; the four registers take turns, so each step turns them one place.
+    /// Eight steps. The four registers rotate by one position in each step.
     fn steps(
         state: [u32; 4],
         words: &[u32; 8],
@@ -263,7 +263,8 @@ mod tests {
         assert_eq!(settle(EOF_HASH | 1), EOF_HASH - 2);
     }
 
-    /// The packing as the spec words it, byte by byte, to hold the word-at-a-time one against.
+    /// The packing as the specification describes it, byte by byte, to compare with the word-at-a-time
+    /// version.
     fn pack_slowly(rest: &[u8], unsigned: bool) -> [u32; 8] {
         let len = rest.len() as u32;
         let pad = (len | len << 8) | (len | len << 8) << 16;

@@ -6,14 +6,14 @@
 //! a = block size / 4:    12 blocks     + a         + a^2       + a^3
 //! ```
 //!
-//! Owns: how many indirect blocks a file needs ([`blocks_needed`]), their bytes ([`encode`]), and the way
-//! from a logical block to a physical one ([`lookup`]). Does **not** own: reading the indirect blocks
-//! ([`Step::NeedBlock`] asks for them), choosing their places. They have no checksum.
+//! Owns: the number of indirect blocks that a file needs ([`blocks_needed`]), their bytes ([`encode`]), and
+//! the translation of a logical block to a physical one ([`lookup`]). Does **not** own: reading the indirect
+//! blocks ([`Step::NeedBlock`] requests them), and choosing their addresses. They have no checksum.
 //!
 //! Invariants
-//! 1. A subtree without any mapped block has no indirect block: holes cost nothing.
-//! 2. Indirect blocks take their places in the order of a walk from the front of the file, parents before
-//!    children: a writer that hands out rising numbers puts the double block right before its first single
+//! 1. A subtree without mapped blocks has no indirect block: holes cost nothing.
+//! 2. Indirect blocks get their addresses in the order of a walk from the start of the file, parents before
+//!    children. A writer that assigns rising numbers puts the double block right before its first single
 //!    block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/blockmap.rst.
@@ -25,8 +25,7 @@ use extant_base::{BlockSize, Lblk, Malformed, Pblk};
 const STRUCTURE: &str = "indirect block";
 const DIRECT: u64 = 12;
 
-/// The most logical blocks that a mapped file may have: what three levels reach, and never more than 2^32 -
-/// 1.
+/// Maximum number of logical blocks of a block-mapped file: the reach of three levels, limited to 2^32 - 1.
 #[must_use]
 pub fn max_blocks(block_size: BlockSize) -> u64 {
     let a = entries_per_block(block_size);
@@ -42,8 +41,8 @@ fn log2_entries(block_size: BlockSize) -> u32 {
     block_size.log2() - 2
 }
 
-/// Which tree a logical block hangs in: its number of levels (1 to 3) and the block's index among the tree's
-/// data blocks. `None` for direct blocks and those past the end.
+/// The tree that contains a logical block: its number of levels (1 to 3), and the block's index among the
+/// tree's data blocks. `None` for direct blocks and blocks past the end.
 fn tree_of(block_size: BlockSize, lblk: u64) -> Option<(u32, u64)> {
     let mut index = lblk.checked_sub(DIRECT)?;
     for levels in 1..=3 {
@@ -56,33 +55,32 @@ fn tree_of(block_size: BlockSize, lblk: u64) -> Option<(u32, u64)> {
     None
 }
 
-/// An answer on the way from a logical block to a physical one.
+/// A step of the translation of a logical block to a physical one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing is mapped here.
+    /// The block is not mapped.
     Hole {
-        /// Blocks from the one asked for that are known to be unmapped; there may be more.
+        /// Blocks from the requested one that are known to be unmapped; there may be more.
         len_blocks: u32,
     },
-    /// Here it is. The number is as it stood on disk: whether the file system has such a block is for the
-    /// caller.
+    /// The block is mapped. The number is as on disk: the caller checks that the file system has such a
+    /// block.
     Mapped {
         /// The physical block.
         pblk: Pblk,
-        /// Blocks from the one asked for that are known to follow each other on the device; there may be
-        /// more.
+        /// Blocks from the requested one that are known to be contiguous on the device; there may be more.
         len_blocks: u32,
     },
     /// Read this indirect block, then [`resume`](Walk::resume).
     NeedBlock {
         /// The indirect block.
         block: Pblk,
-        /// How to go on.
+        /// The continuation.
         then: Walk,
     },
 }
 
-/// A walk that waits for an indirect block.
+/// A lookup that waits for an indirect block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walk {
     block_size: BlockSize,
@@ -92,7 +90,7 @@ pub struct Walk {
     index: u64,
 }
 
-/// Starts the way to logical block `lblk` in a file's `i_block`. A block past [`max_blocks`] is in a hole.
+/// Starts the lookup of logical block `lblk` in a file's `i_block`. A block past [`max_blocks`] is in a hole.
 #[must_use]
 pub fn lookup(i_block: &[u8; 60], block_size: BlockSize, lblk: Lblk) -> Step {
     let lblk = u64::from(lblk.0);
@@ -108,7 +106,7 @@ pub fn lookup(i_block: &[u8; 60], block_size: BlockSize, lblk: Lblk) -> Step {
 }
 
 impl Walk {
-    /// Goes on with the bytes of the block that was asked for.
+    /// Continues with the bytes of the requested block.
     ///
     /// # Errors
     /// The bytes are not one block.
@@ -126,13 +124,13 @@ impl Walk {
         Ok(self.descend(get32(bytes, 4 * slot)))
     }
 
-    /// Levels below the awaited block: 0 when its entries are data blocks, 2 in the triple root.
+    /// Levels below the requested block: 0 if its entries are data blocks, 2 in the triple root.
     #[must_use]
     pub fn level(&self) -> u32 {
         self.level
     }
 
-    /// One level down, through the entry `child` of a block at `self.level` (or of `i_block`).
+    /// Goes down one level, through the entry `child` of a block at `self.level` (or of `i_block`).
     fn descend(self, child: u32) -> Step {
         let below = 1u64 << (self.level * log2_entries(self.block_size));
         let index = self.index & (below - 1);
@@ -146,7 +144,7 @@ impl Walk {
     }
 }
 
-/// The step that ends at the first of `entries`, which are data blocks.
+/// The final step, at the first of `entries`, which are data blocks.
 fn leaf_step(entries: &[u8]) -> Step {
     let (entries, _) = entries.as_chunks::<4>();
     let mut numbers = entries.iter().map(|entry| u64::from(u32::from_le_bytes(*entry)));
@@ -169,12 +167,12 @@ pub fn entries(block: &[u8]) -> impl Iterator<Item = (usize, Pblk)> + '_ {
         .filter(|(_, block)| block.0 != 0)
 }
 
-/// Blocks of data that follow each other in the file and on the device.
+/// Data blocks that are contiguous in the file and on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DataExtent {
     /// First logical block.
     pub lblk: Lblk,
-    /// First physical block; not 0, and all of the extent below 2^32.
+    /// First physical block. It is not 0, and the whole extent is below 2^32.
     pub pblk: Pblk,
     /// Length in blocks; not 0.
     pub len_blocks: u32,
@@ -185,17 +183,17 @@ pub struct DataExtent {
 pub enum MapError {
     /// Runs are empty, overlap or are out of order.
     Unordered {
-        /// Where the bad run starts.
+        /// Start of the bad run.
         lblk: Lblk,
     },
-    /// The file is longer than three levels reach.
+    /// The file exceeds the reach of three levels.
     TooLong,
     /// A physical block is 0, or needs more than 32 bits.
     BadBlock {
         /// The block, or the first of the extent.
         pblk: Pblk,
     },
-    /// There are fewer places than indirect blocks.
+    /// There are fewer addresses than indirect blocks.
     NoPlace,
 }
 
@@ -214,7 +212,7 @@ impl fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
-/// Checks the order and reach of runs as they pass.
+/// Checks the order and the reach of successive runs.
 struct Order {
     max: u64,
     end: u64,
@@ -225,7 +223,7 @@ impl Order {
         Self { max: max_blocks(block_size), end: 0 }
     }
 
-    /// The run as a range of logical blocks.
+    /// Checks a run, and returns it as a range of logical blocks.
     fn next(&mut self, lblk: Lblk, len_blocks: u32) -> Result<std::ops::Range<u64>, MapError> {
         let start = u64::from(lblk.0);
         if len_blocks == 0 || start < self.end {
@@ -239,7 +237,7 @@ impl Order {
     }
 }
 
-/// How many indirect blocks a file with these logical runs (start, length in blocks; rising) needs.
+/// The number of indirect blocks of a file with these logical runs (start, length in blocks; rising).
 ///
 /// # Errors
 /// [`MapError::Unordered`] or [`MapError::TooLong`].
@@ -249,7 +247,7 @@ pub fn blocks_needed(
 ) -> Result<u64, MapError> {
     let mut order = Order::new(block_size);
     let mut needed = 0;
-    // At each level, the newest block that is counted: the levels of its tree and its index in there.
+    // The last counted block of each level: the number of levels of its tree, and its index in the tree.
     let mut newest = [None; 3];
     for (lblk, len_blocks) in runs {
         let mut run = order.next(lblk, len_blocks)?;
@@ -276,12 +274,12 @@ pub fn blocks_needed(
 pub struct BlockMap {
     /// The inode's `i_block`.
     pub i_block: [u8; 60],
-    /// The indirect blocks, in the order in which they took their places.
+    /// The indirect blocks, in the order in which they got their addresses.
     pub blocks: Vec<(Pblk, Vec<u8>)>,
 }
 
-/// Maps a file's data. `places` yields a physical block for each indirect block, [`blocks_needed`] of them,
-/// in the order of invariant 2.
+/// Encodes the map of a file's data. `places` yields the address of each indirect block, [`blocks_needed`] in
+/// total, in the order of invariant 2.
 ///
 /// # Errors
 /// Any [`MapError`].
@@ -298,11 +296,11 @@ pub fn encode(
     Ok(BlockMap { i_block, blocks: blocks.into_iter().map(|(_, place, bytes)| (place, bytes)).collect() })
 }
 
-/// [`encode`] without keeping the blocks: `emit` gets each one when it is complete (children before parents),
-/// with the position at which it took its place. Holds three blocks in memory, however large the file.
+/// Like [`encode`], but keeps no blocks: `emit` gets each block when it is complete (children before
+/// parents), with its position in the order of addresses. It holds three blocks in memory, for any file size.
 ///
 /// # Errors
-/// Any [`MapError`]; blocks that were emitted before mean nothing then.
+/// Any [`MapError`]; the blocks emitted before are invalid then.
 pub fn encode_into(
     block_size: BlockSize,
     extents: impl IntoIterator<Item = DataExtent>,
@@ -343,7 +341,7 @@ pub fn encode_into(
 
 /// An indirect block that is being filled.
 struct Open {
-    /// The levels of its tree and its index among the tree's blocks of its level.
+    /// The number of levels of its tree, and its index among the blocks of its level.
     name: (u32, u64),
     order: u64,
     place: Pblk,
@@ -361,8 +359,8 @@ struct Encoder<P, E> {
 }
 
 impl<P: Iterator<Item = Pblk>, E: FnMut(u64, Pblk, &[u8])> Encoder<P, E> {
-    /// The lowest indirect block above data block `index` of the tree with `levels` levels, opened if need be
-    /// with all above it.
+    /// The lowest indirect block above data block `index` of the tree with `levels` levels. Opens it, and
+    /// those above it, if they are not open yet.
     fn leaf(&mut self, levels: u32, index: u64) -> Result<&mut [u8], MapError> {
         let log2 = log2_entries(self.block_size);
         for level in (0..levels).rev() {
@@ -399,7 +397,7 @@ impl<P: Iterator<Item = Pblk>, E: FnMut(u64, Pblk, &[u8])> Encoder<P, E> {
     }
 }
 
-/// Writes the next of `numbers` (block numbers that follow each other) into entry `slot`.
+/// Writes the next of `numbers` (consecutive block numbers) to entry `slot`.
 fn put32(entries: &mut [u8], slot: usize, numbers: &mut std::ops::RangeInclusive<u32>) {
     if let Some(number) = numbers.next() {
         entries[4 * slot..4 * slot + 4].copy_from_slice(&number.to_le_bytes());
@@ -419,7 +417,7 @@ mod tests {
     use super::*;
     use crate::mmp::real_image::RealImage;
 
-    /// Follows `lblk` through the blocks of `read`.
+    /// Looks up `lblk`, with `read` as the source of blocks.
     fn walk(
         i_block: &[u8; 60],
         block_size: BlockSize,
@@ -442,8 +440,8 @@ mod tests {
         extents.iter().map(|extent| (extent.lblk, extent.len_blocks))
     }
 
-    /// What `debugfs stat` lists as a file's blocks: its data, and the places of its indirect blocks in
-    /// order.
+    /// The blocks of a file, as `debugfs stat` lists them: its data, and the addresses of its indirect blocks
+    /// in order.
     fn listed(stat: &str) -> (Vec<DataExtent>, Vec<Pblk>) {
         let (mut data, mut places) = (Vec::new(), Vec::new());
         let list = stat.split("BLOCKS:\n").nth(1).unwrap().split("TOTAL").next().unwrap();
@@ -578,7 +576,7 @@ mod tests {
             prop_assert_eq!(blocks.len() as u64, needed);
             let mut at = 0;
             for extent in &extents {
-                // The hole before it and the extent itself, in as few steps as the walker allows.
+                // The hole before the extent and the extent itself, in as few steps as the walker allows.
                 while at < extent.lblk.0 {
                     let (step, _) = walk(&map.i_block, block_size, at, |block| blocks[&block].clone());
                     let Step::Hole { len_blocks } = step else { panic!("{step:?} at {at}") };

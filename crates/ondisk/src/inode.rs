@@ -1,11 +1,12 @@
-//! The inode: 128 bytes of old fields, then `extra_isize` bytes of newer ones, then room for extended
+//! The inode: 128 bytes of original fields, then `extra_isize` bytes of newer fields, then space for extended
 //! attributes.
 //!
 //! Owns the fixed fields, timestamps, device numbers and the checksum. Does **not** own the content of
 //! `i_block` (see [`crate::extent`], [`crate::indirect`](mod@crate::indirect), inline data) nor the attribute
 //! area (see xattr).
 //!
-//! A field beyond byte 128 exists only where it lies wholly below `128 + extra_isize`; others read as zero.
+//! A field beyond byte 128 exists only if it ends at or before `128 + extra_isize`; other fields read as
+//! zero.
 //!
 //! Source: kernel Documentation/filesystems/ext4/inodes.rst.
 
@@ -17,26 +18,26 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::time::Timestamp;
 use crate::{Features, Superblock};
 
-/// Bytes of the old part.
+/// Size of the original fields in bytes.
 pub const BASE_SIZE: usize = 128;
-/// `extra_isize` that all tools write today.
+/// The `extra_isize` that all tools write today.
 pub const EXTRA_SIZE: usize = 32;
 
 /// Inode flags (`i_flags`).
 pub mod flags {
-    /// To be deleted securely: kept for users, without effect.
+    /// Secure deletion: stored for users, without effect.
     pub const SECRM: u32 = 0x1;
-    /// To be undeletable: kept for users, without effect.
+    /// Undeletable: stored for users, without effect.
     pub const UNRM: u32 = 0x2;
-    /// To be compressed: kept for users, without effect.
+    /// Compression: stored for users, without effect.
     pub const COMPR: u32 = 0x4;
     /// Writes are synchronous.
     pub const SYNC: u32 = 0x8;
-    /// May not be changed.
+    /// The file must not be changed.
     pub const IMMUTABLE: u32 = 0x10;
-    /// May only be appended to.
+    /// The file may only be appended to.
     pub const APPEND: u32 = 0x20;
-    /// Not to be dumped.
+    /// Dumps skip the file.
     pub const NODUMP: u32 = 0x40;
     /// Access times are not updated.
     pub const NOATIME: u32 = 0x80;
@@ -56,24 +57,24 @@ pub mod flags {
     pub const TOPDIR: u32 = 0x2_0000;
     /// `i_blocks` counts file-system blocks, not 512-byte units.
     pub const HUGE_FILE: u32 = 0x4_0000;
-    /// Mapped by extents.
+    /// The file is mapped by extents.
     pub const EXTENTS: u32 = 0x8_0000;
-    /// Protected by fs-verity.
+    /// The file is protected by fs-verity.
     pub const VERITY: u32 = 0x10_0000;
-    /// Holds the value of a large extended attribute.
+    /// The inode holds the value of a large extended attribute.
     pub const EA_INODE: u32 = 0x20_0000;
-    /// Blocks past the end, of kernels before 3.17: kept for users, without effect.
+    /// Blocks past the end of the file, written by kernels before 3.17: stored for users, without effect.
     pub const EOFBLOCKS: u32 = 0x40_0000;
     /// Direct access.
     pub const DAX: u32 = 0x200_0000;
-    /// Data lives in the inode.
+    /// The data is stored in the inode.
     pub const INLINE_DATA: u32 = 0x1000_0000;
-    /// Children inherit the project id.
+    /// Children inherit the project ID.
     pub const PROJINHERIT: u32 = 0x2000_0000;
     /// Directory lookups ignore case.
     pub const CASEFOLD: u32 = 0x4000_0000;
 
-    /// Names of the flags, as `lsattr -l` and debugfs people know them.
+    /// Names of the flags, as `lsattr -l` and debugfs use them.
     pub const NAMES: &[(u32, &str)] = &[
         (SECRM, "secrm"),
         (UNRM, "unrm"),
@@ -144,7 +145,7 @@ struct RawExtra {
     i_projid: U32,
 }
 
-/// An inode's fixed fields in plain words.
+/// The decoded fixed fields of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inode {
     /// File type and permissions.
@@ -153,7 +154,7 @@ pub struct Inode {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Size in bytes, all 64 bits as they stand.
+    /// Size in bytes, all 64 bits as read.
     pub size: u64,
     /// Last access.
     pub atime: Timestamp,
@@ -161,11 +162,11 @@ pub struct Inode {
     pub ctime: Timestamp,
     /// Last change of the content.
     pub mtime: Timestamp,
-    /// Birth; zero where the inode has no room for it.
+    /// Birth; zero if the inode has no space for it.
     pub crtime: Timestamp,
     /// Deletion time, or the next orphan's inode number.
     pub dtime: u32,
-    /// Links.
+    /// Link count.
     pub links: u16,
     /// `i_blocks`, 48 bits: 512-byte units, or file-system blocks with [`flags::HUGE_FILE`].
     pub blocks: u64,
@@ -175,21 +176,21 @@ pub struct Inode {
     pub version: u64,
     /// The 60 bytes of `i_block`.
     pub block: [u8; 60],
-    /// Generation, part of the checksum seed.
+    /// Generation; part of the checksum seed.
     pub generation: u32,
-    /// Block of extended attributes, 48 bits; 0 is none.
+    /// Block of extended attributes, 48 bits; 0 means none.
     pub file_acl: u64,
-    /// Where the Hurd keeps its high mode bits: see [`of_hurd`](Self::of_hurd); else 0.
+    /// High mode bits of the Hurd, see [`of_hurd`](Self::of_hurd); else 0.
     pub hurd_mode_high: u16,
-    /// Obsolete, kept.
+    /// Obsolete, preserved.
     pub obso_faddr: u32,
-    /// Last halfword of the old part, kept.
+    /// Last halfword of the original part, preserved.
     pub reserved: u16,
-    /// Bytes of newer fields; 0 for a 128-byte inode.
+    /// Bytes of newer fields; 0 in a 128-byte inode.
     pub extra_isize: u16,
-    /// Checksum as read: low half, and the high half where it exists.
+    /// Checksum as read: the low half, and the high half if it exists.
     pub checksum: u32,
-    /// Project id.
+    /// Project ID.
     pub projid: u32,
 }
 
@@ -203,8 +204,7 @@ impl Inode {
     /// Reads an inode from its `inode_size` bytes.
     ///
     /// # Errors
-    /// When there are fewer than 128 bytes, or `extra_isize` is not a multiple of 4 or reaches past the
-    /// inode.
+    /// There are fewer than 128 bytes, or `extra_isize` is not a multiple of 4 or reaches past the inode.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let Ok((raw, rest)) = RawBase::ref_from_prefix(bytes) else {
             return Err(Malformed::new("inode", "must have 128 bytes", bytes.len() as u64));
@@ -253,10 +253,11 @@ impl Inode {
         }
     }
 
-    /// Writes the fixed fields over the start of `out` (one inode's bytes). The rest of `out` is left alone.
+    /// Writes the fixed fields to the start of `out` (one inode's bytes). The rest of `out` stays unchanged.
     ///
     /// # Panics
-    /// When `out` is shorter than 128 bytes, or than `128 + extra_isize`: the caller chose the inode size.
+    /// `out` is shorter than 128 bytes, or than `128 + extra_isize`: a bug of the caller, which chose the
+    /// inode size.
     pub fn encode(&self, out: &mut [u8]) {
         let raw = RawBase {
             i_mode: self.mode.into(),
@@ -303,8 +304,7 @@ impl Inode {
         new_part[..present].copy_from_slice(&extra.as_bytes()[..present]);
     }
 
-    /// Reads an inode as one of this file system: where the same bytes mean different things, the superblock
-    /// decides.
+    /// Decodes an inode of this file system. The superblock determines the meaning of bytes that differ:
     ///
     /// | bytes | Linux | the Hurd |
     /// |---|---|---|
@@ -312,7 +312,7 @@ impl Inode {
     /// | 0x76 | high half of the attribute block, with `64bit` only | high bits of the mode |
     /// | 0x7C, 0x7E | checksum, reserved | author |
     ///
-    /// INV-EN51: an image of the Hurd would lose these bytes by the first write otherwise.
+    /// INV-EN51: without this, the first write to an image of the Hurd would destroy these bytes.
     ///
     /// # Errors
     /// As [`decode`](Self::decode).
@@ -324,21 +324,21 @@ impl Inode {
         Ok(match (sb.is_hurd(), sb.features.has_incompat(Features::BIT64)) {
             (true, _) => inode.of_hurd(),
             (false, true) => inode,
-            // As the kernel: what stands there is not read, and goes with the next write.
+            // Like the kernel: the high half is not read, and the next write clears it.
             (false, false) => Self { file_acl: inode.file_acl & 0xFFFF_FFFF, ..inode },
         })
     }
 
-    /// The same bytes as the Hurd reads them.
+    /// Reinterprets the same bytes as the Hurd does.
     #[must_use]
     pub fn of_hurd(self) -> Self {
         let hurd_mode_high = (self.file_acl >> 32) as u16;
         Self { file_acl: self.file_acl & 0xFFFF_FFFF, hurd_mode_high, ..self }
     }
 
-    /// Makes the values what the inode has room for, so that they are the same before and after they were on
-    /// disk: without their extra words times have whole seconds up to 2038, and there is no birth time, no
-    /// project, and half a change counter.
+    /// Reduces the values to what the inode can store, so that they do not change by being written and read
+    /// back. Without their extra words, times have whole seconds up to 2038. Without the other extra fields
+    /// there is no birth time, no project ID, and only half a change counter.
     pub fn fit(&mut self) {
         const fn has(extra_isize: u16, end: u16) -> bool {
             extra_isize >= end
@@ -359,19 +359,19 @@ impl Inode {
         }
     }
 
-    /// Byte offset at which the in-inode attribute area starts.
+    /// Byte offset of the attribute area in the inode.
     #[must_use]
     pub fn xattr_offset(&self) -> usize {
         BASE_SIZE + usize::from(self.extra_isize)
     }
 
-    /// Is this flag set?
+    /// Whether this flag is set.
     #[must_use]
     pub fn has_flag(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 
-    /// A device node's major and minor number, from either of the two encodings in `i_block`.
+    /// A device node's major and minor number, from either of the two encodings of `i_block`.
     #[must_use]
     pub fn device(&self) -> (u32, u32) {
         let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| self.block[i * 4 + k]));
@@ -385,8 +385,8 @@ impl Inode {
     }
 }
 
-/// `i_block` of a device node: the old 8+8-bit encoding where it fits, else the new 12+20-bit one; `None`
-/// when neither can hold the number.
+/// The `i_block` of a device node: the old 8+8-bit encoding if the numbers fit, else the new 12+20-bit one.
+/// `None` if they fit neither.
 #[must_use]
 pub fn device_block(major: u32, minor: u32) -> Option<[u8; 60]> {
     let mut block = [0u8; 60];
@@ -401,7 +401,7 @@ pub fn device_block(major: u32, minor: u32) -> Option<[u8; 60]> {
     Some(block)
 }
 
-/// The seed of every checksum that belongs to one inode: its own, its extent blocks', its directory blocks'.
+/// The seed of all checksums that depend on one inode: of the inode, its extent blocks, its directory blocks.
 #[must_use]
 pub fn inode_seed(fs_seed: u32, ino: Ino, generation: u32) -> u32 {
     crc32c(fs_seed, &(u64::from(generation) << 32 | u64::from(ino.0)).to_le_bytes())
@@ -410,15 +410,15 @@ pub fn inode_seed(fs_seed: u32, ino: Ino, generation: u32) -> u32 {
 const CHECKSUM_LO_AT: usize = 0x7C;
 const CHECKSUM_HI_AT: usize = 0x82;
 
-/// Has this inode a high half of the checksum?
+/// Whether this inode has the high half of the checksum.
 fn has_checksum_hi(bytes: &[u8]) -> bool {
     bytes.len() > BASE_SIZE + 4 && u16::from_le_bytes([bytes[0x80], bytes[0x81]]) >= 4
 }
 
-/// The checksum of an inode's `inode_size` bytes; the stored checksum counts as zero.
+/// The checksum of an inode's `inode_size` bytes, with the stored checksum taken as zero.
 #[must_use]
 pub fn compute_checksum(bytes: &[u8], seed: u32) -> u32 {
-    // A copy whose checksum is zero, summed up in one go: five short pieces take three times as long.
+    // One checksum over a copy with a zero checksum field: five short pieces would take three times as long.
     const HEAD: usize = 2 * BASE_SIZE;
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD));
     let mut copy = [0; HEAD];
@@ -444,7 +444,7 @@ pub fn seal(bytes: &mut [u8], seed: u32) {
     }
 }
 
-/// Does the stored checksum fit an inode's `inode_size` bytes?
+/// Whether the stored checksum of an inode's `inode_size` bytes is right.
 #[must_use]
 pub fn verify(bytes: &[u8], seed: u32) -> bool {
     if bytes.len() < BASE_SIZE {
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(device_block(8, 1).unwrap()[0..2], [1, 8]);
     }
 
-    /// What is in memory is what is read back: for each length of the extra fields.
+    /// After `fit`, the values survive a write and a read, for each length of the extra fields.
     #[test]
     fn what_fits_comes_back_from_disk() {
         let time = Timestamp { seconds: 4_102_444_800, nanos: 5 };
@@ -512,8 +512,8 @@ mod tests {
         assert_eq!((old.mtime, old.crtime.seconds), (Timestamp { seconds: end, nanos: 0 }, 0));
     }
 
-    /// The Hurd's translator, mode bits and author stand where Linux has a counter, half a block number and a
-    /// checksum.
+    /// The Hurd stores translator, mode bits and author where Linux stores a counter, half a block number and
+    /// a checksum.
     #[test]
     fn the_hurds_fields_come_back_as_they_were() {
         let bytes: Vec<u8> = (1..=128).collect();

@@ -1,4 +1,4 @@
-//! A node's bytes searched and changed where they are, without a copy and without allocation.
+//! Searches and changes a node's bytes in place, without a copy and without allocation.
 
 use extant_base::Malformed;
 
@@ -6,10 +6,10 @@ use super::{
     ENTRY, Extent, HEADER, Index, MAGIC, MAX_DEPTH, decode_extent, decode_index, put_header, u16_at, u32_at,
 };
 
-/// An entry of a node as it lies on disk.
+/// An encoded entry of a node.
 pub type Slot = [u8; ENTRY];
 
-/// The entries of a node, in the raw.
+/// The encoded entries of a node.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeView<'a> {
     depth: u16,
@@ -17,8 +17,8 @@ pub struct NodeView<'a> {
 }
 
 impl<'a> NodeView<'a> {
-    /// The view of a node that [`verified`](Self::verified) found good. Any other bytes give some answers,
-    /// never a panic.
+    /// A view of a node that passed [`verified`](Self::verified). With any other bytes the answers are
+    /// meaningless, but there is no panic.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
@@ -29,11 +29,11 @@ impl<'a> NodeView<'a> {
         Self { depth: u16_at(header, 6), slots: &slots[..count.min(slots.len())] }
     }
 
-    /// The view of `i_block` (60 bytes) or of a whole block, held against the rules that one node can be
-    /// judged by: sorted, not overlapping, lengths not zero, within 2^32 logical blocks.
+    /// A view of `i_block` (60 bytes) or of a whole block. It checks the rules that concern a single node:
+    /// entries sorted and not overlapping, lengths not zero, within 2^32 logical blocks.
     ///
     /// # Errors
-    /// Names the broken rule.
+    /// The broken rule.
     pub fn verified(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let rule = |holds: bool, rule: &'static str, found: u64| {
             Malformed::unless(holds, "extent node", rule, found)
@@ -74,19 +74,19 @@ impl<'a> NodeView<'a> {
         self.depth
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Has it none?
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The entries.
+    /// The encoded entries.
     #[must_use]
     pub fn slots(&self) -> &'a [Slot] {
         self.slots
@@ -110,23 +110,23 @@ impl<'a> NodeView<'a> {
         self.slots.get(at).map(|slot| decode_index(slot))
     }
 
-    /// How many entries begin at or before `lblk`: the place of a new entry that begins there. The one before
-    /// it is where a search goes on.
+    /// The number of entries that begin at or before `lblk`. This is the position for a new entry that begins
+    /// at `lblk`; a search continues in the entry before it.
     #[must_use]
     pub fn place_of(&self, lblk: u32) -> usize {
         self.slots.partition_point(|slot| u32_at(slot, 0) <= lblk)
     }
 }
 
-/// Entries that a node of so many bytes has room for.
+/// Capacity in entries of a node with this many bytes.
 fn capacity(bytes: &[u8]) -> usize {
     bytes.len().saturating_sub(HEADER) / ENTRY
 }
 
-/// Makes a node of all of `bytes` (60 of them or a block) with these entries, which fit. No checksum.
+/// Writes a node with these entries to all of `bytes` (60 bytes or a block), without a checksum.
 ///
 /// # Panics
-/// When they do not fit: the caller counted.
+/// The entries do not fit: a bug of the caller, which counted them.
 pub fn init_node(bytes: &mut [u8], depth: u16, slots: &[Slot]) {
     let max = capacity(bytes) as u16;
     bytes.fill(0);
@@ -134,8 +134,9 @@ pub fn init_node(bytes: &mut [u8], depth: u16, slots: &[Slot]) {
     bytes[HEADER..][..slots.len() * ENTRY].copy_from_slice(slots.as_flattened());
 }
 
-/// Puts `added` in the place of `removed` entries from `at` on; `eh_max` becomes what the bytes have room
-/// for. `false`, and nothing changed, where the entries to remove are not there or those to add do not fit.
+/// Replaces `removed` entries from position `at` on by `added`, and sets `eh_max` to the capacity of the
+/// bytes. Returns `false` and changes nothing if there are fewer entries to remove, or if the result does not
+/// fit.
 #[must_use]
 pub fn splice(bytes: &mut [u8], at: usize, removed: usize, added: &[Slot]) -> bool {
     let (count, max) = (NodeView::new(bytes).len(), capacity(bytes));
@@ -153,7 +154,7 @@ pub fn splice(bytes: &mut [u8], at: usize, removed: usize, added: &[Slot]) -> bo
     true
 }
 
-/// Sets the first logical block of entry `at`. `false`, and nothing changed, where there is no such entry.
+/// Sets the first logical block of entry `at`. Returns `false` and changes nothing if there is no such entry.
 #[must_use]
 pub fn set_key(bytes: &mut [u8], at: usize, lblk: u32) -> bool {
     if at >= NodeView::new(bytes).len() {
