@@ -1,8 +1,9 @@
-//! Directory entries and the blocks that hold them.
+//! Directory entries and their blocks.
 //!
-//! Owns: one block (or one inline area) of entries, its checksum tail, and the `rec_len` arithmetic. Does
-//! **not** own: index blocks (see [`crate::htree`]), the choice of leaf, case folding, or what a name may
-//! contain: a damaged or hostile block can hold names with `/` or NUL, see [`Entry::has_plain_name`].
+//! Owns: the entries of one block (or of one inline area), the block's checksum tail, and the `rec_len`
+//! arithmetic. Does **not** own: index blocks (see [`crate::htree`]), the choice of a leaf, case folding, or
+//! the rules for names: a damaged or hostile block can contain names with `/` or NUL, see
+//! [`Entry::has_plain_name`].
 //!
 //! ```text
 //!  0        4        6         7      8
@@ -11,11 +12,11 @@
 //! ```
 //!
 //! Invariants
-//! 1. Entries tile the block: each `rec_len` reaches the next entry, the last reaches the end of the usable
-//!    bytes.
-//! 2. Usable bytes are the whole block, or with metadata_csum all but the last 12, where the checksum tail
-//!    disguises itself as an unused entry of type 0xDE.
-//! 3. An entry whose inode is 0 is free space.
+//! 1. Entries tile the block: each `rec_len` reaches the next entry, and the last one reaches the end of the
+//!    usable bytes.
+//! 2. The usable bytes are the whole block; with metadata_csum all but the last 12, where the checksum tail
+//!    has the form of an unused entry of type 0xDE.
+//! 3. An entry with inode 0 is free space.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
@@ -34,13 +35,13 @@ pub mod edit;
 pub const HEADER_LEN: usize = 8;
 /// Bytes of the checksum tail at the end of a leaf block.
 pub const TAIL_LEN: usize = 12;
-/// The longest name.
+/// Maximum length of a name in bytes.
 pub const NAME_LEN_MAX: usize = 255;
 
 const TAIL_TYPE: u8 = 0xDE;
 const STRUCTURE: &str = "directory entry";
 
-/// The eight bytes before the name, as they lie on disk.
+/// The eight bytes before the name, on disk.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawHeader {
@@ -50,7 +51,7 @@ struct RawHeader {
     file_type: u8,
 }
 
-/// The checksum tail, as it lies on disk.
+/// The checksum tail, on disk.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawTail {
@@ -61,23 +62,23 @@ struct RawTail {
     det_checksum: U32,
 }
 
-/// What a directory's blocks look like: facts of the file system, and one of the directory.
+/// The format of a directory's blocks: properties of the file system, and one of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirFormat {
     /// The file system's block size.
     pub block_size: BlockSize,
-    /// Entries carry the file type (feature filetype).
+    /// Entries store the file type (feature filetype).
     pub filetype: bool,
     /// Leaf blocks end in a checksum tail (feature metadata_csum).
     pub csum: bool,
-    /// The directory is both encrypted and casefolded: entries carry their hash after the name.
+    /// The directory is both encrypted and casefolded: entries store their hash after the name.
     pub hash_in_dirent: bool,
     /// The highest inode number; an entry above it is malformed.
     pub inodes_count: u32,
 }
 
 impl DirFormat {
-    /// The format of an ordinary directory (not encrypted and casefolded) of a file system.
+    /// The format of an ordinary directory: one that is not both encrypted and casefolded.
     #[must_use]
     pub fn new(block_size: BlockSize, features: &Features, inodes_count: u32) -> Self {
         Self {
@@ -89,13 +90,13 @@ impl DirFormat {
         }
     }
 
-    /// Bytes of a block that entries may fill: all of it, or all but the checksum tail.
+    /// Bytes of a block available to entries: all, or all except the checksum tail.
     #[must_use]
     pub fn usable_len(&self) -> usize {
         self.block_size.len() - if self.csum { TAIL_LEN } else { 0 }
     }
 
-    /// The entries of one block, used and unused, in place order, without the checksum tail.
+    /// The used and unused entries of one block, in order of their offsets, without the checksum tail.
     ///
     /// `block` is a whole block or an inline area of any length (inline areas have no tail).
     #[must_use]
@@ -105,9 +106,9 @@ impl DirFormat {
         Entries { format: *self, block: &block[..end], at: 0 }
     }
 
-    /// Linear search of one block for a used entry named `name`, byte by byte (no case folding).
+    /// Searches one block linearly for a used entry named `name`, byte by byte (no case folding).
     ///
-    /// Entries before the match are validated, entries after it are not looked at.
+    /// It validates the entries before the match, and does not read those after it.
     ///
     /// # Errors
     /// The first malformed entry before the match.
@@ -137,7 +138,8 @@ impl DirFormat {
         rule(rec_len >= min_rec_len(name_len, hashed), "rec_len holds the name", rec_len)?;
         rule(rec_len <= bytes.len(), "an entry must end inside the block", rec_len)?;
         let rest = bytes.len() - rec_len;
-        // With a checksum the block's last entry is the tail, which is short even where entries carry hashes.
+        // With checksums the last entry of the block is the tail, which is short even if entries store
+        // hashes.
         let rest_min = min_rec_len(1, self.hash_in_dirent && !self.csum);
         rule(rest == 0 || rest >= rest_min, "the rest after an entry must have room for another", rest)?;
 
@@ -165,42 +167,42 @@ impl DirFormat {
 pub struct Entry<'a> {
     /// Byte offset within the block.
     pub offset: usize,
-    /// The inode it names; 0 for free space.
+    /// The inode number; 0 for free space.
     pub ino: Ino,
     /// Bytes from this entry to the next.
     pub rec_len: usize,
-    /// The type it claims; `Unknown` without the filetype feature and for codes above 7.
+    /// The stored type; `Unknown` without the filetype feature and for codes above 7.
     pub file_type: FileType,
-    /// The type byte as it stood on disk (the high byte of the name's length without the filetype feature).
+    /// The type byte on disk. Without the filetype feature it is the high byte of the name's length.
     pub type_code: u8,
-    /// The name, 1 to 255 bytes (stale and possibly empty in free space).
+    /// The name, 1 to 255 bytes. In free space it is stale and possibly empty.
     pub name: &'a [u8],
-    /// The hash stored behind the name, in used entries of encrypted and casefolded directories.
+    /// The hash stored after the name, in used entries of encrypted and casefolded directories.
     pub hash: Option<NameHash>,
 }
 
 impl Entry<'_> {
-    /// Does it name an inode? Otherwise it is free space.
+    /// Whether the entry is used. Otherwise it is free space.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.ino.0 != 0
     }
 
-    /// Is it "." or ".."?
+    /// Whether the entry is "." or "..".
     #[must_use]
     pub fn is_dot_or_dotdot(&self) -> bool {
         self.is_used() && matches!(self.name, b"." | b"..")
     }
 
-    /// Is the name free of `/` and NUL? No other name may reach a path of the host.
+    /// Whether the name contains neither `/` nor NUL. No other name may become part of a host path.
     #[must_use]
     pub fn has_plain_name(&self) -> bool {
         !self.name.iter().any(|&byte| byte == b'/' || byte == 0)
     }
 }
 
-/// Iterator over the entries of one block; see [`DirFormat::entries`]. Ends after the first malformed entry,
-/// because nothing says where the next one begins.
+/// Iterator over the entries of one block; see [`DirFormat::entries`]. It ends after the first malformed
+/// entry, because the position of the next entry is unknown.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
     format: DirFormat,
@@ -216,7 +218,7 @@ impl<'a> Iterator for Entries<'a> {
             return None;
         }
         let entry = self.format.decode_at(self.block, self.at);
-        // Every valid rec_len is at least 12, so the walk ends.
+        // Every valid rec_len is at least 12, so the iteration ends.
         self.at = entry.as_ref().map_or(self.block.len(), |entry| self.at + entry.rec_len);
         Some(entry)
     }
@@ -224,17 +226,17 @@ impl<'a> Iterator for Entries<'a> {
 
 impl std::iter::FusedIterator for Entries<'_> {}
 
-/// The fewest bytes that an entry with a name of `name_len` bytes occupies; `hashed` adds the 8 bytes of hash
-/// that encrypted and casefolded directories store (except for "." and "..").
+/// The minimum length of an entry with a name of `name_len` bytes. `hashed` adds the 8 bytes of the hash that
+/// encrypted and casefolded directories store (except for "." and "..").
 #[must_use]
 pub const fn min_rec_len(name_len: usize, hashed: bool) -> usize {
     (HEADER_LEN + name_len).next_multiple_of(4) + if hashed { 8 } else { 0 }
 }
 
-/// `rec_len` in bytes from its 16 bits on disk.
+/// Decodes the 16 bits of `rec_len` on disk to bytes.
 ///
-/// Blocks of 64 KiB need a 17th bit: 0 and 65535 mean the whole block, and the two lowest bits are the bits
-/// 16 and 17.
+/// Blocks of 64 KiB need a 17th bit: 0 and 65535 mean the whole block, and the two lowest bits are bits 16
+/// and 17.
 #[must_use]
 pub fn decode_rec_len(raw: u16, block_size: BlockSize) -> usize {
     let raw = usize::from(raw);
@@ -247,7 +249,7 @@ pub fn decode_rec_len(raw: u16, block_size: BlockSize) -> usize {
     }
 }
 
-/// `rec_len` in its 16 bits on disk; `None` unless a multiple of 4 that fits in the block.
+/// Encodes `rec_len` to 16 bits; `None` unless it is a multiple of 4 and at most the block size.
 #[must_use]
 pub fn encode_rec_len(len: usize, block_size: BlockSize) -> Option<u16> {
     if !len.is_multiple_of(4) || len > block_size.len() {
@@ -258,8 +260,8 @@ pub fn encode_rec_len(len: usize, block_size: BlockSize) -> Option<u16> {
 
 /// Fills one directory block with entries, front to back.
 ///
-/// The caller packs: it pushes until an entry does not fit, finishes the block, and goes on with the next.
-/// Encrypted and casefolded directories cannot be written (their hashes need a key).
+/// The caller pushes entries until one does not fit, finishes the block, and continues with the next block.
+/// Encrypted and casefolded directories cannot be written, because their hashes need a key.
 ///
 /// ```
 /// use extant_base::{BlockSize, Ino};
@@ -281,10 +283,10 @@ pub struct DirBlockWriter<'a> {
 }
 
 impl<'a> DirBlockWriter<'a> {
-    /// Begins a block; whatever `block` held is gone.
+    /// Starts a block; its old content is erased.
     ///
     /// # Panics
-    /// If `block` is not one block long, or the directory carries hashes in its entries.
+    /// `block` is not one block long, or the directory stores hashes in its entries.
     pub fn new(format: &DirFormat, block: &'a mut [u8]) -> Self {
         assert_eq!(block.len(), format.block_size.len(), "a directory block has the block size");
         assert!(!format.hash_in_dirent, "encrypted and casefolded directories are read only");
@@ -292,10 +294,10 @@ impl<'a> DirBlockWriter<'a> {
         Self { format: *format, block, last: 0, used: 0 }
     }
 
-    /// Appends an entry, or returns `false` and changes nothing when the block has no room for it.
+    /// Appends an entry. Returns `false` and changes nothing if the block has too little space.
     ///
     /// # Panics
-    /// If the name is empty or longer than 255 bytes, or `ino` is 0.
+    /// The name is empty or longer than 255 bytes, or `ino` is 0.
     #[must_use]
     pub fn push(&mut self, ino: Ino, file_type: FileType, name: &[u8]) -> bool {
         assert!((1..=NAME_LEN_MAX).contains(&name.len()), "names have 1 to 255 bytes");
@@ -314,7 +316,7 @@ impl<'a> DirBlockWriter<'a> {
     /// Appends "." and "..", the first two entries of every directory.
     ///
     /// # Panics
-    /// If something was pushed before.
+    /// An entry was pushed before.
     pub fn push_dots(&mut self, ino: Ino, parent: Ino) {
         assert_eq!(self.used, 0, "\".\" is the first entry");
         let pushed =
@@ -322,14 +324,14 @@ impl<'a> DirBlockWriter<'a> {
         assert!(pushed, "24 bytes fit into every block");
     }
 
-    /// Bytes still free; an entry fits when its [`min_rec_len`] is not above.
+    /// Free bytes. An entry fits if its [`min_rec_len`] is not larger.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.format.usable_len() - self.used
     }
 
-    /// Stretches the last entry to the end of the usable bytes (an empty block becomes one unused entry) and
-    /// writes the tail, where the format has one, with a checksum of 0: [`seal_tail`] computes it.
+    /// Extends the last entry to the end of the usable bytes; an empty block becomes one unused entry. If the
+    /// format has a tail, writes it with a checksum of 0: [`seal_tail`] computes the checksum.
     pub fn finish(self) {
         let usable = self.format.usable_len();
         let rec_len = self.rec_len_bits(usable - self.last);
@@ -363,8 +365,8 @@ impl<'a> DirBlockWriter<'a> {
     }
 }
 
-/// The checksum stored in a leaf block's tail; `None` when its last 12 bytes are no tail (a file system that
-/// got metadata_csum later, or damage).
+/// The checksum stored in a leaf block's tail. `None` if its last 12 bytes are not a tail: metadata_csum was
+/// enabled later, or the block is damaged.
 #[must_use]
 pub fn tail_checksum(block: &[u8]) -> Option<u32> {
     let (_, tail) = RawTail::ref_from_suffix(block).ok()?;
@@ -375,12 +377,12 @@ pub fn tail_checksum(block: &[u8]) -> Option<u32> {
     is_tail.then(|| tail.det_checksum.get())
 }
 
-/// Writes the checksum into a leaf block's tail.
+/// Stores the checksum in a leaf block's tail.
 ///
 /// `inode_seed` is the checksum seed of the directory's inode.
 ///
 /// # Panics
-/// If the block has no tail; [`DirBlockWriter::finish`] writes one.
+/// The block has no tail; [`DirBlockWriter::finish`] writes one.
 pub fn seal_tail(block: &mut [u8], inode_seed: u32) {
     assert!(tail_checksum(block).is_some(), "only a block with a tail can be sealed");
     let checksum = leaf_checksum(block, inode_seed);
@@ -388,24 +390,24 @@ pub fn seal_tail(block: &mut [u8], inode_seed: u32) {
     block[at..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// The checksum that [`seal_tail`] would write, and how many bytes it is of; `None` for a block without a
-/// tail.
+/// The checksum that [`seal_tail`] would store, and the number of bytes that it covers; `None` for a block
+/// without a tail.
 #[must_use]
 pub fn tail_sum(block: &[u8], inode_seed: u32) -> Option<(u32, usize)> {
     tail_checksum(block).map(|_| (leaf_checksum(block, inode_seed), block.len() - TAIL_LEN))
 }
 
-/// As [`tail_sum`] of a block that has it already: [`seal_tail`] was the last to change it, or its maker
-/// keeps the checksum right.
+/// Like [`tail_sum`], for a block whose stored checksum is already right: [`seal_tail`] made the last change,
+/// or the writer of the block keeps the checksum up to date.
 #[must_use]
 pub fn stored_tail_sum(block: &[u8]) -> Option<(u32, usize)> {
     tail_checksum(block).map(|value| (value, block.len() - TAIL_LEN))
 }
 
-/// Checks a leaf block's tail against its bytes.
+/// Verifies the checksum in a leaf block's tail.
 ///
 /// # Errors
-/// When there is no tail, or its checksum is another.
+/// There is no tail, or its checksum is wrong.
 pub fn verify_tail(block: &[u8], inode_seed: u32) -> Result<(), Malformed> {
     let Some(stored) = tail_checksum(block) else {
         return Err(Malformed::new("directory block", "must end in a checksum tail", block.len() as u64));
@@ -433,7 +435,7 @@ mod tests {
         }
     }
 
-    /// A 1 KiB block with "." and ".." and one file, to break in one place at a time.
+    /// A 1 KiB block with ".", ".." and one file; each test case breaks one byte range of it.
     fn small_block(format: &DirFormat) -> Vec<u8> {
         let mut block = vec![0xFF; format.block_size.len()];
         let mut writer = DirBlockWriter::new(format, &mut block);

@@ -1,8 +1,8 @@
 //! Indexed directories: the bytes of index roots and nodes.
 //!
 //! Owns: decoding, encoding, limits and checksums of index blocks. [`walk`] finds the leaf of a name,
-//! [`plan`] lays out a packed tree. Does **not** own: leaf blocks (see [`crate::dirent`]), name hashes (see
-//! [`crate::hash`]), splitting.
+//! [`plan`] computes the layout of a packed tree. Does **not** own: leaf blocks (see [`crate::dirent`]), name
+//! hashes (see [`crate::hash`]), splitting.
 //!
 //! ```text
 //! root, block 0                                    node, any other index block
@@ -15,15 +15,16 @@
 //! ```
 //!
 //! Invariants
-//! 1. To a reader without dir_index every index block is a valid block of entries without names: the
-//!    `rec_len` of ".." and of the fake entry hide the rest.
-//! 2. Entry 0 covers all hashes below entry 1's; its hash word holds `limit` and `count`, where `count`
-//!    includes it.
-//! 3. `limit` is what fits in the block, exactly. The checksum lies after `limit` entries and covers `count`.
-//! 4. A hash's lowest bit is the continuation flag: the last name of the child before has the same hash.
-//! 5. Child blocks are logical blocks of the directory; their top four bits are reserved and masked away.
+//! 1. For a reader without dir_index every index block is a valid block of entries without names: the
+//!    `rec_len` of ".." and of the fake entry cover the rest.
+//! 2. Entry 0 covers all hashes below entry 1's. Its hash word stores `limit` and `count`; `count` includes
+//!    entry 0.
+//! 3. `limit` is exactly the number of entries that fit the block. The checksum is stored after `limit`
+//!    entries and covers `count` of them.
+//! 4. A hash's lowest bit is the continuation flag: the last name of the previous child has the same hash.
+//! 5. Child blocks are logical blocks of the directory. Their top four bits are reserved and ignored.
 //!
-//! Source: kernel Documentation/filesystems/ext4/directory.rst. The checksum's span is a fact of
+//! Source: kernel Documentation/filesystems/ext4/directory.rst. The span of the checksum was found from
 //! images that mke2fs and the kernel write.
 
 mod change;
@@ -47,10 +48,10 @@ const NODE_ENTRIES_AT: usize = 0x08;
 const ENTRY_LEN: usize = 8;
 const DOT_REC_LEN: usize = 12;
 const INFO_LEN: u8 = 8;
-/// Upstream reserves the top bits of a child block number for fill hints.
+/// The kernel reserves the top bits of a child block number for fill hints.
 const CHILD_MASK: u32 = 0x0FFF_FFFF;
 
-/// The start of a root block, as it lies on disk.
+/// The start of a root block, on disk.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawRoot {
@@ -63,7 +64,7 @@ struct RawRoot {
     unused_flags: u8,
 }
 
-/// "." or "..", as it lies in a root block.
+/// "." or ".." in a root block, on disk.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawDot {
@@ -74,7 +75,7 @@ struct RawDot {
     name: [u8; 4],
 }
 
-/// The start of a node block, as it lies on disk.
+/// The start of a node block, on disk.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawFake {
@@ -84,7 +85,7 @@ struct RawFake {
     file_type: u8,
 }
 
-/// Entry 0, whose hash word holds the limit and the count.
+/// Entry 0, whose hash word stores the limit and the count.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawCountLimit {
@@ -109,7 +110,7 @@ struct RawTail {
     dt_checksum: U32,
 }
 
-/// What index blocks of a file system look like.
+/// The format of a file system's index blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DxFormat {
     /// The file system's block size.
@@ -125,16 +126,16 @@ pub struct DxFormat {
 pub enum DxKind {
     /// Block 0 of the directory.
     Root,
-    /// Every other index block.
+    /// Any other index block.
     Node,
 }
 
-/// One index entry: names whose hash is at least `hash` (and below the next entry's) are under `block`.
+/// One index entry: `block` covers the names with a hash of at least `hash` and below the next entry's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DxEntry {
-    /// The lowest hash below `block`, with the continuation flag as its lowest bit; 0 in entry 0.
+    /// The lowest hash under `block`, with the continuation flag as its lowest bit; 0 in entry 0.
     pub hash: u32,
-    /// A node or a leaf, by the level of this block.
+    /// A node or a leaf, depending on the level of this block.
     pub block: Lblk,
 }
 
@@ -146,20 +147,21 @@ impl DxFormat {
         Self { block_size, csum: features.metadata_csum(), large_dir }
     }
 
-    /// Highest allowed `indirect_levels`: index levels below the root.
+    /// Maximum `indirect_levels`: index levels below the root.
     #[must_use]
     pub fn levels_max(&self) -> u8 {
         if self.large_dir { 2 } else { 1 }
     }
 
-    /// Number of entries of an index block, entry 0 included: (block size - start of entries - checksum) / 8.
+    /// Capacity of an index block in entries, including entry 0: (block size - start of entries - checksum) /
+    /// 8.
     #[must_use]
     pub fn limit(&self, kind: DxKind) -> usize {
         let tail = if self.csum { size_of::<RawTail>() } else { 0 };
         (self.block_size.len() - entries_at(kind) - tail) / ENTRY_LEN
     }
 
-    /// Which kind of index block this looks like, by the `rec_len`s of its first entries; `None` for neither.
+    /// The kind of index block that the `rec_len`s of the first entries suggest; `None` for neither.
     ///
     /// A leaf without any name and without a checksum tail looks like a node; only its level in the tree
     /// distinguishes it.
@@ -181,9 +183,10 @@ impl DxFormat {
     /// Decodes block 0 of an indexed directory.
     ///
     /// # Errors
-    /// The first rule broken: "." and ".." in their places, known version and flags, depth within
+    /// The first broken rule: "." and ".." at their offsets, known version and flags, depth within
     /// [`levels_max`](Self::levels_max), and the rules of [`decode_node`](Self::decode_node) for the entries.
-    /// That hashes ascend is not checked: a lookup does not need it, a checker reads the entries anyway.
+    /// It does not check that hashes ascend: a lookup does not need it, and a checker reads all entries
+    /// anyway.
     pub fn decode_root<'a>(&self, block: &'a [u8]) -> Result<DxRoot<'a>, Malformed> {
         let rule = |holds, rule, found: u32| Malformed::unless(holds, "index root", rule, found);
         let raw = match RawRoot::ref_from_prefix(block) {
@@ -223,7 +226,7 @@ impl DxFormat {
     /// Decodes an index block below the root.
     ///
     /// # Errors
-    /// The first rule broken: the fake entry spans the block, the limit is exact, the count is 1 to the
+    /// The first broken rule: the fake entry spans the block, the limit is exact, the count is 1 to the
     /// limit.
     pub fn decode_node<'a>(&self, block: &'a [u8]) -> Result<DxEntries<'a>, Malformed> {
         Malformed::unless(
@@ -260,11 +263,11 @@ impl DxFormat {
             .map_err(|_| Malformed::new(structure, "entries must lie inside the block", count))
     }
 
-    /// Fills `block` with a root over `entries`, with `levels` levels of nodes below it; the checksum stays 0
-    /// until [`seal`](Self::seal).
+    /// Encodes a root with these `entries` and `levels` levels of nodes below it. The checksum is 0 until
+    /// [`seal`](Self::seal).
     ///
     /// # Panics
-    /// If `block` is not one block long, or there are no entries or more than the limit.
+    /// `block` is not one block long, or there are no entries or more than the limit.
     pub fn encode_root(
         &self,
         root: &RootInfo,
@@ -294,10 +297,10 @@ impl DxFormat {
         self.encode_entries(DxKind::Root, entries, block);
     }
 
-    /// Fills `block` with a node over `entries`; the checksum stays 0 until [`seal`](Self::seal).
+    /// Encodes a node with these `entries`. The checksum is 0 until [`seal`](Self::seal).
     ///
     /// # Panics
-    /// If `block` is not one block long, or there are no entries or more than the limit.
+    /// `block` is not one block long, or there are no entries or more than the limit.
     pub fn encode_node(&self, entries: impl IntoIterator<Item = DxEntry>, block: &mut [u8]) {
         assert_eq!(block.len(), self.block_size.len(), "an index block has the block size");
         let rec_len = encode_rec_len(block.len(), self.block_size).expect("a block's length is a rec_len");
@@ -318,17 +321,17 @@ impl DxFormat {
             count = i + 1;
         }
         assert!(count > 0, "an index block has at least one entry");
-        // Both fit: the largest limit, of 64 KiB blocks, is 8191.
+        // Both fit: the largest limit, that of 64 KiB blocks, is 8191.
         area[..2].copy_from_slice(&(limit as u16).to_le_bytes());
         area[2..4].copy_from_slice(&(count as u16).to_le_bytes());
     }
 
-    /// Writes the checksum of an encoded index block; does nothing in file systems without metadata_csum.
+    /// Stores the checksum of an encoded index block. Does nothing without metadata_csum.
     ///
     /// `inode_seed` is the checksum seed of the directory's inode.
     ///
     /// # Panics
-    /// If the block is not an index block of this format.
+    /// The block is not an index block of this format.
     pub fn seal(&self, block: &mut [u8], inode_seed: u32) {
         if self.csum {
             let (checksum, at) =
@@ -337,11 +340,11 @@ impl DxFormat {
         }
     }
 
-    /// Checks an index block's checksum; holds always in file systems without metadata_csum.
+    /// Verifies an index block's checksum. Always succeeds without metadata_csum.
     ///
     /// # Errors
-    /// When the block is no index block, its limit or count is wrong (they say what the checksum covers), or
-    /// the checksum is another.
+    /// The block is not an index block, its limit or count is wrong (they determine what the checksum
+    /// covers), or the checksum is wrong.
     pub fn verify(&self, block: &[u8], inode_seed: u32) -> Result<(), Malformed> {
         if !self.csum {
             return Ok(());
@@ -351,7 +354,7 @@ impl DxFormat {
         Malformed::unless(stored == checksum, "index block", "checksum must match", stored)
     }
 
-    /// The checksum that the block should have, and where it is stored.
+    /// The correct checksum of the block, and the offset where it is stored.
     fn checksum(&self, block: &[u8], inode_seed: u32) -> Result<(u32, usize), Malformed> {
         let Some(kind) = self.kind_of(block).filter(|_| block.len() == self.block_size.len()) else {
             return Err(Malformed::new("index block", "must be a root or a node", block.len() as u64));
@@ -384,7 +387,7 @@ fn entries_at(kind: DxKind) -> usize {
     }
 }
 
-/// What a root says of its directory, for [`DxFormat::encode_root`].
+/// The contents of a root besides its entries, for [`DxFormat::encode_root`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RootInfo {
     /// The directory itself.
@@ -393,16 +396,16 @@ pub struct RootInfo {
     pub parent: Ino,
     /// The hash version's code on disk: [`crate::hash::HashVersion::code`].
     pub hash_code: u8,
-    /// "." and ".." carry their type (feature filetype).
+    /// "." and ".." store their type (feature filetype).
     pub filetype: bool,
 }
 
 /// A decoded root; the entries stay in the block.
 #[derive(Debug, Clone, Copy)]
 pub struct DxRoot<'a> {
-    /// What "." names.
+    /// The inode of ".".
     pub ino: Ino,
-    /// What ".." names.
+    /// The inode of "..".
     pub parent: Ino,
     /// The hash version: 0, 1, 2 or 6.
     pub hash_code: u8,
@@ -413,27 +416,27 @@ pub struct DxRoot<'a> {
 }
 
 impl RawEntry {
-    /// As a block's entry `i`: the first has no hash.
+    /// Decodes entry `i` of a block: the first has no hash.
     fn decode(&self, i: usize) -> DxEntry {
         let hash = if i == 0 { 0 } else { self.hash.get() };
         DxEntry { hash, block: Lblk(self.block.get() & CHILD_MASK) }
     }
 }
 
-/// The entries of an index block, at least one.
+/// The entries of an index block; at least one.
 #[derive(Clone, Copy)]
 pub struct DxEntries<'a> {
     raw: &'a [RawEntry],
 }
 
 impl<'a> DxEntries<'a> {
-    /// Number of entries, entry 0 included; never 0.
+    /// Number of entries, including entry 0; never 0.
     #[must_use]
     pub fn len(&self) -> usize {
         self.raw.len()
     }
 
-    /// Never: an index block has at least one entry. Here because [`len`](Self::len) is.
+    /// Always false: an index block has at least one entry. It accompanies [`len`](Self::len).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.raw.is_empty()
@@ -450,9 +453,9 @@ impl<'a> DxEntries<'a> {
         self.raw.iter().enumerate().map(|(i, raw)| raw.decode(i))
     }
 
-    /// Which entry a name of this hash is under: the last whose hash is not above it. O(log n).
+    /// Index of the entry that covers this hash: the last one whose hash is not above it. O(log n).
     ///
-    /// Whatever the order of damaged hashes, the answer is below [`len`](Self::len).
+    /// If damaged hashes are not in order, the result is still below [`len`](Self::len).
     #[must_use]
     pub fn position(&self, hash: u32) -> usize {
         self.raw.get(1..).unwrap_or(&[]).partition_point(|entry| entry.hash.get() <= hash)

@@ -1,18 +1,18 @@
-//! Changing the entries of one block (or inline region) in place.
+//! Changes the entries of one block (or inline region) in place.
 //!
-//! Owns: splitting an entry's slack, taking an entry out, packing entries anew. Does **not** own: which
-//! block, whether a name may be there, directories whose entries carry hashes (they are read only).
+//! Owns: splitting an entry's slack, removing an entry, repacking entries. Does **not** own: the choice of a
+//! block, the check whether a name is allowed, directories whose entries store hashes (they are read-only).
 //!
 //! ```text
-//! insert:  | a ......slack | b |    ->  | a | new .... | b |     or into an unused entry, which it takes over
+//! insert:  | a ......slack | b |    ->  | a | new .... | b |     or replaces an unused entry
 //! remove:  | a | x | b |            ->  | a ......00 | b |       the first entry becomes an unused one instead
 //! unuse:   | a | x | (unused) | b | ->  | a | (unused) | b |     if the entry before is unknown
 //! ```
 //!
 //! Invariants
 //! 1. The entries tile their area before and after each change.
-//! 2. Bytes of a removed name are zeroed: they do not outlive it.
-//! 3. Offsets that do not fit the bytes are refused (`None`), and nothing was changed then.
+//! 2. Bytes of a removed name are zeroed.
+//! 3. Offsets outside the bytes are refused (`None`) before anything is changed.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
@@ -23,67 +23,67 @@ use super::{
 };
 use crate::filetype::FileType;
 
-/// Room at an entry: bytes behind its name, or the whole of an unused one.
+/// Free space at an entry: the bytes after its name, or the whole of an unused entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hole {
-    /// Offset of the entry that has the room.
+    /// Offset of the entry with the free space.
     pub at: usize,
-    /// Bytes that this entry needs itself; 0 for an unused one. The room lies behind them.
+    /// Bytes that the entry itself needs; 0 for an unused one. The free space starts after them.
     pub own: usize,
-    /// Bytes of room; 0 is no hole.
+    /// Free bytes; 0 means no hole.
     pub len: usize,
 }
 
-/// Where a name was found.
+/// The location of a name that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Offset of its entry.
+    /// Offset of the name's entry.
     pub at: usize,
-    /// The inode it leads to.
+    /// The inode number in the entry.
     pub ino: Ino,
 }
 
-/// What one pass over an area saw.
+/// The result of one pass over an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scan {
-    /// The name.
+    /// The name, if it was found.
     pub found: Option<Found>,
-    /// The first hole that is large enough, or the largest of all when none is.
+    /// The first hole that is large enough, or else the largest one.
     pub hole: Hole,
-    /// Bytes that used entries need at least.
+    /// Bytes that the used entries need at least.
     pub live_bytes: usize,
 }
 
-/// Bytes of the largest entry.
+/// Maximum size of an entry in bytes.
 const ENTRY_LEN_MAX: usize = min_rec_len(NAME_LEN_MAX, false);
 
-/// A name on its way into a block: which bytes become which.
+/// A prepared insertion of a name into a block: the bytes to change.
 pub struct Insertion {
-    /// The entry whose room it takes, and the length that this one has then.
+    /// The entry with the free space, and its length after the insertion.
     before_at: usize,
     own: [u8; 2],
-    /// No inode, and the length that it has before.
+    /// Inode 0, and the length of that entry before the insertion.
     there: [u8; 6],
-    /// The new one, and zeros.
+    /// The new entry, followed by zeros.
     entry: [u8; ENTRY_LEN_MAX],
-    /// Where it lies, and the room behind it.
+    /// The position of the new entry, and the free space after it.
     left: Hole,
 }
 
 impl Insertion {
-    /// Offsets, and the bytes that are there afterwards.
+    /// The changes: offsets, and the new bytes at each.
     #[must_use]
     pub fn pieces(&self) -> [(usize, &[u8]); 2] {
         let entry = (self.left.at, &self.entry[..self.left.own]);
-        // An unused entry is taken over: no length changes.
+        // An unused entry is replaced: no length changes.
         let own = if self.left.at == self.before_at { &[][..] } else { &self.own };
         [(self.before_at + 4, own), entry]
     }
 
-    /// The expected old bytes, if the free space is as stated: an offset, and bytes.
+    /// The expected old bytes, if the free space is as stated: their offset, and the bytes.
     #[must_use]
     pub fn there(&self) -> (usize, &[u8]) {
-        // An unused entry has no inode, a used one has its length.
+        // An unused entry is checked for inode 0 and its length, a used one for its length.
         if self.left.at == self.before_at {
             (self.before_at, &self.there)
         } else {
@@ -91,7 +91,7 @@ impl Insertion {
         }
     }
 
-    /// Where the name lies then, with the room that is left behind it.
+    /// The position of the name after the insertion, with the free space left after it.
     #[must_use]
     pub fn left(&self) -> Hole {
         self.left
@@ -99,24 +99,24 @@ impl Insertion {
 }
 
 impl DirFormat {
-    /// Bytes that entries tile of an area of `len` bytes: all, but a block's tail.
+    /// Bytes of an area of `len` bytes that entries tile: all, except a block's tail.
     #[must_use]
     pub fn end_of(&self, len: usize) -> usize {
         if self.csum && len == self.block_size.len() { len - TAIL_LEN } else { len }
     }
 
-    /// May this name be in the area? `false` is certain. Goes over the bytes without following the entries,
-    /// which costs a small part of a [`scan`](Self::scan): names begin where a word of four bytes does, and
-    /// where two words of this one are not, it is not.
+    /// Whether this name is possibly in the area; `false` is certain. It reads the bytes without following
+    /// the entries, which costs a small part of a [`scan`](Self::scan). Names start at a 4-byte boundary: an
+    /// area that lacks two words of the name at the right distance does not contain it.
     #[must_use]
     pub fn may_hold(area: &[u8], name: &[u8]) -> bool {
         let (words, parts) = (area.as_chunks::<4>().0, name.as_chunks::<4>().0);
-        // Names of one directory often have the same front; the end of a short name is in no word.
+        // Names in one directory often share a prefix. The end of a short name is in no whole word.
         let Some(at_last) = parts.len().checked_sub(1) else { return true };
         let (middle, last) = (parts[at_last / 2], parts[at_last]);
         let apart = at_last - at_last / 2;
         let (middle, last) = (u32::from_ne_bytes(middle), u32::from_ne_bytes(last));
-        // Without a branch for each: vectors do it.
+        // No branch per word, so that the compiler can use vector instructions.
         let pairs = words.iter().zip(words.get(apart..).unwrap_or_default());
         let hits = pairs.fold(0, |hits, (one, other)| {
             let differ = (u32::from_ne_bytes(*one) ^ middle) | (u32::from_ne_bytes(*other) ^ last);
@@ -125,7 +125,8 @@ impl DirFormat {
         hits != 0
     }
 
-    /// Looks at all entries once: for a name, for the first hole of `need` bytes, for what is used.
+    /// Reads all entries once. Looks for a name and for the first hole of `need` bytes, and counts the used
+    /// bytes.
     ///
     /// # Errors
     /// The first malformed entry.
@@ -141,7 +142,7 @@ impl DirFormat {
                     && (h.ino == 0 || h.name_len != 0)
             });
             let Some(header) = header.filter(|_| good) else {
-                // Says which rule it is.
+                // Decodes again to report the broken rule.
                 return match self.decode_at(&area[..end], at) {
                     Err(fact) => Err(fact),
                     Ok(_) => {
@@ -166,8 +167,8 @@ impl DirFormat {
         Ok(scan)
     }
 
-    /// Puts a new entry into the room of the entry at `at`: where it lies now, with the room that is left
-    /// behind it. `None` when the room is too small.
+    /// Inserts a new entry into the free space of the entry at `at`. Returns its position, with the free
+    /// space left after it; `None` if the free space is too small.
     pub fn insert_at(
         &self,
         area: &mut [u8],
@@ -188,7 +189,7 @@ impl DirFormat {
     }
 
     /// The bytes that [`insert_at`](Self::insert_at) changes in the area, for a caller that knows the free
-    /// space without reading it. `None` when it is too small.
+    /// space without reading it. `None` if the free space is too small.
     #[must_use]
     pub fn insertion(&self, hole: Hole, ino: Ino, kind: FileType, name: &[u8]) -> Option<Insertion> {
         debug_assert!((1..=NAME_LEN_MAX).contains(&name.len()) && ino.0 != 0, "names have 1 to 255 bytes");
@@ -206,7 +207,7 @@ impl DirFormat {
         Some(Insertion { before_at: at, own: self.rec_len_bytes(own), there, entry, left })
     }
 
-    /// Is this name, leading to this inode, at this offset?
+    /// Whether the entry at this offset has this name and this inode.
     #[must_use]
     pub fn is_at(&self, area: &[u8], found: Found, name: &[u8]) -> bool {
         let Some(entry) = area.get(found.at..) else { return false };
@@ -215,8 +216,9 @@ impl DirFormat {
         is_it && found.ino.0 != 0 && entry.get(HEADER_LEN..HEADER_LEN + name.len()) == Some(name)
     }
 
-    /// Takes the entry at `at` out. `from` is an entry before it, from which on the one right before is
-    /// looked for (0 always is good). The room that came to be; `None` when there is no such entry.
+    /// Removes the entry at `at`. The search for the entry before it starts at the entry at offset `from`,
+    /// which must not be after it (0 is always valid). Returns the new free space; `None` if there is no such
+    /// entry.
     pub fn remove_at(&self, area: &mut [u8], from: usize, at: usize) -> Option<Hole> {
         let end = self.end_of(area.len());
         let gone = self
@@ -245,8 +247,8 @@ impl DirFormat {
         Some(Hole { at: before_at, own, len: rec_len.saturating_sub(own) })
     }
 
-    /// Makes the entry at `at` an unused one, along with those behind it that are unused already: its room.
-    /// `None` when there is no such entry.
+    /// Makes the entry at `at` unused, and merges the unused entries after it. Returns its free space; `None`
+    /// if there is no such entry.
     pub fn unuse_at(&self, area: &mut [u8], at: usize) -> Option<Hole> {
         let end = self.end_of(area.len());
         let fits = |header: &Header, at: usize| header.rec_len >= HEADER_LEN && at + header.rec_len <= end;
@@ -267,7 +269,7 @@ impl DirFormat {
         Some(Hole { at, own: 0, len })
     }
 
-    /// Is no entry of the area used? Looks at them up to the first that is.
+    /// Whether no entry of the area is used. Stops at the first used one.
     #[must_use]
     pub fn is_unused(&self, area: &[u8]) -> bool {
         let (mut at, end) = (0, self.end_of(area.len()));
@@ -280,7 +282,7 @@ impl DirFormat {
         true
     }
 
-    /// Lets the entry at `at` lead to another inode. `false` when there is no used entry.
+    /// Changes the inode of the entry at `at`. Returns `false` if there is no used entry.
     pub fn replace_at(&self, area: &mut [u8], at: usize, ino: Ino, kind: FileType) -> bool {
         if self.header(area, at).is_none_or(|header| header.ino == 0) {
             return false;
@@ -292,13 +294,13 @@ impl DirFormat {
         true
     }
 
-    /// Writes the entries of `source` at these offsets into the block `area`, from byte `start` on, one
-    /// behind the other, the last one stretched to the end, with a tail where the format has one. What lay
-    /// before `start` stays. `placed` gets the new offset of each. The room behind the last (of an empty
-    /// block: all of it).
+    /// Copies the entries of `source` at these offsets into the block `area`, contiguously from byte `start`.
+    /// Extends the last one to the end, and writes a tail if the format has one. The bytes before `start`
+    /// stay. `placed` receives the new offset of each entry. Returns the free space after the last entry (of
+    /// an empty block: all of it).
     ///
     /// # Panics
-    /// If an offset is no entry of `source`, or they do not all fit.
+    /// An offset is not that of an entry of `source`, or the entries do not fit.
     pub fn repack(
         &self,
         source: &[u8],
@@ -329,13 +331,13 @@ impl DirFormat {
         hole
     }
 
-    /// Makes an area one unused entry, with a tail where the format has one. (The checksum:
-    /// [`super::seal_tail`].)
+    /// Makes an area one unused entry, with a tail if the format has one. For the checksum see
+    /// [`super::seal_tail`].
     pub fn lay_empty(&self, area: &mut [u8]) {
         self.repack(&[], [], area, 0, |_| ());
     }
 
-    /// Writes the tail of a block, its checksum left 0; does nothing where the format has none.
+    /// Writes the tail of a block, with a checksum of 0. Does nothing if the format has no tail.
     pub fn lay_tail(&self, area: &mut [u8]) {
         let end = self.end_of(area.len());
         if let [_, _, _, _, len0, len1, _, kind, ..] = &mut area[end..] {
@@ -392,7 +394,7 @@ mod tests {
         entries.map(|entry| (entry.name.to_vec(), entry.ino.0)).collect()
     }
 
-    /// What a scan finds may be there; of what it does not find most is known not to be.
+    /// `may_hold` is true for all names that a scan finds, and false for most of the others.
     #[test]
     fn what_may_not_be_in_an_area_is_not() {
         for front in ["", "a", "ab", "file name "] {
@@ -496,7 +498,7 @@ mod tests {
                         let mut told = block.clone();
                         let insertion = format.insertion(scan.hole, Ino(ino), FileType::Regular, &name);
                         let left = format.insert_at(&mut block, scan.hole.at, Ino(ino), FileType::Regular, &name);
-                        // The room is known without a look, and so are the bytes.
+                        // The bytes and the free space can be computed without reading the block.
                         prop_assert_eq!(insertion.as_ref().map(Insertion::left), left);
                         if let Some(insertion) = insertion {
                             for (at, bytes) in insertion.pieces() {

@@ -1,15 +1,15 @@
-//! Changing an index block in place.
+//! Changes an index block in place.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use super::{DxEntry, DxFormat, DxKind, ENTRY_LEN, RawRoot, entries_at};
 
 impl DxFormat {
-    /// Writes entries `from` to the last one of `count` into an index block that exists, and its count. Entry
-    /// 0 keeps its place for limit and count: of its hash nothing is written.
+    /// Writes entries `from` to the last one of `count` to an existing index block, and the count. In place
+    /// of entry 0's hash, the block stores limit and count; that hash is not written.
     ///
     /// # Panics
-    /// If `count` is 0 or above the limit, `entries` yields fewer than `count - from`, or the block is too
+    /// `count` is 0 or above the limit, `entries` yields fewer than `count - from`, or the block is too
     /// short.
     pub fn put_entries(
         &self,
@@ -32,18 +32,18 @@ impl DxFormat {
         area[2..4].copy_from_slice(&(count as u16).to_le_bytes()); // the largest limit is 8191
     }
 
-    /// Gives a root the number of node levels below it.
+    /// Sets a root's number of node levels.
     ///
     /// # Panics
-    /// If the block is shorter than a root's header.
+    /// The block is shorter than a root's header.
     pub fn put_levels(&self, root: &mut [u8], levels: u8) {
         root[std::mem::offset_of!(RawRoot, indirect_levels)] = levels;
     }
 
-    /// Gives a root its parent.
+    /// Sets a root's parent.
     ///
     /// # Panics
-    /// If the block is shorter than a root's header.
+    /// The block is shorter than a root's header.
     pub fn put_parent(&self, root: &mut [u8], parent: extant_base::Ino) {
         let at = std::mem::offset_of!(RawRoot, dotdot);
         root[at..at + 4].copy_from_slice(&parent.0.to_le_bytes());

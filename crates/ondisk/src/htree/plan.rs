@@ -1,7 +1,8 @@
-//! Packed trees: how many index blocks a finished list of leaves needs, where they lie, and their bytes.
+//! Packed trees: the number of index blocks for a complete list of leaves, their positions, and their bytes.
 //!
-//! A builder packs the names, sorted by hash, into leaves; this plan puts the smallest index over them.
-//! Nothing is held but counts: each index block is computed alone, in any order, from the first hash of every
+//! A builder packs the names, sorted by hash, into leaves; this plan computes the smallest index over them.
+//! It stores only counts: each index block is computed on its own, in any order, from the first hash of every
+//! leaf.
 //! leaf.
 //!
 //! ```text
@@ -10,12 +11,12 @@
 //! ```
 //!
 //! Invariants
-//! 1. Every level has the fewest blocks that can hold the level below, and its children are shared out
+//! 1. Every level has the minimum number of blocks for the level below, and these share their children
 //!    evenly: with T children, node i of n begins at child i*T/n. Filling nodes to the limit would take no
-//!    fewer blocks, and the first insertion into each full node would have to split it; shared out, all of
-//!    the slack is useful.
-//! 2. The plan fits: depth within the features, block numbers within the 28 bits of an index entry, and
-//!    without large_dir the directory's size within 31 bits.
+//!    fewer blocks, and the first insertion into each full node would have to split it. With even shares all
+//!    of the slack is useful.
+//! 2. The plan is valid: the depth is within the features, block numbers are within the 28 bits of an index
+//!    entry, and without large_dir the directory's size is within 31 bits.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
@@ -30,17 +31,17 @@ use super::{CHILD_MASK, DxEntry, DxFormat, DxKind, RootInfo};
 pub struct IndexPlan {
     format: DxFormat,
     levels: u8,
-    /// Blocks of each level: the root (1), nodes of level 1, nodes of level 2, leaves; levels that are not
-    /// there are left out, so `counts[levels + 1]` is the number of leaves.
+    /// Blocks of each level: the root (1), nodes of level 1, nodes of level 2, leaves. Missing levels are
+    /// omitted, so `counts[levels + 1]` is the number of leaves.
     counts: [u32; 4],
 }
 
 /// The names do not fit into an index of this file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge {
-    /// The leaves that were to be indexed.
+    /// The number of leaves to index.
     pub leaf_count: u64,
-    /// Was large_dir there? Without it, having it might help.
+    /// Whether large_dir was on. If not, enabling it may help.
     pub large_dir: bool,
 }
 
@@ -57,10 +58,10 @@ impl IndexPlan {
     /// Plans the smallest index over `leaf_count` leaves.
     ///
     /// # Errors
-    /// [`TooLarge`] when the features do not allow the depth or the size (invariant 2).
+    /// [`TooLarge`] if the features do not allow the depth or the size (invariant 2).
     ///
     /// # Panics
-    /// If `leaf_count` is 0: an index has a leaf.
+    /// `leaf_count` is 0: an index has a leaf.
     pub fn new(leaf_count: u64, format: &DxFormat) -> Result<Self, TooLarge> {
         assert!(leaf_count > 0, "an index has a leaf");
         let too_large = TooLarge { leaf_count, large_dir: format.large_dir };
@@ -78,7 +79,7 @@ impl IndexPlan {
         }
         let total = upwards.iter().sum::<u64>() + 1;
         let size = total.checked_mul(format.block_size.bytes()).ok_or(too_large)?;
-        // 28 bits of block number and no bit for "none": the last block is at most CHILD_MASK.
+        // Block numbers have 28 bits and no value for "none": the last block is at most CHILD_MASK.
         if total > u64::from(CHILD_MASK) + 1 || (!format.large_dir && size > i32::MAX as u64) {
             return Err(too_large);
         }
@@ -96,43 +97,43 @@ impl IndexPlan {
         self.levels
     }
 
-    /// Index blocks, the root included: logical blocks `0..index_blocks()`.
+    /// Number of index blocks, including the root: logical blocks `0..index_blocks()`.
     #[must_use]
     pub fn index_blocks(&self) -> u32 {
         self.counts[..=usize::from(self.levels)].iter().sum()
     }
 
-    /// Leaf blocks.
+    /// Number of leaf blocks.
     #[must_use]
     pub fn leaf_count(&self) -> u32 {
         self.counts[usize::from(self.levels) + 1]
     }
 
-    /// Blocks of the directory.
+    /// Number of blocks of the directory.
     #[must_use]
     pub fn total_blocks(&self) -> u32 {
         self.index_blocks() + self.leaf_count()
     }
 
-    /// Where leaf `i` lies.
+    /// The logical block of leaf `i`.
     ///
     /// # Panics
-    /// If there is no leaf `i`.
+    /// There is no leaf `i`.
     #[must_use]
     pub fn leaf_lblk(&self, i: u32) -> Lblk {
         assert!(i < self.leaf_count(), "leaf {i} of {}", self.leaf_count());
         Lblk(self.index_blocks() + i)
     }
 
-    /// Fills `block` with index block `i` (its logical block number), sealed.
+    /// Encodes index block `i` (its logical block number) to `block`, with its checksum.
     ///
-    /// `leaf_first_hashes[j]` is the hash of leaf j's first name, with the lowest bit set when the last name
-    /// of leaf j - 1 has the same hash; that of leaf 0 does not matter. `inode_seed` is the checksum seed of
+    /// `leaf_first_hashes[j]` is the hash of leaf j's first name, with the lowest bit set if the last name of
+    /// leaf j - 1 has the same hash; the value for leaf 0 is not used. `inode_seed` is the checksum seed of
     /// the directory's inode (unused without metadata_csum).
     ///
     /// # Panics
-    /// If `i` is no index block, `leaf_first_hashes` has not one hash per leaf, or `block` is not one block
-    /// long.
+    /// `i` is not an index block, `leaf_first_hashes` does not have one hash per leaf, or `block` is not one
+    /// block long.
     pub fn encode_index_block(
         &self,
         i: u32,
@@ -148,7 +149,7 @@ impl IndexPlan {
         let children_at: u32 = self.counts[..=level].iter().sum();
         let entries = (first_child..end_child).map(|child| {
             let first_leaf = self.first_leaf(level + 1, child);
-            // Entry 0 has no hash of its own: it covers everything below entry 1.
+            // Entry 0 has no own hash: it covers all hashes below entry 1's.
             let hash = if child == first_child { 0 } else { leaf_first_hashes[first_leaf as usize] };
             DxEntry { hash, block: Lblk(children_at + child) }
         });
@@ -160,7 +161,7 @@ impl IndexPlan {
         self.format.seal(block, inode_seed);
     }
 
-    /// The level of index block `i`, and its place within the level.
+    /// The level of index block `i`, and its index within the level.
     fn place(&self, i: u32) -> (usize, u32) {
         let mut node = i;
         for level in 0..=usize::from(self.levels) {
@@ -178,7 +179,7 @@ impl IndexPlan {
         (u64::from(node) * children / u64::from(self.counts[level])) as u32
     }
 
-    /// The first leaf below block `node` of `level`; a leaf is its own.
+    /// The first leaf below block `node` of `level`; for a leaf, the leaf itself.
     fn first_leaf(&self, level: usize, node: u32) -> u32 {
         (level..=usize::from(self.levels)).fold(node, |node, level| self.first_child(level, node))
     }
@@ -197,7 +198,7 @@ mod tests {
         DxFormat { block_size: BlockSize::from_bytes(block_size).unwrap(), csum, large_dir }
     }
 
-    /// Levels, index blocks; or the refusal.
+    /// Levels and number of index blocks; `None` if the plan is refused.
     fn plan(leaves: u64, format: &DxFormat) -> Option<(u8, u32)> {
         IndexPlan::new(leaves, format).ok().map(|plan| (plan.levels(), plan.index_blocks()))
     }
@@ -219,7 +220,8 @@ mod tests {
 
     #[test]
     fn size_limits_bind_where_blocks_are_large() {
-        // 32,767 blocks of 64 KiB stay below 2 GiB; 28 bits of block number bind before three full levels do.
+        // 32,767 blocks of 64 KiB are below 2 GiB. The 28 bits of a block number are exhausted before three
+        // full levels.
         let small = format(65536, false, false);
         assert_eq!(plan(32_767 - 5, &small), Some((1, 5)));
         assert_eq!(plan(32_767 - 4, &small), None);
@@ -229,7 +231,7 @@ mod tests {
         assert!(TooLarge { leaf_count: 9, large_dir: false }.to_string().contains("large_dir"));
     }
 
-    /// Encodes the whole index over leaves that begin at hashes 0, 4, 8, ... and looks names up in it.
+    /// Encodes the whole index over leaves that begin at hashes 0, 4, 8, ..., and looks names up in it.
     fn every_leaf_is_found(leaves: u32, format: &DxFormat) {
         let plan = IndexPlan::new(leaves.into(), format).unwrap();
         let hashes: Vec<u32> = (0..leaves).map(|i| i * 4).collect();
@@ -253,7 +255,7 @@ mod tests {
             assert_eq!(find(i * 4), Step::Leaf(plan.leaf_lblk(i)));
             assert_eq!(find(i * 4 + 2), Step::Leaf(plan.leaf_lblk(i)));
         }
-        // A walk over all leaves meets each once, in order.
+        // A walk over all leaves visits each once, in order.
         let mut lookup = Lookup::by_hash(*format, plan.total_blocks(), 0);
         let mut step = lookup.start();
         let mut expected = 0;

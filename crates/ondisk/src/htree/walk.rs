@@ -1,6 +1,6 @@
-//! From a name to its leaf: a walk down the index that does no I/O.
+//! Finds the leaf of a name: a walk down the index that does no I/O.
 //!
-//! The caller holds the loop and the blocks; the walk says which block it wants next.
+//! The caller runs the loop and reads the blocks; the walk returns the block that it needs next.
 //!
 //! ```text
 //!   start ──> NeedBlock ──feed──> NeedBlock ──feed──> Leaf ──> search it: found
@@ -8,14 +8,14 @@
 //!                └──────── next_same_hash / next_leaf ─┴──> End: no leaf left to search
 //! ```
 //!
-//! Does **not** own: checksums (verify a block with [`DxFormat::verify`] before feeding it) or the search in
-//! the leaf.
+//! Does **not** own: checksums (verify a block with [`DxFormat::verify`] before feeding it), and the search
+//! in the leaf.
 //!
 //! Invariants
-//! 1. No block is its own ancestor, every child lies inside the directory, depth is bounded by the features.
-//! 2. No more leaves are visited than the directory has blocks. So every walk ends, whatever the bytes.
-//! 3. The walk holds a few numbers, not blocks: to go on to the next leaf it asks for the parent's block
-//!    again.
+//! 1. No block is its own ancestor, every child is inside the directory, and the features limit the depth.
+//! 2. The walk visits no more leaves than the directory has blocks. So every walk ends, for any bytes.
+//! 3. The walk stores a few numbers, but no blocks: to continue with the next leaf it requests the parent's
+//!    block again.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
@@ -24,7 +24,7 @@ use extant_base::{Lblk, Malformed};
 use super::{DxEntries, DxFormat};
 use crate::hash::{HashVersion, dirhash};
 
-/// What a walk wants, or has found.
+/// The next action or result of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
@@ -32,7 +32,7 @@ pub enum Step {
     NeedBlock(Lblk),
     /// Search this leaf.
     Leaf(Lblk),
-    /// There is no further leaf.
+    /// There are no more leaves.
     End,
 }
 
@@ -61,7 +61,8 @@ pub struct Lookup<'n> {
     format: DxFormat,
     dir_blocks: u32,
     key: Key<'n>,
-    /// The sought hash with its lowest bit clear; a name's is known once the root said its hash version.
+    /// The sought hash with its lowest bit clear. For a name it is known after the root, which has the hash
+    /// version.
     hash: u32,
     levels: usize,
     path: [Frame; LEVELS_MAX],
@@ -78,7 +79,7 @@ enum Key<'n> {
     Hash,
 }
 
-/// One index block on the path: where it is, and which of its entries the path takes.
+/// One index block on the path: its logical block, and the index of the path's entry in it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Frame {
     block: Lblk,
@@ -93,7 +94,7 @@ struct Awaited {
     pick: Pick,
 }
 
-/// Which entry of the awaited block the path takes.
+/// The choice of the path's entry in the requested block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pick {
     ByHash,
@@ -101,10 +102,10 @@ enum Pick {
 }
 
 impl<'n> Lookup<'n> {
-    /// A walk to the leaf of `name` in a directory of `dir_blocks` blocks.
+    /// Starts a walk to the leaf of `name` in a directory of `dir_blocks` blocks.
     ///
-    /// `seed` is the superblock's hash seed as words, `unsigned` its choice of bytes
-    /// ([`HashVersion::from_code`]). `name` is already folded in a casefolded directory.
+    /// `seed` is the superblock's hash seed as words, `unsigned` its signedness flag
+    /// ([`HashVersion::from_code`]). In a casefolded directory `name` is already folded.
     #[must_use]
     pub fn by_name(
         format: DxFormat,
@@ -116,8 +117,8 @@ impl<'n> Lookup<'n> {
         Self::new(format, dir_blocks, Key::Name { name, seed, unsigned }, 0)
     }
 
-    /// A walk to the leaf of a hash: for readdir (`hash` 0 is the first leaf) and for hashes that are not
-    /// computed from the name alone.
+    /// Starts a walk to the leaf of a hash: for readdir (`hash` 0 is the first leaf), and for hashes that
+    /// depend on more than the name.
     #[must_use]
     pub fn by_hash(format: DxFormat, dir_blocks: u32, hash: u32) -> Self {
         Self::new(format, dir_blocks, Key::Hash, hash & !1)
@@ -128,19 +129,19 @@ impl<'n> Lookup<'n> {
         Self { format, dir_blocks, key, hash, levels: 0, path, awaited: None, leaves_seen: 0 }
     }
 
-    /// Begins, or begins again: asks for block 0.
+    /// Starts, or restarts, by requesting block 0.
     pub fn start(&mut self) -> Step {
         self.leaves_seen = 0;
         self.want(Awaited { level: 0, block: Lblk(0), pick: Pick::ByHash })
     }
 
-    /// Takes the block that the last [`Step::NeedBlock`] asked for.
+    /// Processes the block that the last [`Step::NeedBlock`] requested.
     ///
     /// # Errors
-    /// The first rule broken; also when a name's hash cannot be computed, because the directory uses SipHash.
+    /// The first broken rule. Also if a name's hash cannot be computed, because the directory uses SipHash.
     ///
     /// # Panics
-    /// If no block was asked for.
+    /// No block was requested.
     pub fn feed(&mut self, block: &[u8]) -> Result<Step, Malformed> {
         let Awaited { level, block: lblk, pick } = self.awaited.take().expect("feed() answers a NeedBlock");
         let entries =
@@ -167,7 +168,8 @@ impl<'n> Lookup<'n> {
         Ok(Step::Leaf(child))
     }
 
-    /// After a [`Step::Leaf`] without the name: on to the next leaf if names of the same hash continue there.
+    /// After a [`Step::Leaf`] without the name: continues with the next leaf if it has names of the same
+    /// hash.
     pub fn next_same_hash(&mut self) -> Step {
         match self.next_hash() {
             Some(next) if next == self.hash | 1 => self.next_leaf(),
@@ -175,7 +177,7 @@ impl<'n> Lookup<'n> {
         }
     }
 
-    /// After a [`Step::Leaf`]: on to the next leaf in hash order, whatever its hash.
+    /// After a [`Step::Leaf`]: continues with the next leaf in hash order, for any hash.
     pub fn next_leaf(&mut self) -> Step {
         match self.turning_level() {
             Some(level) => {
@@ -186,20 +188,20 @@ impl<'n> Lookup<'n> {
         }
     }
 
-    /// After a [`Step::Leaf`]: the lowest hash of the leaf after it, with the continuation flag; `None` at
-    /// the last.
+    /// After a [`Step::Leaf`]: the lowest hash of the next leaf, with the continuation flag; `None` at the
+    /// last leaf.
     #[must_use]
     pub fn next_hash(&self) -> Option<u32> {
         self.turning_level().and_then(|level| self.path[level].next_hash)
     }
 
-    /// The hash that the walk seeks; of a name only once the root was fed.
+    /// The hash that the walk looks for. For a name it is known after the root was fed.
     #[must_use]
     pub fn hash(&self) -> u32 {
         self.hash
     }
 
-    /// The lowest index block of the path that has an entry to the right of the path.
+    /// The lowest index block of the path that has an entry after the path's.
     fn turning_level(&self) -> Option<usize> {
         (0..=self.levels).rev().find(|&level| self.path[level].next_hash.is_some())
     }
@@ -213,7 +215,7 @@ impl<'n> Lookup<'n> {
         let root = self.format.decode_root(block)?;
         let levels = usize::from(root.levels);
         if pick != Pick::ByHash {
-            // Below lies the path of the old depth.
+            // The rest of the path has the old depth.
             let same = levels == self.levels;
             Malformed::unless(
                 same,
@@ -275,8 +277,8 @@ mod tests {
         }
     }
 
-    /// Root over nodes 1 and 2, leaves 3 to 6; the names of hash 0x40 fill the end of 4, all of 5 and begin
-    /// 6.
+    /// Root over nodes 1 and 2, leaves 3 to 6. The names of hash 0x40 are at the end of leaf 4, in all of
+    /// leaf 5 and at the start of leaf 6.
     fn two_level_dir() -> Vec<Vec<u8>> {
         vec![
             index(Some(1), &[(0, 1), (0x41, 2)]),
