@@ -1,6 +1,6 @@
 //! POSIX access control lists, in the form of the system calls and in ext4's shorter form on disk.
 //!
-//! Does **not** own: where the list is stored (attributes of index 2 and 3, see [`crate::xattr`]), or access
+//! Does **not** own: the storage of the list (attributes of index 2 and 3, see [`crate::xattr`]), and access
 //! decisions.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. Both forms hold the same value: `from_disk(to_disk(acl)) == acl`, `from_xattr(to_xattr(acl)) == acl`.
-//! 2. Decoding accepts any list of known tags; [`Acl::validate`] says whether the kernel would take it.
+//! 1. Both forms store the same value: `from_disk(to_disk(acl)) == acl`, `from_xattr(to_xattr(acl)) == acl`.
+//! 2. Decoding accepts any list of known tags; [`Acl::validate`] checks whether the kernel accepts it.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst; acl(5).
 
@@ -21,7 +21,7 @@ const DISK_VERSION: u32 = 1;
 const UNDEFINED_ID: u32 = u32::MAX;
 const STRUCTURE: &str = "ACL";
 
-/// The user or group of an entry. Named ones carry their id.
+/// The user or group of an entry. Named ones include their ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AclTag {
     /// The file's owner.
@@ -32,14 +32,14 @@ pub enum AclTag {
     GroupObj,
     /// A named group.
     Group(u32),
-    /// The most that named users, named groups and the file's group may have.
+    /// The maximum permissions of named users, named groups and the file's group.
     Mask,
     /// All others.
     Other,
 }
 
 impl AclTag {
-    /// The tag's number; also the order of a valid list.
+    /// The tag's number; a valid list is sorted by it.
     #[must_use]
     pub fn code(self) -> u16 {
         match self {
@@ -52,7 +52,7 @@ impl AclTag {
         }
     }
 
-    /// The id of a named user or group.
+    /// The ID of a named user or group.
     #[must_use]
     pub fn id(self) -> Option<u32> {
         match self {
@@ -77,7 +77,7 @@ impl AclTag {
 /// One entry of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// Its user or group.
+    /// The user or group.
     pub tag: AclTag,
     /// Read 4, write 2, execute 1.
     pub perm: u16,
@@ -86,15 +86,15 @@ pub struct AclEntry {
 /// An access control list.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Acl {
-    /// The entries in their order.
+    /// The entries in order.
     pub entries: Vec<AclEntry>,
 }
 
 impl Acl {
-    /// From the value that getxattr and archives give.
+    /// Decodes the value that getxattr returns and archives store.
     ///
     /// # Errors
-    /// Another version than 2, a length that is no number of entries, an unknown tag.
+    /// A version other than 2, a length that is not a whole number of entries, an unknown tag.
     pub fn from_xattr(value: &[u8]) -> Result<Self, Malformed> {
         let mut rest = after_version(value, XATTR_VERSION)?;
         let mut entries = Vec::with_capacity(rest.len() / 8);
@@ -108,7 +108,7 @@ impl Acl {
         Ok(Self { entries })
     }
 
-    /// The value that setxattr and archives take.
+    /// Encodes the value that setxattr and archives take.
     #[must_use]
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut value = XATTR_VERSION.to_le_bytes().to_vec();
@@ -120,10 +120,10 @@ impl Acl {
         value
     }
 
-    /// From the value that ext4 stores.
+    /// Decodes the value that ext4 stores.
     ///
     /// # Errors
-    /// Another version than 1, an entry cut short, an unknown tag.
+    /// A version other than 1, a truncated entry, an unknown tag.
     pub fn from_disk(value: &[u8]) -> Result<Self, Malformed> {
         let mut rest = after_version(value, DISK_VERSION)?;
         let mut entries = Vec::with_capacity(rest.len() / 4);
@@ -138,7 +138,7 @@ impl Acl {
         Ok(Self { entries })
     }
 
-    /// The value that ext4 stores.
+    /// Encodes the value that ext4 stores.
     #[must_use]
     pub fn to_disk(&self) -> Vec<u8> {
         let mut value = DISK_VERSION.to_le_bytes().to_vec();
@@ -152,12 +152,13 @@ impl Acl {
         value
     }
 
-    /// Would the kernel take this list? Owner, named users, group, named groups, mask and others come in this
-    /// order; owner, group and others exactly once; a mask at most once, and surely with named entries;
-    /// permissions are rwx; named ids are real. No entries at all are a valid list too: they say "no ACL".
+    /// Checks whether the kernel accepts this list. Its order is owner, named users, group, named groups,
+    /// mask, others. Owner, group and others occur exactly once. The mask occurs at most once, and must exist
+    /// if there are named entries. Permissions are rwx, and named IDs are valid. A list without entries is
+    /// also valid and means "no ACL".
     ///
     /// # Errors
-    /// The first rule broken.
+    /// The first broken rule.
     pub fn validate(&self) -> Result<(), Malformed> {
         let rule = |holds, rule, found: u32| Malformed::unless(holds, STRUCTURE, rule, found);
         let count = |code| self.entries.iter().filter(|e| e.tag.code() == code).count();
@@ -188,10 +189,10 @@ impl Acl {
         rule(masks == 1 || !self.has_named(), "named entries need a mask", 0)
     }
 
-    /// The permission bits, 0o000 to 0o777, that a mode shows for this access ACL (the mask stands for the
-    /// group).
+    /// The permission bits of the mode, 0o000 to 0o777, for this access ACL. The mask replaces the group's
+    /// permissions.
     ///
-    /// `None` if an entry for owner, group or others is missing.
+    /// `None` if the entry for owner, group or others is missing.
     #[must_use]
     pub fn mode_bits(&self) -> Option<u16> {
         let perm = |tag: AclTag| self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm & 7);
@@ -199,7 +200,7 @@ impl Acl {
         Some(perm(AclTag::UserObj)? << 6 | group << 3 | perm(AclTag::Other)?)
     }
 
-    /// Does the mode alone say as much? Such an access ACL is not stored.
+    /// Whether the mode alone expresses the list. Such an access ACL is not stored.
     #[must_use]
     pub fn is_minimal(&self) -> bool {
         !self.entries.iter().any(|e| matches!(e.tag, AclTag::User(_) | AclTag::Group(_) | AclTag::Mask))

@@ -1,4 +1,4 @@
-//! A hidden quota file (format "v2r1"): how much each user, group or project has, and may have.
+//! A hidden quota file (format "v2r1"): the usage and limits of each user, group or project.
 //!
 //! ```text
 //! 1 KiB blocks:  0 header   1 root of the tree   2.. tree blocks and leaves, mixed
@@ -8,12 +8,12 @@
 //! entry:         id, 0, inode hard/soft/used, space hard/soft (KiB), space used (bytes), space/inode time
 //! ```
 //!
-//! A leaf holds entries of any ids, in the order in which they came; many tree slots point to one leaf.
+//! A leaf contains entries of arbitrary IDs, in order of insertion; several tree slots point to one leaf.
 //!
-//! Owns the whole file as bytes; [`tree`] changes it in place, entry by entry. Does **not** own: where the
-//! file lives (inode 3, inode 4 or the superblock's `s_prj_quota_inum`), counting usage.
+//! Owns the whole file as bytes; [`tree`] changes it in place, entry by entry. Does **not** own: the inode of
+//! the file (inode 3, inode 4 or the superblock's `s_prj_quota_inum`), and counting usage.
 //!
-//! Source: kernel Documentation/filesystems/quota.rst; block numbering from files of e2fsprogs.
+//! Source: kernel Documentation/filesystems/quota.rst; the block numbering was found from files of e2fsprogs.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub mod tree;
 
 const STRUCTURE: &str = "quota file";
 
-/// Bytes of a block of the quota file, whatever the file system's block size.
+/// Bytes per block of the quota file, for any block size of the file system.
 pub const BLOCK_LEN: usize = 1024;
 const ENTRY_LEN: usize = 72;
 const LEAF_HEADER_LEN: usize = 16;
@@ -34,14 +34,14 @@ const VERSION: u32 = 1;
 /// Seven days, in seconds.
 const DEFAULT_GRACE: u32 = 604_800;
 
-/// Whose usage a quota file counts.
+/// The kind of IDs whose usage a quota file counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QuotaKind {
     /// Users; inode 3.
     User,
     /// Groups; inode 4.
     Group,
-    /// Projects; the superblock names the inode.
+    /// Projects; the superblock stores the inode.
     Project,
 }
 
@@ -55,30 +55,30 @@ impl QuotaKind {
     }
 }
 
-/// Usage and limits of one id. A limit of 0 is none.
+/// Usage and limits of one ID. A limit of 0 means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QuotaEntry {
     /// Space in use, in bytes.
     pub space_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// Space that is never exceeded, in KiB.
+    /// Hard limit of space, in KiB: never exceeded.
     pub space_hard_kib: u64,
-    /// Space that may be exceeded for the grace time, in KiB.
+    /// Soft limit of space, in KiB: may be exceeded for the grace time.
     pub space_soft_kib: u64,
-    /// Inodes that are never exceeded.
+    /// Hard limit of inodes: never exceeded.
     pub inodes_hard: u64,
-    /// Inodes that may be exceeded for the grace time.
+    /// Soft limit of inodes: may be exceeded for the grace time.
     pub inodes_soft: u64,
-    /// When the grace time of the space ends, in seconds since 1970; 0 below the soft limit.
+    /// End of the grace time for space, in seconds since 1970; 0 below the soft limit.
     pub space_time: u64,
-    /// When the grace time of the inodes ends, in seconds since 1970; 0 below the soft limit.
+    /// End of the grace time for inodes, in seconds since 1970; 0 below the soft limit.
     pub inode_time: u64,
 }
 
 impl QuotaEntry {
     fn encode(&self, id: u32) -> [u8; ENTRY_LEN] {
-        // An entry of zeros means a free place, so an unused id 0 gets a time that is never read.
+        // An entry of zeros means a free slot, so an unused ID 0 gets a time that is never read.
         let marked = QuotaEntry { inode_time: 1, ..*self };
         let entry = if id == 0 && *self == Self::default() { &marked } else { self };
         let mut bytes = [0; ENTRY_LEN];
@@ -99,7 +99,7 @@ impl QuotaEntry {
         bytes
     }
 
-    /// The id and the entry in `ENTRY_LEN` bytes; `None` for a free place.
+    /// Decodes the ID and the entry from `ENTRY_LEN` bytes; `None` for a free slot.
     fn decode(bytes: &[u8]) -> Option<(u32, Self)> {
         if bytes.iter().all(|byte| *byte == 0) {
             return None;
@@ -121,23 +121,23 @@ impl QuotaEntry {
     }
 }
 
-/// A quota file's content.
+/// The content of a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaFile {
-    /// Whose usage it counts.
+    /// The kind of IDs whose usage it counts.
     pub kind: QuotaKind,
-    /// How long the soft limit of space may be exceeded, in seconds.
+    /// Grace time of the soft limit of space, in seconds.
     pub space_grace: u32,
-    /// How long the soft limit of inodes may be exceeded, in seconds.
+    /// Grace time of the soft limit of inodes, in seconds.
     pub inode_grace: u32,
     /// The header's flags; 0.
     pub flags: u32,
-    /// Usage and limits by id.
+    /// Usage and limits by ID.
     pub entries: BTreeMap<u32, QuotaEntry>,
 }
 
 impl QuotaFile {
-    /// An empty quota file as mke2fs makes it, with seven days of grace.
+    /// Creates an empty quota file like mke2fs, with seven days of grace time.
     #[must_use]
     pub fn new(kind: QuotaKind) -> Self {
         Self {
@@ -149,10 +149,10 @@ impl QuotaFile {
         }
     }
 
-    /// The whole file: a multiple of 1 KiB.
+    /// Encodes the whole file: a multiple of 1 KiB.
     ///
-    /// Blocks are numbered as e2fsprogs numbers them when it inserts the ids in rising order: a tree block
-    /// when its first id comes, top down, and a leaf when the one before is full.
+    /// Blocks are numbered like those of e2fsprogs when it inserts the IDs in rising order. A tree block gets
+    /// its number when its first ID is inserted, top down; a leaf when the previous leaf is full.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut file = vec![0; 2 * BLOCK_LEN];
@@ -203,14 +203,14 @@ impl QuotaFile {
         file
     }
 
-    /// Reads a whole quota file of `kind`.
+    /// Decodes a whole quota file of `kind`.
     ///
-    /// Visits each tree block once, so it ends after at most one look at each slot, whatever the bytes. An
-    /// entry that no tree slot leads to does not exist.
+    /// It visits each tree block once, so it reads each slot at most once, for any bytes. An entry without a
+    /// tree slot is ignored.
     ///
     /// # Errors
     /// The header is not that of a version 1 file of this kind, or counts more blocks than there are; a block
-    /// number lies outside the file; a tree block is used twice; a leaf does not hold the id that led to it.
+    /// number is outside the file; a tree block is used twice; a leaf does not contain the ID that led to it.
     pub fn decode(kind: QuotaKind, file: &[u8]) -> Result<Self, Malformed> {
         let rule = |holds, rule, found: u32| Malformed::unless(holds, STRUCTURE, rule, found);
         Malformed::unless(
@@ -233,7 +233,7 @@ impl QuotaFile {
         };
 
         let mut seen = vec![false; blocks as usize];
-        // Tree blocks still to read: block, level from the root, bytes of the id that led there.
+        // Tree blocks still to read: block, level from the root, and the bytes of the ID on the path to it.
         let mut open = vec![(ROOT, 0, 0u32)];
         while let Some((block, level, prefix)) = open.pop() {
             let unseen = seen.get_mut(block as usize).is_some_and(|seen| !std::mem::replace(seen, true));

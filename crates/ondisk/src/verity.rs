@@ -1,4 +1,4 @@
-//! fs-verity: where a protected file keeps its Merkle tree, and the descriptor that roots it.
+//! fs-verity: the location of a protected file's Merkle tree, and the descriptor with the tree's root hash.
 //!
 //! ```text
 //! | data, i_size bytes | to 64 KiB | Merkle tree | to a block | descriptor | zeros | descriptor's length le32 |
@@ -8,7 +8,8 @@
 //!             08 data size le64   10 root hash[64]   50 salt[32]   70 zeros[144]   100 signature
 //! ```
 //!
-//! Owns the arithmetic and the descriptor's bytes. Does **not** own: hashing, signatures, the VERITY flag.
+//! Owns the arithmetic and the bytes of the descriptor. Does **not** own: hashing, signatures, the VERITY
+//! flag.
 //!
 //! Source: kernel Documentation/filesystems/fsverity.rst; Documentation/filesystems/ext4/verity.rst.
 
@@ -22,10 +23,10 @@ use zerocopy::{
 
 const STRUCTURE: &str = "fs-verity descriptor";
 
-/// The tree begins at a multiple of this many bytes, so that it is page aligned with every page size.
+/// The tree begins at a multiple of this many bytes, so that it is page-aligned for every page size.
 const ALIGNMENT: u64 = 65_536;
 
-/// The longest descriptor that Linux accepts, its signature included.
+/// Maximum length of a descriptor in Linux, including its signature.
 pub const MAX_DESCRIPTOR_LEN: u32 = 16_384;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -42,12 +43,12 @@ struct Raw {
     reserved: [u8; 144],
 }
 
-/// Which hash the tree is made of.
+/// The hash function of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
-    /// 32 bytes.
+    /// SHA-256: 32 bytes.
     Sha256,
-    /// 64 bytes.
+    /// SHA-512: 64 bytes.
     Sha512,
 }
 
@@ -72,19 +73,19 @@ impl HashAlgorithm {
 /// The fixed part of a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerityDescriptor {
-    /// Which hash the tree is made of.
+    /// The hash function of the tree.
     pub hash_algorithm: HashAlgorithm,
     /// Block size of the tree; not always the file system's.
     pub block_size: BlockSize,
-    /// Bytes in use of [`salt`](Self::salt): 0 to 32.
+    /// Used bytes of [`salt`](Self::salt): 0 to 32.
     pub salt_len: u8,
-    /// Bytes of the signature behind the fixed part; 0 for none.
+    /// Bytes of the signature after the fixed part; 0 for none.
     pub signature_len: u32,
     /// Size of the protected data in bytes; must equal the inode's size.
     pub data_size: u64,
     /// Hash of the tree's root block, padded with zeros.
     pub root_hash: [u8; 64],
-    /// Put before every hashed block, padded with zeros.
+    /// Prepended to every hashed block; padded with zeros.
     pub salt: [u8; 32],
 }
 
@@ -92,11 +93,11 @@ impl VerityDescriptor {
     /// Bytes of the fixed part.
     pub const LEN: usize = 256;
 
-    /// Reads the fixed part of a descriptor.
+    /// Decodes the fixed part of a descriptor.
     ///
     /// # Errors
-    /// Too short; a version, algorithm, block size or salt length that Linux refuses too; reserved bytes in
-    /// use.
+    /// The bytes are too short; the version, algorithm, block size or salt length is one that Linux also
+    /// refuses; reserved bytes are in use.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (raw, _) = Raw::read_from_prefix(bytes)
             .map_err(|_| Malformed::new(STRUCTURE, "must have at least 256 bytes", bytes.len() as u64))?;
@@ -127,7 +128,7 @@ impl VerityDescriptor {
         })
     }
 
-    /// The 256 bytes of the fixed part.
+    /// Encodes the 256 bytes of the fixed part.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let raw = Raw {
@@ -153,8 +154,8 @@ impl VerityDescriptor {
     }
 }
 
-/// Bytes of the Merkle tree over `data_size` bytes: the root block first, then each level below. 0 where the
-/// data fits one block, whose hash is the root hash then.
+/// Bytes of the Merkle tree over `data_size` bytes: the root block first, then each level below. 0 if the
+/// data fits one block, whose hash is then the root hash.
 #[must_use]
 pub fn tree_len(data_size: u64, block_size: BlockSize, hash: HashAlgorithm) -> u64 {
     let per_block = block_size.bytes() / hash.digest_len() as u64;
@@ -164,27 +165,27 @@ pub fn tree_len(data_size: u64, block_size: BlockSize, hash: HashAlgorithm) -> u
         below = below.div_ceil(per_block);
         blocks += below;
     }
-    // Less than the data's own size, since a block of hashes stands for at least 16 blocks.
+    // Less than the size of the data, because a block of hashes covers at least 16 blocks.
     blocks * block_size.bytes()
 }
 
-/// Where the parts of a protected file's metadata lie, as byte offsets in the file. All are past `i_size`.
+/// The locations of a protected file's metadata, as byte offsets in the file. All are past `i_size`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerityLayout {
     /// The Merkle tree.
     pub tree: Range<u64>,
     /// The descriptor with its signature.
     pub descriptor: Range<u64>,
-    /// Where the descriptor's length stands: the last four bytes before [`end`](Self::end).
+    /// Offset of the descriptor's length: the last four bytes before [`end`](Self::end).
     pub length_at: u64,
-    /// The end of the last block; where the file's mapped blocks end.
+    /// The end of the last block, and of the file's mapped blocks.
     pub end: u64,
 }
 
 impl VerityLayout {
-    /// The layout that a writer makes for a file of `size` bytes.
+    /// The layout that a writer chooses for a file of `size` bytes.
     ///
-    /// `None` past the end of numbers.
+    /// `None` if an offset overflows.
     #[must_use]
     pub fn new(size: u64, tree_len: u64, descriptor_len: u32, block_size: BlockSize) -> Option<Self> {
         let tree_at = tree_offset(size)?;
@@ -201,18 +202,17 @@ impl VerityLayout {
     }
 }
 
-/// Where the Merkle tree of a file of `size` bytes begins: the next multiple of 64 KiB. `None` past the end
-/// of numbers.
+/// Start of the Merkle tree of a file of `size` bytes: the next multiple of 64 KiB. `None` if it overflows.
 #[must_use]
 pub fn tree_offset(size: u64) -> Option<u64> {
     size.checked_next_multiple_of(ALIGNMENT)
 }
 
-/// Where a reader finds the descriptor of a file of `size` bytes whose last mapped block ends at byte
-/// `mapped_end`, and whose last four mapped bytes hold `stored_len`.
+/// Finds the descriptor of a file of `size` bytes whose last mapped block ends at byte `mapped_end`, and
+/// whose last four mapped bytes store `stored_len`.
 ///
 /// # Errors
-/// The length is out of its range, or the descriptor would begin before the tree.
+/// The length is out of range, or the descriptor would begin before the tree.
 pub fn find_descriptor(
     size: u64,
     mapped_end: u64,

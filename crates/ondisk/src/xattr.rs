@@ -1,8 +1,9 @@
-//! Extended attributes: small ones behind the inode, more in one block, large values in inodes of their own.
+//! Extended attributes: small ones after the inode's fields, more in one block, large values in their own
+//! inodes.
 //!
-//! Owns: names as (index, suffix), the two areas' bytes, hashes, the block's checksum, and the arithmetic of
-//! what fits. Does **not** own: where the inode's area begins (see the inode), what a value means (ACLs:
-//! [`crate::acl`]), EA inodes, the sharing of equal blocks.
+//! Owns: names as (index, suffix), the bytes of the two areas, hashes, the block's checksum, and the
+//! arithmetic of sizes. Does **not** own: the start of the inode's area (see the inode), the meaning of a
+//! value (ACLs: [`crate::acl`]), EA inodes, the sharing of equal blocks.
 //!
 //! ```text
 //! in the inode, after 128 + extra_isize bytes        in a block
@@ -14,12 +15,14 @@
 //! ```
 //!
 //! Invariants
-//! 1. Entries grow upwards, end with four zero bytes, and do not touch the values, which grow downwards.
+//! 1. Entries grow upwards and end with four zero bytes. Values grow downwards and do not overlap the
+//!    entries.
 //! 2. Values begin at multiples of 4 and do not overlap.
-//! 3. A block's entries are sorted by (index, suffix length, suffix): the kernel stops its search early.
-//! 4. Entry hashes are written over unsigned bytes; machines with signed characters once wrote them
-//!    differently, and both are accepted. In the inode the hash of a value that lies there is 0, as the
-//!    kernel writes it.
+//! 3. A block's entries are sorted by (index, suffix length, suffix): the kernel's search relies on the order
+//!    to stop early.
+//! 4. Entry hashes are written over unsigned bytes. Machines with signed characters once wrote them
+//!    differently; readers accept both. For a value stored in the inode the hash is 0, as the kernel writes
+//!    it.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
 
@@ -37,20 +40,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const MAGIC: u32 = 0xEA02_0000;
 /// A rule of entries that e2fsck and the kernel do not enforce in inodes.
 pub const NAME_WITHOUT_NUL: &str = "a name must have no NUL";
-/// As [`NAME_WITHOUT_NUL`].
+/// Another such rule, like [`NAME_WITHOUT_NUL`].
 pub const VALUE_ALIGNED: &str = "a value must be aligned";
 
 /// Bytes of a block before its first entry.
 pub const BLOCK_HEADER_LEN: usize = 32;
 /// Bytes of the inode's area before its first entry.
 pub const IBODY_HEADER_LEN: usize = 4;
-/// The longest suffix.
+/// Maximum length of a suffix in bytes.
 pub const NAME_LEN_MAX: usize = 255;
-/// The longest value that Linux's system calls take.
+/// Maximum length of a value in Linux's system calls, in bytes.
 pub const VALUE_LEN_MAX: usize = 65536;
-/// The longest value that an entry may claim to have in an EA inode; the kernel calls more corrupt.
+/// Maximum length of a value in an EA inode that an entry may state, in bytes. The kernel reports a larger
+/// one as corrupt.
 pub const STORED_VALUE_LEN_MAX: u32 = 1 << 24;
-/// A shared block is referred to by at most so many inodes.
+/// Maximum number of inodes that share a block.
 pub const REFCOUNT_MAX: u32 = 1024;
 
 /// Index of "user." names.
@@ -63,13 +67,13 @@ pub const INDEX_ACL_DEFAULT: u8 = 3;
 pub const INDEX_TRUSTED: u8 = 4;
 /// Index of "security." names.
 pub const INDEX_SECURITY: u8 = 6;
-/// Index of other "system." names; with suffix "data" it holds an inode's inline data.
+/// Index of other "system." names; with suffix "data" the value is an inode's inline data.
 pub const INDEX_SYSTEM: u8 = 7;
 /// Index of rich ACLs; the suffix is empty.
 pub const INDEX_RICHACL: u8 = 8;
 /// Index of the encryption context, suffix "c"; it has no name in system calls.
 pub const INDEX_ENCRYPTION: u8 = 9;
-/// Index of "gnu." names, of the Hurd.
+/// Index of the Hurd's "gnu." names.
 pub const INDEX_HURD: u8 = 10;
 /// Index of fs-verity's descriptor, suffix "v"; it has no name in system calls.
 pub const INDEX_VERITY: u8 = 11;
@@ -78,8 +82,7 @@ const ENTRY_HEADER_LEN: usize = size_of::<RawEntry>();
 const END_LEN: usize = 4;
 const CHECKSUM_AT: usize = 16;
 
-/// Indices with the text that they stand for. A text with a dot at its end is a prefix, others are whole
-/// names.
+/// The text for each index. A text with a dot at its end is a prefix, the others are complete names.
 const NAMES: [(u8, &str); 8] = [
     (INDEX_USER, "user."),
     (INDEX_ACL_ACCESS, "system.posix_acl_access"),
@@ -91,9 +94,9 @@ const NAMES: [(u8, &str); 8] = [
     (INDEX_HURD, "gnu."),
 ];
 
-/// Splits a name of the system calls ("user.mime") into the index and the suffix that the disk stores.
+/// Splits a name of the system calls ("user.mime") into the index and the suffix stored on disk.
 ///
-/// `None` for names that ext4 cannot store: an unknown prefix, nothing behind a prefix, NUL, more than 255
+/// `None` for names that ext4 cannot store: an unknown prefix, nothing after a prefix, NUL, more than 255
 /// bytes.
 #[must_use]
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
@@ -107,14 +110,14 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// The name in system calls of what the disk stores; `None` for indices that have none there.
+/// The system calls' name for an index and a suffix on disk; `None` for indices that have none.
 #[must_use]
 pub fn full_name(index: u8, suffix: &[u8]) -> Option<Vec<u8>> {
     let (_, text) = NAMES.iter().find(|(known, _)| *known == index)?;
     Some([text.as_bytes(), suffix].concat())
 }
 
-/// A block's header, as it lies on disk.
+/// A block's header, on disk.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawHeader {
@@ -126,7 +129,7 @@ struct RawHeader {
     h_reserved: [U32; 3],
 }
 
-/// An entry before its suffix, as it lies on disk.
+/// An entry before its suffix, on disk.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawEntry {
@@ -138,7 +141,7 @@ struct RawEntry {
     e_hash: U32,
 }
 
-/// An attribute's value, or where it lives.
+/// An attribute's value, or the inode that stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttrValue<'a> {
     /// The value itself.
@@ -147,10 +150,10 @@ pub enum AttrValue<'a> {
     Inode {
         /// That inode.
         ino: Ino,
-        /// Bytes of the value.
+        /// Size of the value in bytes.
         size: u32,
-        /// Checksum of the value under the file system's seed; also stored in that inode. When decoded, what
-        /// the entry's hash implies.
+        /// Checksum of the value with the file system's seed, also stored in that inode. In a decoded
+        /// attribute: the value that the entry's hash implies.
         hash: u32,
     },
 }
@@ -158,16 +161,16 @@ pub enum AttrValue<'a> {
 /// One attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Attr<'a> {
-    /// Which prefix the name has; see [`split_name`].
+    /// The index of the name's prefix; see [`split_name`].
     pub index: u8,
-    /// The name behind the prefix, without NUL.
+    /// The name after the prefix, without NUL.
     pub name: &'a [u8],
     /// The value.
     pub value: AttrValue<'a>,
 }
 
 impl Attr<'_> {
-    /// Bytes that this attribute takes from an area, in the inode or in a block: its entry and its padded
+    /// Bytes that this attribute takes in an area, in the inode or in a block: its entry and its padded
     /// value.
     #[must_use]
     pub fn stored_len(&self) -> usize {
@@ -178,7 +181,7 @@ impl Attr<'_> {
         entry_len(self.name.len()) + value_len
     }
 
-    /// The order of a block's entries.
+    /// The sort key of a block's entries.
     #[must_use]
     pub fn sort_key(&self) -> (u8, usize, &[u8]) {
         (self.index, self.name.len(), self.name)
@@ -192,22 +195,22 @@ impl Attr<'_> {
     }
 }
 
-/// An attribute as found in an image.
+/// An attribute decoded from an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredAttr<'a> {
     /// The attribute.
     pub attr: Attr<'a>,
-    /// Byte offset of its entry within the area or block that was decoded.
+    /// Byte offset of its entry within the decoded area or block.
     pub offset: usize,
-    /// `e_hash` as it stood on disk.
+    /// `e_hash` as on disk.
     pub hash: u32,
-    /// Was it in the inode (where a hash of 0 is good) or in a block?
+    /// Whether it was in the inode (where a hash of 0 is valid) or in a block.
     pub in_inode: bool,
 }
 
 impl StoredAttr<'_> {
-    /// Is the entry's hash that of its name and value, over signed or unsigned bytes? Always true of a value
-    /// in an EA inode, which only [`hash_matches_crc`](Self::hash_matches_crc) can check.
+    /// Whether the entry's hash matches its name and value, over signed or unsigned bytes. Always true for a
+    /// value in an EA inode, which only [`hash_matches_crc`](Self::hash_matches_crc) can check.
     #[must_use]
     pub fn hash_matches(&self) -> bool {
         match self.attr.value {
@@ -219,19 +222,19 @@ impl StoredAttr<'_> {
         }
     }
 
-    /// Is the entry's hash that of its name and a value in an EA inode whose checksum is `crc`?
+    /// Whether the entry's hash matches its name and a value in an EA inode whose checksum is `crc`.
     #[must_use]
     pub fn hash_matches_crc(&self, crc: u32) -> bool {
         [false, true].into_iter().any(|signed| hash_word(name_hash(self.attr.name, signed), crc) == self.hash)
     }
 }
 
-/// What a block says apart from its entries.
+/// The header of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// How many inodes share the block; 1 to [`REFCOUNT_MAX`] in a consistent file system.
+    /// Number of inodes that share the block; 1 to [`REFCOUNT_MAX`] in a consistent file system.
     pub refcount: u32,
-    /// Hash over the entries' hashes, for finding equal blocks; 0 when unknown.
+    /// Hash over the entries' hashes, to find equal blocks; 0 if unknown.
     pub hash: u32,
 }
 
@@ -240,7 +243,7 @@ pub struct BlockHeader {
 pub struct NoRoom {
     /// Bytes needed.
     pub needed: usize,
-    /// Bytes there are.
+    /// Bytes available.
     pub space: usize,
 }
 
@@ -258,8 +261,8 @@ pub fn entry_len(name_len: usize) -> usize {
     (ENTRY_HEADER_LEN + name_len).next_multiple_of(4)
 }
 
-/// Bytes that the attributes need behind the inode's fixed fields: 0 for none, else magic, entries, end and
-/// values.
+/// Bytes that the attributes need after the inode's fixed fields: 0 if there are none, else magic, entries,
+/// end and values.
 #[must_use]
 pub fn ibody_len<'a>(attrs: impl IntoIterator<Item = &'a Attr<'a>>) -> usize {
     let stored: usize = attrs.into_iter().map(Attr::stored_len).sum();
@@ -272,12 +275,12 @@ pub fn block_len<'a>(attrs: impl IntoIterator<Item = &'a Attr<'a>>) -> usize {
     BLOCK_HEADER_LEN + attrs.into_iter().map(Attr::stored_len).sum::<usize>() + END_LEN
 }
 
-/// Decodes the attributes behind an inode: `area` is the inode from byte 128 + extra_isize to its end.
+/// Decodes the attributes of an inode: `area` is the inode from byte 128 + extra_isize to its end.
 ///
-/// An area that does not begin with the magic holds none.
+/// An area that does not begin with the magic has no attributes.
 ///
 /// # Errors
-/// The first rule broken; see [`decode_block`].
+/// The first broken rule; see [`decode_block`].
 pub fn decode_ibody(area: &[u8]) -> Result<Vec<StoredAttr<'_>>, Malformed> {
     match U32::ref_from_prefix(area) {
         Ok((magic, base)) if magic.get() == MAGIC => {
@@ -289,11 +292,11 @@ pub fn decode_ibody(area: &[u8]) -> Result<Vec<StoredAttr<'_>>, Malformed> {
     }
 }
 
-/// Decodes an attribute block, without its checksum (see [`verify_block`]).
+/// Decodes an attribute block. It does not check the checksum (see [`verify_block`]).
 ///
 /// # Errors
-/// The first rule broken: magic, one block, the list of entries ends, names have no NUL, values are aligned,
-/// lie between the entries and the end, and do not overlap. Order, hashes and the refcount are left to a
+/// The first broken rule: magic, one block, the list of entries ends, names have no NUL, values are aligned,
+/// are between the entries and the end, and do not overlap. Order, hashes and the refcount are left to a
 /// checker.
 pub fn decode_block(block: &[u8]) -> Result<(BlockHeader, Vec<StoredAttr<'_>>), Malformed> {
     const STRUCTURE: &str = "attribute block";
@@ -306,7 +309,7 @@ pub fn decode_block(block: &[u8]) -> Result<(BlockHeader, Vec<StoredAttr<'_>>), 
     Ok((header, decode_entries(block, BLOCK_HEADER_LEN, false)?))
 }
 
-/// Entries from `first` on; value offsets count from the start of `base`.
+/// Decodes the entries from `first` on; value offsets count from the start of `base`.
 fn decode_entries(base: &[u8], first: usize, in_inode: bool) -> Result<Vec<StoredAttr<'_>>, Malformed> {
     const STRUCTURE: &str = "attribute entry";
     let rule = |holds, rule, found: usize| Malformed::unless(holds, STRUCTURE, rule, found as u64);
@@ -350,7 +353,7 @@ fn decode_entries(base: &[u8], first: usize, in_inode: bool) -> Result<Vec<Store
             }
             (ino, size) => {
                 rule(size <= STORED_VALUE_LEN_MAX, "a value must be at most 16 MiB", size as usize)?;
-                // The inverse of hash_word: what it was given is what is left.
+                // The inverse of hash_word: what remains is the word that it hashed.
                 let implied = hash ^ name_hash(name, false).rotate_left(16);
                 AttrValue::Inode { ino: Ino(ino), size, hash: implied }
             }
@@ -369,13 +372,14 @@ fn decode_entries(base: &[u8], first: usize, in_inode: bool) -> Result<Vec<Store
     Ok(attrs)
 }
 
-/// Fills the area behind an inode with attributes, in the order given; without any, the area is zeroed.
+/// Encodes attributes to the area after an inode's fields, in this order. Without attributes the area is
+/// zeroed.
 ///
 /// # Errors
-/// [`NoRoom`], and `area` is as it was, when [`ibody_len`] is above the area's length.
+/// [`NoRoom`] if [`ibody_len`] exceeds the area's length; `area` is unchanged.
 ///
 /// # Panics
-/// If a suffix is longer than 255 bytes.
+/// A suffix is longer than 255 bytes.
 pub fn encode_ibody(attrs: &[Attr<'_>], area: &mut [u8]) -> Result<(), NoRoom> {
     let (needed, space) = (ibody_len(attrs), area.len() & !3);
     if needed > space {
@@ -389,13 +393,13 @@ pub fn encode_ibody(attrs: &[Attr<'_>], area: &mut [u8]) -> Result<(), NoRoom> {
     Ok(())
 }
 
-/// Fills an attribute block; the checksum stays 0 until [`seal_block`].
+/// Encodes an attribute block; the checksum is 0 until [`seal_block`].
 ///
 /// # Errors
-/// [`NoRoom`], and `block` is as it was, when [`block_len`] is above the block's length.
+/// [`NoRoom`] if [`block_len`] exceeds the block's length; `block` is unchanged.
 ///
 /// # Panics
-/// If a suffix is longer than 255 bytes.
+/// A suffix is longer than 255 bytes.
 pub fn encode_block(attrs: &[Attr<'_>], refcount: u32, block: &mut [u8]) -> Result<(), NoRoom> {
     let (needed, space) = (block_len(attrs), block.len());
     if needed > space {
@@ -417,7 +421,7 @@ pub fn encode_block(attrs: &[Attr<'_>], refcount: u32, block: &mut [u8]) -> Resu
     Ok(())
 }
 
-/// Writes entries from `first` on and values from the end down; returns the hash over all entries.
+/// Writes entries from `first` up and values from the end down; returns the hash over all entries.
 fn encode_entries<'a>(
     attrs: impl Iterator<Item = Attr<'a>>,
     base: &mut [u8],
@@ -458,10 +462,10 @@ fn encode_entries<'a>(
     block_hash(hashes)
 }
 
-/// The hash of one entry: over its suffix, then over its value in words (of a value in an EA inode: its
-/// checksum).
+/// The hash of one entry: over its suffix, then over its value in words. For a value in an EA inode: over the
+/// suffix and the value's checksum.
 ///
-/// `signed` widens the suffix's bytes as signed numbers, which some machines once wrote; write with `false`.
+/// `signed` extends the suffix's bytes as signed numbers, as some machines once did; writers use `false`.
 #[must_use]
 pub fn entry_hash(attr: &Attr<'_>, signed: bool) -> u32 {
     let hash = name_hash(attr.name, signed);
@@ -475,7 +479,7 @@ pub fn entry_hash(attr: &Attr<'_>, signed: bool) -> u32 {
     }
 }
 
-/// The hash of a block, from its entries' hashes in order; 0 as soon as one of them is.
+/// The hash of a block, from its entries' hashes in order; 0 if any of them is 0.
 #[must_use]
 pub fn block_hash(entry_hashes: impl IntoIterator<Item = u32>) -> u32 {
     let folded =
@@ -493,21 +497,21 @@ fn hash_word(hash: u32, word: u32) -> u32 {
     hash.rotate_left(16) ^ word
 }
 
-/// Writes the checksum of a block that will live at `place`. Only file systems with metadata_csum have it.
+/// Stores the checksum of a block whose address is `place`. For file systems with metadata_csum only.
 ///
-/// `fs_seed` is the file system's checksum seed: a shared block belongs to no inode.
+/// `fs_seed` is the file system's checksum seed, because a shared block belongs to no single inode.
 ///
 /// # Panics
-/// If the block is shorter than its header.
+/// The block is shorter than its header.
 pub fn seal_block(block: &mut [u8], fs_seed: u32, place: Pblk) {
     let checksum = checksum(block, fs_seed, place).to_le_bytes();
     block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum);
 }
 
-/// Checks the checksum of a block that was read from `place`. Only file systems with metadata_csum have it.
+/// Verifies the checksum of a block read from `place`. For file systems with metadata_csum only.
 ///
 /// # Errors
-/// When the block is too short or its checksum is another.
+/// The block is too short, or its checksum is wrong.
 pub fn verify_block(block: &[u8], fs_seed: u32, place: Pblk) -> Result<(), Malformed> {
     const STRUCTURE: &str = "attribute block";
     let Ok((raw, _)) = RawHeader::ref_from_prefix(block) else {
@@ -643,7 +647,7 @@ mod tests {
             let mut block = good;
             block[at..at + new.len()].copy_from_slice(new);
             let found = decode_block(&block).err().map_or("none", |e| e.rule);
-            // Four bytes at 1020 are a's, four at 1016 b's: five bytes of a would end outside.
+            // Bytes 1020 to 1023 are a's, bytes 1016 to 1019 b's: five bytes of a would end outside.
             let rule = if at == 40 { "value must end inside the area" } else { rule };
             assert_eq!(found, rule);
         }

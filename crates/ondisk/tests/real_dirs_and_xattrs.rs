@@ -1,8 +1,8 @@
-//! Directories and extended attributes against e2fsprogs: what it writes is read, what is written here it
-//! accepts.
+//! Compares directories and extended attributes with e2fsprogs: this crate reads what e2fsprogs writes, and
+//! e2fsprogs accepts what this crate writes.
 //!
-//! Needs mke2fs, debugfs and e2fsck; without them the tests say so and pass. The one test that asks the
-//! kernel needs root and loop mounts, and runs only when asked for: `cargo test --test real_dirs_and_xattrs
+//! Needs mke2fs, debugfs and e2fsck; without them the tests print a message and pass. The one test that uses
+//! the kernel needs root and loop mounts, and is ignored by default: `cargo test --test real_dirs_and_xattrs
 //! -- --ignored`.
 
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// An image under a temporary directory, with the few facts of its superblock that the tests need.
+/// An image in a temporary directory, with the superblock's values that the tests need.
 struct Image {
     path: PathBuf,
     block_size: BlockSize,
@@ -92,7 +92,7 @@ impl Image {
         self.debugfs(&[command.to_owned()])
     }
 
-    /// e2fsck without repairs must find nothing; `context` is printed when it does.
+    /// e2fsck without repairs must find nothing; otherwise the failure prints `context`.
     fn assert_clean(&self, context: &str) {
         let checked = tool("e2fsck").args(["-fn"]).arg(&self.path).output().unwrap();
         let said: String = text(&checked).lines().take(40).collect::<Vec<_>>().join(
@@ -145,7 +145,7 @@ impl Image {
         crc32c(crc32c(self.fs_seed, &ino.to_le_bytes()), &inode[0x64..0x68])
     }
 
-    /// The blocks of a file in logical order.
+    /// The blocks of a file, in logical order.
     fn blocks_of(&self, path: &str) -> Vec<Vec<u8>> {
         let (_, inode) = self.inode(path);
         let size = u64::from(u32::from_le_bytes(inode[4..8].try_into().unwrap()));
@@ -167,7 +167,7 @@ impl Image {
     }
 }
 
-/// Is `name` in the leaf that the index names?
+/// Looks up `name` in the leaf that the index selects.
 fn find_by_index(image: &Image, blocks: &[Vec<u8>], name: &[u8]) -> Option<Ino> {
     let mut lookup =
         Lookup::by_name(image.dx_format(), blocks.len() as u32, image.hash_seed, image.unsigned_hash, name);
@@ -235,7 +235,7 @@ fn directories_of_mke2fs_and_indexes_of_e2fsck_are_read() {
             verify_tail(block, seed).unwrap();
         }
 
-        // e2fsck -D gives it an index. Every name is found through it, and no other.
+        // e2fsck -D builds an index. The index finds every name, and no other.
         let packed = tool("e2fsck").args(["-fyD"]).arg(&image.path).output().unwrap();
         assert!(packed.status.code().unwrap() <= 1, "{}", text(&packed));
         let (_, inode) = image.inode("/d");
@@ -251,8 +251,8 @@ fn directories_of_mke2fs_and_indexes_of_e2fsck_are_read() {
         }
         assert_eq!(find_by_index(&image, &blocks, b"absent"), None);
 
-        // All blocks are index blocks or leaves, each with a good checksum; encoding the index again changes
-        // nothing.
+        // Every block is an index block or a leaf, each with a right checksum. Encoding the index again
+        // changes nothing.
         let mut lookup = Lookup::by_hash(image.dx_format(), blocks.len() as u32, 0);
         let mut step = lookup.start();
         let mut index = BTreeSet::new();
@@ -300,7 +300,7 @@ fn directories_of_mke2fs_and_indexes_of_e2fsck_are_read() {
     }
 }
 
-/// Packs names into leaves and an index, as a builder does. Returns the blocks of the whole directory.
+/// Packs names into leaves and an index, like a builder. Returns the blocks of the whole directory.
 fn packed_directory(image: &Image, ino: u32, target: Ino, names: &[Vec<u8>], seed: u32) -> Vec<Vec<u8>> {
     let version = HashVersion::from_code(1, image.unsigned_hash).unwrap();
     let mut hashed: Vec<(NameHash, &Vec<u8>)> =
@@ -347,7 +347,7 @@ fn packed_directories_are_accepted_by_e2fsck() {
     if !have_tools() {
         return;
     }
-    // Options, number of names, length of each, index levels that this makes.
+    // Options, number of names, length of each, resulting index levels.
     for (options, count, name_len, levels) in [
         (&["-b", "1024"][..], 300, 250, 0),
         (&["-b", "1024"], 3000, 250, 1),
@@ -358,13 +358,13 @@ fn packed_directories_are_accepted_by_e2fsck() {
         (&["-b", "65536", "-O", "^metadata_csum"], 60_000, 40, 0),
         (&["-b", "1024", "-O", "^filetype"], 3000, 250, 1),
     ] {
-        // The directory's bytes enter as a regular file, which is then declared a directory. All of its names
-        // are links to one file.
+        // The directory's bytes are copied in as a regular file, which is then changed to a directory. All of
+        // its names are links to one file.
         let temp = tempfile::tempdir().unwrap();
         let image = Image::make(temp.path(), "128M", options);
         let (ino, target) = (12, 13);
         let names: Vec<Vec<u8>> = (0..count).map(|i| format!("{i:x<name_len$}").into_bytes()).collect();
-        // debugfs chooses the generation; the first pass only fixes how many blocks there are.
+        // debugfs chooses the generation; the first pass only determines the number of blocks.
         let bytes = packed_directory(&image, ino, Ino(target), &names, 0).concat();
         let host = temp.path().join("bytes");
         fs::write(&host, &bytes).unwrap();
@@ -428,12 +428,12 @@ fn attributes_of_debugfs_are_read_and_ours_are_accepted() {
         "ea_set f trusted.block in-the-block-with-more-than-fits-in-the-rest-of-the-inode-0123456789".into(),
         format!("ea_set -f {} f user.huge", big.display()),
     ]);
-    // debugfs forgets to count the EA inode's blocks in the file's; e2fsck makes up for it.
+    // debugfs does not add the EA inode's blocks to the file's count; e2fsck fixes the count.
     let fixed = tool("e2fsck").args(["-fy"]).arg(&image.path).output().unwrap();
     assert!(fixed.status.code().unwrap() <= 1, "{}", text(&fixed));
     image.assert_clean(&said);
 
-    // Small values lie behind the inode, the others in the block; all hashes are good.
+    // Small values are after the inode's fields, the others in the block; all hashes are right.
     let (inode_at, inode) = image.inode("f");
     let ino = image.ino("f");
     let area_at = 128 + usize::from(u16::from_le_bytes([inode[0x80], inode[0x81]]));
@@ -461,7 +461,7 @@ fn attributes_of_debugfs_are_read_and_ours_are_accepted() {
     let (_, ea_inode) = image.inode(&format!("<{ea_ino}>"));
     assert_eq!(ea_inode[8..12], hash.to_le_bytes(), "i_atime of the EA inode");
 
-    // Both areas written anew with the same attributes: e2fsck and debugfs see no difference.
+    // Both areas are encoded again with the same attributes: e2fsck and debugfs see no difference.
     let listed = image.debugfs1("ea_list f");
     let attrs: Vec<_> = in_inode.iter().map(|a| a.attr).collect();
     let mut new_inode = inode.clone();
@@ -483,7 +483,7 @@ fn attributes_of_debugfs_are_read_and_ours_are_accepted() {
     assert_eq!(sorted(&image.debugfs1("ea_list f")), sorted(&listed));
 }
 
-/// A mounted image; unmounted when dropped, also by a failing test.
+/// A mounted image; dropping it unmounts, also when a test fails.
 struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
@@ -496,7 +496,7 @@ impl Drop for Mounted<'_> {
 #[test]
 #[ignore = "mounts an image: needs root"]
 fn the_kernels_directories_attributes_and_acls_are_read_and_it_reads_ours() {
-    // The kernel makes an index by inserting, and stores an ACL and attributes in both places.
+    // The kernel builds the index by insertion, and stores the ACL and attributes in both areas.
     let temp = tempfile::tempdir().unwrap();
     let image = Image::make(temp.path(), "64M", &["-b", "1024"]);
     let mounted = temp.path().join("mounted");
@@ -565,7 +565,8 @@ fn the_kernels_directories_attributes_and_acls_are_read_and_it_reads_ours() {
         in_inode.iter().chain(&in_block).find(|attr| attr.attr.index == xattr::INDEX_ACL_ACCESS).unwrap();
     assert_eq!(stored_acl.attr.value, AttrValue::Bytes(&acl.to_disk()));
 
-    // Our encoding of the same block is the kernel's up to the places of the values; the kernel reads it.
+    // Our encoding of the block differs from the kernel's only in the offsets of the values; the kernel reads
+    // it.
     let attrs: Vec<_> = in_block.iter().map(|attr| attr.attr).collect();
     let mut ours = vec![0; block.len()];
     xattr::encode_block(&attrs, 1, &mut ours).unwrap();

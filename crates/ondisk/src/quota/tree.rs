@@ -1,18 +1,18 @@
-//! One entry of a quota file at a time: found, added, counted up and down, for changing the file in place.
+//! Changes a quota file in place, one entry at a time: finds an entry, adds one, counts its usage.
 //!
 //! ```text
-//! find(id)    header -> root -> 3 tree blocks, one byte of the id each -> leaf -> the entry's place
-//! insert(id)  the same way, with blocks made where there are none: from the list of free blocks, else behind the last
+//! find(id)    header -> root -> 3 tree blocks, one byte of the id each -> leaf -> the entry's offset
+//! insert(id)  the same path; missing blocks are created, from the list of free blocks or else at the end
 //! ```
 //!
-//! Two lists run through the file: free blocks (singly linked), and leaves with a free entry (doubly linked).
+//! The file contains two lists: free blocks (singly linked), and leaves with a free entry (doubly linked).
 //!
-//! Does **not** own: the file's blocks. It reads them through the caller, and an insertion returns the
-//! changed ones, so that the caller may still refuse.
+//! Does **not** own: the file's blocks. It reads them through the caller. An insertion returns the changed
+//! blocks, so that the caller can still refuse.
 //!
 //! Invariants
-//! 1. Every number from the file is held against its count of blocks; a way down has four steps.
-//! 2. An insertion takes at most four blocks, and changes at most [`CHANGED_MAX`].
+//! 1. Every number from the file is checked against the file's block count; a path has four steps.
+//! 2. An insertion allocates at most four blocks, and changes at most [`CHANGED_MAX`].
 //!
 //! Source: kernel Documentation/filesystems/quota.rst; files of e2fsprogs and the kernel.
 
@@ -28,12 +28,13 @@ use super::{
 /// A block of a quota file.
 pub type Block = [u8; BLOCK_LEN];
 
-/// Blocks that an insertion changes at most: header, four tree blocks, leaf, its neighbours in the list.
+/// Maximum number of blocks that an insertion changes: header, four tree blocks, leaf, its neighbours in the
+/// list.
 pub const CHANGED_MAX: u32 = 8;
 
-/// Bytes of a block.
+/// Bytes per block.
 pub const BLOCK_BYTES: u64 = BLOCK_LEN as u64;
-/// Bytes of an entry.
+/// Bytes per entry.
 pub const ENTRY_BYTES: usize = ENTRY_LEN;
 
 const BLOCKS_AT: usize = 20;
@@ -43,30 +44,30 @@ const NEXT_AT: usize = 0;
 const PREV_AT: usize = 4;
 const COUNT_AT: usize = 8;
 
-/// Where an entry stands.
+/// The position of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryPlace {
     /// Number of its block.
     pub block: u32,
-    /// Its first byte in there.
+    /// Byte offset of the entry in the block.
     pub at: usize,
 }
 
-/// A file with an entry more.
+/// The result of an insertion.
 #[derive(Debug)]
 pub struct Insertion {
-    /// Where the new entry stands.
+    /// The position of the new entry.
     pub place: EntryPlace,
-    /// Blocks that changed, and new ones.
+    /// The changed and the new blocks, by number.
     pub changed: BTreeMap<u32, Block>,
-    /// How many blocks the file has now.
+    /// New number of blocks of the file.
     pub blocks: u32,
 }
 
-/// Is this the first block of a quota file of this kind? How many blocks it counts.
+/// Checks the first block of a quota file of this kind. Returns the file's block count.
 ///
 /// # Errors
-/// It is not.
+/// It is not such a block.
 pub fn check_header(kind: QuotaKind, header: &Block) -> Result<u32, Malformed> {
     let rule = |holds, rule, found: u32| Malformed::unless(holds, STRUCTURE, rule, found);
     rule(get32(header, 0) == kind.magic(), "magic must be that of its kind", get32(header, 0))?;
@@ -80,10 +81,10 @@ pub fn check_header(kind: QuotaKind, header: &Block) -> Result<u32, Malformed> {
     Ok(blocks)
 }
 
-/// Where the entry of `id` stands; `None` when there is none. `read` gives the file's blocks.
+/// Finds the position of the entry of `id`; `None` if there is none. `read` returns the file's blocks.
 ///
 /// # Errors
-/// What `read` says; the file breaks a rule on the way.
+/// Errors of `read`; the file breaks a rule on the path.
 pub fn find<E: From<Malformed>>(
     kind: QuotaKind,
     id: u32,
@@ -109,7 +110,7 @@ pub fn find<E: From<Malformed>>(
 /// Adds an entry without usage or limits for an `id` that has none.
 ///
 /// # Errors
-/// As [`find`]; the id has an entry.
+/// As for [`find`]; the ID already has an entry.
 pub fn insert<E: From<Malformed>>(
     kind: QuotaKind,
     id: u32,
@@ -138,8 +139,7 @@ pub fn insert<E: From<Malformed>>(
     Ok(Insertion { place, changed: file.changed, blocks: file.blocks })
 }
 
-/// Counts an entry's usage up or down; below zero it stays at zero. `false`: the bytes at `place` are another
-/// id's.
+/// Adds to an entry's usage; the result is at least zero. Returns `false` if the entry belongs to another ID.
 #[must_use]
 pub fn count(entry: &mut [u8], id: u32, bytes: i64, inodes: i64) -> bool {
     let Some((found, mut values)) = QuotaEntry::decode(entry) else { return false };
@@ -161,7 +161,7 @@ fn slots() -> impl Iterator<Item = usize> {
     (0..ENTRIES_PER_LEAF).map(|slot| LEAF_HEADER_LEN + slot * ENTRY_LEN)
 }
 
-/// The file as it will be.
+/// The file with the pending changes.
 struct Staged<'a, E> {
     read: &'a mut dyn FnMut(u32) -> Result<Block, E>,
     changed: BTreeMap<u32, Block>,
@@ -169,7 +169,7 @@ struct Staged<'a, E> {
 }
 
 impl<E: From<Malformed>> Staged<'_, E> {
-    /// A block, to be changed.
+    /// Reads a block in order to change it.
     fn block(&mut self, number: u32) -> Result<&mut Block, E> {
         if number > ROOT {
             in_file(number, self.blocks)?;
@@ -180,7 +180,7 @@ impl<E: From<Malformed>> Staged<'_, E> {
         Ok(self.changed.get_mut(&number).expect("just put there"))
     }
 
-    /// A block of zeros that nothing leads to yet.
+    /// Allocates a block of zeros; no other block points to it yet.
     fn take(&mut self) -> Result<u32, E> {
         let free = get32(self.block(0)?, FREE_BLOCK_AT);
         let (new, next) = match free {
@@ -206,7 +206,7 @@ impl<E: From<Malformed>> Staged<'_, E> {
         Ok(new)
     }
 
-    /// A leaf with a free entry: the first of their list.
+    /// A leaf with a free entry: the first one of their list.
     fn leaf(&mut self) -> Result<u32, E> {
         let first = get32(self.block(0)?, FREE_ENTRY_AT);
         if first != 0 {
@@ -217,7 +217,7 @@ impl<E: From<Malformed>> Staged<'_, E> {
         Ok(new)
     }
 
-    /// Writes the entry into a leaf; a leaf that is full then leaves the list.
+    /// Writes the entry to a leaf, and removes a leaf that becomes full from the list.
     fn fill(&mut self, number: u32, id: u32) -> Result<EntryPlace, E> {
         let leaf = self.block(number)?;
         let used = usize::from(u16::from_le_bytes([leaf[COUNT_AT], leaf[COUNT_AT + 1]]));
@@ -287,7 +287,7 @@ mod tests {
         let mut quota = QuotaFile::new(QuotaKind::User);
         quota.entries.insert(0, QuotaEntry::default());
         let mut file = quota.encode();
-        // Two blocks that nothing leads to, on the list of free ones.
+        // Two blocks that no other block points to, on the list of free blocks.
         let blocks = file.len() / BLOCK_LEN;
         file.resize(file.len() + 2 * BLOCK_LEN, 0);
         put32(&mut file, BLOCKS_AT, blocks as u32 + 2);

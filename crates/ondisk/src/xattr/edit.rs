@@ -1,4 +1,4 @@
-//! Single numbers of attribute blocks, areas and value inodes, changed in place.
+//! Changes single numbers of attribute blocks, areas and value inodes in place.
 
 use extant_base::{Ino, Malformed};
 
@@ -9,10 +9,10 @@ const REFCOUNT_AT: usize = 4;
 /// `e_value_inum` within an entry.
 const VALUE_INODE_AT: usize = 4;
 
-/// How many inodes share a block.
+/// Number of inodes that share a block.
 ///
 /// # Errors
-/// The bytes are no attribute block.
+/// The bytes are not an attribute block.
 pub fn refcount(block: &[u8]) -> Result<u32, Malformed> {
     match RawHeader::ref_from_prefix(block) {
         Ok((raw, _)) if raw.h_magic.get() == MAGIC => Ok(raw.h_refcount.get()),
@@ -20,30 +20,32 @@ pub fn refcount(block: &[u8]) -> Result<u32, Malformed> {
     }
 }
 
-/// Notes how many inodes share a block. The checksum becomes wrong; see [`seal_block`](super::seal_block).
+/// Sets the number of inodes that share a block. This invalidates the checksum; see
+/// [`seal_block`](super::seal_block).
 ///
 /// # Panics
-/// If the block is shorter than its header.
+/// The block is shorter than its header.
 pub fn set_refcount(block: &mut [u8], refcount: u32) {
     block[REFCOUNT_AT..][..4].copy_from_slice(&refcount.to_le_bytes());
 }
 
-/// Enters the inode that holds the value of the entry at `offset` (see [`StoredAttr`](super::StoredAttr)) of
-/// a block or an inode's area. The entry's hash says nothing of the inode's number and stays right.
+/// Sets the inode that stores the value of the entry at `offset` (see [`StoredAttr`](super::StoredAttr)) of a
+/// block or an inode's area. The entry's hash does not depend on the inode's number and stays valid.
 ///
 /// # Panics
-/// If there is no entry at `offset`.
+/// There is no entry at `offset`.
 pub fn set_value_inode(area: &mut [u8], offset: usize, ino: Ino) {
     area[offset + VALUE_INODE_AT..][..4].copy_from_slice(&ino.0.to_le_bytes());
 }
 
-/// How many entries name an EA inode, from its `i_ctime` and its `i_version`'s low half (osd1).
+/// Number of entries that refer to an EA inode, from its `i_ctime` and the low half of its `i_version`
+/// (osd1).
 #[must_use]
 pub fn value_references(ctime: u32, version: u32) -> u64 {
     u64::from(ctime) << 32 | u64::from(version)
 }
 
-/// The `i_ctime` and the low half of the `i_version` of an EA inode that so many entries name.
+/// The `i_ctime` and the low half of `i_version` of an EA inode with this number of references.
 #[must_use]
 pub fn value_reference_words(references: u64) -> (u32, u32) {
     ((references >> 32) as u32, references as u32)
