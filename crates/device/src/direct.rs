@@ -1,29 +1,29 @@
-//! Transfers past the system's page cache (O_DIRECT), whatever their alignment.
+//! Direct I/O (O_DIRECT): transfers that bypass the system's page cache, for any alignment.
 //!
 //! ```text
 //!   request      |....xxxx|xxxxxxxx|xxxxxxxx|xx......|        units of 512 or 4096 bytes
-//!   aligned      ----------straight from the buffer-----      offset, length and memory all fit
-//!   otherwise    [bounce buffer: whole units, of which the first and last are read before they are written]
+//!   aligned      ----------directly from the buffer-------     offset, length, memory are aligned
+//!   otherwise    [bounce buffer: whole units; the first and last are read before they are written]
 //! ```
 //!
-//! Invariant: a unit that is written in part is read and written under one lock, so that two threads that
-//! write to different bytes of it do not undo each other's.
+//! Invariant: a partial write of a unit reads and writes the unit under one lock, so that two threads that
+//! write to different bytes of it do not overwrite each other's.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes that go through a bounce buffer at a time.
+/// Maximum number of bytes in the bounce buffer.
 const BOUNCE: u64 = 1 << 20;
-/// Units that are tried, in this order: the larger one fits every device.
+/// Units to try, in this order: the larger one works with every device.
 const UNITS: [u64; 2] = [4096, 512];
 
-/// How a file is used without the page cache.
+/// The state of direct I/O on a file.
 #[derive(Debug)]
 pub(crate) struct Direct {
     unit: u64,
-    /// Held while units are written in part.
+    /// Held during partial writes of units.
     partial: Mutex<()>,
 }
 
@@ -46,10 +46,10 @@ impl Aligned {
 }
 
 impl Direct {
-    /// For a file of `size` bytes that was opened with O_DIRECT.
+    /// Sets up direct I/O for a file of `size` bytes that was opened with O_DIRECT.
     ///
     /// # Errors
-    /// It cannot be read so, by any unit that divides its size.
+    /// Reads fail with every unit that divides the file's size.
     pub(crate) fn of(file: &File, size: u64) -> io::Result<Self> {
         let mut refused = io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -65,14 +65,14 @@ impl Direct {
         Err(refused)
     }
 
-    /// May this go straight to the file?
+    /// Whether this transfer is aligned.
     pub(crate) fn fits(&self, offset: u64, buf: &[u8]) -> bool {
         offset.is_multiple_of(self.unit)
             && (buf.len() as u64).is_multiple_of(self.unit)
             && (buf.as_ptr() as u64).is_multiple_of(self.unit)
     }
 
-    /// The units that a range of bytes touches: first byte, one behind the last.
+    /// The units that a range of bytes touches: first byte, and the byte after the last.
     fn around(&self, offset: u64, len: u64) -> (u64, u64) {
         (offset / self.unit * self.unit, (offset + len).next_multiple_of(self.unit))
     }
@@ -97,8 +97,8 @@ impl Direct {
         Ok(())
     }
 
-    /// For changes of a range in another way: where the range has a part of a unit, no such unit is written
-    /// back while this is held.
+    /// A guard for changes of a range by other means. If the range includes part of a unit, no such unit is
+    /// written back while the guard is held.
     pub(crate) fn lock_parts(&self, offset: u64, len: u64) -> Option<MutexGuard<'_, ()>> {
         let is_whole = offset.is_multiple_of(self.unit) && len.is_multiple_of(self.unit);
         (!is_whole).then(|| self.partial.lock().unwrap_or_else(PoisonError::into_inner))

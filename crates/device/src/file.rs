@@ -18,18 +18,18 @@ use crate::{Device, DeviceFault, FlushMeter, FlushStats, total_len, write_zeros}
 
 mod many;
 
-/// Most buffers that one system call takes (the kernel's UIO_MAXIOV).
+/// Maximum number of buffers of one system call (the kernel's UIO_MAXIOV).
 const VECTOR_MAX: usize = 1024;
 
-/// How transfers are handed to the system. Nothing else depends on it.
+/// How transfers are passed to the system. It affects nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Io {
-    /// What was faster when it was measured (`examples/io.rs`): rings past the page cache, else calls.
+    /// The faster choice by measurement (`examples/io.rs`): rings with direct I/O, else calls.
     #[default]
     Auto,
-    /// One system call after the other: preadv(2), pwritev(2).
+    /// One system call at a time: preadv(2), pwritev(2).
     Calls,
-    /// Batches by io_uring(7), where the system lets us; else calls.
+    /// Batches with io_uring(7), if the system permits it; else calls.
     Rings,
 }
 
@@ -42,58 +42,57 @@ pub struct FileDevice {
     is_block_device: bool,
     writable: bool,
     fresh: bool,
-    /// It has the lock of `open_locked`.
+    /// It holds the lock of `open_locked` or `open_shared`.
     locked: bool,
     flushes: FlushMeter,
-    /// One at a time, and the first error is kept: the system reports lost bytes to one caller, and success
-    /// to the others and to all later ones.
+    /// Serializes syncs, and keeps the first error: the system reports lost bytes to one caller, and success
+    /// to the concurrent and all later callers.
     syncing: Mutex<Option<Errno>>,
     io: Io,
     rings: Rings,
-    /// Transfers go past the page cache.
+    /// Direct I/O, if it is used.
     direct: Option<Direct>,
 }
 
 impl Drop for FileDevice {
-    /// Closing alone would not end the lock: a program that this process is starting has the open file, too,
-    /// until it runs.
+    /// Closing alone does not release the lock: between fork and exec a child process has the same open file.
     fn drop(&mut self) {
         if self.locked {
-            // A lock that cannot be released ends with its last holder.
+            // A lock that cannot be released ends when the last process closes the file.
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         }
     }
 }
 
 impl FileDevice {
-    /// Opens an existing file or block device for reading, and for writing too when `writable`.
+    /// Opens an existing file or block device for reading, and with `writable` also for writing.
     ///
     /// # Errors
-    /// When the system refuses to open it or to return its size.
+    /// The system refuses to open it or to return its size.
     pub fn open(path: &Path, writable: bool) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(writable).open(path)?;
         Self::from_file(file, writable, false)
     }
 
-    /// Opens an image for reading: a regular file or a block device. Nothing else is opened, since a fifo
-    /// would wait for a writer, and a terminal for a person.
+    /// Opens an image for reading: a regular file or a block device. Other files are refused, because opening
+    /// a fifo would wait for a writer, and reading a terminal for input.
     ///
     /// # Errors
-    /// When the system refuses to open it or to return its size; when it is a directory or another file
-    /// without an image, with a description of it.
+    /// The system refuses to open it or to return its size. The path is a directory or another file without
+    /// an image; the error describes it.
     pub fn open_read_only(path: &Path) -> io::Result<Self> {
         check_kind(path)?;
         Self::open(path, false)
     }
 
-    /// Opens an image for reading and writing that no other program uses: a regular file with an exclusive
-    /// lock (flock(2)), a block device as [`open_exclusive`](Self::open_exclusive). The lock ends with the
-    /// device; programs that only read are not kept away by it.
+    /// Opens an image for reading and writing, if no other program uses it: a regular file with an exclusive
+    /// lock (flock(2)), a block device like [`open_exclusive`](Self::open_exclusive). The lock is released
+    /// with the device. It does not keep out programs that only read.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] with words that say where, when another program has the lock, or the
-    /// image is mounted (by the kernel, through a loop device if it is a file, or by extant: as far as this
-    /// process can see the mounts). Else as [`open_read_only`](Self::open_read_only).
+    /// [`io::ErrorKind::ResourceBusy`], with a message that describes the use, if another program holds the
+    /// lock, or the image is mounted: by the kernel, through a loop device if it is a file, or by extant, as
+    /// far as this process can see the mounts. Else as [`open_read_only`](Self::open_read_only).
     pub fn open_locked(path: &Path) -> io::Result<Self> {
         let kind = check_kind(path)?;
         if kind.is_block_device() {
@@ -108,9 +107,9 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Opens an image for reading as [`open_read_only`](Self::open_read_only) does, with a lock that keeps
-    /// programs that write away and lets others read. Without that lock where a program that writes has the
-    /// image already, or the system knows no locks.
+    /// Opens an image for reading like [`open_read_only`](Self::open_read_only), with a lock that keeps out
+    /// writers but not readers. If a program already has the image open for writing, or the system has no
+    /// locks, the image is opened without a lock.
     ///
     /// # Errors
     /// As [`open_read_only`](Self::open_read_only).
@@ -121,25 +120,25 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Opens a block device for reading and writing that is not mounted or claimed.
+    /// Opens a block device for reading and writing that is neither mounted nor claimed.
     ///
     /// # Errors
-    /// `EBUSY` when it is; [`io::ErrorKind::ReadOnlyFilesystem`] when it is write-protected; otherwise when
-    /// the system refuses to open it or to return its size.
+    /// `EBUSY` if it is in use; [`io::ErrorKind::ReadOnlyFilesystem`] if it is write-protected; else the
+    /// system refuses to open it or to return its size.
     pub fn open_exclusive(path: &Path) -> io::Result<Self> {
         let exclusive = OFlags::EXCL.bits() as i32;
         let file = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path)?;
-        // Linux opens it nevertheless, and refuses the first write.
+        // Linux opens a write-protected device, and refuses the first write.
         if is_write_protected(&file.metadata()?) {
             return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is write-protected"));
         }
         Self::from_file(file, true, false)
     }
 
-    /// Takes a file that was just created and has its final size: bytes not written read as zeros.
+    /// Uses a file that was just created and has its final size: bytes not written read as zeros.
     ///
     /// # Errors
-    /// When the system refuses to return its size.
+    /// The system refuses to return its size.
     pub fn fresh(file: File) -> io::Result<Self> {
         Self::from_file(file, true, true)
     }
@@ -148,7 +147,7 @@ impl FileDevice {
         let metadata = file.metadata()?;
         let is_block_device = metadata.file_type().is_block_device();
         let (size, sector_bytes) = if is_block_device {
-            // stat says 0 for a block device; its end says how large it is.
+            // stat returns 0 for a block device; its size is the offset of its end.
             (file.seek(SeekFrom::End(0))?, rustix::fs::ioctl_blksszget(&file).unwrap_or(512))
         } else {
             (metadata.len(), 512)
@@ -169,11 +168,12 @@ impl FileDevice {
         })
     }
 
-    /// Has transfers go past the system's page cache (O_DIRECT). What is not aligned, in its place, length or
-    /// memory, goes through a buffer of ours.
+    /// Switches to direct I/O (O_DIRECT). Transfers whose offset, length or memory address is not aligned use
+    /// a bounce buffer.
     ///
     /// # Errors
-    /// What the file lies on cannot do that, or its size is no multiple of 512: open it again without.
+    /// The file system or device does not support it, or the size is not a multiple of 512. The caller can
+    /// open the file again without it.
     pub fn with_direct(mut self) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&self.file)?;
         rustix::fs::fcntl_setfl(&self.file, flags | OFlags::DIRECT)?;
@@ -181,16 +181,16 @@ impl FileDevice {
         Ok(self)
     }
 
-    /// Do transfers go past the page cache?
+    /// Whether the device uses direct I/O.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct.is_some()
     }
 
-    /// May these buffers go to the file as they are?
+    /// Whether the file accepts these buffers without a bounce buffer.
     fn fits_direct<B: std::ops::Deref<Target = [u8]>>(&self, offset: u64, bufs: &[B]) -> bool {
         let Some(direct) = &self.direct else { return true };
-        // With lengths that fit, every place fits if the first one does.
+        // If all lengths are aligned, all offsets are aligned if the first one is.
         bufs.iter().all(|buf| direct.fits(offset, buf))
     }
 
@@ -201,7 +201,7 @@ impl FileDevice {
         DeviceFault::check_len(what, offset, len, self.size)
     }
 
-    /// Writes all of `bufs` with one kind of system call: the rest is tried again after a short write.
+    /// Writes all of `bufs` with one kind of system call, and continues after short writes.
     fn write_all_vectored(
         &self,
         offset: u64,
@@ -215,7 +215,7 @@ impl FileDevice {
                 (left, within) = (&left[1..], 0);
                 continue;
             }
-            // What is half written goes alone: the buffers themselves are not ours to advance.
+            // The rest of a partly written buffer is written alone: the caller's buffers cannot be advanced.
             let got = if within > 0 {
                 write(&[IoSlice::new(&first[within..])], at)
             } else {
@@ -238,31 +238,31 @@ impl FileDevice {
         Ok(())
     }
 
-    /// The file beneath.
+    /// The underlying file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 }
 
-/// Takes the exclusive lock of a regular file that is open as `file` and that nothing has mounted.
+/// Takes the exclusive lock of a regular file that is open as `file` and not mounted.
 ///
 /// # Errors
-/// [`io::ErrorKind::ResourceBusy`] with words that say what uses it.
+/// [`io::ErrorKind::ResourceBusy`], with a message that describes the use.
 pub(crate) fn lock_unused(file: &File, path: &Path) -> io::Result<()> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Err(busy(path, use_of(path))),
         Err(errno) => return Err(errno.into()),
     }
-    // Mounts of extant have locks; the kernel's have none.
+    // Mounts of extant hold locks; the kernel's do not.
     match mounted_by_kernel(path) {
         Some(used) => Err(busy(path, Some(used))),
         None => Ok(()),
     }
 }
 
-/// "is in use: ...", with what helps.
+/// An error "is in use: ...", with the remedy.
 fn busy(path: &Path, used: Option<ImageUse>) -> io::Error {
     let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
     let why = match used {
@@ -276,7 +276,7 @@ fn busy(path: &Path, used: Option<ImageUse>) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, why)
 }
 
-/// Is it a block device that was set read-only (`blockdev --setro`, a switch on a card)? Source:
+/// Whether it is a block device that is set read-only (`blockdev --setro`, the switch of a card). Source:
 /// Documentation/ABI/stable/sysfs-block.
 fn is_write_protected(device: &std::fs::Metadata) -> bool {
     let (major, minor) = (rustix::fs::major(device.rdev()), rustix::fs::minor(device.rdev()));
@@ -284,8 +284,8 @@ fn is_write_protected(device: &std::fs::Metadata) -> bool {
     device.file_type().is_block_device() && says.is_ok_and(|says| says.starts_with(b"1"))
 }
 
-/// Can this hold an image? Nothing else is opened: a fifo would wait for a writer, and a terminal for a
-/// person.
+/// Checks that the file can contain an image. Other files are not opened: opening a fifo would wait for a
+/// writer, and reading a terminal for input.
 fn check_kind(path: &Path) -> io::Result<std::fs::FileType> {
     let kind = std::fs::metadata(path)?.file_type();
     let what = match () {
@@ -358,9 +358,9 @@ impl Device for FileDevice {
 
     fn prefetch(&self, offset: u64, len: u64) {
         let len = len.min(self.size.saturating_sub(offset));
-        // What goes past the page cache has nothing from it.
+        // Direct I/O does not use the page cache.
         if let Some(len) = NonZeroU64::new(len).filter(|_| self.direct.is_none()) {
-            // A hint that the system does not take changes nothing.
+            // If the system refuses the hint, nothing changes.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
         }
     }
@@ -403,7 +403,7 @@ impl Device for FileDevice {
             self.write_at(offset, bytes)?;
             return self.flush();
         }
-        // Made in any case: it may be the note that something was lost.
+        // The write is made even after an earlier error: it may be the record of that error.
         let mut lost = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let written = self.write_all_vectored(offset, &[IoSlice::new(bytes)], |bufs, at| {
             rustix::io::pwritev2(&self.file, bufs, at, ReadWriteFlags::DSYNC)
@@ -411,8 +411,7 @@ impl Device for FileDevice {
         let fault = |errno: Errno| DeviceFault::Io { what: "write", offset, len, source: errno.into() };
         match written {
             Ok(()) => lost.map_or(Ok(()), |errno| Err(fault(errno))),
-            // Kernels and file systems without the flag; what was written before they said so is written
-            // again.
+            // Kernels and file systems without the flag. Bytes written before the error are written again.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                 drop(lost);
                 self.write_at(offset, bytes)?;
@@ -438,7 +437,7 @@ impl Device for FileDevice {
         write_zeros(self, offset, len)
     }
 
-    /// A hole in a file; on a block device, of the sectors that lie in the range whole.
+    /// Punches a hole in a file; on a block device, discards the sectors that are completely in the range.
     fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
         self.check_write("discard", offset, len)?;
         if len == 0 {
@@ -532,15 +531,15 @@ mod tests {
         FileDevice::open_read_only(file.path()).unwrap();
         device.write_at(0, b"C").unwrap();
         drop(device);
-        // Two that keep writers away.
+        // Two readers that keep out writers.
         let shared = [(); 2].map(|()| FileDevice::open_shared(file.path()).unwrap());
         assert!(FileDevice::open_locked(file.path()).is_err());
         drop(shared);
         let device = FileDevice::open_locked(file.path()).unwrap();
-        // One that has to do without: it does not end the writer's lock either.
+        // A reader without a lock: closing it does not release the writer's lock.
         drop(FileDevice::open_shared(file.path()).unwrap());
         assert!(FileDevice::open_locked(file.path()).is_err());
-        // As a program has it that is being started.
+        // Like the file of a child process between fork and exec.
         let inherited = device.file.try_clone().unwrap();
         drop(device);
         FileDevice::open_locked(file.path()).unwrap();

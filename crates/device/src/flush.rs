@@ -1,4 +1,4 @@
-//! How long flushes take: measured where a flush is made, asked for from above.
+//! Measures the duration of flushes, for the callers of devices.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Mutex, PoisonError};
@@ -9,34 +9,34 @@ use crate::{Device, DeviceFault};
 /// Number of counts in [`FlushStats::histogram`].
 pub const FLUSH_BUCKETS: usize = 28;
 
-/// Below this a flush is not worth a thread of its own, in nanoseconds: starting one costs some tens of µs.
+/// Below this duration, in nanoseconds, a flush does not get its own thread: starting a thread takes some
+/// tens of µs.
 const WORTH_A_THREAD_NANOS: u64 = 200_000;
 
-/// What was measured of a device's flushes. Those that failed do not count: they say nothing of how long one
-/// takes.
+/// The measurements of a device's flushes. Failed flushes are not included: their duration is meaningless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlushStats {
-    /// How many were measured.
+    /// Number of measured flushes.
     pub count: u64,
-    /// Moving average in nanoseconds: each new one weighs a quarter, and the first is taken as it is (the
-    /// weights of jbd2's average of commit times).
+    /// Moving average in nanoseconds. Each new value has a weight of a quarter; the first is used as it is
+    /// (the weights of jbd2's average of commit times).
     pub average_nanos: u64,
-    /// The shortest, in nanoseconds.
+    /// Minimum, in nanoseconds.
     pub min_nanos: u64,
-    /// The longest, in nanoseconds.
+    /// Maximum, in nanoseconds.
     pub max_nanos: u64,
-    /// All together, in nanoseconds.
+    /// Sum, in nanoseconds.
     pub total_nanos: u64,
-    /// How many took how long: `[0]` below 1 µs, `[i]` from 2^(i-1) to below 2^i µs, the last also all longer
-    /// ones.
+    /// Number of flushes by duration: `[0]` below 1 µs, `[i]` from 2^(i-1) to below 2^i µs; the last element
+    /// also counts all longer ones.
     pub histogram: [u64; FLUSH_BUCKETS],
 }
 
 impl FlushStats {
-    /// Takes one more measurement in, in nanoseconds.
+    /// Adds one measurement, in nanoseconds.
     pub fn add(&mut self, nanos: u64) {
         let first = self.count == 0;
-        // (3 * average + new) / 4 without an overflow on the way; the remainders are below 4.
+        // (3 * average + new) / 4 without an intermediate overflow; the remainders are below 4.
         let parts = self.average_nanos % 4 * 3 + nanos % 4;
         let average = self.average_nanos / 4 * 3 + nanos / 4 + parts / 4;
         self.average_nanos = if first { nanos } else { average };
@@ -55,7 +55,7 @@ impl FlushStats {
 pub struct FlushMeter(Mutex<FlushStats>);
 
 impl FlushMeter {
-    /// Runs a flush and takes its time, if it succeeds.
+    /// Runs a flush, and adds its duration if it succeeds.
     ///
     /// # Errors
     /// Those of `flush`, unchanged.
@@ -72,14 +72,14 @@ impl FlushMeter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(nanos);
     }
 
-    /// What was measured, `None` before the first.
+    /// The measurements; `None` before the first.
     #[must_use]
     pub fn stats(&self) -> Option<FlushStats> {
         let stats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (stats.count > 0).then_some(*stats)
     }
 
-    /// The moving average in nanoseconds, `None` before the first.
+    /// The moving average in nanoseconds; `None` before the first measurement.
     #[must_use]
     pub fn average_nanos(&self) -> Option<u64> {
         let stats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,8 +87,8 @@ impl FlushMeter {
     }
 }
 
-/// A device whose flushes are measured here: for one that does not do so itself, or to count what is above it
-/// (a simulated delay).
+/// A device that measures the flushes of `inner`: for a device that does not measure them itself, or to
+/// include a layer above it (a simulated delay).
 #[derive(Debug)]
 pub struct Measured<D> {
     inner: D,
@@ -101,7 +101,7 @@ impl<D: Device> Measured<D> {
         Self { inner, flushes: FlushMeter::default() }
     }
 
-    /// The device beneath.
+    /// The inner device.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -169,8 +169,8 @@ impl<D: Device> Device for Measured<D> {
     }
 }
 
-/// Flushes every one of `members`, also when one fails, and returns each one's result in their order. Those
-/// that are known or feared to be slow run at the same time.
+/// Flushes every one of `members`, even if one fails, and returns their results in order. If two or more are
+/// slow or of unknown speed, all run concurrently.
 pub(crate) fn flush_each(members: &[&dyn Device]) -> Vec<Result<(), DeviceFault>> {
     let slow = |member: &dyn Device| member.flush_nanos().is_none_or(|nanos| nanos >= WORTH_A_THREAD_NANOS);
     if members.iter().filter(|member| slow(**member)).count() < 2 {
@@ -181,7 +181,7 @@ pub(crate) fn flush_each(members: &[&dyn Device]) -> Vec<Result<(), DeviceFault>
         let others: Vec<_> = others
             .iter()
             .map(|member| {
-                // Where the system gives no thread, the flush is made here, in its turn.
+                // If the system cannot start a thread, this thread makes the flush later.
                 (member, std::thread::Builder::new().spawn_scoped(scope, || member.flush()))
             })
             .collect();
@@ -194,12 +194,13 @@ pub(crate) fn flush_each(members: &[&dyn Device]) -> Vec<Result<(), DeviceFault>
     })
 }
 
-/// [`Device::flush_nanos`] of several that a flush waits for: the largest, unknown while one of them is.
+/// [`Device::flush_nanos`] of several devices that a flush waits for: the maximum, or unknown if any is
+/// unknown.
 pub(crate) fn slowest_nanos<'a>(members: impl Iterator<Item = &'a dyn Device>) -> Option<u64> {
     members.map(Device::flush_nanos).try_fold(0, |max: u64, nanos| Some(max.max(nanos?)))
 }
 
-/// [`Device::flush_stats`] of several: those with the largest average.
+/// [`Device::flush_stats`] of several devices: those with the largest average.
 pub(crate) fn slowest_stats<'a>(members: impl Iterator<Item = &'a dyn Device>) -> Option<FlushStats> {
     members.filter_map(Device::flush_stats).max_by_key(|stats| stats.average_nanos)
 }

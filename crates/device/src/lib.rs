@@ -1,29 +1,29 @@
-//! Where images live: bytes in and out at offsets, of files, block devices, memory, windows into them, and
-//! several devices put together ([`Linear`], [`Stripe`], [`Mirror`]).
+//! Devices: read and write bytes at offsets of files, block devices, memory, windows into them, and
+//! combinations of several devices ([`Linear`], [`Stripe`], [`Mirror`]).
 //!
-//! Owns the [`Device`] seam, its implementations, the measuring of flushes ([`FlushStats`]), the tables of
-//! partitions that say where a window should be ([`partition`]), and [`NewFile`]: an output that appears
-//! under its name only when it is complete. Does **not** own any layout of a file system, cache or order of
-//! writes.
+//! Owns the trait [`Device`], its implementations, the measurement of flushes ([`FlushStats`]), the partition
+//! tables that define a window ([`partition`]), and [`NewFile`]: an output file that appears under its name
+//! only when it is complete. Does **not** own the layout of a file system, caches, or the order of writes.
 //!
-//! A file is used through the system's page cache or past it ([`FileDevice::with_direct`]), and batches of
-//! transfers go to it by calls or by io_uring ([`FileDevice::with_io`]). `unsafe` stands in `uring` and
-//! `ioctl`, and in the crate `blocks`.
+//! A file is accessed through the system's page cache or with direct I/O ([`FileDevice::with_direct`]).
+//! Batches of transfers use system calls or io_uring ([`FileDevice::with_io`]). `unsafe` is used in `uring`
+//! and `ioctl`, and in the crate `blocks`.
 //!
 //! Invariants
-//! 1. A read or write is whole or an error that says what, where and why; there are no short transfers.
-//! 2. Bytes of a fresh device read as zeros until written.
-//! 3. Methods take `&self`; threads may call them at the same time on ranges that do not overlap, and read
-//!    the same range together.
-//! 4. What was opened for reading is never written, and saying so is an error of its own
+//! 1. A read or write is complete, or returns an error with operation, offset and reason. There are no short
+//!    transfers.
+//! 2. Bytes of a fresh device read as zeros until they are written.
+//! 3. Methods take `&self`. Threads may call them concurrently on ranges that do not overlap, and may read
+//!    the same range concurrently.
+//! 4. A device opened for reading is never written; an attempt returns a separate error
 //!    ([`DeviceFault::ReadOnly`]).
-//! 5. A write is durable when a [`flush`](Device::flush) that began after the write had returned has
-//!    succeeded, or when it was a [`write_durable_at`](Device::write_durable_at); not before. A device of
-//!    several flushes them all.
-//! 6. What was [discarded](Device::discard_at) is anything until it is written again; what lies beside it
-//!    stays.
-//! 7. [`flush_nanos`](Device::flush_nanos) of a device of several is that of the slowest that a flush waits
-//!    for; it is asked at the moment of the question, so that it follows what the parts learn.
+//! 5. A write is durable after the success of a [`flush`](Device::flush) that began after the write had
+//!    returned. A [`write_durable_at`](Device::write_durable_at) is durable when it returns. There is no
+//!    other guarantee. A device that combines several flushes all of them.
+//! 6. A [discarded](Device::discard_at) range has undefined contents until it is written again; the bytes
+//!    around it stay.
+//! 7. [`flush_nanos`](Device::flush_nanos) of a combined device is that of the slowest member that a flush
+//!    waits for. Each call computes it anew, so it follows the members' measurements.
 //!
 //! ```
 //! use extant_device::{Device, MemDevice};
@@ -70,10 +70,10 @@ pub use new_file::NewFile;
 pub use parts::SharedParts;
 pub use window::Window;
 
-/// What went wrong at a device.
+/// An error of a device.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceFault {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("cannot {what} {len} bytes at offset {offset}: {source}")]
     Io {
         /// "read", "write", "zero", ...
@@ -82,7 +82,7 @@ pub enum DeviceFault {
         offset: u64,
         /// Length of the transfer in bytes.
         len: u64,
-        /// The operating system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The range reaches past the end of the device.
@@ -113,7 +113,7 @@ pub enum DeviceFault {
 }
 
 impl DeviceFault {
-    /// The operating system's error number, where it gave one.
+    /// The operating system's error number, if there is one.
     #[must_use]
     pub fn os_error(&self) -> Option<i32> {
         match self {
@@ -126,11 +126,11 @@ impl DeviceFault {
         Self::check_len(what, offset, len as u64, size)
     }
 
-    /// Does the range lie inside a device of `size` bytes? For implementations of [`Device`]; `what` says
-    /// what was tried.
+    /// Checks that a range is inside a device of `size` bytes. For implementations of [`Device`]; `what`
+    /// names the operation.
     ///
     /// # Errors
-    /// [`OutOfRange`](Self::OutOfRange) when it does not.
+    /// [`OutOfRange`](Self::OutOfRange) if it is not.
     pub fn check_len(what: &'static str, offset: u64, len: u64, size: u64) -> Result<(), Self> {
         match offset.checked_add(len) {
             Some(end) if end <= size => Ok(()),
@@ -139,7 +139,7 @@ impl DeviceFault {
     }
 }
 
-/// Bytes that may have several holders, and are immutable meanwhile.
+/// Bytes that can have several owners, and are immutable while they do.
 pub use extant_blocks::Block as SharedBytes;
 pub use extant_blocks::{
     Copies, make_room, prefetch, prefetch_address, prefetch_block, prefetch_ends, prefetch_for_push,
@@ -154,13 +154,13 @@ pub trait Device: Send + Sync {
     /// Fills `buf` from byte `offset` on.
     ///
     /// # Errors
-    /// When the range reaches past the end or the system refuses.
+    /// The range reaches past the end, or the system reports an error.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault>;
 
-    /// Fills `bufs` one after the other from byte `offset` on, in as few transfers as the device can.
+    /// Fills `bufs` in order from byte `offset` on, in as few transfers as the device can.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at). What the buffers hold then is not defined.
+    /// As [`read_at`](Self::read_at). The contents of the buffers are then undefined.
     fn read_vectored_at(&self, mut offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
         DeviceFault::check_len("read", offset, total_len(bufs), self.size_bytes())?;
         for buf in bufs {
@@ -170,36 +170,36 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Fills the buffers of each part from its byte offset on, as
-    /// [`read_vectored_at`](Self::read_vectored_at): all of them together where the device can do that.
+    /// Fills the buffers of each part from its byte offset on, like
+    /// [`read_vectored_at`](Self::read_vectored_at). The device transfers all parts concurrently if it can.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at). What any of the buffers hold then is not defined.
+    /// As [`read_at`](Self::read_at). The contents of all buffers are then undefined.
     fn read_many_at(&self, parts: &mut [(u64, &mut [IoSliceMut<'_>])]) -> Result<(), DeviceFault> {
         parts.iter_mut().try_for_each(|(offset, bufs)| self.read_vectored_at(*offset, bufs))
     }
 
-    /// A hint that a range is going to be read soon. It returns at once, reads nothing by itself, and cannot
-    /// fail; a range that reaches past the end is cut there.
+    /// A hint that a range will be read soon. It returns at once, reads nothing itself, and cannot fail. A
+    /// range that reaches past the end is truncated there.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
-    /// The open file that holds a range, and the range's offset there, if one file holds all of it unchanged:
-    /// for moving bytes in the kernel. `None` when they have to be read.
+    /// The open file that contains a range, and the range's offset in it, to transfer bytes within the
+    /// kernel. `None` if no single file contains the whole range unchanged; it must be read instead.
     fn file_at(&self, _offset: u64, _len: u64) -> Option<(BorrowedFd<'_>, u64)> {
         None
     }
 
-    /// Asks the system to forget what it keeps of a range in memory, so that the next read sees what another
-    /// machine wrote to the device. A hint: what cannot be forgotten stays.
+    /// A hint to drop the system's cached copy of a range, so that the next read returns what another machine
+    /// wrote to the device. What cannot be dropped stays cached.
     fn forget_cached(&self, _offset: u64, _len: u64) {}
 
     /// Writes all of `bytes` at byte `offset`.
     ///
     /// # Errors
-    /// When the range reaches past the end or the system refuses (disk full, I/O error).
+    /// The range reaches past the end, or the system reports an error (disk full, I/O error).
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault>;
 
-    /// Writes all of `bufs` one after the other from byte `offset` on, in as few transfers as the device can.
+    /// Writes all of `bufs` in order from byte `offset` on, in as few transfers as the device can.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at); after [`DeviceFault::OutOfRange`] nothing was written.
@@ -212,20 +212,20 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Writes the buffers of each part from its byte offset on, as
-    /// [`write_vectored_at`](Self::write_vectored_at): all of them together where the device can do that.
+    /// Writes the buffers of each part from its byte offset on, like
+    /// [`write_vectored_at`](Self::write_vectored_at). The device transfers all parts concurrently if it can.
     /// Parts do not overlap, and become durable in any order.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at): any of the parts may have been written then.
+    /// As [`write_at`](Self::write_at): any of the parts may have been written.
     fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
         parts.iter().try_for_each(|(offset, bufs)| self.write_vectored_at(*offset, bufs))
     }
 
-    /// Writes blocks that do not change any more, all runs of them together where the device can do that. A
-    /// device in memory may take them out of `parts` and keep them instead of copies; returns whether it
-    /// keeps all of them: then they exist as long as the device has these bytes. The contents of `parts` are
-    /// undefined afterwards; the caller clears it.
+    /// Writes immutable blocks. The device transfers all runs concurrently if it can. A device in memory may
+    /// take the blocks out of `parts` and keep them instead of copying. Returns whether it keeps all of them:
+    /// they then exist as long as the device contains these bytes. The contents of `parts` are undefined
+    /// afterwards; the caller clears it.
     ///
     /// # Errors
     /// As [`write_many_at`](Self::write_many_at).
@@ -234,7 +234,7 @@ pub trait Device: Send + Sync {
     }
 
     /// Writes all of `bytes` at byte `offset`, and returns when they are durable (a disk's "forced unit
-    /// access"). Other writes need not become durable with them; for that call [`flush`](Self::flush).
+    /// access"). It does not make other writes durable; [`flush`](Self::flush) does.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at) and [`flush`](Self::flush).
@@ -243,16 +243,16 @@ pub trait Device: Send + Sync {
         self.flush()
     }
 
-    /// Makes a range read as zeros, by a hole where the device can.
+    /// Makes a range read as zeros, with a hole if the device supports it.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault>;
 
-    /// Discards a range, so that its space may be released. Until it is written again the range has any
-    /// content: the old bytes, zeros, or others; a power cut may also bring the old bytes back. Like a write
-    /// it must not run beside another access to its range. Returns whether the device supports it; one that
-    /// does not leaves the range unchanged.
+    /// Discards a range, so that its space can be released. Until it is written again its contents are
+    /// undefined: the old bytes, zeros, or others; a power cut may also restore the old bytes. Like a write
+    /// it must not run concurrently with another access to its range. Returns whether the device supports it;
+    /// a device that does not leaves the range unchanged.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -264,30 +264,29 @@ pub trait Device: Send + Sync {
     /// Makes all earlier writes durable.
     ///
     /// # Errors
-    /// When the system reports that a write was lost.
+    /// The system reports that a write was lost.
     fn flush(&self) -> Result<(), DeviceFault>;
 
-    /// How long a flush takes here, in nanoseconds: the moving average of those measured, 0 where there is no
-    /// volatile cache. `None` before the first: then expect it to be slow. Of several devices put together:
-    /// the slowest's.
+    /// Duration of a flush in nanoseconds: the moving average of the measurements, 0 without a volatile
+    /// cache. `None` before the first measurement: callers then assume that a flush is slow. For combined
+    /// devices: that of the slowest.
     fn flush_nanos(&self) -> Option<u64> {
         self.flush_stats().map(|stats| stats.average_nanos)
     }
 
-    /// What was measured of flushes; of several devices put together, those of the one with the largest
-    /// average. `None` where nothing is measured.
+    /// The measurements of flushes; for combined devices, those of the member with the largest average.
+    /// `None` if nothing is measured.
     fn flush_stats(&self) -> Option<FlushStats> {
         None
     }
 
-    /// The unit in which the device itself counts: 512, or 4096 on disks that say so. Partition tables count
-    /// in it.
+    /// The sector size in bytes: 512, or 4096 on disks that report it. Partition tables count in sectors.
     fn sector_bytes(&self) -> u32 {
         512
     }
 
-    /// Do bytes that were never written read as zeros? True for new files and memory, false for an old block
-    /// device.
+    /// Whether bytes that were never written read as zeros. True for new files and memory, false for an
+    /// existing block device.
     fn is_fresh(&self) -> bool {
         false
     }
@@ -299,13 +298,12 @@ impl fmt::Debug for dyn Device + '_ {
     }
 }
 
-/// Length of all buffers together; more than an address space holds counts as the largest number, which no
-/// device has.
+/// Total length of all buffers; saturates at the largest number, which exceeds the size of any device.
 fn total_len<B: Deref<Target = [u8]>>(bufs: &[B]) -> u64 {
     bufs.iter().fold(0, |sum: u64, buf| sum.saturating_add(buf.len() as u64))
 }
 
-/// Writes zeros the plain way.
+/// Writes zeros with ordinary writes.
 fn write_zeros(device: &dyn Device, mut offset: u64, mut len: u64) -> Result<(), DeviceFault> {
     let zeros = vec![0; len.min(1 << 20) as usize];
     while len > 0 {

@@ -1,8 +1,8 @@
-//! A device in memory that takes room only for what was written.
+//! A sparse device in memory: it allocates only what was written.
 //!
 //! ```text
 //! chunk 7:  [ zero | held | held | held | zero | ... ]      256 pages of 4 KiB
-//!                            '--> bytes that the writer may hold as well: copied then when either of the two changes them
+//!                            '--> bytes; if the writer shares them, copied before a change
 //! ```
 
 use std::collections::HashMap;
@@ -16,13 +16,14 @@ use extant_base::salted::Salted;
 use crate::{Device, DeviceFault, SharedBytes, SharedParts, total_len};
 
 const PAGE: usize = 4 << 10;
-/// Few, so that a sparse device takes little; many, so that the table of chunks stays in the CPU caches.
+/// Few, so that a sparse device takes little memory; many, so that the table of chunks stays in the CPU
+/// caches.
 const PAGES: u64 = 256;
-/// Pages that memory is asked for at a time.
+/// Number of runs whose pages are prefetched together.
 const AHEAD: usize = 16;
 
-/// A sparse device in memory: pages of 4 KiB, made when first written. Readers do not wait for each other.
-/// What is written as [shared](Device::write_shared_at) pages is kept, not copied.
+/// A sparse device in memory: pages of 4 KiB, allocated on the first write. Readers do not wait for each
+/// other. Pages written [shared](Device::write_shared_at) are kept without a copy.
 #[derive(Debug)]
 pub struct MemDevice {
     size: u64,
@@ -32,10 +33,11 @@ pub struct MemDevice {
 #[derive(Debug)]
 struct Chunks(HashMap<u64, Box<[Page; PAGES as usize]>, Salted>);
 
-/// `None`: never written.
+/// A page; `None` if it was never written.
 type Page = Option<SharedBytes>;
 
-/// Puts `bytes` at `within`. A page that is written whole is neither zeroed nor copied first.
+/// Copies `bytes` to offset `within` of a page. A page that is overwritten completely is neither zeroed nor
+/// copied first.
 fn put(page: &mut Page, within: usize, bytes: &[u8]) {
     match page {
         Some(held) if bytes.len() < PAGE || held.holders() == 1 => {
@@ -55,8 +57,8 @@ impl Chunks {
         self.0.get(&(page / PAGES)).and_then(|chunk| chunk[(page % PAGES) as usize].as_deref())
     }
 
-    /// Prefetches what replacing pages from this one on reads: their addresses, or the holders of their
-    /// contents.
+    /// Prefetches what the replacement of a page reads: its address, or with `holders` the reference count of
+    /// its contents.
     fn prefetch_page(&self, page: u64, holders: bool) {
         let place = self.0.get(&(page / PAGES)).map(|chunk| &chunk[(page % PAGES) as usize]);
         match place {
@@ -79,14 +81,14 @@ impl Chunks {
 }
 
 impl MemDevice {
-    /// A device of `size` bytes, all zero.
+    /// Creates a device of `size` bytes, all zero.
     #[must_use]
     pub fn new(size: u64) -> Self {
         let salt = Salted::new(RandomState::new().hash_one(size));
         Self { size, chunks: RwLock::new(Chunks(HashMap::with_hasher(salt))) }
     }
 
-    /// Memory in use for content, in bytes; what is shared counts too.
+    /// Memory in use for contents, in bytes, including shared pages.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
@@ -99,8 +101,7 @@ impl MemDevice {
     }
 }
 
-/// Cuts `len` bytes at `offset` into parts that each lie in one page: (page, offset in it, range of the
-/// buffer).
+/// Splits `len` bytes at `offset` into parts within one page each: (page, offset in it, range of the buffer).
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -159,7 +160,8 @@ impl Device for MemDevice {
         let mut chunks = self.write();
         let mut rest = &mut blocks[..];
         for (at, (mut offset, n)) in runs.iter().copied().enumerate() {
-            // Runs lie all over, each is short, and what is replaced is in no cache: waited for together.
+            // Runs are short and scattered, and the replaced pages are in no CPU cache. Prefetching overlaps
+            // the cache misses.
             if at % AHEAD == 0 {
                 let next = || runs[at..].iter().take(AHEAD).map(|(offset, _)| offset / PAGE as u64);
                 next().for_each(|page| chunks.prefetch_page(page, false));
@@ -172,7 +174,7 @@ impl Device for MemDevice {
             for block in run {
                 let len = block.len() as u64;
                 if are_pages {
-                    // What was there before takes its place, and goes behind the lock.
+                    // The replaced page moves to `parts`, and is freed after the lock is released.
                     let page = chunks.page_mut(offset / PAGE as u64);
                     *block = page.replace(std::mem::take(block)).unwrap_or_default();
                 } else {
@@ -202,7 +204,7 @@ impl Device for MemDevice {
         Ok(())
     }
 
-    /// Pages that lie in the range whole go.
+    /// Frees the pages that are completely in the range.
     fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
         DeviceFault::check_len("discard", offset, len, self.size)?;
         let (first, end) = (offset.div_ceil(PAGE as u64), (offset + len) / PAGE as u64);
@@ -225,7 +227,7 @@ impl Device for MemDevice {
         Ok(())
     }
 
-    /// No volatile cache: memory is as durable as it gets.
+    /// Memory has no volatile cache.
     fn flush_nanos(&self) -> Option<u64> {
         Some(0)
     }
@@ -270,7 +272,7 @@ mod tests {
         let mut mine: Vec<SharedBytes> = (1..4u8).map(|byte| vec![byte; PAGE].into()).collect();
         assert!(device.write_shared_at(&mut parts(&[(15 * 4096, &mine)])).unwrap());
         assert_eq!((mine[0].holders(), device.resident_bytes()), (2, 3 * 4096));
-        // The writer's change is not the device's, nor the other way round.
+        // A change by the writer does not affect the device, nor the other way round.
         mine[0].make_mut()[0] = 9;
         device.write_at(17 * 4096 + 5, &[7]).unwrap();
         device.zero_at(16 * 4096 + 4000, 96).unwrap();
@@ -281,7 +283,7 @@ mod tests {
         assert_eq!((at(0, 0), at(1, 3999), at(1, 4000), at(2, 4), at(2, 5), at(2, 6)), (1, 2, 0, 3, 7, 3));
         device.zero_at(15 * 4096, 3 * 4096).unwrap();
         assert_eq!(device.resident_bytes(), 0);
-        // What is no page, or not in the place of one, is copied.
+        // A block that is not a page, or not at the offset of one, is copied.
         assert!(!device.write_shared_at(&mut parts(&[(512, &mine)])).unwrap());
         let small: SharedBytes = vec![5; 1024].into();
         assert!(!device.write_shared_at(&mut parts(&[(1024, &[small])])).unwrap());
@@ -297,7 +299,7 @@ mod tests {
         let held = page(2);
         let write = |all: &[(u64, &[SharedBytes])]| device.write_shared_at(&mut parts(all));
         assert!(write(&[(0, &[page(3)]), (4096, std::slice::from_ref(&held))]).unwrap());
-        // One that cannot be kept is copied.
+        // A block that cannot be kept is copied.
         assert!(!write(&[(0, &[page(5)]), (8192 + 512, &[page(6)])]).unwrap());
         assert!(write(&[(0, &[page(7)]), (1 << 20, &[page(8)])]).is_err());
         let mut back = [0; 2];
@@ -310,7 +312,7 @@ mod tests {
         let device = MemDevice::new(1 << 20);
         device.write_at(0, &vec![3; 200_000]).unwrap();
         assert!(device.discard_at(5000, 150_000).unwrap());
-        // Pages 2 to 36 of 49.
+        // Pages 2 to 36 of 49 are freed.
         assert_eq!(device.resident_bytes(), (49 - 35) * 4096);
         let mut back = vec![9; 200_000];
         device.read_at(0, &mut back).unwrap();

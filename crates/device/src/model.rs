@@ -1,21 +1,21 @@
-//! A device that takes the time of another: what a disk, a flash drive or an array would need for each
-//! request.
+//! A device with simulated timing: each request takes the time that a disk, a flash drive or an array would
+//! need.
 //!
 //! ```text
-//!   request --> a lane that is free first --> waits until the lane has done it --> inner device
-//!   write   --> the cache, which is destaged to the medium meanwhile; a full one makes room first
-//!   flush   --> all lanes: waits for what they do, and for all that is to be destaged
+//!   request --> the lane that is free first --> waits until the lane has finished it --> inner device
+//!   write   --> the cache, which is destaged to the medium meanwhile; a full cache is destaged first
+//!   flush   --> all lanes: waits for their requests, and until the cache is destaged
 //! ```
 //!
-//! Owns the costs ([`Model`]) and whose turn it is. Does **not** own: what happens to a cache when the power
-//! fails (see the simulated disk), any figure of a certain product: the presets are of the usual order for
+//! Owns the costs ([`Model`]) and the queues. Does **not** own: the effect of a power cut on a cache (see the
+//! simulated disk). No figure is that of a certain product: the presets have the usual order of magnitude for
 //! their kind.
 //!
 //! Invariants
 //! 1. Bytes are the inner device's; only time is added.
 //! 2. No lock is held while time passes.
-//! 3. Pieces of one call that lie next to each other are one request, whatever number of buffers they come
-//!    in; its other requests are under way together, in as many lanes as there are.
+//! 3. Adjacent pieces of one call are one request, for any number of buffers. The other requests of the call
+//!    run concurrently, in as many lanes as there are.
 //! 4. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) returns the time that would have
 //!    passed.
 //!
@@ -28,31 +28,31 @@ use std::time::{Duration, Instant};
 
 use crate::{Device, DeviceFault, FlushMeter, FlushStats, SharedParts, total_len};
 
-/// What requests cost. Rates are bytes per second.
+/// The costs of requests. Rates are bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Model {
-    /// As it is spelled on command lines.
+    /// The name on command lines.
     pub name: &'static str,
-    /// Requests that are worked on at the same time.
+    /// Number of requests processed concurrently.
     pub lanes: usize,
-    /// A read, besides moving the head and the bytes.
+    /// Time of a read, without the seek and the transfer.
     pub read: Duration,
-    /// A write that the cache takes, or without a cache the medium, besides the bytes.
+    /// Time of a write to the cache, or without a cache to the medium, without the transfer.
     pub write: Duration,
-    /// Moving the head across the whole device; a shorter way takes its root. Zero without a head.
+    /// Time of a seek across the whole device; a shorter seek costs in proportion to the square root of its
+    /// distance. Zero without a head.
     pub seek_max: Duration,
-    /// Bytes to or from the medium.
+    /// Transfer rate of the medium.
     pub rate: f64,
-    /// The cache forgets at a power cut: flushes have something to do.
+    /// The cache loses its contents in a power cut, so flushes have to destage it.
     pub volatile_cache: bool,
-    /// Bytes that the cache holds; 0 for no cache.
+    /// Capacity of the cache in bytes; 0 means no cache.
     pub cache_bytes: u64,
-    /// Writes that it holds, whatever their size.
+    /// Capacity of the cache in writes, of any size.
     pub cache_writes: usize,
-    /// A flush that finds an empty cache.
+    /// Time of a flush with an empty cache.
     pub flush: Duration,
-    /// What the medium needs for a write that is destaged, besides its bytes: in the best order that there
-    /// is.
+    /// Time that the medium needs to destage a write, without the transfer: in the best possible order.
     pub destage: Duration,
 }
 
@@ -122,7 +122,7 @@ impl Model {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::HDD, Self::SATA_SSD, Self::SATA_SSD_PLP, Self::NVME, Self::ARRAY];
 
-    /// A device whose flush takes this long, and nothing else takes any time.
+    /// A device with this flush time; all other requests take no time.
     #[must_use]
     pub fn flush_of(flush: Duration) -> Self {
         Self {
@@ -140,7 +140,7 @@ impl Model {
         }
     }
 
-    /// By its spelling.
+    /// The preset with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|model| model.name == name)
@@ -151,7 +151,7 @@ impl Model {
     }
 }
 
-/// Whether time passes.
+/// How time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Clock {
     /// Requests sleep.
@@ -161,7 +161,7 @@ pub enum Clock {
     Virtual,
 }
 
-/// A device with the times of a [`Model`].
+/// A device with the timing of a [`Model`].
 #[derive(Debug)]
 pub struct Modelled<D> {
     inner: D,
@@ -172,24 +172,24 @@ pub struct Modelled<D> {
     flushes: FlushMeter,
 }
 
-/// Times are since the beginning.
+/// Times are relative to the creation of the device.
 #[derive(Debug)]
 struct State {
-    /// When each lane has done what it has.
+    /// The time at which each lane has finished its requests.
     lanes: Vec<Duration>,
-    /// The time, where it is virtual.
+    /// The current time, if it is virtual.
     now: Duration,
-    /// Where the head stands: byte offset on the device.
+    /// Position of the head: byte offset on the device.
     head: u64,
-    /// What the cache holds: when the medium has each write, and its bytes. In that order.
+    /// The writes in the cache: the time at which each is on the medium, and its bytes. In order of time.
     cached: VecDeque<(Duration, u64)>,
     cached_bytes: u64,
-    /// When the medium has done what it has.
+    /// The time at which the medium has finished its writes.
     medium: Duration,
 }
 
 impl State {
-    /// What the medium has by now leaves the cache.
+    /// Removes the writes from the cache that are on the medium by now.
     fn destage(&mut self, now: Duration) {
         while let Some((_, len)) = self.cached.front().filter(|(done, _)| *done <= now) {
             self.cached_bytes -= len;
@@ -197,7 +197,7 @@ impl State {
         }
     }
 
-    /// Puts a request into a lane, or into all of them: when it is done.
+    /// Queues a request in one lane, or in all of them. Returns the time at which it is finished.
     fn occupy(
         &mut self,
         now: Duration,
@@ -222,7 +222,7 @@ impl State {
 /// A request: byte offset and length.
 type Run = (u64, u64);
 
-/// The requests that ranges are, in the order of the device: what lies next to each other is one.
+/// Converts ranges to requests, in order of their offsets; adjacent ranges become one request.
 fn runs(ranges: impl Iterator<Item = Run>) -> Vec<Run> {
     let mut sorted: Vec<Run> = ranges.filter(|(_, len)| *len > 0).collect();
     sorted.sort_unstable();
@@ -237,7 +237,7 @@ fn runs(ranges: impl Iterator<Item = Run>) -> Vec<Run> {
 }
 
 impl<D: Device> Modelled<D> {
-    /// `inner` with the times of `model`.
+    /// Adds the timing of `model` to `inner`.
     pub fn new(inner: D, model: Model, clock: Clock) -> Self {
         let lanes = vec![Duration::ZERO; model.lanes.max(1)];
         let state = State {
@@ -258,7 +258,7 @@ impl<D: Device> Modelled<D> {
         }
     }
 
-    /// The time since it was made, real or counted.
+    /// The real or virtual time since the device was created.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         match self.clock {
@@ -267,7 +267,8 @@ impl<D: Device> Modelled<D> {
         }
     }
 
-    /// Runs requests that `put` puts into lanes, given the time: returns when the last one is done.
+    /// Runs requests, which `put` queues in lanes, given the current time. `put` returns the time at which
+    /// the last one is finished; `spend` waits until then.
     fn spend(&self, put: impl FnOnce(&mut State, Duration) -> Duration) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = match self.clock {
@@ -283,7 +284,7 @@ impl<D: Device> Modelled<D> {
         }
     }
 
-    /// Runs these requests, all started together; the cost of each follows from the state and its start.
+    /// Runs these requests, all started together; the cost of each depends on the state and its start.
     fn spend_runs(&self, runs: &[Run], cost: impl Fn(&mut State, Duration, Run) -> Duration) {
         self.spend(|state, now| {
             let done =
@@ -297,7 +298,7 @@ impl<D: Device> Modelled<D> {
         self.spend_runs(runs, |state, _, (offset, len)| {
             let seek = seek(model, state, self.inner.size_bytes(), offset, len);
             let cost = model.read + seek + model.bytes(len);
-            // With one head, what is destaged waits meanwhile.
+            // With one head, destaging stops during a read.
             if model.lanes == 1 {
                 state.medium += cost;
             }
@@ -312,7 +313,7 @@ impl<D: Device> Modelled<D> {
                 let seek = seek(model, state, self.inner.size_bytes(), offset, len);
                 return model.write + seek + model.bytes(len);
             }
-            // Room for it: the time until the oldest ones are on the medium.
+            // Waits until the oldest writes are on the medium and there is enough space.
             let mut begin = start;
             state.destage(begin);
             while state.cached.len() >= model.cache_writes
@@ -380,7 +381,7 @@ impl<D: Device> Device for Modelled<D> {
     }
 
     fn write_shared_at(&self, parts: &mut SharedParts) -> Result<bool, DeviceFault> {
-        // Now: a device that keeps the blocks takes them out.
+        // Computed before the write: a device that keeps the blocks takes them out of `parts`.
         let runs = runs(parts.lens());
         let keeps = self.inner.write_shared_at(parts)?;
         self.write(&runs);
@@ -413,7 +414,7 @@ impl<D: Device> Device for Modelled<D> {
     fn flush(&self) -> Result<(), DeviceFault> {
         self.inner.flush()?;
         let model = &self.model;
-        // From its dispatch: what it waits for other flushes is no time of its own.
+        // Measured from its start in the lanes, without the wait for other flushes.
         let mut took = Duration::ZERO;
         self.spend(|state, now| {
             state.occupy(now, true, |state, start| {
@@ -515,10 +516,10 @@ mod tests {
         let disk = of(Model::HDD);
         let four = [IoSlice::new(&PAGE); 4];
         assert_eq!(took(&disk, &|| disk.write_vectored_at(0, &four).unwrap()), Model::HDD.write);
-        // Two of three parts adjoin, in any order; two requests of one lane.
+        // Two of three parts are adjacent, in any order: two requests in one lane.
         let parts: [(u64, &[IoSlice<'_>]); 3] = [(65_536, &four), (1 << 19, &four), (65_536 - 16_384, &four)];
         assert_eq!(took(&disk, &|| disk.write_many_at(&parts).unwrap()), Model::HDD.write * 2);
-        // The medium, too, has three requests to do, not sixteen.
+        // The medium, too, has three requests instead of sixteen.
         let bytes = Model::HDD.bytes(16_384) + Model::HDD.bytes(32_768) + Model::HDD.bytes(16_384);
         let medium = Model::HDD.write + Model::HDD.destage * 3 + bytes + Model::HDD.flush;
         assert!(
@@ -527,7 +528,7 @@ mod tests {
             disk.elapsed()
         );
 
-        // Requests of one call use the lanes that there are.
+        // The requests of one call use all lanes.
         let flash = of(Model::SATA_SSD);
         let mut pages = [PAGE; 4];
         let mut bufs: Vec<IoSliceMut<'_>> = pages.iter_mut().map(|page| IoSliceMut::new(page)).collect();

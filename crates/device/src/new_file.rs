@@ -1,13 +1,14 @@
 //! A file that appears under its name only when it is complete (INV-D4).
 //!
-//! The bytes go to a file without a name in the target's directory (`O_TMPFILE`), or, where the file system
-//! has no such thing, to one with a random name. [`NewFile::publish`] gives it the name in one step. A crash,
-//! an error or a kill before that leaves nothing under the name, and with `O_TMPFILE` nothing at all.
+//! The bytes are written to a file without a name in the target's directory (`O_TMPFILE`), or, if the file
+//! system does not support that, to one with a random name. [`NewFile::publish`] gives the file its name in
+//! one step. A crash, an error or a kill before that leaves nothing under the name, and with `O_TMPFILE`
+//! nothing at all.
 //!
-//! An existing file of this name is replaced with care: not while it is mounted or another program writes to
-//! it (it is locked until the new file has its name), and the new file gets its mode, owner and ACL. A
-//! symbolic link stays, and its target is replaced, or created if missing; but not through another user's
-//! link in a world-writable directory (the rule of the sysctl `fs.protected_symlinks`).
+//! An existing file of this name is not replaced while it is mounted or another program writes to it; it is
+//! locked until the new file has its name. The new file gets its mode, owner and ACL. A symbolic link stays,
+//! and its target is replaced, or created if missing. Another user's link in a world-writable directory is
+//! not followed (the rule of the sysctl `fs.protected_symlinks`).
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, Permissions};
@@ -19,28 +20,28 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags};
 
 use crate::file::lock_unused;
 
-/// Links that lead to links, as many as the kernel follows.
+/// Maximum number of chained symbolic links, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// The attribute that holds a POSIX ACL.
+/// The attribute that stores a POSIX ACL.
 const ACL: &str = "system.posix_acl_access";
 
-/// A file being written that has not got its name yet.
+/// A file being written that does not have its name yet.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
     target: PathBuf,
-    /// The random name, where there is one; removed on drop.
+    /// The random name, if there is one; removed on drop.
     named: Option<tempfile::TempPath>,
-    /// What has the name until then, locked.
+    /// The existing file of that name, locked.
     replaced: Option<File>,
 }
 
 impl NewFile {
-    /// Starts a file that is to be called `target`.
+    /// Starts a file with the future name `target`.
     ///
     /// # Errors
-    /// When the directory does not exist or may not be written, or the target exists and is no regular file;
-    /// [`io::ErrorKind::ResourceBusy`] when it is mounted or another program writes to it.
+    /// The directory does not exist or is not writable, or the target exists and is not a regular file.
+    /// [`io::ErrorKind::ResourceBusy`] if the target is mounted or another program writes to it.
     pub fn create(target: &Path) -> io::Result<Self> {
         let target = &resolved(target)?;
         let old = match std::fs::symlink_metadata(target) {
@@ -53,10 +54,10 @@ impl NewFile {
         let replaced = match old.as_ref().map(|_| File::open(target)) {
             Some(Ok(file)) => match lock_unused(&file, target) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Err(error),
-                // Also where the file system knows no locks.
+                // Also if the file system has no locks.
                 _ => Some(file),
             },
-            // A file that may not be read may be replaced; that it is in use cannot be found out then.
+            // An unreadable file may be replaced; whether it is in use cannot be checked.
             Some(Err(_)) | None => None,
         };
         let (file, named) = match rustix::fs::open(
@@ -77,18 +78,18 @@ impl NewFile {
         Ok(Self { file, target: target.clone(), named, replaced })
     }
 
-    /// The file, to be written.
+    /// The file, for writing.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Gives the file its name. With `replace`, an existing file of that name is replaced in one step; with
-    /// `durable`, the name itself survives a power cut.
+    /// Gives the file its name. With `replace`, an existing file of that name is replaced in one step. With
+    /// `durable`, the name survives a power cut.
     ///
     /// # Errors
-    /// `AlreadyExists` when there is one and `replace` is false; else the system's reason. Nothing is left
-    /// behind.
+    /// `AlreadyExists` if there is such a file and `replace` is false; else the system's error. No temporary
+    /// file remains.
     pub fn publish(self, replace: bool, durable: bool) -> io::Result<()> {
         let dir = if durable { Some(File::open(parent_of(&self.target))?) } else { None };
         self.give_name(replace)?;
@@ -96,7 +97,7 @@ impl NewFile {
     }
 
     fn give_name(self, replace: bool) -> io::Result<()> {
-        // The lock of what is replaced ends when the name is given.
+        // The lock of the replaced file is released when the new file has its name.
         let Self { file, target, named, replaced: _locked } = self;
         if let Some(named) = named {
             return if replace {
@@ -109,7 +110,7 @@ impl NewFile {
         let link = |to: &Path| rustix::fs::linkat(CWD, unnamed.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW);
         match link(&target) {
             Err(rustix::io::Errno::EXIST) if replace => {
-                // A link cannot replace: link under a random name, then rename over the target.
+                // A link cannot replace a file: link under a random name, then rename over the target.
                 let beside = temporary_beside(&target)?.into_temp_path();
                 let spare = beside.to_path_buf();
                 beside.close()?;
@@ -127,7 +128,7 @@ fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Where a path leads in the end, also if nothing is there yet.
+/// The final target of a path after symbolic links, even if it does not exist.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -150,8 +151,8 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     Err(rustix::io::Errno::LOOP.into())
 }
 
-/// Gives the new file what the old one's users rely on: owner, mode, ACL. An owner that cannot be given is
-/// left out, and then rights that were meant for him are, too.
+/// Copies owner, mode and ACL of the old file to the new one, because its users rely on them. If the owner
+/// cannot be set, the rights meant for that owner are omitted, too.
 fn become_like(new: &File, old: &Metadata, open: Option<&File>) -> io::Result<()> {
     let made = new.metadata()?;
     let mut mode = old.mode() & 0o7777;
@@ -160,7 +161,7 @@ fn become_like(new: &File, old: &Metadata, open: Option<&File>) -> io::Result<()
     {
         mode &= 0o777;
         if made.gid() != old.gid() && fchown(new, None, Some(old.gid())).is_err() {
-            // The group's rights become those of others, where they are fewer.
+            // The group gets at most the rights of others.
             mode &= !0o070 | (mode & 0o007) << 3;
         }
     }
@@ -244,7 +245,7 @@ mod tests {
         let refused = NewFile::create(&target).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy, "{refused}");
         drop(writer);
-        // And nothing writes to it before the new one has its name.
+        // No other program writes to it before the new file has its name.
         let new = NewFile::create(&target).unwrap();
         assert!(crate::FileDevice::open_locked(&target).is_err());
         new.publish(true, false).unwrap();

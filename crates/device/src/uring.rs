@@ -1,17 +1,17 @@
-//! Many transfers of one file at a time: submitted together to the kernel's ring, and waited for together.
+//! Concurrent transfers of one file: a batch is submitted to the kernel's ring, and waited for, as a whole.
 //!
 //! ```text
-//!   parts --> submission queue --(one system call)--> kernel --> completion queue --> how many bytes each
+//!   parts --> submission queue --(one system call)--> kernel --> completion queue --> bytes of each
 //! ```
 //!
-//! Owns: rings, kept for the next batch. Does **not** own: what becomes of a short transfer or an error,
-//! which is the caller's part, nor what is done where there are no rings (old kernels, seccomp,
+//! Owns: rings, kept for later batches. Does **not** own: the handling of short transfers and errors (the
+//! caller's part), and the fallback for systems without rings (old kernels, seccomp,
 //! `kernel.io_uring_disabled`).
 //!
 //! Invariants
-//! 1. A batch returns when the kernel has completed every transfer that it was given, also after an error:
-//!    until then it may write into the caller's buffers.
-//! 2. A ring is used by one batch at a time. One that met an error of its own is not used again.
+//! 1. A batch returns after the kernel has completed every transfer that it received, even after an error:
+//!    until then the kernel may write into the caller's buffers.
+//! 2. A ring is used by one batch at a time. A ring that failed itself is not used again.
 //!
 //! Source: io_uring(7), io_uring_enter(2).
 
@@ -26,19 +26,19 @@ use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 
-/// Transfers that are under way together.
+/// Maximum number of transfers in flight per batch.
 const DEPTH: u32 = 64;
-/// Rings that are kept: as many threads may have a batch under way without making one.
+/// Maximum number of idle rings that are kept: with as many threads, batches need no new ring.
 const KEPT_MAX: usize = 8;
 
-/// What became of one transfer: bytes, or the system's reason.
+/// The result of one transfer: bytes, or the system's error.
 pub(crate) type Done = io::Result<usize>;
 
 /// The rings of one device.
 #[derive(Default)]
 pub(crate) struct Rings {
     idle: Mutex<Vec<IoUring>>,
-    /// The system has none for us.
+    /// The system does not permit rings.
     is_refused: AtomicBool,
 }
 
@@ -56,7 +56,7 @@ struct Entry {
 }
 
 impl Rings {
-    /// Does the system give out rings?
+    /// Whether the system permits rings.
     pub(crate) fn can(&self) -> bool {
         match self.take() {
             Some(ring) => {
@@ -71,12 +71,12 @@ impl Rings {
     pub(crate) fn read(&self, file: &File, parts: &mut [(u64, &mut [IoSliceMut<'_>])]) -> Option<Vec<Done>> {
         let entries = parts.iter_mut().map(|(offset, bufs)| Entry {
             offset: *offset,
-            // Both are what the kernel calls an iovec.
+            // Both types have the layout of the kernel's iovec.
             bufs: bufs.as_mut_ptr().cast_const().cast(),
             count: bufs.len() as u32,
         });
         let entries: Vec<Entry> = entries.collect();
-        // SAFETY: `parts` is borrowed mutably for as long as the batch runs: the buffers have no other user.
+        // SAFETY: `parts` is borrowed mutably for as long as the batch runs: nothing else uses the buffers.
         unsafe { self.run(file, &entries, true) }
     }
 
@@ -93,8 +93,8 @@ impl Rings {
     }
 
     /// # Safety
-    /// Buffers and lists of buffers of all entries are valid until it returns: for reads writable, without
-    /// another user.
+    /// Buffers and lists of buffers of all entries are valid until it returns. For reads they are writable,
+    /// and nothing else uses them.
     unsafe fn run(&self, file: &File, entries: &[Entry], is_read: bool) -> Option<Vec<Done>> {
         let mut ring = self.take()?;
         let mut done: Vec<Done> = entries.iter().map(|_| Err(io::ErrorKind::Interrupted.into())).collect();
@@ -117,14 +117,14 @@ impl Rings {
             match ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Completions are in the way, or memory is short for a moment: what is under way will make
-                // room.
+                // The completion queue is full, or memory is short for a moment: transfers in flight will
+                // make space.
                 Err(error) if matches!(error.raw_os_error(), Some(EAGAIN | EBUSY)) => {
                     std::thread::sleep(Duration::from_micros(100));
                 }
                 Err(_) => {
-                    // Nothing more is given to this ring. What it took comes to an end by itself; what it did
-                    // not take never will.
+                    // This ring gets no more entries. Those that it accepted will complete; the others never
+                    // will.
                     is_sound = false;
                     let untaken = ring.submission().len() as u32;
                     if in_flight <= untaken {

@@ -1,4 +1,4 @@
-//! Batches: transfers of several ranges, by a ring where there is one.
+//! Batches: transfers of several ranges, with io_uring if it is available.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -6,15 +6,15 @@ use super::{FileDevice, VECTOR_MAX};
 use crate::{Device, DeviceFault, Io, total_len};
 
 impl FileDevice {
-    /// Hands transfers to the system in another way. Where there are no rings, or no more, transfers are
-    /// calls.
+    /// Selects how transfers are passed to the system. If the system has no rings, or no more of them,
+    /// transfers use system calls.
     #[must_use]
     pub fn with_io(mut self, io: Io) -> Self {
         self.io = io;
         self
     }
 
-    /// Are batches handed to a ring?
+    /// Whether batches use a ring.
     #[must_use]
     pub fn uses_rings(&self) -> bool {
         self.wants_rings() && self.rings.can()
@@ -28,7 +28,8 @@ impl FileDevice {
         }
     }
 
-    /// May the ring have this? It takes neither more buffers than a call, nor what has to be bounced.
+    /// Whether the ring can take this part: it has no more buffers than a system call takes, and needs no
+    /// bounce buffer.
     fn fits_ring<B: std::ops::Deref<Target = [u8]>>(&self, offset: u64, bufs: &[B]) -> bool {
         bufs.len() <= VECTOR_MAX && self.fits_direct(offset, bufs)
     }
@@ -84,7 +85,7 @@ mod tests {
         if direct { device.with_direct().ok() } else { Some(device) }
     }
 
-    /// Everything that can be chosen, as far as the system has it.
+    /// Devices with all combinations of options that the system supports.
     fn devices(path: &Path) -> Vec<FileDevice> {
         let all = [Io::Calls, Io::Rings].into_iter().flat_map(|io| [(io, false), (io, true)]);
         all.filter_map(|(io, direct)| open(path, io, direct)).collect()
@@ -93,8 +94,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Whichever way transfers go, and however they are aligned: what was written is what is read, in its
-        /// place.
+        /// For all options and alignments, a read returns what was written at its offset.
         #[test]
         fn every_way_writes_and_reads_the_same(
             parts in prop::collection::vec((0u64..60_000, prop::collection::vec(0usize..5000, 1..5), any::<bool>()), 1..8),
@@ -103,7 +103,7 @@ mod tests {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), vec![seed; 128 << 10]).unwrap();
             let mut expected = vec![seed; 128 << 10];
-            // One behind the other, so that they do not overlap; some aligned.
+            // Contiguous or with gaps, so that they do not overlap; some aligned.
             let mut at = 0;
             let mut placed = Vec::new();
             for (gap, lens, is_aligned) in &parts {
@@ -162,7 +162,7 @@ mod tests {
                 bytes[block..block + 4096] == expected[..] && bytes[block + 4096..block + 8192] == [0; 4096]
             );
         }
-        // Nothing of a batch is done of which a part is refused.
+        // If one part of a batch is out of range, no part is written.
         let outside = [(0, &slices[1][..]), ((4 << 20) - 100, &slices[1][..])];
         assert!(matches!(device.write_many_at(&outside), Err(DeviceFault::OutOfRange { .. })));
         assert_eq!(bytes, std::fs::read(file.path()).unwrap());
@@ -229,7 +229,7 @@ mod tests {
         std::fs::write(file.path(), [1; 1000]).unwrap();
         let error = FileDevice::open(file.path(), true).unwrap().with_direct().unwrap_err();
         assert!(error.to_string().contains("multiple of 512"), "{error}");
-        // The holder uses it as before.
+        // The file stays usable for its owner.
         assert!(rustix::fs::fcntl_getfl(file.as_file().as_fd()).is_ok());
     }
 }
