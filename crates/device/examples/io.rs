@@ -1,5 +1,5 @@
-//! Batches of scattered transfers, by system calls and by io_uring, through the page cache and past it, side
-//! by side: `io FILE [MIB]`. FILE is made, filled and removed.
+//! Compares batches of scattered transfers: system calls and io_uring, with the page cache and with direct
+//! I/O. Usage: `io FILE [MIB]`. FILE is created, filled and removed.
 //!
 //! ```text
 //! cargo run --release -p extant-device --example io -- io.bin 256
@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use extant_device::{Device, FileDevice, Io};
 
-/// Transfers of a batch.
+/// Number of transfers in a batch.
 const BATCH: usize = 64;
-/// Rounds of each side, which take turns: the median counts.
+/// Rounds per variant; the variants alternate, and the result is the median.
 const ROUNDS: usize = 5;
 
-/// Memory for a batch, whose parts begin at multiples of 4 KiB.
+/// Memory for a batch; its parts begin at multiples of 4 KiB.
 struct Memory {
     bytes: Vec<u8>,
     begin: usize,
@@ -34,7 +34,7 @@ impl Memory {
     }
 }
 
-/// Places that look like chance, the same for all.
+/// Pseudo-random offsets, the same for all variants.
 fn places(size: u64, len: u64, round: u64) -> Vec<u64> {
     let count = size / len;
     let mut state = round + 1;
@@ -48,7 +48,7 @@ fn places(size: u64, len: u64, round: u64) -> Vec<u64> {
     places
 }
 
-/// Seconds of so many batches.
+/// Duration of this number of batches, in seconds.
 fn run(device: &FileDevice, len: usize, is_write: bool, batches: u64) -> f64 {
     let mut memory = Memory::new(len * BATCH);
     let begun = Instant::now();

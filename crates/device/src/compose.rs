@@ -1,14 +1,14 @@
-//! Devices put together so that each byte has one home: one after the other ([`Linear`]), or in turns
-//! ([`Stripe`]).
+//! Combines devices so that each byte is on exactly one of them: one after the other ([`Linear`]), or in
+//! turns ([`Stripe`]).
 //!
-//! Does **not** own redundancy (see [`Mirror`](crate::Mirror)), nor a table on disk of the members: the
-//! caller gives them in the right order each time.
+//! Does **not** own redundancy (see [`Mirror`](crate::Mirror)), nor a table of the members on disk: the
+//! caller passes them in the right order each time.
 //!
 //! Invariants
-//! 1. Every byte lies on exactly one member; a range lies on each member in one piece, in the same order.
-//! 2. So a transfer makes at most one transfer on each member, and may leave some done when one fails.
-//! 3. A flush reaches every device among the members once, whatever the others answer; the first fault is the
-//!    answer.
+//! 1. Every byte is on exactly one member. A range is one contiguous piece on each member, in the same order.
+//! 2. Therefore a transfer makes at most one transfer on each member. If one fails, others may be done.
+//! 3. A flush reaches every distinct device among the members once, even if others fail; it returns the first
+//!    fault.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -16,39 +16,39 @@ use std::sync::Arc;
 use crate::flush::{flush_each, slowest_nanos, slowest_stats};
 use crate::{Device, DeviceFault, FlushStats, total_len};
 
-/// Why devices cannot be put together.
+/// Why devices cannot be combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ComposeFault {
-    /// There is none.
+    /// There are no members.
     #[error("a device needs at least one member")]
     Empty,
-    /// Together they would be larger than 2^64 bytes.
+    /// The total size exceeds 2^64 bytes.
     #[error("the members are together larger than a device can be")]
     TooLarge,
-    /// The length of a stripe's chunk.
+    /// The chunk length of a stripe is invalid.
     #[error("a stripe's chunk cannot have {chunk_bytes} bytes: it must be a multiple of 512, and above 0")]
     Chunk {
-        /// What was asked for.
+        /// The requested length.
         chunk_bytes: u64,
     },
 }
 
-/// Where a byte lies.
+/// The location of a byte.
 struct CorruptAt {
     member: usize,
-    /// Byte on the member.
+    /// Byte offset on the member.
     offset: u64,
-    /// How many bytes follow it there before another member's turn; at least 1.
+    /// Number of bytes from there that are contiguous on the member; at least 1.
     run: u64,
 }
 
 trait Layout: Send + Sync {
     fn size(&self) -> u64;
     fn members(&self) -> &[Arc<dyn Device>];
-    /// For an `offset` below the size.
+    /// The location of the byte at `offset`, which is below the size.
     fn locate(&self, offset: u64) -> CorruptAt;
 
-    /// Cuts a checked range into pieces that each lie on one member, in order.
+    /// Splits a checked range into pieces that are each on one member, in order.
     fn pieces(&self, mut offset: u64, mut len: u64) -> impl Iterator<Item = CorruptAt> {
         std::iter::from_fn(move || {
             if len == 0 {
@@ -61,7 +61,8 @@ trait Layout: Send + Sync {
         })
     }
 
-    /// Where a checked range lies on each member: (first byte, length), which is (0, 0) where it does not.
+    /// The location of a checked range on each member: (first byte, length), or (0, 0) if the member has no
+    /// part of it.
     fn shares(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {
         let mut shares = vec![(0, 0); self.members().len()];
         for place in self.pieces(offset, len) {
@@ -74,7 +75,8 @@ trait Layout: Send + Sync {
         shares
     }
 
-    /// The member that holds all of a range, and where; `None` when several do, or when it is empty.
+    /// The member that contains all of a range, and the offset there; `None` for several members, or an empty
+    /// range.
     fn one_home(&self, offset: u64, len: u64) -> Option<(&Arc<dyn Device>, u64)> {
         let place = (len > 0).then(|| self.locate(offset))?;
         (len <= place.run).then(|| (&self.members()[place.member], place.offset))
@@ -165,7 +167,7 @@ trait Layout: Send + Sync {
         }
     }
 
-    /// The members, each device once: a device that appears twice needs one flush.
+    /// The members without duplicates: a device that appears twice needs one flush.
     fn distinct(&self) -> impl Iterator<Item = &dyn Device> {
         let members = self.members();
         let seen = |index: usize| members[..index].iter().any(|other| Arc::ptr_eq(other, &members[index]));
@@ -182,7 +184,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// All of each of `members`, in their order.
+    /// Concatenates all of `members`, in order.
     ///
     /// # Errors
     /// [`ComposeFault::Empty`], [`ComposeFault::TooLarge`].
@@ -210,20 +212,20 @@ impl Layout for Linear {
     }
 
     fn locate(&self, offset: u64) -> CorruptAt {
-        let member = self.ends.partition_point(|end| *end <= offset); // steps over empty members too
+        let member = self.ends.partition_point(|end| *end <= offset); // skips empty members too
         let start = member.checked_sub(1).map_or(0, |before| self.ends[before]);
         CorruptAt { member, offset: offset - start, run: self.ends[member] - offset }
     }
 }
 
-/// Devices in turns, a chunk each (RAID0): chunk `i` is the chunk `i / n` of member `i % n`.
+/// Devices in turns, one chunk each (RAID0): chunk `i` is chunk `i / n` of member `i % n`.
 ///
 /// ```text
 /// chunk    0   1   2   3   4   5
 /// member   A0  B0  C0  A1  B1  C1
 /// ```
 ///
-/// Each member gives as many whole chunks as the smallest has; what larger ones have beyond that is not used.
+/// Each member provides as many whole chunks as the smallest one has; the rest of larger members is unused.
 #[derive(Debug)]
 pub struct Stripe {
     members: Vec<Arc<dyn Device>>,
@@ -232,7 +234,7 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// `members` in turns of `chunk_bytes`.
+    /// Combines `members` in turns of `chunk_bytes`.
     ///
     /// # Errors
     /// [`ComposeFault`].

@@ -1,14 +1,14 @@
-//! What a device holds that is no ext2, ext3 or ext4: containers, archives, other file systems, recognised by
-//! their magic numbers.
+//! Recognises the contents of a device that is not ext2, ext3 or ext4 by magic numbers: containers, archives,
+//! other file systems.
 //!
-//! Owns: the table of magic numbers, and for each format what to do with such a file. Does **not** own: any
-//! layout after the magic number, partition tables (see [`crate::partition`]), the decision that there is no
-//! ext4: a caller asks here after it found no superblock.
+//! Owns: the table of magic numbers, and the remedy for each format. Does **not** own: any layout after the
+//! magic number, partition tables (see [`crate::partition`]), and the decision that there is no ext4: a
+//! caller uses this module after it found no superblock.
 //!
 //! Invariants
-//! 1. Bounded: at most one short read for each row of the table; bytes past the end of the device match
+//! 1. Bounded: at most one short read for each row of the table. Bytes past the end of the device match
 //!    nothing.
-//! 2. The first row that matches is the answer, so containers stand before what may lie inside them.
+//! 2. The first matching row is the result, so containers are listed before formats that they may contain.
 //!
 //! ```
 //! use extant_device::{Device, MemDevice, foreign};
@@ -22,12 +22,12 @@ use std::fmt;
 
 use crate::Device;
 
-/// A format that is no ext file system.
+/// A format that is not an ext file system.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// What it is, with its article: "a qcow2 disk image".
+    /// Its name, with the article: "a qcow2 disk image".
     pub name: &'static str,
-    /// What makes a raw ext4 image of it, or reads it instead.
+    /// How to make a raw ext4 image of it, or how to read it instead.
     pub remedy: &'static str,
 }
 
@@ -37,11 +37,11 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Where a magic number stands.
+/// The position of a magic number.
 enum At {
-    /// From the first byte on.
+    /// Offset from the first byte.
     Start(u64),
-    /// Before the end.
+    /// Distance before the end.
     End(u64),
 }
 
@@ -55,7 +55,7 @@ const fn row(at: u64, magic: &'static [u8], name: &'static str, remedy: &'static
     Row { at: At::Start(at), magic, is: Foreign { name, remedy } }
 }
 
-/// The longest magic number of the table.
+/// Maximum length of a magic number in the table.
 const MAGIC_LEN_MAX: usize = 32;
 
 const DISK_IMAGE: &str =
@@ -65,7 +65,7 @@ const RAID: &str = "`mdadm --assemble` puts it together; the file system is on /
 const DOS: &str = "mtools (`mdir -i`) or the kernel's vfat reads it";
 const UBI: &str = "write it to flash, or use ubireader";
 
-/// Containers first, then archives, then file systems; each row from the format's own specification.
+/// Containers first, then archives, then file systems. Each row is from the format's own specification.
 const TABLE: &[Row] = &[
     row(
         0,
@@ -184,7 +184,7 @@ const TABLE: &[Row] = &[
 
 const LVM: &str = "`vgchange -ay` brings its logical volumes up; the file system is on /dev/VG/LV";
 
-/// What the device holds, if its beginning (or its end) is that of a format of the table.
+/// The format of the device's contents, if its start (or its end) matches a row of the table.
 #[must_use]
 pub fn identify(device: &dyn Device) -> Option<&'static Foreign> {
     TABLE.iter().find(|row| holds(device, row)).map(|row| &row.is)
@@ -207,8 +207,7 @@ mod tests {
     use super::*;
     use crate::MemDevice;
 
-    /// Each row alone on a device, and the answer is that row's format, whatever stands before it in the
-    /// table.
+    /// Each row alone on a device: the result is that row's format. No earlier row shadows it.
     #[test]
     fn every_row_is_recognised_and_shadowed_by_none() {
         for row in TABLE {
@@ -222,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Half of a download may be shorter than any offset of the table: nothing is read past the end.
+    /// A truncated download may be shorter than any offset of the table: nothing is read past the end.
     #[test]
     fn short_and_unknown_devices_are_nothing() {
         assert_eq!(identify(&MemDevice::new(0)), None);

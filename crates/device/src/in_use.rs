@@ -1,12 +1,12 @@
-//! Is an image in use: mounted by the kernel (itself or through a loop device), mounted by extant, or locked
-//! by another program?
+//! Checks whether an image is in use: mounted by the kernel (directly or through a loop device), mounted by
+//! extant, or locked by another program.
 //!
-//! Owns: the question, and what is answered in words. Does **not** own: taking locks (see
+//! Owns: the check, and the description of the use. Does **not** own: taking locks (see
 //! [`FileDevice`](crate::FileDevice)), the table of mounts (see [`crate::mount_table`]).
 //!
-//! What cannot be read (no sysfs, another mount namespace, another PID namespace) counts as not in use: locks
-//! are what keeps programs apart, and this says why, and guards against what takes no lock of ours, the
-//! kernel.
+//! Information that cannot be read (no sysfs, another mount namespace, another PID namespace) counts as not
+//! in use. Locks keep programs apart; this module only explains a failed lock, and detects the kernel's
+//! mounts, which do not take our locks.
 //!
 //! Source: `Documentation/ABI/testing/sysfs-block` (dev), proc(5) (mountinfo, locks); `loop/backing_file` is
 //! shown by losetup.
@@ -26,13 +26,13 @@ use crate::mount_table::{self, MountEntry, TYPE};
 /// How an image is used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageUse {
-    /// Where it is mounted.
+    /// The mount point, if it is mounted.
     pub on: Option<PathBuf>,
-    /// The block device that stands between: `/dev/loop3`, or a partition of it.
+    /// The block device in between: `/dev/loop3`, or a partition of it.
     pub through: Option<PathBuf>,
-    /// The program that has it, by number and name.
+    /// The program that uses it, by process ID and name.
     pub process: Option<(u32, String)>,
-    /// It is changed there, or may be at any moment.
+    /// Whether this use writes, or may write at any time.
     pub writes: bool,
 }
 
@@ -57,14 +57,14 @@ impl fmt::Display for ImageUse {
     }
 }
 
-/// How this file or block device is used; a use that writes comes before one that reads. This process itself
-/// does not count.
+/// How this file or block device is used. A use that writes takes precedence over one that reads. Uses by
+/// this process do not count.
 #[must_use]
 pub fn use_of(path: &Path) -> Option<ImageUse> {
     let file = fs::metadata(path).ok()?;
     let mounts = mount_table::mounts().unwrap_or_default();
     let locked = lock_of(&file);
-    // A server that was killed leaves its mount behind, and no lock.
+    // A server that was killed leaves its mount behind, but no lock.
     let by_extant = mounted_by_extant(&file, &mounts).filter(|_| locked.is_some() || is_locked(path));
     let by_extant = by_extant.map(|on| ImageUse {
         on: Some(on.dir.clone()),
@@ -77,12 +77,12 @@ pub fn use_of(path: &Path) -> Option<ImageUse> {
     writer.or_else(|| found.iter().flatten().next()).cloned()
 }
 
-/// The mount that the kernel itself has of this file or block device.
+/// The kernel's own mount of this file or block device.
 pub(crate) fn mounted_by_kernel(path: &Path) -> Option<ImageUse> {
     kernel_mount(&fs::metadata(path).ok()?, &mount_table::mounts().ok()?)
 }
 
-/// The mount of a block device, or of a loop device that stores in a file.
+/// The mount of a block device, or of a loop device with this backing file.
 fn kernel_mount(file: &fs::Metadata, mounts: &[MountEntry]) -> Option<ImageUse> {
     if file.file_type().is_block_device() {
         let block = PathBuf::from(format!("/sys/dev/block/{}", number_of(file.rdev())));
@@ -100,14 +100,14 @@ fn kernel_mount(file: &fs::Metadata, mounts: &[MountEntry]) -> Option<ImageUse> 
 }
 
 fn stores_in(block: &Path, file: &fs::Metadata) -> bool {
-    // Devices without a file have no such attribute.
+    // Only loop devices have this attribute.
     let Ok(text) = fs::read(block.join("loop/backing_file")) else { return false };
     let path = text.strip_suffix(b"\n").unwrap_or(&text);
     let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
     fs::metadata(path).is_ok_and(|found| is_same(&found, file))
 }
 
-/// Where a block device (as sysfs has it) or one of its partitions is mounted, and which of them it is.
+/// The mount of a block device (a sysfs path) or of one of its partitions, and the name of the mounted one.
 fn mount_of<'a>(block: &Path, mounts: &'a [MountEntry]) -> Option<(&'a MountEntry, PathBuf)> {
     let mut candidates = vec![block.to_owned()];
     let below = fs::read_dir(block).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -121,12 +121,12 @@ fn mount_of<'a>(block: &Path, mounts: &'a [MountEntry]) -> Option<(&'a MountEntr
     })
 }
 
-/// A mount of extant whose source is this file; one that writes rather than one that reads.
+/// A mount of extant whose source is this file; a writable one takes precedence.
 fn mounted_by_extant<'a>(file: &fs::Metadata, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {
     let ours = mounts.iter().filter(|entry| entry.fs_type == TYPE);
     let ours = ours.filter(|entry| {
         let source = entry.source.as_bytes();
-        // IMG#N and IMG@OFFSET are parts of IMG.
+        // IMG#N and IMG@OFFSET denote parts of IMG.
         let part = source.iter().rposition(|byte| matches!(byte, b'#' | b'@'));
         let names = [Some(source), part.map(|at| &source[..at])];
         names
@@ -138,7 +138,7 @@ fn mounted_by_extant<'a>(file: &fs::Metadata, mounts: &'a [MountEntry]) -> Optio
     ours.max_by_key(|entry| entry.is_writable)
 }
 
-/// The same file, or two nodes of the same block device.
+/// Whether both are the same file, or nodes of the same block device.
 fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     let is_block = |file: &fs::Metadata| file.file_type().is_block_device();
     match (is_block(one), is_block(other)) {
@@ -148,13 +148,13 @@ fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     }
 }
 
-/// Does another program have the exclusive lock? For where /proc/locks does not show it.
+/// Whether another program holds the exclusive lock. Needed where /proc/locks does not show it.
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = fs::File::open(path) else { return false };
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
 
-/// The lock of flock(2) that another process has on this file.
+/// The flock(2) lock of another process on this file.
 fn lock_of(file: &fs::Metadata) -> Option<ImageUse> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let mut found: Vec<_> = locks.lines().filter_map(parse_lock).filter(|lock| lock.is_on(file)).collect();
@@ -180,7 +180,7 @@ impl Lock {
     }
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 1327 08:02:4325 0 EOF`; the device in hexadecimal digits.
+/// A line like `1: FLOCK  ADVISORY  WRITE 1327 08:02:4325 0 EOF`; the device is in hexadecimal digits.
 fn parse_lock(line: &str) -> Option<Lock> {
     let mut words = line.split_ascii_whitespace().skip(1);
     if (words.next()?, words.next()?) != ("FLOCK", "ADVISORY") {
@@ -229,7 +229,7 @@ mod tests {
     fn a_file_that_nothing_uses_is_not_in_use_and_one_that_another_process_locks_is() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(use_of(file.path()), None);
-        // flock(1) of util-linux; its lock is held until its standard input ends.
+        // flock(1) of util-linux; it holds its lock until its standard input ends.
         let mut command = std::process::Command::new("flock");
         command.arg("-x").arg(file.path()).args(["sh", "-c", "echo locked; read line"]);
         command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
@@ -238,7 +238,7 @@ mod tests {
         let used = use_of(file.path());
         drop(child.stdin.take());
         child.wait().unwrap();
-        // Stacked file systems show other numbers there than stat(2) does.
+        // On stacked file systems /proc/locks shows other numbers than stat(2).
         let is_stacked = rustix::fs::statfs(file.path()).unwrap().f_type == 0x794c_7630;
         assert!(is_stacked || used.is_some_and(|used| used.writes && used.process.is_some()));
     }

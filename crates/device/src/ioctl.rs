@@ -1,4 +1,4 @@
-//! Calls of block devices that no safe function makes.
+//! System calls for block devices that have no safe wrapper.
 
 #![allow(unsafe_code)]
 
@@ -11,8 +11,8 @@ use rustix::ioctl::{Setter, ioctl, opcode};
 /// `include/uapi/linux/fs.h`, block(4).
 pub(crate) fn discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     const BLKDISCARD: rustix::ioctl::Opcode = opcode::none(0x12, 119);
-    // SAFETY: the call reads two numbers of 64 bits, start and length, through the pointer that it is given;
-    // `Setter` passes one to its own copy of them, which lives until the call is over, and nothing is written
-    // through it.
+    // SAFETY: the call reads two 64-bit numbers, start and length, through the pointer that it gets. `Setter`
+    // passes a pointer to its own copy of them, which lives until the call is over. Nothing is written
+    // through the pointer.
     unsafe { ioctl(file, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
 }

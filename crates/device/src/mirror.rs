@@ -1,18 +1,21 @@
 //! The same bytes on several devices (RAID1).
 //!
-//! What happens when a member fails, as in Linux's md:
+//! The effect of a member's failure, as in Linux's md:
 //!
-//! | a member fails at | another one did it | none did it |
+//! | a member fails at | another succeeds | none succeeds |
 //! |---|---|---|
-//! | reading | the other's bytes are the answer; the member stays, for its other bytes may be good | the last fault is the answer |
-//! | writing, zeroing, flushing | the member is out for good: it no longer holds what the others hold | the last fault is the result; no member is out |
+//! | read | the other's bytes are returned; the member stays in use | the last fault is returned |
+//! | write, zero, flush | the member is excluded for good | the last fault is returned; none is excluded |
 //!
-//! Where none did it, what the range holds is undefined until it is written again, as after any failed write.
+//! A member that fails a read stays in use, because its other bytes may be good. A member that fails a write
+//! no longer contains what the others contain.
 //!
-//! Does **not** own a table on disk: which member is out is forgotten with the value, and nothing brings
-//! members together again that differ (after a power cut between the writes to them). Reads ask the first
-//! member that is not out, so that such a difference does not show itself as bytes that change from read to
-//! read.
+//! If none succeeds, the contents of the range are undefined until it is written again, as after any failed
+//! write.
+//!
+//! Does **not** own a table on disk: the set of excluded members is lost with the value, and members that
+//! differ after a power cut between the writes to them are not resynchronised. Reads use the first member
+//! that is not excluded, so that such a difference does not appear as bytes that change from read to read.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +27,7 @@ use crate::{ComposeFault, Device, DeviceFault, FlushStats, total_len};
 #[derive(Debug)]
 struct Member {
     device: Arc<dyn Device>,
-    /// Set once, before the first answer that relied on it is given.
+    /// Set once, before the first result that depends on it is returned.
     out: AtomicBool,
     read_faults: AtomicU64,
 }
@@ -35,7 +38,7 @@ impl Member {
     }
 }
 
-/// Several devices that hold the same, as large as the smallest of them.
+/// Several devices with the same contents, as large as the smallest of them.
 #[derive(Debug)]
 pub struct Mirror {
     members: Vec<Member>,
@@ -45,7 +48,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// A mirror of `members`, which are taken to hold the same already.
+    /// Creates a mirror of `members`, which must already have the same contents.
     ///
     /// # Errors
     /// [`ComposeFault::Empty`].
@@ -55,20 +58,20 @@ impl Mirror {
         Ok(Self { members: members.into_iter().map(member).collect(), size, leaving: Mutex::new(()) })
     }
 
-    /// The members that are out, by their place in the list given to [`new`](Self::new).
+    /// The excluded members, by their position in the list passed to [`new`](Self::new).
     #[must_use]
     pub fn failed(&self) -> Vec<usize> {
         let out = |(index, member): (usize, &Member)| member.is_out().then_some(index);
         self.members.iter().enumerate().filter_map(out).collect()
     }
 
-    /// How many reads a member could not answer.
+    /// Number of failed reads of a member.
     #[must_use]
     pub fn read_faults(&self, member: usize) -> u64 {
         self.members.get(member).map_or(0, |member| member.read_faults.load(Ordering::Relaxed))
     }
 
-    /// Those that are not out; never none.
+    /// The members that are not excluded; at least one.
     fn working(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| !member.is_out())
     }
@@ -93,15 +96,15 @@ impl Mirror {
         self.settle(self.working().map(|member| (member, change(&*member.device))).collect())
     }
 
-    /// Puts those out that failed at what another did, then answers.
+    /// Excludes the members that failed if another member succeeded, and returns the result.
     fn settle(&self, results: Vec<(&Member, Result<(), DeviceFault>)>) -> Result<(), DeviceFault> {
         if results.iter().all(|(_, result)| result.is_ok()) {
             return Ok(());
         }
         let _one_at_a_time = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that did it may have gone out meanwhile, because of another thread's write that it failed at.
-        // If it was the only one, this write is on no member that is read, and putting the others out would
-        // leave none.
+        // A member that succeeded may have been excluded meanwhile, because another thread's write failed on
+        // it. If it was the only one that succeeded, no member in use has this write, and excluding the
+        // others would leave none.
         let done = |(member, result): &(&Member, Result<(), DeviceFault>)| result.is_ok() && !member.is_out();
         if results.iter().any(done) {
             for (member, _) in results.iter().filter(|(_, result)| result.is_err()) {
@@ -160,7 +163,7 @@ impl Device for Mirror {
         self.all(|member| member.zero_at(offset, len))
     }
 
-    /// No member is excluded by it, whatever its result: members may differ in unused ranges.
+    /// A failure excludes no member: members may differ in unused ranges.
     fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
         DeviceFault::check_len("discard", offset, len, self.size)?;
         self.devices().try_fold(false, |can, member| Ok(member.discard_at(offset, len)? || can))

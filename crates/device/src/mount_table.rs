@@ -1,4 +1,4 @@
-//! What is mounted where, as /proc/self/mountinfo shows it.
+//! The mount table of a process, as /proc/self/mountinfo shows it.
 //!
 //! Source: kernel Documentation/filesystems/proc.rst, section 3.5.
 
@@ -7,32 +7,31 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The type under which the kernel knows FUSE mounts of extant, unless another subtype was chosen.
+/// The file-system type of extant's FUSE mounts in the kernel, unless another subtype was chosen.
 pub const TYPE: &str = "fuse.extant";
 
 /// A line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
-    /// The number of this mount; a bind mount of it has another one.
+    /// The ID of this mount; a bind mount of it has another ID.
     pub id: u64,
-    /// The number of the mount that it lies in.
+    /// The ID of the parent mount.
     pub parent: u64,
-    /// Major and minor number of the device that stands for the mount: 0 and a unique number.
+    /// Major and minor number of the mount's device; for FUSE 0 and a unique number.
     pub device: (u32, u32),
-    /// Where it is mounted, absolute.
+    /// The mount point, an absolute path.
     pub dir: PathBuf,
     /// "fuse.extant".
     pub fs_type: String,
-    /// What is mounted: the image.
+    /// The mounted image.
     pub source: OsString,
-    /// Its options, those of the mount and then those of the file system, with commas between.
+    /// The mount's options, then the file system's, separated by commas.
     pub options: String,
-    /// Changes reach the file system; a single mount of it may be read-only nevertheless.
+    /// Whether changes reach the file system. A single mount of it may still be read-only.
     pub is_writable: bool,
 }
 
-/// What is mounted on exactly this directory (absolute, no symbolic links in it), on top of everything else
-/// there.
+/// The topmost mount on exactly this directory (an absolute path without symbolic links).
 ///
 /// # Errors
 /// The table cannot be read.
@@ -48,7 +47,7 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
     mounts_of("self")
 }
 
-/// All mounts that another process sees, by its number.
+/// All mounts that another process sees. `process` is its ID.
 ///
 /// # Errors
 /// The process has ended, or its table cannot be read.
@@ -66,7 +65,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let (major, minor) = device.split_once(':')?;
     let dir = unescape(words.nth(1)?);
     let of_mount = String::from_utf8_lossy(words.next()?);
-    // Optional fields end at a lonely dash.
+    // Optional fields end at a single dash.
     words.find(|word| *word == b"-")?;
     let fs_type = String::from_utf8_lossy(words.next()?).into_owned();
     let source = OsString::from_vec(unescape(words.next()?));
@@ -78,7 +77,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry { id, parent, device, dir, fs_type, source, options, is_writable })
 }
 
-/// Blank, tab, newline and backslash stand as three octal digits behind a backslash.
+/// Blank, tab, newline and backslash are escaped as a backslash and three octal digits.
 fn unescape(word: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(word.len());
     let mut rest = word;

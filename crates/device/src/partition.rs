@@ -1,23 +1,22 @@
-//! Partition tables: where on a disk its partitions lie, by GPT or MBR.
+//! Partition tables: finds the partitions of a disk, with GPT or MBR.
 //!
 //! ```text
-//! sector 0 ── no signature 55 AA ───────── a sound primary GPT behind it? ── yes: GPT   no: no table
+//! sector 0 ── no signature 55 AA ───────── a valid primary GPT after it? ─── yes: GPT   no: no table
 //!          ├─ an entry of type EE at 1 ─── GPT: the primary table, else the backup at the disk's end
-//!          └─ else ─────────────────────── MBR: four entries, and the chain behind each extended one
+//!          └─ else ─────────────────────── MBR: four entries, and the chain of each extended one
 //! ```
 //!
 //! Owns: finding, verifying and reading tables; the numbers of partitions; names of common types. Does
-//! **not** own: what is inside a partition, any writing of tables, tables inside of partitions (BSD,
-//! Solaris).
+//! **not** own: the content of a partition, writing tables, tables inside partitions (BSD, Solaris).
 //!
 //! Invariants
-//! 1. Numbers are those of Linux: GPT entries by their place from 1, MBR entries 1 to 4, logical ones from 5
-//!    on in the order of their chain. An empty slot leaves a gap.
-//! 2. Whatever the bytes: a table or a [`PartitionFault`], after a bounded number of reads (chains at most
-//!    [`EBRS_MAX`] links, tables at most [`GPT_TABLE_BYTES_MAX`] bytes), without a panic.
-//! 3. A GPT is believed only if the checksums of its header and of its entries are right.
+//! 1. Numbers are those of Linux: GPT entries by their position from 1, MBR entries 1 to 4, logical ones from
+//!    5 on in the order of their chain. An empty slot leaves a gap.
+//! 2. For any bytes the result is a table or a [`PartitionFault`], after a bounded number of reads (chains
+//!    have at most [`EBRS_MAX`] links, tables at most [`GPT_TABLE_BYTES_MAX`] bytes), without a panic.
+//! 3. A GPT is accepted only if the checksums of its header and of its entries are right.
 //!
-//! Source: UEFI specification 2.10 chapter 5 (GPT); for MBR the layout that every tool agrees on, and Linux's
+//! Source: UEFI specification 2.10 chapter 5 (GPT); for MBR the layout on which all tools agree, and Linux's
 //! numbers as `sfdisk` shows them.
 //!
 //! ```
@@ -38,17 +37,17 @@ use crate::{Device, DeviceFault, Window};
 
 pub use guid::Guid;
 
-/// Most links of MBR chains that are followed.
+/// Maximum number of links of MBR chains that are followed.
 pub const EBRS_MAX: usize = 1024;
-/// Largest table of GPT entries that is read: 32,768 entries of the usual 128 bytes; disks come with 128
+/// Maximum size of a table of GPT entries: 32,768 entries of the usual 128 bytes. Disks normally have 128
 /// entries.
 pub const GPT_TABLE_BYTES_MAX: u64 = 4 << 20;
-/// Highest number that a logical partition can have in Linux.
+/// Maximum number of a logical partition in Linux.
 const NUMBER_MAX: u32 = 255;
-/// Remarks that are kept.
+/// Maximum number of remarks that are kept.
 const REMARKS_MAX: usize = 16;
 
-/// Why there are no partitions to be had.
+/// Why the partitions cannot be listed or used.
 #[derive(Debug, thiserror::Error)]
 pub enum PartitionFault {
     /// The device cannot be read.
@@ -57,27 +56,27 @@ pub enum PartitionFault {
     /// There is neither a GPT nor an MBR.
     #[error("there is no partition table")]
     NoTable,
-    /// There is a GPT, and neither of its copies can be believed.
+    /// There is a GPT, but both copies are damaged.
     #[error("the partition table (GPT) is damaged: {primary}; {backup}")]
     Damaged {
-        /// What is wrong with the copy at the start.
+        /// The defect of the copy at the start.
         primary: String,
-        /// What is wrong with the copy at the end.
+        /// The defect of the copy at the end.
         backup: String,
     },
-    /// The partition begins behind the end of the device: the image was cut, or is of another disk.
+    /// The partition begins after the end of the device: the image is truncated, or is of another disk.
     #[error(
         "partition {number} begins at byte {offset_bytes}, and the image ends at byte {size_bytes}: it was cut off"
     )]
     BeyondEnd {
         /// Number of the partition.
         number: u32,
-        /// Where it begins, in bytes.
+        /// Its first byte.
         offset_bytes: u64,
         /// Size of the device in bytes.
         size_bytes: u64,
     },
-    /// The partition is an extended one, which only holds others.
+    /// The partition is an extended one, which only contains others.
     #[error("partition {number} is an extended one, which only holds the logical partitions from 5 on")]
     Container {
         /// Number of the partition.
@@ -85,14 +84,14 @@ pub enum PartitionFault {
     },
 }
 
-/// Which kind of table a disk has.
+/// The kind of a disk's partition table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// GUID Partition Table.
     Gpt {
         /// The disk's own GUID.
         disk: Guid,
-        /// The primary copy is damaged and the backup at the disk's end was read.
+        /// The primary copy is damaged, and the backup at the disk's end was read.
         from_backup: bool,
     },
     /// Master Boot Record ("DOS").
@@ -116,16 +115,16 @@ impl fmt::Display for Scheme {
 pub struct Table {
     /// GPT or MBR.
     pub scheme: Scheme,
-    /// The unit in which it counts, in bytes: 512 or 4096.
+    /// The sector size in bytes, the unit of its numbers: 512 or 4096.
     pub sector_bytes: u32,
     /// Entries in use, by number.
     pub partitions: Vec<Partition>,
-    /// What is odd about the table, each a sentence; the first few.
+    /// Oddities of the table, one sentence each; the first few only.
     pub remarks: Vec<String>,
 }
 
 impl Table {
-    /// The partition of that number.
+    /// The partition with this number.
     #[must_use]
     pub fn get(&self, number: u32) -> Option<&Partition> {
         self.partitions.iter().find(|partition| partition.number == number)
@@ -138,7 +137,7 @@ impl Table {
     }
 }
 
-/// What a partition says it is for.
+/// The type of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// GPT: the type's GUID.
@@ -148,7 +147,7 @@ pub enum Kind {
 }
 
 impl fmt::Display for Kind {
-    /// The usual name, else the number itself.
+    /// The usual name, or else the number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gpt(guid) => match guid.type_name() {
@@ -163,7 +162,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One entry of a table, as it stands there: it may reach past the end of the device.
+/// One entry of a table, unchanged: it may reach past the end of the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     /// Linux's number: the N of `/dev/sdaN`.
@@ -172,30 +171,29 @@ pub struct Partition {
     pub offset_bytes: u64,
     /// Length in bytes.
     pub len_bytes: u64,
-    /// What it says it is for.
+    /// Its type.
     pub kind: Kind,
     /// Its own GUID (GPT only).
     pub id: Option<Guid>,
-    /// Its name (GPT only, else empty); bytes that are no UTF-16 are replaced.
+    /// Its name (GPT only, else empty); invalid UTF-16 is replaced.
     pub name: String,
-    /// A boot loader is to start from it: MBR byte 0x80, GPT attribute 2.
+    /// Whether a boot loader starts from it: MBR byte 0x80, GPT attribute 2.
     pub bootable: bool,
     /// GPT: the attribute bits. MBR: 0.
     pub flags: u64,
 }
 
 impl Partition {
-    /// Is it an extended MBR partition, which only holds others?
+    /// Whether it is an extended MBR partition, which only contains others.
     #[must_use]
     pub fn is_container(&self) -> bool {
         matches!(self.kind, Kind::Mbr(byte) if mbr::is_extended(byte))
     }
 
-    /// The partition as a device. Where it reaches past the end of `disk` (an image that was cut off), it
-    /// ends there.
+    /// The partition as a device. If it reaches past the end of `disk` (a truncated image), it ends there.
     ///
     /// # Errors
-    /// [`PartitionFault::BeyondEnd`] when nothing of it is there, [`PartitionFault::Container`].
+    /// [`PartitionFault::BeyondEnd`] if `disk` has no byte of it, [`PartitionFault::Container`].
     pub fn window(&self, disk: Arc<dyn Device>) -> Result<Window<Arc<dyn Device>>, PartitionFault> {
         if self.is_container() {
             return Err(PartitionFault::Container { number: self.number });
@@ -211,7 +209,7 @@ impl Partition {
 /// Reads a disk's partition table.
 ///
 /// # Errors
-/// See [`PartitionFault`]; a device that is too small for a table has none.
+/// See [`PartitionFault`]; a device that is too small for a table has no table.
 pub fn partitions(device: &dyn Device) -> Result<Table, PartitionFault> {
     let mut sector = [0; mbr::SIZE];
     match device.read_at(0, &mut sector) {
@@ -220,8 +218,8 @@ pub fn partitions(device: &dyn Device) -> Result<Table, PartitionFault> {
         Err(fault) => return Err(fault.into()),
     }
     if !mbr::is_signed(&sector) {
-        // Wiped? Only the copy next to it counts: one at the end may be left over from an earlier life of the
-        // disk.
+        // Possibly wiped. Only the primary copy counts: a copy at the end may be left over from an earlier
+        // use of the disk.
         let mut table = gpt::read_primary(device).map_err(|_| PartitionFault::NoTable)?;
         table.remark("sector 0 lacks the protective MBR, so Linux would not see this table".to_owned());
         return Ok(table);

@@ -1,11 +1,11 @@
-//! Blocks on their way to a device, with their places.
+//! Blocks to write to a device, with their addresses.
 
 use std::io::IoSlice;
 
 use crate::{DeviceFault, SharedBytes, total_len};
 
-/// Runs of blocks that do not change any more, each with the byte offset of its destination. Ownership is
-/// passed on, so that a device that keeps them need not count one more holder: a cache miss saved.
+/// Runs of immutable blocks, each with the byte offset of its destination. The blocks are moved to a device
+/// that keeps them, so that it does not increment a reference count: this saves a cache miss.
 ///
 /// ```
 /// use extant_device::{Device, MemDevice, SharedBytes, SharedParts};
@@ -17,33 +17,33 @@ use crate::{DeviceFault, SharedBytes, total_len};
 /// ```
 #[derive(Debug, Default)]
 pub struct SharedParts {
-    /// Offset, and how many blocks.
+    /// Byte offset, and number of blocks.
     runs: Vec<(u64, usize)>,
     blocks: Vec<SharedBytes>,
 }
 
 impl SharedParts {
-    /// What is pushed from now on goes behind each other, from this byte offset on.
+    /// Starts a run at this byte offset: the blocks pushed next are contiguous from there.
     pub fn begin(&mut self, offset: u64) {
         self.runs.push((offset, 0));
     }
 
-    /// One block more for the run that was begun last.
+    /// Adds one block to the last run.
     ///
     /// # Panics
-    /// If none was.
+    /// There is no run.
     pub fn push(&mut self, block: SharedBytes) {
         self.runs.last_mut().expect("a run has begun").1 += 1;
         self.blocks.push(block);
     }
 
-    /// Of no use any more: for the next ones.
+    /// Removes all runs; the allocations are reused.
     pub fn clear(&mut self) {
         self.runs.clear();
         self.blocks.clear();
     }
 
-    /// How many runs.
+    /// Number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.runs.len()
@@ -64,12 +64,12 @@ impl SharedParts {
         })
     }
 
-    /// Runs, and all their blocks one behind the other, to be taken out.
+    /// The runs, and their blocks in order, which the caller may take out.
     pub(crate) fn split(&mut self) -> (&[(u64, usize)], &mut Vec<SharedBytes>) {
         (&self.runs, &mut self.blocks)
     }
 
-    /// Has them written as parts of buffers.
+    /// Calls `write` with the runs as parts of buffers.
     pub(crate) fn with_slices(
         &self,
         write: impl FnOnce(&[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault>,

@@ -1,4 +1,4 @@
-//! Devices behind references and shared handles: a handle of a device is a device.
+//! Implements `Device` for references and shared handles of devices.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;

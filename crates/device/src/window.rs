@@ -1,4 +1,4 @@
-//! Part of a device as a device of its own: a partition, an image behind a header.
+//! Part of a device as a device: a partition, or an image after a header.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -18,7 +18,7 @@ impl<D: Device> Window<D> {
     /// A window from byte `offset` to the end of `inner`.
     ///
     /// # Errors
-    /// When `offset` is past the end.
+    /// `offset` is past the end.
     pub fn from_offset(inner: D, offset: u64) -> Result<Self, DeviceFault> {
         let size = inner.size_bytes();
         let len =
@@ -28,16 +28,16 @@ impl<D: Device> Window<D> {
 
     fn translate(&self, what: &'static str, offset: u64, len: u64) -> Result<u64, DeviceFault> {
         DeviceFault::check_len(what, offset, len, self.len)?;
-        // Below the inner device's end, which construction checked.
+        // It is below the inner device's end, which the constructor checked.
         Ok(self.offset + offset)
     }
 }
 
 impl Window<Arc<dyn Device>> {
-    /// A window of `len` bytes from byte `start` on that keeps its device open.
+    /// A window of `len` bytes from byte `start` on, which owns a handle of its device.
     ///
     /// # Errors
-    /// When it would reach past the end of `inner`.
+    /// The window would reach past the end of `inner`.
     pub fn owned(inner: Arc<dyn Device>, start: u64, len: u64) -> Result<Self, DeviceFault> {
         DeviceFault::check_len("read", start, len, inner.size_bytes())?;
         Ok(Self { inner, offset: start, len })

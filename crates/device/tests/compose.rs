@@ -1,5 +1,4 @@
-//! Linear, Stripe and Mirror hold and return what one flat device of their size would; what flushes and
-//! failures do there.
+//! Linear, Stripe and Mirror behave like one flat device of their size; the effects of flushes and failures.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +14,9 @@ struct Part {
     inner: MemDevice,
     nanos: Option<u64>,
     flushes: AtomicU64,
-    /// Bits: 1 reads, 2 writes, 4 flushes fail.
+    /// A set of bits: 1 reads, 2 writes, 4 flushes fail.
     failing: AtomicU64,
-    /// Waits here inside a flush.
+    /// A flush waits at this barrier.
     meeting: Option<Arc<Barrier>>,
 }
 
@@ -107,7 +106,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..24)
 }
 
-/// The bytes that a step reads, or that it was refused as out of range.
+/// The bytes that a step reads; an error if it was out of range.
 fn apply(device: &dyn Device, step: &Step) -> Result<Vec<u8>, ()> {
     let nothing = |result: Result<(), DeviceFault>| match result {
         Ok(()) => Ok(Vec::new()),
@@ -171,7 +170,7 @@ proptest! {
         equals_flat(&Mirror::new(memories(&sizes)).unwrap(), &steps)?;
     }
 
-    /// Members of a mirror fail, some only while they read; one stays good, and nothing is lost.
+    /// Members of a mirror fail, some only in reads; one stays good, and no data is lost.
     #[test]
     fn mirror_survives_all_but_one(
         faults in prop::collection::vec((0..24usize, 0..3usize, 1..8u64), 0..6),
@@ -220,7 +219,7 @@ fn what_cannot_be_put_together_is_refused() {
     assert_eq!(Stripe::new(memories(&[u64::MAX, u64::MAX]), 512).unwrap_err(), ComposeFault::TooLarge);
 }
 
-/// T5: several together are as slow as the slowest that a flush waits for.
+/// T5: a combined device is as slow as the slowest member that a flush waits for.
 #[test]
 fn flush_times_are_those_of_the_slowest_member() {
     let (fast, slow) = (part(4096, Some(50_000)), part(4096, Some(5_000_000)));
@@ -232,10 +231,10 @@ fn flush_times_are_those_of_the_slowest_member() {
     let mirror = Mirror::new(both()).unwrap();
     let nested = Window::owned(Arc::new(mirror), 0, 512).unwrap();
     assert_eq!(nested.flush_nanos(), Some(5_000_000));
-    // A member that nothing is known of may be slow.
+    // A member without measurements may be slow.
     let unknown: Vec<Arc<dyn Device>> = vec![fast.clone(), part(4096, None)];
     assert_eq!(Linear::new(unknown).unwrap().flush_nanos(), None);
-    // One that is out is not waited for.
+    // A flush does not wait for an excluded member.
     let mirror = Mirror::new(both()).unwrap();
     slow.fail(2);
     mirror.write_at(0, &[1]).unwrap();
@@ -252,7 +251,7 @@ fn a_flush_reaches_each_device_once_even_when_one_fails() {
         one.fail(4);
         assert_eq!(linear.flush().unwrap_err().os_error(), Some(5));
         assert_eq!([&one, &two].map(|part| part.flushes.load(Ordering::SeqCst)), [1, 2]);
-        // A mirror goes on with the other one.
+        // A mirror continues with the other member.
         let mirror = Mirror::new(vec![one, two]).unwrap();
         mirror.flush().unwrap();
         assert_eq!(mirror.failed(), [0]);
@@ -261,7 +260,7 @@ fn a_flush_reaches_each_device_once_even_when_one_fails() {
 
 #[test]
 fn slow_members_flush_at_the_same_time() {
-    // Each waits in its flush for the other, so one after the other would never end.
+    // Each flush waits for the other one, so flushes one after the other would never end.
     let meeting = Arc::new(Barrier::new(2));
     let members = [0, 1].map(|_| {
         let mut part = Arc::into_inner(part(4096, Some(5_000_000))).unwrap();

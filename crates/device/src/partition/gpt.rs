@@ -14,8 +14,8 @@
 //!        16 16  its own GUID                 48  8  attributes; bit 2 bootable
 //!        32  8  first LBA                    56 72  name, UTF-16
 //! ```
-//! Numbers are little-endian. An LBA is a sector, 512 or 4096 bytes; an image file does not say which, so the
-//! place where a sound header is found says it.
+//! Numbers are little-endian. An LBA is the number of a sector of 512 or 4096 bytes. An image file does not
+//! store the sector size; it is determined by the offset at which a valid header is found.
 //!
 //! Source: UEFI specification 2.10, section 5.3.
 
@@ -27,10 +27,10 @@ const ENTRY_BYTES: u32 = 128;
 const ENTRY_BYTES_MAX: u32 = 4096;
 /// Attribute "legacy BIOS bootable".
 const BOOTABLE: u64 = 1 << 2;
-/// Entries are read and summed in parts of this size, a multiple of any entry's.
+/// Entries are read and checksummed in parts of this size, a multiple of any entry size.
 const PART_BYTES: u64 = 64 << 10;
 
-/// A header whose checksum is right.
+/// A header with a right checksum.
 struct Header {
     other_lba: u64,
     disk: Guid,
@@ -40,10 +40,10 @@ struct Header {
     entries_crc: u32,
 }
 
-/// Why a copy is not believed.
+/// Why a copy is not accepted.
 enum Broken {
     Device(DeviceFault),
-    /// No header at all.
+    /// There is no header.
     Missing,
     /// A sentence without its subject.
     Rule(String),
@@ -55,7 +55,7 @@ impl Broken {
     }
 }
 
-/// Reads the table behind a protective MBR.
+/// Reads the table after a protective MBR.
 pub(super) fn read(device: &dyn Device) -> Result<Table, PartitionFault> {
     let primary = match primary(device) {
         Ok(table) => return Ok(table),
@@ -73,19 +73,19 @@ pub(super) fn read(device: &dyn Device) -> Result<Table, PartitionFault> {
     Err(PartitionFault::Damaged { primary: words("primary", primary.why)?, backup: words("backup", backup)? })
 }
 
-/// Reads the primary copy alone.
+/// Reads only the primary copy.
 pub(super) fn read_primary(device: &dyn Device) -> Result<Table, ()> {
     primary(device).map_err(|_| ())
 }
 
-/// What a damaged primary copy still contains.
+/// The result of reading a damaged primary copy.
 struct Primary {
     why: Broken,
-    /// Sector size and LBA of the backup, if the header is sound and only its entries are not.
+    /// Sector size and LBA of the backup, if the header is valid and only its entries are damaged.
     backup: Option<(u32, u64)>,
 }
 
-/// Sector sizes to try, the likeliest first.
+/// Sector sizes to try, the most likely first.
 fn sector_sizes(device: &dyn Device) -> impl Iterator<Item = u32> + use<> {
     let own = device.sector_bytes();
     let other = if own == 512 { 4096 } else { 512 };
@@ -211,7 +211,7 @@ impl Header {
 }
 
 impl Table {
-    /// Takes one GPT entry, of at least [`ENTRY_BYTES`].
+    /// Adds one GPT entry of at least [`ENTRY_BYTES`].
     fn take(&mut self, number: u32, entry: &[u8]) {
         let kind = guid_at(entry, 0);
         if kind == Guid::NONE {
@@ -257,7 +257,7 @@ fn guid_at(bytes: &[u8], at: usize) -> Guid {
     Guid(array_at(bytes, at))
 }
 
-/// Callers pass places inside of buffers whose length they chose.
+/// Copies `N` bytes. Callers pass offsets inside buffers whose length they chose.
 fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);

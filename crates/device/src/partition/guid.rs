@@ -1,11 +1,11 @@
-//! GUIDs as GPT stores and people write them, and the names of common types.
+//! GUIDs in GPT's binary form and in text form, and the names of common types.
 //!
-//! Source: UEFI specification 2.10, appendix A; type GUIDs: "Discoverable Partitions Specification" and the
-//! makers' publications.
+//! Source: UEFI specification 2.10, appendix A; type GUIDs: "Discoverable Partitions Specification" and
+//! vendors' publications.
 
 use std::fmt;
 
-/// A GUID as it stands on disk: its first three fields are little-endian.
+/// A GUID as on disk: its first three fields are little-endian.
 ///
 /// ```
 /// use extant_device::partition::Guid;
@@ -16,14 +16,14 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Guid(pub [u8; 16]);
 
-/// In the order of the text, the bytes on disk.
+/// The indices of the bytes on disk, in the order of the text.
 const TEXT_ORDER: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
 
 impl Guid {
-    /// No type: the entry is not in use.
+    /// Type of an unused entry.
     pub const NONE: Guid = Guid([0; 16]);
 
-    /// From 32 hexadecimal digits with any dashes; `None` for anything else.
+    /// Parses 32 hexadecimal digits with any dashes; `None` for anything else.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let mut digits = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16));
@@ -35,7 +35,7 @@ impl Guid {
         digits.next().is_none().then_some(Self(bytes))
     }
 
-    /// What a partition of this type is for, in the words that `sfdisk` uses.
+    /// The name of this partition type, as in `sfdisk`.
     #[must_use]
     pub fn type_name(self) -> Option<&'static str> {
         let text = self.to_string();

@@ -10,19 +10,19 @@
 //!                      │               entry 1  the next EBR, counted from E ──┐
 //!                      └─ EBR at E+n:  entry 0 ... <────────────────────────────┘
 //! ```
-//! Numbers are little-endian. The CHS fields are not looked at, as no system does.
+//! Numbers are little-endian. The CHS fields are ignored, as in all systems.
 
 use std::collections::HashSet;
 
 use super::{EBRS_MAX, Kind, NUMBER_MAX, Partition, PartitionFault, Scheme, Table};
 use crate::Device;
 
-/// Size of a boot record; on disks with larger sectors the rest of the sector is not used.
+/// Size of a boot record; on disks with larger sectors the rest of the sector is unused.
 pub(super) const SIZE: usize = 512;
 /// Number of the first logical partition.
 const FIRST_LOGICAL: u32 = 5;
 
-/// One entry as it stands there.
+/// One entry, unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     boot: u8,
@@ -31,7 +31,7 @@ pub(super) struct Entry {
     sectors: u32,
 }
 
-/// Does it end with the signature of boot records?
+/// Whether it ends with the signature of boot records.
 pub(super) fn is_signed(sector: &[u8; SIZE]) -> bool {
     sector[510..] == [0x55, 0xAA]
 }
@@ -46,22 +46,23 @@ pub(super) fn entries(sector: &[u8; SIZE]) -> [Entry; 4] {
     })
 }
 
-/// Are these entries of a table? In the boot sector of a FAT or NTFS, code or text stands in their place.
+/// Whether these are the entries of a table. In the boot sector of a FAT or NTFS these bytes are code or
+/// text.
 pub(super) fn is_table(entries: &[Entry; 4]) -> bool {
     entries.iter().all(|entry| matches!(entry.boot, 0 | 0x80))
 }
 
-/// Does this MBR only guard a GPT? (Or repeat some of its partitions next to the guard.)
+/// Whether this MBR only protects a GPT. It may also repeat some of the GPT's partitions.
 pub(super) fn is_protective(entries: &[Entry; 4]) -> bool {
     entries.iter().any(|entry| entry.kind == 0xEE && entry.start == 1)
 }
 
-/// Does a partition of this type hold a chain of logical ones?
+/// Whether a partition of this type contains a chain of logical ones.
 pub(super) fn is_extended(kind: u8) -> bool {
     matches!(kind, 0x05 | 0x0F | 0x85)
 }
 
-/// What a partition of this type is for, in the words that `sfdisk` uses.
+/// The name of this partition type, as in `sfdisk`.
 pub(super) fn type_name(kind: u8) -> Option<&'static str> {
     Some(match kind {
         0x01 => "FAT12",
@@ -81,7 +82,7 @@ pub(super) fn type_name(kind: u8) -> Option<&'static str> {
     })
 }
 
-/// Reads the partitions of an MBR that is a table.
+/// Reads the partitions of an MBR with a valid table.
 pub(super) fn read(
     device: &dyn Device,
     sector: &[u8; SIZE],
@@ -102,12 +103,13 @@ pub(super) fn read(
 }
 
 impl Entry {
-    /// Linux looks at the length alone.
+    /// Whether the entry is used. Like Linux, it checks only the length.
     fn is_used(&self) -> bool {
         self.sectors != 0
     }
 
-    /// `start` is counted from the start of the disk. Below 2^34 sectors, so nothing overflows.
+    /// Converts the entry; `start` is counted from the start of the disk. Numbers are below 2^34 sectors, so
+    /// nothing overflows.
     fn partition(&self, number: u32, start: u64, sector_bytes: u32) -> Partition {
         Partition {
             number,
@@ -122,12 +124,12 @@ impl Entry {
     }
 }
 
-/// The walk through the chains of logical partitions.
+/// The state of a walk through the chains of logical partitions.
 struct Chain<'d> {
     device: &'d dyn Device,
     /// Number of the next logical partition.
     next: u32,
-    /// Sectors of all links that were read: a link that comes again would be a cycle.
+    /// Sectors of all links read so far: a repeated link would be a cycle.
     seen: HashSet<u64>,
     table: Table,
 }
@@ -161,7 +163,7 @@ impl Chain<'_> {
         }
     }
 
-    /// One link's entries, or what is wrong with it.
+    /// One link's entries, or the description of its defect.
     fn link(&self, at: u64) -> Result<Result<[Entry; 4], &'static str>, PartitionFault> {
         let mut sector = [0; SIZE];
         let offset = at * u64::from(self.table.sector_bytes); // `at` is below 2^33
@@ -172,8 +174,8 @@ impl Chain<'_> {
         Ok(if is_signed(&sector) { Ok(entries(&sector)) } else { Err("has a link without signature") })
     }
 
-    /// Takes the logical partitions of the link at sector `at`, `here` sectors long, in an extended partition
-    /// that is `whole`.
+    /// Adds the logical partitions of the link at sector `at`, which is `here` sectors long, in an extended
+    /// partition that covers `whole`.
     fn take(&mut self, entries: &[Entry; 4], at: u64, here: u64, whole: std::ops::Range<u64>) {
         for (i, entry) in entries.iter().enumerate() {
             if !entry.is_used() || is_extended(entry.kind) || self.next > NUMBER_MAX {
@@ -181,7 +183,7 @@ impl Chain<'_> {
             }
             let start = at + u64::from(entry.start);
             let end = start + u64::from(entry.sectors);
-            // Only the first two should be in use. Some tools leave rubbish in the others, and some use them.
+            // Only the first two should be in use. Some tools leave garbage in the others, and some use them.
             let plausible = u64::from(entry.start) + u64::from(entry.sectors) <= here
                 && whole.contains(&start)
                 && end <= whole.end;

@@ -1,4 +1,4 @@
-//! Tables made by `sfdisk`, whole and damaged, and tables made by chance.
+//! Tables written by `sfdisk`, intact and damaged, and random tables.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ label-id: 0xdeadbeef
 6: start=10240, size=2048, type=7
 ";
 
-/// A system program; Debian keeps some out of sight of ordinary users.
+/// A system program; Debian installs some outside the PATH of ordinary users.
 fn program(name: &str) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");
@@ -38,7 +38,7 @@ fn program(name: &str) -> Command {
 struct Loop(String);
 
 impl Loop {
-    /// `None` (and why) where there are none to be had.
+    /// Attaches a loop device; `None`, with a message, if none is available.
     fn attach(file: &std::path::Path, options: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: not root");
@@ -60,7 +60,7 @@ impl Drop for Loop {
     }
 }
 
-/// Lets `sfdisk` write a table; `None` (and why) where there is no sfdisk.
+/// Writes a table with `sfdisk`; `None`, with a message, if there is no sfdisk.
 fn write_table(target: &std::ffi::OsStr, script: &str) -> Option<()> {
     let mut command = program("sfdisk");
     command.args(["--quiet", "--no-reread", "--no-tell-kernel"]).arg(target);
@@ -73,14 +73,14 @@ fn write_table(target: &std::ffi::OsStr, script: &str) -> Option<()> {
     Some(())
 }
 
-/// The bytes of a disk of 16 MiB with a table that `sfdisk` made.
+/// The bytes of a disk of 16 MiB with a table written by `sfdisk`.
 fn disk(script: &str) -> Option<Vec<u8>> {
     let file = blank();
     write_table(file.path().as_os_str(), script)?;
     Some(std::fs::read(file.path()).unwrap())
 }
 
-/// The same on a disk with sectors of 4096 bytes.
+/// The same for a disk with sectors of 4096 bytes.
 fn disk_of_large_sectors(script: &str) -> Option<Vec<u8>> {
     let file = blank();
     let looped = Loop::attach(file.path(), &["-b", "4096"])?;
@@ -161,7 +161,7 @@ fn the_backup_gpt_steps_in_for_a_damaged_primary() {
         assert_eq!(table.partitions, whole.partitions, "{at}");
         assert!(table.remarks[0].contains(remark), "{:?}", table.remarks);
     }
-    // The disk was made larger: the header still knows where its other copy is.
+    // The disk was enlarged: the header still has the address of its other copy.
     let mut damaged = disk.clone();
     damaged[1024 + 32] ^= 1;
     damaged.resize(20 << 20, 0);
@@ -307,7 +307,7 @@ fn chains_that_bite_their_tail_or_run_away_end() {
     let table = read(&disk).unwrap();
     assert_eq!(places(&table)[1..], [(5, 11 * 512, 5 * 512), (6, 31 * 512, 5 * 512)]);
     assert!(table.remarks[0].contains("leads back"), "{:?}", table.remarks);
-    // Every sector a link to the next, without and with a partition in it.
+    // Every sector links to the next one, without and with a partition in it.
     for entry in [(0, 0, 0), (0x83, 1, 1)] {
         for sector in 10..8000u32 {
             let at = sector as usize * 512;
@@ -325,11 +325,11 @@ fn what_has_no_table_says_so() {
     for bytes in [vec![], vec![0; 100], vec![0; 511], vec![0; 1 << 20], vec![0xFF; 1 << 20]] {
         assert!(matches!(read(&bytes), Err(PartitionFault::NoTable)));
     }
-    // The boot sector of a FAT: signed, with code where the table would be.
+    // The boot sector of a FAT: signed, with code at the offset of the table.
     let mut fat = vec![0xCD; 4096];
     fat[510..512].copy_from_slice(&[0x55, 0xAA]);
     assert!(matches!(read(&fat), Err(PartitionFault::NoTable)));
-    // An empty table is a table.
+    // A table without entries is valid.
     let mut empty = vec![0; 4096];
     empty[..512].copy_from_slice(&record(&[]));
     assert!(read(&empty).unwrap().partitions.is_empty());
@@ -349,8 +349,8 @@ fn guids_are_text_and_back() {
     }
 }
 
-/// A small disk with a GPT whose checksums are right, whatever it says otherwise: header fields are
-/// overwritten before it is sealed.
+/// A small disk with a GPT whose checksums are right; header fields are overwritten before the checksums are
+/// computed.
 fn sealed_gpt(edits: &[(usize, u64)], entries: &[u8]) -> Vec<u8> {
     let mut disk = vec![0; 64 << 10];
     disk[..512].copy_from_slice(&record(&[(0xEE, 1, u32::MAX)]));
@@ -393,13 +393,13 @@ fn names_are_utf_16_and_what_is_none_is_replaced() {
         (table.partitions[0].name.as_str(), table.partitions[0].len_bytes),
         ("a\u{1f600}\u{fffd}b", 512)
     );
-    // Last before first.
+    // The last LBA is before the first.
     entry[40] = 33;
     let table = read(&sealed_gpt(&[], &entry)).unwrap();
     assert_eq!((table.partitions.len(), table.remarks.len()), (0, 1));
 }
 
-/// Reads it, opens all its windows.
+/// Reads the table, and opens the windows of all partitions.
 fn exercise(bytes: &[u8]) {
     let image: Arc<dyn Device> = Arc::new(device(bytes));
     if let Ok(table) = partitions(&image) {
