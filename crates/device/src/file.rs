@@ -33,7 +33,7 @@ pub enum Io {
     Rings,
 }
 
-/// A file or block device, used by positional reads and writes.
+/// A file or block device, accessed with positional reads and writes.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -222,7 +222,7 @@ impl FileDevice {
                 write(&left[..left.len().min(VECTOR_MAX)], at)
             };
             match got {
-                Ok(0) => return Err(Errno::IO), // a file that takes nothing of something
+                Ok(0) => return Err(Errno::IO), // the file accepts no bytes
                 Ok(got) => {
                     at += got as u64;
                     within += got;

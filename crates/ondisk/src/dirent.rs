@@ -7,8 +7,8 @@
 //!
 //! ```text
 //!  0        4        6         7      8
-//!  | inode  | rec_len| name_len| type | name, padded to 4 | [hash, minor: encrypted + casefolded only] | slack |
-//!  |<------------------------------------ rec_len: reaches the next entry ------------------------------>|
+//!  | inode  | rec_len| name_len| type | name, padded to 4 | [hash, minor: encrypted + casefolded] | slack |
+//!  |<------------------------------------ rec_len: reaches the next entry ------------------------->|
 //! ```
 //!
 //! Invariants

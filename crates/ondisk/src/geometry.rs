@@ -394,7 +394,7 @@ mod tests {
         fn any_superblock_gives_a_geometry_or_a_reason(bytes in proptest::collection::vec(any::<u8>(), 1024)) {
             let mut bytes = bytes;
             bytes[0x38..0x3A].copy_from_slice(&0xEF53u16.to_le_bytes());
-            bytes[0x18..0x20].fill(0); // a legal block size, or nothing else is ever reached
+            bytes[0x18..0x20].fill(0); // a valid block size; others are refused first
             let sb = Superblock::decode(&bytes).unwrap();
             if let Ok(geometry) = Geometry::new(&sb) {
                 for group in [0, 1, geometry.groups - 1] {

@@ -17,8 +17,7 @@ pub const EOF_HASH: u32 = 0x7FFF_FFFF << 1;
 
 /// A hash version, with the signedness of bytes above 0x7F.
 ///
-/// The disk stores the algorithm in each index root (0, 1, 2 or 6) and the signedness once, in the
-/// superblock's flags.
+/// Each index root stores the algorithm (0, 1, 2 or 6). The superblock's flags store the signedness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashVersion {
     /// The first ext3 hash, bytes as signed numbers.

@@ -84,9 +84,9 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walk {
     block_size: BlockSize,
-    /// 0: the entries of the awaited block are data blocks.
+    /// 0: the entries of the requested block are data blocks.
     level: u32,
-    /// The wanted block's index among the data blocks below the awaited block.
+    /// Index of the target among the data blocks below the requested block.
     index: u64,
 }
 

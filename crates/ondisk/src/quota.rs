@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 1 KiB blocks:  0 header   1 root of the tree   2.. tree blocks and leaves, mixed
-//! header:        magic, version 1, block grace, inode grace, flags, blocks, free block, leaf with a free entry
+//! header:        magic, version 1, block grace, inode grace, flags, blocks, free block, leaf with free entry
 //! tree block:    256 block numbers; four levels, one byte of the id each, highest byte first
 //! leaf:          next free u32, prev free u32, entries u16, padding; then 14 entries of 72 bytes
 //! entry:         id, 0, inode hard/soft/used, space hard/soft (KiB), space used (bytes), space/inode time
@@ -156,7 +156,7 @@ impl QuotaFile {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut file = vec![0; 2 * BLOCK_LEN];
-        let mut open_leaf = 0; // the block with room for an entry, 0 for none
+        let mut open_leaf = 0; // the block with a free entry, 0 for none
         for (id, entry) in &self.entries {
             let mut tree = ROOT;
             for (level, byte) in id.to_be_bytes().into_iter().enumerate() {

@@ -90,7 +90,7 @@ const NAMES: [(u8, &str); 8] = [
     (INDEX_TRUSTED, "trusted."),
     (INDEX_SECURITY, "security."),
     (INDEX_RICHACL, "system.richacl"),
-    (INDEX_SYSTEM, "system."), // after the whole names that begin like it
+    (INDEX_SYSTEM, "system."), // after the complete names with this prefix
     (INDEX_HURD, "gnu."),
 ];
 

@@ -197,7 +197,7 @@ fn directories_of_mke2fs_and_indexes_of_e2fsck_are_read() {
         (&["-b", "1024", "-E", "hash_alg=tea"], 100),
         (&["-b", "2048", "-E", "hash_alg=legacy"], 100),
     ] {
-        // A directory of 1500 names, some beyond ASCII, copied in by mke2fs: blocks without an index.
+        // mke2fs copies in a directory of 1500 names, some of them not ASCII. Its blocks have no index.
         let temp = tempfile::tempdir().unwrap();
         let from = temp.path().join("from/d");
         fs::create_dir_all(&from).unwrap();

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! insert:  | a ......slack | b |    ->  | a | new .... | b |     or replaces an unused entry
-//! remove:  | a | x | b |            ->  | a ......00 | b |       the first entry becomes an unused one instead
+//! remove:  | a | x | b |            ->  | a ......00 | b |       the first entry becomes unused instead
 //! unuse:   | a | x | (unused) | b | ->  | a | (unused) | b |     if the entry before is unknown
 //! ```
 //!
