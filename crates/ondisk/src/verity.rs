@@ -1,8 +1,8 @@
 //! fs-verity: the location of a protected file's Merkle tree, and the descriptor with the tree's root hash.
 //!
 //! ```text
-//! | data, i_size bytes | to 64 KiB | Merkle tree | to a block | descriptor | zeros | descriptor length |
-//!                                                                       ends with the last mapped block ^
+//! | data, i_size bytes | to 64 KiB | Merkle tree | to a block | descriptor | zeros | descriptor len le32 |
+//!                                                                         ends with the last mapped block ^
 //!
 //! descriptor: 00 version  01 hash algorithm  02 log2 block size  03 salt length  04 signature length le32
 //!             08 data size le64   10 root hash[64]   50 salt[32]   70 zeros[144]   100 signature
