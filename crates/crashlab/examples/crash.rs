@@ -1,9 +1,10 @@
-//! Cuts by the hundred thousand: `crash [--seed S] [--cuts M] [--judged N] [--plants]`.
+//! Judges power cuts in bulk: `crash [--seed S] [--cuts M] [--judged N] [--plants]`.
 //!
-//! First every sequence of two operations of the small alphabet, every moment; then random operations, in
-//! small trees, in directories of many names, and where indexes of directories change their shape, until `M`
-//! cuts were judged. `N` of them go to e2fsck, and as many to the kernel where it may mount. In most runs
-//! operations come in the middle of commits and checkpoints, in half of them memory is short.
+//! It first runs every sequence of two operations of the small alphabet and cuts at every moment. Then it
+//! runs random operations until `M` cuts were judged: in small trees, in directories with many names, and
+//! where indexes of directories change shape. e2fsck judges `N` of the cuts; the kernel judges as many, where
+//! it can mount the image. In most runs, operations come in the middle of commits and checkpoints; in half of
+//! them memory is short.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -91,7 +92,8 @@ fn usage(why: &str) -> ! {
     std::process::exit(2);
 }
 
-/// Kinds that the kernel mounts for writing: one that was built without quotas does not mount all of them.
+/// The kinds of images that the kernel mounts for writing. A kernel built without quotas does not mount all
+/// of them.
 fn mounted_kinds() -> Vec<Kind> {
     let mounts = |kind: &Kind| {
         let scratch = extant_testkit::scratch();
@@ -103,7 +105,7 @@ fn mounted_kinds() -> Vec<Kind> {
     Kind::ALL.into_iter().filter(mounts).collect()
 }
 
-/// Runs by number: the short sequences first, then random ones.
+/// The run of this number: the short sequences first, then random runs.
 fn run_of(number: u64, seed: u64, sequences: &[Vec<Op>], sabotage: Sabotage) -> Result<CrashRun, String> {
     let Some(ops) = sequences.get(number as usize) else { return random_run(number, seed, sabotage) };
     let schedule = Schedule { sabotage, ..Schedule::new(seed ^ number.wrapping_mul(0x9E37_79B9)) };
@@ -193,7 +195,8 @@ fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) 
     (outcome, sums.into_inner().unwrap(), violations.into_inner().unwrap())
 }
 
-/// The kernel recovers the image; what it shows then is one of the trees, and e2fsck finds nothing.
+/// Lets the kernel recover the image. The result must be one of the allowed trees, and e2fsck must find
+/// nothing.
 fn kernel_says(run: &CrashRun, path: &std::path::Path, event: u64) -> Result<(), String> {
     {
         let mount = extant_testkit::LoopMount::new(path, "noatime").map_err(|error| error.to_string())?;
@@ -205,7 +208,7 @@ fn kernel_says(run: &CrashRun, path: &std::path::Path, event: u64) -> Result<(),
     e2fsck_says(path)
 }
 
-/// Cuts until the mistake shows. After how many, and what it looked like.
+/// Cuts until the defect shows. Returns the number of cuts and the violation.
 fn find_plant(sabotage: &Sabotage, seed: u64, cuts_max: u64) -> Option<(u64, String)> {
     let mut cuts = 0;
     let mut number = 1_000_000;

@@ -1,9 +1,9 @@
-//! Cuts of the bytes of files: `crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R]
+//! Judges power cuts of file data: `crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R]
 //! [--full] [--plants]`.
 //!
-//! Random steps on files, of every kind of image and every way to flush, until `M` cuts were judged. `N` of
-//! them go to e2fsck, and as many to the kernel. `--run`: this run alone, as a violation names it. `--full`:
-//! only images that are nearly full.
+//! Runs take random steps on files, on every kind of image and with every flush mode, until `M` cuts were
+//! judged. e2fsck judges `N` of the cuts, and the kernel judges as many. `--run` repeats only the run that a
+//! violation names. `--full` uses only images that are nearly full.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,7 +96,7 @@ fn usage(why: &str) -> ! {
     std::process::exit(2);
 }
 
-/// Runs by number.
+/// The run of this number.
 fn run_of(number: u64, seed: u64, full: bool, sabotage: Sabotage) -> Result<DataRun, String> {
     let kinds = DataKind::ALL.len() as u64;
     let kind = DataKind::ALL[(number % kinds) as usize];
@@ -181,14 +181,14 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
     (outcome, violations.into_inner().expect("no thread panicked"))
 }
 
-/// Cuts until the mistake shows. After how many, and what it looked like.
+/// Cuts until the defect shows. Returns the number of cuts and the violation.
 fn find(sabotage: Sabotage, arguments: &Arguments) -> Option<(u64, String)> {
     let (mut cuts, mut number) = (0, 0);
     while cuts < arguments.cuts {
         number += 1;
         let run = match run_of(number, arguments.seed, arguments.full, sabotage) {
             Ok(run) => run,
-            // Some show without a cut.
+            // Some defects show without a cut.
             Err(why) => return Some((cuts, why)),
         };
         for event in 0..=run.events() {

@@ -1,8 +1,9 @@
 //! The failure sweep: `sweep [--world NAME] [--one-in K] [--seed S] [--threads T] [--case C] [--failing F]
 //! [--number N] [--e2fsck K]`.
 //!
-//! Every operation in every world, and every read, write and flush of it fails; of all pairs of a case and a
-//! failure one in `K`. The last three options repeat a run, as a violation names it.
+//! It makes every read, write and flush of every operation fail, in every world. Of all pairs of a case and a
+//! failure it runs one in `K`. The options `--case`, `--failing` and `--number` repeat the run that a
+//! violation names.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

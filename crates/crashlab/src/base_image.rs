@@ -1,4 +1,4 @@
-//! Small images that runs begin from, made by mke2fs.
+//! The small images, made by mke2fs, on which runs start.
 
 use std::sync::OnceLock;
 
@@ -8,42 +8,43 @@ use extant_simdisk::Image;
 /// Kinds of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Blocks of 1 KiB, everything that mke2fs turns on today, orphan file, value inodes.
+    /// Blocks of 1 KiB, the default features of mke2fs, an orphan file, EA inodes.
     Today,
-    /// Without checksums of metadata.
+    /// No metadata checksums.
     Plain,
     /// Blocks of 1 KiB, an orphan list.
     Listed,
     /// Clusters of 16 blocks.
     Clusters,
-    /// Users', groups' and projects' usage counted.
+    /// Quotas of users, groups and projects.
     Quotas,
-    /// Indexes of directories may have three levels.
+    /// Directory indexes of up to three levels.
     LargeDir,
 }
 
-/// The UUID of all images, and the seed of their directories' hashes: what a seed does to an index repeats
-/// itself.
+/// The UUID of all images, and the hash seed of their directories: with a fixed seed, a run changes an index
+/// in the same way each time.
 const UUID: &str = "b0a71c5e-5eed-4c0d-8e5e-7c1a5b10c4e5";
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::Today, Self::Plain, Self::Listed, Self::Clusters, Self::Quotas, Self::LargeDir];
 
-    /// One of them, for a run of this number: each after some runs, whatever else goes by the number.
+    /// The kind for the run of this number. Chosen by a random generator, so that it is independent of other
+    /// choices that depend on the number.
     #[must_use]
     pub fn of_run(number: u64) -> Self {
         *Rng::new(number).pick(&Self::ALL)
     }
 
-    /// Has it the feature `ea_inode`?
+    /// Whether the image has the feature `ea_inode`.
     #[must_use]
     pub fn has_value_inodes(self) -> bool {
         matches!(self, Self::Today | Self::Quotas)
     }
 
-    /// Levels of nodes below the root that the index of a directory may have.
+    /// Maximum number of levels of nodes below the root of a directory's index.
     #[must_use]
     pub fn levels_max(self) -> u64 {
         if self == Self::LargeDir { 2 } else { 1 }
@@ -66,10 +67,10 @@ impl Kind {
     }
 }
 
-/// An empty file system of this kind, 8 MiB.
+/// An empty file system of this kind, of 8 MiB (16 MiB with clusters).
 ///
 /// # Panics
-/// When mke2fs fails.
+/// mke2fs fails.
 #[must_use]
 pub fn base_image(kind: Kind) -> Image {
     static MADE: [OnceLock<Image>; 6] = [const { OnceLock::new() }; 6];

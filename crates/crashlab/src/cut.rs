@@ -9,33 +9,34 @@ use extant_volume::{OpenOptions, WriteOptions};
 
 use crate::{CrashRun, Engine};
 
-/// What a cut showed.
+/// The verdict on a cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// One of the trees that may be, and nothing to find fault with.
+    /// The tree is one of the allowed trees, and no judge reports a problem.
     Right,
-    /// What is wrong.
+    /// Describes the violation.
     Violation(String),
 }
 
-/// Sums over cuts.
+/// Counts of judged cuts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Cuts judged by the engine's recovery and the checker.
     pub cuts: u64,
-    /// Of them with another cut during recovery.
+    /// Those of them with a second cut during recovery.
     pub twice: u64,
-    /// Of them judged by e2fsck after our recovery.
+    /// Those of them that e2fsck judged after the engine's recovery.
     pub e2fsck: u64,
     /// Cuts that the kernel recovered.
     pub kernel: u64,
-    /// Cuts that the kernel was not asked about, since the superblock was torn.
+    /// Cuts not given to the kernel, because the superblock was torn.
     pub torn: u64,
 }
 
 impl CrashRun {
-    /// Power fails during event `event` (or just after it, by the seed), with these survivors. `again`: and
-    /// once more during recovery. The disk after our recovery comes along for other judges.
+    /// Judges a power cut during event `event`, or just after it, depending on the seed. The seed also
+    /// chooses which sectors survive. With `again`, power fails once more during recovery. Also returns the
+    /// disk after the engine's recovery, for other judges.
     #[must_use]
     pub fn judge(&self, event: u64, seed: u64, again: bool) -> (Verdict, Option<Arc<SimDisk>>) {
         let torn = event < self.events() && seed.is_multiple_of(2);
@@ -57,7 +58,7 @@ impl CrashRun {
         }
     }
 
-    /// The disk as the kernel would find it.
+    /// The disk after the cut, before any recovery.
     #[must_use]
     pub fn cut_disk(&self, event: u64, seed: u64) -> SimDisk {
         let torn = event < self.events() && seed.is_multiple_of(2);
@@ -78,7 +79,7 @@ impl CrashRun {
         ))
     }
 
-    /// With as much memory as the run had.
+    /// Opens the disk with the cache size of the run.
     fn open(&self, disk: &Arc<SimDisk>) -> Result<Engine, String> {
         let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
         let cache_bytes = self.schedule.cache_bytes;
@@ -97,7 +98,7 @@ impl CrashRun {
         }
         let tree = crate::tree(engine.volume()).map_err(|why| format!("cannot be read: {why}"))?;
         self.judge_tree(&tree, event)?;
-        // It can be written on.
+        // The volume must accept changes.
         let probe = extant_fsmodel::Op::Mkdir { at: extant_fsmodel::At::new("after-the-cut"), mode: 0o755 };
         extant_fsmodel::Subject::apply(&mut engine, &probe)
             .map_err(|errno| format!("mkdir after recovery: {errno}"))?;
@@ -112,10 +113,10 @@ impl CrashRun {
         Ok(())
     }
 
-    /// Is it one of the trees that may be there when power fails at this event?
+    /// Judges whether `tree` is one of the trees allowed when power fails at this event.
     ///
     /// # Errors
-    /// It is none; how it differs from the nearest.
+    /// It is not; the text has the differences from the nearest one.
     pub fn judge_tree(&self, tree: &Tree, event: u64) -> Result<(), String> {
         let synced = |step: &crate::run::Step| step.synced.is_some_and(|synced| synced <= event);
         let first = self.steps.iter().rposition(synced).unwrap_or(0);

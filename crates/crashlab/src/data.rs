@@ -1,4 +1,4 @@
-//! The bytes of files through power cuts.
+//! File data through power cuts.
 //!
 //! ```text
 //!   image whose free blocks hold old bytes --> Memory: what each file holds after each step
@@ -8,26 +8,27 @@
 //!                 recover --> the clock, names, sizes, bytes --> one of the allowed?  grown: zeros?  check, e2fsck
 //! ```
 //!
-//! Owns: steps and the mistakes to find with them, what a cut may leave of a file, fsyncs of threads. Does
-//! **not** own: what a device may forget (see `simdisk`), trees and attributes (see
-//! [`CrashRun`](crate::CrashRun)).
+//! Owns: the steps, the planted defects, what a cut may leave of a file, concurrent fsyncs. Does **not** own:
+//! what a device may lose (see `simdisk`), trees and attributes (see [`CrashRun`](crate::CrashRun)).
 //!
 //! What a cut must show
-//! 1. Every unit of 8 bytes contains its writer: file, step, offset. What is in a file was written by it,
-//!    there, and was not overwritten, cut off or punched by anything acknowledged or committed since. A unit
-//!    is zero only where nothing acknowledged was, or where it was zeroed. The content of free blocks never
-//!    shows.
-//! 2. A *clock*, an inode that each step changes first, shows which steps the surviving commits have: names
-//!    are those of that step, sizes and truncations too. It is not before what was acknowledged.
-//! 3. The size is one that the file had, or lies where writing back may have come to; what is in front of it
-//!    then is there.
-//! 4. A file that grows after recovery shows zeros behind its old end.
-//! 5. Nothing is wrong with the image as the cut left it, its log replayed by the checker's own code: before
-//!    our recovery, which might mend it, and before files grow, which might hide what is behind their ends.
+//! 1. Every unit of 8 bytes contains its file, step and offset. A unit found in a file was written to this
+//!    file at this offset, and no later acknowledged or committed step overwrote, truncated or punched it. A
+//!    unit is zero only where no acknowledged data was, or where a step zeroed it. The content of free blocks
+//!    never shows.
+//! 2. The *clock* is an inode that each step changes first. It shows which steps the surviving commits
+//!    contain: names, sizes and truncations are those of that step. The clock is not older than the last
+//!    acknowledged step.
+//! 3. The size is one that the file had, or one that write-back may have reached; then the bytes before it
+//!    are on the device.
+//! 4. A file that grows after recovery shows zeros after its old end.
+//! 5. The checker finds nothing in the image as the cut left it, with its own replay of the log. It runs
+//!    before the engine's recovery, which could repair damage, and before files grow, which could hide damage
+//!    after their ends.
 //!
-//! Where space is [short](Space::Short), steps are refused or done in part: what was done is what the file
-//! held after the step, and it must be no other than the step would have done. Bytes that a write took are
-//! never lost for want of space.
+//! Where space is [short](Space::Short), steps are refused or done in part. The expected content is then what
+//! the file held after the step, and each unit must be old, zero, or what the step writes. Bytes that a write
+//! accepted are never lost for lack of space.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024; the linux-ext4
 //! series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.

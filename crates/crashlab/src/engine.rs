@@ -14,20 +14,20 @@ use extant_volume::{
     Fault, FileType, Inode, New, OpenOptions, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions,
 };
 
-/// A volume that is open for writing, behind the face of the model; its tree is a directory of its own.
+/// A volume open for writing, behind the model's interface. Its tree is the directory [`TOP`].
 pub struct Engine {
     volume: Volume,
     top: Ino,
 }
 
-/// The directory that is the tree.
+/// The name of the directory that holds the tree.
 pub const TOP: &[u8] = b"tree";
 
 impl Engine {
     /// Opens the device for writing.
     ///
     /// # Errors
-    /// What the volume says.
+    /// The volume's error.
     pub fn open(device: Arc<dyn Device>, write: WriteOptions) -> Result<Self, String> {
         Self::open_with(device, OpenOptions { write, ..OpenOptions::default() })
     }
@@ -35,7 +35,7 @@ impl Engine {
     /// As [`open`](Self::open), with all options.
     ///
     /// # Errors
-    /// What the volume says.
+    /// The volume's error.
     pub fn open_with(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self, String> {
         let volume = Volume::open(device, &options).map_err(|fault| fault.to_string())?;
         let text = |fault: Fault| fault.to_string();
@@ -56,15 +56,15 @@ impl Engine {
         &self.volume
     }
 
-    /// Closes it.
+    /// Closes the volume.
     ///
     /// # Errors
-    /// What the volume says.
+    /// The volume's error.
     pub fn close(self) -> Result<(), String> {
         self.volume.close().map_err(|fault| fault.to_string())
     }
 
-    /// A file of the root's or of a directory in it, by chance.
+    /// A random file of the tree that is no directory, at most three levels deep.
     pub(crate) fn any_file(&self, random: &mut Rng) -> Option<Ino> {
         let mut here = self.volume.inode(self.top).ok()?;
         for _ in 0..3 {
@@ -80,7 +80,7 @@ impl Engine {
         None
     }
 
-    /// As [`apply`](Subject::apply), for one of several.
+    /// As [`apply`](Subject::apply), but with a shared reference.
     pub(crate) fn make(&self, op: &Op) -> Result<(), Errno> {
         self.call(op).map_err(|fault| {
             if matches!(fault, Fault::Corrupt(_) | Fault::Device(_) | Fault::Aborted(_)) {
@@ -90,7 +90,7 @@ impl Engine {
         })
     }
 
-    /// The inode at a place.
+    /// The inode at a path.
     pub(crate) fn ino(&self, at: &At) -> Result<Ino, String> {
         self.find(at).map(|inode| inode.ino()).map_err(|fault| fault.to_string())
     }
@@ -126,7 +126,7 @@ impl Engine {
 
     fn call(&self, op: &Op) -> Result<(), Fault> {
         let volume = &self.volume;
-        // Of attributes the system call looks at its own arguments before it looks for the name.
+        // The system calls for attributes check their arguments before they look up the name.
         if let Op::SetXattr { at, name, .. } | Op::RemoveXattr { at, name } | Op::GetXattr { at, name } = op {
             self.dir(at)?;
             if !(1..=255).contains(&name.0.len()) {
@@ -171,14 +171,14 @@ impl Engine {
             }
             Op::Chmod { at, mode } => self.set(at, &SetAttr { mode: Some(*mode), ..SetAttr::default() }),
             Op::Chown { at, uid: None, gid: None } => {
-                // Also a change of nothing takes bits off the mode.
+                // A chown that changes nothing still clears mode bits.
                 let uid = Some(volume.stat(&*self.find(at)?).uid);
                 self.set(at, &SetAttr { uid, ..SetAttr::default() })
             }
             Op::Chown { at, uid, gid } => {
                 self.set(at, &SetAttr { uid: *uid, gid: *gid, ..SetAttr::default() })
             }
-            // The system call does not even look for the file then.
+            // The system call does not look up the file in this case.
             Op::Utimens { at, atime: SetTime::Keep, mtime: SetTime::Keep } => self.dir(at).map(drop),
             Op::Utimens { at, atime, mtime } => {
                 let (atime, mtime) = (time_of(atime), time_of(mtime));

@@ -1,8 +1,8 @@
-//! Directories whose index is about to change its shape, and runs that begin there.
+//! Directories whose index is about to change shape, and runs that start there.
 //!
-//! A node of the index has room for a hundred leaves and more, a tree of three levels begins with thousands
-//! of them. So that few names do, they come in the order of their hashes, and what lies behind loses nearly
-//! all of its names again: nodes stay as long as they lead to a single one.
+//! A node of the index has room for more than a hundred leaves, and a tree of three levels needs thousands of
+//! leaves. To need few names, the album adds names in the order of their hashes, and soon removes nearly all
+//! older names again: a node stays in the index as long as it leads to a single leaf.
 //!
 //! ```text
 //!   root   [ 1 | 2 | .. | 123 ]                 root   [ 1 ]
@@ -12,8 +12,8 @@
 //!                                                        [.] [.]       [63]  [63]
 //! ```
 //!
-//! Then the names go in the same order, until the last one has gone. On the way a picture is taken before
-//! each change of shape.
+//! Then the names are removed in the same order, until none is left. Both ways, the album takes a picture
+//! before each change of shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,11 +30,11 @@ use extant_volume::{Volume, WriteOptions};
 
 use crate::{CrashRun, Engine, Kind, Schedule, base_image};
 
-/// Names that there can be: a root that is full to the third level takes some ten thousand.
+/// Number of names; an index whose root is full and has three levels takes about ten thousand.
 const NAMES: usize = 20_000;
 /// The newest names stay: more than a full node leads to, at three names in a leaf.
 const STAY: usize = 440;
-/// Of older ones one of so many: at least one of each node that was left half-full.
+/// Of the older names, one in this many stays: at least one for each node that a split left half full.
 const ONE_OF: usize = 48;
 /// Changes between two pictures.
 const PICTURE: usize = 4;
@@ -44,29 +44,29 @@ const OPS: usize = 10;
 const DIR: &[u8] = b"names";
 const FILE: &str = "file";
 
-/// A change of an index's shape.
+/// A change of the shape of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IndexMoment {
-    /// A directory is made, gets an index, and loses all of its names.
+    /// A directory is created, gets an index, and loses all of its names.
     Begun,
     /// The root is full of leaves: it gets a level of nodes below it.
     SecondLevel,
-    /// A node is full: it becomes two.
+    /// A node is full and is split.
     NodeSplit,
-    /// Root and node are full: a second level of nodes.
+    /// The root and a node are full: a second level of nodes is added.
     ThirdLevel,
-    /// A leaf, its node and the node above are full, not the root.
+    /// A leaf, its node and the node above are full; the root is not.
     TwoNodesSplit,
-    /// The root takes the entries of the only node of the first level, of three.
+    /// From three levels to two: the root takes the entries of the only node of the first level.
     ThirdLevelGoes,
     /// The root takes the entries of the only node.
     SecondLevelGoes,
-    /// The last name goes, and the index.
+    /// The last name is removed, and with it the index.
     Emptied,
 }
 
 impl IndexMoment {
-    /// All that directories of an image go through.
+    /// All moments that directories of such an image go through.
     #[must_use]
     pub fn of_kind(kind: Kind) -> &'static [Self] {
         use IndexMoment::*;
@@ -91,25 +91,25 @@ impl IndexMoment {
     }
 }
 
-/// What changes of directories did to their indexes.
+/// Counters of changes to directory indexes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IndexWork {
-    /// Directories got an index.
+    /// Directories that got an index.
     pub indexed: u64,
-    /// Leaves became two.
+    /// Leaves that were split.
     pub leaf_splits: u64,
-    /// Nodes became two.
+    /// Nodes that were split.
     pub node_splits: u64,
-    /// Levels were added.
+    /// Levels that were added.
     pub levels_added: u64,
-    /// Levels were taken away.
+    /// Levels that were removed.
     pub levels_removed: u64,
-    /// Directories lost their index.
+    /// Directories that lost their index.
     pub unindexed: u64,
 }
 
 impl IndexWork {
-    /// What was done to a directory since it came into memory.
+    /// The counters of a directory since it was loaded into memory.
     pub(crate) fn of(volume: &Volume, dir: Ino) -> Self {
         let Some(stats) = volume.dir_stats(dir) else { return Self::default() };
         Self {
@@ -122,7 +122,7 @@ impl IndexWork {
         }
     }
 
-    /// What was done since `before`. A directory that left the memory meanwhile begins at nothing.
+    /// The changes since `before`. The counters of a directory that was evicted meanwhile start at zero.
     pub(crate) fn since(self, before: Self) -> Self {
         let less = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         Self {
@@ -162,13 +162,13 @@ impl fmt::Display for IndexWork {
     }
 }
 
-/// A run over a change of an index's shape, which begins a few operations before it.
+/// A run over a change of shape; it starts a few operations before the change.
 ///
 /// # Errors
 /// The engine failed where it should not.
 ///
 /// # Panics
-/// When directories of such an image do not come to this moment.
+/// Directories of such an image do not reach this moment.
 pub fn index_run(kind: Kind, moment: IndexMoment, schedule: Schedule) -> Result<CrashRun, String> {
     let mut random = Rng::new(schedule.seed.rotate_left(20));
     if moment == IndexMoment::Begun {
@@ -192,7 +192,7 @@ fn at(name: &[u8]) -> At {
     At::new(name)
 }
 
-/// A directory from nothing to some leaves, and back.
+/// A directory that gets names until it has several leaves, and loses them again.
 fn begun(random: &mut Rng) -> Vec<Op> {
     let names: Vec<Vec<u8>> = (0..16).map(|_| name(random.index(NAMES))).collect();
     let mut left = names.clone();
@@ -206,8 +206,8 @@ fn begun(random: &mut Rng) -> Vec<Op> {
     ops
 }
 
-/// An image before a change of shape, the names that are there, and some that are not and lead to it; in the
-/// order of their hashes.
+/// An image before a change of shape, the names that are present, and some absent names that lead to the
+/// change; in the order of their hashes.
 struct Picture {
     image: Image,
     present: Vec<Vec<u8>>,
@@ -233,7 +233,7 @@ impl Picture {
                 });
                 present.push(new);
             } else {
-                // What goes goes from the beginning on, as in the pictures.
+                // Removals start with the first names, as in the album.
                 let at = if moment.is_of_growth() { any } else { 0 };
                 ops.push(Op::Unlink { at: in_dir(&present.remove(at)) });
             }
@@ -254,10 +254,10 @@ struct Album {
     disk: Arc<SimDisk>,
     engine: Engine,
     dir: Ino,
-    /// All names that there can be, in the order of their hashes; those that are there.
+    /// All names in the order of their hashes; `present` has the numbers of the present ones.
     names: Vec<Vec<u8>>,
     present: BTreeSet<usize>,
-    /// The first that was never there.
+    /// The number of the first name that was never present.
     next: usize,
     work: IndexWork,
     changes: usize,
@@ -323,7 +323,7 @@ impl Album {
         self.engine.apply(op).unwrap_or_else(|errno| panic!("{op:?}: {errno}"));
     }
 
-    /// Keeps the last picture if the shape changed, and takes another one every few changes.
+    /// Keeps the last picture if the shape has changed. Takes a new picture every few changes.
     fn look(&mut self) {
         let levels = self.work.levels_added - self.work.levels_removed;
         let now = IndexWork::of(self.engine.volume(), self.dir);

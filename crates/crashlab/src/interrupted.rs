@@ -1,7 +1,7 @@
-//! A disk on which something else happens while it is written to: what other threads do, one thread does at
-//! chosen moments.
+//! A disk that runs other operations while it is written to. One thread does at chosen moments what other
+//! threads would do concurrently.
 //!
-//! The writer may hold locks: interrupting operations wait for none of them.
+//! The writer may hold locks: the interrupting operations must not wait for them.
 
 use std::collections::HashSet;
 use std::io::IoSlice;
@@ -10,27 +10,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use extant_device::{Device, DeviceFault, FlushStats};
 
-/// A call of the disk.
+/// A kind of call of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Bytes go into its cache.
+    /// Bytes go into the disk's cache.
     Write,
     /// Bytes become durable.
     WriteDurable,
     Flush,
 }
 
-/// What happens before a call of the disk, and after it. Its own calls are not interrupted.
+/// Operations before and after a call of the disk. The calls that they make are not interrupted.
 pub(crate) trait Between: Send {
     fn before(&mut self, call: Call);
     fn after(&mut self, call: Call);
 }
 
-/// The disk, with what happens meanwhile.
+/// The disk, and the operations that interrupt its calls.
 pub(crate) struct Interrupted {
     disk: Arc<dyn Device>,
     armed: Mutex<Option<Box<dyn Between>>>,
-    /// Where reads were interrupted, and how often at a place read before.
+    /// Offsets that were read, and the number of reads at an offset that was read before.
     read: Mutex<HashSet<u64>>,
     read_again: AtomicU64,
 }
@@ -40,12 +40,12 @@ impl Interrupted {
         Self { disk, armed: Mutex::default(), read: Mutex::default(), read_again: AtomicU64::new(0) }
     }
 
-    /// From now on this happens, or nothing. What happened until now.
+    /// Sets the interrupting operations, or removes them with `None`. Returns the previous ones.
     pub(crate) fn arm(&self, between: Option<Box<dyn Between>>) -> Option<Box<dyn Between>> {
         std::mem::replace(&mut *self.armed(), between)
     }
 
-    /// Reads that began where another one had.
+    /// Number of reads that began at an offset where an earlier one began.
     pub(crate) fn read_again(&self) -> u64 {
         self.read_again.load(Ordering::Relaxed)
     }

@@ -9,14 +9,14 @@ use extant_device::{Device as _, FileDevice};
 use extant_simdisk::SimDisk;
 use extant_volume::{FileType, OpenOptions, Volume};
 
-/// What `e2fsck -fn` has to say against an image.
+/// Runs `e2fsck -fn` on an image.
 ///
-/// e2fsck 1.47 takes the target of a short symbolic link for block numbers when the link has an attribute
-/// whose value is in an inode of its own: that counts in i_blocks, in the kernel's images too. If it
-/// complains of such links, it is asked again about a copy in which they have no attributes.
+/// e2fsck 1.47 reads the target of a short symbolic link as block numbers if the link has an attribute whose
+/// value is in an EA inode: that value counts in i_blocks, in the kernel's images too. If e2fsck complains
+/// about such links, it runs again on a copy in which they have no attributes.
 ///
 /// # Errors
-/// Its words.
+/// The complaints of e2fsck.
 pub fn e2fsck_says(path: &Path) -> Result<(), String> {
     let said = ask(path)?;
     let Err(complaint) = said else { return Ok(()) };
@@ -36,7 +36,8 @@ fn ask(path: &Path) -> Result<Result<(), String>, String> {
     Ok(if output.status.success() { Ok(()) } else { Err(said) })
 }
 
-/// Makes a copy without the attributes of the short links that a complaint names. Is there such a link?
+/// Makes a copy without the attributes of the short links that a complaint names. Returns whether there is
+/// such a link.
 fn copy_without_attributes(path: &Path, copy: &Path, complaint: &str) -> bool {
     let named: BTreeSet<u32> = complaint
         .lines()
@@ -47,7 +48,7 @@ fn copy_without_attributes(path: &Path, copy: &Path, complaint: &str) -> bool {
         let device = FileDevice::open(path, true).ok()?;
         Volume::open(Arc::new(device), &OpenOptions::default()).ok()
     };
-    // What opening repairs would be kept from e2fsck: then there is nothing to repair.
+    // Opening a dirty image repairs it and would hide damage from e2fsck. So only a clean image is copied.
     if named.is_empty() || !is_closed(path) || std::fs::copy(path, copy).is_err() {
         return false;
     }
@@ -78,7 +79,8 @@ fn is_closed(path: &Path) -> bool {
     })
 }
 
-/// Is the superblock half old and half new? We read such a one; the kernel wants e2fsck to.
+/// Whether the superblock is half old and half new. The engine reads such a superblock; the kernel requires
+/// e2fsck first.
 #[must_use]
 pub fn superblock_is_torn(disk: &SimDisk) -> bool {
     let mut bytes = [0; extant_ondisk::superblock::SIZE];

@@ -1,4 +1,4 @@
-//! The crash lab: what is left after the power fails, at every moment, of every operation.
+//! The crash lab: judges what is left after a power failure, at every moment of every operation.
 //!
 //! ```text
 //! operations ──> Engine on a SimDisk that records ──> Recording: every write and flush
@@ -8,25 +8,26 @@
 //!                 '──────── is it one of those? <────────┘
 //! ```
 //!
-//! The bytes of files have runs of their own, which know what each cut may leave of every byte ([`DataRun`]),
-//! and so have threads that share flushes ([`RecordsRun`]).
+//! File data has its own runs, which know what each cut may leave of every byte ([`DataRun`]). So do threads
+//! that share flushes ([`RecordsRun`]).
 //!
-//! What many threads do one does in turns, so that a seed repeats it: operations come in the middle of
-//! commits and checkpoints too, and memory runs short ([`Schedule`]). Some runs begin where the index of a
-//! directory changes its shape ([`index_run`]).
+//! One thread makes the operations of many threads in turns, so that a seed repeats a run: operations also
+//! come in the middle of commits and checkpoints, and memory runs short ([`Schedule`]). Some runs start where
+//! the index of a directory changes shape ([`index_run`]).
 //!
-//! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`CrashRun`]), the
-//! verdict on a cut ([`CrashRun::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does
-//! **not** own: what operations mean (see `fsmodel`), what a device may forget (see `simdisk`).
+//! Owns: the engine as a subject of comparison ([`Engine`]), recorded runs ([`CrashRun`]), the verdict on a
+//! cut ([`CrashRun::judge`]), planted defects ([`plants`], [`data_plants`]). Does **not** own: what
+//! operations mean (see `fsmodel`), what a device may lose (see `simdisk`).
 //!
 //! What a cut must show (INV-EN1, and INV-EN22 for the bytes of files)
-//! 1. The volume opens, and recovery says nothing is wrong.
-//! 2. Its tree is, to the last byte of an attribute and nanosecond of a time, the one after some operation:
-//!    not before the last one that was synced when power failed, not after the last one that had begun. One
-//!    that came in the middle of a commit belongs to the next: it is not there before that one begins.
-//! 3. `check` finds nothing after a clean close; for a sample also `e2fsck -fn`, and the kernel's own
-//!    recovery shows one of those trees too.
-//! 4. Recovery itself can be cut, and recovered again.
+//! 1. The volume opens, and recovery reports no problem.
+//! 2. Its tree, to the last byte of an attribute and nanosecond of a time, is the one after some operation:
+//!    not before the last operation that was synced when power failed, not after the last one that had begun.
+//!    An operation that came in the middle of a commit belongs to the next commit: it is not visible before
+//!    that one begins.
+//! 3. `check` finds nothing after a clean close. For a sample, `e2fsck -fn` finds nothing either, and the
+//!    kernel's own recovery shows one of those trees too.
+//! 4. Recovery itself can be cut and repeated.
 
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,18 @@
-//! Which runs there are.
+//! The mix of runs.
 
 use extant_fsmodel::{Generator, Limits, Op, Options, Rng};
 use extant_volume::Sabotage;
 
 use crate::{CrashRun, IndexMoment, Kind, Schedule, base_image, index_run};
 
-/// What a run's operations are.
+/// The kind of operations in a run.
 enum Family {
-    /// Any, in a small tree.
+    /// Any operation, in a small tree.
     Small,
-    /// Any, in directories of long names: a few hundred make leaves by the dozen, and they go as they come.
+    /// Any operation, in directories of long names: a few hundred names fill dozens of leaves, and names are
+    /// added and removed at random.
     ManyNames,
-    /// Names come or go where an index changes its shape.
+    /// Names are added or removed where an index changes shape.
     Index,
 }
 
@@ -19,7 +20,7 @@ impl Family {
     const ALL: [Self; 4] = [Self::Small, Self::ManyNames, Self::Small, Self::Index];
 }
 
-/// The run of this number. The same seed and number always give the same one.
+/// The run of this number. The same seed and number always give the same run.
 ///
 /// # Errors
 /// The engine failed where it should not.
@@ -27,7 +28,7 @@ pub fn random_run(number: u64, seed: u64, sabotage: Sabotage) -> Result<CrashRun
     random_run_under(number, seed, |schedule| Schedule { sabotage, ..schedule })
 }
 
-/// As [`random_run`], under another schedule.
+/// As [`random_run`], with a changed schedule.
 ///
 /// # Errors
 /// As [`random_run`].
@@ -44,7 +45,7 @@ pub fn random_run_under(
     let (options, before) = match Family::ALL[(number % 4) as usize] {
         Family::Small => (small, 60),
         Family::ManyNames => {
-            // They become more all the time, or fewer.
+            // With the large limit the tree keeps growing; with the small one it shrinks again.
             let n_objects_max = if Rng::new(seed).one_in(2) { 600 } else { 150 };
             (Options { many_names: 400, many_names_len_min: 200, n_objects_max, ..small }, 600)
         }

@@ -1,22 +1,22 @@
-//! Mistakes planted on purpose: each must be found.
+//! Planted defects: the lab must find each.
 //!
-//! Not among them: revoke records that are not written. That shows only when a block of metadata becomes one
-//! of data: see [`data_plants`](crate::data_plants).
+//! Missing revoke records are not among them. They show only when a metadata block becomes a data block: see
+//! [`data_plants`](crate::data_plants).
 
 use extant_volume::Sabotage;
 
-/// A mistake.
+/// A planted defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plant {
     /// What is wrong.
     pub name: &'static str,
-    /// How.
+    /// The switch that plants it.
     pub sabotage: Sabotage,
     /// It shows only where operations come in the middle of commits and checkpoints, and memory runs short.
     pub needs_pressure: bool,
 }
 
-/// All mistakes.
+/// All planted defects.
 #[must_use]
 pub fn plants() -> Vec<Plant> {
     let none = Sabotage::default();

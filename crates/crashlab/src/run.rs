@@ -1,4 +1,4 @@
-//! A run: operations applied to the engine on a disk that records.
+//! A run: operations applied to the engine, on a disk that records.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -17,25 +17,25 @@ use crate::{Engine, IndexWork};
 pub struct Schedule {
     /// Chooses the moments.
     pub seed: u64,
-    /// Of 100 operations so many are followed by a sync.
+    /// Percentage of operations that are followed by a sync.
     pub syncs: u32,
-    /// Of 100 operations so many are followed by a checkpoint.
+    /// Percentage of operations that are followed by a checkpoint.
     pub checkpoints: u32,
-    /// Of 100 commits and checkpoints in so many operations come in their middle.
+    /// Percentage of commits and checkpoints that are interrupted by operations.
     pub meanwhile: u32,
-    /// After so many of 100 operations memory runs short.
+    /// Percentage of operations after which memory runs short.
     pub reclaims: u32,
-    /// Memory for caches, in bytes; 0 for what is usual, which is more than there can be.
+    /// Memory for caches, in bytes. 0 selects the default, which is more than a run can use.
     pub cache_bytes: usize,
     /// How orphans are tracked.
     pub orphans: OrphanMode,
-    /// Track also what one transaction does.
+    /// Whether to track orphans also within one transaction.
     pub track_all_orphans: bool,
-    /// Blocks of a transaction; 0 for what the log allows.
+    /// Maximum blocks of a transaction. 0 selects the maximum that the log allows.
     pub transaction_max: u32,
-    /// What is freed is discarded.
+    /// Whether freed blocks are discarded.
     pub discard: bool,
-    /// Mistakes on purpose.
+    /// Planted defects.
     pub sabotage: Sabotage,
 }
 
@@ -43,7 +43,7 @@ impl Schedule {
     /// A schedule for this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        // By chance, so that no choice goes with another one that a run's number makes.
+        // Random, so that these choices are independent of others that depend on a run's number.
         let mut random = Rng::new(!seed);
         let cache_bytes = *random.pick(&[0, 0, 96 << 10, 256 << 10]);
         Self {
@@ -61,7 +61,7 @@ impl Schedule {
         }
     }
 
-    /// Nothing happens in the middle of a commit, and memory is large.
+    /// The same schedule without operations in the middle of commits, and with plenty of memory.
     #[must_use]
     pub fn undisturbed(self) -> Self {
         Self { meanwhile: 0, reclaims: 0, cache_bytes: 0, ..self }
@@ -81,25 +81,26 @@ impl Schedule {
     }
 }
 
-/// The tree after an operation, and the disk's events around it.
+/// The tree after an operation, and the disk's events around the operation.
 pub(crate) struct Step {
-    /// Events when it began; for one in the middle of a commit or checkpoint, when that had ended.
+    /// Number of disk events when it began. For an operation in the middle of a commit or checkpoint: when
+    /// that ended.
     pub(crate) begun: u64,
     pub(crate) tree: Tree,
-    /// Events when it was known to be durable; `None`: never asked.
+    /// Number of disk events when it was known to be durable; `None` without a later sync.
     pub(crate) synced: Option<u64>,
     /// It came in the middle of a commit or checkpoint.
     pub(crate) is_meanwhile: bool,
 }
 
-/// What went on in a run besides operations, one after the other.
+/// Counters of concurrency and memory pressure in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Operations in the middle of commits and checkpoints.
     pub meanwhile: u64,
     /// Times that memory ran short.
     pub reclaims: u64,
-    /// Reads of what was read before.
+    /// Reads at an offset that was read before.
     pub read_again: u64,
 }
 
@@ -122,7 +123,7 @@ impl AddAssign for Pressure {
     }
 }
 
-/// Operations, what the disk saw, and what there was after each of them.
+/// The operations, the recording of the disk, and the tree after each operation.
 pub struct CrashRun {
     pub(crate) recording: Recording,
     pub(crate) steps: Vec<Step>,
@@ -133,7 +134,7 @@ pub struct CrashRun {
 }
 
 impl CrashRun {
-    /// Applies `setup` and closes; then applies `ops` under the schedule, recording.
+    /// Applies `setup` and closes the volume. Then applies `ops` under the schedule and records the disk.
     ///
     /// # Errors
     /// The engine failed where it should not.
@@ -159,19 +160,19 @@ impl CrashRun {
         Ok(Self { recording, steps, ops: ops.to_vec(), schedule, work, pressure })
     }
 
-    /// What the operations did to the indexes of directories.
+    /// The changes that the operations made to directory indexes.
     #[must_use]
     pub fn index_work(&self) -> IndexWork {
         self.work
     }
 
-    /// What else went on.
+    /// The counters of concurrency and memory pressure.
     #[must_use]
     pub fn pressure(&self) -> Pressure {
         self.pressure
     }
 
-    /// Moments at which power can fail: after each event, and during it.
+    /// The number of the last event. Power can fail after each event, and during it.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.recording.end()

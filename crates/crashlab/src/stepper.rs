@@ -1,5 +1,5 @@
-//! One thread does in turns what many do at the same time: operations between commits and in the middle of
-//! them, and memory that runs short.
+//! One thread makes in turns what many threads would do concurrently: operations between commits and in the
+//! middle of them, and memory shortage.
 //!
 //! ```text
 //!   op  op  sync ------------------------------------------------>  op  reclaim  op  checkpoint ------------> ..
@@ -7,9 +7,9 @@
 //!   durable:  op  op          not these: they belong to the next commit
 //! ```
 //!
-//! An operation in the middle of a commit must not wait for that commit, which only the same thread can end.
-//! It would wait if the running transaction were full, or if there were no space for its changes, so none is
-//! started that might come near.
+//! An operation in the middle of a commit must not wait for that commit, because only the same thread can end
+//! it. It would wait if the running transaction were full, or if there were no space for its changes. So the
+//! stepper starts no operation that might come near these limits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -26,40 +26,40 @@ use crate::interrupted::{Between, Call, Interrupted};
 use crate::run::{Schedule, Step};
 use crate::{Engine, IndexWork, Pressure};
 
-/// Blocks that the running transaction is sure to have room for, with all that a commit adds: less than half
-/// of what there is.
+/// Blocks that the running transaction certainly has room for, including the blocks that a commit adds: less
+/// than half of a transaction.
 const ROOM: usize = 200;
-/// Blocks that an operation changes at most, besides those of an attribute's value.
+/// Maximum blocks that an operation changes, without those of an attribute's value.
 const OP_BLOCKS: usize = 24;
-/// Bytes of attributes for which an inode has room, with one block.
+/// Bytes of attributes that fit into an inode and one attribute block.
 const ATTRIBUTES: usize = 700;
 /// Bytes of an attribute besides its name and value.
 const ATTRIBUTE: usize = 20;
-/// Free blocks and inodes that are enough for whatever an operation may need.
+/// Free blocks and inodes that are enough for any operation.
 const FREE_BLOCKS: u64 = 1500;
 const FREE_INODES: u32 = 64;
-/// Operations in the middle of a commit or checkpoint at most.
+/// Maximum operations in the middle of one commit or checkpoint.
 const MEANWHILE: u64 = 5;
-/// How long one of them may take: it does not wait for the disk.
+/// Time limit of one such operation: it does not wait for the disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Operations that are still to come, and what there was after those that were made.
+/// The operations to come, and the trees after those that were made.
 pub(crate) struct Stepper {
     engine: Arc<Engine>,
     disk: Arc<SimDisk>,
     schedule: Schedule,
     random: Rng,
     queue: VecDeque<Op>,
-    /// The operation that was made last.
+    /// The last operation that was made.
     last: Option<Op>,
     /// Open files: their inodes outlive their names.
     open: Vec<Ino>,
     pub(crate) steps: Vec<Step>,
     watched: Watched,
     pub(crate) pressure: Pressure,
-    /// Blocks of the running transaction, rather more than there are.
+    /// Blocks of the running transaction; an overestimate.
     blocks: usize,
-    /// What the engine answered where it should not fail.
+    /// An error of the engine where it should not fail.
     failed: Option<String>,
 }
 
@@ -91,12 +91,12 @@ impl Stepper {
         })
     }
 
-    /// What the operations did to the indexes of directories.
+    /// The changes that the operations made to directory indexes.
     pub(crate) fn index_work(&self) -> IndexWork {
         self.watched.sum
     }
 
-    /// Makes the next operation. `false`: there is none.
+    /// Makes the next operation. Returns `false` if none is left.
     fn step(&mut self) -> Result<bool, String> {
         let begun = self.disk.events();
         let Some(op) = self.queue.pop_front() else { return Ok(false) };
@@ -120,12 +120,12 @@ impl Stepper {
         Ok(true)
     }
 
-    /// The operation that was made last.
+    /// The last operation that was made, as text.
     fn op(&self) -> String {
         self.last.as_ref().map(|op| format!("{op:?}")).unwrap_or_default()
     }
 
-    /// Is the next operation made now, in the middle of a commit or checkpoint?
+    /// Decides whether to make the next operation now, in the middle of a commit or checkpoint.
     fn will_step_meanwhile(&mut self) -> bool {
         self.random.below(2) == 0 && self.may_step_meanwhile()
     }
@@ -140,7 +140,7 @@ impl Stepper {
         self.failed = made.err();
     }
 
-    /// May the next operation be made in the middle of a commit or checkpoint?
+    /// Whether the next operation may be made in the middle of a commit or checkpoint.
     fn may_step_meanwhile(&self) -> bool {
         let Some(op) = self.queue.front() else { return false };
         let has_space = self
@@ -151,8 +151,8 @@ impl Stepper {
         has_space && self.has_room(op) && self.blocks + blocks_of(op) <= ROOM && self.failed.is_none()
     }
 
-    /// If it sets an attribute: has that room? Where there is none the answer is that there is no space,
-    /// after a commit that might have made some.
+    /// Whether there is room for the attribute, if the operation sets one. Without room the engine reports no
+    /// space only after a commit, which might have freed some.
     fn has_room(&self, op: &Op) -> bool {
         let (at, new) = match op {
             Op::SetXattr { at, name, value, .. } => (at, ATTRIBUTE + name.0.len() + value.0.len()),
@@ -164,18 +164,18 @@ impl Stepper {
         node.is_some_and(|node| new + node.xattrs.iter().map(of_attribute).sum::<usize>() <= ATTRIBUTES)
     }
 
-    /// Memory runs short: inodes all over the table are read, until nothing that was not in use is left of
-    /// what was there. What is read again then is as it was.
+    /// Simulates memory shortage: reads inodes all over the table until every unused object was evicted. What
+    /// is read again must be unchanged.
     fn reclaim(&mut self) -> Result<(), String> {
         let volume = self.engine.volume();
         let inodes = volume.statfs().map_err(|fault| format!("statfs: {fault}"))?.inodes;
-        // One for each block of the table. That most are not in use is as good.
+        // One inode in each block of the table. Reading a free inode evicts as well.
         (1..=inodes).step_by(4).for_each(|ino| drop(volume.inode(Ino(ino))));
         self.pressure.reclaims += 1;
         self.compare("after memory ran short")
     }
 
-    /// Is the tree the one that the last operation left?
+    /// Compares the tree with the one after the last operation.
     fn compare(&self, when: &str) -> Result<(), String> {
         let tree = crate::tree(self.engine.volume()).map_err(|why| format!("{when}: {why}"))?;
         let lines = self.steps.last().map(|step| diff(&step.tree, &tree)).unwrap_or_default();
@@ -189,7 +189,7 @@ impl Stepper {
         self.random.below(100) < u64::from(percent)
     }
 
-    /// Closes the volume, or pulls the plug. The steps that were taken.
+    /// Closes the volume, or drops it as in a power failure. Returns the steps.
     pub(crate) fn end(mut self) -> Result<Vec<Step>, String> {
         if self.random.below(2) > 0 {
             return Ok(self.steps);
@@ -204,12 +204,12 @@ impl Stepper {
     }
 }
 
-/// These were made durable by what ended now.
+/// Marks the steps as durable at event `now`, except those already marked.
 fn set_synced(steps: &mut [Step], now: u64) {
     steps.iter_mut().filter(|step| step.synced.is_none()).for_each(|step| step.synced = Some(now));
 }
 
-/// Blocks that an operation changes at most, about.
+/// Estimates the maximum blocks that an operation changes.
 fn blocks_of(op: &Op) -> usize {
     match op {
         Op::SetXattr { value, .. } => OP_BLOCKS + value.0.len() / 512,
@@ -249,7 +249,7 @@ pub(crate) fn run(device: &Interrupted, stepper: &Arc<Mutex<Stepper>>) -> Result
     Ok(())
 }
 
-/// Commits, or checkpoints, and makes operations in the middle of that.
+/// Runs `write`, a commit or a checkpoint, and makes operations in the middle of it.
 fn meanwhile(
     device: &Interrupted,
     stepper: &Arc<Mutex<Stepper>>,
@@ -273,7 +273,7 @@ fn meanwhile(
     let mut stepper = locked(stepper);
     let now = stepper.disk.events();
     for step in &mut stepper.steps[before..] {
-        // They came after the line below what is committed: nothing of them can be there before the next
+        // The commit was already sealed when they came: nothing of them can be visible before the next
         // commit.
         (step.begun, step.is_meanwhile) = (now, true);
     }
@@ -288,8 +288,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Operations that come while the disk is written to, each on a thread of its own: one that waits for what it
-/// came into, as it may when something is wrong, is waited for when that has ended.
+/// Operations that are made while the disk is written to, each on its own thread. A defect can make such an
+/// operation wait for the commit that it interrupts; it is joined after that commit has ended.
 struct Meanwhile {
     stepper: Arc<Mutex<Stepper>>,
     left: u64,
@@ -326,7 +326,7 @@ impl Between for Meanwhile {
     }
 }
 
-/// What was done to the indexes of a tree's directories.
+/// Counts the changes of the indexes of a tree's directories.
 #[derive(Default)]
 struct Watched {
     dirs: BTreeMap<u32, IndexWork>,

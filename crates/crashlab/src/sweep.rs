@@ -1,5 +1,5 @@
-//! The failure sweep: every operation of the engine, and the N-th read, write or flush of it fails, for every
-//! N.
+//! The failure sweep: for every operation of the engine, and for every N, the N-th read, write or flush of it
+//! fails.
 //!
 //! ```text
 //!   cold volume -> steps before -> [ the operation (-> sync | fsync | close) ] -> what memory shows -> more steps, fsync -> end
@@ -9,22 +9,22 @@
 //! ```
 //!
 //! Owns: the table of operations ([`cases`]), the small file systems ([`World`]), the verdict on one run
-//! ([`Sweep::run`]). Does **not** own: faults (see `extant_simdisk::Faulty`), power cuts (see the rest of
-//! this crate).
+//! ([`Sweep::run`]). Does **not** own: faults (see `extant_simdisk::Faulty`), power cuts (see the other
+//! modules of this crate).
 //!
 //! What a run must show
-//! 1. An operation that fails leaves in memory what was there before it, or the journal is aborted. Of
-//!    operations that are documented to be done in parts (fallocate, a short write) the bytes of the one file
-//!    may be part-way.
-//! 2. An operation that succeeds though something failed shows what it shows when nothing fails.
-//! 3. What memory shows after a later fsync or sync that succeeded is what the disk shows when it is opened
-//!    again: names, attributes, sizes, bytes, counts of blocks and times. Bytes that a failed fsync or sync
-//!    had reported as lost are excepted until they are written again.
-//! 4. After an abort every change is refused, reading goes on, and the disk has for each file what it had at
-//!    one of the steps.
-//! 5. `check` has no finding after the image was opened and closed; neither has e2fsck, of a sample.
+//! 1. After an operation that failed, memory shows the state before it, or the journal is aborted. Operations
+//!    that are documented to be done in parts (fallocate, a short write) may leave the bytes of their one
+//!    file part-way.
+//! 2. After an operation that succeeded despite a failure, memory shows the same as when nothing fails.
+//! 3. After a later fsync or sync succeeded, the reopened disk shows what memory showed: names, attributes,
+//!    sizes, bytes, block counts and times. Exempt are bytes that a failed fsync or sync reported as lost,
+//!    until they are written again.
+//! 4. After an abort the volume refuses every change and stays readable, and the disk has, for each file, its
+//!    state at one of the steps.
+//! 5. `check` finds nothing after the image was opened and closed. For a sample, e2fsck finds nothing either.
 //!
-//! A run is named by its world, case, fault and number; the same name repeats it.
+//! World, case, fault and number name a run and repeat it.
 
 mod cases;
 mod law;

@@ -1,4 +1,4 @@
-//! Some cuts in every run of the tests; the many are `cargo xtask crash`.
+//! A few cuts in every test run; `cargo xtask crash` makes many.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn right(run: &CrashRun, event: u64, seed: u64, again: bool) {
 #[test]
 fn every_moment_of_pairs_of_operations() {
     let alphabet = short_alphabet();
-    // Every 12th pair; all of them are in the long run.
+    // Every 12th pair; the long run has all.
     for (number, ops) in short_sequences(&alphabet, 2).enumerate().step_by(12) {
         let number = number as u64;
         let kind = Kind::of_run(number);
@@ -46,7 +46,7 @@ fn random_operations() {
     assert!(pressure.meanwhile > 150 && pressure.reclaims > 30 && pressure.read_again > 1000, "{pressure}");
 }
 
-/// Levels of nodes below the root of the index of the directory `tree/names`, as debugfs sees them.
+/// Levels of nodes below the root of the index of the directory `tree/names`, read by debugfs.
 fn levels(disk: &SimDisk) -> u32 {
     let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
@@ -60,13 +60,13 @@ fn levels(disk: &SimDisk) -> u32 {
 #[test]
 fn every_moment_while_indexes_change_their_shape() {
     use IndexMoment::*;
-    // Trees of three levels, and one kind more for the moments that all have.
+    // Trees of three levels, and one more kind for the moments that all kinds have.
     for kind in [Kind::LargeDir, Kind::Quotas] {
         for (&moment, number) in IndexMoment::of_kind(kind).iter().zip(0..) {
-            // Counters go when memory runs short.
+            // A memory shortage would reset the counters.
             let schedule = Schedule { reclaims: 0, cache_bytes: 0, ..Schedule::new(number) };
             let run = index_run(kind, moment, schedule).unwrap();
-            // It happens between the first of these cuts and the last.
+            // The change happens between the first and the last of these cuts.
             let work = run.index_work();
             let is_done = match moment {
                 Begun => work.indexed > 0 && work.leaf_splits > 0 && work.unindexed > 0,
@@ -86,7 +86,7 @@ fn every_moment_while_indexes_change_their_shape() {
             let scratch = extant_testkit::scratch();
             to_file(&last, &scratch.path().join("image")).unwrap();
             e2fsck_says(&scratch.path().join("image")).unwrap();
-            // What the counters say is what another one sees. Without an index debugfs prints nothing.
+            // debugfs must agree with the counters. It prints nothing for a directory without an index.
             let (before, after) = match moment {
                 Begun | Emptied => continue,
                 SecondLevel => (0, 1),
@@ -101,7 +101,7 @@ fn every_moment_while_indexes_change_their_shape() {
     }
 }
 
-/// Nodes that go have left the memory when the last leaf moves into their place.
+/// Removed nodes were evicted when the last leaf moves into their place.
 #[test]
 fn indexes_change_their_shape_while_memory_is_short() {
     let kind = Kind::LargeDir;
@@ -117,7 +117,7 @@ fn indexes_change_their_shape_while_memory_is_short() {
 fn is_found(plant: Plant, mut numbers: Range<u64>, changed: fn(Schedule) -> Schedule) -> bool {
     numbers.any(|number| {
         let schedule = |schedule| changed(Schedule { sabotage: plant.sabotage, ..schedule });
-        // Some show without a cut.
+        // Some defects show without a cut.
         let Ok(run) = random_run_under(number, 0, schedule) else { return true };
         (0..=run.events())
             .any(|event| matches!(run.judge(event, number + event, false).0, Verdict::Violation(_)))

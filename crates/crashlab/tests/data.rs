@@ -1,8 +1,7 @@
-//! The bytes of files: the engine against the model, which answers as the kernel does, and against the kernel
-//! itself.
+//! File data: the engine against the model, which answers as the kernel does, and against the kernel itself.
 //!
-//! More operations: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`; all bytes compared after each:
-//! `EXTANT_EACH=1`; holes only by the bytes in them: `EXTANT_HOLES=0`.
+//! Environment: `EXTANT_OPS=100000` makes more operations, `EXTANT_SEED=7` sets another seed, `EXTANT_EACH=1`
+//! compares all bytes after each operation, `EXTANT_HOLES=0` compares holes only by the bytes in them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,11 +26,11 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// A volume that is open for writing, behind the face of the model.
+/// A volume open for writing, behind the model's interface.
 struct Files<'a> {
     path: &'a Path,
     data: DataPath,
-    /// Open but for the moment in which it is opened again.
+    /// `None` only while the volume is reopened.
     open: Option<(Volume, Ino)>,
 }
 
@@ -129,7 +128,7 @@ fn seek(volume: &Volume, inode: &Inode, whence: Whence, pos: u64) -> Result<u64,
     volume.seek(inode, pos, what)
 }
 
-/// Positions that a system call does not pass on: they are negative there.
+/// Whether an offset or length is negative as a signed 64-bit number: system calls refuse these.
 fn is_negative(op: &Op) -> bool {
     match *op {
         Op::Read { pos, len, .. } | Op::Write { pos, len, .. } => {
@@ -156,7 +155,7 @@ impl DataFs for Files<'_> {
     }
 }
 
-/// Where the model says that loop devices write no zeros, the engine, which does, is not asked to.
+/// Leaves out write-zeroes where the model says that the loop device cannot do it. The engine could.
 fn options(limits: Limits) -> Options {
     let options = Options { limits, ..Options::default() };
     let is_asked = |mode: &Fallocate| limits.write_zeroes || *mode != Fallocate::WriteZeroes;
@@ -164,25 +163,26 @@ fn options(limits: Limits) -> Options {
     Options { modes, ..options }
 }
 
-/// Holes as the kernel has them; only such that hold no bytes, with `EXTANT_HOLES=0`, or where the kernel
-/// `fills` them.
+/// Holes must be the kernel's. With `EXTANT_HOLES=0`, or where the kernel `fills` holes, only their bytes
+/// count.
 fn rules(check_every: u64, fills: bool) -> Rules {
     Rules { check_every: number("EXTANT_EACH", check_every), same_maps: !fills }
 }
 
-/// Does the kernel fill small reserved extents, or are holes not to be looked at?
+/// Whether the comparison of holes is off: the kernel fills small reserved extents, or `EXTANT_HOLES=0` is
+/// set.
 fn fills(data: DataPath) -> bool {
     data == DataPath::Journal || number("EXTANT_HOLES", 1) == 0
 }
 
-/// How the kernel mounts what the engine writes this way.
+/// The kernel's mount options for this way of writing.
 fn mount_options(data: DataPath) -> &'static str {
     if data == DataPath::Journal { "noatime,data=journal" } else { "noatime" }
 }
 
-/// What of that the kernel can be asked to. Through the journal Linux 6.18 may lose the last block of a file
-/// when something is put in, or taken out, before it: a file of its own making, seed 7 of what was here
-/// without this rule.
+/// The modes that the kernel can be given. With `data=journal`, Linux 6.18 may lose the last block of a file
+/// when a range before it is inserted or collapsed. Without this rule, seed 7 shows it on a file that the
+/// kernel itself made.
 fn asked_of_the_kernel(modes: &[Fallocate], data: DataPath) -> Vec<Fallocate> {
     let is_asked = |mode: &Fallocate| {
         data != DataPath::Journal || !matches!(mode, Fallocate::Collapse | Fallocate::Insert)
@@ -190,7 +190,7 @@ fn asked_of_the_kernel(modes: &[Fallocate], data: DataPath) -> Vec<Fallocate> {
     modes.iter().copied().filter(is_asked).collect()
 }
 
-/// An image with the directory in it.
+/// Makes an image that contains the directory.
 fn make(path: &Path, features: &[&str], limits: Limits) {
     let _ = std::fs::remove_file(path);
     let name = path.to_str().unwrap();
@@ -203,7 +203,7 @@ fn make(path: &Path, features: &[&str], limits: Limits) {
     volume.close().unwrap();
 }
 
-/// The engine alone against the model.
+/// The engine against the model, without the kernel.
 fn against_the_model(features: &[&str], limits: Limits, data: DataPath) {
     let limits = Limits { fills: number("EXTANT_HOLES", 1) == 0, write_zeroes: true, ..limits };
     let scratch = extant_testkit::scratch();
@@ -227,7 +227,8 @@ fn against_the_model(features: &[&str], limits: Limits, data: DataPath) {
     extant_crashlab::e2fsck_says(&path).unwrap();
 }
 
-/// The kernel and the engine on an image each: the same answers, also where the model leaves them open.
+/// The kernel and the engine on one image each: their answers must agree, also where the model leaves them
+/// open.
 fn beside_the_kernel(features: &[&str], limits: Limits, data: DataPath) {
     let limits = Limits { fills: fills(data), ..limits };
     if !extant_testkit::is_root() {
@@ -250,7 +251,7 @@ fn beside_the_kernel(features: &[&str], limits: Limits, data: DataPath) {
     println!("{}", report.unwrap_or_else(|found| panic!("{found}")));
     engine.close().unwrap();
     extant_crashlab::e2fsck_says(&ours).unwrap();
-    // And the kernel reads what the engine wrote.
+    // The kernel must read what the engine wrote.
     drop((kernel, mount));
     let mount = extant_testkit::LoopMount::new(&ours, mount_options(data)).unwrap();
     let mut kernel = Kernel::new(&mount.path().join("files-0")).with(limits);
@@ -259,7 +260,7 @@ fn beside_the_kernel(features: &[&str], limits: Limits, data: DataPath) {
     read.unwrap_or_else(|found| panic!("as the engine left it: {found}"));
 }
 
-/// The kernel and the engine by turns on one image: each goes on with what the other left.
+/// The kernel and the engine in turns on one image: each continues with what the other left.
 fn in_turns(features: &[&str], limits: Limits, data: DataPath) {
     let limits = Limits { fills: fills(data), ..limits };
     if !extant_testkit::is_root() {
@@ -305,7 +306,7 @@ fn in_turns(features: &[&str], limits: Limits, data: DataPath) {
     }
 }
 
-/// Each kind of file system, each way of looking.
+/// The tests for each kind of file system.
 macro_rules! kinds {
     ($($name:ident: $features:expr, $limits:expr, $data:expr;)*) => {
         $(

@@ -1,4 +1,4 @@
-//! Some cuts of the bytes of files in every run of the tests; the many are `cargo xtask crash --data`.
+//! A few cuts of file data in every test run; `cargo xtask crash --data` makes many.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn bytes_are_what_they_may_be() {
 fn mistakes_on_purpose_are_found() {
     for plant in data_plants() {
         let found = (1000..1200).any(|number| {
-            // Some show without a cut.
+            // Some defects show without a cut.
             let Ok(run) = run(number, plant.sabotage) else { return true };
             (0..=run.events())
                 .any(|event| matches!(run.judge(event, number + event, false).0, Verdict::Violation(_)))
@@ -38,7 +38,7 @@ fn mistakes_on_purpose_are_found() {
     }
 }
 
-/// The first violation of records that threads wrote, if there is one.
+/// The first violation in records that threads wrote, if any.
 fn records(settings: FlushSettings, seed: u64) -> Option<String> {
     let run = RecordsRun::record(settings, 4, 8, seed).unwrap();
     run.moments().find_map(|event| match run.judge(event, event + seed) {

@@ -1,5 +1,5 @@
-//! A device that fails once: the n-th read, write or flush of an operation, for every n. Whatever it was, the
-//! volume shows the tree before the operation or the one after it, now and when it is opened again.
+//! A device that fails once: the n-th read, write or flush of an operation, for every n. Afterwards, and
+//! after it is reopened, the volume must show the tree before the operation or the one after it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn disk(image: &Image) -> Disk {
     Arc::new(Faulty::new(SimDisk::from_image(image.clone())))
 }
 
-/// The tree without times, which are those of the run.
+/// The tree without times, which differ between runs.
 fn look(engine: &Engine) -> Tree {
     let mut tree = tree(engine.volume()).unwrap();
     for node in tree.nodes.values_mut() {
@@ -33,7 +33,7 @@ fn prepared(kind: Kind) -> Image {
     for op in short_setup() {
         engine.apply(&op).unwrap();
     }
-    // Blocks to free, attributes to carry along.
+    // Adds blocks that operations can free, and attributes that they move.
     for (at, op) in short_alphabet().into_iter().enumerate().filter(|(at, _)| [5, 24].contains(at)) {
         assert!(engine.apply(&op).is_ok(), "{at}");
     }
@@ -41,7 +41,7 @@ fn prepared(kind: Kind) -> Image {
     disk.image()
 }
 
-/// Directories inside their inodes, as debugfs makes them: they move into blocks when their names change.
+/// Directories inside their inodes, made by debugfs. They move into blocks when their names change.
 fn inline() -> Image {
     let scratch = extant_testkit::scratch();
     let (image, script) = (scratch.path().join("image"), scratch.path().join("script"));
@@ -54,7 +54,7 @@ fn inline() -> Image {
     Image::from_bytes(&std::fs::read(&image).unwrap())
 }
 
-/// What an operation does when nothing fails: its answer, and the trees before and after it.
+/// The effect of an operation when nothing fails: its answer, and the trees before and after it.
 struct Expected {
     answer: Result<(), Errno>,
     trees: [Tree; 2],
@@ -74,7 +74,7 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// The tree on the disk is one of these; the volume can be written; for some, e2fsck is content.
+    /// The tree on the disk must be one of these, and the volume must be writable. e2fsck judges a sample.
     fn judge(&mut self, disk: &Disk, trees: &[Tree], told: &dyn std::fmt::Display) {
         disk.disarm_all();
         let engine = Engine::open(disk.clone(), options()).unwrap_or_else(|why| panic!("{told}: {why}"));
@@ -94,7 +94,7 @@ impl Sweep {
         }
     }
 
-    /// Fails the n-th read of the operation, and as many after it as `times` says.
+    /// Fails the n-th read of the operation, and `times - 1` reads after it.
     fn read(&mut self, image: &Image, op: &Op, n: u64, times: u64, expected: &Expected) -> bool {
         let told = format!("{op:?}, read {n} of it fails, {times} times");
         let disk = disk(image);
@@ -107,7 +107,7 @@ impl Sweep {
         assert!(is_whole || answer == Err(Errno(EIO)) && is_hit, "{told}: {answer:?}");
         let tree = &expected.trees[usize::from(is_whole)];
         match engine.volume().sync() {
-            // No other harm: the volume shows its state before.
+            // The failure was contained: the volume shows the state before.
             Ok(()) => {
                 let lines = diff(tree, &look(&engine));
                 assert!(lines.is_empty(), "{told}: {lines:?}");
@@ -125,7 +125,7 @@ impl Sweep {
         is_hit
     }
 
-    /// Fails the n-th write or flush of a session: opening, the operation, a sync, closing.
+    /// Fails the n-th write or flush of a session: open, the operation, a sync, close.
     fn session(&mut self, image: &Image, op: &Op, rule: Rule, expected: &Expected) -> bool {
         let told = format!("{op:?}, {rule:?}");
         let disk = disk(image);
@@ -150,7 +150,7 @@ fn one_read_fails() {
         let mut sweep = Sweep { runs: 0, aborted: 0 };
         for op in short_alphabet() {
             let expected = expected(&image, &op);
-            // Some reads are readahead, and are repeated: two in a row.
+            // Some reads are readahead and are repeated. So two reads in a row fail.
             for times in [1, 2] {
                 let mut n = 1;
                 while sweep.read(&image, &op, n, times, &expected) {

@@ -1,7 +1,7 @@
 //! The engine against the model, which answers as the kernel does; then e2fsck.
 //!
-//! More operations: `EXTANT_OPS=1000000`; another seed: `EXTANT_SEED=7`; trees compared after each:
-//! `EXTANT_EACH=1`.
+//! Environment: `EXTANT_OPS=1000000` makes more operations, `EXTANT_SEED=7` sets another seed,
+//! `EXTANT_EACH=1` compares the trees after each operation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn against_the_model(features: &[&str], options: Options) {
         number("EXTANT_EACH", 1000),
     );
     let report = report.unwrap_or_else(|difference| {
-        // The shortest list of operations that shows it.
+        // Finds the shortest list of operations that shows it.
         let mut n = 0;
         let least = extant_fsmodel::shrink(&difference.ops, || {
             n += 1;
@@ -87,8 +87,8 @@ fn large_values() {
     against_the_model(&["-O", "ea_inode"], Options { mostly_attributes: true, limits, ..Options::default() });
 }
 
-/// e2fsck 1.47 takes the target of such a link for block numbers, in the kernel's images too: the judge
-/// knows.
+/// e2fsck 1.47 reads the target of such a link as block numbers, in the kernel's images too. The judge allows
+/// for it.
 #[test]
 fn the_judge_knows_what_e2fsck_says_of_links_with_large_values() {
     let scratch = extant_testkit::scratch();
@@ -106,7 +106,7 @@ fn the_judge_knows_what_e2fsck_says_of_links_with_large_values() {
     extant_crashlab::e2fsck_says(&path).unwrap();
 }
 
-/// Without times: which of them an operation sets is compared with the model.
+/// Ignores times: those that an operation sets are compared with the model.
 struct Timeless<S>(S);
 
 impl<S: Subject> Subject for Timeless<S> {

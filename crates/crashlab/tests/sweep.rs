@@ -1,10 +1,10 @@
-//! The failure sweep, a small part of it: for every operation of the engine the n-th read, write or flush
-//! fails, for every n. Memory is as it was before the operation, or the journal is aborted; what is
-//! acknowledged later is on the disk. All of it: `cargo xtask sweep`.
+//! A small part of the failure sweep: for every operation of the engine, and every n, the n-th read, write or
+//! flush fails. Memory must show the state before the operation, or the journal is aborted; what is
+//! acknowledged later must be on the disk. `cargo xtask sweep` runs all of it.
 
 use extant_crashlab::sweep::{Counts, Grid, Sweep, World};
 
-/// Of all pairs of a case and a failure one in so many.
+/// One in this many of all pairs of a case and a failure.
 const ONE_IN: u64 = 1500;
 
 fn sweep(world: World) {

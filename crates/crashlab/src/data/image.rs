@@ -1,4 +1,4 @@
-//! Images whose free blocks have content of other files.
+//! Images whose free blocks hold old bytes.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -21,46 +21,46 @@ pub enum DataKind {
     Blocks1K,
     /// Clusters of 16 blocks of 1 KiB.
     Clusters,
-    /// Maps without extents.
+    /// Block maps instead of extents, blocks of 1 KiB.
     Indirect,
-    /// Maps without extents, with blocks of 4 KiB.
+    /// Block maps instead of extents, blocks of 4 KiB.
     Indirect4K,
     /// Small files inside their inodes.
     Inline,
-    /// Written block by block, `data=ordered`.
+    /// Block-by-block writing, `data=ordered`.
     Ordered,
-    /// Written block by block, `data=ordered`, with blocks of 4 KiB.
+    /// Block-by-block writing, `data=ordered`, blocks of 4 KiB.
     Ordered4K,
-    /// Written through the journal, `data=journal`.
+    /// Writing through the journal, `data=journal`.
     Journaled,
-    /// With the log on a device of its own.
+    /// An external log.
     ExternalLog,
 }
 
-/// How much of an image is free when a run begins.
+/// How much of an image is free at the start of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Space {
     /// More than a run needs.
     Plenty,
-    /// Enough, but so little that freed blocks are soon used again.
+    /// Enough, but so little that freed blocks are soon reused.
     Reused,
-    /// Less than the files may take: writes are no longer delayed, are cut short and are refused.
+    /// Less than the files may take: writes are not delayed any more, are cut short, and are refused.
     Short,
 }
 
-/// Bytes of a log that is on a device of its own.
+/// Bytes of an external log.
 const LOG_BYTES: u64 = 1 << 20;
 
-/// Bytes that are left free for [`Space::Reused`].
+/// Bytes left free for [`Space::Reused`].
 const REUSED_BYTES: u64 = 640 << 10;
 
 impl Space {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Plenty, Self::Reused, Self::Short];
 }
 
 impl DataKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 11] = [
         Self::Blocks4K,
         Self::Blocks2K,
@@ -85,32 +85,32 @@ impl DataKind {
         }
     }
 
-    /// Bytes of what is allocated at a time.
+    /// Bytes of an allocation unit.
     #[must_use]
     pub fn cluster_bytes(self) -> u64 {
         if self == Self::Clusters { 16 << 10 } else { self.block_bytes() }
     }
 
-    /// Can its files have unwritten blocks?
+    /// Whether its files can have unwritten blocks.
     #[must_use]
     pub fn has_extents(self) -> bool {
         !matches!(self, Self::Indirect | Self::Indirect4K)
     }
 
-    /// Can a commit come between the steps of writing back? Not where those are taken under a handle, for
-    /// which it would wait.
+    /// Whether a commit can come between the steps of write-back. Not where write-back runs under a handle,
+    /// because the commit would wait for that handle.
     #[must_use]
     pub fn lets_commits_between(self) -> bool {
         self.has_extents() && self.path() != DataPath::Ordered
     }
 
-    /// Bytes at the end of the disk that are the log's device.
+    /// Bytes at the end of the disk that form the log device.
     #[must_use]
     pub fn log_bytes(self) -> Option<u64> {
         (self == Self::ExternalLog).then_some(LOG_BYTES)
     }
 
-    /// How its bytes get to the device.
+    /// How file data reaches the device.
     #[must_use]
     pub fn path(self) -> DataPath {
         match self {
@@ -120,12 +120,12 @@ impl DataKind {
         }
     }
 
-    /// Options of mke2fs besides the sizes.
+    /// Options of mke2fs except sizes.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::Blocks4K | Self::Blocks2K => &[],
             Self::Blocks1K | Self::Ordered | Self::Ordered4K | Self::Journaled => &["-O", "orphan_file"],
-            // The log comes later.
+            // The log is added later.
             Self::ExternalLog => &["-O", "^has_journal"],
             Self::Clusters => &["-O", "bigalloc", "-C", "16384", "-N", "256"],
             Self::Indirect | Self::Indirect4K => &["-O", "^extents,^64bit,^huge_file"],
@@ -133,9 +133,9 @@ impl DataKind {
         }
     }
 
-    /// MiB of its log, which has 1024 blocks at least, and of the whole. Short images are small: a fiftieth
-    /// of their blocks is kept for maps, and as long as that is much, what is promised is little beside what
-    /// is free.
+    /// MiB of the log and of the whole image. A log has at least 1024 blocks. [`Space::Short`] images are
+    /// small: a fiftieth of their blocks is reserved for maps, and while that is a large part of the free
+    /// space, promised space is small compared with free space.
     fn mib(self, space: Space) -> (u64, u64) {
         let is_short = space == Space::Short;
         match self.block_bytes() {
@@ -146,7 +146,7 @@ impl DataKind {
         }
     }
 
-    /// Bytes that a file has at most.
+    /// Maximum bytes of a file.
     #[must_use]
     pub fn bytes_max(self, space: Space) -> u64 {
         match self {
@@ -163,16 +163,16 @@ impl DataKind {
     }
 }
 
-/// What stands in a free block: a unit of it.
+/// The unit that fills a free block.
 pub(super) fn stale(block: u64) -> u64 {
     0xA5A5_A5A5 << 32 | block
 }
 
-/// A file system of this kind with so much free space. One whose blocks must be written to be taken is
-/// [`Space::Plenty`] instead of [`Space::Reused`].
+/// A file system of this kind with this much free space. A kind whose blocks must be written to be allocated
+/// gets [`Space::Plenty`] instead of [`Space::Reused`].
 ///
 /// # Panics
-/// When mke2fs, dumpe2fs or the volume fails.
+/// mke2fs, dumpe2fs or the volume fails.
 #[must_use]
 pub fn data_image(kind: DataKind, space: Space) -> Image {
     const SPACES: usize = Space::ALL.len();
@@ -204,8 +204,8 @@ fn make(kind: DataKind, space: Space) -> Image {
     let left = match space {
         Space::Plenty => None,
         Space::Reused => kind.has_extents().then_some(REUSED_BYTES),
-        // More than four times what is kept for maps: less, and no promise is much beside what is free. Three
-        // files of the largest size do not fit.
+        // More than four times the reserve for maps: with less, promised space would never be large compared
+        // with free space. Three files of the largest size do not fit.
         Space::Short => Some(kind.bytes_max(space) * 9 / 4),
     };
     if let Some(left) = left {
@@ -221,7 +221,7 @@ fn make(kind: DataKind, space: Space) -> Image {
     if kind.log_bytes().is_some() { with_log_behind(&image, bs, &path) } else { image }
 }
 
-/// Puts a log behind a file system that has none: what `tune2fs -J device=` does with two devices.
+/// Appends a log to a file system without one, as `tune2fs -J device=` does with two devices.
 fn with_log_behind(image: &Image, block_bytes: u64, scratch: &Path) -> Image {
     let size = image.size_bytes();
     let name = scratch.to_str().expect("scratch paths are text");
@@ -248,7 +248,7 @@ fn with_log_behind(image: &Image, block_bytes: u64, scratch: &Path) -> Image {
     whole
 }
 
-/// Takes all blocks but so many bytes; without writing to them, where there are unwritten ones.
+/// Allocates all blocks except `left` bytes; as unwritten blocks where the kind has them.
 fn fill(image: Image, kind: DataKind, left: u64) -> Image {
     let disk = Arc::new(SimDisk::from_image(image));
     let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
@@ -267,7 +267,7 @@ fn fill(image: Image, kind: DataKind, left: u64) -> Image {
     disk.image()
 }
 
-/// What dumpe2fs calls free: it names clusters by their first block.
+/// The free blocks that dumpe2fs lists; it names a cluster by its first block.
 fn free_blocks(path: &Path, cluster: u64) -> Vec<RangeInclusive<u64>> {
     let output = extant_testkit::command("dumpe2fs").arg(path).output().expect("dumpe2fs runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

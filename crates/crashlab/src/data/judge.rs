@@ -13,7 +13,7 @@ use super::run::{CLOCK, DataRun, name, opening, read, to_units};
 use super::step::{NAMES, Step, UNIT};
 use crate::{Verdict, superblock_is_torn};
 
-/// What is there after a recovery.
+/// The state found after a recovery.
 pub(super) struct Found {
     clock: usize,
     /// By name: the number of the file, and its units.
@@ -21,8 +21,9 @@ pub(super) struct Found {
 }
 
 impl DataRun {
-    /// Power fails during event `event` (or just after it, by the seed), with these survivors. `again`: and
-    /// once more during recovery. The disk after our recovery comes along for other judges.
+    /// Judges a power cut during event `event`, or just after it, depending on the seed. The seed also
+    /// chooses which sectors survive. With `again`, power fails once more during recovery. Also returns the
+    /// disk after the engine's recovery, for other judges.
     #[must_use]
     pub fn judge(&self, event: u64, seed: u64, again: bool) -> (Verdict, Option<Arc<SimDisk>>) {
         let mut disk = Arc::new(self.cut_disk(event, seed));
@@ -42,14 +43,14 @@ impl DataRun {
         }
     }
 
-    /// The disk as it is found after the cut.
+    /// The disk after the cut, before any recovery.
     #[must_use]
     pub fn cut_disk(&self, event: u64, seed: u64) -> SimDisk {
         let torn = event < self.events() && seed.is_multiple_of(2);
         if torn { self.recording.cut_during(event, seed) } else { self.recording.cut(event, seed) }
     }
 
-    /// A mistake is there after the cut, too.
+    /// Opens the disk after the cut. A planted defect stays active.
     fn open(&self, disk: &Arc<SimDisk>) -> Result<Volume, String> {
         let (device, options) = opening(&self.schedule, disk);
         Volume::open(device, &options).map_err(|fault| fault.to_string())
@@ -73,7 +74,7 @@ impl DataRun {
     }
 
     fn judge_disk(&self, disk: &Arc<SimDisk>, event: u64) -> Result<(), String> {
-        // The checker has no log that is elsewhere, and a torn superblock is damage to it.
+        // The checker cannot read an external log, and reports a torn superblock as damage.
         if self.is_for_others() && !superblock_is_torn(disk) {
             check_says(&**disk).map_err(|why| format!("before recovery: {why}"))?;
         }
@@ -90,7 +91,7 @@ impl DataRun {
         check_says(&*opening(&self.schedule, disk).0)
     }
 
-    /// Lets all files grow: what they hold then.
+    /// Grows all files. Returns their expected content.
     fn grow(&self, volume: &Volume, found: Found) -> Result<Found, String> {
         let root = volume.root().map_err(text)?;
         let more = 2 * self.schedule.kind.block_bytes();
@@ -101,7 +102,7 @@ impl DataRun {
             let size = Some(units.len() as u64 * UNIT + more);
             let set = SetAttr { size, ..SetAttr::default() };
             match volume.set_attr(ino, &set) {
-                // What leaves its inode by this takes a block.
+                // A file that leaves its inode needs a block.
                 Err(fault) if fault.is(Refusal::NoSpace) && self.schedule.space == Space::Short => continue,
                 done => drop(done.map_err(|fault| format!("growing after recovery: {fault}"))?),
             }
@@ -110,7 +111,7 @@ impl DataRun {
         Ok(grown)
     }
 
-    /// Files that grew show what they had, and zeros behind it: on the device, too.
+    /// Reopens the image: files that grew must show their old content and zeros after it.
     fn judge_grown(&self, disk: &Arc<SimDisk>, grown: &Found) -> Result<(), String> {
         let (device, options) = opening(&self.schedule, disk);
         let volume = Volume::open_read_only(device, &options).map_err(|fault| fault.to_string())?;
@@ -133,7 +134,7 @@ impl DataRun {
         Ok(())
     }
 
-    /// May this be there when power failed at this event?
+    /// Whether a power failure at this event may leave this state.
     pub(super) fn judge_found(&self, found: &Found, event: u64) -> Result<(), String> {
         let (floor, last) = (self.floor(event), self.last_begun(event));
         let clock = found.clock;
@@ -142,7 +143,7 @@ impl DataRun {
         }
         let whole = self.judge_at(found, clock, None, event);
         let Err(first) = whole else { return Ok(()) };
-        // The commit may have come before all of the step was in it.
+        // The commit may contain only a part of the step.
         if clock == 0 || clock - 1 < floor {
             return Err(format!("with steps up to {clock}: {first}"));
         }
@@ -156,8 +157,8 @@ impl DataRun {
         Err(format!("with steps up to {clock}: {first}; without that: {second}"))
     }
 
-    /// Are these the files as commits leave them that have the steps up to `applied`? `or`: or part of those
-    /// behind this one.
+    /// Whether the files match commits that contain the steps up to `applied`. With `or`, the state may also
+    /// be part of the steps up to `or`.
     fn judge_at(&self, found: &Found, applied: usize, or: Option<usize>, event: u64) -> Result<(), String> {
         let names = &self.taken[applied].memory.names;
         for (at, (found, expected)) in found.files.iter().zip(names).enumerate() {
@@ -179,10 +180,10 @@ impl DataRun {
         Ok(())
     }
 
-    /// The kernel recovers the image in this file: is what it shows one of those that may be?
+    /// Lets the kernel recover the image in this file, and judges the result.
     ///
     /// # Errors
-    /// It is not, or the kernel does not mount it.
+    /// The result is not allowed, or the kernel does not mount the image.
     pub fn judge_kernel(&self, image: &Path, event: u64) -> Result<(), String> {
         let mount = extant_testkit::LoopMount::new(image, "noatime").map_err(|error| error.to_string())?;
         let text = |error: std::io::Error| error.to_string();
@@ -207,7 +208,7 @@ fn text(fault: Fault) -> String {
     fault.to_string()
 }
 
-/// What the checker has to say against an image.
+/// Runs the checker. The error names the first finding.
 fn check_says(device: &dyn Device) -> Result<(), String> {
     let report =
         extant_check::check(device, &extant_check::Options::default()).map_err(|fault| fault.to_string())?;

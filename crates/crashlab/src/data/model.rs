@@ -1,4 +1,4 @@
-//! What files hold in memory, unit by unit.
+//! The expected content of files, unit by unit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ pub(super) struct Memory {
     next: u32,
 }
 
-/// The unit that a step writes into a file, at this place in units.
+/// The unit that step `step` writes into `file`; `at` is the offset in units.
 pub(super) fn token(file: u32, step: usize, at: u64) -> u64 {
     u64::from(file) << 56 | (step as u64) << 32 | at
 }
 
-/// A unit in words.
+/// Describes a unit in words.
 pub(super) fn told(unit: u64) -> String {
     if unit == 0 {
         return "zeros".to_owned();
@@ -33,13 +33,13 @@ pub(super) fn told(unit: u64) -> String {
     }
 }
 
-/// The units that a byte range has.
+/// The units in a byte range.
 pub(super) fn units(pos: u64, len: u64) -> std::ops::Range<usize> {
     (pos / UNIT) as usize..((pos + len) / UNIT) as usize
 }
 
 impl Memory {
-    /// The file that a step is about.
+    /// The file that a step concerns.
     pub(super) fn file_of(&self, step: Step) -> Option<u32> {
         match step {
             Step::Create(_) => Some(self.next + 1),
@@ -47,10 +47,10 @@ impl Memory {
         }
     }
 
-    /// A step was done in part, and left a file with these units.
+    /// Records a step that was done in part and left a file with these units.
     ///
     /// # Errors
-    /// That is neither what it was nor part of what the step does.
+    /// A unit is neither the old one, nor zero, nor what the step writes; or the size is out of range.
     pub(super) fn take_part(&mut self, number: usize, step: Step, found: Vec<u64>) -> Result<(), String> {
         let Some(file) = self.file_of(step) else { return Err("a step without a file".to_owned()) };
         let before = self.files[&file].clone();
@@ -72,7 +72,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes step number `number`; the file that it was about.
+    /// Applies step `number`. Returns the file that it concerned.
     pub(super) fn take(&mut self, number: usize, step: Step) -> Option<u32> {
         let about = step.name().and_then(|name| self.names[name]);
         match step {

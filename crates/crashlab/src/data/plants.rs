@@ -1,17 +1,17 @@
-//! Mistakes planted on purpose: each must be found.
+//! Planted defects of file data: the lab must find each.
 
 use extant_volume::Sabotage;
 
-/// A mistake.
+/// A planted defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataPlant {
     /// What is wrong.
     pub name: &'static str,
-    /// How.
+    /// The switch that plants it.
     pub sabotage: Sabotage,
 }
 
-/// All mistakes.
+/// All planted defects.
 #[must_use]
 pub fn data_plants() -> Vec<DataPlant> {
     let none = Sabotage::default();

@@ -1,12 +1,12 @@
-//! Threads that overwrite records and make them durable, all at the same time.
+//! Threads that overwrite records and make them durable concurrently.
 //!
 //! ```text
 //!   thread t:  write record n over n - 1, in place --> fsync --> acknowledged: n, at this event of the disk
 //!   cut at event e:  the record of t is at least the last one acknowledged at or before e, and none that had not begun
 //! ```
 //!
-//! Nothing but the bytes changes, so each fsync needs a flush and no commit: this is where threads share
-//! flushes. The disk takes its time for one, so that they meet.
+//! Only the bytes change, so each fsync needs a flush and no commit: here threads share flushes. The disk
+//! delays each flush, so that the threads' fsyncs overlap.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,13 +26,13 @@ use crate::Verdict;
 struct Record {
     thread: usize,
     number: usize,
-    /// Events when it began.
+    /// Number of disk events when its write began.
     begun: u64,
-    /// Events when it was known to be durable.
+    /// Number of disk events when it was acknowledged as durable.
     acknowledged: u64,
 }
 
-/// What threads wrote, and what the disk saw.
+/// The records that threads wrote, and the recording of the disk.
 pub struct RecordsRun {
     recording: Recording,
     records: Vec<Record>,
@@ -40,7 +40,7 @@ pub struct RecordsRun {
     settings: FlushSettings,
 }
 
-/// Units of a record: a block.
+/// Units of a record: one block.
 const UNITS: u64 = 512;
 
 impl RecordsRun {
@@ -64,7 +64,8 @@ impl RecordsRun {
         let cost = FlushCost { fixed: Duration::from_micros(400), ..FlushCost::default() };
         let disk = Arc::new(SimDisk::from_image(disk.image()).with_flush_cost(cost));
         let volume = Volume::open(disk.clone(), &options).map_err(|fault| fault.to_string())?;
-        // What a first write of a file changes besides its bytes is committed before.
+        // The first write of a file changes metadata besides the bytes; that is committed before the
+        // recording.
         for (thread, ino) in inos.iter().enumerate() {
             write_record(&volume, *ino, thread, 0)?;
         }
@@ -95,13 +96,13 @@ impl RecordsRun {
         Ok(Self { recording, records, inos, settings })
     }
 
-    /// Moments at which power can fail.
+    /// The moments at which power can fail.
     #[must_use]
     pub fn moments(&self) -> std::ops::RangeInclusive<u64> {
         self.recording.moments()
     }
 
-    /// Power fails after this event, with these survivors.
+    /// Judges a power cut after this event; the seed chooses which sectors survive.
     #[must_use]
     pub fn judge(&self, event: u64, seed: u64) -> Verdict {
         match self.judge_disk(&Arc::new(self.recording.cut(event, seed)), event) {

@@ -5,8 +5,9 @@
 //!   steps after them:                       write: this too, where the block was (in place)             zeroed edges: zeros too
 //! ```
 //!
-//! A write in place needs no commit to be seen; all else does. So steps after the surviving commits reach
-//! what the file had there before they moved it: `origin`.
+//! A write in place is visible without a commit; everything else needs one. Steps after the surviving commits
+//! may move bytes. A later write in place is then visible at the offset where the bytes were at the last
+//! surviving commit: `origin`.
 
 use std::ops::Range;
 
@@ -17,10 +18,10 @@ use super::model::{token, told, units};
 use super::run::{DataRun, Taken};
 use super::step::{Step, UNIT};
 
-/// Units that a file has at most, and those behind its end that a step may name.
+/// Maximum number of units that a file may have or that a step may name after the file's end.
 const UNITS_MAX: usize = 1 << 16;
 
-/// What a unit may hold: mostly one thing, which takes no memory of its own.
+/// The values that a unit may hold. Usually one, which needs no separate allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cell {
     first: u64,
@@ -49,30 +50,30 @@ impl Cell {
     }
 }
 
-/// What each unit of a file may hold, and its size.
+/// The values that each unit of a file may hold, and the sizes that it may have.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Allowed {
-    /// What is not listed holds zeros.
+    /// Units that are not listed hold zeros.
     cells: Vec<Cell>,
-    /// The size in units is at least this,
+    /// Minimum size in units.
     low: usize,
-    /// and at most this.
+    /// Maximum size in units.
     high: usize,
-    /// Sizes that it had in memory.
+    /// Sizes that the file had in memory.
     sizes: Vec<usize>,
-    /// Where zeros came in place of what was there, by steps that no surviving commit has.
+    /// Units that became zero by steps that no surviving commit contains.
     blanked: std::collections::BTreeSet<usize>,
-    /// What it held in memory.
+    /// Contents that the file had in memory.
     shown: Vec<std::sync::Arc<Vec<u64>>>,
 }
 
 impl DataRun {
-    /// Steps that had begun at this event: the last of them.
+    /// The last step that had begun at this event.
     pub(super) fn last_begun(&self, event: u64) -> usize {
         self.taken.iter().rposition(|taken| taken.begun <= event).unwrap_or(0)
     }
 
-    /// The last step that must have been committed: what was acknowledged needs it.
+    /// The last step that must be committed, because an acknowledged step needs it.
     pub(super) fn floor(&self, event: u64) -> usize {
         let acknowledged = self.taken.iter().enumerate().filter(|(_, taken)| taken.ended <= event);
         let needed = acknowledged.map(|(number, taken)| match taken.step {
@@ -84,15 +85,14 @@ impl DataRun {
         needed.max().unwrap_or(0)
     }
 
-    /// The last step up to this one that changed a file's name (if that counts), its size or its map without
-    /// writing.
+    /// The last step up to `upto` that changed a file's size, or its name if `names` is set.
     fn last_change(&self, upto: usize, file: Option<u32>, names: bool) -> usize {
         let size = |number: usize| {
             file.and_then(|file| self.taken[number].memory.files.get(&file)).map(|of| of.len())
         };
         let changes = |number: usize| match self.taken[number].step {
             Step::Create(_) => true,
-            // What they do to the bytes is judged with these.
+            // The judgement of the bytes covers what these steps do to them.
             Step::Resize(..) | Step::Allocate(..) | Step::Partly(..) => size(number) != size(number - 1),
             Step::Rename(..) => names,
             _ => false,
@@ -101,7 +101,8 @@ impl DataRun {
         (0..=upto).rev().find(is_it).unwrap_or(0)
     }
 
-    /// What a file may hold when power failed at `event` and the commits have the steps up to `applied`.
+    /// The allowed states of a file when power fails at `event` and the commits contain the steps up to
+    /// `applied`.
     pub(super) fn allowed(&self, file: u32, applied: usize, event: u64) -> Allowed {
         let last = self.last_begun(event);
         let is_of = |taken: &Taken| taken.file == Some(file);
@@ -131,7 +132,7 @@ impl DataRun {
             }
             let content = &taken.memory.files[&file];
             if number < acknowledged {
-                // What it allowed is over.
+                // Its values are superseded by the acknowledged step.
             } else if number <= applied {
                 replay.apply(number, taken.step, before, content.len(), file);
             } else {
@@ -149,8 +150,8 @@ impl DataRun {
 
 struct Replay {
     allowed: Allowed,
-    /// Where the unit at this place was when the last surviving commit was made; `None` at first: nothing was
-    /// moved.
+    /// For each unit: its offset when the last surviving commit was made. `None`: no step has moved units
+    /// yet.
     origin: Option<Vec<Option<usize>>>,
     kind: DataKind,
     /// Units of a block.
@@ -176,7 +177,7 @@ impl Replay {
         self.cell(at).push(unit);
     }
 
-    /// Zeros and nothing else.
+    /// Sets a range to zeros only.
     fn clear(&mut self, range: Range<usize>) {
         let end = range.end.min(self.allowed.cells.len());
         for cell in &mut self.allowed.cells[range.start.min(end)..end] {
@@ -184,13 +185,13 @@ impl Replay {
         }
     }
 
-    /// The blocks that lie in a range whole.
+    /// The blocks that lie completely inside a range.
     fn inside(&self, range: &Range<usize>) -> Range<usize> {
         let start = range.start.next_multiple_of(self.block);
         start..(range.end / self.block * self.block).max(start)
     }
 
-    /// What a step zeroes: a range, and what of it by changing the map. The rest is written.
+    /// The range that a step zeroes, and the part of it that changes only the map. The rest is written.
     fn zeroed(&self, step: Step, before: usize) -> Option<(Range<usize>, Range<usize>)> {
         let (Step::Allocate(_, mode, pos, len) | Step::Partly(_, mode, pos, len)) = step else { return None };
         let range = units(pos, len);
@@ -248,7 +249,7 @@ impl Replay {
         allowed.low = if is_exact { after } else { allowed.low };
     }
 
-    /// What can be seen of a step that no surviving commit has.
+    /// Adds what can be seen of a step that no surviving commit contains.
     fn write_in_place(&mut self, number: usize, step: Step, before: usize, file: u32) {
         let put = |replay: &mut Self, at: usize, unit: u64| {
             let origin = replay.origin.as_ref().map_or(Some(at), |origin| origin.get(at).copied().flatten());
@@ -260,7 +261,7 @@ impl Replay {
             }
         };
         if let Some((range, inside)) = self.zeroed(step, before) {
-            // Blocks that are given again at once: written with what is zero around new bytes.
+            // These blocks may be allocated again at once, and written with zeros around the new bytes.
             let (Step::Allocate(_, mode, ..) | Step::Partly(_, mode, ..)) = step else { return };
             let is_kept = mode != Allocate::Punch || self.kind == DataKind::Clusters;
             let seen = range.filter(|at| is_kept || !inside.contains(at));
@@ -291,7 +292,7 @@ impl Replay {
 }
 
 impl Allowed {
-    /// Either, or some of both: a step that takes several commits.
+    /// Allows each of two states, or a mixture of them: for a step that takes several commits.
     pub(super) fn or_part_of(&self, other: &Self) -> Self {
         let longest = self.cells.len().max(other.cells.len());
         let cells = (0..longest).map(|at| {
@@ -310,10 +311,10 @@ impl Allowed {
         }
     }
 
-    /// Is it this?
+    /// Judges the units of a file.
     ///
     /// # Errors
-    /// What is not allowed, in words.
+    /// Describes what is not allowed.
     pub(super) fn judge(&self, found: &[u64], block_bytes: u64) -> Result<(), String> {
         let size = found.len();
         let is_between = self.low < size && size < self.high;
@@ -336,7 +337,7 @@ impl Allowed {
                 may.join(", or ")
             ));
         }
-        // The size follows the bytes.
+        // Bytes reach the device before the size.
         let is_shown = |end: usize| {
             self.blanked.contains(&end) || self.shown.iter().any(|shown| shown.get(end) == Some(&0))
         };

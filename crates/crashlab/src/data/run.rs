@@ -16,35 +16,35 @@ use super::step::{NAMES, Step};
 use super::{DataKind, Space, data_image};
 use crate::interrupted::{Between, Call, Interrupted};
 
-/// The inode whose time of change counts steps.
+/// The name of the clock: the inode whose modification time counts the steps.
 pub(super) const CLOCK: &[u8] = b"clock";
 
-/// The file's name in the root directory.
+/// The name of file `number` in the root directory.
 pub(super) fn name(number: usize) -> [u8; 1] {
     [b'a' + number as u8]
 }
 
-/// How a run goes.
+/// The settings of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct DataSchedule {
     /// Chooses the steps.
     pub seed: u64,
-    /// What the image is.
+    /// The kind of image.
     pub kind: DataKind,
-    /// How much of it is free.
+    /// How much of the image is free.
     pub space: Space,
-    /// How many steps.
+    /// The number of steps.
     pub steps: usize,
-    /// How flushes are shared.
+    /// How fsyncs share flushes.
     pub flush: FlushMode,
-    /// What is freed is discarded.
+    /// Whether freed blocks are discarded.
     pub discard: bool,
-    /// Mistakes on purpose.
+    /// Planted defects.
     pub sabotage: Sabotage,
 }
 
 impl DataSchedule {
-    /// A schedule for this seed, on an image of this kind with so much free space.
+    /// The settings for this seed, on an image of this kind with this much free space.
     #[must_use]
     pub fn new(seed: u64, kind: DataKind, space: Space) -> Self {
         let flush = FlushMode::ALL[(seed / 4 % 4) as usize];
@@ -53,27 +53,27 @@ impl DataSchedule {
     }
 }
 
-/// A step that was taken, and the disk's events around it.
+/// A step that was taken, and the number of disk events before and after it.
 #[derive(Debug, Clone)]
 pub(super) struct Taken {
     pub(super) step: Step,
     pub(super) begun: u64,
     pub(super) ended: u64,
-    /// The file that it was about.
+    /// The file that it concerned.
     pub(super) file: Option<u32>,
-    /// What there was then.
+    /// The expected content after it.
     pub(super) memory: Memory,
 }
 
-/// Steps, what the disk saw, and what there was after each of them.
+/// The steps, the recording of the disk, and the expected content after each step.
 pub struct DataRun {
     pub(super) recording: Recording,
     pub(super) taken: Vec<Taken>,
     pub(super) schedule: DataSchedule,
 }
 
-/// How a volume of the lab is opened, and on what: the log may be on the last bytes of the disk, a device of
-/// its own.
+/// The device and the options with which the lab opens a volume. The last bytes of the disk may be a separate
+/// log device.
 pub(super) fn opening(schedule: &DataSchedule, disk: &Arc<SimDisk>) -> (Arc<dyn Device>, OpenOptions) {
     let DataSchedule { kind, discard, sabotage, .. } = *schedule;
     let flush = FlushSettings { mode: schedule.flush, ..FlushSettings::default() };
@@ -97,10 +97,10 @@ fn text(fault: Fault) -> String {
 }
 
 impl DataRun {
-    /// Takes steps, recording.
+    /// Takes the steps and records the disk.
     ///
     /// # Errors
-    /// The volume failed where it should not, or showed other bytes than were written.
+    /// The volume failed where it should not, or returned other bytes than were written.
     pub fn record(schedule: DataSchedule) -> Result<Self, String> {
         let disk = Arc::new(SimDisk::from_image(data_image(schedule.kind, schedule.space)));
         let (device, options) = opening(&schedule, &disk);
@@ -144,7 +144,7 @@ impl DataRun {
                 memory.take(number, step);
             }
             taken.push(Taken { step, begun, ended: disk.events(), file, memory: memory.clone() });
-            // What is read stays in memory, and there it is not to be always.
+            // Reading keeps bytes in memory; most steps should not find them there.
             if random.one_in(8) || number == schedule.steps {
                 subject.compare(&memory).map_err(|why| told(why, &taken))?;
             }
@@ -154,13 +154,13 @@ impl DataRun {
         Ok(Self { recording, taken, schedule })
     }
 
-    /// Can others judge what a cut leaves? They would have to be given the log apart.
+    /// Whether other judges can read the disk after a cut. They cannot if the log is external.
     #[must_use]
     pub fn is_for_others(&self) -> bool {
         self.schedule.kind.log_bytes().is_none()
     }
 
-    /// Moments at which power can fail: after each event, and during it.
+    /// The number of the last event. Power can fail after each event, and during it.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.recording.end()
@@ -181,7 +181,7 @@ struct Subject {
 }
 
 impl Subject {
-    /// Takes a step; as much of it as there was space for.
+    /// Takes a step. Returns the part of it for which there was space.
     fn take(&mut self, number: usize, step: Step, file: Option<u32>) -> Result<Step, Fault> {
         let volume = &self.volume;
         set_clock(volume, self.clock, number, 0)?;
@@ -233,7 +233,7 @@ impl Subject {
         Ok(step)
     }
 
-    /// Is everything as it should be while nothing fails?
+    /// Compares all files with the expected content while nothing fails.
     fn compare(&self, memory: &Memory) -> Result<(), String> {
         for at in 0..NAMES {
             let (Some(ino), Some(file)) = (self.inos[at], memory.names[at]) else { continue };
@@ -253,7 +253,7 @@ fn first_difference(found: &[u64], expected: &[u64]) -> Option<usize> {
     differs.or((found.len() != expected.len()).then_some(found.len().min(expected.len())))
 }
 
-/// All of a file, in units.
+/// Reads a whole file, in units.
 pub(super) fn read(volume: &Volume, ino: Ino) -> Result<Vec<u64>, String> {
     let inode = volume.inode(ino).map_err(text)?;
     let mut bytes = vec![0xEE; volume.stat(&inode).size as usize];
@@ -264,7 +264,7 @@ pub(super) fn read(volume: &Volume, ino: Ino) -> Result<Vec<u64>, String> {
     to_units(&bytes)
 }
 
-/// Bytes as units.
+/// Converts bytes into units.
 pub(super) fn to_units(bytes: &[u8]) -> Result<Vec<u64>, String> {
     let (units, []) = bytes.as_chunks::<8>() else {
         return Err(format!("its size is {}, which it never was", bytes.len()));
@@ -277,13 +277,13 @@ struct Commit {
     volume: Arc<Volume>,
     clock: Ino,
     number: usize,
-    /// Before a write, after it.
+    /// Whether to commit before a write, and after it.
     commits: [bool; 2],
 }
 
 impl Commit {
     fn make(&self, nanos: u32) {
-        // So that there is something to commit. What fails shows in the answer of the step.
+        // Changes the clock, so that there is something to commit. The step's own result reports failures.
         let _ = set_clock(&self.volume, self.clock, self.number, nanos);
         let _ = self.volume.fsync(self.clock);
     }

@@ -6,47 +6,47 @@ use extant_volume::Allocate;
 use super::model::Memory;
 use super::{DataKind, Space};
 
-/// Names that files have.
+/// Number of file names.
 pub(super) const NAMES: usize = 4;
-/// Bytes of a unit, which contains its writer. Offsets and sizes are multiples of it.
+/// Bytes of a unit, which identifies its writer. Offsets and sizes are multiples of it.
 pub(super) const UNIT: u64 = 8;
 
-/// One step.
+/// One step. Names are numbers; offsets and lengths are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A new file with this unused name.
+    /// Creates a file with this unused name.
     Create(usize),
-    /// Bytes, from a place on; a length.
+    /// Writes at an offset, for a length.
     Write(usize, u64, u64),
-    /// A new size in bytes.
+    /// Sets the size.
     Resize(usize, u64),
-    /// Another map from a place on, for a length.
+    /// Changes the map at an offset, for a length.
     Allocate(usize, Allocate, u64, u64),
-    /// The same, for part of which there was no space.
+    /// As [`Allocate`](Self::Allocate), when there was space for a part only.
     Partly(usize, Allocate, u64, u64),
     /// A step for which there was no space.
     Nothing,
-    /// The name goes, and the file.
+    /// Removes the name and its file.
     Unlink(usize),
-    /// The second name becomes the first's file's; its previous file goes.
+    /// Renames the first name to the second; the second's previous file is deleted.
     Rename(usize, usize),
-    /// The file is made durable.
+    /// Fsync of a file.
     Fsync(usize),
-    /// Its bytes are.
+    /// Fdatasync of a file.
     Fdatasync(usize),
-    /// Everything is.
+    /// Sync of the volume.
     Sync,
-    /// So many dirty bytes at most are written back. What runs may be committed before they are on the
-    /// device, and after.
+    /// Writes back at most this many dirty bytes. The flags: whether a commit comes before each write of data
+    /// to the device, and after it.
     WriteBack(u64, [bool; 2]),
-    /// A commit, for which no bytes are written back.
+    /// A commit without write-back of data.
     Commit,
-    /// The log is written home.
+    /// A checkpoint.
     Checkpoint,
 }
 
 impl Step {
-    /// The name of the file that it changes or makes durable.
+    /// The name of the file that the step changes or makes durable.
     pub(super) fn name(self) -> Option<usize> {
         match self {
             Self::Create(name)
@@ -62,11 +62,11 @@ impl Step {
         }
     }
 
-    /// One that the files in memory allow.
+    /// A random step that the current files allow.
     pub(super) fn any(random: &mut Rng, memory: &Memory, of: (DataKind, Space)) -> Self {
         let name = match of.1 {
             Space::Plenty | Space::Reused => random.index(NAMES),
-            // Some more often than others: much of them is dirty.
+            // Low numbers are more frequent, so that these files collect many dirty bytes.
             Space::Short => random.index(NAMES).min(random.index(NAMES)),
         };
         let Some(file) = memory.names[name] else { return Self::Create(name) };
@@ -97,7 +97,7 @@ impl Step {
         }
     }
 
-    /// Where space is short: files grow much, and commits come of other files.
+    /// For [`Space::Short`]: files grow by large amounts, and commits come from other files.
     fn any_large(random: &mut Rng, (name, size): (usize, u64), of: (DataKind, Space)) -> Self {
         match random.below(100) {
             0..50 => {
@@ -140,7 +140,7 @@ impl Step {
         Self::WriteBack(bytes, [may && random.one_in(2), may && random.one_in(2)])
     }
 
-    /// What becomes of a step for which there is no space.
+    /// The step to record instead of one for which there was no space.
     pub(super) fn refused(self) -> Self {
         match self {
             Self::Write(name, pos, _) => Self::Write(name, pos, 0),
@@ -149,24 +149,24 @@ impl Step {
         }
     }
 
-    /// May it be refused for want of space, as a whole or in part? Fsync may not: what a write took is
-    /// promised.
+    /// Whether the step may be refused for lack of space, completely or in part. Fsync may not: a write that
+    /// succeeded has reserved its space.
     pub(super) fn may_be_refused(self, (kind, space): (DataKind, Space)) -> bool {
         space == Space::Short
             && match self {
                 Self::Write(..) | Self::Allocate(..) => true,
-                // What does not fit into the inode any more takes a block.
+                // A file that no longer fits into its inode needs a block.
                 Self::Resize(..) => kind == DataKind::Inline,
                 _ => false,
             }
     }
 }
 
-/// A place that is likely one where something begins or ends.
+/// An offset that is likely to be a boundary of something.
 fn place(random: &mut Rng, size: u64, (kind, space): (DataKind, Space)) -> u64 {
     let (bs, cluster, max) = (kind.block_bytes(), kind.cluster_bytes(), kind.bytes_max(space));
     let near = match random.below(6) {
-        // What an inode has room for.
+        // Sizes around the room in an inode.
         1..4 if kind == DataKind::Inline => random.below(160),
         0 => size,
         1 => random.below(max / cluster) * cluster,

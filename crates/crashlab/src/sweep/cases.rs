@@ -1,5 +1,5 @@
-//! The table: every operation, on files of every kind, after nothing and after what leaves something in
-//! memory.
+//! The table of operations: every operation on files of every kind, on a cold cache and after steps that
+//! leave something in memory.
 
 use extant_volume::{Allocate, Rename, Seek};
 
@@ -9,14 +9,14 @@ use super::step::Step;
 /// An operation, and the steps before it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
-    /// What comes before it, unharmed.
+    /// The steps before the operation; none of them fails.
     pub before: Vec<Step>,
-    /// What something of fails.
+    /// The operation; one of its reads, writes or flushes fails.
     pub step: Step,
 }
 
 impl Case {
-    /// The file that it is about, or one that every world has.
+    /// The file that the case concerns, or one that every world has.
     pub(super) fn own(&self) -> &'static str {
         let steps = [self.step].into_iter().chain(self.before.iter().copied());
         steps.filter_map(|step| step.file()).next().unwrap_or("even")
@@ -26,7 +26,7 @@ impl Case {
 /// Files whose bytes are changed.
 const FILES: [&str; 7] = ["even", "pieces", "many", "unwritten", "empty", "tiny", "small"];
 
-/// All cases of a world, in an order that stays.
+/// All cases of a world, in a fixed order.
 #[must_use]
 pub fn cases(world: World) -> Vec<Case> {
     let mut all = Vec::new();
@@ -43,8 +43,8 @@ pub fn cases(world: World) -> Vec<Case> {
     all
 }
 
-/// What is in memory of a file before its operation: nothing, dirty bytes in its middle, at and behind its
-/// end, a map that changed.
+/// Steps that leave something of a file in memory before the operation: none; dirty bytes in the middle, at
+/// the end and after the end of the file; a changed map.
 fn preludes(world: World, file: &'static str) -> Vec<Vec<Step>> {
     let bs = world.block_bytes();
     let mut all = vec![
@@ -63,8 +63,8 @@ fn preludes(world: World, file: &'static str) -> Vec<Vec<Step>> {
 fn on_bytes(world: World, file: &'static str) -> Vec<Step> {
     let (bs, cluster) = (world.block_bytes(), world.cluster_bytes());
     let mut all = vec![
-        // Into a block, to its end, to nothing; inside the last block of `even`; longer by a little and by
-        // much; the same.
+        // Into a block, to the end of a block, to zero; inside the last block of `even`; longer by a little
+        // and by much; the same size.
         Step::Truncate(file, 4 * bs + 17),
         Step::Truncate(file, 2 * bs),
         Step::Truncate(file, 0),
@@ -208,7 +208,7 @@ fn on_names(world: World) -> Vec<(Vec<Step>, Step)> {
     if world == World::Quotas {
         steps.push(Step::Project("even", 77));
     }
-    // After nothing, and after changes that wait for a commit.
+    // On a cold cache, and after changes that are not committed yet.
     let change = vec![Step::Create("d/before"), Step::Unlink("e/c"), Step::Append("hard", 40)];
     let plain = steps.iter().map(|step| (Vec::new(), *step));
     let busy = steps.iter().map(|step| (change.clone(), *step));

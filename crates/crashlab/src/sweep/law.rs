@@ -1,10 +1,10 @@
-//! What may be left of an operation that failed.
+//! What a failed operation may leave.
 
 use super::picture::{Picture, Shown};
 use super::step::Step;
 
-/// Is each byte of a file, and its size, one that it has in one of these pictures, or zero where bytes may
-/// not be there yet?
+/// Whether the attributes, the size and each byte of a file match one of these states. Bytes may also be zero
+/// where they may not be on the device yet.
 pub(super) fn is_one_of(found: &Shown, states: &[&Shown]) -> bool {
     let sizes = || states.iter().map(|state| state.size);
     let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
@@ -20,7 +20,7 @@ pub(super) fn is_one_of(found: &Shown, states: &[&Shown]) -> bool {
     found.content.iter().enumerate().all(is_any)
 }
 
-/// What a path shows at these stages, or its inode by other paths.
+/// The states of a path at these stages, and those of its inode under other paths.
 pub(super) fn states_of<'s>(stages: &[&'s Picture], path: &[u8], shown: &Shown) -> Vec<&'s Shown> {
     let of = |stage: &&'s Picture| {
         let others = stage.paths.values().filter(|other| other.ino == shown.ino);
@@ -29,19 +29,20 @@ pub(super) fn states_of<'s>(stages: &[&'s Picture], path: &[u8], shown: &Shown) 
     stages.iter().flat_map(of).collect()
 }
 
-/// May the file that `step` changes be like this, between what it was and what it was to be?
+/// Whether the file that `step` changes may be in this state, between the old and the new one.
 pub(super) fn may_be_left(step: &Step, path: &[u8], found: &Shown, states: [&Picture; 2]) -> bool {
     let Some(own) = step.file().filter(|own| own.as_bytes() == path) else { return false };
     let states: Vec<&Shown> = states.iter().filter_map(|picture| picture.get(own)).collect();
     if let Step::Fallocate(_, extant_volume::Allocate::Collapse | extant_volume::Allocate::Insert, ..) = step
     {
-        // Bytes that are on their way to another place.
+        // The bytes may be on their way to another offset.
         return states.iter().any(|state| state.attributes == found.attributes);
     }
     is_one_of(found, &states)
 }
 
-/// What is wrong with a disk whose journal was aborted: each path has what it had at one of the stages.
+/// Judges a disk whose journal was aborted: each path must have its state at one of the stages. Returns the
+/// violations.
 pub(super) fn after_abort(found: &Picture, stages: &[&Picture]) -> Vec<String> {
     let mut lines = Vec::new();
     let is_always = |path: &[u8]| stages.iter().all(|stage| stage.paths.contains_key(path));

@@ -1,4 +1,4 @@
-//! All that a volume shows.
+//! Everything that a volume shows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use extant_volume::{Fault, FileType, Inode, Volume};
 
 use super::step::names;
 
-/// An inode as a path shows it.
+/// An inode as seen through a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) ino: Ino,
     pub(super) attributes: Attributes,
     pub(super) size: u64,
     pub(super) content: Arc<Vec<u8>>,
-    /// What no two runs have in common.
+    /// Times differ between runs.
     pub(super) times: [Option<Timestamp>; 4],
     pub(super) sectors: u64,
 }
 
-/// What an operation sets of an inode.
+/// The attributes that operations set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Attributes {
     mode: u16,
@@ -32,24 +32,24 @@ pub(super) struct Attributes {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Flags that follow from how a file is kept.
+/// Flags that follow from the layout of a file.
 const OF_MAPS: u32 = extant_ondisk::inode::flags::EXTENTS
     | extant_ondisk::inode::flags::INLINE_DATA
     | extant_ondisk::inode::flags::INDEX
     | extant_ondisk::inode::flags::HUGE_FILE;
 
-/// All paths, and what is free.
+/// All paths, and the free blocks and inodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Picture {
     pub(super) paths: BTreeMap<Vec<u8>, Shown>,
     pub(super) blocks_free: u64,
     pub(super) inodes_free: u32,
-    /// Orphans were deleted or cut since: more is free now.
+    /// Orphans were deleted or truncated since, so that more is free now.
     pub(super) is_cleaned: bool,
 }
 
 impl Picture {
-    /// What a volume shows now.
+    /// Reads the current state of a volume.
     pub(super) fn take(volume: &Volume) -> Result<Self, String> {
         let mut picture = Self::default();
         let mut known: BTreeMap<Ino, Shown> = BTreeMap::new();
@@ -82,7 +82,7 @@ impl Picture {
         Ok(picture)
     }
 
-    /// What an inode shows that has this path.
+    /// The inode at this path.
     pub(super) fn get(&self, path: &str) -> Option<&Shown> {
         self.paths.get(path.as_bytes())
     }
@@ -115,7 +115,7 @@ fn shown(volume: &Volume, inode: &Inode) -> Result<Shown, Fault> {
             flags: stat.flags & !OF_MAPS,
             xattrs,
         },
-        // How long a directory is depends on how it came to its names.
+        // The size of a directory depends on the history of its names.
         size: if stat.kind == FileType::Directory { 0 } else { stat.size },
         content: Arc::new(content),
         times: [Some(stat.atime), Some(stat.mtime), Some(stat.ctime), stat.crtime],
@@ -126,15 +126,16 @@ fn shown(volume: &Volume, inode: &Inode) -> Result<Shown, Fault> {
 /// How two pictures are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
-    /// Of two runs: without times, inode numbers, and how much room something takes.
+    /// Pictures of two runs: ignores times, inode numbers and block counts.
     Runs,
-    /// Of one file system before and after it was opened again; what was not placed yet may take other room.
+    /// One file system before and after it was reopened. Block counts may differ, because delayed blocks were
+    /// not allocated yet.
     Durable,
-    /// As before, with everything placed.
+    /// As [`Durable`](Self::Durable), with all blocks allocated.
     Disk,
 }
 
-/// In what `found` is not `expected`; `excepted` is asked about each file that differs.
+/// The differences of `found` from `expected`. A file that differs is skipped if `excepted` returns true.
 pub(super) fn differences(
     expected: &Picture,
     found: &Picture,

@@ -15,7 +15,7 @@ use crate::{e2fsck_says, to_file};
 
 type Disk = Arc<Faulty<SimDisk>>;
 
-/// What comes after the operation while something fails.
+/// What follows the operation while faults are armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tail {
     Nothing,
@@ -24,7 +24,7 @@ enum Tail {
     Close,
 }
 
-/// What fails: the `n`th of a kind, and maybe those after it.
+/// A failure: the `n`th call of a kind fails, and maybe calls after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Failing {
     what: Op,
@@ -34,8 +34,8 @@ pub struct Failing {
 }
 
 impl Failing {
-    /// All kinds of failures. A readahead may take the first failure; the second one hits the read that needs
-    /// the bytes.
+    /// All kinds of failures. A readahead may take the first failure; then the second one hits the read that
+    /// needs the bytes.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let (fail, after) = (Effect::Fail(EIO), Effect::FailAfter(EIO));
@@ -54,7 +54,7 @@ impl Failing {
     }
 }
 
-/// What is done to the file after that, and how the volume ends.
+/// The operation on the file after the failure. [`End`] is how the volume ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Follow {
     Nothing,
@@ -88,7 +88,7 @@ const ENDS: [End; 4] = [End::Close, End::CrashAfterFsync, End::SyncAndClose, End
 /// Which runs to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Grid {
-    /// Of all pairs of a case and a failure one in so many, chosen by the seed.
+    /// One in this many of all pairs of a case and a failure; the seed chooses.
     pub one_in: u64,
     /// The seed.
     pub seed: u64,
@@ -96,26 +96,26 @@ pub struct Grid {
     pub case: Option<usize>,
     /// Only this failure.
     pub failing: Option<usize>,
-    /// Only this number.
+    /// Only this number of the failing call.
     pub number: Option<u64>,
-    /// Of all runs one in so many is judged by e2fsck.
+    /// e2fsck judges one in this many runs.
     pub e2fsck_one_in: u64,
 }
 
-/// How many runs there were.
+/// Counts of runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Runs in which something failed.
     pub runs: u64,
-    /// Of them those that aborted the journal.
+    /// Those of them that aborted the journal.
     pub aborted: u64,
-    /// Of them those in which bytes were lost, and that was reported.
+    /// Those of them that lost bytes and reported it.
     pub lost: u64,
-    /// Of them those that e2fsck judged.
+    /// Those of them that e2fsck judged.
     pub e2fsck: u64,
 }
 
-/// What a case shows when nothing fails.
+/// The state that a case shows when nothing fails.
 struct Expected {
     base: Arc<Picture>,
     before: Picture,
@@ -131,7 +131,7 @@ pub struct Sweep {
     grid: Grid,
     /// Counts so far.
     pub counts: Counts,
-    /// What was wrong, each with what repeats it.
+    /// The violations, each with the names that repeat its run.
     pub violations: Vec<String>,
 }
 
@@ -139,7 +139,7 @@ impl Sweep {
     /// A sweep of a world.
     ///
     /// # Panics
-    /// When its file system cannot be made.
+    /// The file system cannot be made.
     #[must_use]
     pub fn new(world: World, grid: Grid) -> Self {
         let image = world.image();
@@ -227,7 +227,7 @@ fn disk(image: &Image) -> Disk {
     Arc::new(Faulty::new(SimDisk::from_image(image.clone())))
 }
 
-/// Seeds of the bytes: an operation's, and those of what follows.
+/// Seeds of the bytes: of the operation, and of the operations after it.
 const STEP: u32 = 2000;
 const FOLLOW: u32 = 3000;
 
@@ -245,12 +245,12 @@ fn prepare(volume: &Volume, case: &Case) -> Result<(), String> {
     Ok(())
 }
 
-/// How a run went.
+/// The outcome of a run.
 struct Done {
     is_hit: bool,
     is_aborted: bool,
     is_lost: bool,
-    /// Is the disk one that e2fsck may judge?
+    /// Whether e2fsck may judge the disk.
     is_sound: bool,
     disk: Disk,
 }
@@ -324,13 +324,13 @@ impl CrashRun<'_> {
         self.go_on(volume, disk, synced.is_err(), expected).map_err(|why| format!("{answered}: {why}"))
     }
 
-    /// The file that everything is about, while there is one.
+    /// The file that the case concerns, while it exists.
     fn own(&self, volume: &Volume) -> Option<Ino> {
         let path = self.case.own();
         volume.resolve(path.as_bytes(), extant_volume::Follow::NotTheLast).ok().map(|inode| inode.ino())
     }
 
-    /// Memory shows what was there before, or what the operation says that it did.
+    /// Memory must show the state before the operation, or the state that the operation reported.
     fn judge_memory(
         &self,
         volume: &Volume,
@@ -352,13 +352,13 @@ impl CrashRun<'_> {
         let stages = [&*expected.base, &expected.before, &expected.after];
         let excepted = |path: &[u8], _: &_, found: &Shown| {
             let is_part = in_parts && may_be_left(&step, path, found, states);
-            // What could not be written back may have left memory.
+            // Bytes that could not be written back may have been dropped from memory.
             is_part || volume.had_errors(found.ino) && is_one_of(found, &states_of(&stages, path, found))
         };
         all_or(&differences(wanted, &found, How::Runs, &excepted), "memory")
     }
 
-    /// What was aborted refuses every change, and can be read.
+    /// An aborted volume must refuse every change and stay readable.
     fn judge_aborted(&self, volume: &Volume, expected: &Expected) -> Result<(), String> {
         Picture::take(volume).map_err(|why| format!("cannot be looked at: {why}"))?;
         let refused = |what: &str, answer: Result<(), Fault>| match answer {
@@ -378,7 +378,7 @@ impl CrashRun<'_> {
         refused("sync", volume.sync())
     }
 
-    /// The disk has for each path what it had at one of the steps.
+    /// The disk must have, for each path, its state at one of the steps.
     fn judge_stages(
         &self,
         disk: Disk,
@@ -426,7 +426,7 @@ impl CrashRun<'_> {
         Ok(Done { is_aborted: !is_closed, ..judged })
     }
 
-    /// Something else is done to the file; what is acknowledged then is on the disk.
+    /// Makes one more change to the file. The disk must then have everything that is acknowledged.
     fn go_on(
         &self,
         volume: Volume,
@@ -446,19 +446,19 @@ impl CrashRun<'_> {
         let mut is_lost = was_reported;
         let stage = Picture::take(&volume).map_err(|why| format!("cannot be looked at: {why}"))?;
         for ino in own.into_iter().chain(self.others(&volume)) {
-            // An earlier error is reported once.
+            // Fsync reports an earlier error once.
             if volume.fsync(ino).is_err() {
                 is_lost = true;
                 if volume.aborted().is_some() {
                     drop(volume);
                     return self.judge_stages(disk, expected, None, Some(&stage));
                 }
-                // What was not flushed without a log stays so.
+                // Without a log, blocks whose flush failed may be missing on the disk.
                 if !self.world.has_journal() {
                     return Ok(Done { is_hit: true, is_aborted: false, is_lost, is_sound: false, disk });
                 }
                 if let Err(Fault::NotFlushed(_)) = volume.fsync(ino) {
-                    // Nothing is durable any more, and each fsync says so.
+                    // Nothing becomes durable any more, and each fsync reports it.
                     drop(volume);
                     return self.judge_stages(disk, expected, None, Some(&stage));
                 }
@@ -497,7 +497,7 @@ impl CrashRun<'_> {
         Ok(Done { is_hit: true, is_aborted: false, is_lost, is_sound: true, disk })
     }
 
-    /// Other files that may have something dirty.
+    /// Other files that may have dirty data.
     fn others(&self, volume: &Volume) -> Vec<Ino> {
         let paths = ["even", "hard", "pieces"];
         let found = paths.iter().filter_map(|path| {

@@ -1,4 +1,4 @@
-//! Operations as values, and how each is called.
+//! Operations as values, and their calls.
 
 use extant_base::Ino;
 use extant_fsmodel::{Acl, AclEntry, tag};
@@ -7,7 +7,7 @@ use extant_volume::{
     Allocate, Cursor, Fault, FileType, Follow, New, Refusal, Rename, Seek, SetAttr, SetXattr, Volume,
 };
 
-/// An operation. Paths are from the root; places are bytes.
+/// An operation. Paths start at the root; offsets are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs, reason = "the fields are the calls' arguments")]
 pub enum Step {
@@ -15,9 +15,9 @@ pub enum Step {
     Mkdir(&'static str),
     Symlink(&'static str, usize),
     Mknod(&'static str),
-    /// Made without a name; then given this one, and closed.
+    /// Created without a name, then linked to this name and closed.
     Tmpfile(&'static str),
-    /// Made without a name, written to, and closed: it is deleted.
+    /// Created without a name, written to and closed, which deletes it.
     TmpfileDropped,
     Link(&'static str, &'static str),
     Unlink(&'static str),
@@ -40,7 +40,7 @@ pub enum Step {
     Chmod(&'static str, u16),
     Chown(&'static str, u32, u32),
     Times(&'static str),
-    /// Inode flags to turn on.
+    /// Inode flags to set.
     Flags(&'static str, u32),
     Project(&'static str, u32),
     /// A size and a mode in one call.
@@ -57,19 +57,19 @@ pub enum Step {
     Fsync(&'static str),
     Fdatasync(&'static str),
     Sync,
-    /// A commit for which no bytes are written back.
+    /// A commit without write-back of data.
     Commit,
     Checkpoint,
     WriteBack(u64),
     Trim,
 }
 
-/// The bytes that `seed` puts at a place.
+/// The bytes that `seed` gives for a range.
 pub(super) fn pattern(seed: u32, pos: u64, len: u64) -> Vec<u8> {
     extant_fsmodel::data::bytes_of(seed, pos, len)
 }
 
-/// An ACL that needs more than the mode.
+/// An ACL that the mode cannot express.
 pub(super) fn acl(perm: u16) -> Vec<u8> {
     let entry = |tag, perm, id| AclEntry { tag, perm, id };
     let entries = vec![
@@ -82,11 +82,11 @@ pub(super) fn acl(perm: u16) -> Vec<u8> {
     Acl { entries }.to_xattr()
 }
 
-/// A call whose paths are resolved as far as an open file or directory has them resolved.
+/// A call whose paths are already resolved, as those of an open file or directory are.
 pub(super) type Call = Box<dyn FnOnce(&Volume) -> Result<u64, Fault>>;
 
 impl Step {
-    /// The file whose bytes it changes.
+    /// The file whose bytes the operation changes.
     #[must_use]
     pub fn file(&self) -> Option<&'static str> {
         match *self {
@@ -102,17 +102,17 @@ impl Step {
         }
     }
 
-    /// Bytes that it is asked to write, if it may write fewer.
+    /// Whether it may write fewer bytes than requested.
     pub(super) fn may_be_short(&self) -> bool {
         matches!(self, Self::Write(..) | Self::WriteDirect(..) | Self::Append(..) | Self::Copy(..))
     }
 
-    /// May some of it be done when it fails?
+    /// Whether a part of it may be done when it fails.
     pub(super) fn is_in_parts(&self) -> bool {
         matches!(self, Self::Fallocate(..) | Self::WriteDirect(..))
     }
 
-    /// The call. `number` is the seed of its bytes.
+    /// Prepares the call. `number` is the seed of its bytes.
     pub(super) fn call(self, volume: &Volume, number: u32) -> Result<Call, Fault> {
         let ino = |path: &str| volume.resolve(path.as_bytes(), Follow::NotTheLast).map(|inode| inode.ino());
         let spot = |path: &'static str| -> Result<(Ino, &'static [u8]), Fault> {
@@ -322,13 +322,13 @@ impl Step {
     }
 }
 
-/// A number for bytes.
+/// A hash of bytes.
 fn sum(bytes: &[u8]) -> u64 {
     let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3);
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, mix)
 }
 
-/// A directory's names without "." and "..".
+/// The names of a directory, without "." and "..".
 pub(super) fn names(volume: &Volume, dir: &extant_volume::Inode) -> Result<Vec<Vec<u8>>, Fault> {
     let mut names = Vec::new();
     let mut damage = None;
@@ -342,7 +342,7 @@ pub(super) fn names(volume: &Volume, dir: &extant_volume::Inode) -> Result<Vec<V
     damage.map_or(Ok(names), Err)
 }
 
-/// Is it a refusal, which harms nothing?
+/// Whether the fault is a refusal, which changes nothing.
 pub(super) fn is_refusal(fault: &Fault) -> bool {
     matches!(fault, Fault::Refused(refusal) if !matches!(refusal, Refusal::ReadOnly))
 }

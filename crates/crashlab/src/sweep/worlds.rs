@@ -1,4 +1,4 @@
-//! Small file systems with something of everything in them.
+//! Small file systems with files of every kind.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,31 +8,31 @@ use extant_volume::{Allocate, DataPath, New, OpenOptions, Refusal, SetXattr, Vol
 
 use super::step::{acl, pattern};
 
-/// What the file system of a sweep is.
+/// Kinds of file systems for the sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum World {
-    /// Blocks of 1 KiB, extents, an orphan file, values in inodes of their own.
+    /// Blocks of 1 KiB, extents, an orphan file, EA inodes.
     Blocks1K,
     /// Blocks of 4 KiB, extents, an orphan list.
     Blocks4K,
-    /// Block by block, `data=ordered`.
+    /// Block-by-block writing, `data=ordered`.
     Ordered,
-    /// Through the journal, `data=journal`.
+    /// Writing through the journal, `data=journal`.
     Journaled,
-    /// Maps without extents.
+    /// Block maps instead of extents.
     Indirect,
     /// Small files inside their inodes.
     Inline,
     /// Clusters of 4 blocks.
     Clusters,
-    /// Usage of users, groups and projects counted.
+    /// Quotas of users, groups and projects.
     Quotas,
     /// No journal.
     Bare,
 }
 
 impl World {
-    /// All of them.
+    /// All worlds.
     pub const ALL: [Self; 9] = [
         Self::Blocks1K,
         Self::Blocks4K,
@@ -51,19 +51,19 @@ impl World {
         if self == Self::Blocks4K { 4096 } else { 1024 }
     }
 
-    /// Bytes of what is allocated at a time.
+    /// Bytes of an allocation unit.
     #[must_use]
     pub fn cluster_bytes(self) -> u64 {
         if self == Self::Clusters { 4096 } else { self.block_bytes() }
     }
 
-    /// Can files have unwritten blocks?
+    /// Whether files can have unwritten blocks.
     #[must_use]
     pub fn has_extents(self) -> bool {
         self != Self::Indirect
     }
 
-    /// Is there a log that makes an operation whole?
+    /// Whether a log makes operations atomic.
     #[must_use]
     pub fn has_journal(self) -> bool {
         self != Self::Bare
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// How its volumes are opened.
+    /// The options with which its volumes are opened.
     pub(super) fn options(self) -> OpenOptions {
         let write = WriteOptions { no_committer: true, data: self.path(), ..WriteOptions::default() };
         OpenOptions { write, ..OpenOptions::default() }
@@ -115,10 +115,10 @@ impl World {
         }
     }
 
-    /// The file system that every run of this world begins from.
+    /// The file system on which every run of this world starts.
     ///
     /// # Panics
-    /// When mke2fs or the volume fails.
+    /// mke2fs or the volume fails.
     #[must_use]
     pub fn image(self) -> Image {
         static MADE: [OnceLock<Image>; World::ALL.len()] = [const { OnceLock::new() }; World::ALL.len()];
@@ -153,7 +153,7 @@ impl Builder<'_> {
     fn fill(&self) {
         let bs = self.world.block_bytes();
         self.file("even", &[(0, 5 * bs + bs / 2 + 4)]);
-        // A map that is more than its root.
+        // A map that needs more than its root.
         let pieces: Vec<_> = (0..12).map(|at| (at * 2 * bs, if at == 11 { 300 } else { bs })).collect();
         self.file("pieces", &pieces);
         let pieces: Vec<_> =
@@ -174,7 +174,7 @@ impl Builder<'_> {
         self.make(dir, "sub", &New::directory(0o700));
         let other = self.make(Ino::ROOT, "e", &New::directory(0o755));
         self.make(other, "c", &New::file(0o600));
-        // With an index. All names of one inode.
+        // Large enough for an index. All names link to one inode.
         let large = self.make(Ino::ROOT, "large", &New::directory(0o755));
         for number in 0..self.names_of_large() {
             self.link(file, large, large_name(number).as_bytes());
@@ -212,7 +212,7 @@ impl Builder<'_> {
         self.volume.link(ino, dir, name).expect("there is room");
     }
 
-    /// A file with bytes in these ranges, of which each is written back by itself.
+    /// A file with bytes in these ranges; each range is written back separately.
     fn file(&self, name: &str, ranges: &[(u64, u64)]) -> Ino {
         let ino = self.make(Ino::ROOT, name, &New::file(0o644));
         for &(pos, len) in ranges {
