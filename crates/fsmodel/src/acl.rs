@@ -1,6 +1,6 @@
-//! POSIX ACLs as the system calls carry them, and their arithmetic with modes.
+//! POSIX ACLs in the format of the system calls, and their arithmetic with modes.
 //!
-//! Source: acl(5); POSIX 1003.1e draft 17 sections 23.1.5 and 23.1.6; the form of the attribute: version 2,
+//! Source: acl(5); POSIX 1003.1e draft 17 sections 23.1.5 and 23.1.6. Format of the attribute: version 2,
 //! then entries of tag, permissions (16 bits each) and id (32 bits), little endian.
 
 use crate::errno::Errno;
@@ -17,17 +17,17 @@ pub mod tag {
 }
 
 const VERSION: u32 = 2;
-/// Id of entries that have none.
+/// Id of entries that have no id.
 const NO_ID: u32 = u32::MAX;
 
-/// One line of an ACL.
+/// An entry of an ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// One of [`tag`]; the subject refuses others.
+    /// A constant of [`tag`]; the subject refuses others.
     pub tag: u16,
-    /// rwx in the low three bits; the subject refuses others.
+    /// rwx in the low three bits; the subject refuses higher bits.
     pub perm: u16,
-    /// The user or group of a `USER` or `GROUP`; without meaning for the others.
+    /// The user or group of a `USER` or `GROUP` entry; ignored in others.
     pub id: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// As the value of `system.posix_acl_access` or `_default`.
+    /// Encodes the value of `system.posix_acl_access` or `_default`.
     #[must_use]
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
@@ -52,7 +52,7 @@ impl Acl {
         value
     }
 
-    /// The ACL of an attribute's value; `None` for one without entries, which removes.
+    /// Decodes an attribute's value. A value without entries is `None` and removes the ACL.
     ///
     /// # Errors
     /// `EINVAL` for a length that no ACL has, an unknown tag or an id of -1; `EOPNOTSUPP` for another
@@ -86,13 +86,14 @@ impl Acl {
         Ok((!entries.is_empty()).then_some(Self { entries }))
     }
 
-    /// Bytes that ext4 stores: a version, 4 bytes for an entry without an id and 8 for one with.
+    /// Bytes that ext4 stores: 4 for the version, 4 for an entry without an id, 8 for an entry with one.
     pub(crate) fn stored_len(&self) -> usize {
         let entry_len = |entry: &AclEntry| if matches!(entry.tag, tag::USER | tag::GROUP) { 8 } else { 4 };
         4 + self.entries.iter().map(entry_len).sum::<usize>()
     }
 
-    /// One owner, users, one group, groups, a mask where there are users or groups, one other; in this order.
+    /// Whether it has one owner, users, one group, groups, one mask if there are users or groups, and one
+    /// other, in this order.
     pub(crate) fn is_valid(&self) -> bool {
         let ranks = self.entries.iter().map(|entry| match entry.tag {
             _ if entry.perm > 7 => None,
@@ -113,7 +114,7 @@ impl Acl {
             && (count(4) == 1 || !needs_mask)
     }
 
-    /// Says it no more than nine bits of a mode do?
+    /// Whether the nine bits of a mode express it completely.
     pub(crate) fn is_trivial(&self) -> bool {
         !self.entries.iter().any(|entry| matches!(entry.tag, tag::USER | tag::GROUP | tag::MASK))
     }
@@ -128,26 +129,27 @@ impl Acl {
         }
     }
 
-    /// The entry that the mode's group bits stand for.
+    /// The entry that corresponds to the group bits of the mode.
     fn group_class(&self) -> u16 {
         if self.perm(tag::MASK).is_some() { tag::MASK } else { tag::GROUP_OBJ }
     }
 
-    /// The nine permission bits of the mode that goes with it.
+    /// The nine permission bits of the corresponding mode.
     pub(crate) fn mode(&self) -> u16 {
         let perm = |tag| self.perm(tag).unwrap_or(0) & 7;
         (perm(tag::USER_OBJ) << 6) | (perm(self.group_class()) << 3) | perm(tag::OTHER)
     }
 
-    /// Follows a `chmod`: owner, mask (group without a mask) and other become the mode's.
+    /// Applies a `chmod`: the owner, the mask (or the group without a mask) and other get the bits of the
+    /// mode.
     pub(crate) fn chmod(&mut self, mode: u16) {
         self.set_perm(tag::USER_OBJ, (mode >> 6) & 7);
         self.set_perm(self.group_class(), (mode >> 3) & 7);
         self.set_perm(tag::OTHER, mode & 7);
     }
 
-    /// The access ACL of an object created with `mode` under this default ACL; its [`mode`](Self::mode) is
-    /// the object's.
+    /// The access ACL of an object created with `mode` under this default ACL. Its [`mode`](Self::mode)
+    /// becomes the object's mode.
     pub(crate) fn inherited(&self, mode: u16) -> Self {
         let mut acl = self.clone();
         acl.chmod(self.mode() & mode);

@@ -1,4 +1,4 @@
-//! Two subjects, the same operations: where do they part?
+//! Applies the same operations to two subjects and finds the first difference.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,16 +14,16 @@ const N_SHOWN: usize = 12;
 /// Differences of trees shown.
 const N_LINES: usize = 20;
 
-/// What was compared.
+/// Counters of a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Operations applied.
     pub n_ops: u64,
-    /// Of them answered without an error.
+    /// Those of them that succeeded.
     pub n_ok: u64,
     /// Trees compared.
     pub n_trees: u64,
-    /// How often each operation gave each answer: `("mkdir", None)` is its successes.
+    /// How often each operation gave each answer. `("mkdir", None)` counts successful mkdirs.
     pub answers: BTreeMap<(&'static str, Option<Errno>), u64>,
 }
 
@@ -53,15 +53,15 @@ impl fmt::Display for Report {
     }
 }
 
-/// The first place where two subjects part.
+/// The first difference between two subjects.
 #[derive(Debug, Clone)]
 pub struct Difference {
     /// Seed of the generator; `None` for a recorded list.
     pub seed: Option<u64>,
-    /// The operation that was answered differently, or the last one before the trees differed; the first is
-    /// 0.
+    /// The number, from 0, of the operation with different answers, or of the last one before the trees
+    /// differed.
     pub op_number: u64,
-    /// What differs: two answers, or lines of [`diff`].
+    /// The two answers, or lines of [`diff`].
     pub what: Vec<String>,
     /// All operations up to and including that one.
     pub ops: Vec<Op>,
@@ -90,8 +90,8 @@ impl fmt::Display for Difference {
 
 impl std::error::Error for Difference {}
 
-/// Applies the next `n_ops` operations of the generator to both, comparing answers at each and trees after
-/// every `check_every` and at the end.
+/// Applies the next `n_ops` operations of the generator to both subjects. It compares the answers of each
+/// operation, and the trees after every `check_every` operations and at the end.
 ///
 /// # Errors
 /// The first difference, with all operations that led to it.
@@ -105,7 +105,7 @@ pub fn compare(
     let start = generator.clone();
     let ops = generator.by_ref().take(usize::try_from(n_ops).unwrap_or(usize::MAX));
     run(left, right, ops, check_every).map_err(|(op_number, what)| {
-        // Made again rather than kept: a million operations are many bytes.
+        // Generates the operations again instead of keeping them: a million operations take much memory.
         let n = usize::try_from(op_number + 1).unwrap_or(usize::MAX);
         let seed = Some(start.seed());
         Box::new(Difference { seed, op_number, what, ops: start.take(n).collect() })
@@ -168,18 +168,18 @@ fn told(answer: Result<(), Errno>) -> String {
     answer.map_or_else(|errno| errno.to_string(), |()| "ok".to_owned())
 }
 
-/// The fewest operations that still part the subjects, as far as leaving out runs of them finds (delta
-/// debugging, Zeller 2002): half of the list at first, single operations in the end.
+/// Removes operations from a list as long as the subjects still differ (delta debugging, Zeller 2002): first
+/// half of the list, finally single operations.
 ///
-/// `begin` makes two fresh subjects for each try. Answers and trees are compared after every operation once
-/// the list is short, at the end only while it is long. A list without a difference comes back whole.
+/// `begin` creates two fresh subjects for each attempt. A short list compares answers and trees after every
+/// operation, a long one only at the end. A list without a difference is returned unchanged.
 pub fn shrink<L: Subject, R: Subject>(ops: &[Op], mut begin: impl FnMut() -> (L, R)) -> Vec<Op> {
     let mut part = |ops: &[Op]| {
         let (mut left, mut right) = begin();
         let check_every = if ops.len() <= 100 { 1 } else { ops.len() as u64 };
         replay(&mut left, &mut right, ops, check_every).err().map(|difference| difference.ops)
     };
-    // All behind the first difference is idle.
+    // Operations after the first difference have no effect.
     let Some(mut ops) = part(ops) else { return ops.to_vec() };
     let mut len = ops.len().div_ceil(2);
     while len > 0 {
@@ -196,7 +196,7 @@ pub fn shrink<L: Subject, R: Subject>(ops: &[Op], mut begin: impl FnMut() -> (L,
                 None => start = end,
             }
         }
-        // Single ones are tried again until none can go.
+        // Tries single operations again until none can be removed.
         len = match len {
             1 if is_shorter => 1,
             1 => 0,
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::{At, Limits, Model, Options, Tree};
 
-    /// A model that forgets one of two links of what is called "b" in a directory.
+    /// A model that omits one of two links if the link is called "b" and is in a directory.
     struct Planted(Model);
 
     impl Subject for Planted {

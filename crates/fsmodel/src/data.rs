@@ -1,12 +1,11 @@
-//! The bytes of files: operations, a model of what they answer, their generator, and the kernel behind the
-//! same face.
+//! File data: operations, a model of their answers, a generator, and the kernel behind the same interface.
 //!
-//! Owns: operations as values ([`Op`]) and their answers ([`Answer`]); files of bytes in memory that answer
-//! as Linux does on ext4 ([`Model`]); the kernel behind the same face ([`Kernel`]); random operations near
-//! the places where file systems go wrong ([`Generator`]); the comparison and the shrinking of what it found
+//! Owns: operations as values ([`Op`]) and their answers ([`Answer`]); files in memory that answer as Linux
+//! does on ext4 ([`Model`]); the kernel behind the same interface ([`Kernel`]); random operations near
+//! offsets where file systems often fail ([`Generator`]); the comparison, and the shrinking of a difference
 //! ([`compare`], [`shrink`]).
 //!
-//! Does **not** own: names, owners, modes and times (the crate's other half); where bytes lie on a disk.
+//! Does **not** own: names, owners, modes and times (the rest of this crate); where bytes lie on a disk.
 //!
 //! ```text
 //!                          ┌── expects ── Model
@@ -14,20 +13,19 @@
 //!                          └── engine ─┴── as the model expects? both the same map?
 //! ```
 //!
-//! Rules of the game
-//! 1. A handful of regular files in one directory, known by their numbers. Operations come one after another,
-//!    as root and without a limit on the size of files (`ulimit -f`). Whether a file stays open between two
-//!    of them is the subject's choice.
+//! Rules
+//! 1. There are a few regular files in one directory, identified by number. Operations run one after another,
+//!    as root and without a limit on file sizes (`ulimit -f`). The subject chooses whether a file stays open
+//!    between two operations.
 //! 2. The file system has space: `ENOSPC` never occurs. The generator frees space in time.
-//! 3. Bytes, sizes and refusals are predicted exactly. What [`Op::Seek`] finds is not: that hangs on delayed
-//!    allocation and on what is in memory. It is judged by what must be true of every file system (no byte
-//!    but 0 in a hole, the last hole where the size is), see [`Model::judge`].
-//! 4. [`Op::Map`] asks for holes where they are no longer a matter of chance: the file is written back and
-//!    what was kept of it in memory is forgotten before. Then data is what was written to, whatever the
-//!    allocator did, and it is predicted exactly; but for files that may lie in their inodes, and where
-//!    [`Limits::fills`].
+//! 3. The model predicts bytes, sizes and refusals exactly. It does not predict the results of [`Op::Seek`],
+//!    which depend on delayed allocation and on what is in memory. [`Model::judge`] checks what must hold for
+//!    every file system: a hole contains only zeros, and the last hole is at the size.
+//! 4. [`Op::Map`] reports holes independently of chance: the subject first writes the file back and drops it
+//!    from memory. Then data is exactly what was written to, whatever the allocator did, and the model
+//!    predicts it exactly. Exceptions are files that may lie in their inodes, and [`Limits::fills`].
 //! 5. Linux 6.17 or newer: older kernels do not know [`Fallocate::WriteZeroes`] and refuse it before they
-//!    look at the range. Blocks of 1 to 4 KiB, feature `huge_file`.
+//!    check the range. Blocks of 1 to 4 KiB, feature `huge_file`.
 //!
 //! ```
 //! use extant_fsmodel::Errno;
@@ -55,12 +53,12 @@ pub use generator::{Generator, Options};
 pub use kernel::Kernel;
 pub use model::{Expected, Limits, Model};
 
-/// Modes of `fallocate(2)`, with the flags that each stands for.
+/// Modes of `fallocate(2)`, with their flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fallocate {
-    /// No flags: space, and the size where it ends beyond.
+    /// No flags: reserves space, and extends the size if the range ends after it.
     Reserve,
-    /// `KEEP_SIZE`: space only.
+    /// `KEEP_SIZE`: reserves space only.
     Keep,
     /// `PUNCH_HOLE | KEEP_SIZE`
     Punch,
@@ -68,18 +66,18 @@ pub enum Fallocate {
     Zero,
     /// `ZERO_RANGE | KEEP_SIZE`
     ZeroKeep,
-    /// `COLLAPSE_RANGE`: the range goes, what follows moves down.
+    /// `COLLAPSE_RANGE`: removes the range and moves the following bytes down.
     Collapse,
-    /// `INSERT_RANGE`: what follows moves up.
+    /// `INSERT_RANGE`: moves the following bytes up.
     Insert,
     /// `WRITE_ZEROES`
     WriteZeroes,
-    /// `UNSHARE_RANGE`: ext4 shares nothing and refuses.
+    /// `UNSHARE_RANGE`: ext4 has no shared blocks and refuses.
     Unshare,
 }
 
 impl Fallocate {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 9] = [
         Self::Reserve,
         Self::Keep,
@@ -102,7 +100,7 @@ pub enum Whence {
     Hole,
 }
 
-/// One operation on the file of a number. Positions and lengths are bytes.
+/// An operation on a numbered file. Offsets and lengths are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the fields are the calls' arguments")]
 pub enum Op {
@@ -110,7 +108,7 @@ pub enum Op {
     Create { file: u8 },
     /// `unlink`
     Unlink { file: u8 },
-    /// `pwrite` of the bytes of [`byte_at`] for this seed
+    /// `pwrite` of the bytes that [`byte_at`] gives for this seed
     Write { file: u8, pos: u64, len: u64, seed: u32 },
     /// `pread`
     Read { file: u8, pos: u64, len: u64 },
@@ -126,14 +124,14 @@ pub enum Op {
     Fsync { file: u8 },
     /// `fdatasync`
     Fdatasync { file: u8 },
-    /// Written back and dropped from memory; then all ranges of data as `lseek` returns them
+    /// Writes the file back and drops it from memory; then lists all data ranges by `lseek`
     Map { file: u8 },
-    /// All files written back and closed, and nothing of them left in memory
+    /// Writes all files back, closes them and drops them from memory
     Reopen,
 }
 
 impl Op {
-    /// The call's name, for statistics.
+    /// The name of the call, for statistics.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -163,7 +161,7 @@ impl Op {
         }
     }
 
-    /// The file; `None` for all of them.
+    /// The file; `None` for all files.
     #[must_use]
     pub fn file(&self) -> Option<u8> {
         match *self {
@@ -183,20 +181,20 @@ impl Op {
     }
 }
 
-/// What an operation answers.
+/// The answer of an operation.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Create, unlink, truncate, fallocate, fsync, fdatasync, reopen.
     Done,
-    /// Write: bytes taken, fewer than given where the largest size ends them.
+    /// Write: bytes accepted, fewer than requested at the maximum size.
     Count(u64),
-    /// Read: fewer than asked for at the end of the file.
+    /// Read: fewer bytes than requested at the end of the file.
     Bytes(Vec<u8>),
     /// Stat.
     Size(u64),
     /// Seek.
     Place(u64),
-    /// Map: ranges of data below the size, in order; touching ones are one.
+    /// Map: data ranges below the size, in order. Adjacent ranges are merged.
     Ranges(Vec<Range<u64>>),
 }
 
@@ -213,20 +211,20 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Files of bytes that operations can be applied to.
+/// A file system whose file data can be changed and read.
 pub trait DataFs {
-    /// Applies one operation. A file that is not there is `ENOENT`, whatever else is wrong with the
-    /// operation.
+    /// Applies one operation. The answer is `ENOENT` if the file does not exist, whatever else is wrong with
+    /// the operation.
     ///
     /// # Errors
-    /// The file system's refusal. It has changed nothing then that an operation could see.
+    /// The file system's refusal. It has then changed nothing that an operation could see.
     fn apply(&mut self, op: &Op) -> Result<Answer, Errno>;
 }
 
-/// The byte that a write of this seed puts at a position; never 0, but for seed 0, which writes zeros.
+/// The byte that a write of this seed puts at a position. It is never 0, except that seed 0 writes zeros.
 ///
-/// It hangs on the position in the file at the time of writing: bytes that come to lie anywhere else are
-/// seen.
+/// It depends on the position in the file at the time of the write, so that bytes at any other position are
+/// detected.
 #[must_use]
 pub fn byte_at(seed: u32, pos: u64) -> u8 {
     if seed == 0 {
@@ -243,10 +241,10 @@ pub fn bytes_of(seed: u32, pos: u64, len: u64) -> Vec<u8> {
     (0..len).map(|n| byte_at(seed, pos.wrapping_add(n))).collect()
 }
 
-/// What [`Op::Map`] answers, by seeks from 0 on; for subjects, once what they keep in memory is gone.
+/// Answers [`Op::Map`] by seeks from 0. The caller has dropped the file from memory before.
 ///
 /// # Errors
-/// What a seek refuses with, but for the end of data.
+/// The refusal of a seek, except for the end of data.
 pub fn map_by_seeks(
     mut seek: impl FnMut(Whence, u64) -> Result<u64, Errno>,
 ) -> Result<Vec<Range<u64>>, Errno> {
@@ -259,7 +257,7 @@ pub fn map_by_seeks(
             Err(other) => return Err(other),
         };
         let end = seek(Whence::Hole, start)?;
-        // A subject that hangs is reported as hanging, not queried forever.
+        // Ends for a subject whose seeks make no progress, and reports its range.
         if start < pos || end <= start {
             ranges.push(start..end);
             return Ok(ranges);

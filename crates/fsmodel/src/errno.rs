@@ -1,12 +1,12 @@
-//! Refusals by number and name.
+//! Error numbers and their names.
 
 use std::fmt;
 
-/// A number of `errno(3)`, positive, as this platform counts them.
+/// A number of `errno(3)`, positive, as on this platform.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Errno(pub i32);
 
-/// The constants and the table of their names, from one list.
+/// Defines the constants and the table of their names from one list.
 macro_rules! errnos {
     ($($name:ident = $rustix:ident,)*) => {
         impl Errno {
@@ -15,7 +15,7 @@ macro_rules! errnos {
                 pub const $name: Self = Self(rustix::io::Errno::$rustix.raw_os_error());
             )*
 
-            /// Its name, `"ENOENT"`; `None` for one that no operation here is known to answer.
+            /// Its name, such as `"ENOENT"`; `None` for a number that no operation here is known to return.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self {

@@ -1,13 +1,13 @@
-//! The kernel's file system behind the face of a [`Subject`].
+//! The kernel's file system behind the interface [`Subject`].
 //!
 //! Owns: the system calls for each operation. Does **not** own: the mount (mount it with `noatime`, rule 5 of
 //! the crate).
 //!
-//! Directories on the way are opened one by one with `O_NOFOLLOW`, so that a symlink among them is no
-//! directory. Two things have no system call, and are answered here as the call that follows would:
-//! `truncate` of a symlink, and of devices (they must not be opened).
+//! Each directory of a path is opened separately with `O_NOFOLLOW`, so that a symlink in the path counts as
+//! no directory. Two operations have no system call, and this module answers them itself: `truncate` of a
+//! symlink, and of a device (which must not be opened).
 //!
-//! Needs `/proc`: attributes and modes are reached without following through `/proc/self/fd`.
+//! It needs `/proc`: attributes and modes are accessed through `/proc/self/fd`, without following symlinks.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -28,14 +28,14 @@ use crate::tree::Tree;
 
 mod look;
 
-/// A directory of a mounted file system, the root of the tree.
+/// A directory of a mounted file system; it is the root of the tree.
 #[derive(Debug)]
 pub struct Kernel {
     path: PathBuf,
     root: OwnedFd,
 }
 
-/// The directory of a place.
+/// The directory that contains a place.
 enum Parent<'a> {
     Root(BorrowedFd<'a>),
     Opened(OwnedFd),
@@ -54,9 +54,10 @@ const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Kernel {
-    /// Operations below an existing, empty directory, which becomes as the model's root: 0755, of root.
+    /// Operates below an existing, empty directory. It gets the attributes of the model's root: 0755, owned
+    /// by root.
     ///
-    /// Sets the umask of this process to 0, for good.
+    /// Sets the umask of this process to 0, permanently.
     ///
     /// # Errors
     /// The directory cannot be opened or changed.
@@ -67,9 +68,9 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Operations below a directory as it is: to look at it, or to go on.
+    /// Operates below a directory as it is: to read it, or to continue.
     ///
-    /// Sets the umask of this process to 0, for good.
+    /// Sets the umask of this process to 0, permanently.
     ///
     /// # Errors
     /// The directory cannot be opened.
@@ -79,17 +80,18 @@ impl Kernel {
         Ok(Self { path: dir.to_owned(), root })
     }
 
-    /// Operations in a new directory below `parent`, named after a number: one mount serves many beginnings.
+    /// Operates in a new directory below `parent`, with `number` in its name: one mount serves many fresh
+    /// subjects.
     ///
     /// # Errors
-    /// The directory exists or cannot be made.
+    /// The directory exists or cannot be created.
     pub fn fresh(parent: &Path, number: u64) -> Result<Self, Errno> {
         let dir = parent.join(format!("subject-{number}"));
         rustix::fs::mkdirat(CWD, &dir, Mode::from_raw_mode(0o755))?;
         Self::new(&dir)
     }
 
-    /// Where the root of the tree is.
+    /// The path of the tree's root.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -125,7 +127,7 @@ impl Kernel {
         let dir = self.parent(at)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let object = rustix::fs::openat(&dir, at.name(), flags, Mode::empty())?;
-        // A link of /proc leads to the object itself, also to a symlink.
+        // A link in /proc leads to the object itself, also to a symlink.
         rustix::fs::chmod(format!("/proc/self/fd/{}", object.as_raw_fd()), Mode::from_raw_mode(mode.into()))
     }
 
@@ -139,7 +141,7 @@ impl Kernel {
         }
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&dir, at.name(), flags, Mode::empty())?;
-        // Past what the C library's type can carry; the kernel calls a negative size invalid.
+        // The type of the C library cannot carry it. The kernel refuses a negative size with `EINVAL`.
         if size > i64::MAX as u64 {
             return Err(Refused::INVAL);
         }

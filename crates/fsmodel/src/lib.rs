@@ -1,13 +1,13 @@
-//! What a file system should answer: models of operations, their generators, and a comparison of subjects.
+//! Test oracles of a file system: models of operations, their generators, and a comparison of subjects.
 //!
-//! Owns: operations as values ([`Op`]); the canonical picture of a tree and the difference of two ([`Tree`],
-//! [`diff`]); a file system in memory that answers as Linux does on ext4 ([`Model`]); the kernel behind the
-//! same face ([`Kernel`]); random and enumerated operations ([`Generator`], [`short_sequences`]); the
-//! comparison, op by op and tree by tree, and the shrinking of what it found ([`compare`], [`shrink`]). The
-//! same for the bytes of files, which have operations of their own: [`data`].
+//! Owns: operations as values ([`Op`]); the tree of a file system as a value, and the difference of two trees
+//! ([`Tree`], [`diff`]); a file system in memory that answers as Linux does on ext4 ([`Model`]); the kernel
+//! behind the same interface ([`Kernel`]); random and enumerated operations ([`Generator`],
+//! [`short_sequences`]); the comparison of answers and trees, and the shrinking of a difference ([`compare`],
+//! [`shrink`]). The module [`data`] has the same for file data, with its own operations.
 //!
 //! Does **not** own: any knowledge of the engine, blocks or journals. This crate imports no other crate of
-//! the house, so that a mistake in extant cannot hide in its own oracle. It is used by tests and tools only.
+//! the project, so that a defect of extant cannot hide in its own oracle. Only tests and tools use it.
 //!
 //! ```text
 //!   Generator ── Op ──┬── Model ───┐
@@ -15,19 +15,19 @@
 //!                     └── engine ──┘
 //! ```
 //!
-//! Rules of the game
-//! 1. Operations come one after another, as root (uid 0, gid 0) with umask 0. Nothing is open between two of
-//!    them.
-//! 2. An operation names its object by the path of a directory and a name in it ([`At`]). Directories on the
-//!    way are resolved first, the old one before the new one; symlinks are not followed, neither on the way
-//!    (`ENOTDIR`) nor at the end. `..` in the root of the tree is never asked for.
-//! 3. Regular files hold zeros only: they have sizes, no data. (Those of [`data`] do.)
-//! 4. The file system has space: `ENOSPC` occurs for attributes only, whose room in the inode and its block
-//!    is part of the model ([`Limits`]). No directory has more subdirectories, and no file more names, than
-//!    65,000.
-//! 5. Times are compared where an operation set them and no later operation moved them. The mount does not
-//!    move access times (`noatime`).
-//! 6. Linux 6.6 or newer: older kernels change the mode of a symlink where this one answers `EOPNOTSUPP`.
+//! Rules
+//! 1. Operations run one after another, as root (uid 0, gid 0) with umask 0. No file is open between two
+//!    operations.
+//! 2. An operation names its object by the path of a directory and a name in it ([`At`]). The directories of
+//!    the path are resolved first, the old path before the new one. Symlinks are not followed, neither in the
+//!    path (`ENOTDIR`) nor at its end. No operation uses `..` in the root of the tree.
+//! 3. Regular files hold only zeros: they have sizes, no data. (Those of [`data`] have data.)
+//! 4. The file system has space: `ENOSPC` occurs only for attributes, whose room in the inode and its block
+//!    is part of the model ([`Limits`]). No directory has more than 65,000 subdirectories, and no file more
+//!    than 65,000 names.
+//! 5. A time is compared if an operation set it and no later operation changed it. The mount does not update
+//!    access times (`noatime`).
+//! 6. Linux 6.6 or newer: older kernels change the mode of a symlink where the model answers `EOPNOTSUPP`.
 //!
 //! ```
 //! use extant_fsmodel::{At, Errno, Model, Op, Subject};
@@ -64,18 +64,18 @@ pub use rng::Rng;
 pub use short::{short_alphabet, short_sequences, short_setup};
 pub use tree::{Kind, ModelNode, Tree, diff};
 
-/// A file system that operations can be applied to and that can be looked at.
+/// A file system whose metadata can be changed and read.
 pub trait Subject {
     /// Applies one operation.
     ///
     /// # Errors
-    /// The file system's refusal. It has changed nothing then, except where the kernel itself does (see
+    /// The file system's refusal. It has then changed nothing, except where the kernel itself does (see
     /// [`Model`]).
     fn apply(&mut self, op: &Op) -> Result<(), Errno>;
 
-    /// All that is there.
+    /// Reads the whole tree.
     ///
     /// # Panics
-    /// When it cannot be looked at: a judge that cannot see has no verdict.
+    /// The tree cannot be read; then there is no verdict.
     fn tree(&mut self) -> Tree;
 }

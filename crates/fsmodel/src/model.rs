@@ -1,18 +1,18 @@
-//! The file system in memory that knows the right answers.
+//! A file system in memory that gives the right answers.
 //!
-//! Owns: the tree of inodes ([`Model`]) and the recipe of each operation. Does **not** own: the room of
+//! Owns: the tree of inodes ([`Model`]) and the steps of each operation. Does **not** own: the room of
 //! attributes (`model/attributes.rs`).
 //!
 //! Invariants
-//! 1. An operation that refuses has changed nothing, but for one rule of the kernel: a rename with a whiteout
-//!    that meets a directory with names refuses after it has moved the old directory's times. They are not
-//!    known then, and not compared.
-//! 2. A copy of a model costs one pointer per inode: inodes are shared until one side changes them. Crash
+//! 1. A refused operation has changed nothing, with one exception that the kernel has: a rename with a
+//!    whiteout whose target is a non-empty directory is refused after it has changed the old directory's
+//!    times. The times are then unknown, and not compared.
+//! 2. A copy of a model takes one pointer per inode: copies share inodes until one of them changes. Crash
 //!    tests keep a copy after each operation.
-//! 3. An inode without names is gone: nothing is open between two operations.
+//! 3. An inode without names is freed: no file is open between two operations.
 //!
-//! Source: POSIX.1-2024; the manual pages of the calls, path_resolution(7), inode(7), xattr(7), acl(5); all
-//! judged against the kernel by `tests/kernel.rs`.
+//! Source: POSIX.1-2024; the manual pages of the calls, path_resolution(7), inode(7), xattr(7), acl(5).
+//! `tests/kernel.rs` compares all of it with the kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,48 +33,48 @@ const S_ISUID: u16 = 0o4000;
 const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o010;
 const NAME_MAX: usize = 255;
-/// Bytes of a path, and so of a symlink's target, with its final 0.
+/// Maximum bytes of a path, and of a symlink's target, with the final 0.
 const PATH_MAX: usize = 4096;
-/// File capabilities: dropped where an owner or a size changes.
+/// File capabilities: dropped when the owner or the size changes.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What the answers depend on besides the tree. Inodes have 256 bytes or more, with 32 bytes of fixed extra
-/// fields.
+/// The properties of a file system on which the answers depend. Inodes have 256 bytes or more, with 32 bytes
+/// of fixed extra fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a block.
     pub block_size: u32,
     /// Bytes of an inode in its table.
     pub inode_size: u32,
-    /// Feature `ea_inode`: values that do not fit get inodes of their own.
+    /// Feature `ea_inode`: values that do not fit go to EA inodes.
     pub ea_inode: bool,
 }
 
 impl Default for Limits {
-    /// What mke2fs makes of anything but a small disk.
+    /// The defaults of mke2fs for disks that are not small.
     fn default() -> Self {
         Self { block_size: 4096, inode_size: 256, ea_inode: false }
     }
 }
 
 impl Limits {
-    /// The largest size of a file with extents, bytes: 2^32 - 1 blocks.
+    /// The maximum size of a file with extents, in bytes: 2^32 - 1 blocks.
     #[must_use]
     pub fn max_size(&self) -> u64 {
         u64::from(u32::MAX) * u64::from(self.block_size)
     }
 }
 
-/// An inode's number in the model.
+/// Number of an inode in the model.
 type Ino = usize;
 
 const ROOT: Ino = 0;
 
-/// A file system of metadata; see the crate's rules.
+/// A file system without data; see the crate's rules.
 #[derive(Debug, Clone)]
 pub struct Model {
     limits: Limits,
-    /// By number; `None` where one was freed.
+    /// By number; `None` if the inode was freed.
     inodes: Vec<Option<Arc<Inode>>>,
     free: Vec<Ino>,
 }
@@ -89,9 +89,9 @@ struct Inode {
     size: u64,
     rdev: Rdev,
     target: Bytes,
-    /// Names of a directory.
+    /// The names in a directory.
     entries: BTreeMap<Box<[u8]>, Ino>,
-    /// `..` of a directory; the root's own for the root.
+    /// `..` of a directory; for the root, the root itself.
     parent: Ino,
     attributes: Attributes,
     atime: Option<Time>,
@@ -123,7 +123,7 @@ impl Inode {
 
     fn acl(&self, acl_type: AclType) -> Option<Acl> {
         let value = self.attributes.get(acl_type.xattr_name().as_bytes())?;
-        // Only valid ones were stored.
+        // Only valid ACLs were stored.
         Acl::from_xattr(value).ok().flatten()
     }
 }
@@ -135,7 +135,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// An empty file system: a root of mode 0755 that belongs to root.
+    /// An empty file system. Its root has mode 0755 and belongs to root.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         let mut root = Inode::new(Kind::Dir, 0o755);
@@ -143,19 +143,19 @@ impl Model {
         Self { limits, inodes: vec![Some(Arc::new(root))], free: Vec::new() }
     }
 
-    /// What the answers depend on.
+    /// The limits that the answers depend on.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Inodes in use, the root among them.
+    /// Number of inodes in use, including the root.
     #[must_use]
     pub fn n_inodes(&self) -> usize {
         self.inodes.len() - self.free.len()
     }
 
-    /// The whole tree. Times are included where an operation set them and no later one moved them.
+    /// The whole tree. A time is included if an operation set it and no later one changed it.
     #[must_use]
     pub fn tree(&self) -> Tree {
         let mut tree = Tree::default();
@@ -179,12 +179,12 @@ impl Model {
         self.inodes[ino].as_deref().expect("names lead to inodes that are there")
     }
 
-    /// The inode, to be changed; the copies of this model keep the old one.
+    /// The inode for changing; copies of this model keep the old one.
     fn edit(&mut self, ino: Ino) -> &mut Inode {
         Arc::make_mut(self.inodes[ino].as_mut().expect("names lead to inodes that are there"))
     }
 
-    /// The directory that a place's name is in.
+    /// The directory that contains the last name of `at`.
     fn directory(&self, at: &At) -> Result<Ino, Errno> {
         let mut ino = ROOT;
         for name in at.dirs() {
@@ -196,7 +196,7 @@ impl Model {
         Ok(ino)
     }
 
-    /// The object of a name, also of `.` and `..`.
+    /// The object with this name; also for `.` and `..`.
     fn find(&self, dir: Ino, name: &[u8]) -> Result<Ino, Errno> {
         match name {
             b"." => Ok(dir),
@@ -206,12 +206,12 @@ impl Model {
         }
     }
 
-    /// The object of a place.
+    /// The object at a place.
     fn object(&self, at: &At) -> Result<Ino, Errno> {
         self.find(self.directory(at)?, at.name())
     }
 
-    /// The directory and the name of a place that is free.
+    /// The directory and the name of a free place.
     fn vacant<'a>(&self, at: &'a At) -> Result<(Ino, &'a [u8]), Errno> {
         let dir = self.directory(at)?;
         match self.find(dir, at.name()) {
@@ -254,7 +254,7 @@ impl Subject for Model {
                 };
                 self.create(at, Inode { rdev, ..Inode::new(kind, mode & 0o7777) })
             }
-            // mkdir takes the sticky bit, but not the other two.
+            // mkdir accepts the sticky bit, but not the other two.
             Op::Mkdir { at, mode } => self.create(at, Inode::new(Kind::Dir, mode & 0o1777)),
             Op::Symlink { at, target } => self.symlink(at, target),
             Op::Link { old, new } => self.link(old, new),

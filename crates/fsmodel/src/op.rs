@@ -1,18 +1,18 @@
-//! Operations as values: what a test applies, records, shrinks and prints.
+//! Operations as values: a test applies, records, shrinks and prints them.
 
 use std::fmt;
 
 use crate::acl::Acl;
 
-/// An object's place: directories separated by `/` and a name, `"a/b/name"`; relative to the root of the
-/// tree.
+/// The path of an object relative to the root of the tree: directories separated by `/`, and a name, as in
+/// `"a/b/name"`.
 ///
-/// The root itself is `"."`. Names hold any bytes but 0 and `/`.
+/// The root itself is `"."`. Names may contain any bytes except 0 and `/`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct At(Box<[u8]>);
 
 impl At {
-    /// A place by its path.
+    /// The place with this path.
     #[must_use]
     pub fn new(path: impl AsRef<[u8]>) -> Self {
         Self(path.as_ref().into())
@@ -24,13 +24,13 @@ impl At {
         &self.0
     }
 
-    /// The names of the directories on the way, from the root; none for an object in the root.
+    /// The names of the directories in the path, from the root; none for an object in the root.
     pub fn dirs(&self) -> impl Iterator<Item = &[u8]> {
         let end = self.name_start().saturating_sub(1);
         self.0[..end].split(|&byte| byte == b'/').filter(|name| !name.is_empty())
     }
 
-    /// The last name; may be `.`, `..` or longer than any file system takes.
+    /// The last name. It may be `.`, `..`, or longer than any file system accepts.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         &self.0[self.name_start()..]
@@ -57,7 +57,7 @@ impl fmt::Debug for At {
     }
 }
 
-/// Names in messages: long ones by their beginning and length.
+/// A name for messages: a long one is shortened to its beginning and length.
 pub(crate) fn short(name: &[u8]) -> String {
     if name.len() <= 40 {
         name.escape_ascii().to_string()
@@ -66,7 +66,7 @@ pub(crate) fn short(name: &[u8]) -> String {
     }
 }
 
-/// Bytes of a value or a target, shown by their length and beginning.
+/// Bytes of a value or a symlink target, printed as their beginning and length.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -82,7 +82,7 @@ impl<T: AsRef<[u8]>> From<T> for Bytes {
     }
 }
 
-/// Seconds since 1970 and nanoseconds.
+/// Seconds since 1970, and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds, negative before 1970.
@@ -94,15 +94,15 @@ pub struct Time {
 /// What [`Op::Utimens`] does with one of the two times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SetTime {
-    /// `UTIME_OMIT`: leave it.
+    /// `UTIME_OMIT`: no change.
     Keep,
-    /// `UTIME_NOW`: the clock's.
+    /// `UTIME_NOW`: the current time.
     Now,
-    /// This one; `EINVAL` for nanoseconds of a second or more.
+    /// This time. `EINVAL` if the nanoseconds are a second or more.
     To(Time),
 }
 
-/// Device number of a character or block device, as `makedev(3)` takes it.
+/// Device number of a character or block device, as in `makedev(3)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Rdev {
     /// 12 bits.
@@ -111,12 +111,12 @@ pub struct Rdev {
     pub minor: u32,
 }
 
-/// What [`Op::Mknod`] makes.
+/// What [`Op::Mknod`] creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Special {
     /// A named pipe.
     Fifo,
-    /// A socket's name.
+    /// A socket.
     Socket,
     /// A character device.
     Char(Rdev),
@@ -127,13 +127,13 @@ pub enum Special {
 /// Flags of `renameat2(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RenameMode {
-    /// No flags: an existing target is replaced.
+    /// No flags: replaces an existing target.
     Replace,
     /// `RENAME_NOREPLACE`
     NoReplace,
     /// `RENAME_EXCHANGE`
     Exchange,
-    /// `RENAME_WHITEOUT`: a character device 0:0 takes the old name.
+    /// `RENAME_WHITEOUT`: a character device 0:0 gets the old name.
     Whiteout,
 }
 
@@ -142,23 +142,23 @@ pub enum RenameMode {
 pub enum XattrMode {
     /// No flags.
     Any,
-    /// `XATTR_CREATE`: `EEXIST` when it is there.
+    /// `XATTR_CREATE`: `EEXIST` if the attribute exists.
     Create,
-    /// `XATTR_REPLACE`: `ENODATA` when it is not there.
+    /// `XATTR_REPLACE`: `ENODATA` if the attribute does not exist.
     Replace,
 }
 
-/// Which of the two ACLs.
+/// One of the two ACLs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AclType {
-    /// Access rights of the object.
+    /// Permissions of the object.
     Access,
-    /// What new objects in the directory begin with.
+    /// The ACL that new objects in the directory inherit.
     Default,
 }
 
 impl AclType {
-    /// Name of the attribute that stands for it.
+    /// The name of its attribute.
     #[must_use]
     pub fn xattr_name(self) -> &'static str {
         match self {
@@ -174,7 +174,7 @@ impl AclType {
     }
 }
 
-/// One operation. Modes are permission bits (07777), as far as the call takes them.
+/// One operation. Modes are permission bits (07777), as far as the call accepts them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the fields are the calls' arguments")]
 pub enum Op {
@@ -202,26 +202,26 @@ pub enum Op {
     Utimens { at: At, atime: SetTime, mtime: SetTime },
     /// `truncate` without following: a symlink refuses as a device does, with `EINVAL`
     Truncate { at: At, size: u64 },
-    /// `lsetxattr`, also with the names that stand for ACLs, where the mode has no meaning
+    /// `lsetxattr`, also with the names of ACLs; the mode has no meaning for them
     SetXattr { at: At, name: Bytes, value: Bytes, mode: XattrMode },
     /// `lremovexattr`
     RemoveXattr { at: At, name: Bytes },
-    /// `lsetxattr` of an ACL; one without entries removes
+    /// `lsetxattr` of an ACL; an ACL without entries removes it
     SetAcl { at: At, acl_type: AclType, acl: Acl },
-    /// `open(O_TMPFILE)` in the place's directory, closed again; first given the place's name when `linked`
+    /// `open(O_TMPFILE)` in the directory of `at`, then close; with `linked` the file gets the name before
     Tmpfile { at: At, mode: u16, linked: bool },
-    /// `lstat`: is it there?
+    /// `lstat`: whether it exists
     Stat { at: At },
     /// `open(O_DIRECTORY)` and `getdents` to the end
     Readdir { at: At },
     /// `readlink`
     Readlink { at: At },
-    /// `lgetxattr`: is it there?
+    /// `lgetxattr`: whether it exists
     GetXattr { at: At, name: Bytes },
 }
 
 impl Op {
-    /// The call's name, for statistics.
+    /// The name of the call, for statistics.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

@@ -1,11 +1,11 @@
 //! Random numbers that are the same on every machine.
 
-/// SplitMix64 (Steele, Lea, Flood 2014): one word of state, every seed is good.
+/// SplitMix64 (Steele, Lea, Flood 2014): one word of state; every seed is good.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A stream of numbers that depends on `seed` only.
+    /// A sequence of numbers that depends only on `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -22,24 +22,24 @@ impl Rng {
 
     /// A number below `n`; 0 for `n` = 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        // The high half of the product is even enough for the small `n` of tests.
+        // The high half of the product is uniform enough for the small `n` of tests.
         u64::try_from((u128::from(self.bits()) * u128::from(n)) >> 64).unwrap_or(0)
     }
 
-    /// True once in `n` times.
+    /// True with probability 1/`n`.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// True `percent` times of a hundred.
+    /// True with a probability of `percent` in 100.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of them.
+    /// A random element.
     ///
     /// # Panics
-    /// When there is none.
+    /// The slice is empty.
     pub fn pick<'a, T>(&mut self, among: &'a [T]) -> &'a T {
         &among[self.index(among.len())]
     }

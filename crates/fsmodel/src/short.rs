@@ -1,8 +1,9 @@
-//! Every sequence of a few operations over a small alphabet: what random ones would meet only by luck.
+//! Enumerates every sequence of a few operations over a small alphabet; random operations rarely reach all of
+//! them.
 
 use crate::op::{At, Op, RenameMode, SetTime, Time, XattrMode};
 
-/// What the sequences begin from: two directories, a file with two names and one with one.
+/// The start of each sequence: two directories, a file with two names and a file with one.
 #[must_use]
 pub fn short_setup() -> Vec<Op> {
     let at = At::new;
@@ -17,8 +18,8 @@ pub fn short_setup() -> Vec<Op> {
     ]
 }
 
-/// The operations: each kind of change to names, inodes and attributes at least once, over the two
-/// directories and three names of [`short_setup`].
+/// The operations: each kind of change to names, inodes and attributes at least once, on the two directories
+/// and three names of [`short_setup`].
 #[must_use]
 pub fn short_alphabet() -> Vec<Op> {
     let at = At::new;
@@ -64,11 +65,11 @@ pub fn short_alphabet() -> Vec<Op> {
     ]
 }
 
-/// Every sequence of `n` operations of the alphabet, repetitions among them: `alphabet.len()` to the power of
-/// `n`, in the order of the alphabet.
+/// Every sequence of `n` operations of the alphabet, with repetitions: `alphabet.len()` to the power of `n`,
+/// in the order of the alphabet.
 pub fn short_sequences(alphabet: &[Op], n: u32) -> impl Iterator<Item = Vec<Op>> {
     let len = alphabet.len();
-    // An alphabet that makes more sequences than can be counted would not end anyway.
+    // An overflow means more sequences than any run could finish.
     let count = len.checked_pow(n).unwrap_or(usize::MAX);
     (0..count).map(move |number| {
         let digit = |place: u32| number / len.pow(place) % len;

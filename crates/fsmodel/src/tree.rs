@@ -1,4 +1,4 @@
-//! The canonical picture of a file system, and the difference of two.
+//! The tree of a file system as a value, and the difference of two trees.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -18,11 +18,11 @@ pub enum Kind {
     Block,
 }
 
-/// What one name leads to.
+/// The object that a name leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelNode {
-    /// Any number that names of the same object share and others do not; only that is compared, not the
-    /// number.
+    /// Any number that the names of one object share, and other objects do not have. Only this is compared,
+    /// not the number.
     pub ino: u64,
     /// Type.
     pub kind: Kind,
@@ -32,31 +32,31 @@ pub struct ModelNode {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names; for a directory 2 and its subdirectories.
+    /// Link count; for a directory 2 plus its subdirectories.
     pub nlink: u32,
-    /// Bytes of a file, length of a symlink's target; 0 for all others, also for directories.
+    /// Bytes of a file, or length of a symlink's target; 0 for other objects, including directories.
     pub size: u64,
-    /// Of a device; 0:0 for all others.
+    /// Device number; 0:0 if it is no device.
     pub rdev: Rdev,
-    /// Of a symlink; empty for all others.
+    /// Symlink target; empty if it is no symlink.
     pub target: Bytes,
-    /// By full name; ACLs in the form of the system calls.
+    /// Keys are full names; ACLs are in the format of the system calls.
     pub xattrs: BTreeMap<Bytes, Bytes>,
-    /// Access time; `None` where it is not known and not compared.
+    /// Access time; `None` if it is unknown and not compared.
     pub atime: Option<Time>,
-    /// Modification time; `None` where it is not known and not compared.
+    /// Modification time; `None` if it is unknown and not compared.
     pub mtime: Option<Time>,
 }
 
 /// All names of a file system.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tree {
-    /// By path relative to the root, `b"a/b"`; the root is `b""`.
+    /// Keys are paths relative to the root, `b"a/b"`; the root is `b""`.
     pub nodes: BTreeMap<Vec<u8>, ModelNode>,
 }
 
 impl Tree {
-    /// The first name, in the order of bytes, of each object.
+    /// The first name of each object, in byte order.
     fn first_names(&self) -> BTreeMap<u64, &[u8]> {
         let mut names = BTreeMap::new();
         for (path, node) in &self.nodes {
@@ -66,9 +66,9 @@ impl Tree {
     }
 }
 
-/// One line for each difference, `"a/b: mode: 0o644 != 0o600"`; none when the trees are equal.
+/// One line for each difference, such as `"a/b: mode: 0o644 != 0o600"`; none for equal trees.
 ///
-/// A time is compared where both know it. Hard links are compared by which names lead to the same object.
+/// A time is compared if both trees have it. Hard links are compared by which names lead to the same object.
 #[must_use]
 pub fn diff(left: &Tree, right: &Tree) -> Vec<String> {
     let mut lines = Vec::new();
@@ -104,7 +104,7 @@ pub fn diff(left: &Tree, right: &Tree) -> Vec<String> {
     lines
 }
 
-/// Lines about one name.
+/// Collects the lines for one name.
 struct Lines<'a> {
     place: &'a str,
     lines: &'a mut Vec<String>,

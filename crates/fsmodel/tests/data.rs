@@ -1,8 +1,8 @@
-//! The model of files' bytes against the kernel's ext4: the same answers and the same bytes, or the model is
-//! wrong.
+//! The model of file data against the kernel's ext4: answers and bytes must be the same, otherwise the model
+//! is wrong.
 //!
 //! `EXTANT_OPS` sets the number of operations of each test (4,000 in CI), `EXTANT_SEED` the seed,
-//! `EXTANT_EACH` how often all bytes are compared.
+//! `EXTANT_EACH` the number of operations between two comparisons of all bytes.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use extant_fsmodel::data::{DataFs, Generator, Kernel, Limits, Model, Options, Rules, compare, shrink};
 use extant_testkit::{LoopMount, e2fsck_clean, not_root, run, scratch};
 
-/// Parts of a test; the file system is mounted anew for each.
+/// Parts of a test; the file system is remounted for each.
 const N_MOUNTS: u64 = 4;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -35,8 +35,8 @@ fn mounted(image: &Path, options: &str) -> Option<LoopMount> {
         .ok()
 }
 
-/// The model against one mount, or against several that must return the same maps: each its options of
-/// `mount`.
+/// Compares the model with one mount, or with several that must return the same maps. `mounts` has the mount
+/// options of each.
 fn equals_kernel(features: &str, limits: Limits, mounts: &[&str]) {
     if not_root() {
         return;
@@ -64,7 +64,7 @@ fn equals_kernel(features: &str, limits: Limits, mounts: &[&str]) {
         match compare(&mut model, &mut faces, &mut generator, n_ops, rules) {
             Ok(report) => println!("{features}, seed {seed}: {report}"),
             Err(mut found) => {
-                // From the first mount on.
+                // Includes the operations since the first mount.
                 let n = found.ops.len() + usize::try_from(part * n_ops).unwrap();
                 found.ops = start.clone().take(n).collect();
                 let mut number = 0;
@@ -77,8 +77,8 @@ fn equals_kernel(features: &str, limits: Limits, mounts: &[&str]) {
             }
         }
     }
-    // With clusters of many blocks the kernel (6.18) miscounts an inode's blocks now and then, once in some
-    // 100,000 operations; it is not the one on trial.
+    // With clusters of many blocks the kernel (6.18) sometimes miscounts an inode's blocks, once in about
+    // 100,000 operations. This test does not judge the kernel.
     if limits.cluster_size == limits.block_size {
         images.iter().for_each(|image| e2fsck_clean(image));
     }

@@ -1,4 +1,4 @@
-//! The model against the kernel's ext4: the same answers and the same trees, or the model is wrong.
+//! The model against the kernel's ext4: answers and trees must be the same, otherwise the model is wrong.
 //!
 //! `EXTANT_OPS` sets the number of operations of each test (20,000 in CI), `EXTANT_SEED` the seed.
 
@@ -17,7 +17,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-/// Runs `test` on a mounted file system of these features; e2fsck is to find it clean afterwards.
+/// Runs `test` on a mounted file system with these features; then e2fsck must find it clean.
 fn on_ext4(features: &str, limits: Limits, test: impl FnOnce(&Path)) {
     if not_root() {
         return;
@@ -47,14 +47,14 @@ fn equals_kernel(features: &str, options: &Options, check_every: u64) {
         match compare(&mut model, &mut kernel, &mut generator, n_ops, check_every) {
             Ok(report) => {
                 println!("{features}, seed {seed}: {report}");
-                // 16 blocks are an index and its leaves.
+                // 16 blocks hold an index and its leaves.
                 let root_len = kernel.path().metadata().unwrap().len();
                 assert!(options.many_names == 0 || root_len >= 16 * 4096, "{root_len} bytes");
             }
             Err(difference) => {
                 let mut number = 0;
-                // A tail of the list seldom parts them alone, and a long list takes long: shrink what can be
-                // shrunk.
+                // The end of the list alone seldom shows the difference, and shrinking a long list takes
+                // long. So only shorter lists are shrunk.
                 let ops = if difference.ops.len() <= 200_000 {
                     shrink(&difference.ops, || {
                         number += 1;
@@ -86,16 +86,16 @@ fn ea_inode() {
     equals_kernel("metadata_csum,metadata_csum_seed,orphan_file,ea_inode", &options, 500);
 }
 
-/// The room of attributes: in the inode, in its block, in inodes of their own.
+/// The room for attributes: in the inode, in its block, in EA inodes.
 #[test]
 fn attributes() {
     let options = Options { mostly_attributes: true, n_objects_max: 40, ..Options::default() };
     equals_kernel("metadata_csum", &options, 100);
 }
 
-/// A value of many blocks in place of a small one can outgrow the journal credits of the kernel (6.18): it
-/// aborts its own file system then and returns EROFS, seen once, at operation 344,283 of seed 2. That is not
-/// the model's mistake; the kernel's log shows it.
+/// Replacing a small value by one of many blocks can exceed the journal credits of the kernel (6.18): it then
+/// aborts its own file system and returns EROFS. Seen once, at operation 344,283 of seed 2. This is no defect
+/// of the model; the kernel's log shows it.
 #[test]
 fn attributes_with_ea_inode() {
     let limits = Limits { ea_inode: true, ..Limits::default() };
@@ -116,7 +116,7 @@ fn many_names() {
     equals_kernel("metadata_csum,metadata_csum_seed,orphan_file", &options, 5_000);
 }
 
-/// A sample of the pairs, each from the beginning.
+/// A sample of the pairs, each from a fresh start.
 #[test]
 fn short_pairs() {
     on_ext4("metadata_csum,metadata_csum_seed,orphan_file", Limits::default(), |mount| {
@@ -135,7 +135,7 @@ fn short_pairs() {
     });
 }
 
-/// A tree is read from the disk as it was in memory.
+/// A remount must read the same tree from the disk.
 #[test]
 fn remounted() {
     if not_root() {
@@ -160,7 +160,7 @@ fn remounted() {
     let mount = LoopMount::new(&image, "noatime").unwrap();
     let after = Kernel::open(&mount.path().join("subject-0")).unwrap().tree();
     assert_eq!(diff(&before, &after), [""; 0]);
-    // And the comparison does see: one bit is a difference.
+    // The comparison must detect a difference of one bit.
     before.nodes.values_mut().next().unwrap().mode ^= 1;
     assert_eq!(diff(&before, &after).len(), 1);
 }

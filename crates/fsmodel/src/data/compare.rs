@@ -1,4 +1,4 @@
-//! A model and subjects, the same operations: where do they part?
+//! Applies the same operations to a model and to subjects, and finds the first difference.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,21 +9,21 @@ use super::model::Model;
 use super::{Answer, DataFs, Op, Whence, map_by_seeks};
 use crate::errno::Errno;
 
-/// Bytes of one read of a check, and of the beginning of a file that is read whole.
+/// Maximum bytes of one read of a check, and bytes read at the beginning of each file.
 const READ_MAX: u64 = 1 << 20;
-/// Operations shown with a difference, the last ones on its file.
+/// Operations on the file that are shown with a difference, the last ones.
 const N_SHOWN: usize = 40;
 
-/// What was compared.
+/// Counters of a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Operations applied.
     pub n_ops: u64,
-    /// Of them answered without an error.
+    /// Those of them that succeeded.
     pub n_ok: u64,
-    /// Times that all bytes of all files were compared.
+    /// Comparisons of all bytes of all files.
     pub n_checks: u64,
-    /// How often each operation gave each answer: `("punch", None)` is its successes.
+    /// How often each operation gave each answer. `("punch", None)` counts successful punches.
     pub answers: BTreeMap<(&'static str, Option<Errno>), u64>,
 }
 
@@ -49,14 +49,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// The first place where subjects part from the model, or from each other.
+/// The first difference of a subject from the model, or between subjects.
 #[derive(Debug, Clone)]
 pub struct Difference {
     /// Seed of the generator; `None` for a recorded list.
     pub seed: Option<u64>,
-    /// The subject's place among those given.
+    /// Index of the subject.
     pub subject: usize,
-    /// The file; `None` when all are meant.
+    /// The file; `None` if the difference concerns all files.
     pub file: Option<u8>,
     /// What differs.
     pub what: String,
@@ -65,15 +65,16 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// The operations on its file since that was created, and those on all files: what can have led to it.
+    /// The operations that can have caused it: those on its file since that was created, and those on all
+    /// files.
     #[must_use]
     pub fn ops_of_file(&self) -> Vec<Op> {
         let Some(file) = self.file else { return self.ops.clone() };
         let of_file = |op: &&Op| op.file().is_none_or(|of| of == file);
         let ops: Vec<Op> = self.ops.iter().filter(of_file).copied().collect();
-        // A refused create shows nothing: the last one after an unlink does.
+        // Starts after the last unlink: a create that was refused looks the same as one that succeeded.
         let start = ops.iter().rposition(|op| matches!(op, Op::Unlink { .. })).map_or(0, |n| n + 1);
-        // The unlink itself may be what shows it.
+        // The unlink itself may show the difference.
         let start = if start == ops.len() { 0 } else { start };
         ops[start..].to_vec()
     }
@@ -110,9 +111,9 @@ impl std::error::Error for Difference {}
 /// How subjects are compared.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// All bytes of all files are compared after so many operations, and at the end.
+    /// Compares all bytes of all files after this many operations, and at the end.
     pub check_every: u64,
-    /// All subjects are to answer [`Op::Map`] alike.
+    /// Requires the same answer to [`Op::Map`] from all subjects.
     pub same_maps: bool,
 }
 
@@ -122,8 +123,8 @@ impl Default for Rules {
     }
 }
 
-/// Applies the next `n_ops` operations of the generator to the model and to all subjects, each of which is to
-/// answer as [`Model::judge`] wants.
+/// Applies the next `n_ops` operations of the generator to the model and to all subjects. [`Model::judge`]
+/// must accept each answer.
 ///
 /// # Errors
 /// The first difference, with all operations that led to it.
@@ -197,14 +198,15 @@ fn run(
     if n_unchecked > 0 || report.n_ops == 0 { check(model, subjects, report) } else { Ok(()) }
 }
 
-/// Compares all bytes: where the model has some, where the subject says that there are, and the beginning.
+/// Compares the bytes of each file: in the model's ranges, in the subject's data ranges, and at the
+/// beginning.
 fn check(model: &mut Model, subjects: &mut [&mut dyn DataFs], report: &mut Report) -> Result<(), Parted> {
     report.n_checks += 1;
     let files: Vec<u8> = model.files().collect();
     for file in files {
         for (n, subject) in subjects.iter_mut().enumerate() {
             let own = model.ranges(file);
-            // What it answers is judged already.
+            // `ask` compares each answer with the model's.
             let mut ask = |op: Op| {
                 let (expected, answer) = (model.apply(&op), subject.apply(&op));
                 let what = |what| (n, Some(file), format!("at the check of all bytes: {what}"));
@@ -239,11 +241,11 @@ fn check(model: &mut Model, subjects: &mut [&mut dyn DataFs], report: &mut Repor
     Ok(())
 }
 
-/// The fewest operations that still part the subjects `begin` makes from the model, as far as leaving out
-/// runs of them finds (delta debugging, Zeller 2002).
+/// Removes operations from a list as long as the subjects from `begin` still differ from the model (delta
+/// debugging, Zeller 2002).
 ///
-/// Begins with the operations of the difference's file where they do alone. A list that no longer shows it
-/// comes back whole.
+/// It starts with the operations on the difference's file if they are sufficient. A list that no longer shows
+/// the difference is returned unchanged.
 pub fn shrink<S: DataFs>(
     found: &Difference,
     model: &Model,
@@ -276,7 +278,7 @@ pub fn shrink<S: DataFs>(
             }
         }
         len = match len {
-            // Single ones are tried again until none can go.
+            // Tries single operations again until none can be removed.
             1 if is_shorter => 1,
             1 => 0,
             _ => len.div_ceil(2),
@@ -290,7 +292,7 @@ mod tests {
     use super::super::{Fallocate, Limits, Options};
     use super::*;
 
-    /// A model that forgets the last byte of a punched hole.
+    /// A model that does not zero the last byte of a punched hole.
     #[derive(Default)]
     struct Planted(Model);
 
@@ -316,7 +318,7 @@ mod tests {
         assert!(replay(&mut Model::default(), &mut [&mut Planted::default()], &ops, rules).is_err());
     }
 
-    /// A model that calls the first block of every file a hole.
+    /// A model that reports the first block of every file as a hole.
     #[derive(Default)]
     struct Holey(Model);
 

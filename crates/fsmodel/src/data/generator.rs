@@ -1,39 +1,39 @@
-//! Random operations near the places where file systems go wrong: bounds of blocks, clusters and pages, the
-//! end of the file, what direct and indirect blocks reach, and the largest sizes.
+//! Random operations near offsets where file systems often fail: boundaries of blocks, clusters and pages,
+//! the end of the file, the reach of direct and indirect blocks, and maximum sizes.
 //!
-//! The generator keeps a model of its own for aiming. The same seed and options always give the same
-//! operations.
+//! The generator keeps its own model to choose useful operations. The same seed and options always give the
+//! same operations.
 
 use super::model::{Limits, Model};
 use super::{DataFs, Fallocate, Op, Whence};
 use crate::rng::Rng;
 
-/// The longest write and read, bytes.
+/// Maximum bytes of a write or read.
 const IO_MAX: u64 = 300 << 10;
-/// The most that a call reserves, bytes.
+/// Maximum bytes that a call reserves.
 const RESERVE_MAX: u64 = 4 << 20;
-/// A file that has taken so much is cut to nothing, bytes: rule 2 of the module.
+/// A file that has taken this many bytes is truncated to zero: rule 2 of the module.
 const TAKEN_MAX: u64 = 48 << 20;
 
-/// What a [`Generator`] makes.
+/// Options of a [`Generator`].
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What the subjects' answers depend on.
     pub limits: Limits,
-    /// Files, at most 256.
+    /// Number of files, at most 256.
     pub n_files: u8,
-    /// Positions of gigabytes and at the largest sizes.
+    /// Whether to use offsets of gigabytes and near the maximum sizes.
     pub far: bool,
-    /// Writes.
+    /// Whether to write.
     pub writes: bool,
-    /// Modes of fallocate that are asked for.
+    /// The modes of fallocate to use.
     pub modes: Vec<Fallocate>,
-    /// [`Op::Map`] and [`Op::Reopen`]
+    /// Whether to use [`Op::Map`] and [`Op::Reopen`].
     pub settle: bool,
 }
 
 impl Default for Options {
-    /// Everything, on six files.
+    /// All operations, on six files.
     fn default() -> Self {
         let modes = Fallocate::ALL.to_vec();
         Self { limits: Limits::default(), n_files: 6, far: true, writes: true, modes, settle: true }
@@ -47,19 +47,19 @@ pub struct Generator {
     rng: Rng,
     options: Options,
     model: Model,
-    /// Bytes that each file may have taken, as far as nothing was given back.
+    /// Bytes that each file may have taken, as if none had been freed.
     taken: Vec<u64>,
 }
 
 impl Generator {
-    /// The operations of a seed, from no files on.
+    /// The operations of a seed; it starts without files.
     #[must_use]
     pub fn new(seed: u64, options: Options) -> Self {
         let taken = vec![0; options.n_files.into()];
         Self { seed, rng: Rng::new(seed), model: Model::new(options.limits), options, taken }
     }
 
-    /// What repeats it.
+    /// The seed, which repeats the operations.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
@@ -71,20 +71,20 @@ impl Generator {
         &self.model
     }
 
-    /// What it makes from now on. The limits and the number of files stay.
+    /// Changes the options for the following operations. The limits and the number of files stay.
     pub fn change(&mut self, change: impl FnOnce(&mut Options)) {
         let (limits, n_files) = (self.options.limits, self.options.n_files);
         change(&mut self.options);
         self.options = Options { limits, n_files, ..self.options.clone() };
     }
 
-    /// A block's bytes, or a cluster's, or a page's.
+    /// The size of a block, a cluster or a page, in bytes.
     fn unit(&mut self) -> u64 {
         let Limits { block_size, cluster_size, .. } = self.options.limits;
         *self.rng.pick(&[block_size, block_size, cluster_size, 4096])
     }
 
-    /// A position moved by nothing, by a byte, or by a unit and a byte.
+    /// A position near `pos`: the same, or moved by a byte, by a unit, or back by up to three units.
     fn near(&mut self, pos: u64) -> u64 {
         let unit = self.unit();
         match self.rng.below(8) {
@@ -97,7 +97,7 @@ impl Generator {
         }
     }
 
-    /// What the first blocks of a file and its first, second and third tree of block numbers reach; and round
+    /// The reach of a file's direct blocks and of its first and second tree of block numbers; and round
     /// numbers.
     fn mark(&mut self) -> u64 {
         let block = self.options.limits.block_size;
@@ -111,7 +111,8 @@ impl Generator {
         let limits = self.options.limits;
         let (max, max_bitmap) = (limits.max_size(), limits.max_bitmap_size());
         match self.rng.below(12) {
-            // Whether a file has extents or lies in its inode decides between these two: not asked for.
+            // Between these two limits the answer depends on whether a file has extents or lies in its inode:
+            // not used.
             0..3 if limits.inline_data => max + 1 + self.rng.below(10),
             0 | 1 => max.min(max_bitmap),
             2 => max,
@@ -164,7 +165,7 @@ impl Generator {
         .min(IO_MAX)
     }
 
-    /// A length that often ends where the file does.
+    /// A length that often ends at the end of the file.
     fn len_from(&mut self, pos: u64, size: u64) -> u64 {
         if pos < size && self.rng.percent(20) {
             return self.near(size - pos);
@@ -174,14 +175,14 @@ impl Generator {
 
     fn fallocate(&mut self, file: u8, size: u64) -> Op {
         let mut mode = *self.rng.pick(&self.options.modes);
-        // These two are refused nearly everywhere.
+        // These two modes are refused almost everywhere.
         if matches!(mode, Fallocate::WriteZeroes | Fallocate::Unshare) && !self.rng.one_in(4) {
             mode = *self.rng.pick(&self.options.modes);
         }
         let cluster = self.options.limits.cluster_size;
         let (pos, len) = match mode {
             Fallocate::Collapse | Fallocate::Insert if self.rng.percent(85) => {
-                // Whole clusters inside the file, mostly.
+                // Mostly whole clusters inside the file.
                 let n = (size / cluster).min(24);
                 let pos = cluster * self.rng.below(n + 1);
                 (pos, cluster * (1 + self.rng.below(4)))
@@ -198,12 +199,12 @@ impl Generator {
             Fallocate::Punch | Fallocate::Collapse => (pos, len),
             _ => (pos, len.min(RESERVE_MAX)),
         };
-        // Blocks past the end and near the last one would be in the way of an insert, which the size does not
-        // show.
+        // Blocks after the end of the file and near the last possible block would block an insert, and the
+        // size does not show them.
         let is_behind = matches!(mode, Fallocate::Keep | Fallocate::ZeroKeep);
         let is_high = (max / 2..=max).contains(&pos.saturating_add(len));
         let pos = if is_behind && is_high { pos / 4 } else { pos };
-        // The kernel (6.18) leaves the last block that block numbers reach as it is.
+        // The kernel (6.18) does not punch the last block that block numbers reach.
         let is_last = size > self.options.limits.max_bitmap_size() - self.options.limits.block_size;
         if mode == Fallocate::Punch && !self.options.limits.extents && is_last {
             return Op::Truncate { file, size: 0 };
@@ -242,7 +243,7 @@ impl Generator {
                 Op::Seek { file, whence, pos: self.pos(size) }
             }
             89 => Op::Create { file },
-            // Bytes that do not come back are not to go so soon.
+            // If nothing writes the bytes again, remove them less often.
             90 if self.options.writes || self.rng.one_in(4) => Op::Unlink { file },
             91 if self.options.writes || self.rng.one_in(4) => Op::Truncate { file, size: 0 },
             93..95 => Op::Fsync { file },
@@ -253,7 +254,7 @@ impl Generator {
         }
     }
 
-    /// Counts what an operation may have taken.
+    /// Counts the bytes that an operation may have taken.
     fn count(&mut self, op: &Op) {
         let cluster = self.options.limits.cluster_size;
         let Some(taken) = op.file().and_then(|file| self.taken.get_mut(usize::from(file))) else { return };
@@ -273,7 +274,7 @@ impl Iterator for Generator {
 
     fn next(&mut self) -> Option<Op> {
         let op = self.op();
-        // Errors are as welcome as successes.
+        // The iterator returns operations that fail, too.
         if self.model.apply(&op).is_ok() {
             self.count(&op);
         }
@@ -302,7 +303,7 @@ mod tests {
         }
     }
 
-    /// Each call succeeds often enough to meet the others.
+    /// Each call succeeds often enough to combine with the others.
     #[test]
     fn every_operation_succeeds_and_most_refuse() {
         let mut model = Model::default();

@@ -1,17 +1,18 @@
-//! The kernel's files behind the face of [`DataFs`].
+//! The kernel's files behind the interface [`DataFs`].
 //!
 //! Owns: the system calls for each operation. Does **not** own: the mount. Files are called `f0`, `f1`, … and
 //! stay open between operations, until [`Op::Reopen`].
 //!
-//! Some answers of the kernel (6.18) are wrong, and are put right or kept from here:
-//! * In a file without extents and in one that outgrows its inode, data that has no blocks yet is reported as
-//!   a hole, or refused with `ENOENT`: such files are written back before each seek ([`Kernel::with`]).
-//! * In a file whose bytes lie in its inode, seeks behind them are refused with `ENOENT`: it is a hole.
-//! * Fallocate moves such bytes into a block by way of the journal, and reads that block from the disk before
-//!   the journal has brought it home: bytes are lost. The file is made to leave its inode, and all is written
-//!   home, before ([`Kernel::with`]).
-//! * The end of the file is reported as data where unwritten blocks past the end share a page with it that
-//!   was read.
+//! Some answers of the kernel (6.18) are wrong. This module corrects or avoids them:
+//! * In a file without extents, and in one that outgrows its inode, the kernel reports data without blocks as
+//!   a hole, or refuses with `ENOENT`. Such files are written back before each seek ([`Kernel::with`]).
+//! * In a file whose bytes lie in its inode, the kernel refuses seeks after these bytes with `ENOENT`. The
+//!   answer here is a hole.
+//! * Fallocate moves such bytes into a block through the journal, and reads that block from the disk before
+//!   the journal has written it home: bytes are lost. Before a fallocate, this module makes the file leave
+//!   its inode and writes everything home ([`Kernel::with`]).
+//! * The kernel reports the end of the file as data where unwritten blocks after the end share a page with it
+//!   and the page was read.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -26,42 +27,42 @@ use crate::errno::Errno;
 /// `FALLOC_FL_WRITE_ZEROES` of Linux 6.17.
 const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
 
-/// A directory of a mounted file system with the files in it.
+/// A directory of a mounted file system, and the files in it.
 #[derive(Debug)]
 pub struct Kernel {
     dir: PathBuf,
     open: BTreeMap<u8, OwnedFd>,
-    /// Files are written back before each seek.
+    /// Whether to write files back before each seek.
     writes_back: bool,
-    /// Files leave their inodes before each fallocate.
+    /// Whether to make files leave their inodes before each fallocate.
     leaves_inode: bool,
 }
 
 impl Kernel {
-    /// Files of an existing directory, as they are.
+    /// The files of an existing directory, unchanged.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), open: BTreeMap::new(), writes_back: false, leaves_inode: false }
     }
 
-    /// Files of a new directory below `parent`, named after a number.
+    /// Creates a directory below `parent`; `number` is part of its name.
     ///
     /// # Errors
-    /// The directory exists or cannot be made.
+    /// The directory exists or cannot be created.
     pub fn fresh(parent: &Path, number: u64) -> Result<Self, Errno> {
         let dir = parent.join(format!("files-{number}"));
         rustix::fs::mkdirat(CWD, &dir, Mode::from_raw_mode(0o755))?;
         Ok(Self::new(&dir))
     }
 
-    /// Keeps off what this kind of file system does wrong.
+    /// Turns on the workarounds that this kind of file system needs.
     #[must_use]
     pub fn with(self, limits: Limits) -> Self {
         let writes_back = !limits.extents || limits.inline_data;
         Self { writes_back, leaves_inode: limits.inline_data, ..self }
     }
 
-    /// Where the files are.
+    /// The directory of the files.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.dir
@@ -79,7 +80,7 @@ impl Kernel {
         Ok(&self.open[&file])
     }
 
-    /// Written back, and no page of it left in memory.
+    /// Writes a file back and drops its pages.
     fn forget(fd: &OwnedFd) -> Result<(), Refused> {
         rustix::fs::fsync(fd)?;
         rustix::fs::fadvise(fd, 0, None, Advice::DontNeed)
@@ -107,7 +108,7 @@ impl Kernel {
                 bytes.truncate(n);
                 return Ok(Answer::Bytes(bytes));
             }
-            // Past what the C library's type can carry; the kernel calls a negative size invalid.
+            // The type of the C library cannot carry it. The kernel refuses a negative size with `EINVAL`.
             Op::Truncate { size, .. } if size > i64::MAX as u64 => return Err(Refused::INVAL),
             Op::Truncate { file, size } => rustix::fs::ftruncate(self.opened(file)?, size)?,
             Op::Fallocate { file, mode, pos, len } => {

@@ -1,16 +1,16 @@
-//! Files of bytes in memory that know the right answers.
+//! Files in memory that give the right answers.
 //!
 //! Owns: bytes, sizes and refusals; the bounds of holes. Does **not** own: which blocks are written
 //! (`model/blocks.rs`).
 //!
 //! Invariants
-//! 1. Only pieces that were written are kept: a file of 16 TiB with one byte costs one piece.
-//! 2. No byte beyond the size is kept, so that a file that grows shows zeros.
-//! 3. An operation that refuses has changed nothing.
-//! 4. A copy of a model costs one pointer per piece.
+//! 1. The model keeps only pieces that were written: a file of 16 TiB with one byte takes one piece.
+//! 2. It keeps no byte after the size, so that a file that grows shows zeros.
+//! 3. A refused operation has changed nothing.
+//! 4. A copy of a model takes one pointer per piece.
 //!
 //! Source: the manual pages of the calls; fallocate(2), lseek(2); ext4's limits from the kernel's
-//! documentation (filesystems/ext4); all judged against the kernel by `tests/data.rs`.
+//! documentation (filesystems/ext4). `tests/data.rs` compares all of it with the kernel.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,34 +23,34 @@ mod blocks;
 
 use blocks::Blocks;
 
-/// Bytes of a piece: the smallest block, so that what collapse and insert move is whole pieces.
+/// Bytes of a piece: the smallest block, so that collapse and insert move whole pieces.
 const PIECE: u64 = 1024;
-/// The largest position that a call takes.
+/// The largest position that a call accepts.
 const POS_MAX: u64 = i64::MAX.unsigned_abs();
 
-/// What the answers depend on besides the files.
+/// The properties of a file system on which the answers depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a block, 1024 to 4096.
     pub block_size: u64,
-    /// Bytes of a cluster; a block's without `bigalloc`.
+    /// Bytes of a cluster; the same as a block without `bigalloc`.
     pub cluster_size: u64,
-    /// Feature `extent`: files have trees of extents, not of block numbers.
+    /// Feature `extent`: files have extent trees instead of block maps.
     pub extents: bool,
-    /// Feature `inline_data`: a small file has no map at all, and the smaller limit of those without extents
-    /// as long as that is so. The generator stays away from where that shows.
+    /// Feature `inline_data`: a small file has no map, and has the smaller maximum size of files without
+    /// extents while it lies in its inode. The generator avoids sizes where this shows.
     pub inline_data: bool,
-    /// The device writes zeros by itself and unmaps: else [`Fallocate::WriteZeroes`] is refused. Loop devices
-    /// do not.
+    /// Whether the device itself can write zeros and unmap. Otherwise [`Fallocate::WriteZeroes`] is refused.
+    /// Loop devices cannot.
     pub write_zeroes: bool,
-    /// Small extents that are reserved may be filled with zeros in place of being split, as the kernel does
-    /// where it writes in place (`nodelalloc`, `dioread_lock`, `data=journal`): [`Op::Map`] is judged by
+    /// Whether the file system may zero small unwritten extents instead of splitting them, as the kernel does
+    /// where it writes in place (`nodelalloc`, `dioread_lock`, `data=journal`). [`Op::Map`] is then judged by
     /// bytes only.
     pub fills: bool,
 }
 
 impl Default for Limits {
-    /// What mke2fs makes of anything but a small disk, on a loop device.
+    /// The defaults of mke2fs for disks that are not small, on a loop device.
     fn default() -> Self {
         Self {
             block_size: 4096,
@@ -64,27 +64,27 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The largest size that the file system knows, bytes: 2^32 - 1 blocks.
+    /// The maximum size that the file system supports, in bytes: 2^32 - 1 blocks.
     #[must_use]
     pub fn max_size(&self) -> u64 {
         u64::from(u32::MAX) * self.block_size
     }
 
-    /// The largest size of a file without extents, bytes: what three levels of block numbers reach.
+    /// The maximum size of a file without extents, in bytes: the reach of three levels of indirect blocks.
     #[must_use]
     pub fn max_bitmap_size(&self) -> u64 {
         let n = self.block_size / 4;
         (12 + n + n * n + n * n * n) * self.block_size
     }
 
-    /// The largest size of a file here, bytes.
+    /// The maximum size of a file with these limits, in bytes.
     #[must_use]
     pub fn max_file_size(&self) -> u64 {
         if self.extents { self.max_size() } else { self.max_size().min(self.max_bitmap_size()) }
     }
 }
 
-/// Files of bytes; see the rules of [`data`](super).
+/// Files in memory; see the rules of [`data`](super).
 #[derive(Debug, Clone, Default)]
 pub struct Model {
     limits: Limits,
@@ -94,17 +94,17 @@ pub struct Model {
 #[derive(Debug, Clone, Default)]
 struct File {
     size: u64,
-    /// By position divided by [`PIECE`]; what is missing is zeros.
+    /// Keys are offsets divided by [`PIECE`]; missing pieces are zeros.
     pieces: BTreeMap<u64, Arc<[u8; PIECE as usize]>>,
     blocks: Blocks,
 }
 
-/// What a subject should answer.
+/// The answer that a subject should give.
 pub type Expected = Result<Answer, Errno>;
 
 impl File {
-    /// Calls with the piece's number, the bytes in it and the position of the first, for each piece of a
-    /// range.
+    /// For each piece of a range: its number, the bytes of it in the range, and the position of the first of
+    /// them.
     fn pieces_of(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>, u64)> {
         let mut pos = range.start;
         std::iter::from_fn(move || {
@@ -130,7 +130,7 @@ impl File {
     }
 
     fn zero(&mut self, range: Range<u64>) {
-        // Whole pieces go; of the two at the ends a part stays.
+        // Removes whole pieces; the pieces at both ends stay in part.
         let (first, end) = (range.start.div_ceil(PIECE), range.end / PIECE);
         if first < end {
             let mut tail = self.pieces.split_off(&first);
@@ -168,7 +168,7 @@ impl File {
         bytes
     }
 
-    /// Pieces from `from` on get other numbers.
+    /// Renumbers the pieces from `from` on.
     fn shift(&mut self, from: u64, by: impl Fn(u64) -> u64) {
         let moved = self.pieces.split_off(&(from / PIECE));
         self.pieces.extend(moved.into_iter().map(|(number, piece)| (by(number), piece)));
@@ -189,30 +189,30 @@ impl File {
 }
 
 impl Model {
-    /// No files.
+    /// A model without files.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self { limits, files: BTreeMap::new() }
     }
 
-    /// What the answers depend on.
+    /// The limits that the answers depend on.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// The numbers of the files that are there.
+    /// The numbers of the existing files.
     pub fn files(&self) -> impl Iterator<Item = u8> {
         self.files.keys().copied()
     }
 
-    /// The size of a file, bytes; `None` when it is not there.
+    /// The size of a file in bytes; `None` if it does not exist.
     #[must_use]
     pub fn size(&self, file: u8) -> Option<u64> {
         Some(self.files.get(&file)?.size)
     }
 
-    /// Where bytes other than 0 may be: ranges in order, of whole pieces, cut off at the size.
+    /// Where bytes other than 0 may be: ranges of whole pieces, in order, cut off at the size.
     #[must_use]
     pub fn ranges(&self, file: u8) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -324,7 +324,7 @@ impl Model {
                 file.size = file.size.max(end);
             }
             Fallocate::Collapse => {
-                // One that reaches the end would be a truncate.
+                // A collapse that reaches the end would be a truncate.
                 if !is_aligned || end >= file.size {
                     return Err(Errno::EINVAL);
                 }
@@ -351,7 +351,7 @@ impl Model {
         Ok(Answer::Done)
     }
 
-    /// As a file system whose blocks are the pieces: one of the answers that are right.
+    /// Answers as a file system whose blocks are the pieces: one of several correct answers.
     fn seek(&self, file: u8, whence: Whence, pos: u64) -> Result<Answer, Errno> {
         let size = self.file(file)?.size;
         if pos >= size {
@@ -366,15 +366,14 @@ impl Model {
         }
     }
 
-    /// Is `answer`, of a subject, right where this model, which has done the operation already, answered
-    /// `expected`?
+    /// Judges the answer of a subject. This model has done the operation already, and answered `expected`.
     ///
-    /// Of seeks, and of maps where [`Limits`] leave them open, it requires what holds for every file system:
-    /// a reported hole has only zeros, results lie between the requested position and the size, and nothing
-    /// is found from the size on.
+    /// For seeks, and for maps where [`Limits`] leave them open, it requires what holds for every file
+    /// system: a reported hole has only zeros, results lie between the requested position and the size, and
+    /// nothing is found at or after the size.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Describes what is wrong.
     pub fn judge(&self, op: &Op, expected: &Expected, answer: &Expected) -> Result<(), String> {
         let told = |answer: &Expected| answer.as_ref().map_or_else(Errno::to_string, |ok| format!("{ok:?}"));
         let parted =
@@ -403,14 +402,14 @@ impl Model {
                         no_byte(op, byte_in(pos..*place))
                     }
                     (Whence::Data, Err(Errno::ENXIO)) => no_byte(op, byte_in(pos..file.size)),
-                    // The end of the file is the last hole; before it, the place is in one.
+                    // The end of the file is the last hole. A place before it must be in a hole.
                     (Whence::Hole, Ok(Answer::Place(place))) if (pos..=file.size).contains(place) => {
                         no_byte(op, byte_in(*place..(place + 1).min(file.size)))
                     }
                     _ => parted(),
                 }
             }
-            // How long a file stays in its inode is its attributes' business.
+            // How long a file stays in its inode depends on its attributes.
             (&Op::Map { file: number }, Ok(Answer::Ranges(ranges)))
                 if self.limits.fills || self.limits.inline_data =>
             {

@@ -1,4 +1,4 @@
-//! The tree as the kernel returns it.
+//! Reads the tree from the kernel.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,10 +9,10 @@ use rustix::io::Errno as Refused;
 use crate::op::{Bytes, Rdev, Time};
 use crate::tree::{Kind, ModelNode, Tree};
 
-/// Longest value and longest list of names.
+/// Maximum length of a value and of a list of names.
 const XATTR_LEN_MAX: usize = 65_536;
 
-/// Everything below `root`; or the path that cannot be looked at, and why.
+/// Reads everything below `root`. The error has the path that cannot be read, and the reason.
 pub(super) fn tree(root: &OwnedFd) -> Result<Tree, (Vec<u8>, Refused)> {
     let mut looker = Looker { tree: Tree::default(), buffer: vec![0; XATTR_LEN_MAX] };
     let root = open_dir(root, b".").map_err(|errno| (Vec::new(), errno))?;
@@ -32,7 +32,7 @@ struct Looker {
 }
 
 impl Looker {
-    /// All below a directory.
+    /// Reads everything below a directory.
     fn dir(&mut self, dir: OwnedFd, path: Vec<u8>) -> Result<(), (Vec<u8>, Refused)> {
         let entries = Dir::read_from(&dir).map_err(|errno| (path.clone(), errno))?;
         for entry in entries {
@@ -55,7 +55,7 @@ impl Looker {
         Ok(())
     }
 
-    /// One object.
+    /// Reads one object.
     fn node(&mut self, dir: &OwnedFd, name: &[u8], path: Vec<u8>) -> Result<Kind, Refused> {
         let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = kind_of(&stat)?;

@@ -1,7 +1,7 @@
-//! The attributes of one inode, and the room that they have.
+//! The attributes of one inode, and the room for them.
 //!
-//! An attribute lives in the body of its inode, behind the fixed fields, or in the inode's attribute block.
-//! An entry takes 16 bytes and the name without its prefix, a value its length, both rounded up to 4; values
+//! An attribute lies in the body of its inode, after the fixed fields, or in the inode's attribute block. An
+//! entry takes 16 bytes and the name without its prefix, a value its length, both rounded up to 4. Values
 //! grow from the end towards the entries:
 //!
 //! ```text
@@ -9,15 +9,14 @@
 //! block  32 header| entries … 4 zeros … values |  4096 bytes
 //! ```
 //!
-//! Rules of the kernel, in this order, which decide where an attribute is and so what fits later
-//! 1. A value that stays as it is changes nothing.
-//! 2. With `ea_inode`, a value that would fill a block by itself goes to an inode of its own: it takes no
-//!    room.
-//! 3. The body is tried first, also for an attribute that is in the block; it leaves the block then.
-//! 4. Then the block is tried, also for one that is in the body; it leaves the body then. With `ea_inode` an
-//!    eighth of the block is kept for entries.
-//! 5. Then, with `ea_inode`, the same again with the value in an inode of its own. Then `ENOSPC`.
-//! 6. A value replaced by one of the same rounded length, in the same place, always fits.
+//! The kernel's rules, in this order. They decide where an attribute lies, and so what fits later.
+//! 1. A value that does not change changes nothing.
+//! 2. With `ea_inode`, a value too large for a block of its own goes to an EA inode: it takes no room.
+//! 3. The body is tried first, also for an attribute in the block, which then leaves the block.
+//! 4. Then the block is tried, also for an attribute in the body, which then leaves the body. With `ea_inode`
+//!    an eighth of the block is reserved for entries.
+//! 5. Then, with `ea_inode`, the same is repeated with the value in an EA inode. Then `ENOSPC`.
+//! 6. A value of the same rounded length, in the same place, always fits.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst; the order was observed.
 
@@ -32,7 +31,7 @@ const FIXED_INODE_LEN: usize = 128 + 32;
 const BODY_MAGIC_LEN: usize = 4;
 const BLOCK_HEADER_LEN: usize = 32;
 const END_MARK_LEN: usize = 4;
-/// Of an entry in front of its name.
+/// Bytes of an entry before its name.
 const ENTRY_LEN: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +45,7 @@ struct Attribute {
     name: Bytes,
     value: Bytes,
     place: Place,
-    /// Bytes of its value in its place, rounded up; 0 where an inode of its own has it.
+    /// Bytes of its value in its place, rounded up; 0 for a value in an EA inode.
     room: usize,
     in_inode: bool,
 }
@@ -57,7 +56,7 @@ impl Attribute {
     }
 }
 
-/// Bytes of a name that are stored: prefixes are numbers, and ACLs are nothing but a prefix.
+/// Stored bytes of a name: a prefix is a number, and the name of an ACL is only a prefix.
 fn stored_name_len(name: &[u8]) -> usize {
     if AclType::of_xattr_name(name).is_some() {
         return 0;
@@ -77,7 +76,7 @@ impl Attributes {
         self.0.iter().map(|attribute| (attribute.name.clone(), attribute.value.clone())).collect()
     }
 
-    /// Was it there?
+    /// Removes an attribute. Returns whether it existed.
     pub(super) fn remove(&mut self, name: &[u8]) -> bool {
         let n_before = self.0.len();
         self.0.retain(|attribute| attribute.name.0 != name);
@@ -117,11 +116,11 @@ impl Attributes {
 
     fn put(&mut self, limits: &Limits, name: &[u8], value: &[u8], stored_len: usize) -> Result<(), Errno> {
         let old = self.0.iter().position(|attribute| attribute.name.0 == name);
-        // Rule 1. Values in inodes of their own are not compared, but then they find room again.
+        // Rule 1. Values in EA inodes are not compared, but they find room again.
         if old.is_some_and(|old| !self.0[old].in_inode && self.0[old].value.0 == value) {
             return Ok(());
         }
-        // Rule 2: not even alone with an entry of the shortest name.
+        // Rule 2: too large even with a single entry of the shortest name.
         let alone = limits.block_size as usize
             - (ENTRY_LEN + 3).next_multiple_of(4)
             - BLOCK_HEADER_LEN
@@ -163,7 +162,7 @@ impl Attributes {
         let (entries, values) =
             others.fold((0, 0), |(entries, values), (_, a)| (entries + a.entry_len(), values + a.room));
         if new.place == Place::Block && limits.ea_inode && new.room > 0 {
-            // Measured from the beginning of the block, with its header.
+            // Measured from the beginning of the block, including the header.
             let reserve = (limits.block_size as usize / 8).min(1024);
             if (limits.block_size as usize).saturating_sub(values + new.room) < reserve {
                 return false;

@@ -1,11 +1,11 @@
-//! Names: what creates, links, removes and moves them.
+//! Creates, links, removes and moves names.
 
 use std::ops::Bound;
 
 use super::*;
 
 impl Model {
-    /// Gives a new object its place and what it inherits there.
+    /// Creates an object: it inherits from its directory and gets its name.
     pub(super) fn create(&mut self, at: &At, inode: Inode) -> Result<(), Errno> {
         let (dir, name) = self.vacant(at)?;
         let inode = self.born(dir, inode)?;
@@ -16,7 +16,7 @@ impl Model {
 
     pub(super) fn symlink(&mut self, at: &At, target: &Bytes) -> Result<(), Errno> {
         let dir = self.directory(at)?;
-        // The call reads its strings before it looks at the name.
+        // The call reads its strings before it looks up the name.
         if target.0.is_empty() {
             return Err(Errno::ENOENT);
         }
@@ -46,8 +46,8 @@ impl Model {
         Ok(())
     }
 
-    /// What a new object takes from its directory: the group of a set-group-id directory, and its default
-    /// ACL.
+    /// Applies what a new object inherits from its directory: the group of a set-group-id directory, and the
+    /// default ACL.
     fn born(&self, dir: Ino, mut inode: Inode) -> Result<Inode, Errno> {
         let parent = self.inode(dir);
         if parent.mode & S_ISGID != 0 {
@@ -74,7 +74,7 @@ impl Model {
         Ok(inode)
     }
 
-    /// Gives it a number.
+    /// Gives the inode a number.
     fn settle(&mut self, inode: Inode) -> Ino {
         let ino = self.free.pop().unwrap_or_else(|| {
             self.inodes.push(None);
@@ -84,18 +84,18 @@ impl Model {
         ino
     }
 
-    /// A directory's times move with its names.
+    /// Marks a directory's modification time as unknown, because its names change.
     fn touch(&mut self, dir: Ino) {
         self.edit(dir).mtime = None;
     }
 
-    /// Adds a name, with the links that it is worth.
+    /// Adds a name and updates the link counts.
     fn enter(&mut self, dir: Ino, name: &[u8], ino: Ino) {
         let inode = self.edit(ino);
         let is_dir = inode.is_dir();
         inode.nlink += 1;
         if is_dir {
-            // Its own dot counts; a directory has one name only.
+            // The directory's own dot counts; a directory has only one name.
             inode.nlink = inode.nlink.max(2);
             inode.parent = dir;
             self.edit(dir).nlink += 1;
@@ -104,12 +104,12 @@ impl Model {
         self.touch(dir);
     }
 
-    /// Takes a name away but leaves the object, which is about to get another name or none.
+    /// Removes a name but keeps the object, which then gets another name or is freed.
     fn leave(&mut self, dir: Ino, name: &[u8]) -> Ino {
         let ino = self.edit(dir).entries.remove(name).expect("the name was found before");
         if self.inode(ino).is_dir() {
             self.edit(dir).nlink -= 1;
-            // Its own dot and its subdirectories' remain.
+            // The links of its own dot and of its subdirectories remain.
             self.edit(ino).nlink -= 1;
         } else {
             self.edit(ino).nlink -= 1;
@@ -118,7 +118,7 @@ impl Model {
         ino
     }
 
-    /// Takes a name away, and the object with its last one.
+    /// Removes a name, and the object with its last name.
     fn remove(&mut self, dir: Ino, name: &[u8]) {
         let ino = self.leave(dir, name);
         let inode = self.inode(ino);
@@ -196,7 +196,7 @@ impl Model {
             }
         }
         if target == Some(source) {
-            // Two names of one object: nothing happens, and both names stay.
+            // Two names of one object: the rename does nothing, and both names stay.
             return Ok(());
         }
         if let Some(target) = target
@@ -214,7 +214,7 @@ impl Model {
                 (false, true) => return Err(Errno::EISDIR),
                 (true, true) if !self.inode(target).entries.is_empty() => {
                     if mode == RenameMode::Whiteout {
-                        // The kernel has put the whiteout in place by then and takes it back.
+                        // The kernel has already created the whiteout, and removes it again.
                         self.touch(old_dir);
                     }
                     return Err(Errno::ENOTEMPTY);
@@ -226,7 +226,7 @@ impl Model {
             RenameMode::Whiteout => Some(self.born(old_dir, Inode::new(Kind::Char, 0))?),
             _ => None,
         };
-        // Nothing refuses from here on.
+        // No refusal from here on.
         if target.is_some() {
             self.remove(new_dir, new.name());
         }
@@ -239,7 +239,7 @@ impl Model {
         Ok(())
     }
 
-    /// Is `upper` the directory `lower` or one of those that it is in?
+    /// Whether the directory `upper` is `lower` or contains it at any depth.
     fn is_above(&self, upper: Ino, lower: Ino) -> bool {
         let mut at = lower;
         loop {
@@ -253,7 +253,7 @@ impl Model {
         }
     }
 
-    /// Levels of directories below and including this one, counted up to `max`; 0 for anything else.
+    /// The height of the tree below a directory, including it, counted up to `max`; 0 for other objects.
     pub(crate) fn height(&self, at: &At, max: usize) -> usize {
         let Ok(top) = self.object(at) else { return 0 };
         let mut floor: Vec<Ino> = vec![top];
@@ -267,8 +267,8 @@ impl Model {
         max
     }
 
-    /// The first name of a directory at or after `from`, and whether it is a directory's; begins again at the
-    /// end.
+    /// The first name of a directory at or after `from`, and whether it names a directory. Wraps around at
+    /// the end.
     pub(crate) fn next_name(&self, dir: &At, from: &[u8]) -> Option<(&[u8], bool)> {
         let entries = &self.inode(self.object(dir).ok()?).entries;
         let rest = entries.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
@@ -277,7 +277,7 @@ impl Model {
     }
 }
 
-/// Names that every directory has and that cannot be created.
+/// Whether the name exists in every directory and cannot be created.
 fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }

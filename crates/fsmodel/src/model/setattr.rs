@@ -1,8 +1,8 @@
-//! Owner, mode, times, size and attributes of one object.
+//! Changes owner, mode, times, size and attributes of an object.
 
 use super::*;
 
-/// The range of times in an inode with extra fields: 34 bits of seconds from 1901 on.
+/// The range of times in an inode with extra fields: 34 bits of seconds since 1901.
 const SECS_MIN: i64 = -(1 << 31);
 const SECS_MAX: i64 = (1 << 34) - (1 << 31) - 1;
 const VALUE_MAX: usize = 65_536;
@@ -18,7 +18,7 @@ impl Model {
         inode.mode = mode & 0o7777;
         if let Some(mut acl) = inode.acl(AclType::Access) {
             acl.chmod(mode);
-            // As long as before: it fits.
+            // It has the same length as before: it fits.
             inode.attributes.set_acl(&limits, AclType::Access, Some(&acl))?;
         }
         Ok(())
@@ -29,8 +29,8 @@ impl Model {
         let inode = self.edit(ino);
         inode.uid = uid.unwrap_or(inode.uid);
         inode.gid = gid.unwrap_or(inode.gid);
-        // Even where no id changes. Set-group-id without execution once meant mandatory locking: root keeps
-        // it.
+        // Also if no id changes. Set-group-id without execute permission once meant mandatory locking: root
+        // keeps it.
         if !inode.is_dir() {
             inode.mode &= !S_ISUID;
             if inode.mode & S_IXGRP != 0 {
@@ -43,7 +43,7 @@ impl Model {
 
     pub(super) fn utimens(&mut self, at: &At, atime: SetTime, mtime: SetTime) -> Result<(), Errno> {
         let dir = self.directory(at)?;
-        // The kernel does not look for the name when there is nothing to do.
+        // The kernel does not look up the name when there is nothing to do.
         if (atime, mtime) == (SetTime::Keep, SetTime::Keep) {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Model {
         Ok(())
     }
 
-    /// Root keeps the set-id bits of a file that it truncates; capabilities go.
+    /// Root keeps the set-id bits of a file that it truncates; capabilities are dropped.
     pub(super) fn truncate(&mut self, at: &At, size: u64) -> Result<(), Errno> {
         let ino = self.object(at)?;
         match self.inode(ino).kind {
@@ -135,7 +135,8 @@ impl Model {
         self.may_have(ino, name, Errno::EPERM)
     }
 
-    /// Refuses "user." where the permission bits do not apply to content, and unknown prefixes.
+    /// Refuses "user." attributes on objects where permission bits do not apply to content, and unknown
+    /// prefixes.
     fn may_have(&self, ino: Ino, name: &[u8], refusal: Errno) -> Result<(), Errno> {
         let is_user = name.starts_with(b"user.");
         if is_user && !matches!(self.inode(ino).kind, Kind::File | Kind::Dir) {
@@ -150,7 +151,7 @@ impl Model {
         }
     }
 
-    /// An access ACL changes the mode, and is not stored when the mode says all of it.
+    /// Sets an ACL. An access ACL changes the mode, and is not stored if the mode expresses it completely.
     fn set_acl(&mut self, ino: Ino, acl_type: AclType, acl: Option<Acl>) -> Result<(), Errno> {
         let inode = self.inode(ino);
         if inode.kind == Kind::Symlink {
@@ -175,19 +176,19 @@ impl Model {
     }
 }
 
-/// What is left of a time in an inode.
+/// The time as an inode stores it.
 fn stored(time: Time) -> Time {
     let secs = time.secs.clamp(SECS_MIN, SECS_MAX);
     let is_at_end = secs == SECS_MIN || secs == SECS_MAX;
     Time { secs, nanos: if is_at_end { 0 } else { time.nanos } }
 }
 
-/// The calls refuse a name of none or more than 255 bytes before they look at the object.
+/// The calls refuse an empty name, or one of more than 255 bytes, before they look up the object.
 fn check_name_len(name: &[u8]) -> Result<(), Errno> {
     if name.is_empty() || name.len() > NAME_MAX { Err(Errno::ERANGE) } else { Ok(()) }
 }
 
-/// Has it the form of file capabilities, version 2 or 3?
+/// Whether the value has the format of file capabilities, version 2 or 3.
 fn is_capability(value: &[u8]) -> bool {
     let version = value.first_chunk().map(|magic| u32::from_le_bytes(*magic) >> 24);
     matches!((version, value.len()), (Some(2), 20) | (Some(3), 24))

@@ -1,13 +1,13 @@
 //! Which blocks of a file hold data once everything is written back.
 //!
-//! Owns: for each block of a file whether it is written, reserved without being written, or a hole. Does
-//! **not** own: bytes, sizes, refusals, where a block lies.
+//! Owns: for each block of a file whether it is written, unwritten, or a hole. Does **not** own: bytes,
+//! sizes, refusals, where a block lies.
 //!
-//! A block that was written to is written once it is on the disk, whatever it was before. What is only
-//! reserved reads as zeros and counts as a hole. The kernel keeps to that whatever the state of its
-//! allocator, with two exceptions: mount options by which it writes in place (`nodelalloc`, `dioread_lock`,
-//! `data=journal`), where small reserved extents are filled with zeros instead of being split
-//! (`extent_max_zeroout_kb`); and what is in memory only.
+//! A block with written bytes becomes a written block at write-back, whatever it was before. An unwritten
+//! block reads as zeros and counts as a hole. The kernel follows this whatever the state of its allocator,
+//! with two exceptions: mount options with which it writes in place (`nodelalloc`, `dioread_lock`,
+//! `data=journal`), where it zeroes small unwritten extents instead of splitting them
+//! (`extent_max_zeroout_kb`); and what is only in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,11 +15,11 @@ use std::ops::Range;
 /// Blocks by their number in the file; missing ones are holes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Blocks {
-    /// Is it written?
+    /// Whether the block is written; otherwise it is unwritten.
     blocks: BTreeMap<u64, bool>,
 }
 
-/// Pages are what punching at the end of the file goes by.
+/// Bytes of a page: the unit of a punch at the end of the file.
 const PAGE: u64 = 4096;
 
 /// The blocks that a range of bytes touches.
@@ -27,7 +27,7 @@ fn touched(range: &Range<u64>, size: u64) -> Range<u64> {
     range.start / size..range.end.div_ceil(size)
 }
 
-/// The blocks that lie in a range of bytes as a whole.
+/// The blocks that lie completely in a range of bytes.
 fn whole(range: &Range<u64>, size: u64) -> Range<u64> {
     let start = range.start.div_ceil(size);
     start..(range.end / size).max(start)
@@ -44,13 +44,13 @@ impl Blocks {
         });
     }
 
-    /// Blocks at the ends are only reserved: they keep what they hold outside of the range.
+    /// Blocks at the ends of the range are only reserved: they keep their bytes outside of the range.
     pub(super) fn zero(&mut self, range: Range<u64>, block_size: u64) {
         self.reserve(range.clone(), block_size);
         self.blocks.extend(whole(&range, block_size).map(|block| (block, false)));
     }
 
-    /// Beyond the end of the file only the rest of its page goes.
+    /// After the end of the file, a punch removes only the rest of the last page.
     pub(super) fn punch(&mut self, range: Range<u64>, size: u64, block_size: u64) {
         if range.start < size {
             let end = if range.end > size { size.next_multiple_of(PAGE) } else { range.end };
@@ -80,7 +80,7 @@ impl Blocks {
         self.blocks.append(&mut tail.split_off(&range.end));
     }
 
-    /// Bytes of written blocks below the size, touching ones as one.
+    /// Byte ranges of written blocks below the size. Adjacent ranges are merged.
     pub(super) fn data(&self, size: u64, block_size: u64) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for (block, _) in self.blocks.iter().filter(|(_, is_written)| **is_written) {

@@ -78,7 +78,7 @@ fn the_largest_sizes() {
     assert_eq!((bitmap.max_file_size(), max), (4_402_345_721_856, 17_592_186_040_320));
 }
 
-/// Holes are judged by bytes: more data than exists may be reported, less may not.
+/// Holes are judged by their bytes: a subject may report more data than exists, but not less.
 #[test]
 fn holes_are_judged() {
     let mut model = made(0);
