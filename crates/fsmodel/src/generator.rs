@@ -1,7 +1,8 @@
-//! Random operations that meet each other often.
+//! Random operations on the same few objects, so that they often interact.
 //!
-//! The generator keeps a model of its own for aiming: most names that should exist do, most that should be
-//! free are, and the rest gives the errors. The same seed and options always give the same operations.
+//! The generator keeps its own model to choose useful operations: most names that should exist do exist, most
+//! that should be free are free, and the rest cause errors. The same seed and options always give the same
+//! operations.
 
 use crate::Subject;
 use crate::acl::{Acl, AclEntry, tag};
@@ -9,40 +10,40 @@ use crate::model::{Limits, Model};
 use crate::op::{AclType, At, Bytes, Op, Rdev, RenameMode, SetTime, Special, Time, XattrMode};
 use crate::rng::Rng;
 
-/// Names of the small alphabet; three of them are as long as names can be.
+/// Names of the small alphabet; three of them have the maximum length.
 const N_SHORT: usize = 8;
 const N_LONG: usize = 3;
-/// Directories are not moved so that the tree grows higher than this.
+/// Maximum height of the tree after a directory was moved.
 const MAX_HEIGHT: usize = 12;
-/// How often it looks for a place that is as wanted.
+/// Attempts to find a suitable place.
 const N_TRIES: u32 = 6;
 
-/// What a [`Generator`] makes.
+/// Options of a [`Generator`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the subjects' answers depend on; values stay such that attributes that do not fit are few.
+    /// What the subjects' answers depend on. The lengths of values follow them, so that only few attributes
+    /// do not fit.
     pub limits: Limits,
-    /// Names in the alphabet beyond the small one: 0, or thousands for directories with an index.
+    /// Names in addition to the small alphabet: 0, or thousands for directories with an index.
     pub many_names: u32,
-    /// Those are at least so long, in bytes: few of them fill a block.
+    /// Minimum length of these names in bytes: with long names, few fill a block.
     pub many_names_len_min: usize,
-    /// Once there are so many objects, more go than come.
+    /// With more objects than this, more are removed than created.
     pub n_objects_max: usize,
     /// Operations on extended attributes.
     pub xattrs: bool,
-    /// Little else than attributes and ACLs, with longer values on few objects: their room runs out all the
-    /// time.
+    /// Mostly attributes and ACLs, with longer values on few objects, so that their room often runs out.
     pub mostly_attributes: bool,
-    /// Operations on ACLs (they are attributes, too: `xattrs` does not switch them off).
+    /// Operations on ACLs. ACLs are attributes, too, but `xattrs` does not turn them off.
     pub acls: bool,
-    /// `security.capability` among the attributes, which chown and truncate drop.
+    /// Includes `security.capability` in the attributes; chown and truncate drop it.
     pub capabilities: bool,
-    /// Whiteouts and exchanges among the renames, files without a name.
+    /// Renames with whiteouts and exchanges, and files without a name.
     pub linux_only: bool,
 }
 
 impl Default for Options {
-    /// Everything, in a small tree.
+    /// All operations, in a small tree.
     fn default() -> Self {
         Self {
             limits: Limits::default(),
@@ -69,12 +70,12 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The operations of a seed, from an empty file system on.
+    /// The operations of a seed; it starts with an empty file system.
     #[must_use]
     pub fn new(seed: u64, options: Options) -> Self {
         let mut names: Vec<Box<[u8]>> = (0..N_SHORT).map(|n| Box::from([b'a' + n as u8])).collect();
         names.extend((0..N_LONG).map(|n| vec![b'x' + n as u8; 255].into_boxed_slice()));
-        // Long enough that a few thousand fill more leaves than one index block points to.
+        // The names are so long that a few thousand fill more leaves than one index block points to.
         names.extend((0..options.many_names).map(|n| {
             let mut name = format!("name-{n:06}").into_bytes();
             name.resize((name.len() + n as usize % 64).max(options.many_names_len_min), b'+');
@@ -83,7 +84,7 @@ impl Generator {
         Self { seed, rng: Rng::new(seed), model: Model::new(options.limits), options, names }
     }
 
-    /// What repeats it.
+    /// The seed, which repeats the operations.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
@@ -99,7 +100,7 @@ impl Generator {
         self.rng.pick(&self.names).clone()
     }
 
-    /// A directory that is there.
+    /// A directory that exists.
     fn dir(&mut self) -> Vec<u8> {
         let mut path = Vec::new();
         while !self.rng.one_in(3) {
@@ -115,12 +116,12 @@ impl Generator {
         path
     }
 
-    /// A place in a directory that is there, hardly ever one on a way that leads nowhere.
+    /// A place in an existing directory; seldom one below a missing directory.
     fn place_in(&mut self, dir: &[u8]) -> At {
         match self.rng.below(100) {
             0 => join(dir, &[b'w'; 256]),
             1 => join(dir, b"."),
-            // What is above the root of the tree is out of scope.
+            // Paths above the root of the tree are out of scope.
             2 if !dir.is_empty() => join(dir, b".."),
             3 => {
                 let (first, second) = (self.random_name(), self.random_name());
@@ -130,13 +131,13 @@ impl Generator {
         }
     }
 
-    /// A place that is likely free, or at least random.
+    /// A place that is probably free, or at least random.
     fn new_place(&mut self) -> At {
         let dir = self.dir();
         self.place_in(&dir)
     }
 
-    /// A place where likely something is; a directory or not as asked.
+    /// A place that probably exists. `wanted`: whether it should be a directory.
     fn place(&mut self, wanted: Option<bool>) -> At {
         let dir = self.dir();
         if self.rng.percent(20) {
@@ -155,7 +156,7 @@ impl Generator {
         found.unwrap_or_else(|| self.place_in(&dir))
     }
 
-    /// A directory that likely can go.
+    /// A directory that can probably be removed.
     fn empty_dir(&mut self) -> At {
         let mut at = self.place(Some(true));
         for _ in 0..N_TRIES {
@@ -179,7 +180,7 @@ impl Generator {
     }
 
     fn special(&mut self) -> Special {
-        // Both encodings of device numbers, their limits, and the device that is a whiteout.
+        // Both encodings of device numbers, their limits, and the device number of a whiteout.
         const NUMBERS: [(u32, u32); 7] =
             [(0, 0), (1, 3), (255, 255), (256, 1), (8, 256), (4095, (1 << 20) - 1), (0, 77)];
         let (major, minor) = *self.rng.pick(&NUMBERS);
@@ -188,7 +189,7 @@ impl Generator {
     }
 
     fn target(&mut self) -> Bytes {
-        // 59 is the longest that an inode holds, 4095 the longest that a block does.
+        // An inode holds 59 bytes at most, a block 4095.
         let len = match self.rng.below(20) {
             0 => *self.rng.pick(&[0, 4095, 4096]),
             1..5 => *self.rng.pick(&[58, 59, 60, 61]),
@@ -215,7 +216,7 @@ impl Generator {
 
     fn time(&mut self) -> SetTime {
         let secs = match self.rng.below(20) {
-            // Ends of 32 bits, of the epochs, of 34 bits, and beyond.
+            // The limits of 32 bits, of the epochs, of 34 bits, and beyond.
             0..4 => *self.rng.pick(&[
                 -1,
                 0,
@@ -276,19 +277,19 @@ impl Generator {
         }
         let is_spacious = self.options.limits.ea_inode;
         let range = if self.options.mostly_attributes { 40 } else { 200 };
-        // Around the whole of a block, for each size of one; and anything up to it.
+        // Lengths near the size of a block, for each block size; and lengths up to it.
         let block = self.options.limits.block_size as usize;
         let len = match self.rng.below(range) {
             0 => block - 60 + self.rng.index(10),
             1 => *self.rng.pick(&[block + 4, 65_537]),
             2..10 => block / 8 + self.rng.index(block - block / 8),
             10 if is_spacious => *self.rng.pick(&[5000, 65_535, 65_536, 12_288]),
-            // Around what leaves an eighth of the block for entries.
+            // Lengths around the limit that leaves an eighth of the block for entries.
             11..14 if is_spacious => block - block / 8 - 100 + self.rng.index(200),
             14..30 => 60 + self.rng.index(400),
             _ => self.rng.index(50),
         };
-        // Never the length that only a true capability may have.
+        // Never the length of a valid capability.
         let len = if name.0 == b"security.capability" { 7 } else { len };
         pattern(len, fill)
     }
@@ -315,7 +316,7 @@ impl Generator {
         }
         add(tag::OTHER, rng);
         if rng.one_in(12) {
-            // Mostly nonsense then: a line missing, twice, out of order, or with a bit too many.
+            // Usually an invalid ACL: an entry missing, duplicate, out of order, or with an extra bit.
             let at = rng.index(entries.len());
             match rng.below(5) {
                 0 => drop(entries.remove(at)),
@@ -360,7 +361,7 @@ impl Generator {
         }
     }
 
-    /// One of the same few objects in the root `percent` times of a hundred, else any.
+    /// One of the first few objects in the root with this probability in percent, otherwise any.
     fn hot_place(&mut self, percent: u64) -> At {
         let percent = if self.options.mostly_attributes { 90 } else { percent };
         if self.rng.percent(percent) {
@@ -373,7 +374,7 @@ impl Generator {
     }
 
     fn xattr_op(&mut self) -> Op {
-        // Often the same few objects: the room of their attributes is to run out.
+        // Often the same few objects, so that the room of their attributes runs out.
         let at = self.hot_place(50);
         let name = self.xattr_name();
         match self.rng.below(10) {
@@ -421,7 +422,7 @@ impl Generator {
             let is_acl = self.options.acls && self.rng.one_in(5);
             return if is_acl { self.acl_op() } else { self.xattr_op() };
         }
-        // An index needs many names: they come faster than they go.
+        // An index needs many names, so more are created than removed.
         if self.options.many_names > 0 && !is_full && self.rng.percent(50) {
             let (at, mode) = (self.new_place(), self.mode());
             return match self.rng.below(4) {
@@ -462,7 +463,7 @@ impl Iterator for Generator {
 
     fn next(&mut self) -> Option<Op> {
         let op = self.op();
-        // Errors are as welcome as successes.
+        // The iterator returns operations that fail, too.
         let _ = self.model.apply(&op);
         Some(op)
     }
@@ -472,7 +473,7 @@ fn join(dir: &[u8], name: &[u8]) -> At {
     if dir.is_empty() { At::new(name) } else { At::new([dir, name].join(&b'/')) }
 }
 
-/// Bytes that are known by their length and first byte: each the one before plus 7, without 0 and `/`.
+/// A value defined by its length and first byte: each byte is the one before plus 7; 0 and `/` are replaced.
 fn pattern(len: usize, first: u8) -> Bytes {
     let byte = |n: usize| first.wrapping_add(((n % 256) as u8).wrapping_mul(7));
     Bytes((0..len).map(byte).map(|byte| if matches!(byte, 0 | b'/') { b'_' } else { byte }).collect())

@@ -1,5 +1,5 @@
-//! How many power cuts a second can be made: of images of 4 MiB to 1 GiB, with few and many writes in the
-//! cache.
+//! Measures how many power cuts can be made per second: of images of 4 MiB to 1 GiB, with few and many writes
+//! in the cache.
 
 use std::hint::black_box;
 use std::time::Instant;

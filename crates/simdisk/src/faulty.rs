@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use extant_device::{Device, DeviceFault, FlushStats};
 
-/// Input/output error, as Linux numbers it.
+/// Input/output error, a Linux error number.
 pub const EIO: i32 = 5;
-/// No space left on device, as Linux numbers it.
+/// No space left on device, a Linux error number.
 pub const ENOSPC: i32 = 28;
 
-/// What a rule is about.
+/// The calls that a rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Reads, vectored or not.
@@ -26,75 +26,75 @@ pub enum Op {
     Flush,
 }
 
-/// What a rule does.
+/// The effect of a rule on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It fails with this error number, and nothing of it reaches the device.
+    /// The call fails with this error number, and nothing of it reaches the device.
     Fail(i32),
-    /// It fails with this error number after it was done: the device holds what the caller thinks is not
-    /// there.
+    /// The call fails with this error number after it was done: the device holds data that the caller
+    /// believes was not written.
     FailAfter(i32),
-    /// It waits so long, then is done.
+    /// The call waits for this time, and is then done.
     Delay(Duration),
-    /// It succeeds without being done: a lost write, a flush that lies. A read gives zeros.
+    /// The call succeeds without being done: a lost write, a flush without effect. A read returns zeros.
     Lie,
-    /// It panics, as a defect in the code above it would: that code's locks and promises are unwound.
+    /// The call panics, as a defect in the caller would: the caller's locks and invariants are unwound.
     Panic,
 }
 
-/// When what happens.
+/// A fault and its condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     op: Op,
     effect: Effect,
-    /// Those before this one pass, counted from 1.
+    /// The first call to hit, counted from 1; those before it pass.
     first: u64,
-    /// How many it hits from then on.
+    /// Number of calls to hit from then on.
     times: u64,
     range: Option<Range<u64>>,
 }
 
 impl Rule {
-    /// The next one only.
+    /// Hits only the next call.
     #[must_use]
     pub fn new(op: Op, effect: Effect) -> Self {
         Self { op, effect, first: 1, times: 1, range: None }
     }
 
-    /// The next one fails with an error number.
+    /// The next call fails with an error number.
     #[must_use]
     pub fn fail(op: Op, errno: i32) -> Self {
         Self::new(op, Effect::Fail(errno))
     }
 
-    /// The next one takes longer.
+    /// The next call takes longer.
     #[must_use]
     pub fn delay(op: Op, time: Duration) -> Self {
         Self::new(op, Effect::Delay(time))
     }
 
-    /// The `n`th instead of the next, counted from 1 when the rule is armed, among those that the rule is
-    /// about.
+    /// Hits the `n`th call instead of the next. The count starts at 1 when the rule is armed, and includes
+    /// only calls that the rule applies to.
     #[must_use]
     pub fn nth(mut self, n: u64) -> Self {
         self.first = n.max(1);
         self
     }
 
-    /// So many in a row.
+    /// Hits this many calls in a row.
     #[must_use]
     pub fn times(mut self, times: u64) -> Self {
         self.times = times;
         self
     }
 
-    /// All of them from then on.
+    /// Hits all calls from then on.
     #[must_use]
     pub fn from_then_on(self) -> Self {
         self.times(u64::MAX)
     }
 
-    /// Only those that touch these bytes.
+    /// Hits only calls that touch these bytes.
     #[must_use]
     pub fn within(mut self, bytes: Range<u64>) -> Self {
         self.range = Some(bytes);
@@ -102,34 +102,34 @@ impl Rule {
     }
 }
 
-/// An armed rule.
+/// Identifies an armed rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RuleId(u64);
 
 struct Armed {
     id: RuleId,
     rule: Rule,
-    /// How many it was about so far.
+    /// Number of calls so far that the rule applies to.
     met: u64,
     hits: u64,
 }
 
-/// How many calls reached a [`Faulty`], those that failed too.
+/// Number of calls that reached a [`Faulty`], including those that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Reads, vectored or not.
     pub reads: u64,
     /// Writes: plain, vectored, durable.
     pub writes: u64,
-    /// Durable ones among the writes.
+    /// Durable writes among them.
     pub durable_writes: u64,
     /// Zeroings.
     pub zeros: u64,
     /// Flushes.
     pub flushes: u64,
-    /// Bytes asked for by reads.
+    /// Bytes requested by reads.
     pub read_bytes: u64,
-    /// Bytes given to writes.
+    /// Bytes passed to writes.
     pub write_bytes: u64,
 }
 
@@ -148,8 +148,8 @@ fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// A device that does what the one beneath does, except where a [`Rule`] says otherwise. Of several rules
-/// that hit one call, delays add up, and the first armed of the others decides.
+/// Passes calls to the inner device, except where a [`Rule`] hits. If several rules hit one call, their
+/// delays add up, and the first armed of the others decides.
 pub struct Faulty<D> {
     inner: D,
     rules: Mutex<Vec<Armed>>,
@@ -164,41 +164,41 @@ impl<D: Device> std::fmt::Debug for Faulty<D> {
 }
 
 impl<D: Device> Faulty<D> {
-    /// A device without faults so far.
+    /// A device without rules.
     pub fn new(inner: D) -> Self {
         let (rules, next_id) = (Mutex::default(), AtomicU64::new(0));
         Self { inner, rules, next_id, counters: Counters::default() }
     }
 
-    /// The device beneath.
+    /// The inner device.
     pub fn inner(&self) -> &D {
         &self.inner
     }
 
-    /// Lets a rule begin to count.
+    /// Arms a rule: it starts to count.
     pub fn arm(&self, rule: Rule) -> RuleId {
         let id = RuleId(self.next_id.fetch_add(1, Ordering::Relaxed));
         self.rules().push(Armed { id, rule, met: 0, hits: 0 });
         id
     }
 
-    /// Takes a rule back; one that is not armed does not matter.
+    /// Disarms a rule. Has no effect on a rule that is not armed.
     pub fn disarm(&self, id: RuleId) {
         self.rules().retain(|armed| armed.id != id);
     }
 
-    /// Takes all rules back.
+    /// Disarms all rules.
     pub fn disarm_all(&self) {
         self.rules().clear();
     }
 
-    /// How often a rule has hit; 0 for one that is not armed.
+    /// How often a rule has hit; 0 for a rule that is not armed.
     #[must_use]
     pub fn hits(&self, id: RuleId) -> u64 {
         self.rules().iter().find(|armed| armed.id == id).map_or(0, |armed| armed.hits)
     }
 
-    /// How many calls there were.
+    /// The call counts.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl<D: Device> Faulty<D> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the rules look at a call: waits as long as they say, and returns what else is to happen.
+    /// Applies the rules to a call: waits for their delays, and returns the deciding effect.
     fn meet(&self, is: impl Fn(Op) -> bool, range: Option<Range<u64>>) -> Option<Effect> {
         let mut wait = Duration::ZERO;
         let mut decided = None;
@@ -240,14 +240,14 @@ impl<D: Device> Faulty<D> {
                 effect => decided = decided.or(Some(effect)),
             }
         }
-        // Here no lock is held: others go on while this one waits.
+        // No lock is held here: other calls continue while this one waits.
         if !wait.is_zero() {
             std::thread::sleep(wait);
         }
         decided
     }
 
-    /// Runs a call as the rules want it.
+    /// Runs a call under the rules.
     fn run(
         &self,
         what: &'static str,
@@ -342,7 +342,7 @@ impl<D: Device> Device for Faulty<D> {
         self.run("zero", |op| op == Op::Write, Some(range), || self.inner.zero_at(offset, len))
     }
 
-    /// A hint, and as such no fault shows in it.
+    /// A discard is a hint: no fault would show.
     fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
         self.inner.discard_at(offset, len)
     }

@@ -1,14 +1,14 @@
-//! A disk's content: sparse, and cheap to copy.
+//! The content of a disk: sparse, and cheap to copy.
 //!
-//! A tree of 64-way nodes over chunks of 4 KiB, shared between copies until one of them writes there. A copy
-//! costs one reference; the first write to a chunk afterwards copies that chunk and the path to it (two nodes
-//! in 16 MiB, six in 16 TiB).
+//! It is a tree of 64-way nodes over chunks of 4 KiB. Copies share nodes and chunks until one of them writes
+//! there. A copy costs one reference. The first write to a chunk afterwards copies that chunk and the path to
+//! it (two nodes in 16 MiB, six in 16 TiB).
 
 use std::sync::Arc;
 
 use extant_device::{Device, DeviceFault};
 
-/// Bytes in a chunk.
+/// Bytes of a chunk.
 const CHUNK: usize = 4096;
 /// Children of a node, as a power of two.
 const FAN_BITS: u32 = 6;
@@ -26,7 +26,8 @@ enum Node {
     Chunk(Arc<Chunk>),
 }
 
-/// A disk's content. Cloning it is cheap and independent of its size; bytes never written read as zeros.
+/// The content of a disk. The cost of a clone is small and independent of the size. Bytes that were never
+/// written read as zeros.
 #[derive(Clone)]
 pub struct Image {
     size: u64,
@@ -41,7 +42,7 @@ impl std::fmt::Debug for Image {
     }
 }
 
-/// Cuts `len` bytes at `offset` into parts that each lie in one chunk: (chunk, offset in it, range of the
+/// Splits `len` bytes at `offset` into parts that each lie in one chunk: (chunk, offset in it, range of the
 /// buffer).
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
@@ -57,13 +58,13 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops:
     })
 }
 
-/// The child of a node `level` levels above the chunks (1 is the lowest) under which a chunk lies.
+/// The index of the child that leads to a chunk, in a node `level` levels above the chunks (1 is the lowest).
 fn child_index(chunk: u64, level: u32) -> usize {
     (chunk >> (FAN_BITS * (level - 1))) as usize % FAN
 }
 
 impl Image {
-    /// An image of `size` bytes, all zero.
+    /// An image of `size` zero bytes.
     #[must_use]
     pub fn new(size: u64) -> Self {
         let chunks = size.div_ceil(CHUNK as u64);
@@ -84,10 +85,10 @@ impl Image {
         image
     }
 
-    /// A copy of what a device holds now. Ranges of zeros take no room.
+    /// A copy of a device's current content. Chunks of zeros take no memory.
     ///
     /// # Errors
-    /// When a read fails.
+    /// A read fails.
     pub fn read_from(device: &dyn Device) -> Result<Self, DeviceFault> {
         let mut image = Self::new(device.size_bytes());
         let mut buf = vec![0; 1 << 20];
@@ -103,20 +104,20 @@ impl Image {
         Ok(image)
     }
 
-    /// Writes what is not zero to `device`, which must read as zeros and be at least as large: a new file for
-    /// an outside checker.
+    /// Writes everything that is not zero to `device`, which must read as zeros and be at least as large: a
+    /// new file for an external checker.
     ///
     /// # Errors
-    /// When a write fails.
+    /// A write fails.
     pub fn write_to(&self, device: &dyn Device) -> Result<(), DeviceFault> {
         self.for_each_chunk(|offset, bytes| device.write_at(offset, bytes))
     }
 
-    /// Calls `each` with (offset in bytes, bytes) of every chunk of 4 KiB that was ever written, from the
-    /// first on; the last may be shorter.
+    /// Calls `each` with (offset in bytes, bytes) for every chunk of 4 KiB that was ever written, in
+    /// ascending order. The last chunk may be shorter.
     ///
     /// # Errors
-    /// The first that `each` returns, at once.
+    /// The first error of `each`; it ends the walk.
     pub fn for_each_chunk<E>(&self, mut each: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
         fn walk<E>(
             node: &Node,
@@ -144,7 +145,7 @@ impl Image {
         self.size
     }
 
-    /// The node of a chunk, or an empty one above it.
+    /// The node of a chunk, or an empty node above it.
     fn node(&self, chunk: u64) -> &Node {
         let mut node = &self.root;
         let mut level = self.levels;
@@ -162,7 +163,7 @@ impl Image {
         }
     }
 
-    /// The node of a chunk, with the path to it made and no longer shared.
+    /// The node of a chunk. Creates the path to it and makes it unshared.
     fn slot(&mut self, chunk: u64) -> &mut Node {
         let mut node = &mut self.root;
         for level in (1..=self.levels).rev() {
@@ -178,7 +179,7 @@ impl Image {
     /// Fills `buf` from byte `offset` on.
     ///
     /// # Panics
-    /// When the range reaches past the end.
+    /// The range ends after the image.
     pub fn read(&self, offset: u64, buf: &mut [u8]) {
         self.assert_inside(offset, buf.len() as u64);
         for (chunk, within, range) in parts(offset, buf.len()) {
@@ -187,17 +188,17 @@ impl Image {
         }
     }
 
-    /// Puts `bytes` at byte `offset`.
+    /// Writes `bytes` at byte `offset`.
     ///
     /// # Panics
-    /// When the range reaches past the end.
+    /// The range ends after the image.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         self.assert_inside(offset, bytes.len() as u64);
         for (chunk, within, range) in parts(offset, bytes.len()) {
             let bytes = &bytes[range];
             let slot = self.slot(chunk);
             match slot {
-                // A whole chunk needs no copy of what it replaces.
+                // Overwriting a whole shared chunk needs no copy of it.
                 Node::Chunk(old) if bytes.len() < CHUNK || Arc::strong_count(old) == 1 => {
                     Arc::make_mut(old)[within..within + bytes.len()].copy_from_slice(bytes);
                 }
@@ -216,10 +217,10 @@ impl Image {
         }
     }
 
-    /// Takes the bytes `offset..end` from an image of the same size; whole chunks of them are shared with it.
+    /// Copies the bytes `offset..end` from an image of the same size. Whole chunks are shared with it.
     ///
     /// # Panics
-    /// When the sizes differ or the range reaches past the end.
+    /// The sizes differ, or the range ends after the image.
     pub fn copy_range(&mut self, from: &Self, offset: u64, end: u64) {
         assert_eq!(self.size, from.size, "images of one size");
         self.assert_inside(offset, end - offset);
@@ -238,10 +239,10 @@ impl Image {
         }
     }
 
-    /// Makes a range read as zeros; whole chunks of it take no room any more.
+    /// Makes a range read as zeros. Whole chunks of it are freed.
     ///
     /// # Panics
-    /// When the range reaches past the end.
+    /// The range ends after the image.
     pub fn zero(&mut self, offset: u64, len: u64) {
         self.assert_inside(offset, len);
         const SIZE: u64 = CHUNK as u64;
@@ -255,7 +256,7 @@ impl Image {
         self.zero_inside(end_whole * SIZE, end);
     }
 
-    /// Zeros a range that lies in one chunk.
+    /// Zeros a range within one chunk.
     fn zero_inside(&mut self, offset: u64, end: u64) {
         let chunk = offset / CHUNK as u64;
         if offset < end && self.chunk(chunk).is_some() {
@@ -272,7 +273,7 @@ impl Image {
     }
 }
 
-/// Drops the chunks `from..to`, counted from the node's first.
+/// Drops the chunks `from..to`, counted from the node's first chunk.
 fn clear(node: &mut Node, level: u32, from: u64, to: u64) {
     if from >= to || matches!(node, Node::Empty) {
         return;
@@ -293,7 +294,7 @@ fn clear(node: &mut Node, level: u32, from: u64, to: u64) {
 }
 
 impl PartialEq for Image {
-    /// Do both hold the same bytes? Parts that they share are not compared.
+    /// Compares the bytes. Shared parts are skipped.
     fn eq(&self, other: &Self) -> bool {
         fn same(a: &Node, b: &Node) -> bool {
             match (a, b) {
@@ -303,7 +304,7 @@ impl PartialEq for Image {
                     Arc::ptr_eq(a, b) || a.iter().zip(b.iter()).all(|(a, b)| same(a, b))
                 }
                 (Node::Empty, node) | (node, Node::Empty) => is_zero(node),
-                _ => false, // not of trees of one size
+                _ => false, // impossible for trees of the same size
             }
         }
         fn is_zero(node: &Node) -> bool {
@@ -412,7 +413,7 @@ mod tests {
         let mut image = Image::new(3 << 20);
         image.write(5, b"five");
         image.write((3 << 20) - 1, b"e");
-        image.write(1 << 20, &[0; 9000]); // written, and zero
+        image.write(1 << 20, &[0; 9000]); // written, but zero
         let device = extant_device::MemDevice::new(3 << 20);
         image.write_to(&device).unwrap();
         let back = Image::read_from(&device).unwrap();

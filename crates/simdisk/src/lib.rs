@@ -1,12 +1,11 @@
-//! A disk in memory that can lose power, and faults on purpose: what the crash lab and the tests break things
-//! with.
+//! A disk in memory that can lose power, and injected faults: for the crash lab and tests.
 //!
 //! Owns: [`SimDisk`], a [`Device`](extant_device::Device) with a volatile write cache; [`Image`], its
-//! content, which is copied in no time; [`Recording`], all that happened to a disk, from which the state
-//! after any event can be made; [`Faulty`], a wrapper around any device that fails or delays chosen reads,
-//! writes and flushes; [`Part`], one of several devices that lose power together.
+//! content, whose copies are cheap; [`Recording`], all events of a disk, from which the state after any event
+//! can be made; [`Faulty`], a wrapper around any device that fails or delays chosen reads, writes and
+//! flushes; [`Part`], one of several devices that lose power together.
 //!
-//! Does **not** own: what is run on the disk, what must be true after a cut, or which cuts to try.
+//! Does **not** own: what runs on the disk, what must hold after a cut, or which cuts to try.
 //!
 //! # The model
 //!
@@ -20,22 +19,21 @@
 //! ```
 //!
 //! Invariants
-//! 1. Reads see all writes. A flush makes those durable that had returned when it was called; those that came
-//!    while it was under way stay in the cache.
-//! 2. A durable write makes its own sectors durable, and nothing else; older versions of those sectors are
-//!    gone from the cache, since a disk does not write an older version over a newer one that it has
-//!    acknowledged as durable.
-//! 3. After a cut each sector holds one version, whole: the durable one, or one of those written since the
-//!    last flush, chosen on its own. So a write may be kept, lost or torn between sectors, and of two writes
-//!    to one place either may survive, whatever became of the other.
-//! 4. A write that does not begin and end at sectors' borders counts as one of whole sectors, as the cache
-//!    held them after it (so a durable one makes neighbouring bytes durable).
-//! 5. A discard is a write of whatever the disk likes to the whole sectors of its range: it may be lost like
-//!    any write, and then what was there is back.
-//! 6. Making the state after a cut costs in proportion to the sectors in the cache, not to the disk or the
-//!    history.
-//! 7. Event `n` is the one that moves [`SimDisk::events`] from `n` to `n + 1`; "at `k`" means after the first
-//!    `k` events.
+//! 1. Reads see all writes. A flush makes those writes durable that had returned when it was called. Writes
+//!    that come during a flush stay in the cache.
+//! 2. A durable write makes only its own sectors durable. It removes older versions of these sectors from the
+//!    cache, because a disk does not write an older version over a newer one that it has acknowledged as
+//!    durable.
+//! 3. After a cut each sector holds one complete version: the durable one, or one of those written since the
+//!    last flush. Each sector is chosen independently. So a write may be kept, lost, or torn between sectors,
+//!    and of two writes to the same place either may survive, independently of the other.
+//! 4. A write that does not start and end at sector boundaries counts as a write of whole sectors, with the
+//!    cache's content after it. So a durable one makes neighbouring bytes durable.
+//! 5. A discard is a write of unspecified bytes to the whole sectors of its range. It may be lost like any
+//!    write; then the old bytes reappear.
+//! 6. The cost of making the state after a cut is proportional to the sectors in the cache. It does not
+//!    depend on the size of the disk or of the history.
+//! 7. Event `n` moves [`SimDisk::events`] from `n` to `n + 1`; "at `k`" means after the first `k` events.
 //!
 //! ```
 //! use extant_device::Device;
@@ -73,5 +71,5 @@ pub use image::Image;
 pub use part::Part;
 pub use recording::{Event, EventKind, Recording};
 
-/// The unit in which a power cut tears, in bytes.
+/// The unit of torn writes in a power cut, in bytes.
 pub const SECTOR_BYTES: u64 = 512;

@@ -1,4 +1,4 @@
-//! Part of a disk as a device with a cache of its own: several devices that lose power together.
+//! A part of a disk as a device with its own cache: several devices that lose power together.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,23 +6,23 @@ use extant_device::{Device, DeviceFault};
 
 use crate::SimDisk;
 
-/// Bytes of a [`SimDisk`], flushed apart from the rest of it: a flush makes the writes to this part durable,
-/// and no other. Events and cuts are those of the whole disk, where such a flush shows as durable writes of
-/// what it found in the cache.
+/// A byte range of a [`SimDisk`] that is flushed separately: a flush makes the writes to this part durable,
+/// and no others. Events and cuts are those of the whole disk. There such a flush appears as durable writes
+/// of what it found in the cache.
 #[derive(Debug)]
 pub struct Part {
     disk: Arc<SimDisk>,
     start: u64,
     len: u64,
-    /// Events below this number are on the medium, as far as they were of this part.
+    /// Events below this number that concern this part are on the medium.
     flushed: Mutex<u64>,
 }
 
 impl Part {
-    /// The `len` bytes of a disk from `start` on, whole sectors.
+    /// The `len` bytes of a disk from `start` on; both are multiples of the sector size.
     ///
     /// # Errors
-    /// They reach past its end.
+    /// The range ends after the disk.
     pub fn new(disk: Arc<SimDisk>, start: u64, len: u64) -> Result<Self, DeviceFault> {
         DeviceFault::check_len("read", start, len, disk.size_bytes())?;
         Ok(Self { disk, start, len, flushed: Mutex::default() })

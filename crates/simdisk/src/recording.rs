@@ -1,4 +1,4 @@
-//! All that happened to a disk, so that the state after a cut at any event can be made later.
+//! All events of a disk, from which the state after a cut at any event can be made later.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,33 +7,33 @@ use crate::SimDisk;
 use crate::cut::{Choice, Seeded, survivors};
 use crate::image::Image;
 
-/// What happened to a disk.
+/// Kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// Bytes went into the cache.
+    /// Bytes were written into the cache.
     Write,
-    /// Zeros went into the cache.
+    /// Zeros were written into the cache.
     Zero,
-    /// Unspecified bytes went into the cache.
+    /// Unspecified bytes were written into the cache.
     Discard,
-    /// Bytes went to the medium.
+    /// Bytes were written to the medium.
     WriteDurable,
     /// A flush ended.
     Flush,
 }
 
 impl EventKind {
-    /// Does it change what is in the cache, to be lost or kept?
+    /// Whether it changes the cache, so that a cut may lose or keep it.
     #[must_use]
     pub fn is_cached(self) -> bool {
         matches!(self, Self::Write | Self::Zero | Self::Discard)
     }
 }
 
-/// One thing that happened to a disk.
+/// An event of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// What.
+    /// Its kind.
     pub kind: EventKind,
     /// First byte; 0 for a flush.
     pub offset: u64,
@@ -54,37 +54,37 @@ impl fmt::Display for Event {
     }
 }
 
-/// An event with what it wrote, in whole sectors.
+/// An event and what it wrote, in whole sectors.
 #[derive(Clone)]
 pub(crate) struct Logged {
     pub(crate) kind: EventKind,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) first_sector: u64,
-    /// None for a flush.
+    /// 0 for a flush.
     pub(crate) sectors: u64,
-    /// What reads saw after it: its sectors' versions are there.
+    /// The content that reads saw after it; it has the versions of the event's sectors.
     pub(crate) after: Image,
 }
 
 /// The medium at some moment.
 #[derive(Clone)]
 pub(crate) struct Mark {
-    /// Holds after this many events.
+    /// It is valid after this many events.
     pub(crate) after: u64,
-    /// Events below this number are on the medium, by a flush.
+    /// Flushes have moved events below this number to the medium.
     pub(crate) flushed: u64,
     pub(crate) durable: Image,
 }
 
-/// What happened to a disk since [`SimDisk::start_recording`]. Takes as much memory as was written, in chunks
-/// of 4 KiB; cuts may be made by several threads at the same time.
+/// The events of a disk since [`SimDisk::start_recording`]. It takes as much memory as was written, in chunks
+/// of 4 KiB. Several threads may make cuts concurrently.
 #[derive(Clone)]
 pub struct Recording {
     /// Number of the first event in `log`.
     pub(crate) log_start: u64,
     pub(crate) log: Vec<Logged>,
-    /// In order; the first is where the recording began.
+    /// In order; the first is the start of the recording.
     pub(crate) marks: Vec<Mark>,
 }
 
@@ -95,13 +95,13 @@ impl fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// The first moment at which a cut can be made: where the recording began.
+    /// The first moment for a cut: the start of the recording.
     #[must_use]
     pub fn start(&self) -> u64 {
         self.marks[0].after
     }
 
-    /// The last moment at which a cut can be made: after the last event.
+    /// The last moment for a cut: after the last event.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.log_start + self.log.len() as u64
@@ -120,17 +120,17 @@ impl Recording {
         Some(Event { kind: entry.kind, offset: entry.offset, len: entry.len })
     }
 
-    /// The disk after a power cut at `at`, with what survives chosen by `seed` (see [`Seeded`]).
+    /// The disk after a power cut at `at`; `seed` chooses what survives (see [`Seeded`]).
     ///
     /// # Panics
-    /// When `at` is none of the [`moments`](Self::moments).
+    /// `at` is not one of the [`moments`](Self::moments).
     #[must_use]
     pub fn cut(&self, at: u64, seed: u64) -> SimDisk {
         let seeded = Seeded::new(seed);
         self.cut_with(at, &mut |sector| seeded.choose(sector))
     }
 
-    /// The disk after a power cut at `at`, with what survives chosen by `choice`.
+    /// The disk after a power cut at `at`; `choice` chooses what survives.
     ///
     /// # Panics
     /// As [`cut`](Self::cut).
@@ -139,28 +139,28 @@ impl Recording {
         self.cut_between(at, at, choice)
     }
 
-    /// The disk after a power cut while event `event` was under way, by `seed`. For a write into the cache
-    /// and for a flush that is nothing that [`cut`](Self::cut) does not do; but a durable write may be torn
-    /// or missing too.
+    /// The disk after a power cut during event `event`; `seed` chooses what survives. For a write into the
+    /// cache and for a flush, [`cut`](Self::cut) can give the same states. A durable write may also be torn
+    /// or missing.
     ///
     /// # Panics
-    /// When there is no such event.
+    /// There is no such event.
     #[must_use]
     pub fn cut_during(&self, event: u64, seed: u64) -> SimDisk {
         let seeded = Seeded::new(seed);
         self.cut_during_with(event, &mut |sector| seeded.choose(sector))
     }
 
-    /// As [`cut_during`](Self::cut_during), chosen by `choice`.
+    /// As [`cut_during`](Self::cut_during); `choice` chooses what survives.
     ///
     /// # Panics
-    /// When there is no such event.
+    /// There is no such event.
     #[must_use]
     pub fn cut_during_with(&self, event: u64, choice: &mut Choice<'_>) -> SimDisk {
         self.cut_between(event, event + 1, choice)
     }
 
-    /// The disk after a power cut at `at` that lost everything in the cache.
+    /// The disk after a power cut at `at` that loses everything in the cache.
     ///
     /// # Panics
     /// As [`cut`](Self::cut).
@@ -169,7 +169,7 @@ impl Recording {
         SimDisk::from_image(self.mark(at).durable.clone())
     }
 
-    /// The disk after a power cut at `at` that lost nothing.
+    /// The disk after a power cut at `at` that loses nothing.
     ///
     /// # Panics
     /// As [`cut`](Self::cut).
@@ -178,7 +178,7 @@ impl Recording {
         self.cut_with(at, &mut |_| usize::MAX)
     }
 
-    /// How many writes are in the cache at `at`.
+    /// Number of writes in the cache at `at`.
     ///
     /// # Panics
     /// As [`cut`](Self::cut).
@@ -188,7 +188,7 @@ impl Recording {
         log.iter().filter(|entry| entry.kind.is_cached()).count()
     }
 
-    /// The medium as it was after event `finished`, with survivors of what was begun before `begun`.
+    /// The medium after event `finished`, with survivors of the events that began before `begun`.
     fn cut_between(&self, finished: u64, begun: u64, choice: &mut Choice<'_>) -> SimDisk {
         assert!(begun <= self.end(), "event {finished} of {self:?}");
         let mark = self.mark(finished);

@@ -1,5 +1,4 @@
-//! The disk against the plainest model: for each sector a list of versions. Every cut must be explainable by
-//! it.
+//! The disk against a simple model: a list of versions for each sector. The model must explain every cut.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -8,7 +7,7 @@ use extant_device::Device;
 use extant_simdisk::{Image, SimDisk};
 use proptest::prelude::*;
 
-/// Not a multiple of 512, and of more than one chunk.
+/// Not a multiple of 512, and more than one chunk.
 const SIZE: u64 = 24 * 512 + 100;
 
 #[derive(Debug, Clone)]
@@ -40,7 +39,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..14)
 }
 
-/// Bytes that differ from place to place, so that a shifted copy shows.
+/// Bytes that depend on their offset, so that a shifted copy shows.
 fn content(offset: u64, len: u64, fill: u8) -> Vec<u8> {
     (offset..offset + len).map(|at| fill.wrapping_add((at % 7) as u8)).collect()
 }
@@ -68,7 +67,7 @@ fn apply(disk: &SimDisk, step: &Step) {
     .unwrap();
 }
 
-/// Versions of each sector: the durable one first, then those in the cache, oldest first.
+/// Versions of each sector: first the durable one, then those in the cache, oldest first.
 #[derive(Debug, Clone, PartialEq)]
 struct Model(Vec<Vec<Vec<u8>>>);
 
@@ -109,7 +108,7 @@ impl Model {
         }
     }
 
-    /// Is each sector one of its versions?
+    /// Whether each sector holds one of its versions.
     fn explains(&self, disk: &SimDisk) -> bool {
         let bytes = bytes_of(disk);
         self.0
@@ -118,7 +117,7 @@ impl Model {
             .all(|(versions, now)| versions.iter().any(|version| version == now))
     }
 
-    /// The disk of the first or of the last versions.
+    /// The disk with the first or the last version of each sector.
     fn all(&self, last: bool) -> Vec<u8> {
         let pick = |versions: &Vec<Vec<u8>>| versions[if last { versions.len() - 1 } else { 0 }].clone();
         self.0.iter().flat_map(pick).collect()
@@ -149,7 +148,7 @@ proptest! {
             apply(&disk, step);
             model.apply(step);
             prop_assert_eq!(bytes_of(&disk), model.all(true));
-            // Now, without the recording.
+            // Cuts now, without the recording.
             prop_assert_eq!(bytes_of(&disk.cut_all_lost()), model.all(false));
             prop_assert_eq!(bytes_of(&disk.cut_all_kept()), model.all(true));
             prop_assert_eq!(bytes_of(&disk.cut(&mut |_| usize::MAX)), model.all(true));
@@ -166,7 +165,7 @@ proptest! {
             for seed in seed..seed.saturating_add(20) {
                 prop_assert!(model.explains(&recording.cut(*at, seed)), "seed {} at {}", seed, at);
             }
-            // While the step after it is under way, also what that one writes may be there or not.
+            // During the next step, its writes may be present or absent as well.
             for event in *at..next.map_or(*at, |(next, _)| *next) {
                 let mut both = model.clone();
                 for (both, new) in both.0.iter_mut().zip(&next.unwrap().1.0) {
@@ -182,8 +181,8 @@ proptest! {
         prop_assert_eq!(disk.pending_writes(), recording.pending_writes(end));
     }
 
-    /// A choice is asked about exactly the sectors in the cache, with exactly their versions, and gets what
-    /// it chooses.
+    /// A choice is called for exactly the sectors in the cache, with exactly their versions, and its result
+    /// is used.
     #[test]
     fn a_choice_sees_every_version_and_gets_the_one_it_chooses(steps in steps(), seed in any::<u64>()) {
         let (disk, mut model) = (SimDisk::recording(Image::new(SIZE)), Model::new());

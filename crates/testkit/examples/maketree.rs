@@ -1,5 +1,5 @@
-//! Makes a tree of very many small files for benchmarks: `cargo xtask maketree DIR N [SEED]`. DIR must not
-//! exist or be empty.
+//! Creates a tree of many small files for benchmarks: `cargo xtask maketree DIR N [SEED]`. DIR must not
+//! exist, or be empty.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! Images cut off in the middle of writing: what a power cut leaves, at hundreds of moments of one workload.
+//! Images cut off in the middle of writing: the states after power cuts, at hundreds of moments of one
+//! workload.
 //!
 //! ```text
 //!  workers ──► ext4 (kernel) ──► loop device ──► FUSE file of this process ──► bytes in memory
@@ -7,26 +8,25 @@
 //!                                                 a copy: one capture
 //! ```
 //!
-//! The backing file of the loop device is served by this process, so that it can be copied *between two
-//! writes*: a plain copy of a file that is being written mixes blocks of different moments, states that no
+//! This process serves the backing file of the loop device, so that it can copy the file *between two
+//! writes*. A plain copy of a file that is being written mixes blocks of different moments: states that no
 //! crash leaves. Freezing the file system instead would commit its journal first and leave nothing to replay.
 //!
-//! What a capture is ([`Cut`]): either all writes that the kernel has handed over, or these less some of
-//! those that came after the last flush, as a disk with a volatile write cache loses them. Either way each is
-//! a state from which the kernel must recover, and a reader of the unreplayed image must see what the kernel
-//! sees after its replay.
+//! A capture ([`Cut`]) contains either all writes that the kernel has issued, or these without some of the
+//! writes since the last flush, as a disk with a volatile write cache loses them. The kernel must recover
+//! from each such state, and a reader of the unreplayed image must see what the kernel sees after its replay.
 //!
 //! Limits: writes are lost as whole requests or at multiples of 4096 bytes, not within a sector; there is no
-//! external journal; the moments differ from run to run, since the kernel's threads do. A capture that fails
+//! external journal; the moments differ between runs, because the kernel's threads do. A capture that fails
 //! should be kept.
 //!
-//! Does **not** own: what is done with a capture. It is given to a callback, and its file is gone afterwards,
-//! so that the space needed does not grow with their number. While the callback works, the workers rest.
+//! Does **not** own: the use of a capture. A callback gets each capture, and its file is overwritten by the
+//! next, so that the space needed does not grow with their number. The workers rest while the callback works.
 //!
 //! Invariants
 //! 1. No thread of this process waits for the mount: see the workers.
-//! 2. Order of the end: no more captures, workers stop, unmount, detach, then the FUSE server. In another
-//!    order the unmount would wait forever for a disk without a server; a panic of the callback takes the
+//! 2. Order at the end: no more captures, workers stop, unmount, detach, then the FUSE server. In another
+//!    order the unmount would wait forever for a disk without a server. A panic of the callback takes the
 //!    same path.
 
 mod disk;
@@ -44,17 +44,17 @@ use gate::{Gate, State};
 use crate::tools::{run, scratch};
 use crate::{LoopDevice, LoopMount};
 
-/// How long the workload may go without a write before something must have gone wrong.
+/// Maximum time without a write of the workload; after it, something has gone wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How file data and the journal relate: ext4's `data=` option.
+/// The order of file data and the journal: ext4's `data=` option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
-    /// Data before the transaction that refers to it.
+    /// Data is written before the transaction that refers to it.
     Ordered,
-    /// Data in the journal.
+    /// Data goes through the journal.
     Journal,
-    /// Data whenever.
+    /// Data is written at any time.
     Writeback,
 }
 
@@ -65,45 +65,44 @@ pub enum Checksums {
     None,
     /// In commit blocks (`journal_checksum` without `metadata_csum`).
     V1,
-    /// In commit blocks, and commits that do not wait for their blocks (`journal_async_commit`, which implies
-    /// v1).
+    /// In commit blocks, and commits do not wait for their blocks (`journal_async_commit`, which implies v1).
     V1Async,
     /// In every block (`metadata_csum`).
     V3,
-    /// In every block, and commits that do not wait (`journal_async_commit`).
+    /// In every block, and commits do not wait (`journal_async_commit`).
     V3Async,
 }
 
 /// A workload and its captures.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How many captures.
+    /// Number of captures.
     pub n_captures: usize,
-    /// Writes between two captures, on average.
+    /// Average number of writes between two captures.
     pub writes_between: u64,
-    /// What is lost.
+    /// What a cut loses.
     pub cut: Cut,
     /// The `data=` option.
     pub data: Data,
-    /// The `fast_commit` feature. The kernel makes none with [`Data::Journal`].
+    /// The `fast_commit` feature. The kernel makes no fast commits with [`Data::Journal`].
     ///
-    /// Linux 6.18 is no perfect judge of these: it refuses some captures (about 1 in 20), leaves wrong
-    /// counters after the replay of some others (`i_blocks`, free inodes), stamps directories with the time
-    /// of the replay, drops a directory that was made with the inode of a removed one, shows a removed
-    /// directory's block in the file that was made with its inode, and with `inline_data` leaves files that
-    /// it cannot read itself (`ENOENT`).
+    /// Linux 6.18 is not a perfect judge of fast commits. It refuses some captures (about 1 in 20). In others
+    /// its replay leaves wrong counters (`i_blocks`, free inodes), gives directories the time of the replay,
+    /// drops a directory that was created with the inode of a removed one, or shows a removed directory's
+    /// block in the file that was created with its inode. With `inline_data` it leaves files that it cannot
+    /// read itself (`ENOENT`).
     pub fast_commit: bool,
     /// The journal's checksums.
     pub checksums: Checksums,
     /// Block size in bytes: 1024, 2048 or 4096.
     pub block_size: u32,
-    /// Further features in mke2fs's words: `"inline_data,^orphan_file"`; empty for none.
+    /// Further features as mke2fs takes them: `"inline_data,^orphan_file"`; empty for none.
     pub features: &'static str,
     /// Size of the image in MiB; the journal has 4 MiB.
     pub size_mib: u32,
-    /// How many shells write at once.
+    /// Number of shells that write concurrently.
     pub n_workers: usize,
-    /// Where the workers' randomness starts.
+    /// Seed of the workers' random numbers.
     pub seed: u64,
 }
 
@@ -128,13 +127,13 @@ impl Default for Options {
 /// One capture.
 #[derive(Debug)]
 pub struct Capture<'a> {
-    /// From 0 on.
+    /// Counts from 0.
     pub number: usize,
-    /// The image, for the duration of the callback. It may be changed.
+    /// The image, valid during the callback, which may change it.
     pub image: &'a Path,
-    /// How many writes the disk had seen.
+    /// Number of writes that the disk had received.
     pub n_writes: u64,
-    /// How many of them, since the last flush, were lost at least in part.
+    /// Number of those since the last flush that were lost at least in part.
     pub n_lost: u64,
 }
 
@@ -164,18 +163,18 @@ impl Options {
             Checksums::V1 => ",journal_checksum",
             Checksums::V1Async | Checksums::V3Async => ",journal_async_commit",
         };
-        // A commit every second on top of those that fsync asks for.
+        // A commit every second, in addition to those that fsync requests.
         format!("commit=1,{data}{journal}")
     }
 }
 
-/// Runs a workload of creating, writing, renaming, removing, setting attributes and syncing, and calls `each`
-/// with every capture. Needs root and `/dev/fuse`.
+/// Runs a workload that creates, writes, renames, removes, sets attributes and syncs, and calls `each` with
+/// every capture. Needs root and `/dev/fuse`.
 ///
 /// # Panics
-/// When the file system cannot be made or mounted (ext4 refuses `journal_async_commit` with `data=ordered`),
-/// when it has failed in the end, or when nothing is written for a minute. A panic of `each` passes through,
-/// after everything was unmounted.
+/// The file system cannot be made or mounted (ext4 refuses `journal_async_commit` with `data=ordered`), it
+/// has failed at the end, or nothing is written for a minute. A panic of `each` is passed on after everything
+/// was unmounted.
 pub fn captures(options: &Options, mut each: impl FnMut(&Capture<'_>)) {
     let dir = scratch();
     let image = dir.path().join("image");
@@ -187,7 +186,7 @@ pub fn captures(options: &Options, mut each: impl FnMut(&Capture<'_>)) {
     run("mke2fs", fixed.iter().chain(&args));
     let bytes = std::fs::read(&image).unwrap_or_else(|error| panic!("{}: {error}", image.display()));
 
-    // Declared in this order, so that they end in the opposite one.
+    // Dropped in reverse order of declaration.
     let disk = disk::Disk::serve(bytes);
     let device = LoopDevice::attach(disk.path()).unwrap_or_else(|error| panic!("{error}"));
     let mount =
@@ -195,8 +194,7 @@ pub fn captures(options: &Options, mut each: impl FnMut(&Capture<'_>)) {
     let gate = Gate::default();
     std::thread::scope(|scope| {
         let snapshots = disk.arm(options.cut, options.writes_between, options.seed);
-        // Dropped at the end of the scope's closure or by a panic in it, before the scope waits for the
-        // workers.
+        // Dropped at the end of the closure, or by a panic in it, before the scope waits for the workers.
         let _guard = StopWhenDropped { gate: &gate, disk: &disk };
         for number in 0..options.n_workers {
             let (root, gate) = (mount.path(), &gate);
@@ -214,12 +212,12 @@ pub fn captures(options: &Options, mut each: impl FnMut(&Capture<'_>)) {
             each(&Capture { number, image: &image, n_writes: snapshot.n_writes, n_lost: snapshot.n_lost });
         }
     });
-    // What the workers ran into they did not say. A file system that has seen an error is read-only.
+    // The workers do not report errors. But a file system with an error is read-only, so that `rm` fails.
     run("rm", [Path::new("-rf"), &mount.path().join("worker-0")]);
     run("sync", [mount.path()]);
 }
 
-/// Lets the workers and the disk go, whatever happens.
+/// Stops the workers and the disk on every path.
 struct StopWhenDropped<'a> {
     gate: &'a Gate,
     disk: &'a disk::Disk,
@@ -232,7 +230,7 @@ impl Drop for StopWhenDropped<'_> {
     }
 }
 
-/// Writes a file anew, zeros as holes.
+/// Writes a new file, with holes for zeros.
 fn write_sparse(path: &Path, bytes: &[u8]) {
     const GRAIN: usize = 65536;
     let write = || -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! Damage, one field at a time: a corpus that is the same for the same image, regions and seed.
+//! Damage, one field at a time: the same image, regions and seed give the same corpus.
 //!
 //! ```text
 //! for mutation in corrupt::corpus(&image, &regions, 2000, seed) {
@@ -8,15 +8,16 @@
 //! }                                                    // the patch is dropped: the image is whole again
 //! ```
 //!
-//! Owns: choosing fields and what is put into them; undoing.
+//! Owns: the choice of fields and of their new values; undoing.
 //!
 //! Does **not** own: where an image has its metadata, and its checksums. The caller labels [`Region`]s and
-//! reseals: what knows the layout is what is to be tested, or another tool, but never this crate.
+//! reseals: knowledge of the layout comes from the code under test or from another tool, never from this
+//! crate.
 //!
 //! Invariants
-//! 1. Every mutation changes at least one byte, all of them in one field of at most 8 bytes, or two fields
-//!    next to each other that change places.
-//! 2. Every kind of region gets the same share of a corpus, however many regions of it there are.
+//! 1. Every mutation changes at least one byte. All changed bytes are in one field of at most 8 bytes, or in
+//!    two adjacent fields that are swapped.
+//! 2. Every kind of region gets the same share of a corpus, regardless of the number of its regions.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -30,51 +31,51 @@ use crate::trees::Random;
 /// A run of metadata in an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// What it is, in the caller's words: `"inode"`, `"extent header"`.
+    /// Its kind, named by the caller: `"inode"`, `"extent header"`.
     pub kind: String,
-    /// Where it begins, in bytes. Fields are aligned to their size from here.
+    /// Its start, in bytes. Fields are aligned to their size relative to it.
     pub offset: usize,
-    /// How long it is, in bytes.
+    /// Its length, in bytes.
     pub len: usize,
 }
 
-/// What is put into a field.
+/// How a field is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Change {
-    /// One bit of one byte is flipped: its number, 0 to 7.
+    /// Flips one bit of a byte: its number, 0 to 7.
     Bit(u8),
-    /// A byte, or a little-endian field of 2, 4 or 8 bytes, becomes 0.
+    /// Sets a byte, or a little-endian field of 2, 4 or 8 bytes, to 0.
     Zero,
-    /// ... becomes 1.
+    /// Sets the field to 1.
     One,
-    /// ... gets all bits set.
+    /// Sets all bits of the field.
     Max,
-    /// ... grows by one, from all bits set to 0.
+    /// Increments the field; it wraps around.
     Increment,
-    /// ... shrinks by one, from 0 to all bits set.
+    /// Decrements the field; it wraps around.
     Decrement,
-    /// ... changes places with the field of its size that follows.
+    /// Swaps the field with the next one of the same size.
     SwapWithNext,
-    /// ... becomes anything.
+    /// Sets the field to a random value.
     Random,
 }
 
-/// One damage.
+/// One change of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutation {
     /// The kind of the region.
     pub kind: String,
-    /// Where the region begins, in bytes.
+    /// Start of the region, in bytes.
     pub region: usize,
-    /// Where the field is, in bytes from the start of the image.
+    /// Position of the field, in bytes from the start of the image.
     pub offset: usize,
     /// Size of the field in bytes: 1, 2, 4 or 8.
     pub width: usize,
-    /// What is done to it.
+    /// The change.
     pub change: Change,
-    /// The bytes that are replaced: of the field, or of both fields that change places.
+    /// The old bytes: of the field, or of both fields that are swapped.
     pub before: Vec<u8>,
-    /// What replaces them.
+    /// The new bytes.
     pub after: Vec<u8>,
 }
 
@@ -94,10 +95,10 @@ impl fmt::Display for Mutation {
 }
 
 impl Mutation {
-    /// Puts the damage in. The image is whole again when the patch is dropped.
+    /// Applies the change. Dropping the patch restores the image.
     ///
     /// # Panics
-    /// When the image is not the one that the mutation was made for.
+    /// The mutation was made for another image.
     #[must_use]
     pub fn apply<'a>(&self, image: &'a mut [u8]) -> Patch<'a> {
         let place = image.get(self.offset..self.offset + self.before.len());
@@ -108,51 +109,51 @@ impl Mutation {
     }
 }
 
-/// Changes to an image, undone when dropped.
+/// Changes to an image, undone on drop.
 #[derive(Debug)]
 pub struct Patch<'a> {
     image: &'a mut [u8],
-    /// What was there before, oldest first.
+    /// The old bytes, oldest change first.
     old: Vec<(usize, Vec<u8>)>,
 }
 
 impl Patch<'_> {
-    /// The image as it is now.
+    /// The current image.
     #[must_use]
     pub fn image(&self) -> &[u8] {
         self.image
     }
 
-    /// Changes some more: a checksum.
+    /// Makes a further change, such as a new checksum.
     ///
     /// # Panics
-    /// When it does not lie within the image.
+    /// The change is not within the image.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         let place = &mut self.image[offset..offset + bytes.len()];
         self.old.push((offset, place.to_vec()));
         place.copy_from_slice(bytes);
     }
 
-    /// The byte ranges that were changed, in the order of the changes.
+    /// The changed byte ranges, in the order of the changes.
     #[must_use]
     pub fn changes(&self) -> Vec<Range<usize>> {
         self.old.iter().map(|(offset, old)| *offset..offset + old.len()).collect()
     }
 
-    /// Writes the changes into a file that held the image before: for a judge that wants a file.
+    /// Writes the changes into a file that held the unchanged image, for a judge that needs a file.
     ///
     /// # Errors
-    /// Of the file.
+    /// A write fails.
     pub fn write_to(&self, file: &File) -> io::Result<()> {
         self.changes()
             .into_iter()
             .try_for_each(|run| file.write_all_at(&self.image[run.clone()], run.start as u64))
     }
 
-    /// Undoes the changes, in the file of [`write_to`](Self::write_to) as well.
+    /// Undoes the changes, also in the file of [`write_to`](Self::write_to).
     ///
     /// # Errors
-    /// Of the file.
+    /// A write fails.
     pub fn undo_in(self, file: &File) -> io::Result<()> {
         self.old.iter().rev().try_for_each(|(offset, old)| file.write_all_at(old, *offset as u64))
     }
@@ -166,11 +167,11 @@ impl Drop for Patch<'_> {
     }
 }
 
-/// Up to `n` different mutations: the kinds of regions take turns, and within a kind region, field and change
-/// are chosen by the seed. Fewer only when the regions have no more to give.
+/// Up to `n` different mutations. The kinds of regions take turns; within a kind, the seed chooses region,
+/// field and change. There are fewer only if the regions have no more.
 ///
 /// # Panics
-/// When a region reaches beyond the image.
+/// A region ends after the image.
 #[must_use]
 pub fn corpus(image: &[u8], regions: &[Region], n: usize, seed: u64) -> Vec<Mutation> {
     let mut kinds: BTreeMap<&str, Vec<&Region>> = BTreeMap::new();
@@ -182,7 +183,7 @@ pub fn corpus(image: &[u8], regions: &[Region], n: usize, seed: u64) -> Vec<Muta
     let mut random = Random::new(seed);
     let mut seen = HashSet::new();
     let mut mutations = Vec::with_capacity(n);
-    // A small region has few fields: after that many tries for a kind, it has given all.
+    // A small region has few fields: after this many failed attempts its kind is exhausted.
     const TRIES: usize = 200;
     while mutations.len() < n && !kinds.is_empty() {
         kinds.retain(|_, regions| {
@@ -192,7 +193,7 @@ pub fn corpus(image: &[u8], regions: &[Region], n: usize, seed: u64) -> Vec<Muta
             let found = (0..TRIES).find_map(|_| {
                 let region = regions[random.below(regions.len() as u64) as usize];
                 let mutation = mutate(image, region, &mut random)?;
-                // The same bytes may be reached by several changes (0 and -1 of a 1): once is enough.
+                // Several changes may give the same bytes (0 and -1 of a 1): one is enough.
                 seen.insert((mutation.offset, mutation.after.clone())).then_some(mutation)
             });
             let has_more = found.is_some();
@@ -203,7 +204,7 @@ pub fn corpus(image: &[u8], regions: &[Region], n: usize, seed: u64) -> Vec<Muta
     mutations
 }
 
-/// One mutation of a region by chance; `None` when it would change nothing.
+/// A random mutation of a region; `None` if it would change nothing.
 fn mutate(image: &[u8], region: &Region, random: &mut Random) -> Option<Mutation> {
     let width = 1usize << random.below(4);
     let n_fields = region.len / width;
@@ -227,7 +228,7 @@ fn mutate(image: &[u8], region: &Region, random: &mut Random) -> Option<Mutation
         6 if field + 1 < n_fields => Change::SwapWithNext,
         _ => Change::Random,
     };
-    // A flipped bit is the change of a byte, wherever it is.
+    // A flipped bit is a change of one byte.
     let width = if matches!(change, Change::Bit(_)) { 1 } else { width };
     let len = if change == Change::SwapWithNext { 2 * width } else { width };
     let before = image[offset..offset + len].to_vec();
@@ -260,7 +261,7 @@ fn changed(before: &[u8], change: Change, random: &mut Random) -> Vec<u8> {
         Change::Random => random.next_u64(),
         Change::SwapWithNext => return [&before[len / 2..], &before[..len / 2]].concat(),
     };
-    // What a narrower field cannot hold falls off: that is how it wraps around.
+    // Truncation to the width of the field makes it wrap around.
     value.to_le_bytes()[..len].to_vec()
 }
 
@@ -285,7 +286,7 @@ mod tests {
         let corpus = corpus(&image, &regions, 3000, 5);
         assert_eq!(corpus.len(), 3000);
         let count = |kind: &str| corpus.iter().filter(|mutation| mutation.kind == kind).count();
-        // One byte has 255 other values at most; few of the ways to reach them are many.
+        // A byte has at most 255 other values; only random changes reach most of them.
         assert!((8..=255).contains(&count("tiny")), "{}", count("tiny"));
         assert!(count("superblock").abs_diff(count("inode")) <= 1);
         assert_eq!(corpus, super::corpus(&image, &regions, 3000, 5));
@@ -308,7 +309,7 @@ mod tests {
             assert!(mutation.offset + mutation.after.len() <= region.offset + region.len, "{mutation}");
             let mut patch = mutation.apply(&mut image);
             assert_ne!(patch.image(), whole);
-            // Sealing over the damage itself, twice: undone in the right order.
+            // Two writes over the damage itself must be undone in the right order.
             patch.write(mutation.offset, &[1]);
             patch.write(mutation.offset, &[2, 3]);
             assert_eq!(patch.changes().len(), 3);

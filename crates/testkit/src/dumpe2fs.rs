@@ -1,4 +1,4 @@
-//! What `dumpe2fs` prints, as values.
+//! The output of `dumpe2fs`, as values.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,35 +8,34 @@ use crate::tools::run;
 /// The parsed output of `dumpe2fs IMAGE`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Dumpe2fs {
-    /// Superblock and journal fields, by dumpe2fs's own label: `fields["Block count"] == "4096"`.
+    /// Superblock and journal fields; the keys are the labels of dumpe2fs: `fields["Block count"] == "4096"`.
     pub fields: BTreeMap<String, String>,
     /// The block groups, in order.
     pub groups: Vec<GroupDump>,
 }
 
-/// One block group as dumpe2fs describes it. Ranges include both ends, as printed; block numbers are
-/// absolute.
+/// A block group. Ranges include both ends, as printed; block numbers are absolute.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupDump {
     /// The group's number.
     pub number: u32,
     /// First and last block.
     pub blocks: (u64, u64),
-    /// The descriptor's checksum as printed (`0x3eb3`), where there is one.
+    /// The descriptor's checksum as printed (`0x3eb3`), if any.
     pub csum: Option<String>,
     /// `INODE_UNINIT`, `BLOCK_UNINIT`, `ITABLE_ZEROED`, in the order printed.
     pub flags: Vec<String>,
-    /// The primary superblock or a backup lives here.
+    /// Block of the primary superblock or of a backup.
     pub superblock: Option<u64>,
-    /// Group descriptors live here.
+    /// Blocks of the group descriptors.
     pub group_descriptors: Option<(u64, u64)>,
-    /// Blocks reserved for the descriptor table to grow.
+    /// Blocks reserved for growth of the descriptor table.
     pub reserved_gdt: Option<(u64, u64)>,
-    /// The block bitmap's block.
+    /// Block of the block bitmap.
     pub block_bitmap: u64,
-    /// The inode bitmap's block.
+    /// Block of the inode bitmap.
     pub inode_bitmap: u64,
-    /// The inode table's blocks.
+    /// Blocks of the inode table.
     pub inode_table: (u64, u64),
     /// Free blocks (clusters) by the descriptor.
     pub free_blocks: u64,
@@ -56,7 +55,7 @@ impl Dumpe2fs {
     /// A field by its label, e.g. `"Inode count"`.
     ///
     /// # Panics
-    /// When dumpe2fs printed no such field; the message lists those that it printed.
+    /// dumpe2fs printed no such field; the message lists the printed fields.
     #[must_use]
     pub fn field(&self, label: &str) -> &str {
         match self.fields.get(label) {
@@ -65,10 +64,10 @@ impl Dumpe2fs {
         }
     }
 
-    /// A field that is a number, decimal or `0x…`.
+    /// A numeric field, decimal or `0x…`.
     ///
     /// # Panics
-    /// When there is no such field or it is no number.
+    /// There is no such field, or it is not a number.
     #[must_use]
     pub fn number(&self, label: &str) -> u64 {
         let text = self.field(label);
@@ -83,10 +82,10 @@ impl Dumpe2fs {
     }
 }
 
-/// Runs `dumpe2fs` and parses what it prints.
+/// Runs `dumpe2fs` and parses its output.
 ///
 /// # Panics
-/// When it fails, or prints something that cannot be parsed.
+/// dumpe2fs fails, or its output cannot be parsed.
 #[must_use]
 pub fn dumpe2fs(image: &Path) -> Dumpe2fs {
     parse_dumpe2fs(&String::from_utf8_lossy(&run("dumpe2fs", [image]).stdout))
@@ -95,7 +94,7 @@ pub fn dumpe2fs(image: &Path) -> Dumpe2fs {
 /// Parses the output of dumpe2fs 1.46 and later.
 ///
 /// # Panics
-/// On a line within a group that has an unknown form, so that nothing is silently left out of a comparison.
+/// A line within a group has an unknown form: otherwise a comparison could silently omit it.
 #[must_use]
 pub fn parse_dumpe2fs(text: &str) -> Dumpe2fs {
     let mut dump = Dumpe2fs::default();
@@ -114,7 +113,7 @@ pub fn parse_dumpe2fs(text: &str) -> Dumpe2fs {
     dump
 }
 
-/// `3: (Blocks 24577-32768) csum 0x4488 [INODE_UNINIT, ITABLE_ZEROED]`
+/// Parses `3: (Blocks 24577-32768) csum 0x4488 [INODE_UNINIT, ITABLE_ZEROED]`.
 fn group_header(text: &str) -> Option<GroupDump> {
     let (number_text, rest) = text.split_once(": (Blocks ")?;
     let (blocks, rest) = rest.split_once(')')?;
@@ -129,7 +128,7 @@ fn group_header(text: &str) -> Option<GroupDump> {
     })
 }
 
-/// One indented line below a group's header; `None` when its form is unknown.
+/// Parses an indented line below a group's header; `None` if its form is unknown.
 fn group_line(group: &mut GroupDump, line: &str) -> Option<()> {
     if let Some(list) = line.strip_prefix("Free blocks:") {
         group.free_block_ranges = ranges(list)?;
@@ -148,8 +147,7 @@ fn group_line(group: &mut GroupDump, line: &str) -> Option<()> {
             }
         }
     } else {
-        // Places: "Block bitmap at 65 (+65), csum 0x1", and two of them on one line where there is a
-        // superblock.
+        // Places such as "Block bitmap at 65 (+65), csum 0x1"; two on one line if there is a superblock.
         for (label, place) in places(line)? {
             match label {
                 "Primary superblock" | "Backup superblock" => group.superblock = Some(place.0),
@@ -165,7 +163,7 @@ fn group_line(group: &mut GroupDump, line: &str) -> Option<()> {
     Some(())
 }
 
-/// The `LABEL at PLACE` items of a line; other items (checksums) are left out.
+/// The `LABEL at PLACE` items of a line; skips other items (checksums).
 fn places(line: &str) -> Option<Vec<(&str, (u64, u64))>> {
     let mut places = Vec::new();
     for item in line.split(", ") {
@@ -184,7 +182,7 @@ fn ranges(list: &str) -> Option<Vec<(u64, u64)>> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(range).collect()
 }
 
-/// `5-260` or `5`.
+/// Parses `5-260` or `5`.
 fn range(text: &str) -> Option<(u64, u64)> {
     match text.split_once('-') {
         Some((first, last)) => Some((number(first)?, number(last)?)),

@@ -1,14 +1,13 @@
 //! A tree of files as a value: everything that an image must keep, path by path.
 //!
-//! Taken from a source directory and from the mounted image, two manifests are compared by
-//! [`diff`](diff::diff).
+//! [`diff`](diff::diff) compares a manifest of a source directory with one of the mounted image.
 //!
 //! Does **not** own: what may differ (see [`diff::DiffOptions`]).
 //!
 //! Invariants
 //! 1. Paths and names are bytes, relative to the root; the root itself is the empty path.
-//! 2. An inode with several names is read once; each of its names has the whole entry.
-//! 3. Reading is bounded by the data a file has, not by its size: holes are skipped by `SEEK_DATA`.
+//! 2. An inode with several names is read once; each of its names has the complete entry.
+//! 3. The cost of reading depends on the data of a file, not on its size: `SEEK_DATA` skips holes.
 
 mod content;
 pub(crate) mod diff;
@@ -28,7 +27,7 @@ use rustix::io::Errno;
 pub use content::Content;
 pub use extents::Extent;
 
-/// How many threads read contents and attributes.
+/// Number of threads that read contents and attributes.
 const READERS: usize = 2;
 
 /// Everything below one directory, by relative path.
@@ -51,12 +50,12 @@ pub enum Kind {
     BlockDevice,
 }
 
-/// A point in time: seconds since 1970, and nanoseconds (0 to 999,999,999) added to them, also before 1970.
+/// A time: seconds since 1970 plus nanoseconds (0 to 999,999,999), also before 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds since 1970, negative before.
     pub seconds: i64,
-    /// Nanoseconds to be added.
+    /// Nanoseconds, added to the seconds.
     pub nanoseconds: u32,
 }
 
@@ -66,7 +65,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// One name in the tree and the inode behind it.
+/// A name in the tree and its inode.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// Type.
@@ -77,7 +76,7 @@ pub struct Entry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Size in bytes as `stat` has it; says nothing for directories.
+    /// Size in bytes from `stat`; meaningless for directories.
     pub size: u64,
     /// Link count.
     pub nlink: u32,
@@ -89,35 +88,34 @@ pub struct Entry {
     pub atime: Time,
     /// Last change of the inode.
     pub ctime: Time,
-    /// Creation, where the file system keeps it.
+    /// Creation time, if the file system has it.
     pub btime: Option<Time>,
-    /// Which inode: (device, number). Two names are hard links of each other when these are equal.
+    /// Identifies the inode: (device, number). Two names with equal values are hard links.
     pub inode: (u64, u64),
-    /// All extended attributes that this process may see, ACLs and security labels included.
+    /// All extended attributes visible to this process, including ACLs and security labels.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What a symlink points to.
+    /// Target of a symlink.
     pub target: Option<Vec<u8>>,
-    /// What a regular file contains.
+    /// Content of a regular file.
     pub content: Option<Content>,
-    /// Space used, in 512-byte units, as `stat` has it.
+    /// Used space in 512-byte units, from `stat`.
     pub blocks: u64,
-    /// Where the file or directory is on the device; `None` when not requested, or for what cannot be opened.
+    /// Location of the file or directory on the device; `None` if not requested, or if it cannot be opened.
     pub extents: Option<Vec<Extent>>,
 }
 
 impl Manifest {
-    /// Reads the whole tree below `root`, `root` included. Other file systems mounted within it are read as
-    /// well.
+    /// Reads the whole tree below `root`, including `root` and other file systems mounted in it.
     ///
     /// # Panics
-    /// When something cannot be read or vanishes meanwhile. Files without permission are no reason: they have
+    /// Something cannot be read, or vanishes meanwhile. Files without permission do not panic: they have
     /// [`Content::Unreadable`].
     #[must_use]
     pub fn of(root: &Path) -> Self {
         Self::read(root, false)
     }
 
-    /// As [`of`](Self::of), and the extents of all files and directories, as FIEMAP returns them.
+    /// As [`of`](Self::of), with the extents of all files and directories, as FIEMAP returns them.
     ///
     /// # Panics
     /// As [`of`](Self::of), and on a file system without FIEMAP.
@@ -130,7 +128,7 @@ impl Manifest {
         let paths = Self::paths(root);
         let mut entries: Vec<Entry> = read_in_parallel(&paths, |path| Entry::stat(root, path));
 
-        // One reader per inode: further names of it get a copy.
+        // Each inode is read once: its further names get a copy.
         let mut first_of: HashMap<(u64, u64), usize> = HashMap::new();
         let firsts: Vec<usize> =
             (0..entries.len()).filter(|&i| *first_of.entry(entries[i].inode).or_insert(i) == i).collect();
@@ -148,8 +146,8 @@ impl Manifest {
         Self { entries: paths.into_iter().zip(entries).collect() }
     }
 
-    /// The relative paths of `root` and all below it, a directory before what it holds, otherwise in no
-    /// order.
+    /// The relative paths of `root` and everything below it. A directory comes before its entries; otherwise
+    /// there is no order.
     pub(crate) fn paths(root: &Path) -> Vec<Vec<u8>> {
         let mut paths = vec![Vec::new()];
         if Entry::stat(root, b"").kind == Kind::Directory {
@@ -158,7 +156,7 @@ impl Manifest {
         paths
     }
 
-    /// The sets of paths that share an inode, each with two paths or more.
+    /// The sets of two or more paths that share an inode.
     #[must_use]
     pub fn hard_links(&self) -> BTreeSet<BTreeSet<&[u8]>> {
         let mut by_inode: HashMap<(u64, u64), BTreeSet<&[u8]>> = HashMap::new();
@@ -168,7 +166,7 @@ impl Manifest {
         by_inode.into_values().filter(|paths| paths.len() > 1).collect()
     }
 
-    /// Bytes that regular files hold on disk (holes not counted), each inode once.
+    /// Bytes that regular files hold on disk (without holes), each inode once.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         let mut seen = std::collections::HashSet::new();
@@ -183,7 +181,7 @@ impl Manifest {
 }
 
 impl Entry {
-    /// `statx` of one path; attributes, target and content are read later.
+    /// Calls `statx` for one path. Attributes, target and content are read later.
     pub(crate) fn stat(root: &Path, relative: &[u8]) -> Self {
         let path = full(root, relative);
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
@@ -225,7 +223,7 @@ impl Entry {
     }
 }
 
-/// A path as it may be shown: quoted, with escapes for what is not printable.
+/// Formats a path: quoted, with escapes for unprintable bytes.
 pub(crate) fn show(path: &[u8]) -> String {
     if path.is_empty() { "the root".to_owned() } else { format!("\"{}\"", path.escape_ascii()) }
 }
@@ -235,7 +233,7 @@ pub(crate) fn full(root: &Path, relative: &[u8]) -> PathBuf {
     if relative.is_empty() { root.to_owned() } else { root.join(OsStr::from_bytes(relative)) }
 }
 
-/// Appends the paths of all that is below `root`.
+/// Appends the paths of everything below `root`.
 fn list(root: &Path, paths: &mut Vec<Vec<u8>>) {
     let mut pending: Vec<Vec<u8>> = vec![Vec::new()];
     while let Some(parent) = pending.pop() {
@@ -270,7 +268,7 @@ fn list(root: &Path, paths: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Opens for reading without following a last symlink and, where allowed, without touching the access time.
+/// Opens for reading, without following a last symlink and, where allowed, without updating the access time.
 fn open_quietly(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     match rustix::fs::open(path, flags | OFlags::NOATIME, Mode::empty()) {
@@ -279,7 +277,7 @@ fn open_quietly(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::Ow
     }
 }
 
-/// What is read in the second round, once per inode.
+/// The fields that are read later, once per inode.
 struct Inner {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     target: Option<Vec<u8>>,
@@ -310,12 +308,12 @@ impl Inner {
     }
 }
 
-/// All extended attributes of one path, not following a symlink; empty where the file system has none.
+/// All extended attributes of a path, without following a symlink; empty if the file system has none.
 fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     // XATTR_LIST_MAX and XATTR_SIZE_MAX of Linux.
     const MAX: usize = 65536;
     let fail = |what: &dyn fmt::Display, error| -> ! { panic!("{}: {what}: {error}", path.display()) };
-    // The largest buffer at once: asked for the size with an empty one, rustix answers 0.
+    // Starts with the largest buffer: with an empty one rustix returns 0 instead of the size.
     let mut names = vec![0u8; MAX];
     let len = match rustix::fs::llistxattr(path, &mut names[..]) {
         Ok(0) | Err(Errno::OPNOTSUPP | Errno::ACCESS) => return BTreeMap::new(),
@@ -338,7 +336,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found
 }
 
-/// Maps in `READERS` threads; results in the order of the items.
+/// Maps items in `READERS` threads; the results are in the order of the items.
 fn read_in_parallel<T: Sync, R: Send>(items: &[T], read: impl Fn(&T) -> R + Sync) -> Vec<R> {
     const BATCH: usize = 64;
     let next = AtomicUsize::new(0);

@@ -1,10 +1,10 @@
-//! A disk in memory, behind one file of a FUSE file system, that can be copied between any two writes.
+//! A disk in memory, served as a file of a FUSE file system, that can be copied between any two writes.
 //!
 //! Invariants
-//! 1. The server has one thread and the file is opened with `FOPEN_DIRECT_IO`: a write of the loop device is
-//!    one request (or a few, in order), and nothing is kept back in a page cache.
-//! 2. The server never waits for a thread that requests a copy. Programs of the callback (`losetup --find`
-//!    asks every loop device for its backing file's attributes) wait for the server.
+//! 1. The server has one thread and opens the file with `FOPEN_DIRECT_IO`: a write of the loop device is one
+//!    request (or a few, in order), and no page cache holds data back.
+//! 2. The server never waits for a thread that requests a copy. Programs that the callback runs wait for the
+//!    server (`losetup --find` reads the attributes of every loop device's backing file).
 //! 3. `durable` is the disk at the last flush; `current` is `durable` with all of `pending` written in order.
 
 use std::ffi::OsStr;
@@ -22,21 +22,21 @@ use tempfile::TempDir;
 
 use crate::trees::Random;
 
-/// The one file.
+/// The name of the only file.
 const NAME: &str = "disk";
 const INO: INodeNo = INodeNo(2);
 const TTL: Duration = Duration::from_secs(3600);
 
-/// What of a write may reach the disk alone, in bytes.
+/// The unit of a torn write, in bytes.
 const SECTOR: usize = 4096;
 
 /// What a power cut leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// Every write that the kernel has handed over: a disk without a volatile cache.
+    /// Every write that the kernel has issued: a disk without a volatile cache.
     AllHandedOver,
-    /// Of the writes since the last flush some are lost and one may be there in part, at random: a disk with
-    /// a volatile cache that it writes in any order.
+    /// Some random writes since the last flush are lost, and some remain only in part: a disk with a volatile
+    /// cache, written in any order.
     LosesUnflushed,
 }
 
@@ -47,10 +47,10 @@ pub(super) struct Snapshot {
     pub(super) n_lost: u64,
 }
 
-/// A served disk. Ends when dropped; its users should be gone by then.
+/// A served disk. Dropping it ends the server; its users should be gone by then.
 pub(super) struct Disk {
     state: Arc<Mutex<State>>,
-    // The session before the directory it is mounted on.
+    // The session is dropped before the directory that it is mounted on.
     _session: BackgroundSession,
     _dir: TempDir,
     path: PathBuf,
@@ -67,7 +67,7 @@ struct State {
 struct Armed {
     cut: Cut,
     writes_between: u64,
-    /// A snapshot is taken after the write of this number.
+    /// The number of the write after which a snapshot is taken.
     wanted_at: Option<u64>,
     random: Random,
     snapshots: SyncSender<Snapshot>,
@@ -77,7 +77,7 @@ impl Disk {
     /// Serves these bytes as a file.
     ///
     /// # Panics
-    /// When FUSE cannot be mounted: not root, no `/dev/fuse`.
+    /// FUSE cannot be mounted: not root, or no `/dev/fuse`.
     pub(super) fn serve(bytes: Vec<u8>) -> Self {
         let dir = tempfile::Builder::new().prefix("extant-disk-").tempdir().expect("a directory to mount on");
         let durable = bytes.clone();
@@ -90,12 +90,12 @@ impl Disk {
         Self { state, _session: session, _dir: dir, path }
     }
 
-    /// The file.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Snapshots will be [wanted](Self::want).
+    /// Prepares for snapshots, which [`want`](Self::want) requests.
     pub(super) fn arm(&self, cut: Cut, writes_between: u64, seed: u64) -> Receiver<Snapshot> {
         let (snapshots, receiver) = sync_channel(1);
         let random = Random::new(seed);
@@ -103,8 +103,8 @@ impl Disk {
         receiver
     }
 
-    /// Asks for one snapshot, `writes_between` writes from now, more or less. Until it has been received
-    /// there must be no other wish.
+    /// Requests one snapshot, after about `writes_between` writes. There must be no other request until it
+    /// was received.
     pub(super) fn want(&self) {
         let mut state = lock(&self.state);
         let n_writes = state.n_writes;
@@ -113,14 +113,14 @@ impl Disk {
         }
     }
 
-    /// No more snapshots.
+    /// Ends snapshots.
     pub(super) fn disarm(&self) {
         lock(&self.state).armed = None;
     }
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // A panic of another thread leaves bytes that are as good as any.
+    // A panic of another thread leaves bytes that are still usable.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -153,24 +153,24 @@ impl State {
             Cut::AllHandedOver => (self.current.clone(), 0),
             Cut::LosesUnflushed => survivors(&self.durable, &self.pending, &mut armed.random),
         };
-        // There is room for the requested one; the receiver is gone when the captures end.
+        // The channel has room for the requested snapshot. The receiver is gone when the captures end.
         let _ = armed.snapshots.try_send(Snapshot { bytes, n_writes: self.n_writes, n_lost });
     }
 }
 
-/// The durable bytes with some of the pending writes, in order, and how many of these are not there or not
-/// wholly.
+/// The durable bytes with some of the pending writes, in order; and the number of writes that are missing
+/// completely or in part.
 fn survivors(durable: &[u8], pending: &[(usize, Vec<u8>)], random: &mut Random) -> (Vec<u8>, u64) {
     let mut bytes = durable.to_vec();
     let mut n_lost = 0;
-    // From hardly any to nearly all, another share each time.
+    // From almost none to almost all, another share each time.
     let kept_of_16 = random.below(17);
     for (offset, data) in pending {
         let len = if random.below(16) < kept_of_16 {
             data.len()
         } else {
             n_lost += 1;
-            // Most are lost whole; some, of several sectors, are cut.
+            // Most are lost completely; some of those with several sectors are torn.
             let n_sectors = (data.len() / SECTOR) as u64;
             if n_sectors > 1 && random.below(4) == 0 { random.below(n_sectors) as usize * SECTOR } else { 0 }
         };

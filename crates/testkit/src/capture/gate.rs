@@ -1,19 +1,19 @@
-//! What workers pass between two operations.
+//! A gate that workers pass between two operations.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// What the workers are to do.
+/// What the workers should do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// Work.
     Go,
-    /// Wait until this changes.
+    /// Wait until the state changes.
     Rest,
     /// Return.
     Stop,
 }
 
-/// A gate, closed at first.
+/// A gate, initially closed.
 #[derive(Debug)]
 pub(super) struct Gate {
     state: Mutex<State>,
@@ -32,7 +32,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Waits as long as it is time to rest. `false`: return.
+    /// Waits while the state is `Rest`. Returns `false` if the worker should return.
     pub(super) fn pass(&self) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.changed.wait_while(state, |state| *state == State::Rest);

@@ -1,8 +1,8 @@
-//! What is done to the file system while it is captured.
+//! The workload that changes the file system during captures.
 //!
-//! The work is done by shells, one per worker, which read commands line by line; this process never touches
-//! the mount. It serves the disk below: if one of its threads waited for that disk when the process is
-//! killed, the process could not end, the disk would never fail, and all callers of `sync` would hang.
+//! Each worker has a shell that does the work and reads commands line by line; this process never touches the
+//! mount. It serves the disk below: if one of its threads waited for that disk when the process is killed,
+//! the process could not end, the disk would never fail, and all callers of `sync` would hang.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -12,15 +12,15 @@ use super::gate::Gate;
 use crate::tools::command;
 use crate::trees::Random;
 
-/// Names per directory: few, so that they are used again and again.
+/// Names per directory; few, so that they are reused often.
 const N_NAMES: u64 = 30;
-/// Requests between two looks at the gate.
+/// Requests between two checks of the gate.
 const BATCH: usize = 4;
 
 /// Works below `root` until stopped.
 ///
 /// # Panics
-/// When the shell cannot be started or goes away.
+/// The shell cannot be started, or ends.
 pub(super) fn work(root: &Path, number: usize, seed: u64, gate: &Gate) {
     let mut shell = Shell::start(root);
     let mut random = Random::for_item(seed, number as u64 + 1);
@@ -53,14 +53,14 @@ impl Shell {
         Self { child }
     }
 
-    /// Runs lines; whether they succeed is not asked. Names are there or not as it happens.
+    /// Runs lines and ignores their results: a name may exist or not.
     fn run(&mut self, lines: &str) {
         let (Some(stdin), Some(stdout)) = (&mut self.child.stdin, &mut self.child.stdout) else {
             unreachable!("both were piped")
         };
         let lines = format!("{lines}echo done\n");
         stdin.write_all(lines.as_bytes()).unwrap_or_else(|error| panic!("the worker's shell: {error}"));
-        // One line is the answer to each call, so nothing is lost with the reader.
+        // Each call is answered by one line, so that dropping the reader loses nothing.
         let mut answer = String::new();
         let read = BufReader::new(stdout).read_line(&mut answer);
         assert!(read.is_ok() && answer == "done\n", "the worker's shell answers {answer:?} ({read:?})");
@@ -69,7 +69,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // The end of its input ends the shell.
+        // The shell ends at the end of its input.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
@@ -85,7 +85,7 @@ fn name(dir: &str, random: &mut Random) -> String {
     }
 }
 
-/// One line of shell.
+/// A random line of shell.
 fn request(dir: &str, tag: &str, random: &mut Random) -> String {
     let (one, other) = (name(dir, random), name(dir, random));
     let most = [100, 3000, 20_000, 200_000][random.below(4) as usize];
@@ -118,7 +118,7 @@ fn request(dir: &str, tag: &str, random: &mut Random) -> String {
             let mode = ["", "--keep-size", "--punch-hole", "--zero-range"][random.below(4) as usize];
             format!("fallocate {mode} -o {offset} -l {} {one}{sync}", len + 1)
         }
-        // Unlinked while open: an orphan for as long as it takes to write to it.
+        // Unlinked while open: an orphan while it is being written.
         _ => format!("{{ rm -f {one}; yes {tag} | head -c {len}; sync {dir}; }} > {one}"),
     }
 }

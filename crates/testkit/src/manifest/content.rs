@@ -1,4 +1,4 @@
-//! What a regular file holds: a digest and a map of data and holes.
+//! The content of a regular file: a digest and a map of data and holes.
 
 use std::fs::File;
 use std::ops::Range;
@@ -11,25 +11,25 @@ use sha2::{Digest, Sha256};
 
 use super::open_quietly;
 
-/// The grain of the digest, in bytes.
+/// The piece size of the digest, in bytes.
 const GRAIN: usize = 4096;
 
 /// The content of a regular file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Read.
+    /// The file was read.
     Read {
         /// SHA-256 of the content without its zeros: for each 4096-byte piece (the last may be shorter) that
         /// is not all zero, its number as 8 bytes little-endian, then the piece.
         ///
-        /// Together with the size it is equal exactly when all bytes are equal, wherever the holes are; and a
-        /// file of many TiB with little data takes no time.
+        /// Together with the size, it is equal exactly if all bytes are equal, wherever the holes are. A file
+        /// of many TiB with little data takes little time.
         sha256: [u8; 32],
-        /// Where `SEEK_DATA` and `SEEK_HOLE` see data: byte ranges, ascending, apart from each other.
-        /// Unwritten extents count as holes on ext4.
+        /// The data that `SEEK_DATA` and `SEEK_HOLE` report: byte ranges, ascending, not adjacent. Unwritten
+        /// extents count as holes on ext4.
         data: Vec<Range<u64>>,
     },
-    /// Not read: no permission, or encrypted without a key (`ENOKEY`).
+    /// The file was not read: no permission, or encrypted without a key (`ENOKEY`).
     Unreadable(Errno),
 }
 
@@ -37,7 +37,7 @@ impl Content {
     /// Reads a file.
     ///
     /// # Panics
-    /// When it cannot be read for any reason but a lack of permission or of a key.
+    /// It cannot be read for a reason other than a missing permission or key.
     pub(crate) fn read(path: &Path) -> Self {
         let file = match open_quietly(path, OFlags::RDONLY) {
             Ok(fd) => File::from(fd),
@@ -49,12 +49,11 @@ impl Content {
         Self::from_reader(data, read_at).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// The content of a file of which `data` is known to hold all that is not zero (byte ranges, ascending,
-    /// apart from each other; those of the whole file will do), read by `read_at(buffer, offset_bytes)`,
-    /// which returns how many bytes it has read: fewer than asked for as it likes, 0 at the end of the file
-    /// only.
+    /// The content of a file. `data` must contain everything that is not zero (byte ranges, ascending, not
+    /// adjacent; one range over the whole file is allowed). `read_at(buffer, offset_bytes)` returns the
+    /// number of bytes read. It may return fewer than requested, but 0 only at the end of the file.
     ///
-    /// For the walk of another reader than the kernel, to be compared with the kernel's.
+    /// It serves a reader other than the kernel, whose walk is compared with the kernel's.
     ///
     /// # Errors
     /// The first error of `read_at`.
@@ -66,7 +65,7 @@ impl Content {
     }
 }
 
-/// The runs of data of an open file.
+/// The data ranges of an open file.
 fn data_runs(file: &File) -> rustix::io::Result<Vec<Range<u64>>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     let mut at = 0;
@@ -78,8 +77,8 @@ fn data_runs(file: &File) -> rustix::io::Result<Vec<Range<u64>>> {
         };
         let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
             Ok(end) => end,
-            // What ext4 says behind inline data that is shorter than the file (mke2fs -d makes such files of
-            // holes).
+            // ext4's answer after inline data that is shorter than the file (`mke2fs -d` makes such files
+            // from holes).
             Err(Errno::NOENT) => rustix::fs::fstat(file)?.st_size.unsigned_abs(),
             Err(error) => return Err(error),
         };
@@ -91,7 +90,8 @@ fn data_runs(file: &File) -> rustix::io::Result<Vec<Range<u64>>> {
     }
 }
 
-/// The digest that [`Content::Read`] defines. `data` may begin and end anywhere; pieces are read whole, once.
+/// The digest that [`Content::Read`] defines. Ranges may start and end anywhere; each piece is read
+/// completely, once.
 fn digest(
     mut read_at: impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
     data: &[Range<u64>],
@@ -120,7 +120,7 @@ fn digest(
     Ok(sha.finalize().into())
 }
 
-/// Fills `buffer` from `offset`, less only at the end of the file.
+/// Fills `buffer` from `offset`; with fewer bytes only at the end of the file.
 fn read_up_to(
     read_at: &mut impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
     buffer: &mut [u8],

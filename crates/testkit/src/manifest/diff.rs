@@ -1,11 +1,11 @@
-//! What differs between a source tree and its image, in lines that a person can read.
+//! The differences between a source tree and its image, as readable lines.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use super::{Content, Entry, Kind, Manifest, Time, show};
 
-/// At most this many lines are returned; a last line says how many more there were.
+/// Maximum number of lines; a last line counts the omitted ones.
 const LINES_MAX: usize = 200;
 
 /// Link count of a directory above which ext4's `dir_nlink` stores 1: "not counted".
@@ -14,44 +14,44 @@ const DIR_NLINK_MAX: u32 = 64_999;
 /// How the holes of files are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holes {
-    /// Not at all.
+    /// Not compared.
     Ignore,
-    /// A hole of the source must be a hole in the image, after rounding inwards to whole blocks of this size
-    /// (bytes). The image may have more holes (blocks of zeros).
+    /// A hole of the source must be a hole in the image, after rounding inwards to whole blocks of this size.
+    /// The image may have more holes (blocks of zeros).
     Stay {
         /// The larger block size of the two sides, in bytes.
         block_size: u64,
     },
-    /// Both sides have data in exactly the same blocks of this size (bytes).
+    /// Both sides have data in exactly the same blocks of this size.
     Same {
         /// The larger block size of the two sides, in bytes.
         block_size: u64,
     },
 }
 
-/// What is compared. The default compares everything that an image must keep; not atime, ctime and btime.
+/// What is compared. The default compares everything that an image must keep, but not atime, ctime and btime.
 /// [`exact`](Self::exact) compares two readings of one image.
 #[derive(Debug, Clone)]
 pub struct DiffOptions {
-    /// Leave out `lost+found` in the root, and the link that it adds to the root.
+    /// Ignore `lost+found` in the root, and its link to the root.
     pub ignore_lost_and_found: bool,
-    /// Leave out owner, mode, times and attributes of the root itself.
+    /// Ignore owner, mode, times and attributes of the root itself.
     pub ignore_root: bool,
     /// Compare access times.
     pub atime: bool,
     /// Compare creation times.
     pub btime: bool,
-    /// Compare modification times (and those above) with their nanoseconds; else in whole seconds.
+    /// Compare all times with nanoseconds, otherwise in whole seconds.
     pub nanoseconds: bool,
     /// How holes are compared.
     pub holes: Holes,
-    /// Compare what two readers of one image must agree on: inode numbers, ctime, space used, sizes of
-    /// directories, link counts as they are stored.
+    /// Compare what two readers of one image must agree on: inode numbers, ctime, used space, sizes of
+    /// directories, stored link counts.
     pub same_image: bool,
-    /// Compare extents, where both sides have them.
+    /// Compare extents, if both sides have them.
     pub extents: bool,
-    /// Leave out mtime and ctime of directories. When Linux (6.18) replays a fast commit it makes and removes
-    /// names like a process of that moment, and the directories get the time of the replay.
+    /// Ignore mtime and ctime of directories. When Linux (6.18) replays a fast commit, it creates and removes
+    /// names as a process does then, so that the directories get the time of the replay.
     pub ignore_directory_times: bool,
 }
 
@@ -89,7 +89,7 @@ impl Default for DiffOptions {
     }
 }
 
-/// The differences between `source` and `image`, one per line; none when the image is faithful.
+/// The differences between `source` and `image`, one per line; none if the image is faithful.
 #[must_use]
 pub fn diff(source: &Manifest, image: &Manifest, options: &DiffOptions) -> Vec<String> {
     let mut differ = Differ { options, lines: Vec::new(), left_out: 0 };
@@ -126,7 +126,7 @@ pub fn diff(source: &Manifest, image: &Manifest, options: &DiffOptions) -> Vec<S
     differ.lines
 }
 
-/// The first path of each inode: two names are links of each other when their leaders are the same.
+/// The first path of each inode: two names are hard links if their leaders are equal.
 fn leaders(manifest: &Manifest) -> HashMap<(u64, u64), &[u8]> {
     let mut leaders = HashMap::new();
     for (path, entry) in &manifest.entries {
@@ -135,7 +135,7 @@ fn leaders(manifest: &Manifest) -> HashMap<(u64, u64), &[u8]> {
     leaders
 }
 
-/// How many directories each directory holds.
+/// The number of subdirectories of each directory.
 fn subdirectories(manifest: &Manifest) -> HashMap<&[u8], u32> {
     let mut counts = HashMap::new();
     for (path, _) in manifest.entries.iter().filter(|(path, e)| e.kind == Kind::Directory && !path.is_empty())
@@ -146,7 +146,7 @@ fn subdirectories(manifest: &Manifest) -> HashMap<&[u8], u32> {
     counts
 }
 
-/// A value for a person: quoted, escaped, its start only when it is long.
+/// Formats a value: quoted and escaped; a long one is shortened to its beginning.
 fn shown(bytes: &[u8]) -> String {
     match bytes.get(..100) {
         Some(start) if bytes.len() > 100 => {
@@ -248,8 +248,9 @@ impl Differ<'_> {
         }
     }
 
-    /// Link counts of a directory. A source of 1 means that its file system does not count (overlay, btrfs):
-    /// then the image is held against the directories that it has. An image of 1 means too many to count.
+    /// Compares link counts of a directory. A count of 1 in the source means that its file system does not
+    /// count (overlay, btrfs): then the image is compared with its own subdirectories. A count of 1 in the
+    /// image means too many to count.
     fn directory_links(&mut self, path: &[u8], a: u32, b: u32, of: (&Manifest, &Manifest), counted: u32) {
         let lost_and_found = |manifest: &Manifest| {
             u32::from(
@@ -300,8 +301,7 @@ impl Differ<'_> {
     }
 }
 
-/// The whole blocks of a file that hold no data, as byte ranges. The last block reaches to the end of its
-/// block.
+/// The whole blocks of a file without data, as byte ranges. The last range ends at a block boundary.
 fn holes(data: &[Range<u64>], size: u64, block_size: u64) -> Vec<Range<u64>> {
     let up = |offset: u64| offset.div_ceil(block_size).saturating_mul(block_size);
     let mut holes = Vec::new();
@@ -319,7 +319,7 @@ fn holes(data: &[Range<u64>], size: u64, block_size: u64) -> Vec<Range<u64>> {
     holes
 }
 
-/// The first range of `a` that shares a byte with one of `b`; both ascending.
+/// The first range of `a` that overlaps one of `b`; both are ascending.
 fn first_overlap(a: &[Range<u64>], b: &[Range<u64>]) -> Option<(Range<u64>, Range<u64>)> {
     let (mut i, mut j) = (0, 0);
     while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
@@ -376,7 +376,7 @@ mod tests {
             }
         }
         let lines = diff(&manifests.0, &manifests.1, &DiffOptions::default());
-        // The root has one more directory, "new"; the link of lost+found is expected and so on both sides.
+        // The root has one more directory, "new". The link of lost+found is expected, so it is on both sides.
         let expected = [
             "the root: link count is 4 in the source, 5 in the image",
             "\"content\": content differs",

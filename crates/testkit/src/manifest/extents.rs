@@ -1,4 +1,4 @@
-//! Where a file is on its device.
+//! The location of a file on its device.
 
 use std::path::Path;
 
@@ -7,20 +7,21 @@ use rustix::fs::OFlags;
 
 use super::open_quietly;
 
-/// A run of a file that is one run of the device, or data kept in the inode. Offsets and lengths in bytes.
+/// A run of a file that is one run on the device, or data in the inode. Offsets and lengths are in bytes.
 ///
-/// In a list of extents ([`join`](Self::join)) no two touch in the file and on the device at once: how many
-/// records the disk has for one run is not said, since the kernel does not say it reliably either (its cache
-/// joins them).
+/// In a list of extents ([`join`](Self::join)) no two are adjacent both in the file and on the device. The
+/// list does not show how many records the disk has for a run, because the kernel does not report this
+/// reliably (its cache joins them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Where in the file.
+    /// Offset in the file.
     pub logical: u64,
-    /// Where on the device. For [`inline`](Self::inline) data the place of `i_block` within the inode table.
+    /// Offset on the device. For [`inline`](Self::inline) data, the position of `i_block` within the inode
+    /// table.
     pub physical: u64,
-    /// How long. It may reach beyond the end of the file.
+    /// Length. It may extend beyond the end of the file.
     pub len: u64,
-    /// Allocated and never written: reads as zeros.
+    /// Allocated but never written: reads as zeros.
     pub unwritten: bool,
     /// The data is in the inode.
     pub inline: bool,
@@ -29,7 +30,8 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Joins neighbours of an ascending list that touch in the file and on the device and are of one sort.
+    /// Joins neighbours of an ascending list that are adjacent in the file and on the device and have the
+    /// same flags.
     #[must_use]
     pub fn join(extents: impl IntoIterator<Item = Self>) -> Vec<Self> {
         let mut joined: Vec<Self> = Vec::new();
@@ -49,10 +51,10 @@ impl Extent {
     }
 }
 
-/// The extents of a file or directory by FIEMAP (kernel: `Documentation/filesystems/fiemap.rst`).
+/// The extents of a file or directory from FIEMAP (kernel: `Documentation/filesystems/fiemap.rst`).
 ///
 /// # Panics
-/// When it cannot be opened or the file system has no FIEMAP.
+/// It cannot be opened, or the file system has no FIEMAP.
 pub(super) fn read(path: &Path) -> Vec<Extent> {
     let fail = |error: &dyn std::fmt::Display| -> ! { panic!("{}: FIEMAP: {error}", path.display()) };
     let fd = open_quietly(path, OFlags::RDONLY).unwrap_or_else(|error| fail(&error));
