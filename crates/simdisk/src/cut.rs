@@ -1,4 +1,4 @@
-//! What a power cut leaves: for each sector in the cache a choice among its versions.
+//! The state after a power cut: each sector in the cache keeps one of its versions.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use crate::image::Image;
 use crate::recording::{EventKind, Logged};
 use crate::{SECTOR_BYTES, SimDisk};
 
-/// A write that was in the cache when the power went.
+/// A write that was in the cache at the power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
-    /// Its event's number.
+    /// Number of its event.
     pub event: u64,
     /// First sector, in units of 512 bytes.
     pub first_sector: u64,
@@ -17,7 +17,7 @@ pub struct Pending {
     pub sectors: u64,
 }
 
-/// A sector with more than one version, as a [`Choice`] sees it.
+/// A sector with more than one version, as passed to a [`Choice`].
 #[derive(Debug, Clone, Copy)]
 pub struct Sector<'a> {
     /// Its number, in units of 512 bytes.
@@ -28,12 +28,12 @@ pub struct Sector<'a> {
     pub pending: &'a [Pending],
 }
 
-/// Chooses what survives of a sector: 0 the durable version, `n` the one of `versions[n - 1]`; anything
-/// larger is the newest. Asked once for each sector in the cache, from the lowest on.
+/// Chooses the surviving version of a sector: 0 is the durable version, `n` the one of `versions[n - 1]`; a
+/// larger number is the newest. It is called once for each sector in the cache, in ascending order.
 pub type Choice<'c> = dyn FnMut(&Sector<'_>) -> usize + 'c;
 
-/// The disk after a cut: `durable`, with what survives of `log`, whose first event has the number
-/// `first_event`. When `in_flight`, the last event was not finished: even a durable write may be torn or
+/// The disk after a cut: `durable` plus the survivors of `log`, whose first event has the number
+/// `first_event`. With `in_flight` the last event was not finished: even a durable write may be torn or
 /// missing.
 pub(crate) fn survivors(
     durable: &Image,
@@ -43,8 +43,8 @@ pub(crate) fn survivors(
     choice: &mut Choice<'_>,
 ) -> SimDisk {
     let mut pending = Vec::new();
-    let mut entries: Vec<&Logged> = Vec::new(); // of each pending write
-    // (sector, index in `pending`, true) of each version. A durable write cuts off the older ones of its
+    let mut entries: Vec<&Logged> = Vec::new(); // the entry of each pending write
+    // (sector, index in `pending`, true) of each version. A durable write removes the older versions of its
     // sectors: it has the index of the next pending write, and false.
     let mut touched: Vec<(u64, u32, bool)> = Vec::new();
     for (index, entry) in log.iter().enumerate() {
@@ -58,12 +58,12 @@ pub(crate) fn survivors(
             entries.push(entry);
         }
     }
-    // A barrier sorts before the pending write of its index, which is newer. Each write is a run in order
-    // already, which the stable sort makes use of.
+    // A barrier sorts before the pending write with the same index, which is newer. Each write is already a
+    // sorted run; the stable sort uses that.
     touched.sort();
 
     let mut image = durable.clone();
-    let mut run: Option<(u32, u64, u64)> = None; // (write, first sector, one after the last) chosen and not yet copied
+    let mut run: Option<(u32, u64, u64)> = None; // (write, first sector, one after the last): chosen, not copied yet
     let mut copy = |(write, from, to): (u32, u64, u64)| entries[write as usize].copy_to(&mut image, from, to);
     let mut versions: Vec<u32> = Vec::new();
     let mut rest = touched.as_slice();
@@ -103,7 +103,7 @@ pub(crate) fn survivors(
 }
 
 impl Logged {
-    /// Copies its sectors `from..to`, which it has, to an image.
+    /// Copies its sectors `from..to` to an image. It must have these sectors.
     pub(crate) fn copy_to(&self, image: &mut Image, from: u64, to: u64) {
         let end = to.saturating_mul(SECTOR_BYTES).min(image.size_bytes()); // the last sector may be shorter
         image.copy_range(&self.after, from * SECTOR_BYTES, end);
@@ -117,26 +117,26 @@ impl Logged {
     }
 }
 
-/// How a seed's cut looks; each finds other mistakes.
+/// The distribution of survivors for a seed; each shape finds other defects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// Each write is lost with this chance in 256. Of several that survive, the newest wins, or, `reordered`,
-    /// any. With `torn`, a quarter of those kept survive in part.
+    /// Each write is lost with this probability in 256. If several survive, the newest wins, or any of them
+    /// if `reordered`. With `torn`, a quarter of the surviving writes survives only in part.
     Writes { lost: u8, reordered: bool, torn: bool },
-    /// Each sector holds any of its versions, on its own.
+    /// Each sector independently keeps any of its versions.
     Sectors,
-    /// Writes reached the medium in order up to some point; the one there is torn.
+    /// Writes reached the medium in order up to some write, which is torn.
     InOrder,
-    /// All but one, chosen, survive: finds the missing barrier between two writes.
+    /// All writes but a random one survive. This finds a missing barrier between two writes.
     OneLost,
-    /// One, chosen, survives alone.
+    /// Only one random write survives.
     OneKept,
 }
 
-/// A [`Choice`] made from a seed: the same seed chooses the same of the same events, on every machine.
+/// A [`Choice`] made from a seed. The same seed and events give the same choices on every machine.
 ///
-/// Seeds are spread over several distributions: few writes lost, half, most; in order or reordered among
-/// overlapping writes; whole or torn; every sector on its own; a clean prefix; exactly one write lost;
+/// Seeds select one of several distributions: few writes lost, half, or most; overlapping writes in order or
+/// reordered; writes whole or torn; each sector independent; a prefix in order; exactly one write lost;
 /// exactly one kept.
 #[derive(Clone, Copy)]
 pub struct Seeded {
@@ -150,7 +150,7 @@ impl fmt::Debug for Seeded {
     }
 }
 
-/// Spreads 64 bits well (the finaliser of SplitMix64, public domain).
+/// Mixes 64 bits (the finaliser of SplitMix64, public domain).
 fn spread(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -175,16 +175,16 @@ impl Seeded {
         Self { seed: bits, shape }
     }
 
-    /// A number that depends on the seed, on what it is for, and on what it is about.
+    /// A pseudo-random number from the seed, the purpose and the object.
     fn bits(&self, purpose: u64, about: u64) -> u64 {
         spread(spread(self.seed ^ purpose.wrapping_mul(0xA076_1D64_78BD_642F)).wrapping_add(about))
     }
 
-    /// What survives of a sector; see [`Choice`].
+    /// The surviving version of a sector; see [`Choice`].
     #[must_use]
     pub fn choose(&self, sector: &Sector<'_>) -> usize {
         let count = sector.pending.len() as u64;
-        let one = self.bits(1, 0) % count.max(1); // the special write of the shapes that have one
+        let one = self.bits(1, 0) % count.max(1); // the special write of shapes that have one
         let newest = |survives: &dyn Fn(u32) -> bool| {
             sector.versions.iter().rposition(|write| survives(*write)).map_or(0, |index| index + 1)
         };
@@ -207,14 +207,14 @@ impl Seeded {
                     return newest(&survives);
                 }
                 let alive = sector.versions.iter().enumerate().filter(|(_, write)| survives(**write));
-                // The same order among writes in all their sectors.
+                // The order among writes is the same in all their sectors.
                 let last = alive.max_by_key(|(_, write)| self.bits(4, u64::from(**write)));
                 last.map_or(0, |(index, _)| index + 1)
             }
         }
     }
 
-    /// Does a torn write keep this sector? It keeps its beginning, its end, or any of its sectors.
+    /// Whether a torn write keeps this sector. It keeps its beginning, its end, or random sectors.
     fn torn_keeps(&self, sector: &Sector<'_>, write: u32) -> bool {
         let of = sector.pending[write as usize];
         let bits = self.bits(5, write.into());

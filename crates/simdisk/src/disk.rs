@@ -1,4 +1,4 @@
-//! The disk itself: cache, medium, flush.
+//! The disk: cache, medium, flush.
 
 use std::convert::Infallible;
 use std::io::IoSlice;
@@ -13,39 +13,39 @@ use crate::cut::{Choice, Seeded, survivors};
 use crate::image::Image;
 use crate::recording::{EventKind, Logged, Mark, Recording};
 
-/// What a flush costs, in time that passes. Nothing by default.
+/// The duration of a flush, as real time. Zero by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlushCost {
-    /// Each flush, even of an empty cache.
+    /// Of each flush, even of an empty cache.
     pub fixed: Duration,
-    /// For each MiB in the cache, in proportion.
+    /// Per MiB in the cache, in proportion.
     pub per_mib: Duration,
 }
 
 /// A disk in memory with a volatile write cache. See the crate's page for the model.
 ///
-/// Memory is taken for what was written, and for each write since the last flush.
+/// Memory use: the bytes that were written, and each write since the last flush.
 pub struct SimDisk {
     size: u64,
     fresh: bool,
     cost: FlushCost,
     state: RwLock<State>,
-    /// Held by a flush while it takes its time: a disk makes one at a time.
+    /// Held by a flush for its duration: a disk makes one flush at a time.
     flushing: Mutex<()>,
     flushes: FlushMeter,
 }
 
 struct State {
-    /// What reads see.
+    /// The content that reads see.
     view: Image,
-    /// What the medium holds.
+    /// The content of the medium.
     durable: Image,
     /// Events from number `log_start` on: at least those that are not on the medium.
     log: Vec<Logged>,
     log_start: u64,
     /// Events below this number are on the medium.
     flushed: u64,
-    /// Kept while recording, else empty.
+    /// Filled while recording, otherwise empty.
     marks: Vec<Mark>,
 }
 
@@ -62,7 +62,7 @@ impl SimDisk {
         Self { fresh: true, ..Self::from_image(Image::new(size)) }
     }
 
-    /// A disk that holds `image`, all of it durable.
+    /// A disk that holds `image`; all of it is durable.
     #[must_use]
     pub fn from_image(image: Image) -> Self {
         let state = State {
@@ -91,67 +91,66 @@ impl SimDisk {
         disk
     }
 
-    /// Gives flushes a cost; they are measured from then on.
+    /// Sets the cost of flushes. Flushes are then measured.
     #[must_use]
     pub fn with_flush_cost(mut self, cost: FlushCost) -> Self {
         self.cost = cost;
         self
     }
 
-    /// Number of events so far: writes, zeroings, discards, durable writes, finished flushes. Empty ones are
-    /// none.
+    /// Number of events so far: writes, zeroings, discards, durable writes, finished flushes. Empty writes do
+    /// not count.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.state().events()
     }
 
-    /// How many writes are in the cache.
+    /// Number of writes in the cache.
     #[must_use]
     pub fn pending_writes(&self) -> usize {
         let state = self.state();
         state.pending().iter().filter(|entry| entry.kind.is_cached()).count()
     }
 
-    /// What reads see now, cache and all.
+    /// The content that reads see now, including the cache.
     #[must_use]
     pub fn image(&self) -> Image {
         self.state().view.clone()
     }
 
-    /// What the medium holds now.
+    /// The content of the medium now.
     #[must_use]
     pub fn durable_image(&self) -> Image {
         self.state().durable.clone()
     }
 
-    /// The disk after a power cut now, with what survives of the cache chosen by `choice`.
+    /// The disk after a power cut now; `choice` chooses what survives of the cache.
     #[must_use]
     pub fn cut(&self, choice: &mut Choice<'_>) -> SimDisk {
         let state = self.state();
         survivors(&state.durable, state.pending(), state.flushed, false, choice)
     }
 
-    /// The disk after a power cut now that lost everything in the cache.
+    /// The disk after a power cut now that loses everything in the cache.
     #[must_use]
     pub fn cut_all_lost(&self) -> SimDisk {
         Self::from_image(self.durable_image())
     }
 
-    /// The disk after a power cut now that lost nothing.
+    /// The disk after a power cut now that loses nothing.
     #[must_use]
     pub fn cut_all_kept(&self) -> SimDisk {
         Self::from_image(self.image())
     }
 
-    /// The disk after a power cut now, with what survives chosen by `seed` (see [`Seeded`]).
+    /// The disk after a power cut now; `seed` chooses what survives (see [`Seeded`]).
     #[must_use]
     pub fn cut_random(&self, seed: u64) -> SimDisk {
         let seeded = Seeded::new(seed);
         self.cut(&mut |sector| seeded.choose(sector))
     }
 
-    /// Records from now on; what was recorded before is forgotten. What is in the cache now stays open to be
-    /// lost.
+    /// Starts a recording and discards an earlier one. What is in the cache now can still be lost.
     pub fn start_recording(&self) {
         let mut state = self.state_mut();
         state.marks.clear();
@@ -159,7 +158,7 @@ impl SimDisk {
         state.mark();
     }
 
-    /// What was recorded so far; the recording goes on. `None` when there is none.
+    /// A copy of the recording so far; the recording continues. `None` without a recording.
     #[must_use]
     pub fn recorded(&self) -> Option<Recording> {
         let state = self.state();
@@ -190,8 +189,8 @@ impl SimDisk {
         Ok(())
     }
 
-    /// Makes durable what was written to some bytes since event `since`, and nothing else; where to go on the
-    /// next time.
+    /// Makes durable what was written to a range of bytes since event `since`, and nothing else. Returns the
+    /// `since` of the next call.
     pub(crate) fn flush_part(&self, bytes: Range<u64>, since: u64) -> u64 {
         let mut state = self.state_mut();
         let issued = state.events();
@@ -226,19 +225,19 @@ impl State {
         self.log_start + self.log.len() as u64
     }
 
-    /// Events that are not on the medium by a flush.
+    /// Events that no flush has moved to the medium.
     fn pending(&self) -> &[Logged] {
         &self.log[(self.flushed - self.log_start) as usize..]
     }
 
-    /// Logs what the view holds already.
+    /// Logs a change that the view already contains.
     fn log(&mut self, kind: EventKind, offset: u64, len: u64) {
         let first_sector = offset / SECTOR_BYTES;
         let sectors = (offset + len).div_ceil(SECTOR_BYTES) - first_sector;
         self.log.push(Logged { kind, offset, len, first_sector, sectors, after: self.view.clone() });
     }
 
-    /// The write logged last goes to the medium.
+    /// Moves the last logged write to the medium.
     fn finish_durable_write(&mut self) {
         if let Some(entry) = self.log.last() {
             entry.copy_all_to(&mut self.durable);
@@ -248,14 +247,14 @@ impl State {
         }
     }
 
-    /// A flush that was called when there were `issued` events has ended.
+    /// Ends a flush that was called when there were `issued` events.
     fn finish_flush(&mut self, issued: u64) {
         if issued == self.events() {
             self.durable = self.view.clone();
         } else if issued > self.flushed {
             let (before, since) = self.pending().split_at((issued - self.flushed) as usize);
             let mut durable = self.durable.clone();
-            // In their order; durable writes that came meanwhile are newer than all of these.
+            // Applied in order. Durable writes that came during the flush are newer than all of these.
             let newer = since.iter().filter(|entry| entry.kind == EventKind::WriteDurable);
             before.iter().chain(newer).for_each(|entry| entry.copy_all_to(&mut durable));
             self.durable = durable;
@@ -280,7 +279,7 @@ impl State {
     }
 }
 
-/// A number that says nothing of the one that it is made from.
+/// A hash of a number.
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -303,7 +302,7 @@ impl Device for SimDisk {
         self.write(EventKind::Write, offset, bytes)
     }
 
-    /// One write, one event.
+    /// One write is one event.
     fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
         match bufs {
             [one] => self.write_at(offset, one),
@@ -326,8 +325,8 @@ impl Device for SimDisk {
         Ok(())
     }
 
-    /// A write of whole sectors: each holds zeros or garbage afterwards, which one says its number and how
-    /// much had happened.
+    /// A write of whole sectors: each then holds zeros or garbage, depending on its number and the number of
+    /// events so far.
     fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
         DeviceFault::check_len("discard", offset, len, self.size)?;
         let (first, end) = (offset.div_ceil(SECTOR_BYTES), (offset + len) / SECTOR_BYTES);
@@ -338,7 +337,7 @@ impl Device for SimDisk {
         let event = state.events();
         for sector in first..end {
             let mut bytes = [0; SECTOR_BYTES as usize];
-            // As a rule garbage: zeros pass for many a thing.
+            // Mostly garbage: zeros are valid in many structures.
             let chance = mixed(sector.wrapping_mul(0x9E37_79B9) ^ event);
             if !chance.is_multiple_of(4) {
                 for (number, word) in (0..).zip(bytes.chunks_exact_mut(8)) {

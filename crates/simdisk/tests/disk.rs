@@ -1,4 +1,4 @@
-//! Stories of single rules: what a flush promises, what a durable write promises, what seeds find.
+//! Tests of single rules: the guarantees of a flush, those of a durable write, the states that seeds find.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn byte(device: &dyn Device, offset: u64) -> u8 {
 
 #[test]
 fn a_write_during_a_flush_is_not_covered_by_it() {
-    // The flush is called with A in the cache; B and a durable C come while it is under way.
+    // The flush is called with A in the cache. B and a durable C come while it runs.
     let cost = FlushCost { fixed: Duration::from_millis(300), per_mib: Duration::ZERO };
     let disk = SimDisk::new(4096).with_flush_cost(cost);
     disk.start_recording();
@@ -28,7 +28,7 @@ fn a_write_during_a_flush_is_not_covered_by_it() {
         assert!(!flush.is_finished());
         disk.write_at(512, &[b'B'; 512]).unwrap();
         disk.write_durable_at(1024, &[b'C'; 512]).unwrap();
-        assert_eq!(byte(&disk.cut_all_lost(), 0), 0); // not over yet
+        assert_eq!(byte(&disk.cut_all_lost(), 0), 0); // not finished yet
     });
     assert!(disk.flush_nanos().unwrap() >= 300_000_000);
     let after = |disk: &SimDisk| [0, 512, 1024].map(|at| byte(disk, at));
@@ -70,8 +70,8 @@ fn a_durable_write_keeps_itself_and_nothing_else() {
 
 #[test]
 fn seeds_find_every_fate_of_a_few_writes() {
-    // Three writes of 4 KiB, two of them to one place: among few seeds there is every combination, and torn
-    // ones.
+    // Three writes of 4 KiB, two of them to the same place. A few seeds give every combination, and torn
+    // writes.
     let disk = SimDisk::new(16384);
     for (offset, fill) in [(0, 1), (4096, 2), (0, 3)] {
         disk.write_at(offset, &[fill; 4096]).unwrap();
@@ -94,8 +94,7 @@ fn seeds_find_every_fate_of_a_few_writes() {
 
 #[test]
 fn a_missing_barrier_is_found_in_few_seeds() {
-    // A log of 40 blocks and its commit block, written without a flush between them: one lost block is
-    // enough.
+    // A log of 40 blocks and its commit block, written without a flush between them. One lost block suffices.
     let disk = SimDisk::recording(Image::new(1 << 20));
     for block in 0..40 {
         disk.write_at(block * 4096, &[1; 4096]).unwrap();
@@ -183,7 +182,7 @@ fn lies_and_delays() {
     let disk = Measured::new(disk);
     disk.flush().unwrap();
     assert!(disk.flush_nanos().unwrap() >= 30_000_000);
-    assert_eq!(disk.inner().flush_nanos(), Some(0)); // the disk beneath has no cost
+    assert_eq!(disk.inner().flush_nanos(), Some(0)); // the inner disk has no cost
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A table of images that mke2fs, debugfs, tune2fs and the kernel made: what a reader of ext4 has to read.
+//! A table of images made by mke2fs, debugfs, tune2fs and the kernel: a reader of ext4 must read all of them.
 //!
 //! ```text
 //! for result in matrix::build_all(&matrix::recipes(), dir, 2) {
@@ -8,16 +8,18 @@
 //! }
 //! ```
 //!
-//! Owns: the recipes ([`recipes`], one table per topic), what fills them, and the building of images.
+//! Owns: the recipes ([`recipes`], one table per topic), the workloads that fill them, and the building of
+//! images.
 //!
 //! Does **not** own: judging a reader's answers (see [`walk`](crate::walk) and [`diff`](crate::diff())).
 //!
 //! Invariants
-//! 1. Names of recipes are stable and unique; the UUID of an image comes from its name.
-//! 2. mke2fs's own configuration is used, not the machine's: features are those of e2fsprogs 1.47 upstream.
-//! 3. A clean image has passed `e2fsck -fn`. A dirty one is as a crash left it: its journal wants a replay.
-//! 4. What is random comes from a seed. What the kernel chooses (times of its own, its generation numbers,
-//!    where it allocates) is not the same twice.
+//! 1. Names of recipes are stable and unique; the UUID of an image is derived from its name.
+//! 2. mke2fs uses the configuration of this crate, not the machine's: features are those of e2fsprogs 1.47
+//!    upstream.
+//! 3. A clean image has passed `e2fsck -fn`. A dirty one is as a crash left it: its journal needs a replay.
+//! 4. Random choices come from a seed. The kernel's choices (its own times and generation numbers, the places
+//!    that it allocates) differ between builds.
 
 mod build;
 mod recipes;
@@ -37,28 +39,28 @@ use crate::{DiffOptions, Holes, Manifest, MountError, parse_dumpe2fs, run};
 pub struct Recipe {
     /// Its name: `ext4-1k`.
     pub name: &'static str,
-    /// Arguments of mke2fs, `-E` excepted.
+    /// Arguments of mke2fs, except `-E`.
     pub mke2fs: &'static [&'static str],
-    /// The value of mke2fs's `-E`, in addition to the usual ones; empty for none.
+    /// The value of mke2fs's `-E`, in addition to the usual options; empty for none.
     pub extended: &'static str,
-    /// Size in mke2fs's words: `32M`.
+    /// Size as mke2fs takes it: `32M`.
     pub size: &'static str,
     /// Fills a directory for `mke2fs -d`.
     pub source: Option<fn(&Path)>,
-    /// What is done after mke2fs, in this order.
+    /// The steps after mke2fs, in order.
     pub steps: &'static [Step],
-    /// The readers of an image.
+    /// The reader of the image.
     pub judge: Judge,
     /// mke2fs's arguments for an external journal, on a device of 8 MiB.
     pub journal: Option<&'static [&'static str]>,
 }
 
-/// The readers of an image.
+/// The program that reads an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judge {
-    /// This kernel mounts it, if only read-only.
+    /// This kernel mounts it, at least read-only.
     Kernel,
-    /// The usual kernel lacks something (64 KiB pages, Unicode, fs-verity); ask debugfs.
+    /// The usual kernel lacks something (64 KiB pages, Unicode, fs-verity); debugfs reads it.
     Debugfs,
 }
 
@@ -71,21 +73,21 @@ pub enum Needs {
     Root,
 }
 
-/// One step of a recipe.
+/// A step of a recipe.
 #[derive(Debug, Clone, Copy)]
 pub enum Step {
-    /// Mount with `-o OPTIONS` (`rw` for none), work in the mount, unmount.
+    /// Mounts with `-o OPTIONS` (`rw` for none), works in the mount, unmounts.
     Kernel(&'static str, fn(&Path)),
-    /// Mount, work, and take the image as it is while the mount and the files that the work returns are still
-    /// there: what a power cut leaves. The work ends when all that it wants in the image has been synced.
+    /// Mounts, works, and copies the image while the mount and the files that the work returns are still
+    /// open: the state after a power cut. The work syncs everything that must be in the image.
     Crash(&'static str, fn(&Path) -> Vec<File>),
     /// Requests to debugfs, with write access. `{dir}` is the directory of the build.
     Debugfs(&'static [&'static str]),
-    /// As [`Debugfs`](Self::Debugfs), the requests made by a function.
+    /// As [`Debugfs`](Self::Debugfs), with requests from a function.
     DebugfsBy(fn() -> Vec<String>),
     /// tune2fs with these arguments.
     Tune2fs(&'static [&'static str]),
-    /// e2fsck with these arguments; may repair.
+    /// e2fsck with these arguments; it may repair.
     E2fsck(&'static [&'static str]),
     /// resize2fs to this size.
     Resize2fs(&'static str),
@@ -98,35 +100,35 @@ impl Recipe {
     #[must_use]
     pub fn needs(&self) -> Needs {
         let mounts = self.steps.iter().any(|step| matches!(step, Step::Kernel(..) | Step::Crash(..)));
-        // Trees for `mke2fs -d` hold files of mode 0, which only root can read.
+        // Trees for `mke2fs -d` contain files of mode 0, which only root can read.
         let reads_all = self.source.is_some();
         if mounts || reads_all || self.journal.is_some() { Needs::Root } else { Needs::Nothing }
     }
 
-    /// Is the journal of the image left unreplayed, with fast commits?
+    /// Whether the image keeps an unreplayed journal with fast commits.
     fn leaves_fast_commits(&self) -> bool {
         self.is_dirty() && self.mke2fs.iter().any(|arg| arg.contains("fast_commit"))
     }
 
-    /// Is the journal of the image left unreplayed?
+    /// Whether the image keeps an unreplayed journal.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         matches!(self.steps.last(), Some(Step::Crash(..)))
     }
 }
 
-/// An image that was made.
+/// An image that was built.
 #[derive(Debug, Clone)]
 pub struct Built {
     /// The recipe's name.
     pub name: &'static str,
     /// The image, `DIR/NAME.img`.
     pub image: PathBuf,
-    /// The external journal, where it has one.
+    /// The external journal, if any.
     pub journal: Option<PathBuf>,
-    /// Can the usual kernel mount it? Otherwise ask debugfs.
+    /// Whether the usual kernel can mount it; otherwise debugfs reads it.
     pub mountable: bool,
-    /// A crash left it: the journal (if it has one) wants a replay, `e2fsck -fn` may complain.
+    /// As after a crash: the journal (if any) needs a replay, and `e2fsck -fn` may complain.
     pub dirty: bool,
     /// Dirty, with the `fast_commit` feature.
     pub fast_commits: bool,
@@ -141,10 +143,10 @@ impl Built {
         KernelView::open(&self.image, self.journal.as_deref())
     }
 
-    /// The tree by the kernel, or by debugfs for what the kernel does not mount.
+    /// The tree as the kernel reads it, or debugfs if the kernel does not mount the image.
     ///
     /// # Panics
-    /// When the kernel refuses what it should mount.
+    /// The kernel refuses an image that it should mount.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
         if !self.mountable {
@@ -154,11 +156,11 @@ impl Built {
         view.manifest()
     }
 
-    /// How another reader's manifest is to be compared with [`manifest`](Self::manifest): exactly, except for
-    /// what debugfs does not show, and what the kernel's replay of fast commits makes up.
+    /// The options for comparing another reader's manifest with [`manifest`](Self::manifest): exact, except
+    /// for what debugfs does not show, and for what the kernel's replay of fast commits changes.
     ///
     /// # Panics
-    /// When dumpe2fs cannot read the superblock.
+    /// dumpe2fs cannot read the superblock.
     #[must_use]
     pub fn diff_options(&self) -> DiffOptions {
         let header = run("dumpe2fs", [Path::new("-h"), &self.image]);

@@ -1,4 +1,4 @@
-//! Running other people's programs and insisting that they succeed.
+//! Runs external programs, which must succeed.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// Does this process run as root (effective uid 0)?
+/// Whether this process runs as root (effective uid 0).
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// As [`is_root`] negated, for a test that cannot work without: prints the reason that `./test` counts.
+/// The negation of [`is_root`], for a test that needs root. It prints the reason that `./test` counts.
 #[must_use]
 pub fn not_root() -> bool {
     if !is_root() {
@@ -21,10 +21,11 @@ pub fn not_root() -> bool {
     !is_root()
 }
 
-/// A temporary directory for source trees and images, in memory where the machine has `/dev/shm`: fast, and a
-/// tmpfs holds every time, attribute and hole.
+/// A temporary directory for source trees and images, in `/dev/shm` if the machine has it: tmpfs is fast, and
+/// keeps every time, attribute and hole.
 ///
 /// # Panics
+/// It cannot be created.
 /// When none can be made.
 #[must_use]
 pub fn scratch() -> TempDir {
@@ -34,10 +35,10 @@ pub fn scratch() -> TempDir {
     made.unwrap_or_else(|error| panic!("{}: {error}", parent.display()))
 }
 
-/// A command that finds system programs and speaks plainly.
+/// A command that finds system programs and prints untranslated output.
 ///
-/// `PATH` gains the `sbin` directories, where Debian keeps e2fsprogs out of sight of ordinary users;
-/// `LC_ALL=C` and `TZ=UTC` make outputs comparable.
+/// The `sbin` directories are added to `PATH`: Debian installs e2fsprogs there, outside of the `PATH` of
+/// ordinary users. `LC_ALL=C` and `TZ=UTC` make outputs comparable.
 #[must_use]
 pub fn command(program: &str) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
@@ -50,8 +51,7 @@ pub fn command(program: &str) -> Command {
 /// Runs a program and returns its output.
 ///
 /// # Panics
-/// When it cannot be started or exits with anything but 0; the message holds the command line and all it
-/// printed.
+/// It cannot be started, or exits with another code than 0; the message has the command line and the output.
 pub fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Output {
     let mut command = command(program);
     command.args(args);
@@ -63,7 +63,7 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) ->
 /// Checks an image with `e2fsck -fn` (full check, read-only).
 ///
 /// # Panics
-/// Unless the exit code is 0, with everything that e2fsck printed.
+/// The exit code is not 0; the message has the output of e2fsck.
 pub fn e2fsck_clean(image: &Path) {
     let mut command = command("e2fsck");
     command.arg("-fn").arg(image);
@@ -71,12 +71,12 @@ pub fn e2fsck_clean(image: &Path) {
     assert!(output.status.code() == Some(0), "{}", story(&command, &output));
 }
 
-/// Runs one debugfs request, read-only, and returns what it printed; the version banner is left out.
+/// Runs one debugfs request, read-only, and returns its output without the version banner.
 ///
-/// debugfs exits with 0 even when the request fails, so its error lines are part of the text returned.
+/// debugfs exits with 0 even if the request fails, so its error lines are part of the returned text.
 ///
 /// # Panics
-/// When debugfs cannot be started or cannot be run on this image.
+/// debugfs cannot be started, or cannot run on this image.
 #[must_use]
 pub fn debugfs(image: &Path, request: &str) -> String {
     let output = run("debugfs", [OsStr::new("-R"), OsStr::new(request), image.as_os_str()]);
@@ -88,18 +88,18 @@ pub fn debugfs(image: &Path, request: &str) -> String {
     text
 }
 
-/// Is this the `debugfs 1.47.0 (5-Feb-2023)` line that e2fsprogs prints first?
+/// Whether this is the `debugfs 1.47.0 (5-Feb-2023)` line that e2fsprogs prints first.
 fn is_banner(line: &str) -> bool {
     line.strip_prefix("debugfs ").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Runs it, panics when it cannot be started.
+/// Runs the command. Panics if it cannot be started.
 pub(crate) fn output_of(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"))
 }
 
-/// The command line and everything it printed, for a failure's message. Our own environment settings are left
-/// out.
+/// The command line and its output, for the message of a failure. It omits the environment settings of
+/// [`command`].
 pub(crate) fn story(command: &Command, output: &Output) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {

@@ -1,9 +1,10 @@
-//! Source trees for tests: one with everything that is awkward, one with very many files.
+//! Source trees for tests: one with every difficult case, one with very many files.
 //!
 //! Invariants
-//! 1. Same parameters, same tree: names, bytes, modes, owners, mtimes and atimes. (btime and ctime are the
-//!    kernel's.)
-//! 2. What a file system or a process without privileges cannot make is left out and reported, never faked.
+//! 1. The same parameters give the same tree: names, bytes, modes, owners, mtimes and atimes. (The kernel
+//!    sets btime and ctime.)
+//! 2. What a file system, or a process without privileges, cannot create is omitted and reported, never
+//!    faked.
 
 mod adversarial;
 mod maker;

@@ -1,4 +1,4 @@
-//! Captures of a working file system: the kernel recovers from each, and finds itself clean afterwards.
+//! Captures of a file system at work: the kernel recovers each, and then finds it clean.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use extant_testkit::capture::{Checksums, Cut, Data, Options, captures};
 use extant_testkit::walk::{KernelView, needs_recovery};
 use extant_testkit::{Manifest, is_root};
 
-/// Can captures be taken here?
+/// Whether captures are possible here.
 fn possible() -> bool {
     let possible = is_root() && Path::new("/dev/fuse").exists();
     if !possible {
@@ -15,8 +15,8 @@ fn possible() -> bool {
     possible
 }
 
-/// Has every capture recovered by the kernel. It recovers completely, but for fast commits: after their
-/// replay Linux 6.18 may leave counters wrong (`i_blocks`, free inodes) and with a lossy cache it refuses
+/// Lets the kernel recover every capture. It must recover completely, except for fast commits: after their
+/// replay Linux 6.18 may leave wrong counters (`i_blocks`, free inodes), and with a volatile cache it refuses
 /// some captures.
 fn recover(options: &Options) {
     let (mut n, mut n_dirty, mut n_refused, mut n_unclean, mut n_lost, mut n_entries, mut n_writes) =

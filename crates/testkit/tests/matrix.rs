@@ -7,7 +7,7 @@ use extant_testkit::matrix::{Built, Needs, Outcome, Recipe, build_all, recipes};
 use extant_testkit::walk::needs_recovery;
 use extant_testkit::{debugfs, diff, e2fsck_clean, is_root, not_root, scratch};
 
-/// Recipes that are built in every run, of each sort one.
+/// Recipes that every run builds, one of each kind.
 const FEW: [&str; 6] = [
     "ext4-by-mke2fs",
     "inline-data-1k",
@@ -25,7 +25,7 @@ fn possible(recipes: Vec<Recipe>) -> Vec<Recipe> {
     recipes.into_iter().filter(|recipe| root || recipe.needs() == Needs::Nothing).collect()
 }
 
-/// Two reads of an image see one tree; a replay of its journal leaves a clean image.
+/// Two reads of an image must give the same tree, and the replay of its journal a clean image.
 fn examine(built: &Built) {
     if !built.mountable {
         assert!(built.manifest().entries.len() > 1, "{}", built.name);
@@ -38,7 +38,7 @@ fn examine(built: &Built) {
     let view = built.kernel_view().unwrap_or_else(|error| panic!("{}: {error}", built.name));
     let one = view.manifest();
     let (image, _dir) = view.close();
-    // With an external journal e2fsck would have to be shown that too.
+    // With an external journal e2fsck would need the journal, too.
     if built.dirty && built.journal.is_none() {
         assert!(needs_recovery(&built.image) || built.name == "crash-no-journal", "{}", built.name);
         e2fsck_clean(&image);
@@ -76,7 +76,7 @@ fn a_few_recipes() {
     }
 }
 
-/// What the names of some recipes promise, by debugfs and dumpe2fs.
+/// Checks with debugfs and dumpe2fs what the names of some recipes state.
 #[test]
 fn recipes_are_what_they_say() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! The judge is judged: copies made by `cp -a` and `tar` equal the tree, and a changed copy does not.
+//! Tests of the judge: copies by `cp -a` and `tar` equal the tree, and a changed copy does not.
 
 use std::path::Path;
 
@@ -60,7 +60,7 @@ fn a_copy_by_tar_equals_its_source() {
     );
 
     let (mut source, mut copy) = (Manifest::of(&source), Manifest::of(&copy));
-    // tar archives no sockets, and two links of a fifo as two fifos.
+    // tar does not archive sockets, and archives two links of a fifo as two fifos.
     for path in ["special/socket", "special/fifo", "special/fifo-linked"] {
         source.entries.remove(path.as_bytes());
         copy.entries.remove(path.as_bytes());
@@ -78,7 +78,7 @@ fn as_root_in_memory_nothing_of_the_tree_is_missing() {
     let scratch = scratch();
     let report = trees::adversarial(scratch.path());
     assert_eq!(report.skipped, [""; 0]);
-    // And the judge sees it all.
+    // The judge must see all of it.
     let manifest = Manifest::of(scratch.path());
     let names =
         |path: &str| manifest.entries[path.as_bytes()].xattrs.keys().map(|n| n.escape_ascii().to_string());

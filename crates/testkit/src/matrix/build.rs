@@ -1,4 +1,4 @@
-//! From a recipe to an image.
+//! Builds an image from a recipe.
 
 use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,24 +36,25 @@ extra_isize,orphan_file
 \t}
 ";
 
-/// The time that e2fsprogs takes for now: 2020-09-13.
+/// The current time for e2fsprogs: 2020-09-13.
 const NOW: &str = "1600000000";
 
-/// What became of a recipe in [`build_all`].
+/// The result of a recipe in [`build_all`].
 #[derive(Debug)]
 pub struct Outcome {
     /// The recipe.
     pub recipe: Recipe,
-    /// The image; or in words why there is none: this process is not root, or a step failed.
+    /// The image, or the reason why there is none: this process is not root, or a step failed.
     pub built: Result<Built, String>,
-    /// How long it took.
+    /// Duration of the build.
     pub time: Duration,
 }
 
-/// Builds the recipes in `n_threads` threads; outcomes in the order of the recipes. The images are in `dir`.
+/// Builds the recipes in `n_threads` threads. The outcomes are in the order of the recipes, the images in
+/// `dir`.
 ///
 /// # Panics
-/// No: a recipe that fails has an outcome that says so.
+/// Never: the outcome of a recipe reports its failure.
 #[must_use]
 pub fn build_all(recipes: &[Recipe], dir: &Path, n_threads: usize) -> Vec<Outcome> {
     let next = AtomicUsize::new(0);
@@ -92,8 +93,8 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 /// Builds one image in `dir`.
 ///
 /// # Panics
-/// When a step fails, or the clean image that should come out is not clean by `e2fsck -fn`; for recipes that
-/// need root also when this process is not.
+/// A step fails, or an image that should be clean is not clean by `e2fsck -fn`. For recipes that need root:
+/// this process is not root.
 #[must_use]
 pub fn build(recipe: &Recipe, dir: &Path) -> Built {
     let work = dir.join(format!("{}.work", recipe.name));
@@ -119,16 +120,16 @@ pub fn build(recipe: &Recipe, dir: &Path) -> Built {
     }
 }
 
-/// One image in the making.
+/// An image during its build.
 struct Bench<'a> {
     recipe: &'a Recipe,
     image: PathBuf,
-    /// Configuration, scripts and sources.
+    /// Directory for the configuration, scripts and sources.
     work: PathBuf,
 }
 
 impl Bench<'_> {
-    /// A tool of e2fsprogs that takes our configuration and our time for granted.
+    /// A tool of e2fsprogs with this crate's configuration and time.
     fn tool(&self, program: &str) -> Command {
         let mut command = command(program);
         command.env("MKE2FS_CONFIG", self.work.join("mke2fs.conf"));
@@ -139,7 +140,7 @@ impl Bench<'_> {
         command
     }
 
-    /// Runs to one of the exit codes that are good, or panics with the whole story.
+    /// Runs a command. Panics with its full output if the exit code is not one of `good`.
     fn run(&self, command: &mut Command, good: &[i32]) -> Output {
         let output = output_of(command);
         let is_good = output.status.code().is_some_and(|code| good.contains(&code));
@@ -154,7 +155,7 @@ impl Bench<'_> {
         path
     }
 
-    /// A file with an external journal.
+    /// Creates a file with an external journal.
     fn journal(&self, dir: &Path, args: &[&str]) -> PathBuf {
         self.put("mke2fs.conf", CONFIGURATION.as_bytes());
         let path = dir.join(format!("{}.journal", self.recipe.name));
@@ -173,7 +174,7 @@ impl Bench<'_> {
         if !self.recipe.extended.is_empty() {
             extended = format!("{extended},{}", self.recipe.extended);
         }
-        // A smaller file that is there would be taken as it is.
+        // mke2fs would keep the size of an existing smaller file.
         let _ = std::fs::remove_file(&self.image);
         let mut command = self.tool("mke2fs");
         command
@@ -204,7 +205,7 @@ impl Bench<'_> {
             Step::Crash(options, work) => {
                 let (image, mount) = self.mount(options, device);
                 let held_open = work(mount.path());
-                // Appended: the image and its journal differ in the extension only.
+                // The suffix is appended, because the image and its journal differ only in the extension.
                 let after_crash = |path: &Path| {
                     let mut name = path.file_name().expect("a file").to_owned();
                     name.push(".crash");
@@ -218,7 +219,7 @@ impl Bench<'_> {
                 drop(mount);
                 drop(image);
                 for file in &files {
-                    // Overwritten in place: a loop device may hold the journal's file.
+                    // Overwritten in place: a loop device may have the journal's file open.
                     copy_sparse(&after_crash(file), file);
                 }
             }
@@ -253,7 +254,7 @@ impl Bench<'_> {
         (image, mount)
     }
 
-    /// Puts the build's directory in the place of `{dir}`.
+    /// Replaces `{dir}` with the build's directory.
     fn in_dir(&self, text: &str) -> String {
         text.replace("{dir}", &self.work.to_string_lossy())
     }
@@ -264,8 +265,7 @@ impl Bench<'_> {
         let mut command = self.tool("debugfs");
         command.args([OsStr::new("-w"), OsStr::new("-f"), script.as_os_str(), self.image.as_os_str()]);
         let output = self.run(&mut command, &[0]);
-        // debugfs exits with 0 whatever happened, but a request that went well prints nothing or what it
-        // allocated.
+        // debugfs always exits with 0. But a request that succeeds prints nothing, or what it allocated.
         let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
         let said = String::from_utf8_lossy(&said);
         let is_expected = |line: &str| {
@@ -274,7 +274,7 @@ impl Bench<'_> {
         assert!(said.lines().all(is_expected), "{}: {}", self.recipe.name, story(&command, &output));
     }
 
-    /// `e2fsck -fn` must find nothing.
+    /// Runs `e2fsck -fn`, which must find nothing.
     fn check(&self, journal: Option<&LoopDevice>) {
         let mut command = self.tool("e2fsck");
         command.arg("-fn");
@@ -289,9 +289,9 @@ fn attach(file: &Path) -> LoopDevice {
     LoopDevice::attach(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-/// A UUID that depends on the recipe's name and on what it is for.
+/// A UUID that depends on the recipe's name and on its purpose.
 fn uuid(name: &str, purpose: u64) -> String {
-    // FNV-1a, then the house's generator to spread it.
+    // FNV-1a, then this crate's generator to mix the bits.
     let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
     });

@@ -15,7 +15,7 @@ pub fn recipes() -> Vec<Recipe> {
     [plain::RECIPES, features::RECIPES, shapes::RECIPES, crashed::RECIPES].concat()
 }
 
-/// A recipe by its bare needs; the rest is added by the functions below.
+/// A recipe with its required fields; the functions below set the others.
 const fn image(name: &'static str, size: &'static str, mke2fs: &'static [&'static str]) -> Recipe {
     Recipe { name, mke2fs, extended: "", size, source: None, steps: &[], judge: Judge::Kernel, journal: None }
 }

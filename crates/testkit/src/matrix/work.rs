@@ -1,8 +1,8 @@
-//! What fills the images: workloads on a mounted file system, one function each.
+//! The workloads that fill the images: they work on a mounted file system, one function each.
 //!
 //! Invariants
-//! 1. What a file system without the feature in question cannot do (fallocate without extents, large xattrs
-//!    without `ea_inode`) is left out; every other failure panics.
+//! 1. A workload skips what a file system without some feature cannot do (fallocate without extents, large
+//!    xattrs without `ea_inode`); every other failure panics.
 //! 2. Names, bytes, owners and modes are the same in every run.
 
 pub(super) mod attributes;
@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::trees::{Limits, Random, adversarial_within};
 
-/// A directory in which things are made, by relative path.
+/// A directory in which files are created, by relative path.
 pub(super) struct Place {
     root: PathBuf,
 }
@@ -32,7 +32,7 @@ impl Place {
         Self { root: root.to_owned() }
     }
 
-    /// A new directory below.
+    /// Creates a directory in it.
     pub(super) fn dir(&self, name: impl AsRef<[u8]>) -> Self {
         let root = self.path(name);
         std::fs::create_dir(&root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
@@ -51,27 +51,27 @@ impl Place {
         self.done(&name, std::fs::write(self.path(&name), bytes));
     }
 
-    /// Bytes that look like nothing, the same for the same name.
+    /// Creates a file with random bytes, which depend on its name and length.
     pub(super) fn filled(&self, name: impl AsRef<[u8]>, len: usize) {
         let seed =
             name.as_ref().iter().fold(len as u64, |seed, &byte| seed.wrapping_mul(31) + u64::from(byte));
         self.file(name, &Random::new(seed).bytes(len));
     }
 
-    /// Opens for reading and writing, making it if need be.
+    /// Opens a file for reading and writing; creates it if it is missing.
     pub(super) fn open(&self, name: impl AsRef<[u8]>) -> File {
         let opened =
             File::options().read(true).write(true).create(true).truncate(false).open(self.path(&name));
         opened.unwrap_or_else(|error| panic!("{}: {error}", self.path(&name).display()))
     }
 
-    /// Writes into a file at an offset. `false`: the file system has no files that large.
+    /// Writes into a file at an offset. Returns `false` if the file system does not support files that large.
     pub(super) fn write_at(&self, name: impl AsRef<[u8]>, offset: u64, bytes: &[u8]) -> bool {
         let result = self.open(&name).write_all_at(bytes, offset);
         self.unless(&name, result, &[Errno::FBIG])
     }
 
-    /// Sets the size, up or down. `false`: the file system has no files that large.
+    /// Sets the size. Returns `false` if the file system does not support files that large.
     pub(super) fn cut(&self, name: impl AsRef<[u8]>, size: u64) -> bool {
         let result = self.open(&name).set_len(size);
         self.unless(&name, result, &[Errno::FBIG])
@@ -89,7 +89,7 @@ impl Place {
         self.done(&from, std::fs::rename(self.path(&from), self.path(to)));
     }
 
-    /// A hard link.
+    /// Creates a hard link.
     pub(super) fn link(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) {
         self.done(&from, std::fs::hard_link(self.path(&from), self.path(to)));
     }
@@ -104,13 +104,14 @@ impl Place {
         self.done(name, made.map_err(Into::into));
     }
 
-    /// Sets an attribute. `false`: not there, or no room.
+    /// Sets an attribute. Returns `false` if it is not supported, or has no room.
     pub(super) fn xattr(&self, name: impl AsRef<[u8]>, attribute: &str, value: &[u8]) -> bool {
         let set = rustix::fs::lsetxattr(self.path(&name), attribute, value, XattrFlags::empty());
         self.unless(&name, set.map_err(Into::into), &[Errno::OPNOTSUPP, Errno::NOSPC, Errno::RANGE])
     }
 
-    /// Changes the allocation of a file. `false`: not without extents, not in parts of bigalloc's clusters.
+    /// Changes the allocation of a file. Returns `false` without extents, or for parts of bigalloc's
+    /// clusters.
     pub(super) fn allocate(&self, name: &str, flags: FallocateFlags, offset: u64, len: u64) -> bool {
         let result = rustix::fs::fallocate(self.open(name), flags, offset, len);
         self.unless(name, result.map_err(Into::into), &[Errno::OPNOTSUPP, Errno::INVAL])
@@ -135,7 +136,7 @@ impl Place {
     }
 }
 
-/// Writes everything out: all transactions committed.
+/// Writes everything to disk and commits all transactions.
 pub(super) fn sync_all(root: &Path) {
     let dir = File::open(root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
     rustix::fs::syncfs(&dir).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
@@ -143,16 +144,16 @@ pub(super) fn sync_all(root: &Path) {
 
 /// The tree of [`trees::adversarial`](crate::trees::adversarial), about 6,000 inodes: for the plain shapes.
 pub(super) fn everything(root: &Path) {
-    // What cannot be made here is in the report and in no other image either.
+    // What cannot be created here is in the report, and is missing in every other image, too.
     let _ = adversarial_within(root, &Limits::for_block_size(Place::new(root).block_size()));
 }
 
-/// As [`everything`] for `mke2fs -d` and debugfs, which read every hole.
+/// As [`everything`], for `mke2fs -d` and debugfs, which read every hole.
 pub(super) fn everything_small(root: &Path) {
     let _ = adversarial_within(root, &Limits { sparse_bytes: 4 << 20, ..Limits::default() });
 }
 
-/// A little of all: for features that change where things are and not what there is.
+/// A little of everything: for features that change the layout and not the content.
 pub(super) fn mixed(root: &Path) {
     let place = Place::new(root);
     let block = place.block_size() as usize;
@@ -179,7 +180,7 @@ pub(super) fn mixed(root: &Path) {
     place.xattr("sparse", "user.small", b"in the inode, with room");
     place.xattr("files/of-1", "user.large", &Random::new(1).bytes(block * 2 / 3));
     place.own("files/of-200", 70_000, 80_000);
-    // Files that are gone leave holes in directories and inodes to be used again.
+    // Removed files leave holes in directories, and inodes for reuse.
     for i in (0..200).step_by(3) {
         many.remove(format!("file number {i:05} of the directory with many"));
     }

@@ -1,4 +1,4 @@
-//! The tree that holds one of everything that image builders get wrong.
+//! A tree with one of everything that image builders often get wrong.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use rustix::fs::FileType;
 use super::maker::{Maker, Report};
 use super::random::Random;
 
-/// What the file system under test can hold; the tree stays within it.
+/// The limits of the file system under test; the tree stays within them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest symlink target, in bytes. ext4: a block less one byte, at most 4095.
+    /// Maximum length of a symlink target, in bytes. ext4: a block less one byte, at most 4095.
     pub symlink_bytes: usize,
-    /// Largest value of an extended attribute, in bytes. ext4 without `ea_inode`: all attributes of an inode
-    /// fit in the inode and one block.
+    /// Maximum size of an extended attribute's value, in bytes. In ext4 without `ea_inode` all attributes of
+    /// an inode must fit into the inode and one block.
     pub xattr_bytes: usize,
     /// Size of the largest sparse file, in bytes.
     pub sparse_bytes: u64,
@@ -35,7 +35,7 @@ impl Limits {
     }
 }
 
-/// Fills `dir` (which exists and is empty) for blocks of 4 KiB and above. See [`adversarial_within`].
+/// Fills `dir` (existing and empty) for blocks of 4 KiB and above. See [`adversarial_within`].
 ///
 /// # Panics
 /// As [`adversarial_within`].
@@ -43,14 +43,14 @@ pub fn adversarial(dir: &Path) -> Report {
     adversarial_within(dir, &Limits::default())
 }
 
-/// Fills `dir` (which exists and is empty) with one of everything: names, sizes, symlinks, hard links,
-/// special files, modes, owners, times, holes, attributes, ACLs, large and deep directories. About 6,000
-/// inodes, 3 MB of data.
+/// Fills `dir` (existing and empty) with one of everything: names, sizes, symlinks, hard links, special
+/// files, modes, owners, times, holes, attributes, ACLs, large and deep directories. About 6,000 inodes, 3 MB
+/// of data.
 ///
-/// Put it on tmpfs or ext4, as root, to get all of it; returns what could not be made.
+/// The complete tree needs tmpfs or ext4, and root. The report lists what could not be created.
 ///
 /// # Panics
-/// When a plain file, directory, symlink or hard link cannot be made.
+/// A plain file, directory, symlink or hard link cannot be created.
 pub fn adversarial_within(dir: &Path, limits: &Limits) -> Report {
     let mut maker = Maker::new(dir);
     names(&maker);
@@ -70,8 +70,8 @@ pub fn adversarial_within(dir: &Path, limits: &Limits) -> Report {
 
 fn names(maker: &Maker<'_>) {
     maker.dir("names");
-    // Every byte that a name may hold, also those above 127: signed and unsigned directory hashes differ
-    // there.
+    // Every byte that a name may contain, including those above 127, where signed and unsigned directory
+    // hashes differ.
     let every_byte: Vec<u8> = (1..=255).filter(|&byte| byte != b'/').collect();
     let names: &[&[u8]] = &[
         b"a",
@@ -121,7 +121,7 @@ fn sizes(maker: &Maker<'_>) {
 
 fn symlinks(maker: &Maker<'_>, limits: &Limits) {
     maker.dir("symlinks");
-    // ext4 keeps targets up to 59 bytes inside the inode.
+    // ext4 keeps targets of up to 59 bytes inside the inode.
     for len in [1, 2, 58, 59, 60, 61, 159, 160, 255, 1023, 1024, 2048, 4095] {
         if len <= limits.symlink_bytes {
             let target: Vec<u8> = b"../sizes/".iter().copied().cycle().take(len).collect();
@@ -156,7 +156,7 @@ fn special_files(maker: &mut Maker<'_>) {
     maker.dir("special");
     maker.node("special/fifo", FileType::Fifo, 0, 0);
     maker.node("special/socket", FileType::Socket, 0, 0);
-    // Numbers up to 255 have the old 16-bit encoding on ext4, larger ones the new one of 12 + 20 bits.
+    // Numbers up to 255 have the old 16-bit encoding in ext4, larger ones the new one of 12 + 20 bits.
     for (major, minor) in [(1, 3), (0, 1), (255, 255), (256, 0), (8, 256), (4095, 1_048_575)] {
         maker.node(&format!("special/char-{major}-{minor}"), FileType::CharacterDevice, major, minor);
         maker.node(&format!("special/block-{major}-{minor}"), FileType::BlockDevice, major, minor);
@@ -188,7 +188,7 @@ fn modes(maker: &mut Maker<'_>) {
 
 fn owners(maker: &mut Maker<'_>) {
     maker.dir("owners");
-    // Both halves of the 32-bit ids; 4294967295 means "no change" and is no owner.
+    // Both halves of the 32-bit ids; 4294967295 means "no change" and is not an owner.
     for (uid, gid) in [
         (0, 1),
         (1000, 100),
@@ -206,7 +206,7 @@ fn owners(maker: &mut Maker<'_>) {
     maker.owner("owners/directory", 70_000, 80_000);
     maker.symlink("owners/symlink", b"nobody-follows");
     maker.owner("owners/symlink", 70_001, 80_001);
-    // chown clears these bits, so the mode comes second, and both must arrive.
+    // chown clears these bits, so the mode is set second; both must be in the image.
     maker.file("owners/setuid", b"setuid");
     maker.owner("owners/setuid", 70_002, 80_002);
     maker.mode("owners/setuid", 0o6755);
@@ -214,7 +214,8 @@ fn owners(maker: &mut Maker<'_>) {
 
 fn times(maker: &mut Maker<'_>) {
     maker.dir("times");
-    // ext4's range is -2^31 to 2^34 - 2^31 - 1 seconds; each 2^32 from -2^31 on has its own epoch bits.
+    // ext4's range is -2^31 to 2^34 - 2^31 - 1 seconds; each 2^32 seconds from -2^31 on have their own epoch
+    // bits.
     let instants = [
         ("1901-first", -2_147_483_648, 0),
         ("1901", -2_147_483_647, 123_456_789),
@@ -230,7 +231,7 @@ fn times(maker: &mut Maker<'_>) {
         ("2174-epoch-2", 6_442_450_944, 3),
         ("2310-epoch-3", 10_737_418_240, 4),
         ("2446", 15_032_385_534, 999_999_999),
-        // Linux clears the nanoseconds of the very first and the very last second when it sets a time.
+        // Linux clears the nanoseconds of the first and the last second when it sets a time.
         ("2446-last", 15_032_385_535, 0),
     ];
     for (name, seconds, nanoseconds) in instants {
@@ -255,7 +256,7 @@ fn holes(maker: &mut Maker<'_>, limits: &Limits) {
     maker.sparse("holes/all", MIB, &[]);
     maker.sparse("holes/all-odd", 4097, &[]);
     maker.sparse("holes/odd", 300_001, &[(100_000, &data[..10]), (300_000, &data[..1])]);
-    // Every other block: more extents than an inode holds (4), and more than one 1 KiB leaf does (84).
+    // Every other block: more extents than an inode holds (4), and more than a leaf of 1 KiB holds (84).
     let comb: Vec<(u64, &[u8])> = (0..400).map(|i| (i * 8192, &data[..4096])).collect();
     maker.sparse("holes/comb", 400 * 8192, &comb);
     let size = limits.sparse_bytes;
@@ -271,7 +272,7 @@ fn attributes(maker: &mut Maker<'_>, limits: &Limits) {
         maker.file(&path, name.as_bytes());
         path
     };
-    // What fits in a 256-byte inode, what does not, and what shares its value with others.
+    // Values that fit into a 256-byte inode, values that do not, and shared values.
     let path = file(maker, "small");
     maker.xattr(path, "user.small", b"value");
     let path = file(maker, "empty-value");
@@ -344,8 +345,8 @@ fn acls(maker: &mut Maker<'_>) {
     maker.xattr("acls/both", "user.and", b"an attribute");
 }
 
-/// The value of `system.posix_acl_*`: version 2, then (tag, permissions, id) each, in the order of tags and
-/// ids.
+/// The value of `system.posix_acl_*`: version 2, then entries of (tag, permissions, id), in the order of tags
+/// and ids.
 fn acl(entries: &[(u16, u16, Option<u32>)]) -> Vec<u8> {
     let mut value = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -362,7 +363,7 @@ fn directories(maker: &Maker<'_>) {
     maker.dir("directories/many-names");
     let random = &mut Random::new(9);
     for i in 0..5000 {
-        // Lengths from 5 to 60, so that leaves end at uneven places.
+        // Lengths from 5 to 60, so that leaves end at irregular offsets.
         let filler = "x".repeat(random.below(56) as usize);
         maker.file(format!("directories/many-names/{i:05}{filler}"), b"");
     }
@@ -370,7 +371,7 @@ fn directories(maker: &Maker<'_>) {
     for i in 0..70 {
         maker.dir(format!("directories/many-directories/{i:02}"));
     }
-    // Long names fill blocks quickly and make short leaves.
+    // Long names fill blocks quickly: leaves have few entries.
     maker.dir("directories/long-names");
     for i in 0..100 {
         maker.file(format!("directories/long-names/{i:0>255}"), b"");

@@ -1,4 +1,4 @@
-//! Making one awkward thing at a time, and noting what could not be made.
+//! Creates one entry of a tree at a time, and records what could not be created.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,20 +12,20 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags}
 use crate::manifest::{full, show};
 use crate::{Entry, Manifest, Time};
 
-/// What could not be made, and why.
+/// What could not be created, and why.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// One line each; empty when the tree is complete.
+    /// One line each; empty if the tree is complete.
     pub skipped: Vec<String>,
 }
 
-/// Makes things below a root. Paths are relative, as bytes.
+/// Creates files and directories below a root. Paths are relative, as bytes.
 ///
-/// Failures to create files and directories panic (a test cannot go on); failures of what needs privileges or
-/// a capable file system are noted in the report.
+/// A failure to create a file or directory panics (a test cannot continue). A failure that depends on
+/// privileges or the file system is recorded in the report.
 pub(super) struct Maker<'a> {
     root: &'a Path,
-    /// Times that were asked for; all others are derived from the path at the end.
+    /// Requested times; all others are derived from the path at the end.
     times: BTreeMap<Vec<u8>, Time>,
     report: Report,
 }
@@ -43,7 +43,7 @@ impl<'a> Maker<'a> {
         self.report.skipped.push(what.into());
     }
 
-    /// Notes `what` when it could not be done.
+    /// Records `what` in the report if `result` is an error.
     pub(super) fn attempt(&mut self, path: &[u8], what: &str, result: Result<(), impl std::fmt::Display>) {
         if let Err(error) = result {
             self.skip(format!("{}: {what}: {error}", show(path)));
@@ -62,7 +62,7 @@ impl<'a> Maker<'a> {
         plain_mode(&full, 0o644);
     }
 
-    /// A file of `size` bytes with data in the given places only.
+    /// A file of `size` bytes that has data only in the given runs.
     pub(super) fn sparse(&mut self, path: &str, size: u64, runs: &[(u64, &[u8])]) {
         let full = self.full(path);
         let make = || {
@@ -119,13 +119,13 @@ impl<'a> Maker<'a> {
         self.attempt(path, name, set);
     }
 
-    /// The mtime that this path gets at the end; its atime is a second later.
+    /// Sets the mtime that this path gets at the end; its atime is a second later.
     pub(super) fn time(&mut self, path: &str, seconds: i64, nanoseconds: u32) {
         self.times.insert(path.as_bytes().to_vec(), Time { seconds, nanoseconds });
     }
 
-    /// Sets the times of everything (children before parents need no order: setting times touches no parent)
-    /// and checks that the file system holds them.
+    /// Sets the times of all entries, and checks that the file system keeps them. The order does not matter:
+    /// setting a time does not change the parent.
     pub(super) fn finish(mut self) -> Report {
         let wanted: Vec<(Vec<u8>, Time)> = Manifest::paths(self.root)
             .into_iter()
@@ -152,13 +152,13 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// Sets the mode of what was just made, so that the umask has no say.
+/// Sets the mode of a new file, independently of the umask.
 fn plain_mode(path: &Path, mode: u32) {
     rustix::fs::chmod(path, Mode::from_raw_mode(mode))
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
-/// A time between 2001 and 2033 with nanoseconds, by the path's bytes (FNV-1a).
+/// A time between 2001 and 2033 with nanoseconds, derived from the path's bytes (FNV-1a).
 fn usual_time(path: &[u8]) -> Time {
     let hash = path
         .iter()

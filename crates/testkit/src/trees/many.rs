@@ -12,20 +12,20 @@ use super::Random;
 /// Files per directory.
 const PER_DIRECTORY: u64 = 1000;
 
-/// The largest file, in bytes.
+/// The maximum size of a file, in bytes.
 const SIZE_MAX: u64 = 8192;
 
 /// The mtime and atime of the first file, 2020-01-01; each next one is a second later.
 const FIRST_TIME: i64 = 1_577_836_800;
 
-/// Fills `dir` with `n_files` files of 0 bytes to 8 KiB, a thousand per directory: `d0000/f000000`. Two
+/// Fills `dir` with `n_files` files of 0 bytes to 8 KiB, a thousand per directory: `d0000/f000000`. Uses two
 /// threads.
 ///
-/// Nine files in ten are below 1 KiB, so on tmpfs a file costs one page: a million files are about 4.5 GB
+/// Nine files in ten are below 1 KiB, so a file takes one page on tmpfs: a million files take about 4.5 GB
 /// there.
 ///
 /// # Panics
-/// When a file cannot be made.
+/// A file cannot be created.
 pub fn many(dir: &Path, n_files: u64, seed: u64) {
     let directories = n_files.div_ceil(PER_DIRECTORY);
     let next = AtomicU64::new(0);
@@ -46,7 +46,7 @@ pub fn many(dir: &Path, n_files: u64, seed: u64) {
     });
 }
 
-/// The size in bytes of the file with this number, as [`many`] makes it.
+/// The size in bytes of file `number`, as [`many`] creates it.
 #[must_use]
 pub fn many_size(seed: u64, number: u64) -> u64 {
     size(&mut Random::for_item(seed, number))

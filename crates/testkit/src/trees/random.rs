@@ -13,7 +13,7 @@ impl Random {
         Self { state: seed }
     }
 
-    /// A generator for this seed and item, independent of other items' ones: for work shared by threads.
+    /// A generator for this seed and item, independent of those of other items: for work shared by threads.
     #[must_use]
     pub fn for_item(seed: u64, item: u64) -> Self {
         let mut random = Self::new(seed ^ item.wrapping_mul(0xD1B5_4A32_D192_ED03));
@@ -30,7 +30,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which must not be 0. Slightly uneven for huge bounds, which no test minds.
+    /// A number below `bound`, which must not be 0. Slightly uneven for huge bounds; tests do not depend on
+    /// it.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next_u64() % bound
     }
@@ -42,7 +43,7 @@ impl Random {
         }
     }
 
-    /// That many bytes.
+    /// `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);
@@ -56,7 +57,7 @@ mod tests {
 
     #[test]
     fn numbers_are_the_published_ones() {
-        // First outputs of SplitMix64 for seed 1234567, as in the author's reference code.
+        // The first outputs of SplitMix64 for seed 1234567, from the author's reference code.
         let mut random = Random::new(1_234_567);
         assert_eq!(
             [random.next_u64(), random.next_u64()],

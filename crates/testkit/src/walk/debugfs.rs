@@ -1,4 +1,4 @@
-//! The tree of an image as debugfs prints it: for what this machine's kernel does not mount.
+//! The tree of an image as debugfs prints it: for images that this machine's kernel does not mount.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,13 +11,13 @@ use crate::{Entry, Kind, Manifest, Time};
 /// The root's inode number.
 const ROOT: u64 = 2;
 
-/// Reads the tree with debugfs. As [`Manifest::of`] on a mount, except: the content of files has no holes
-/// (compare with [`Holes::Ignore`](crate::Holes::Ignore)), there are no extents, attributes with control
-/// characters or a backslash in their names are left out, and ACLs and names of casefolded or encrypted
-/// directories are as debugfs shows them.
+/// Reads the tree with debugfs. The result is as [`Manifest::of`] on a mount, except: the content of files
+/// has no holes (compare with [`Holes::Ignore`](crate::Holes::Ignore)), there are no extents, attributes with
+/// control characters or a backslash in their names are missing, and ACLs and names of casefolded or
+/// encrypted directories are as debugfs shows them.
 ///
 /// # Panics
-/// When debugfs cannot read the image or prints something of unknown form.
+/// debugfs cannot read the image, or prints something in an unknown format.
 #[must_use]
 pub fn by_debugfs(image: &Path) -> Manifest {
     let paths = paths(image);
@@ -28,7 +28,7 @@ pub fn by_debugfs(image: &Path) -> Manifest {
     let mut entries: BTreeMap<u64, Entry> =
         inodes.iter().copied().zip(&stats).map(|(ino, text)| (ino, entry(ino, text))).collect();
 
-    // Contents, slow symlinks' targets and attributes are asked for where there are any.
+    // Contents, targets of slow symlinks, and attributes are requested only where they exist.
     let has_body = |entry: &Entry, text: &[u8]| match entry.kind {
         Kind::Regular => true,
         Kind::Symlink => fast_target(text).is_none(),
@@ -66,7 +66,7 @@ pub fn by_debugfs(image: &Path) -> Manifest {
     Manifest { entries: paths.into_iter().map(|(path, ino)| (path, entries[&ino].clone())).collect() }
 }
 
-/// Runs requests in one debugfs and returns what each one printed.
+/// Runs requests in one debugfs and returns the output of each.
 fn answers(image: &Path, requests: impl Iterator<Item = String>) -> Vec<Vec<u8>> {
     let requests: Vec<String> = requests.collect();
     if requests.is_empty() {
@@ -77,7 +77,7 @@ fn answers(image: &Path, requests: impl Iterator<Item = String>) -> Vec<Vec<u8>>
     let text = requests.join("\n") + "\n";
     std::fs::write(&script, text).unwrap_or_else(|error| panic!("{}: {error}", script.display()));
     let output = run("debugfs", [OsStr::new("-f"), script.as_os_str(), image.as_os_str()]).stdout;
-    // Each request is echoed before its answer: "debugfs: stat <2>\n".
+    // debugfs echoes each request before its answer: "debugfs: stat <2>\n".
     let mut rest = &output[..];
     let mut found: Vec<Vec<u8>> = Vec::new();
     for (i, request) in requests.iter().enumerate() {
@@ -125,8 +125,8 @@ fn paths(image: &Path) -> BTreeMap<Vec<u8>, u64> {
     paths
 }
 
-/// The names of one `ls -p`: lines of `/INODE/MODE/UID/GID/NAME/SIZE/`. A name may hold anything but a slash,
-/// so the slashes and not the lines are what holds the fields apart.
+/// The names in the output of `ls -p`: lines of `/INODE/MODE/UID/GID/NAME/SIZE/`. A name may contain any byte
+/// except a slash, so slashes separate the fields; lines do not.
 fn listed(listing: &[u8]) -> Vec<(Vec<u8>, u64, bool)> {
     const FIELDS: usize = 7;
     let fields: Vec<&[u8]> = listing.split(|&byte| byte == b'/').collect();
@@ -156,7 +156,7 @@ fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
     text.split_once(label)?.1.split_whitespace().next()
 }
 
-/// What `stat` says.
+/// Parses the output of `stat`.
 fn entry(ino: u64, text: &[u8]) -> Entry {
     let text = String::from_utf8_lossy(text);
     let text = text.as_ref();
@@ -176,7 +176,7 @@ fn entry(ino: u64, text: &[u8]) -> Entry {
         other => panic!("debugfs stat <{ino}>: type {other:?}"),
     };
     let is_device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);
-    // Ids are printed signed.
+    // Ids are printed as signed numbers.
     let id = |label| {
         let text = want(label);
         let id = text.parse::<i64>().unwrap_or_else(|_| panic!("debugfs stat <{ino}>: {label} {text:?}"));
@@ -203,25 +203,25 @@ fn entry(ino: u64, text: &[u8]) -> Entry {
     }
 }
 
-/// `08:01` or `300:70000`: decimal in both forms.
+/// Parses `08:01` or `300:70000`: both forms are decimal.
 fn device(text: &str) -> (u32, u32) {
     let (major, minor) = text.split_once(':').unwrap_or_else(|| panic!("device number {text:?}"));
     let part = |text| u32::try_from(number(text, 10)).expect("device numbers have 32 bits");
     (part(major), part(minor))
 }
 
-/// `0x6b023fe3:97876f28` (seconds and the extra field: nanoseconds in its upper 30 bits, epoch in its lower
-/// 2) or `0x6b023fe3`.
+/// Parses `0x6b023fe3:97876f28` (seconds, and the extra field with nanoseconds in its upper 30 bits and the
+/// epoch in its lower 2) or `0x6b023fe3`.
 fn time(text: &str) -> Time {
     let (seconds, extra) = text.split_once(':').unwrap_or((text, "0"));
     let seconds = number(seconds.trim_start_matches("0x"), 16) as u32;
     let extra = number(extra, 16) as u32;
-    // The low word is signed; the epoch counts spans of 2^32 seconds on top of that.
+    // The low word is signed; the epoch adds multiples of 2^32 seconds.
     let seconds = i64::from(seconds.cast_signed()) + (i64::from(extra & 3) << 32);
     Time { seconds, nanoseconds: extra >> 2 }
 }
 
-/// The target of a symlink that is kept in the inode.
+/// The target of a symlink that is stored in the inode.
 fn fast_target(text: &[u8]) -> Option<Vec<u8>> {
     let label = b"Fast link dest: \"";
     let start = find(text, label)? + label.len();
@@ -230,9 +230,9 @@ fn fast_target(text: &[u8]) -> Option<Vec<u8>> {
     Some(rest[..end].to_vec())
 }
 
-/// The names in `stat`'s list of attributes, as far as they can be asked for: `  user.a (6) = "q"`, or in
-/// hexadecimal when not ASCII, `  75 73 65 72 2e c3 bc  (1) = "v"`. Names with control characters are
-/// escaped, and left out here.
+/// The names in `stat`'s list of attributes that can be requested: `  user.a (6) = "q"`, or in hexadecimal if
+/// not ASCII, `  75 73 65 72 2e c3 bc  (1) = "v"`. Names with control characters are escaped, and skipped
+/// here.
 fn xattr_names(text: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
     let Some((_, list)) = text.split_once("Extended attributes:\n") else { return Vec::new() };
@@ -245,7 +245,7 @@ fn xattr_names(text: &[u8]) -> Vec<String> {
     names.filter(|name| name != "system.data").collect()
 }
 
-/// The bytes of `ea_get -x`: `user.bin (3) = 00 ff 10 `.
+/// Parses the bytes of `ea_get -x`: `user.bin (3) = 00 ff 10 `.
 fn hex_value(text: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(text);
     let Some((_, hex)) = text.split_once(" = ") else {

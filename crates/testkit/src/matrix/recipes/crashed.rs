@@ -1,4 +1,4 @@
-//! Crashes: journals that want a replay.
+//! Crashes: journals that need a replay.
 
 use super::{Recipe, image};
 use crate::matrix::Step;

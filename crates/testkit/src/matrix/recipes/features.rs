@@ -9,7 +9,7 @@ const INDEXED: &[Step] = &[Step::Kernel("rw", dirs::indexed)];
 
 #[rustfmt::skip]
 pub(super) const RECIPES: &[Recipe] = &[
-    // Off, one by one.
+    // Features turned off, one by one.
     image("no-extents", "32M", &["-t", "ext4", "-O", "^extents,^64bit"]).steps(MIXED),
     image("no-dir-index", "16M", &["-t", "ext4", "-b", "1024", "-O", "^dir_index"]).steps(INDEXED),
     image("no-filetype", "16M", &["-t", "ext4", "-O", "^filetype"]).steps(MIXED),
@@ -41,7 +41,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     image("csum-removed-later", "32M", &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum_seed,^orphan_file"])
         .steps(&[Step::Kernel("rw", mixed), Step::E2fsck(&["-fy"]), Step::Tune2fs(&["-O", "^metadata_csum"])]),
 
-    // Where the groups' things are.
+    // The layout of group metadata.
     image("meta-bg", "64M", &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode"]).steps(MIXED),
     image("meta-bg-32bit", "64M", &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode,^64bit"]).steps(MIXED),
     image("meta-bg-many-groups", "160M", &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "meta_bg,^resize_inode"])
@@ -76,7 +76,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         .steps(&[Step::Kernel("rw", files::fragmented)]),
     image("bigalloc-no-csum", "64M", &["-t", "ext4", "-O", "bigalloc,^metadata_csum,^metadata_csum_seed", "-C", "32768"]).steps(MIXED),
 
-    // What inodes and directories hold.
+    // Contents of inodes and directories.
     image("large-dir", "32M", &["-t", "ext4", "-b", "1024", "-O", "large_dir"]).steps(INDEXED),
     image("inline-data", "32M", &["-t", "ext4", "-O", "inline_data"]).steps(&[Step::Kernel("rw", attributes::inline_data)]),
     image("inline-data-1k", "32M", &["-t", "ext4", "-b", "1024", "-O", "inline_data"])
@@ -91,11 +91,12 @@ pub(super) const RECIPES: &[Recipe] = &[
         .steps(&[Step::Kernel("rw", attributes::in_inodes)]),
     image("ea-inode-inline-data", "64M", &["-t", "ext4", "-O", "ea_inode,inline_data"])
         .steps(&[Step::Kernel("rw", attributes::in_inodes)]),
-    // i_blocks in blocks and not in 512 bytes: 40 blocks of 4 KiB, which the kernel does only for huge files.
+    // i_blocks in blocks instead of 512-byte units: 40 blocks of 4 KiB. The kernel does this only for huge
+    // files.
     image("huge-file", "16M", &["-t", "ext4"])
         .steps(&[Step::Kernel("rw", mixed), Step::Debugfs(&["sif files/of-163840 flags 0xc0000", "sif files/of-163840 blocks 40"])]),
 
-    // Quotas and projects: this kernel may lack the format, then it mounts them read-only.
+    // Quotas and projects. This kernel may lack the quota format; then it mounts them read-only.
     image("quota", "32M", &["-t", "ext4"])
         .steps(&[Step::Kernel("rw", mixed), Step::Tune2fs(&["-O", "quota"])]),
     image("quota-by-mke2fs", "48M", &["-t", "ext4", "-O", "quota", "-N", "8192"]).source(everything_small).steps(&[Step::E2fsck(&["-fy"])]),
@@ -109,7 +110,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     image("project", "16M", &["-t", "ext4", "-O", "project"]).source(everything_small_projects)
         .steps(&[Step::Debugfs(&["sif projects/a projid 5", "sif projects/b projid 70000", "sif projects flags 0x20080000"])]),
 
-    // Flags for others.
+    // Flags of features outside this matrix's workloads.
     image("casefold", "32M", &["-t", "ext4", "-O", "casefold"]).extended("encoding=utf8").source(everything_small_projects)
         .steps(&[Step::Host("content", || b"content\n".to_vec()), Step::DebugfsBy(casefolded), Step::E2fsck(&["-fyD"])])
         .for_debugfs(),
@@ -120,7 +121,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     image("encrypt-flag", "16M", &["-t", "ext4", "-O", "encrypt"]).steps(MIXED),
     image("encrypted-tree", "32M", &["-t", "ext4", "-O", "encrypt"]).steps(&[Step::Kernel("rw", special::encrypted)]),
     image("stable-inodes", "16M", &["-t", "ext4", "-O", "encrypt,stable_inodes"]).steps(MIXED),
-    // Not opened by a kernel without fs-verity, nor by one with it: the descriptor is none.
+    // A kernel without fs-verity does not open the file, nor does one with it: the descriptor is invalid.
     image("verity", "32M", &["-t", "ext4", "-O", "verity"])
         .steps(&[Step::Kernel("rw", special::before_verity), Step::Debugfs(&["sif verity flags 0x180000", "sif verity size 100000"])])
         .for_debugfs(),
@@ -140,7 +141,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     image("orphan-file-large", "32M", &["-t", "ext4", "-b", "1024", "-O", "orphan_file"]).extended("orphan_file_size=256")
         .steps(MIXED),
 
-    // From one generation to the next.
+    // Upgrades from an older format.
     image("ext3-then-ext4", "64M", &["-t", "ext3", "-b", "1024"])
         .steps(&[Step::Kernel("rw", files::indirect), Step::Tune2fs(&["-O", "extents,uninit_bg,dir_index"]), Step::E2fsck(&["-fy"]), Step::Kernel("rw", dirs::reuse)]),
     image("inode-size-grown", "16M", &["-t", "ext3", "-b", "1024", "-I", "128", "-O", "^resize_inode"])
@@ -148,7 +149,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     image("extents-by-e2fsck", "64M", &["-t", "ext4", "-b", "1024", "-O", "^extents,^64bit,^metadata_csum,^metadata_csum_seed"])
         .steps(&[Step::Kernel("rw", mixed), Step::Tune2fs(&["-O", "extents"]), Step::E2fsck(&["-fy", "-E", "bmap2extent"])]),
 
-    // Hashes of directories: each by an option of mke2fs, unsigned by the superblock's flag.
+    // Hashes of directories: mke2fs's option selects the hash, a flag of the superblock makes it unsigned.
     image("hash-legacy", "16M", &["-t", "ext4", "-b", "1024"]).steps(&[Step::Tune2fs(&["-E", "hash_alg=legacy"]), SIGNED, Step::Kernel("rw", dirs::indexed)]),
     image("hash-half-md4", "16M", &["-t", "ext4", "-b", "1024"]).steps(&[Step::Tune2fs(&["-E", "hash_alg=half_md4"]), SIGNED, Step::Kernel("rw", dirs::indexed)]),
     image("hash-tea", "16M", &["-t", "ext4", "-b", "1024"]).steps(&[Step::Tune2fs(&["-E", "hash_alg=tea"]), SIGNED, Step::Kernel("rw", dirs::indexed)]),
@@ -159,11 +160,11 @@ pub(super) const RECIPES: &[Recipe] = &[
         .steps(&[Step::Kernel("rw", dirs::indexed), Step::Tune2fs(&["-O", "dir_index"]), Step::E2fsck(&["-fyD"])]),
 ];
 
-/// `s_flags`: bytes of names count as signed (1) or unsigned (2) in hashes.
+/// `s_flags`: whether hashes treat bytes of names as signed (1) or unsigned (2).
 const SIGNED: Step = Step::Debugfs(&["ssv flags 1"]);
 const UNSIGNED: Step = Step::Debugfs(&["ssv flags 2"]);
 
-/// A little of all that `mke2fs -d` copies, and a directory `projects`.
+/// A little of everything that `mke2fs -d` copies, and a directory `projects`.
 fn everything_small_projects(root: &std::path::Path) {
     let projects = root.join("projects");
     std::fs::create_dir(&projects).expect("an empty directory");
@@ -175,7 +176,7 @@ fn everything_small_projects(root: &std::path::Path) {
     }
 }
 
-/// A casefolded directory with names that fold, one with too many for a block, and one below it.
+/// A casefolded directory with names that fold, one with too many names for a block, and one below the first.
 fn casefolded() -> Vec<String> {
     // EXT4_CASEFOLD_FL and EXT4_EXTENTS_FL.
     const FLAGS: &str = "0x40080000";

@@ -1,4 +1,4 @@
-//! ext2, ext3 and ext4 at their block and inode sizes, full of everything.
+//! ext2, ext3 and ext4 at their block and inode sizes, with files of every kind.
 
 use super::{Recipe, image};
 use crate::matrix::Step;
@@ -24,7 +24,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     image("ext4-inode-1024", "48M", &["-t", "ext4", "-I", "1024", "-N", "8192"]).steps(EVERYTHING),
     image("ext4-1k-inode-1024", "32M", &["-t", "ext4", "-b", "1024", "-I", "1024"]).steps(MIXED),
     image("ext4-4k-inode-4096", "48M", &["-t", "ext4", "-I", "4096", "-N", "1024"]).steps(MIXED),
-    // By mke2fs -d alone: no root needed, and blocks that this machine's pages do not hold.
+    // Filled by mke2fs -d alone: root is not needed, and blocks may be larger than this machine's pages.
     image("ext4-by-mke2fs", "48M", &["-t", "ext4", "-N", "8192"]).source(everything_small),
     image("ext2-by-mke2fs", "48M", &["-t", "ext2", "-N", "8192"]).source(everything_small),
     image("ext4-empty", "8M", &["-t", "ext4"]),

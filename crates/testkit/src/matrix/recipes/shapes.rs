@@ -1,4 +1,4 @@
-//! Contents that are awkward whatever the features.
+//! Contents that are difficult with any features.
 
 use super::{Recipe, image};
 use crate::matrix::Step;

@@ -1,11 +1,12 @@
-//! Extended attributes wherever ext4 keeps them, and data within inodes, which competes with them for room.
+//! Extended attributes in all places where ext4 stores them, and inline data, which competes for the same
+//! room.
 
 use std::path::Path;
 
 use super::Place;
 use crate::trees::Random;
 
-/// In the body, in a block of its own, in a block shared by several inodes; all namespaces; ACLs.
+/// Attributes in the inode body, in a block, and in a block that several inodes share; all namespaces; ACLs.
 pub(in crate::matrix) fn attributes(root: &Path) {
     let place = Place::new(root);
     let block = place.block_size() as usize;
@@ -15,7 +16,7 @@ pub(in crate::matrix) fn attributes(root: &Path) {
         place.filled(&name, 10);
         place.xattr(&name, "user.value", &Random::new(len as u64).bytes(len));
     }
-    // In the body and in the block; names that sort by length first.
+    // In the body and in the block; names sort by length first.
     place.filled("both", 10);
     let names = ["user.z", "user.a", "user.bb", "user.aa", "user.a-long-name-of-an-attribute"];
     for (i, name) in names.iter().enumerate() {
@@ -28,14 +29,14 @@ pub(in crate::matrix) fn attributes(root: &Path) {
     place.filled("longest-name", 0);
     place.xattr("longest-name", &format!("user.{}", "n".repeat(250)), b"of 255 bytes");
 
-    // The same set on many inodes: one block, counted.
+    // The same set on many inodes: one block with a reference count.
     let shared = place.dir("shared");
     for i in 0..40 {
         let name = format!("{i}");
         shared.filled(&name, i);
         shared.xattr(&name, "user.shared", &Random::new(99).bytes(block / 2));
     }
-    // Two of them part from the rest; one goes.
+    // Two of them get other attributes; one is removed.
     shared.xattr("7", "user.shared", b"no longer");
     shared.xattr("8", "user.own", b"more");
     shared.remove("9");
@@ -58,7 +59,7 @@ pub(in crate::matrix) fn attributes(root: &Path) {
     acls(&place.dir("acls"));
 }
 
-/// ACLs in the form of the system call: version 2, then (tag, permissions, id) of 2, 2 and 4 bytes,
+/// ACLs in the format of the system call: version 2, then (tag, permissions, id) of 2, 2 and 4 bytes,
 /// little-endian.
 fn acls(place: &Place) {
     const NO_ID: u32 = u32::MAX;
@@ -87,7 +88,7 @@ fn acls(place: &Place) {
     place.xattr("many-users", "system.posix_acl_access", &acl(&entries));
 }
 
-/// Values that have an inode of their own, some of them shared.
+/// Values in EA inodes, some of them shared.
 pub(in crate::matrix) fn in_inodes(root: &Path) {
     let place = Place::new(root);
     for len in [100, 1000, 4000, 4096, 4097, 16_384, 65_000, 65_536] {
@@ -103,13 +104,14 @@ pub(in crate::matrix) fn in_inodes(root: &Path) {
         place.xattr(&name, "user.small", b"in the inode");
         place.xattr(&name, "user.own", &Random::new(100 + i).bytes(5000));
     }
-    // References are counted down.
+    // Reference counts are decremented.
     place.remove("shares-3");
     place.xattr("shares-4", "user.common", b"short again");
     attributes(&place.dir("others").path(""));
 }
 
-/// Data, directories and symlinks in inodes, with attributes that take their room, and growing out of them.
+/// Data, directories and symlinks inside inodes, with attributes that take their room; some grow out of their
+/// inodes.
 pub(in crate::matrix) fn inline_data(root: &Path) {
     let place = Place::new(root);
     let sizes = [0, 15, 30, 45, 59, 60, 61, 100, 130, 150, 155, 160, 161, 200, 500, 900, 1100];
@@ -127,7 +129,7 @@ pub(in crate::matrix) fn inline_data(root: &Path) {
     place.xattr("attribute-first", "user.room", &[b'r'; 60]);
     place.file("attribute-first", &[b'd'; 100]);
 
-    // Out of the inode, and cut back; within it.
+    // Growth out of the inode, and truncation afterwards; changes within it.
     place.filled("grown", 50);
     place.write_at("grown", 50, &[b'g'; 3000]);
     place.filled("grown-and-cut", 50);

@@ -1,4 +1,4 @@
-//! Work that ends in a crash: with transactions committed to the journal and not yet everywhere else.
+//! Workloads that end in a crash: transactions are committed to the journal, but not all are written home.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,7 @@ pub(in crate::matrix) fn transactions(root: &Path) -> Vec<File> {
         dir.xattr("file 3 with a name to fill directory blocks", "user.round", &[b'r'; 300]);
         sync_all(root);
         if round % 2 == 1 {
-            // Directory blocks of the round before are freed and revoked, and new files take their places.
+            // Directory blocks of the previous round are freed and revoked, and new files reuse them.
             std::fs::remove_dir_all(place.path(format!("round-{}", round - 1))).expect("made a round ago");
             sync_all(root);
             place.filled(format!("after-{round}"), 200_000);
@@ -42,7 +42,7 @@ pub(in crate::matrix) fn transactions(root: &Path) -> Vec<File> {
     Vec::new()
 }
 
-/// Data in the journal, some of it starting with the journal's own magic number.
+/// Data in the journal; some of it starts with the journal's own magic number.
 pub(in crate::matrix) fn journalled_data(root: &Path) -> Vec<File> {
     let place = Place::new(root);
     let block = place.block_size() as usize;
@@ -54,7 +54,7 @@ pub(in crate::matrix) fn journalled_data(root: &Path) -> Vec<File> {
     sync_all(root);
     let held = transactions(root);
     place.write_at("escaped", 2 * block as u64, &JOURNAL_MAGIC);
-    // Over data that was journalled: no stale copy may win.
+    // Over data that was journaled: no stale copy may win.
     place.filled("gone", 30 * block);
     sync_all(root);
     place.remove("gone");
@@ -64,7 +64,7 @@ pub(in crate::matrix) fn journalled_data(root: &Path) -> Vec<File> {
     held
 }
 
-/// Files unlinked while open, of several sizes, and a directory: orphans.
+/// Orphans: files of several sizes and a directory, unlinked while open.
 pub(in crate::matrix) fn orphans(root: &Path) -> Vec<File> {
     drop(transactions(root));
     let place = Place::new(root);
@@ -85,7 +85,7 @@ pub(in crate::matrix) fn orphans(root: &Path) -> Vec<File> {
     }
     std::fs::remove_dir(dir).expect("empty");
     sync_all(root);
-    // Some go properly: gaps in the list or the file of orphans.
+    // Some are closed and deleted: gaps in the orphan list or file.
     let mut i = 0;
     orphans.retain(|_| {
         i += 1;
@@ -95,7 +95,7 @@ pub(in crate::matrix) fn orphans(root: &Path) -> Vec<File> {
     orphans
 }
 
-/// Small changes with an fsync each: fast commits, where the file system has them.
+/// Small changes with an fsync each: fast commits, if the file system has them.
 pub(in crate::matrix) fn fsyncs(root: &Path) -> Vec<File> {
     mixed(root);
     let place = Place::new(root);
@@ -140,7 +140,7 @@ pub(in crate::matrix) fn fsyncs(root: &Path) -> Vec<File> {
     vec![held]
 }
 
-/// Without a journal: nothing to replay, but not unmounted.
+/// Without a journal there is nothing to replay; but the image was not unmounted.
 pub(in crate::matrix) fn no_journal(root: &Path) -> Vec<File> {
     mixed(root);
     sync_all(root);

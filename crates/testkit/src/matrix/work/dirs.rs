@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::Place;
 
-/// Makes `n` names of `len` bytes or more. One empty file per `n_links` of them, the others are its hard
-/// links, which saves inodes.
+/// Creates `n` names of at least `len` bytes. To save inodes there is one empty file per `n_links` names; the
+/// others are its hard links.
 fn names(place: &Place, n: usize, len: usize, n_links: usize) {
     let name = |i: usize| {
         let mut name = format!("{i:07}");
@@ -25,22 +25,22 @@ fn names(place: &Place, n: usize, len: usize, n_links: usize) {
     }
 }
 
-/// Directories from one block to an index of two levels, at blocks of 1 KiB.
+/// Directories from one block up to an index of two levels, with blocks of 1 KiB.
 pub(in crate::matrix) fn indexed(root: &Path) {
     let place = Place::new(root);
     for n in [10, 20, 60, 500, 3000] {
         names(&place.dir(format!("of-{n}")), n, 40, 100);
     }
-    // About 120 leaves fit below a root of 1 KiB; 250 bytes per name make 3 names a leaf.
+    // About 120 leaves fit below a root of 1 KiB; names of 250 bytes make 3 names per leaf.
     names(&place.dir("two-levels"), 1500, 250, 500);
     every_byte(&place.dir("bytes"));
 }
 
-/// Names of every byte, of up to 255 bytes, enough of them for an index: signed and unsigned hashes differ.
+/// Names with every byte, up to 255 bytes long, enough for an index: signed and unsigned hashes differ.
 fn every_byte(place: &Place) {
     let bytes: Vec<u8> = (1..=255u8).filter(|&byte| byte != b'/').collect();
     for &byte in &bytes {
-        // A dot alone is the directory itself.
+        // A single dot is the directory itself.
         place.filled(if byte == b'.' { b".x".to_vec() } else { vec![byte] }, 1);
         place.filled([&[byte][..], &[byte ^ 0x55 | 0x80; 20]].concat(), 0);
     }
@@ -48,31 +48,30 @@ fn every_byte(place: &Place) {
     place.filled([0xFF; 255], 3);
 }
 
-/// Names of all byte values, also of directories.
+/// Names with all byte values, also of directories.
 pub(in crate::matrix) fn strange_names(root: &Path) {
     let place = Place::new(root);
     every_byte(&place.dir("every byte"));
     place.filled("line\nbreak", 1);
     drop(place.dir("dir\n\x1B[31m").dir(b"\xFE\xFF not utf-8"));
-    // Unicode that looks alike, and names that are one only in a casefolded directory.
+    // Unicode names that look alike, and names that are equal only in a casefolded directory.
     for name in ["\u{e9}", "e\u{301}", "Stra\u{df}e", "STRASSE", "strasse"] {
         place.filled(name, 2);
     }
 }
 
-/// An index of three levels: `large_dir`, blocks of 1 KiB, names of 250 bytes: 3 names a leaf, and two levels
-/// have room for about 120 x 126 leaves when all are full; names in no order leave them about two thirds
-/// full.
+/// An index of three levels: `large_dir`, blocks of 1 KiB, names of 250 bytes make 3 names per leaf. Two
+/// levels have room for about 120 x 126 full leaves; names in random order leave them about two thirds full.
 pub(in crate::matrix) fn three_levels(root: &Path) {
     names(&Place::new(root).dir("deep"), 32_000, 250, 60_000);
 }
 
-/// Two levels at blocks of 4 KiB: more than 508 leaves of 16 names.
+/// Two levels with blocks of 4 KiB: more than 508 leaves of 16 names.
 pub(in crate::matrix) fn many(root: &Path) {
     names(&Place::new(root).dir("many"), 12_000, 230, 60_000);
 }
 
-/// Directories with most names gone.
+/// Directories with most names removed.
 pub(in crate::matrix) fn deletions(root: &Path) {
     let place = Place::new(root);
     for (name, keep_every) in [("half", 2), ("few", 10), ("hardly-any", 500), ("none", usize::MAX)] {
@@ -93,7 +92,7 @@ pub(in crate::matrix) fn deletions(root: &Path) {
     }
 }
 
-/// More subdirectories than a link count holds.
+/// More subdirectories than a link count can hold.
 pub(in crate::matrix) fn subdirectories(root: &Path) {
     let many = Place::new(root).dir("many");
     for i in 0..65_010 {
@@ -101,7 +100,7 @@ pub(in crate::matrix) fn subdirectories(root: &Path) {
     }
 }
 
-/// Many hard links of one file, and two names each of others.
+/// Many hard links of one file, and files with two names each.
 pub(in crate::matrix) fn hard_links(root: &Path) {
     let place = Place::new(root);
     names(&place.dir("names"), 64_000, 8, 64_000);
@@ -112,7 +111,7 @@ pub(in crate::matrix) fn hard_links(root: &Path) {
     }
 }
 
-/// Inodes freed and used again by others: generations, no stale contents, no stale attributes.
+/// Inodes freed and reused: new generations, no stale contents, no stale attributes.
 pub(in crate::matrix) fn reuse(root: &Path) {
     let place = Place::new(root);
     for round in 0..4 {

@@ -20,7 +20,7 @@ pub(in crate::matrix) fn nodes(place: &Place) {
     place.node("new-most", FileType::CharacterDevice, 4095, 1_048_575);
 }
 
-/// Symlinks around the 60 bytes that an inode holds, and the longest that a block holds.
+/// Symlinks of about 60 bytes, the limit of an inode, and of the maximum length of a block.
 pub(in crate::matrix) fn symlinks(place: &Place) {
     let longest = (place.block_size() as usize).min(4096) - 1;
     for len in [1, 58, 59, 60, 61, 120, 200, longest - 1, longest] {
@@ -32,7 +32,7 @@ pub(in crate::matrix) fn symlinks(place: &Place) {
     place.symlink("..", "to-parent");
 }
 
-/// Times at the edges of 32 bits, of the epoch bits, and what lies between; owners and modes of all sizes;
+/// Times at the limits of 32 bits and of the epoch bits, and between them; owners and modes of all sizes;
 /// flags.
 pub(in crate::matrix) fn metadata(root: &Path) {
     let place = Place::new(root);
@@ -63,7 +63,7 @@ pub(in crate::matrix) fn metadata(root: &Path) {
         let file = File::open(flags.path(name)).expect("it was just made");
         let old = rustix::fs::ioctl_getflags(&file).expect("ext4 has flags");
         match rustix::fs::ioctl_setflags(&file, old | flag) {
-            // Journalled data wants CAP_SYS_RESOURCE, which root in a container may lack.
+            // Journaled data needs CAP_SYS_RESOURCE, which root in a container may lack.
             Ok(()) | Err(Errno::PERM) => {}
             Err(error) => panic!("{name}: {error}"),
         }
@@ -100,9 +100,9 @@ fn times(place: &Place) {
     }
 }
 
-/// Directories with an encryption policy, full of files; the key is in no key ring when this returns.
+/// Directories with an encryption policy, and files in them. The key is in no key ring when this returns.
 ///
-/// `e4crypt new_session` gives the shell a session key ring of its own, which goes with it.
+/// `e4crypt new_session` gives the shell its own session key ring, which is freed with it.
 pub(in crate::matrix) fn encrypted(root: &Path) {
     const SCRIPT: &str = r#"
         set -e
@@ -130,8 +130,8 @@ pub(in crate::matrix) fn encrypted(root: &Path) {
     assert!(output.status.success(), "{}", crate::tools::story(&command, &output));
 }
 
-/// A file to become a verity file by debugfs, with what comes after the end of its data: from the next
-/// multiple of 64 KiB on, bytes in the place of the Merkle tree and the descriptor.
+/// A file that debugfs turns into a verity file. From the next multiple of 64 KiB after the data on, it has
+/// bytes in the place of the Merkle tree and the descriptor.
 pub(in crate::matrix) fn before_verity(root: &Path) {
     super::mixed(root);
     let place = Place::new(root);
