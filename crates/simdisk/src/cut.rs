@@ -63,7 +63,7 @@ pub(crate) fn survivors(
     touched.sort();
 
     let mut image = durable.clone();
-    let mut run: Option<(u32, u64, u64)> = None; // (write, first sector, one after the last): chosen, not copied yet
+    let mut run: Option<(u32, u64, u64)> = None; // (write, first sector, end): chosen, not copied yet
     let mut copy = |(write, from, to): (u32, u64, u64)| entries[write as usize].copy_to(&mut image, from, to);
     let mut versions: Vec<u32> = Vec::new();
     let mut rest = touched.as_slice();

@@ -1,4 +1,4 @@
-//! Mounting an image by the kernel, the outside judge of everything that is not metadata consistency.
+//! Mounts of an image by the kernel, the external judge of everything except metadata consistency.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::tools::{command, not_root, output_of, run, story};
 
-/// An image mounted through a loop device; unmounted when dropped.
+/// An image mounted through a loop device; unmounted on drop.
 #[derive(Debug)]
 pub struct LoopMount {
     dir: TempDir,
@@ -19,7 +19,7 @@ pub struct LoopMount {
 /// The kernel or `mount` refused.
 #[derive(Debug, Clone)]
 pub struct MountError {
-    /// The command line, its exit status and all it printed.
+    /// The command line, its exit status and its output.
     pub text: String,
 }
 
@@ -32,19 +32,19 @@ impl fmt::Display for MountError {
 impl std::error::Error for MountError {}
 
 impl LoopMount {
-    /// Mounts `image` as ext4 with `-o loop,OPTIONS` on a fresh directory: `"ro"`, `"ro,noload"`, `"rw"`.
+    /// Mounts `image` as ext4 with `-o loop,OPTIONS` on a new directory: `"ro"`, `"ro,noload"`, `"rw"`.
     ///
     /// # Errors
-    /// What `mount` said. The usual reasons: not root, no free loop device, a block size above the page size,
-    /// a feature that this kernel does not know.
+    /// The output of `mount`. The usual reasons: not root, no free loop device, a block size above the page
+    /// size, a feature that this kernel does not know.
     ///
     /// # Panics
-    /// When no temporary directory can be made or `mount` cannot be started.
+    /// A temporary directory cannot be created, or `mount` cannot be started.
     pub fn new(image: &Path, options: &str) -> Result<Self, MountError> {
         Self::of(image, &format!("loop,{options}"))
     }
 
-    /// Mounts a block device as ext4 with `-o OPTIONS` on a fresh directory.
+    /// Mounts a block device as ext4 with `-o OPTIONS` on a new directory.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -76,7 +76,7 @@ impl LoopMount {
         Self::new(image, "ro")
     }
 
-    /// Where the root of the file system is.
+    /// The root directory of the file system.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.path()
@@ -85,9 +85,9 @@ impl LoopMount {
 
 impl Drop for LoopMount {
     fn drop(&mut self) {
-        // Something may still hold a file open for a moment (a scanner, a child that is going away): try
+        // Another process may still hold a file open for a moment (a scanner, a child that is exiting). Try
         // again before falling back to a lazy unmount, which leaves the loop device busy until the last user
-        // is gone.
+        // has closed it.
         for attempt in 0..20 {
             let output = output_of(command("umount").arg(self.dir.path()));
             if output.status.success() {
@@ -102,14 +102,15 @@ impl Drop for LoopMount {
     }
 }
 
-/// A file attached to a loop device, writable; written out and detached when dropped.
+/// A file attached to a writable loop device. Dropping it writes the device's cache out and detaches the
+/// file.
 ///
-/// The file has everything that was written to the device after the drop, even if the device is still open
-/// elsewhere: the kernel writes a device's cache out when its *last* user closes it, and any scan of devices
-/// on the machine may be that.
+/// After the drop, the file has everything that was written to the device, even if the device is still open
+/// elsewhere. This needs an explicit sync: the kernel writes a device's cache out only when its *last* user
+/// closes it, and that may be any scan of devices on the machine.
 ///
-/// `mount -o loop,ro` attaches read-only, and then the kernel refuses to replay a journal. With a device
-/// attached apart from the mount it replays before it mounts read-only.
+/// `mount -o loop,ro` attaches read-only, and the kernel then refuses to replay a journal. If the device is
+/// attached separately, the kernel replays before it mounts read-only.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -119,10 +120,10 @@ impl LoopDevice {
     /// Attaches `file` to the next free loop device.
     ///
     /// # Errors
-    /// What `losetup` said; usually: not root.
+    /// The output of `losetup`; usually: not root.
     ///
     /// # Panics
-    /// When `losetup` cannot be started.
+    /// `losetup` cannot be started.
     pub fn attach(file: &Path) -> Result<Self, MountError> {
         let mut command = command("losetup");
         command.args(["--find", "--show"]).arg(file);
@@ -135,7 +136,7 @@ impl LoopDevice {
         }
     }
 
-    /// The device, `/dev/loop0`.
+    /// The path of the device, `/dev/loop0`.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -147,7 +148,7 @@ impl Drop for LoopDevice {
         if let Err(error) = std::fs::File::open(&self.path).and_then(|device| device.sync_all()) {
             eprintln!("sync {}: {error}", self.path.display());
         }
-        // Still mounted (a lazy unmount), it is detached when the last user has gone.
+        // If it is still mounted (a lazy unmount), the kernel detaches it when the last user has closed it.
         let output = output_of(command("losetup").arg("--detach").arg(&self.path));
         if !output.status.success() {
             eprintln!("losetup -d {}: {}", self.path.display(), String::from_utf8_lossy(&output.stderr));
@@ -155,15 +156,15 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Features that say what happened to an image, or that mke2fs does not make, or that make a mount wait.
+/// Features that describe an image's history, that mke2fs does not make, or that delay a mount.
 const NOT_PROBED: [&str; 5] = ["needs_recovery", "orphan_present", "shared_blocks", "snapshot_bitmap", "mmp"];
 
-/// Whether this process can have the kernel mount file systems with the features and the block size of
-/// `image`. It tries one that `mke2fs` makes, so the answer is about the machine: if it is yes, `image` must
-/// mount. Prints the reason if it is no.
+/// Whether the kernel can mount file systems with the features and the block size of `image` for this
+/// process. It mounts one made by `mke2fs`, so the answer is about the machine: if it is true, `image` must
+/// mount. Prints the reason if it is false.
 ///
 /// # Panics
-/// When `mke2fs`, `dumpe2fs` or a temporary directory is missing, or `image` has no superblock.
+/// `mke2fs`, `dumpe2fs` or a temporary directory is missing, or `image` has no superblock.
 #[must_use]
 pub fn kernel_mounts_kind_of(image: &Path) -> bool {
     if not_root() {
@@ -188,10 +189,11 @@ pub fn kernel_mounts_kind_of(image: &Path) -> bool {
     can
 }
 
-/// Can this process have the kernel mount an ext4 of this block size (bytes)? Tried on one made by `mke2fs`.
+/// Whether the kernel can mount an ext4 of this block size (in bytes) for this process. It mounts one made by
+/// `mke2fs`.
 ///
 /// # Panics
-/// When `mke2fs` or a temporary directory is missing.
+/// `mke2fs` or a temporary directory is missing.
 #[must_use]
 pub fn kernel_mounts_block_size(block_size: u64) -> bool {
     if not_root() {
@@ -201,7 +203,7 @@ pub fn kernel_mounts_block_size(block_size: u64) -> bool {
     kernel_mounts(kib, &["-t", "ext4", "-O", "^has_journal", "-b", &block_size.to_string()])
 }
 
-/// Whether the kernel mounts what `mke2fs` makes with these options, of this size.
+/// Whether the kernel mounts an image of this size that `mke2fs` makes with these options.
 fn kernel_mounts(kib: u64, options: &[&str]) -> bool {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let image = dir.path().join("probe.img");

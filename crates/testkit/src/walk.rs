@@ -1,6 +1,6 @@
-//! The tree of an image as others see it: the kernel ([`KernelView`]) or debugfs ([`by_debugfs`]).
+//! The tree of an image as another program reads it: the kernel ([`KernelView`]) or debugfs ([`by_debugfs`]).
 //!
-//! What another reader saw is compared with it like this: fill a [`Manifest`] from its answers and
+//! To compare another reader with it, fill a [`Manifest`] from the reader's answers, and
 //! [`diff`](crate::diff()) the two with [`DiffOptions::exact`](crate::DiffOptions::exact).
 //!
 //! ```text
@@ -10,16 +10,16 @@
 //! let lines = diff(&theirs, &ours, &DiffOptions::exact(block_size));
 //! ```
 //!
-//! All fields of an [`Entry`](crate::Entry) are public. What the kernel puts into them, and another reader
-//! has to:
-//! - `inode`: (anything constant, inode number); names of one inode have equal entries.
-//! - `size`, `blocks`, `nlink`: as `statx` has them; `blocks` in units of 512 bytes whatever the block size,
-//!   inline data and xattrs in the inode count nothing, an xattr block counts, an EA inode does not.
+//! All fields of an [`Entry`](crate::Entry) are public. The values that the kernel gives, and that another
+//! reader must give:
+//! - `inode`: (any constant, inode number); names of one inode have equal entries.
+//! - `size`, `blocks`, `nlink`: as in `statx`. `blocks` is in units of 512 bytes for every block size. Inline
+//!   data and xattrs in the inode do not count, an xattr block counts, an EA inode does not.
 //! - `nlink`: as stored, 1 for a directory with more subdirectories than ext4 counts.
-//! - `btime`: only with inodes that have room for it (`i_extra_isize` from 24 on).
-//! - `xattrs`: whole names (`user.a`); ACLs in the form of the system call (version 2: `02 00 00 00`, then 8
-//!   bytes per entry), not in the disk's (version 1, entries of 4 or 8 bytes); not `system.data` of inline
-//!   data.
+//! - `btime`: only for inodes with room for it (`i_extra_isize` of at least 24).
+//! - `xattrs`: full names (`user.a`); ACLs in the format of the system call (version 2: `02 00 00 00`, then 8
+//!   bytes per entry), not in that of the disk (version 1, entries of 4 or 8 bytes); without `system.data` of
+//!   inline data.
 //! - `content` of regular files: [`Content::from_reader`](crate::Content::from_reader) makes the digest; its
 //!   `data` is the result of `SEEK_DATA` and `SEEK_HOLE`: unwritten extents are holes, inline data is one
 //!   run.
@@ -27,10 +27,10 @@
 //! - without a key, an encrypted file is [`Content::Unreadable`](crate::Content::Unreadable) with `ENOKEY`;
 //!   its name and a symlink's target are the kernel's encoding of the ciphertext.
 //!
-//! Does **not** own: which images there are ([`matrix`](crate::matrix)).
+//! Does **not** own: the set of images ([`matrix`](crate::matrix)).
 //!
 //! Invariants
-//! 1. The image is not changed: the kernel gets a copy. It may write to that, to replay a journal.
+//! 1. The image does not change: the kernel gets a copy, and may write to that to replay a journal.
 
 mod debugfs;
 
@@ -46,8 +46,8 @@ pub use debugfs::by_debugfs;
 
 use crate::{LoopDevice, LoopMount, Manifest, MountError, parse_dumpe2fs, run, scratch};
 
-/// A copy of an image, mounted by the kernel, read-only and without access times; its journal was replayed if
-/// need be.
+/// A copy of an image, mounted by the kernel read-only and without access times. If necessary, the journal
+/// was replayed.
 #[derive(Debug)]
 pub struct KernelView {
     // Dropped in this order: unmount, detach, delete.
@@ -57,14 +57,14 @@ pub struct KernelView {
 }
 
 impl KernelView {
-    /// Copies `image`, and `journal` where it has an external one, and mounts the copy.
+    /// Copies `image`, and its external `journal` if any, and mounts the copy.
     ///
     /// # Errors
-    /// What `losetup` or `mount` said: not root, a feature that this kernel does not know, an image beyond
-    /// repair.
+    /// The output of `losetup` or `mount`: not root, a feature that this kernel does not know, an image
+    /// beyond repair.
     ///
     /// # Panics
-    /// When the copy cannot be made.
+    /// The copy cannot be made.
     pub fn open(image: &Path, journal: Option<&Path>) -> Result<Self, MountError> {
         let copy = scratch();
         let mut options = "noatime".to_owned();
@@ -81,9 +81,9 @@ impl KernelView {
         let needs_recovery = needs_recovery(&path);
         let device = LoopDevice::attach(&path)?;
         if needs_recovery {
-            // Mounting read-only replays a journal too, but not all that a fast commit may hold: Linux 6.18
-            // refuses to make the links of one ("error loading journal"). So it is mounted for writing, left
-            // alone, and mounted again.
+            // A read-only mount also replays a journal, but not everything that a fast commit may contain:
+            // Linux 6.18 refuses to make the links of one ("error loading journal"). So the copy is mounted
+            // for writing, unmounted without changes, and mounted again.
             drop(LoopMount::device(&device, &format!("rw,{options}"))?);
         }
         let mount = LoopMount::device(&device, &format!("ro,{options}"))?;
@@ -91,23 +91,23 @@ impl KernelView {
         Ok(Self { mount, _devices: devices, copy })
     }
 
-    /// Where the root of the file system is.
+    /// The root directory of the file system.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.mount.path()
     }
 
-    /// The tree with everything that can be asked of it: [`Manifest::with_extents`].
+    /// The complete tree: [`Manifest::with_extents`].
     ///
     /// # Panics
-    /// When something cannot be read.
+    /// Something cannot be read.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
         Manifest::with_extents(self.path())
     }
 
-    /// Unmounts and returns the copy, as the kernel left it, with its directory: after a replay a clean
-    /// image.
+    /// Unmounts, and returns the copy as the kernel left it, with its directory. After a replay the image is
+    /// clean.
     #[must_use]
     pub fn close(self) -> (PathBuf, TempDir) {
         let Self { mount, _devices: devices, copy } = self;
@@ -117,10 +117,10 @@ impl KernelView {
     }
 }
 
-/// Has the image a journal that wants a replay?
+/// Whether the image's journal needs a replay.
 ///
 /// # Panics
-/// When dumpe2fs cannot read the superblock.
+/// dumpe2fs cannot read the superblock.
 #[must_use]
 pub fn needs_recovery(image: &Path) -> bool {
     let header = run("dumpe2fs", [Path::new("-h"), image]);
@@ -128,10 +128,10 @@ pub fn needs_recovery(image: &Path) -> bool {
     header.features().contains(&"needs_recovery")
 }
 
-/// Copies a file, holes as holes.
+/// Copies a file; holes stay holes.
 ///
 /// # Panics
-/// When it cannot be read or written.
+/// It cannot be read or written.
 pub fn copy_sparse(from: &Path, to: &Path) {
     let fail = |error: &dyn std::fmt::Display| -> ! {
         panic!("copying {} to {}: {error}", from.display(), to.display())

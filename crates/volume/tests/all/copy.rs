@@ -1,7 +1,7 @@
-//! Copying inside the engine: the bytes of a read and a write, holes that stay holes, the kernel's refusals;
-//! appending by many.
+//! Copies inside the engine: the bytes of a read and a write, holes that stay holes, the kernel's refusals;
+//! concurrent appends.
 //!
-//! More: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`.
+//! Environment: `EXTANT_OPS=100000` makes more operations, `EXTANT_SEED=7` sets another seed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -69,8 +69,8 @@ fn refusal<T: std::fmt::Debug>(done: Result<T, Fault>) -> Refusal {
     }
 }
 
-/// Files with data, holes and reserved blocks are copied to each other and into themselves, against lists of
-/// bytes.
+/// Copies files with data, holes and reserved blocks to each other and within themselves, and compares them
+/// with byte vectors.
 fn random_copies(options: &[&str], data: DataPath) {
     const FILES: usize = 3;
     const SIZE_MAX: u64 = 2 << 20;
@@ -159,7 +159,7 @@ fn holes_take_no_blocks() {
         let mut found = [0xEE; 8];
         volume.read_at(to, 8 << 30, &mut found).unwrap();
         assert_eq!(found, *b"here\0\0\0\0");
-        // Where something stands it becomes zeros, and what has no bytes yet stays so.
+        // A copied hole overwrites data with zeros, and leaves reserved blocks without data as they are.
         let full = create(volume, b"full");
         volume.write_at(full, 0, &[7; 8192]).unwrap();
         volume.fallocate(full, Allocate::Reserve, 8192, 8192).unwrap();
@@ -175,23 +175,23 @@ fn the_rules_of_copying_are_the_kernels() {
         volume.write_at(from, 0, &[1; 10_000]).unwrap();
         let root = volume.root().unwrap().ino();
         let copy = |from, to, len| volume.copy_range(from, to, len);
-        // Short at the end, nothing behind it, and nothing asked for.
+        // Short at the end of the source, nothing after it, and nothing for a length of 0.
         assert_eq!(copy((from, 9000), (to, 5), 4000).unwrap(), 1000);
         assert_eq!(copy((from, 10_000), (to, 0), 1).unwrap(), 0);
         assert_eq!(copy((from, 0), (from, 0), 0).unwrap(), 0);
         assert_eq!(volume.inode(to).unwrap().size(), 1005);
-        // Inside of one file: what overlaps is refused, as far as the file goes.
+        // Within one file: overlapping ranges are refused, as far as the file goes.
         assert_eq!(refusal(copy((from, 0), (from, 5000), 5001)), Refusal::Invalid);
         assert_eq!(refusal(copy((from, 5000), (from, 1), 5001)), Refusal::Invalid);
         assert_eq!(copy((from, 5000), (from, 10_000), 1 << 40).unwrap(), 5000);
-        // A write takes set-id bits away, and so does a copy, also of a hole.
+        // A write clears set-id bits, and so does a copy, also of a hole.
         for from_at in [0, 1 << 20] {
             set_size(volume, from, 2 << 20);
             volume.set_attr(to, &SetAttr { mode: Some(0o6755), ..SetAttr::default() }).unwrap();
             copy((from, from_at), (to, 0), 4096).unwrap();
             assert_eq!(volume.inode(to).unwrap().fields().mode & 0o7777, 0o755, "from {from_at}");
         }
-        // What cannot be read or written so.
+        // Refused sources and targets.
         assert_eq!(refusal(copy((root, 0), (to, 0), 10)), Refusal::IsDirectory);
         assert_eq!(refusal(copy((from, 0), (root, 0), 10)), Refusal::IsDirectory);
         assert_eq!(refusal(copy((from, 0), (to, u64::MAX - 5), 10)), Refusal::TooLarge);
@@ -205,7 +205,7 @@ fn the_rules_of_copying_are_the_kernels() {
     });
 }
 
-/// There and back at the same time: the locks have one order, whichever file is the source.
+/// Concurrent copies in both directions: the locks have one order, whichever file is the source.
 #[test]
 fn copies_against_each_other_end() {
     on_volume(&["-b", "4096"], DataPath::Iomap, |volume| {

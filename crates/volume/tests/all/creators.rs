@@ -1,5 +1,5 @@
-//! File systems that were made for other systems: fields whose meaning depends on that (`s_creator_os`).
-//! Judged by e2fsck.
+//! File systems made for other operating systems: the meaning of some fields depends on `s_creator_os`.
+//! e2fsck judges the results.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -35,8 +35,8 @@ fn change(volume: &Volume) {
     volume.unlink(old, b"new").unwrap();
 }
 
-/// A directory's first change wrote a version where the Hurd has the block of a translator: e2fsck then
-/// wanted to clone or delete.
+/// Regression: the first change of a directory wrote a version into the field where the Hurd stores a
+/// translator's block. e2fsck then wanted to clone or delete.
 #[test]
 fn what_the_hurd_keeps_in_an_inode_stays() {
     for options in [&["-t", "ext2", "-o", "hurd"][..], &["-t", "ext4", "-o", "hurd", "-O", "^64bit"]] {
@@ -60,15 +60,14 @@ fn what_the_hurd_keeps_in_an_inode_stays() {
         let old = volume.inode(find(&volume, b"old")).unwrap();
         assert_eq!(volume.stat(&old).uid, 70_000);
         assert_eq!(volume.xattr(&old, b"user.large").unwrap(), [7; 600]);
-        // A translator's block is one of a file system of the Hurd's; Linux leaves it alone, and so it goes
-        // here.
+        // A translator's block belongs to a file system of the Hurd. Linux ignores it, and so does extant.
         volume.close().unwrap();
         file.write_all_at(&before[0x76..0x78], at + 0x76).unwrap();
         extant_testkit::e2fsck_clean(&path);
     }
 }
 
-/// The Hurd's inodes have no room for these features' fields, and the kernel refuses them.
+/// The Hurd's inodes have no room for the fields of these features, and the kernel refuses them.
 #[test]
 fn what_the_hurd_cannot_have_is_refused() {
     let scratch = extant_testkit::scratch();
@@ -80,8 +79,8 @@ fn what_the_hurd_cannot_have_is_refused() {
     }
 }
 
-/// The kernel neither verifies nor writes inodes' checksums where another system made the file system; e2fsck
-/// wants them.
+/// The kernel neither verifies nor writes checksums of inodes if another system made the file system; e2fsck
+/// requires them.
 #[test]
 fn other_systems_inodes_need_no_checksum_and_get_one() {
     for os in ["freebsd", "lites", "linux"] {
@@ -103,7 +102,7 @@ fn other_systems_inodes_need_no_checksum_and_get_one() {
     }
 }
 
-/// Without 64bit the high half of the attribute block's number is not read.
+/// Without 64bit the high half of the attribute block's number is ignored.
 #[test]
 fn half_a_block_number_counts_with_its_feature_only() {
     let scratch = extant_testkit::scratch();

@@ -1,6 +1,6 @@
-//! Volumes that are damaged as a whole are read as far as they go: an image that ends early, a lost primary
-//! superblock, damaged group descriptors; and files with sizes that no map has. The kernel refuses most of
-//! these; e2fsck is the judge of what is damage.
+//! Damaged volumes are read as far as possible: a truncated image, a lost primary superblock, damaged group
+//! descriptors; and files with sizes that no map can have. The kernel refuses most of these; e2fsck judges
+//! what is damage.
 
 use crate::common;
 
@@ -29,8 +29,8 @@ fn read(volume: &Volume, path: &str) -> Result<Vec<u8>, Fault> {
     Ok(bytes)
 }
 
-/// An image of 40 MiB in groups of 8 MiB, with a file in the first group and one in the last; `options`
-/// beside.
+/// An image of 40 MiB in groups of 8 MiB, with a file in the first group and one in the last. `options` are
+/// further options of mke2fs.
 fn image(scratch: &Path, options: &[&str]) -> std::path::PathBuf {
     let path = scratch.join("image");
     let hello = scratch.join("hello");
@@ -45,8 +45,8 @@ fn write_at(path: &Path, offset: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-/// Half a download: what lies before the end is read, what lies behind is an error of the device; for writing
-/// it is refused.
+/// A partial download: bytes before its end can be read, reads after the end are device errors, and opening
+/// it for writing is refused.
 #[test]
 fn an_image_that_ends_early_is_read_as_far_as_it_goes() {
     for options in [&[][..], &["-O", "^flex_bg"], &["-O", "^metadata_csum,^has_journal"]] {
@@ -67,7 +67,7 @@ fn an_image_that_ends_early_is_read_as_far_as_it_goes() {
     }
 }
 
-/// The blocks of a file behind the end: an error, not zeros.
+/// Reading the blocks of a file after the end of the image is an error, and does not return zeros.
 #[test]
 fn what_lies_behind_the_end_is_an_error() {
     let scratch = extant_testkit::scratch();
@@ -78,8 +78,8 @@ fn what_lies_behind_the_end_is_an_error() {
     assert!(matches!(fault, Fault::Device(_)), "{fault}");
 }
 
-/// The first blocks overwritten: the superblock and the descriptors are there a second time, and that is
-/// said.
+/// The first blocks are overwritten: the volume uses the backups of the superblock and the descriptors, and
+/// reports that.
 #[test]
 fn a_lost_superblock_is_replaced_by_a_backup() {
     for (options, lost) in [
@@ -101,8 +101,8 @@ fn a_lost_superblock_is_replaced_by_a_backup() {
     }
 }
 
-/// Asked for, a backup is used though the primary is sound; a block without one is refused, and so is another
-/// file system's beginning with old backups behind it, unless a backup is asked for.
+/// On request, a backup is used although the primary is sound. A block without a backup is refused. So is an
+/// image that begins with another file system and has old backups after it, unless a backup is requested.
 #[test]
 fn a_backup_is_used_where_it_is_asked_for() {
     let scratch = extant_testkit::scratch();
@@ -122,8 +122,8 @@ fn a_backup_is_used_where_it_is_asked_for() {
     assert_eq!(read(&open_by(&path, BySuperblock::AnyBackup).unwrap(), "hello").unwrap(), b"hello");
 }
 
-/// Power failed after the commit, and the primary superblock is lost: backups do not say that a log waits, so
-/// it is asked itself.
+/// Power failed after the commit, and the primary superblock is lost. Backups do not record that the log
+/// needs replay, so the log itself is read.
 #[test]
 fn the_log_is_replayed_though_no_backup_speaks_of_it() {
     let scratch = extant_testkit::scratch();
@@ -140,8 +140,8 @@ fn the_log_is_replayed_though_no_backup_speaks_of_it() {
     assert!(volume.resolve(b"late", Follow::Links).is_ok());
 }
 
-/// One flipped bit in a descriptor must not keep intact inodes from being read: a backup serves, and where
-/// there is none, the descriptor as it is, since inodes have checksums of their own.
+/// A flipped bit in a descriptor must not make intact inodes unreadable: a backup is used, or, if there is
+/// none, the descriptor as it is, because inodes have their own checksums.
 #[test]
 fn damaged_descriptors_keep_no_intact_inode_from_being_read() {
     for (options, size) in [(&[][..], "40M"), (&["-O", "^resize_inode"], "8M")] {
@@ -150,7 +150,7 @@ fn damaged_descriptors_keep_no_intact_inode_from_being_read() {
         if size == "8M" {
             extant_testkit::run("resize2fs", ["-f", path.to_str().unwrap(), size]);
         }
-        // The count of free blocks of group 0.
+        // The free blocks count of group 0.
         write_at(&path, 2048 + 12, &[0xEE, 0xEE]);
         let volume = open(&path);
         assert_eq!(read(&volume, "/hello").unwrap(), b"hello");
@@ -160,8 +160,8 @@ fn damaged_descriptors_keep_no_intact_inode_from_being_read() {
     }
 }
 
-/// Sizes beyond what a map can reach, as e2fsck and the kernel judge them: extents, block maps, and inline
-/// data, whose files count as those of block maps. The largest sizes stay good.
+/// Sizes that a map cannot reach, as e2fsck and the kernel judge them: extents, block maps, and inline data,
+/// whose files have the limit of block maps. The maximum sizes stay valid.
 #[test]
 fn sizes_that_no_map_has_are_corrupt() {
     let indirect = (12 + 256 + 256 * 256 + 256 * 256 * 256) * 1024u64;
@@ -177,7 +177,7 @@ fn sizes_that_no_map_has_are_corrupt() {
             let is_good = is_good || size <= max;
             let found = open(&path).resolve(b"hello", Follow::Links);
             assert_eq!(found.is_ok(), is_good, "{options:?} {size}");
-            // Of a last block that is not whole e2fsck says nothing; the kernel refuses it.
+            // e2fsck accepts a partial last block; the kernel refuses it.
             if size == max + 1 {
                 continue;
             }
@@ -187,7 +187,7 @@ fn sizes_that_no_map_has_are_corrupt() {
     }
 }
 
-/// Paths from an inode need no root; a number without an inode is refused.
+/// Paths from an inode need no root. An inode number that is not in use is refused.
 #[test]
 fn paths_begin_at_any_inode() {
     let scratch = extant_testkit::scratch();
@@ -203,8 +203,8 @@ fn paths_begin_at_any_inode() {
     assert!(volume.inode(Ino(5000)).unwrap_err().is(Refusal::Stale));
 }
 
-/// A file system of one group has no backup: its superblock is made again from the descriptors and the root
-/// directory, for extents, block maps and inline data, and any size of blocks and inodes.
+/// A file system of one group has no backup: its superblock is rebuilt from the descriptors and the root
+/// directory, for extents, block maps and inline data, and for every block and inode size.
 #[test]
 fn a_superblock_without_a_backup_is_made_from_what_is_left() {
     for options in [
@@ -234,8 +234,8 @@ fn a_superblock_without_a_backup_is_made_from_what_is_left() {
     }
 }
 
-/// Without large_dir the high half of a directory's size has no meaning: changes take the same size as
-/// lookups, and write the half as 0.
+/// Without large_dir the high half of a directory's size has no meaning: changes use the same size as
+/// lookups, and write this half as 0.
 #[test]
 fn the_high_half_of_a_directorys_size_has_no_meaning() {
     for is_map_broken in [false, true] {
@@ -244,7 +244,7 @@ fn the_high_half_of_a_directorys_size_has_no_meaning() {
         edit(&path, "mkdir d");
         edit(&path, "set_inode_field d size_hi 46");
         if is_map_broken {
-            // No magic number of a node: each block of the directory is a fault.
+            // The magic number of a node is missing: every block of the directory is a fault.
             edit(&path, "set_inode_field d block[0] 0x200");
         }
         let device = Arc::new(FileDevice::open(&path, true).unwrap());
@@ -264,8 +264,8 @@ fn the_high_half_of_a_directorys_size_has_no_meaning() {
 }
 
 /// A power cut between the two sectors of the superblock leaves the new first sector and the old second one,
-/// which has the checksum (docs/media.md). Such an image opens; e2fsck uses a backup, and exits with 8 where
-/// the image has none.
+/// which has the checksum (docs/media.md). Such an image opens. e2fsck uses a backup, and exits with 8 if the
+/// image has none.
 #[test]
 fn a_torn_superblock_opens_and_e2fsck_wants_a_backup() {
     for (size, exit_code) in [("8M", 8), ("40M", 4)] {

@@ -1,7 +1,7 @@
-//! The bytes of files: random writes, cuts, reservations and holes against a list of bytes, over closing and
-//! opening again; judged by e2fsck, and by the kernel where there is root.
+//! File data: random writes, truncates, reservations and holes are compared with a byte vector, also after
+//! closing and reopening. e2fsck judges the image, and the kernel if the test runs as root.
 //!
-//! More: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`.
+//! Environment: `EXTANT_OPS=100000` makes more operations, `EXTANT_SEED=7` sets another seed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// How the engine works.
+/// The settings of a run.
 #[derive(Clone, Copy)]
 struct How {
     threads: bool,
@@ -44,7 +44,7 @@ fn open(path: &Path, how: How) -> Volume {
     Volume::open(device, &OpenOptions { write, cache_bytes: 16 << 20, ..OpenOptions::default() }).unwrap()
 }
 
-/// A place that is more likely than others to be one where something ends.
+/// An offset that is likely to be a boundary of something.
 fn place(random: &mut Random, size: u64) -> u64 {
     let near = match random.below(6) {
         0 => size,
@@ -101,7 +101,7 @@ fn random_bytes(options: &[&str], how: How) {
             _ => place(&mut random, size).saturating_sub(pos),
         };
         let kind = random.below(16);
-        // Whole blocks, of any size, are what goes past the cache.
+        // Direct I/O uses whole blocks, for every block size.
         let (pos, len) = if kind == 5 { (pos & !0xFFFF, len.next_multiple_of(1 << 14)) } else { (pos, len) };
         let len = len.min(SIZE_MAX - pos).max(1);
         let end = (pos + len) as usize;
@@ -211,7 +211,7 @@ fn random_bytes(options: &[&str], how: How) {
             assert!(found == *expected, "the kernel reads file {file} as it is");
         }
     }
-    // Everything that was promised was used or given back.
+    // Every reservation was used or released.
     let volume = open(&path, how);
     for (n, ino) in inos.iter().enumerate() {
         assert!(volume.write_at(*ino, SIZE_MAX, &[1; 100_000]).unwrap() == 100_000);
@@ -249,8 +249,8 @@ fn through_the_journal() {
     random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], journal);
 }
 
-/// What goes through the journal can have blocks reserved, holes punched, and what is behind moved, as other
-/// files can: by the mount, and by a file's own flag.
+/// Files with data journaling support reserving, punching and moving of blocks like other files: with the
+/// mount option and with the file's own flag.
 #[test]
 fn journaled_files_take_each_mode() {
     for by_flag in [false, true] {
@@ -312,8 +312,8 @@ fn clusters() {
     random_bytes(&["-b", "1024", "-O", "bigalloc", "-C", "4096"], THREADS);
 }
 
-/// A block that is cut off and written again before anything is committed stays its cluster's: it is logged
-/// all the same.
+/// A block that is truncated and written again before a commit stays allocated with its cluster: it must
+/// still be logged.
 #[test]
 fn clusters_through_the_journal() {
     let scratch = extant_testkit::scratch();
@@ -351,7 +351,7 @@ fn without_a_journal() {
     random_bytes(&["-b", "4096", "-O", "^has_journal"], THREADS);
 }
 
-/// A write for which there is no room says so, what fits is written, and nothing stays promised.
+/// A write without enough room reports it, writes what fits, and leaves no reservation.
 #[test]
 fn no_space() {
     let scratch = extant_testkit::scratch();
@@ -374,7 +374,7 @@ fn no_space() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// Small files are kept in their inodes where the file system can, and grow out of them.
+/// Small files are stored in their inodes if the file system supports it, and grow out of them.
 #[test]
 fn new_small_files_take_no_block() {
     let scratch = extant_testkit::scratch();
@@ -439,8 +439,8 @@ fn what_is_promised_is_not_free() {
     }
 }
 
-/// What is written past the cache is on the device when the call returns, and a read past the cache finds
-/// what was in it.
+/// Data of a direct write is on the device when the call returns, and a direct read finds data that was in
+/// the cache.
 #[test]
 fn direct_writes_need_no_writing_back() {
     let scratch = extant_testkit::scratch();
@@ -457,7 +457,7 @@ fn direct_writes_need_no_writing_back() {
     volume.sync().unwrap();
     assert_eq!(volume.write_direct(ino, 64 << 10, &[7; 64 << 10]).unwrap(), 64 << 10);
     expected[64 << 10..128 << 10].fill(7);
-    // As if the power failed, but for the device's own cache.
+    // As after a power failure, except for the device's own cache.
     drop(volume);
     let volume = open(&path, STEPS);
     assert_eq!(read_all(&volume, ino), expected);

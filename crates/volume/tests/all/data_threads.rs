@@ -1,8 +1,7 @@
-//! Threads that read, write, cut, punch, sync and remove the same files: each word of a file says which file
-//! and where it is, so that whatever a reader finds can be judged. Then e2fsck, and nothing is promised any
-//! more.
+//! Threads read, write, truncate, punch, sync and remove the same files. Each word of a file contains its
+//! file and offset, so that every read can be judged. Then e2fsck runs, and no reservation may be left.
 //!
-//! Longer: `EXTANT_SECONDS=600`.
+//! Environment: `EXTANT_SECONDS=600` runs longer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +34,7 @@ fn words(file: u64, pos: u64, len: u64) -> Vec<u8> {
     (pos / 8..(pos + len) / 8).flat_map(|word| ((file + 1) << 48 | (word + 1)).to_le_bytes()).collect()
 }
 
-/// Each word is zero, or the one that belongs there.
+/// Checks that each word is zero, or the one that belongs at its offset.
 fn judge(file: u64, pos: u64, found: &[u8]) {
     let expected = words(file, pos, found.len() as u64);
     for (at, (found, expected)) in found.chunks_exact(8).zip(expected.chunks_exact(8)).enumerate() {
@@ -87,7 +86,7 @@ fn work(volume: &Volume, root: Ino, thread: u64, until: Instant, count: &AtomicU
             may_be_gone(volume.create(root, &name(file), &New::file(0o644)));
             continue;
         };
-        // Its number may become another file's after it is removed: it is kept, if it is still this file's.
+        // After removal another file may get its number: the inode is kept open if it is still this file's.
         if may_be_gone(volume.opened(ino)).is_none() {
             continue;
         }
@@ -165,7 +164,7 @@ fn together(options: &[&str], data: DataPath, seconds: f64) {
     }
     volume.sync().unwrap();
     let now = volume.statfs().unwrap();
-    // A block of the root directory may have been made.
+    // The root directory may have got a block.
     assert!(
         now.blocks_free + 2 >= free && now.blocks_free <= free,
         "{} blocks free of {free}",

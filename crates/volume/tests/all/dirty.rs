@@ -1,9 +1,9 @@
-//! Dirty journals: images cut off while the kernel was writing, read through the overlay, are what the kernel
-//! shows after its own replay, with nothing written to the image; and opened for writing they become that,
-//! and sound.
+//! Dirty journals: images cut off while the kernel was writing. Read through the overlay, they show the same
+//! as the kernel after its own replay, and nothing is written to the image. Opened for writing, they become
+//! the same, and sound.
 //!
-//! More moments: `EXTANT_CAPTURES=210` (of each of the tests). `EXTANT_KEEP=DIR` keeps the captures that
-//! fail.
+//! Environment: `EXTANT_CAPTURES=210` takes more captures (in each of the tests). `EXTANT_KEEP=DIR` keeps the
+//! captures that fail.
 
 use crate::common;
 
@@ -18,7 +18,7 @@ use extant_testkit::walk::KernelView;
 use extant_testkit::{DiffOptions, Kind, Manifest, diff};
 use extant_volume::{OpenOptions, Volume};
 
-/// Captures a test takes, all its options together; `cargo xtask nightly` takes 90.
+/// Captures of a test, over all its options; `cargo xtask nightly` takes 90.
 fn n_captures() -> usize {
     std::env::var("EXTANT_CAPTURES").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
 }
@@ -62,10 +62,10 @@ fn a_cut_off_image_with_fast_commits_reads_as_after_the_kernels_replay() {
     });
 }
 
-/// How an answer of [`open_for_writing`] begins when the image was not opened.
+/// The start of an answer of [`open_for_writing`] if the image could not be opened.
 const REFUSED: &str = "refused: ";
 
-/// Opens and closes an image for writing; it is clean then, and nothing waits.
+/// Opens an image for writing and closes it. It must then be clean, with nothing pending.
 fn open_for_writing(image: &Path) -> Result<(), String> {
     let device = Arc::new(extant_device::FileDevice::open(image, true).unwrap());
     let volume = Volume::open(device, &OpenOptions::default());
@@ -91,7 +91,8 @@ fn compare(options: &Options) {
         let written = scratch.path().join("written.img");
         std::fs::write(&written, &before).unwrap();
         let volume = common::open(capture.image, None);
-        // With fast commits the kernel leaves damage of its own: then neither it nor we can read everything.
+        // With fast commits the kernel leaves damage of its own: then neither the kernel nor extant can read
+        // everything.
         let whole = |manifest: &mut dyn FnMut() -> Manifest| match options.fast_commit {
             true => catch_unwind(AssertUnwindSafe(manifest)).ok(),
             false => Some(manifest()),
@@ -104,7 +105,8 @@ fn compare(options: &Options) {
         fast += usize::from(volume.recovery().fast_commit_records > 0);
         let view = KernelView::open(capture.image, None);
         match opened {
-            // Where the kernel refuses, so may we; what we do open is sound in any case.
+            // Where the kernel refuses, extant may refuse, too; an image that it opens must be sound in any
+            // case.
             Err(why) if view.is_ok() || !why.starts_with(REFUSED) => {
                 failures.push(format!("capture {}: opened for writing: {why}", capture.number));
                 keep(format!("seed-{}-capture-{}.img", options.seed, capture.number));
@@ -130,8 +132,7 @@ fn compare(options: &Options) {
             }
         };
         let mut after = common::manifest(&common::open(&written, None));
-        // The kernel finishes truncations that were cut off, and stamps those files with the time of its
-        // mount.
+        // The kernel finishes interrupted truncations, and gives those files the time of its mount.
         for (path, entry) in &theirs.entries {
             for found in [&mut ours, &mut after] {
                 if entry.mtime.seconds >= read_at
@@ -142,7 +143,7 @@ fn compare(options: &Options) {
             }
         }
         let exact = DiffOptions::exact(options.block_size.into());
-        // The kernel's replay gives a directory another block when a name does not fit; we keep names in
+        // The kernel's replay adds a block to a directory when a name does not fit; extant keeps the names in
         // memory.
         let is_size_of_dir = |line: &str| {
             let is_dir = |path: &str| {
@@ -150,8 +151,8 @@ fn compare(options: &Options) {
             };
             line.split_once("\": size is ").is_some_and(|(path, _)| is_dir(&path[1..]))
         };
-        // Of a directory that is removed and another made with its inode's number, its replay finds the old
-        // block, and drops the new directory with all that is in it.
+        // If a directory was removed, and another one created with its inode number, the kernel's replay
+        // finds the old block, and drops the new directory with everything in it.
         let is_dropped = |line: &str| {
             let Some((path, _)) = line.split_once("\": only in the image") else { return false };
             let mut dirs = path[1..].match_indices('/').map(|(end, _)| &path[1..=end]).chain([&path[1..]]);
@@ -161,8 +162,8 @@ fn compare(options: &Options) {
                     && !theirs.entries.contains_key(dir.as_bytes())
             })
         };
-        // Of a file made with the number of a removed directory, its replay keeps that directory's block,
-        // unless a record covers it: the file shows the names that were in it.
+        // If a file was created with the number of a removed directory, the kernel's replay keeps that
+        // directory's block, unless a record covers it: the file shows the names that were in it.
         let shows_a_dir = |line: &str| {
             let Some((path, _)) = line[1..].split_once("\": ") else { return false };
             let Some(entry) = theirs.entries.get(path.as_bytes()) else { return false };
@@ -174,16 +175,16 @@ fn compare(options: &Options) {
                 && u64::from(u32::from_le_bytes([n0, n1, n2, n3])) == entry.inode.1
                 && rest == *b"\x0c\0\x01\x02."
         };
-        // See `Options::fast_commit` for what the kernel is no judge of. Blocks behind the end of a file come
-        // and go with its replay as well; what lies before it is compared as content and holes.
+        // `Options::fast_commit` lists where the kernel is not a reliable judge. Its replay also changes
+        // blocks after the end of files; bytes before the end are compared as content and holes.
         let unjudged = |line: &String| {
             let of_replay = ["time is ", "space used", ": extent "];
             let is_of_replay = of_replay.iter().any(|words| line.contains(words));
             options.fast_commit
                 && (is_of_replay || is_size_of_dir(line) || is_dropped(line) || shows_a_dir(line))
         };
-        // The kernel counts no directories in directories at its replay, nor names that it did not log:
-        // e2fsck has judged ours.
+        // The kernel's replay updates neither the link counts of parent directories nor those of names that
+        // it did not log. e2fsck has judged extant's counts.
         let is_links = |line: &String| options.fast_commit && line.contains("\": link count is ");
         let lines: Vec<String> =
             diff(&theirs, &ours, &exact).into_iter().filter(|line| !unjudged(line)).collect();

@@ -1,4 +1,4 @@
-//! Unused blocks are discarded when they are free for good, and not before.
+//! Freed blocks are discarded when they can no longer come back, and not before.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn image(path: &Path, options: &[&str]) -> Arc<FileDevice> {
     Arc::new(FileDevice::open(path, true).unwrap())
 }
 
-/// Bytes that the host keeps of the image.
+/// Bytes that the host stores for the image.
 fn kept(path: &Path) -> u64 {
     std::fs::metadata(path).unwrap().blocks() * 512
 }
@@ -87,13 +87,13 @@ fn all_that_is_free_is_trimmed() {
         file(&volume, b"goes", 8, 8 * MIB);
         volume.sync().unwrap();
         let with_both = kept(&path);
-        // Not committed yet: trimming does that first.
+        // Not committed yet: trim commits first.
         volume.unlink(Ino::ROOT, b"goes").unwrap();
         let free = volume.statfs().unwrap();
         let trimmed = volume.trim(0).unwrap().unwrap();
         assert_eq!(trimmed, free.blocks_free * u64::from(free.block_size), "{options:?}");
         assert!(kept(&path) <= with_both - (15 << 19), "{options:?}: {} of {with_both}", kept(&path));
-        // Runs of all of a group are none.
+        // No run is that long.
         assert_eq!(volume.trim(1 << 40).unwrap(), Some(0));
         let some = volume.trim(1 << 20).unwrap().unwrap();
         assert!((1..=trimmed).contains(&some), "{some} of {trimmed}");

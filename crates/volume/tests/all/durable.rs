@@ -1,4 +1,4 @@
-//! What fsync and fdatasync promise is there when everything else in the device's cache is lost.
+//! The guarantees of fsync and fdatasync, if everything else in the device's cache is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn made_with(write: WriteOptions) -> (Arc<SimDisk>, Volume) {
     (disk.clone(), open_with(disk, write))
 }
 
-/// Power fails now, with nothing kept that was not flushed: the file's bytes.
+/// The file's bytes after a power failure now that loses everything that was not flushed.
 fn after_a_cut(disk: &SimDisk, name: &[u8]) -> Vec<u8> {
     let volume = open(Arc::new(disk.cut_all_lost()));
     let root = volume.root().unwrap();
@@ -59,7 +59,7 @@ fn fdatasync_brings_a_size_that_was_set() {
     }
 }
 
-/// However flushes are shared, with a journal and without.
+/// For every flush mode, with a journal and without.
 #[test]
 fn bytes_that_replace_others_are_durable_in_every_mode() {
     for mode in FlushMode::ALL {
@@ -82,7 +82,7 @@ fn bytes_that_replace_others_are_durable_in_every_mode() {
 fn fdatasync_brings_what_was_done_before_there_was_anything_in_memory() {
     let (disk, volume) = made();
     let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    // Finds nothing to punch, in a file that no commit has yet.
+    // The punch finds nothing to remove, in a file that is in no commit yet.
     volume.fallocate(ino, Allocate::Punch, 0, 5000).unwrap();
     volume.fdatasync(ino).unwrap();
     assert!(after_a_cut(&disk, b"file").is_empty());
@@ -100,7 +100,7 @@ fn a_size_stays_when_the_bytes_go_that_gave_it() {
     assert!(after_a_cut(&disk, b"file") == expected);
 }
 
-/// Programs that replace a file and do not sync it: a crash leaves what was there, or what is new.
+/// Programs replace a file without a sync: after a crash it has the old bytes or the new ones.
 #[test]
 fn what_takes_the_place_of_other_bytes_is_there_when_its_name_is() {
     for no_auto_da_alloc in [false, true] {
@@ -127,7 +127,7 @@ fn what_takes_the_place_of_other_bytes_is_there_when_its_name_is() {
             volume.set_attr(new, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
             volume.write_at(new, 0, &[2; 3000]).unwrap();
             volume.released(new).unwrap();
-            // Commits that.
+            // Commits the rename.
             volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
             volume.fsync(Ino::ROOT).unwrap();
             let there = after_a_cut(&disk, b"file");
@@ -154,8 +154,8 @@ fn a_range_is_durable_and_the_rest_as_it_comes() {
     assert!(there[..1024] == [1; 1024] && there[4096..5120] == [3; 1024] && there.len() == 9000);
 }
 
-/// The size on disk stops in front of a block that is not written back: the one that has the end goes with
-/// the range.
+/// The size on disk stays below a block that is not written back. So the block with the old end is written
+/// back together with the range.
 #[test]
 fn a_range_behind_the_end_is_durable_with_what_lies_before_it() {
     for by_flag in [false, true] {
@@ -177,7 +177,7 @@ fn a_range_behind_the_end_is_durable_with_what_lies_before_it() {
     }
 }
 
-/// `chattr +D`, and `+S`, of a directory: what happens to names in it is there when the call returns.
+/// With `chattr +D` or `+S` on a directory, changes of its names are durable when the call returns.
 #[test]
 fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {
     let is_there = |disk: &SimDisk, name: &[u8]| {
@@ -206,14 +206,14 @@ fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {
         assert_eq!(!is_there(&disk, b"link"), lasts, "{asked:x}: removed");
         volume.rmdir(dir, b"sub").unwrap();
         assert_eq!(!is_there(&disk, b"sub"), lasts, "{asked:x}: a directory removed");
-        // Changes elsewhere wait for nothing.
+        // Changes elsewhere do not wait for a commit.
         let before = volume.journal_stats().unwrap().commits;
         volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
         assert_eq!(volume.journal_stats().unwrap().commits, before);
     }
 }
 
-/// Threads that create names which are durable at once share commits: each waits a little for the others.
+/// Threads that create names with immediate durability share commits: each waits a little for the others.
 #[test]
 fn who_needs_a_commit_at_once_lets_others_in() {
     let commits = |batching: Batching| {
@@ -249,14 +249,14 @@ fn who_needs_a_commit_at_once_lets_others_in() {
         volume.close().unwrap();
         (after.commits - before.commits, after.batch_waits)
     };
-    // How many commits that saves depends on the load of the machine: the study measures it (`lab fsync`).
+    // The number of saved commits depends on the machine's load: the study measures it (`lab fsync`).
     assert_eq!(commits(Batching { max: Duration::ZERO, ..Batching::default() }).1, 0);
     let (shared, waits) = commits(Batching::default());
     assert!(waits > 0 && shared <= 40, "{shared} commits with {waits} waits");
 }
 
-/// A shell cuts a file, closes one descriptor of it, and writes to the other: the last of those that are
-/// closed counts, whichever it is.
+/// A shell truncates a file, closes one of its descriptors, and writes to another: every close counts, until
+/// the last one.
 #[test]
 fn what_replaces_bytes_is_there_once_it_is_closed() {
     for no_auto_da_alloc in [false, true] {
@@ -278,9 +278,9 @@ fn what_replaces_bytes_is_there_once_it_is_closed() {
     }
 }
 
-/// A nearly full file system promises nothing, and each write gets its blocks at once, but for the end that
-/// an earlier one left in the middle of a block: that is still dirty. A commit of another file comes, and
-/// power fails. No file may have blocks behind its end.
+/// A nearly full file system delays no allocation: each write gets its blocks at once. The exception is an
+/// end that an earlier write left in the middle of a block: it is still dirty. A commit of another file
+/// comes, and power fails. No file may have blocks after its end.
 #[test]
 fn a_nearly_full_file_system_is_sound_after_a_cut() {
     for (block, features, data) in [

@@ -1,4 +1,4 @@
-//! Damage that is met while writing: what the superblock says of it afterwards, and what can still be done.
+//! Damage found while writing: what the superblock records about it, and which operations still work.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use extant_device::FileDevice;
 use extant_simdisk::{EIO, Faulty, Op, Rule};
 use extant_volume::{Fault, New, OnError, OpenOptions, Volume, WriteOptions};
 
-/// An image with a directory whose block is damaged: its number.
+/// Makes an image with a directory whose block is damaged. Returns the directory's number.
 fn make(path: &Path, behaviour: &str) -> Ino {
     let name = path.to_str().unwrap();
     extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-e", behaviour, name, "4M"]);
@@ -41,7 +41,7 @@ fn new_file(volume: &Volume, dir: Ino, name: &str) -> Result<(), Fault> {
     volume.create(dir, name.as_bytes(), &New::file(0o644)).map(drop)
 }
 
-/// What `dumpe2fs -h` says behind these words.
+/// The rest of the line in `dumpe2fs -h` that starts with `words`.
 fn told(path: &Path, words: &str) -> Option<String> {
     let output = extant_testkit::command("dumpe2fs").arg("-h").arg(path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -71,13 +71,13 @@ fn continue_goes_on_and_remembers() {
         let fault = new_file(&volume, dir, "file").unwrap_err();
         assert!(matches!(fault, Fault::Corrupt(_)) && fault.errno() == 117, "{fault}");
     }
-    // What a caller asks wrongly is no damage.
+    // A caller's mistake is not damage.
     assert_eq!(new_file(&volume, Ino(8), "file").unwrap_err().errno(), 1);
     new_file(&volume, Ino::ROOT, "other").unwrap();
     volume.close().unwrap();
     assert_noted(&path, 2, Some(dir), "EFSCORRUPTED");
 
-    // It stays noted, and the next one counts on.
+    // The record persists, and the count continues.
     let volume = open(&path, None);
     assert_eq!(volume.superblock().error_count, 2);
     assert!(volume.lookup(&volume.root().unwrap(), b"other").is_ok());
@@ -100,7 +100,7 @@ fn remount_ro_writes_nothing_more() {
         volume.sync().unwrap();
         new_file(&volume, Ino::ROOT, "not-synced").unwrap();
         assert_eq!(new_file(&volume, dir, "file").unwrap_err().errno(), 117);
-        // At once, not at the end.
+        // Recorded at once, not only at close.
         assert_noted(&path, 1, Some(dir), "EFSCORRUPTED");
         let refused = new_file(&volume, Ino::ROOT, "more").unwrap_err();
         assert_eq!(refused.errno(), 30, "{refused}");
@@ -108,8 +108,8 @@ fn remount_ro_writes_nothing_more() {
         assert!(volume.lookup(&volume.root().unwrap(), b"synced").is_ok());
         assert_eq!(volume.close().unwrap_err().errno(), 30);
 
-        // The kernel replays the same log, and keeps the record (but for the code, which it takes from the
-        // log); e2fsck deals with it.
+        // The kernel replays the same log and keeps the record (except for the code, which it takes from the
+        // log); e2fsck repairs it.
         let copy = scratch.path().join("copy");
         std::fs::copy(&path, &copy).unwrap();
         let mount = extant_testkit::LoopMount::new(&copy, "errors=continue").unwrap();
@@ -149,7 +149,8 @@ fn panic_refuses_everything() {
     assert_noted(&path, 1, Some(dir), "EFSCORRUPTED");
 }
 
-/// Whatever was chosen, half an operation ends the journal, and that is noted, too.
+/// With every setting, an error in the middle of an operation aborts the journal, and the abort is recorded,
+/// too.
 #[test]
 fn the_end_of_the_journal_is_noted() {
     let scratch = extant_testkit::scratch();

@@ -1,7 +1,7 @@
-//! A journal on a device of its own: power fails for both at any moment, and what is left is recovered, by us
-//! and by the kernel.
+//! An external journal: power fails for both devices at any moment, and both extant and the kernel recover
+//! the result.
 //!
-//! More moments: `EXTANT_CUTS=n`.
+//! Environment: `EXTANT_CUTS=n` makes more cuts.
 
 use crate::common;
 
@@ -20,14 +20,14 @@ use extant_volume::{New, OpenOptions, Volume, WriteOptions};
 
 const OPERATIONS: usize = 12;
 
-/// Two disks that lose power together, before a certain one of all their writes and flushes.
+/// Two disks that lose power together, before write or flush number `cut_at` of both.
 struct Power {
     home: Arc<SimDisk>,
     log: Arc<SimDisk>,
     events: AtomicU64,
     cut_at: u64,
     seed: u64,
-    /// What survived, and how many operations had been synced.
+    /// The disks after the cut, and the number of operations that had been synced.
     cut: Mutex<Option<(SimDisk, SimDisk, usize)>>,
     synced: AtomicU64,
 }
@@ -42,7 +42,7 @@ impl Power {
     }
 }
 
-/// One of the two.
+/// One of the two disks.
 struct Wired {
     power: Arc<Power>,
     is_log: bool,
@@ -84,7 +84,7 @@ impl Device for Wired {
     }
 }
 
-/// A file system, and its journal beside it.
+/// A file system and its external journal.
 fn make(dir: &Path, block_size: &str) -> (PathBuf, PathBuf) {
     let (image, journal) = (dir.join("image"), dir.join("journal"));
     extant_testkit::run(
@@ -110,7 +110,7 @@ fn name(number: usize) -> String {
     format!("file-{number:02}")
 }
 
-/// Makes files one after the other, syncs after some, and checkpoints in the middle.
+/// Creates files one after the other, syncs after some, and checkpoints in the middle.
 fn work(power: &Arc<Power>, sabotage: Sabotage) {
     let side = |is_log| Arc::new(Wired { power: Arc::clone(power), is_log });
     let volume = open(side(false), side(true), sabotage).unwrap();
@@ -128,7 +128,7 @@ fn work(power: &Arc<Power>, sabotage: Sabotage) {
     power.synced.store(OPERATIONS as u64, Ordering::SeqCst);
 }
 
-/// The files are the first ones, and at least those that were synced.
+/// The files must be the first ones in order, and include all that were synced.
 fn judge(names: &[Vec<u8>], synced: usize) -> Result<(), String> {
     let files: Vec<_> = names.iter().filter(|name| name.starts_with(b"file-")).collect();
     let is_prefix = (0..files.len()).all(|number| files.iter().any(|file| **file == name(number).as_bytes()));
@@ -163,7 +163,7 @@ fn judge_cut(power: &Power, is_asked: bool) -> Result<(), String> {
     let volume = open(home.clone(), log.clone(), Sabotage::default())?;
     let root = volume.root().map_err(|fault| fault.to_string())?;
     judge(&common::names(&volume, &root), synced)?;
-    // It can be written on.
+    // The volume must accept changes.
     volume.create(Ino::ROOT, b"after", &New::file(0o600)).map_err(|fault| fault.to_string())?;
     volume.close().map_err(|fault| fault.to_string())?;
     if is_asked {
@@ -211,7 +211,7 @@ fn both_devices_lose_power_at_any_moment() {
             let judged = judge_cut(&run(cut_at, number, Sabotage::default()), number % 6 == 0);
             assert!(judged.is_ok(), "blocks of {block_size}, cut at {cut_at}, seed {number}: {judged:?}");
         }
-        // That this would see the flush of the wrong device, or of none.
+        // Verifies that the test detects a flush of the wrong device, or a missing flush.
         let planted = Sabotage { skip_checkpoint_flush: true, ..Sabotage::default() };
         let is_seen = (0..events).any(|cut_at| {
             let power = run(cut_at, cut_at, planted);

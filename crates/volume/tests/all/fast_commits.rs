@@ -1,7 +1,6 @@
-//! Power fails while fast commits are written back: opened again, the tree is the same, and the image is
-//! sound.
+//! Power fails while a recovery writes fast commits back: the image reopens with the same tree, and is sound.
 //!
-//! More captures: `EXTANT_CAPTURES=100`; another seed: `EXTANT_SEED=n`.
+//! Environment: `EXTANT_CAPTURES=100` takes more captures, `EXTANT_SEED=n` sets another seed.
 
 use crate::common;
 
@@ -13,7 +12,7 @@ use extant_testkit::capture::{Options, captures};
 use extant_testkit::{DiffOptions, Manifest, diff};
 use extant_volume::{OpenOptions, Volume, WriteOptions};
 
-/// Cuts tried for each capture.
+/// Cuts for each capture.
 const CUTS: u64 = 24;
 
 fn number(name: &str, default: u64) -> u64 {
@@ -91,7 +90,7 @@ fn tree(disk: &Arc<SimDisk>) -> Manifest {
     common::manifest(&read(disk))
 }
 
-/// Directories get the time of the recovery, and blocks where there was room.
+/// Ignores the times of directories, which are those of the recovery, and the blocks that recovery allocated.
 fn differences(expected: &Manifest, found: &Manifest) -> Vec<String> {
     let lines = diff(expected, found, &DiffOptions::exact(1024)).into_iter();
     lines.filter(|line| !["time is ", ": extent "].iter().any(|words| line.contains(words))).collect()

@@ -1,4 +1,4 @@
-//! What goes wrong in the middle of an operation.
+//! Errors in the middle of an operation.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ fn make(path: &Path, options: &[&str]) {
     extant_testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "4M"]));
 }
 
-/// Nothing happens but what the test asks for.
+/// Without background work: only the test's operations run.
 fn quiet() -> WriteOptions {
     WriteOptions { no_committer: true, keep_reserve: true, ..WriteOptions::default() }
 }
@@ -37,22 +37,22 @@ fn names(volume: &Volume, dir: Ino) -> Vec<String> {
     names
 }
 
-/// A long symbolic link takes a block.
+/// Creates a long symbolic link, which takes a block.
 fn take_block(volume: &Volume, dir: Ino, name: &str) -> Result<(), Fault> {
     volume.create(dir, name.as_bytes(), &New::symlink(&[b'x'; 700])).map(drop)
 }
 
-/// Leaves one block that can be had.
+/// Leaves one block that can be allocated.
 fn fill_up(path: &Path) {
     let mut count = 0;
-    // A directory that grows keeps blocks for itself until it is forgotten: a second time finds them.
+    // A growing directory keeps preallocated blocks until it is evicted: a second round finds them.
     for _ in 0..2 {
         let (_disk, volume) = open(path, quiet());
         let dir = match volume.lookup(&volume.root().unwrap(), b"fill") {
             Ok(dir) => dir.ino(),
             Err(_) => volume.create(Ino::ROOT, b"fill", &New::directory(0o755)).unwrap().ino(),
         };
-        // A name whose leaf is full needs two blocks; most of the others find room, and take the last one.
+        // A name whose leaf is full needs two blocks. Most of the others find room, and take the last block.
         let mut refused_in_a_row = 0;
         while refused_in_a_row < 64 {
             match take_block(&volume, dir, &format!("fill-{count}")) {
@@ -73,15 +73,16 @@ fn fill_up(path: &Path) {
     assert_eq!(volume.statfs().unwrap().blocks_available, 1);
 }
 
-/// Two directories inside their inodes have to move into blocks, and there is only one: both names stay as
-/// they are. The second one moved in the middle of the operation once, when the new name was there already.
+/// Two directories inside their inodes would have to move into blocks, but only one block is free: both names
+/// stay unchanged. Regression: if the new name existed already, the second directory moved in the middle of
+/// the operation.
 #[test]
 fn a_rename_between_inline_directories_is_refused_whole() {
     for how in [Rename::Replace, Rename::Exchange, Rename::Whiteout] {
         let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         make(&path, &["-O", "inline_data", "-N", "8192"]);
-        // Of debugfs, because extant makes no inline directories.
+        // Made by debugfs, because extant creates no inline directories.
         let script = "mkdir /one\nmkdir /two\nwrite /dev/null /one/a\nwrite /dev/null /two/b\n";
         let commands = scratch.path().join("commands");
         std::fs::write(&commands, script).unwrap();
@@ -99,7 +100,7 @@ fn a_rename_between_inline_directories_is_refused_whole() {
     }
 }
 
-/// The names of a directory that moves out of its inode all arrive, those in the attribute too.
+/// A directory that moves out of its inode keeps all names, including those in the attribute.
 #[test]
 fn an_inline_directory_moves_with_all_its_names() {
     if extant_testkit::not_root() {
@@ -110,7 +111,7 @@ fn an_inline_directory_moves_with_all_its_names() {
     make(&path, &["-O", "inline_data", "-I", "512"]);
     let mut expected: Vec<String> = (0..15).map(|i| format!("name-{i:02}")).collect();
     {
-        // Of the kernel's, because debugfs fills no attribute.
+        // Made by the kernel, because debugfs does not use the attribute.
         let mount = extant_testkit::LoopMount::new(&path, "").unwrap();
         std::fs::create_dir(mount.path().join("dir")).unwrap();
         for (i, name) in expected.iter().enumerate() {
@@ -129,8 +130,8 @@ fn an_inline_directory_moves_with_all_its_names() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// The name is gone when the bitmap turns out to be unreadable: what cannot be taken back is not committed
-/// either.
+/// The name is already removed when the bitmap turns out to be unreadable. Changes that cannot be undone must
+/// not be committed.
 #[test]
 fn a_fault_in_the_middle_lets_nothing_be_committed() {
     let scratch = extant_testkit::scratch();
@@ -156,8 +157,7 @@ fn a_fault_in_the_middle_lets_nothing_be_committed() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// An operation that fails before it changed anything, or that takes back what it changed, does no harm to
-/// others.
+/// An operation that fails before its first change, or that undoes its changes, does not affect others.
 #[test]
 fn a_fault_before_the_first_change_is_the_operations_own() {
     let scratch = extant_testkit::scratch();
@@ -171,7 +171,7 @@ fn a_fault_before_the_first_change_is_the_operations_own() {
     let (disk, volume) = open(&path, quiet());
     volume.create(Ino::ROOT, b"warm", &New::file(0o644)).unwrap();
     volume.lookup(&volume.root().unwrap(), b"dir").unwrap();
-    // The inode is made, then the directory's block cannot be read, and the inode is taken back.
+    // The inode is allocated, then the directory's block cannot be read, and the inode is freed again.
     disk.arm(Rule::fail(Op::Read, EIO));
     assert!(matches!(volume.create(dir, b"new", &New::file(0o644)), Err(Fault::Device(_))));
     disk.arm(Rule::fail(Op::Read, EIO));
@@ -182,7 +182,7 @@ fn a_fault_before_the_first_change_is_the_operations_own() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// A mistake of the caller: the count must not wrap, which would keep the inode forever.
+/// A mistake of the caller: the count must not wrap around, which would keep the inode forever.
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "released more often"))]
 fn a_release_too_many_does_nothing() {
@@ -205,7 +205,7 @@ fn what_could_not_be_written_is_told_once_to_each_that_has_the_file_open() {
     let (disk, volume) = open(&path, quiet());
     let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.opened(ino).unwrap();
-    // One of them before there is anything in memory of its bytes.
+    // The first open comes before any of the file's bytes are in memory.
     let one = volume.errors_told(ino).unwrap();
     volume.write_at(ino, 0, &[1; 5000]).unwrap();
     let other = volume.errors_told(ino).unwrap();
@@ -217,7 +217,7 @@ fn what_could_not_be_written_is_told_once_to_each_that_has_the_file_open() {
         assert!(matches!(volume.fsync_as(ino, told, false), Err(Fault::LostWrite)));
         volume.fsync_as(ino, told, true).unwrap();
     }
-    // A later open reports nothing of that; callers without an open file share one report.
+    // A later open does not report this error; callers without an open file share one report.
     let late = volume.errors_told(ino).unwrap();
     volume.fsync_as(ino, &late, false).unwrap();
     assert!(matches!(volume.fsync(ino), Err(Fault::LostWrite)));

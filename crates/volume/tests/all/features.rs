@@ -1,6 +1,6 @@
-//! No structure is written that needs a feature which the superblock does not announce: the table of
-//! `write/announce.rs`, line by line. Judged by e2fsck; the features are those that the kernel leaves after
-//! the same operations.
+//! Structures that need a feature are written only if the superblock announces the feature: the table of
+//! `write/announce.rs`, line by line. e2fsck judges the images; the expected features are those that the
+//! kernel leaves after the same operations.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn journal_features(path: &Path) -> String {
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// Something of every structure.
+/// Creates structures of every kind.
 fn write_all(volume: &Volume) {
     let root = Ino::ROOT;
     let dir = volume.create(root, b"dir", &New::directory(0o755)).unwrap().ino();
@@ -49,8 +49,8 @@ fn write_all(volume: &Volume) {
     assert!(matches!(full, Ok(()) | Err(Fault::Refused(Refusal::NotSupported))), "{full:?}");
 }
 
-/// Each feature of ext4 taken off alone, and the old kinds: after all structures were written e2fsck finds
-/// nothing, and only what the kernel would announce is announced.
+/// For each feature of ext4 removed alone, and for older file system types: after all structures were written
+/// e2fsck finds nothing, and only the features that the kernel would announce are set.
 #[test]
 fn every_structure_is_written_in_a_form_that_is_announced() {
     let lacking = [
@@ -91,7 +91,7 @@ fn every_structure_is_written_in_a_form_that_is_announced() {
         extant_testkit::e2fsck_clean(&path);
         assert_eq!(features(&path), before, "{options:?}");
 
-        // An attribute brings ext_attr, whichever is its place, and nothing else.
+        // An attribute sets ext_attr, wherever it is stored, and nothing else.
         let volume = open(&path);
         let file = find(&volume, b"file");
         volume.set_xattr(file, b"user.small", b"1", SetXattr::Any).unwrap();
@@ -116,7 +116,7 @@ fn every_structure_is_written_in_a_form_that_is_announced() {
             add("ext_attr").into_iter().filter(|name| name != "(none)").collect();
         assert_eq!(sorted(&path), with_attributes, "{options:?}");
 
-        // 2 GiB bring large_file, through each door that makes a file so large.
+        // A size of 2 GiB sets large_file, with every operation that makes a file so large.
         let volume = open(&path);
         let file = find(&volume, b"file");
         volume.write_at(file, 3 << 30, b"far").unwrap();
@@ -136,8 +136,8 @@ fn open_for_reading(path: &Path) -> Volume {
     .unwrap()
 }
 
-/// Every log got 64BIT and CSUM_V3 for good, and what knows neither could not use it any more. The right
-/// column is what the kernel leaves.
+/// Regression: every log got 64BIT and CSUM_V3 permanently, and programs that support neither could not use
+/// it any more. The right column is what the kernel leaves.
 #[test]
 fn the_log_gets_what_the_file_system_calls_for() {
     for (options, expected) in [
@@ -173,7 +173,7 @@ fn the_log_gets_what_the_file_system_calls_for() {
     }
 }
 
-/// Values in inodes of their own had maps of extents, whatever the file system knew.
+/// Regression: EA inodes had extent maps, whatever the features of the file system.
 #[test]
 fn a_value_in_an_inode_has_the_map_that_files_have() {
     for (options, has_extents) in [("ea_inode,^extent,^64bit", false), ("ea_inode", true)] {
@@ -198,7 +198,7 @@ fn a_value_in_an_inode_has_the_map_that_files_have() {
     }
 }
 
-/// Where there is no ea_inode, a value that does not fit is refused.
+/// Without ea_inode, a value that does not fit is refused.
 #[test]
 fn without_the_feature_no_value_gets_an_inode() {
     let scratch = extant_testkit::scratch();
@@ -211,8 +211,8 @@ fn without_the_feature_no_value_gets_an_inode() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// tune2fs took dir_index off: the index of an old directory does not know of new names, so it must not be
-/// found again.
+/// tune2fs removed dir_index: the index of an old directory does not include new names, so it must not be
+/// used again.
 #[test]
 fn an_index_that_is_not_kept_up_is_taken_off() {
     let scratch = extant_testkit::scratch();
@@ -243,8 +243,8 @@ fn find_in(volume: &Volume, dir: Ino, name: &str) -> Ino {
     volume.lookup(&volume.inode(dir).unwrap(), name.as_bytes()).unwrap().ino()
 }
 
-/// A directory has more subdirectories than it can count only with dir_nlink, and as in the kernel only with
-/// an index.
+/// A directory may have more subdirectories than it can count only with dir_nlink and, as in the kernel, only
+/// with an index.
 #[test]
 fn links_that_cannot_be_counted_need_a_feature_and_an_index() {
     for (options, is_indexed, is_refused) in
@@ -270,8 +270,7 @@ fn links_that_cannot_be_counted_need_a_feature_and_an_index() {
     }
 }
 
-/// A map without extents cannot say that a block is unwritten, and i_blocks of 32 bits cannot count files of
-/// many TiB.
+/// A block map cannot mark blocks as unwritten, and a 32-bit i_blocks cannot count files of many TiB.
 #[test]
 fn what_has_no_older_form_is_refused() {
     let scratch = extant_testkit::scratch();
@@ -300,8 +299,8 @@ fn without_the_feature_there_are_no_projects() {
     assert!(!open_for_reading(&path).superblock().features.has_ro_compat(Features::PROJECT));
 }
 
-/// Nothing distinguished "no block" from "no inode", and only one of the two is mended by removing what is
-/// large.
+/// Regression: the error did not distinguish "no block" from "no inode", and removing large files only helps
+/// against the first.
 #[test]
 fn that_no_inode_is_left_is_said_as_such() {
     let scratch = extant_testkit::scratch();

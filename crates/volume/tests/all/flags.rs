@@ -1,5 +1,5 @@
-//! Flags of inodes: which can be set on what, and what immutable and append-only leave possible; the label;
-//! trimming a range.
+//! Inode flags: which can be set on which types, and what immutable and append-only still allow; the label;
+//! trim of a range.
 
 use crate::common::small::{image, open};
 use extant_base::Ino;
@@ -53,8 +53,8 @@ fn each_flag_has_types_that_can_have_it() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// What was refused to a file that is immutable is let to one that is append-only, or to a cache that took it
-/// before.
+/// Operations that are refused on an immutable file may be allowed on an append-only one, or for a cache that
+/// accepted the bytes earlier.
 #[test]
 fn who_may_write_depends_on_when_it_was_permitted() {
     let scratch = extant_testkit::scratch();
@@ -66,8 +66,8 @@ fn who_may_write_depends_on_when_it_was_permitted() {
     volume.write_at(other, 0, &[2; 100]).unwrap();
     let plain = flags_of(&volume, ino);
     let no = Some(Refusal::NotPermitted);
-    // Each: flags; may it be opened to write, to append; may be replaced, and appended, by Flags, Opened and
-    // Cache.
+    // Each row: flags; whether it may be opened for writing, for appending; whether overwriting, and
+    // appending, is permitted with Flags, Opened and Cache.
     let table = [
         (0, [None, None], [None, None, None], [None, None, None]),
         (flags::APPEND, [no, None], [no, None, None], [None, None, None]),
@@ -113,14 +113,14 @@ fn times_of_append_only_files_are_set_to_now_and_by_caches_only() {
         set(&volume, ino, plain | more).unwrap();
         let done = [TimesFrom::Caller, TimesFrom::Touch, TimesFrom::Cache].map(|times_from| {
             let times = SetAttr { atime: time, mtime: time, times_from, ..SetAttr::default() };
-            // Nothing else goes with them.
+            // These times cannot be set together with other changes.
             let with_mode = SetAttr { mode: Some(0o600), ..times };
             assert_eq!(refused(volume.set_attr(ino, &with_mode)), if more == 0 { None } else { no });
             refused(volume.set_attr(ino, &times))
         });
         assert_eq!(done, expected, "{more:#x}");
     }
-    // What stays immutable changes in nothing else.
+    // While a file stays immutable, nothing else can change.
     let fixed = plain | flags::IMMUTABLE;
     assert_eq!(refused(set(&volume, ino, fixed | flags::NODUMP)), no);
     assert_eq!(refused(set(&volume, ino, fixed)), None);
@@ -140,7 +140,7 @@ fn a_label_is_changed_at_once_and_for_good() {
     volume.set_label(b"new").unwrap();
     assert_eq!(volume.label(), b"new");
     drop(volume);
-    // As after a crash: by the log.
+    // As after a crash: from the log.
     let volume = open(&path);
     assert_eq!(volume.label(), b"new");
     volume.close().unwrap();
@@ -153,7 +153,7 @@ fn a_range_is_trimmed_to_the_block() {
     let path = image(scratch.path(), &["-b", "1024"], &[]);
     let volume = open(&path);
     let Some(all) = volume.trim(0).unwrap() else { return };
-    // All of a range that is free, between blocks that are half in it.
+    // The complete free blocks of a range; not the partial blocks at its ends.
     let middle = (12 << 20) + 100..(13 << 20) + 100;
     assert_eq!(volume.trim_range(middle.clone(), 0).unwrap(), Some((1 << 20) - 1024));
     assert_eq!(volume.trim_range(middle.clone(), 2 << 20).unwrap(), Some(0), "none is as long");

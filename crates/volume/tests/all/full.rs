@@ -1,5 +1,5 @@
-//! Writing back into a file system that is full to its last block, or that cannot say what is free. Judged by
-//! e2fsck.
+//! Write-back into a file system that is full to its last block, or that cannot read its bitmaps. e2fsck
+//! judges the images.
 
 use crate::common;
 
@@ -23,7 +23,7 @@ fn make_with(path: &Path, size: &str, more: &[&str]) {
     extant_testkit::run("mke2fs", options.into_iter().chain(more));
 }
 
-/// Nothing happens but what the test asks for.
+/// Opens without background work: only the test's operations run.
 fn open(path: &Path, data: DataPath) -> (Arc<Faulty<FileDevice>>, Volume) {
     let disk = Arc::new(Faulty::new(FileDevice::open(path, true).unwrap()));
     let write = WriteOptions { no_committer: true, data, ..WriteOptions::default() };
@@ -31,7 +31,7 @@ fn open(path: &Path, data: DataPath) -> (Arc<Faulty<FileDevice>>, Volume) {
     (disk, volume)
 }
 
-/// A file that has all blocks but the pool that is kept for maps; how many it has.
+/// Gives the file all blocks except the pool that is reserved for maps. Returns their number.
 fn take_all(volume: &Volume, ino: Ino) -> u64 {
     let (mut blocks, mut step) = (0, 1 << 14);
     while step > 0 {
@@ -39,7 +39,7 @@ fn take_all(volume: &Volume, ino: Ino) -> u64 {
             Ok(()) => blocks += step,
             Err(fault) => {
                 assert!(fault.is(Refusal::NoSpace), "{fault}");
-                // Some of it may be there, and is asked for again.
+                // A part of it may fit, and is requested again.
                 step /= 2;
             }
         }
@@ -47,9 +47,9 @@ fn take_all(volume: &Volume, ino: Ino) -> u64 {
     blocks
 }
 
-/// Every second block of the file is written, from the end to the front, which makes half-full leaves of the
-/// map: more of them than the pool has blocks for. Ranges that cannot be split any more are written with
-/// zeros around them.
+/// The test writes every second block of the file, from the end to the front, which makes half-full leaves of
+/// the map: more leaves than the pool has blocks. Ranges that cannot be split any more are written with zeros
+/// around them.
 #[test]
 fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
     for data in [DataPath::Iomap, DataPath::Ordered] {
@@ -67,7 +67,7 @@ fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
             volume.write_back_some(BLOCK).unwrap();
         }
         volume.fsync(ino).unwrap();
-        // What one more leaf takes is not there, and zeros were written.
+        // No block was left for another leaf, and zeros were written.
         assert!(volume.statfs().unwrap().blocks_free <= 2);
         let mut longest = 0;
         let inode = volume.inode(ino).unwrap();
@@ -93,8 +93,8 @@ fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
     }
 }
 
-/// Zeros that cannot be written around a run cost its bytes, and nothing else: no part of the change was
-/// begun.
+/// If the zeros around a run cannot be written, only the run's bytes are lost: the change has not started
+/// yet.
 #[test]
 fn zeros_that_cannot_be_written_do_not_end_the_journal() {
     let scratch = extant_testkit::scratch();
@@ -108,7 +108,7 @@ fn zeros_that_cannot_be_written_do_not_end_the_journal() {
     let mut failed = false;
     for block in (0..blocks).rev().step_by(2) {
         volume.write_at(ino, block * BLOCK, &[7; BLOCK as usize]).unwrap();
-        // The first is of the bytes.
+        // The first write is that of the bytes.
         let rule = disk.arm(Rule::fail(Op::Write, EIO).nth(2).from_then_on());
         let _ = volume.write_back_some(BLOCK);
         failed = disk.hits(rule) > 0;
@@ -127,7 +127,7 @@ fn zeros_that_cannot_be_written_do_not_end_the_journal() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// Bitmaps that cannot be read: the bytes are lost, fsync returns that, and their reservation is free again.
+/// The bitmaps cannot be read: the bytes are lost, fsync reports that, and their reservation is released.
 #[test]
 fn what_cannot_be_written_back_promises_nothing() {
     let scratch = extant_testkit::scratch();
@@ -146,7 +146,7 @@ fn what_cannot_be_written_back_promises_nothing() {
     disk.disarm_all();
 }
 
-/// Names that are kept inside a directory's inode are removed though no block is free.
+/// Names inside a directory's inode can be removed although no block is free.
 #[test]
 fn names_inside_the_inode_go_where_no_block_is_left() {
     let scratch = extant_testkit::scratch();

@@ -1,5 +1,5 @@
-//! A log that was written after a file system grew while mounted: it has the superblock with the new blocks,
-//! and blocks that the old one does not have.
+//! A log that was written after a file system grew while mounted: it contains the superblock with the new
+//! size, and blocks that the old size does not include.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use extant_volume::{New, OpenOptions, Volume};
 
 const BLOCK: usize = 1024;
 
-/// Makes a small file system, grows it, and takes all of that back but for a log that holds it.
+/// Makes a small file system, grows it, and restores its old state, with a log that contains the growth.
 fn make(path: &Path, log_blocks: &Path) {
     let name = path.to_str().unwrap();
     let options =

@@ -15,7 +15,7 @@ fn make(path: &Path) {
     extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-O", "mmp", path.to_str().unwrap(), "32M"]);
 }
 
-// Those that are refused waited for eleven seconds: shorter times are not allowed between machines.
+// Each refused open takes eleven seconds: the protocol between machines does not allow less.
 
 #[test]
 fn a_second_writer_is_refused_and_a_later_one_is_let_in() {
@@ -28,7 +28,7 @@ fn a_second_writer_is_refused_and_a_later_one_is_let_in() {
     assert!(matches!(refused, OpenFault::InUse(_)), "{refused}");
     first.create(Ino::ROOT, b"two", &New::file(0o644)).unwrap();
     first.close().unwrap();
-    // The next one has no machine to wait for.
+    // No other machine is active, so the next open does not wait.
     let begun = std::time::Instant::now();
     open(&path).unwrap().close().unwrap();
     assert!(begun.elapsed().as_secs() < 5);

@@ -1,4 +1,4 @@
-//! What is known of files' blocks: looked at, learnt, forgotten.
+//! Cached extents of files: inspected, filled, dropped.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn a_map_is_learnt_and_forgotten() {
     volume.write_at(ino, 0, &[7; 100 << 10]).unwrap();
     let delayed = volume.known_extents(ino).unwrap();
     assert!(delayed.iter().any(|entry| entry.status == ExtentStatus::Delayed), "{delayed:?}");
-    // What is only reserved cannot be read again.
+    // Delayed extents exist only in memory, so they stay.
     volume.forget_extents(ino).unwrap();
     let status =
         |ino| volume.known_extents(ino).unwrap().iter().map(|entry| entry.status).collect::<Vec<_>>();
@@ -46,7 +46,7 @@ fn a_map_is_learnt_and_forgotten() {
     assert!(volume.known_extents(ino).unwrap().is_empty());
     assert_eq!(volume.precache_extents(ino).unwrap(), 21);
     let known = volume.known_extents(ino).unwrap();
-    // Each with the hole behind it, but the last.
+    // Each extent with the hole after it, except the last.
     assert_eq!(known.len(), 41);
     assert_eq!((known[1].lblk, known[1].len, known[1].status), (Lblk(10), 1, ExtentStatus::Hole));
     let stats = volume.extent_stats().unwrap();
@@ -56,8 +56,8 @@ fn a_map_is_learnt_and_forgotten() {
     assert_eq!(volume.forget_extents(ino).unwrap(), 41);
 }
 
-/// A question about one block is answered for its neighbours too: all of its extent or hole, and all of a
-/// leaf that was read for it.
+/// A lookup of one block also caches its neighbours: its whole extent or hole, and everything in a leaf that
+/// was read for it.
 #[test]
 fn one_question_teaches_what_lies_around() {
     let (device, volume) = made_on();
@@ -74,12 +74,12 @@ fn one_question_teaches_what_lies_around() {
         entries.iter().map(|entry| (entry.lblk.0, entry.len, entry.status)).collect::<Vec<_>>()
     };
     let read = |volume: &Volume, ino, block: u64| {
-        // Reading a file caches nothing of it.
+        // Reading a file caches no extents.
         volume.write_at(ino, 500 << 10, &[7; 1 << 10]).unwrap();
         let inode = volume.inode(ino).unwrap();
         volume.read(&inode, block << 10, &mut [0; 1 << 10]).unwrap();
     };
-    // The hole that was punched is known.
+    // The punched hole is cached.
     assert!(known(&volume, ino).contains(&(10, 10, ExtentStatus::Hole)), "{:?}", known(&volume, ino));
     volume.close().unwrap();
     for (block, entry) in [(25, (20, 20, ExtentStatus::Written)), (15, (10, 10, ExtentStatus::Hole))] {
@@ -97,7 +97,7 @@ fn one_question_teaches_what_lies_around() {
     volume.check_file(many).unwrap();
 }
 
-/// The last page of the largest file reaches behind the last number that a block can have.
+/// The last page of the largest file extends beyond the largest block number.
 #[test]
 fn the_end_of_the_largest_file_is_punched() {
     let volume = made();

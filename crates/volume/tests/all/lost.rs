@@ -1,5 +1,4 @@
-//! Operations on a file's bytes in which something of the device fails: what memory shows, and what is on the
-//! disk later.
+//! Operations on file data during which the device fails: the state in memory, and later on the disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ fn open(path: &Path) -> (Disk, Volume) {
     (disk, volume)
 }
 
-/// A file `f` of 5,500 bytes on an image with blocks of 1 KiB, closed again.
+/// An image with blocks of 1 KiB and a file `f` of 5,500 bytes, closed again.
 fn prepared(scratch: &Path) -> std::path::PathBuf {
     let path = small::image(scratch, &["-b", "1024"], &[]);
     let (_disk, volume) = open(&path);
@@ -39,7 +38,7 @@ fn bytes(volume: &Volume, file: Ino) -> Vec<u8> {
     bytes
 }
 
-/// What was acknowledged is on the disk, and e2fsck is content.
+/// The disk must have what was acknowledged, and e2fsck must find nothing.
 fn judge(path: &Path, expected: &[u8]) {
     let (_disk, volume) = open(path);
     let file = small::find(&volume, b"f");
@@ -48,8 +47,8 @@ fn judge(path: &Path, expected: &[u8]) {
     extant_testkit::e2fsck_clean(path);
 }
 
-/// The block with the new end cannot be read: the file is as it was, in memory and on the disk, whatever is
-/// done next. Memory had the new size, and a later fsync acknowledged it.
+/// The block with the new end cannot be read: the file stays unchanged, in memory and on the disk, whatever
+/// follows. Regression: memory had the new size, and a later fsync acknowledged it.
 #[test]
 fn a_cut_that_cannot_read_the_block_with_the_new_end_changes_nothing() {
     for is_mapped in [false, true] {
@@ -82,7 +81,7 @@ fn a_cut_that_cannot_read_the_block_with_the_new_end_changes_nothing() {
     }
 }
 
-/// As above, for a file that is to grow.
+/// As above, for a file that should grow.
 #[test]
 fn growth_that_fails_changes_nothing() {
     let scratch = extant_testkit::scratch();
@@ -98,8 +97,8 @@ fn growth_that_fails_changes_nothing() {
     judge(&path, &[b'a'; 5500]);
 }
 
-/// Neither zeros behind the new end nor the old bytes can be written there: what is there is not known, so
-/// nothing is written any more.
+/// Neither zeros nor the old bytes can be written after the new end: the content there is unknown, so the
+/// journal is aborted.
 #[test]
 fn zeros_that_cannot_be_written_end_the_journal() {
     let scratch = extant_testkit::scratch();
@@ -111,7 +110,7 @@ fn zeros_that_cannot_be_written_end_the_journal() {
     assert!(volume.aborted().is_some());
     assert_eq!(resize(&volume, file, 1).unwrap_err().errno(), 30);
     drop(volume);
-    // Not durable, and not taken back: as after a power cut in the middle.
+    // Neither durable nor undone: as after a power cut in the middle.
     let (_disk, volume) = open(&path);
     let found = bytes(&volume, small::find(&volume, b"f"));
     assert!(found.len() == 5500 && found.iter().all(|byte| matches!(byte, 0 | b'a')));
@@ -119,7 +118,7 @@ fn zeros_that_cannot_be_written_end_the_journal() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// The device wrote the zeros and says that it failed: the bytes are put back.
+/// The device wrote the zeros and reports an error: the old bytes are restored.
 #[test]
 fn zeros_that_were_written_all_the_same_are_taken_back() {
     let scratch = extant_testkit::scratch();
@@ -134,9 +133,9 @@ fn zeros_that_were_written_all_the_same_are_taken_back() {
     judge(&path, &[b'a'; 5500]);
 }
 
-/// Appended bytes cannot be written back: fsync says so, and from then on memory shows what the disk has. The
-/// size stayed that of the lost bytes, the second fsync acknowledged it, and what was reserved there lay
-/// behind the end on the disk.
+/// Appended bytes cannot be written back: fsync reports it, and from then on memory shows what the disk has.
+/// Regression: the size stayed that of the lost bytes, the second fsync acknowledged it, and blocks reserved
+/// there were after the end on the disk.
 #[test]
 fn bytes_that_are_reported_as_lost_leave_memory() {
     for follow in 0..3 {
@@ -153,7 +152,7 @@ fn bytes_that_are_reported_as_lost_leave_memory() {
         expected[100 << 10..].fill(b'c');
         disk.arm(Rule::fail(Op::Write, EIO).from_then_on());
         match follow {
-            // As the thread that writes back does.
+            // As the write-back thread does.
             2 => (0..4).for_each(|_| assert!(!volume.write_back_some(u64::MAX).unwrap())),
             _ => assert_eq!(volume.fsync(file).unwrap_err().errno(), 5),
         }
@@ -176,8 +175,8 @@ fn bytes_that_are_reported_as_lost_leave_memory() {
     }
 }
 
-/// An inode whose map cannot be read is not deleted with its last name; the name is gone all the same, and
-/// the inode with the next opening. The operation said that it had failed.
+/// The last name of an inode is removed, but its map cannot be read: the inode is deleted at the next open.
+/// Regression: the operation reported a failure.
 #[test]
 fn a_name_is_gone_though_its_inode_cannot_be_deleted_yet() {
     let scratch = extant_testkit::scratch();

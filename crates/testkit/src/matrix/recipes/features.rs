@@ -110,7 +110,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     image("project", "16M", &["-t", "ext4", "-O", "project"]).source(everything_small_projects)
         .steps(&[Step::Debugfs(&["sif projects/a projid 5", "sif projects/b projid 70000", "sif projects flags 0x20080000"])]),
 
-    // Flags of features outside this matrix's workloads.
+    // Casefolding, encryption, fs-verity and multiple-mount protection.
     image("casefold", "32M", &["-t", "ext4", "-O", "casefold"]).extended("encoding=utf8").source(everything_small_projects)
         .steps(&[Step::Host("content", || b"content\n".to_vec()), Step::DebugfsBy(casefolded), Step::E2fsck(&["-fyD"])])
         .for_debugfs(),

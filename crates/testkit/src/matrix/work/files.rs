@@ -9,7 +9,7 @@ use rustix::fs::FallocateFlags;
 use super::Place;
 use crate::trees::Random;
 
-/// Holes and unwritten extents of every origin. Without extents: what can be had there.
+/// Holes and unwritten extents of every origin; without extents, as far as possible.
 pub(in crate::matrix) fn holes(root: &Path) {
     let place = Place::new(root);
     let block = place.block_size();
@@ -67,8 +67,8 @@ fn every_other(place: &Place, name: &str, n: u64) {
     }
 }
 
-/// Extent trees of depth 0, 1 and (at 1 KiB) 2, by holes and by punching; unwritten extents in between; files
-/// written in turns.
+/// Extent trees of depth 0, 1 and (at 1 KiB) 2, made by holes and by punching; unwritten extents between
+/// them; files written in turns.
 pub(in crate::matrix) fn fragmented(root: &Path) {
     let place = Place::new(root);
     let block = place.block_size();
@@ -80,7 +80,7 @@ pub(in crate::matrix) fn fragmented(root: &Path) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         place.allocate("punched", flags, (i * 4 + 1) * block, block);
     }
-    // Extents that touch and are of two sorts.
+    // Adjacent extents, written and unwritten.
     place.allocate("stripes", FallocateFlags::empty(), 0, 400 * block);
     for i in 0..200 {
         place.write_at("stripes", i * 2 * block, &[i as u8 | 1; 100]);
@@ -89,28 +89,28 @@ pub(in crate::matrix) fn fragmented(root: &Path) {
     for round in 0..60 {
         for file in &files {
             file.write_all_at(&vec![round as u8 + 1; block as usize], round * block).expect("write");
-            // Without this, delayed allocation would give each of them one run.
+            // Without this, delayed allocation would give each file one run.
             file.sync_data().expect("sync");
         }
     }
 }
 
-/// An extent tree of depth 3 at blocks of 1 KiB: more than 4 x 83 x 84 extents, leaves half full when they
-/// grew in order or not.
+/// An extent tree of depth 3 with blocks of 1 KiB: more than 4 x 83 x 84 extents. Leaves may be half full,
+/// depending on the order of growth.
 pub(in crate::matrix) fn depth_three(root: &Path) {
     let place = Place::new(root);
     every_other(&place, "deep", 29_000);
     place.filled("plain", 5000);
 }
 
-/// An extent tree of depth 2 at blocks of 4 KiB: more than 4 x 340 extents.
+/// An extent tree of depth 2 with blocks of 4 KiB: more than 4 x 340 extents.
 pub(in crate::matrix) fn depth_two(root: &Path) {
     let place = Place::new(root);
     every_other(&place, "deep", 3000);
     place.filled("plain", 5000);
 }
 
-/// Files at the edges of direct, indirect, double and triple indirect blocks; sparse.
+/// Sparse files at the limits of direct, indirect, double and triple indirect blocks.
 pub(in crate::matrix) fn indirect(root: &Path) {
     let place = Place::new(root);
     let block = place.block_size();
@@ -123,7 +123,7 @@ pub(in crate::matrix) fn indirect(root: &Path) {
         }
     }
     place.filled("whole-to-double", ((12 + per_block + 40) * block) as usize);
-    // The last block that can be mapped; at 4 KiB it is beyond the largest file.
+    // The last block that can be mapped; at 4 KiB it is after the end of the largest file.
     let last = edges[2] + per_block * per_block * per_block - 1;
     place.write_at("last-of-triple", last * block, b"the end");
     place.write_at("all-levels", 0, &[1; 10]);
@@ -136,7 +136,8 @@ pub(in crate::matrix) fn indirect(root: &Path) {
     super::mixed(&place.dir("mixed").path(""));
 }
 
-/// Sparse files above 2 and 4 GiB, and as far as block numbers reach: 16 TiB less a block at blocks of 4 KiB.
+/// Sparse files above 2 and 4 GiB, and up to the limit of block numbers: 16 TiB less a block with blocks of 4
+/// KiB.
 pub(in crate::matrix) fn large_offsets(root: &Path) {
     let place = Place::new(root);
     let block = place.block_size();

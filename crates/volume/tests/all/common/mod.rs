@@ -17,7 +17,7 @@ use extant_ondisk::time::Timestamp;
 use extant_testkit::{Content, Entry, Extent, Kind, Manifest, Time};
 use extant_volume::{Cursor, FileType, Inode, OpenOptions, Refusal, Seek, Volume};
 
-/// Opens an image for reading, with its external journal where it has one.
+/// Opens an image for reading, with its external journal if any.
 pub(crate) fn open(image: &Path, journal: Option<&Path>) -> Volume {
     let device = |path: &Path| -> Arc<dyn extant_device::Device> {
         Arc::new(FileDevice::open(path, false).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
@@ -27,7 +27,7 @@ pub(crate) fn open(image: &Path, journal: Option<&Path>) -> Volume {
         .unwrap_or_else(|error| panic!("{}: {error}", image.display()))
 }
 
-/// Everything that the volume holds.
+/// Reads everything in the volume.
 pub(crate) fn manifest(volume: &Volume) -> Manifest {
     let mut found = Manifest::default();
     let mut known: HashMap<Ino, Entry> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Small images that debugfs fills, opened for writing.
+//! Small images, filled by debugfs and opened for writing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use extant_base::Ino;
 use extant_device::FileDevice;
 use extant_volume::{OpenOptions, Volume};
 
-/// An image of 16 MiB, with what `debugfs` then does to it.
+/// Makes an image of 16 MiB and applies the requests to it with debugfs.
 pub(crate) fn image(scratch: &Path, options: &[&str], requests: &[&str]) -> PathBuf {
     let path = scratch.join("image");
     let kind: &[&str] = if options.contains(&"-t") { &[] } else { &["-t", "ext4"] };
