@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: all checks, cheapest first, stopping at the first that fails.
+//! `cargo xtask ci`: all checks, cheapest first. Stops at the first failure.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ struct Stage {
     run: fn(&[&str]) -> Result<(), String>,
 }
 
-/// In the order in which they run.
+/// The checks, in order.
 const STAGES: &[Stage] = &[
     Stage { name: "fmt", run: |_| cargo(&["fmt", "--all", "--check"]) },
     Stage { name: "layers", run: |_| layers::run() },
@@ -71,7 +71,7 @@ fn test(rest: &[&str]) -> Result<(), String> {
         return run_tests::run(&["--profile", "ci"]);
     }
     let mut args = vec!["test", "--profile", "ci"];
-    // `-p PACKAGE` among the arguments takes the place of the whole workspace.
+    // `-p PACKAGE` in the arguments replaces the whole workspace.
     if !rest.iter().any(|arg| arg.starts_with("-p") || *arg == "--package") {
         args.push("--workspace");
     }
@@ -79,10 +79,10 @@ fn test(rest: &[&str]) -> Result<(), String> {
     cargo(&args)
 }
 
-/// The structures that threads share, under schedules that `shuttle` chooses: `EXTANT_SCHEDULES=n` for more
-/// of them, `EXTANT_SEED=n` for others.
+/// Tests of data structures shared between threads, under schedules that `shuttle` chooses.
+/// `EXTANT_SCHEDULES=n` runs more schedules, `EXTANT_SEED=n` others.
 fn schedules(_: &[&str]) -> Result<(), String> {
-    // One package at a time: together their features would be those of all.
+    // One package at a time: in one command, cargo would merge their features.
     for (package, tests) in [
         ("extant-buffer", "--test=schedules"),
         ("extant-journal", "--test=schedules"),
@@ -102,11 +102,11 @@ fn cargo(args: &[&str]) -> Result<(), String> {
     succeed(command)
 }
 
-/// A command that takes longer hangs: three times what the longest one takes on two cores.
+/// Time limit of a command: three times the longest duration on two cores. A command that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(4200);
 
-/// Runs a command to its end. Kills one that hangs, and prints the running processes first, which a log would
-/// not show otherwise.
+/// Runs a command to its end. If it hangs, prints the running processes, which the log would not show
+/// otherwise, and kills it.
 fn succeed(mut command: Command) -> Result<(), String> {
     let failed = |error: std::io::Error, command: &Command| format!("{command:?}: {error}");
     let mut child = command.spawn().map_err(|error| failed(error, &command))?;
@@ -119,7 +119,7 @@ fn succeed(mut command: Command) -> Result<(), String> {
                 let _ = Command::new("ps")
                     .args(["-eo", "pid,ppid,stat,etimes,wchan:20,args", "--forest"])
                     .status();
-                // The tests' process too: it would keep the log open.
+                // The process of the tests is killed, too: it would keep the log open.
                 let _ = Command::new("pkill").args(["-KILL", "-P", &child.id().to_string()]).status();
                 let _ = child.kill();
                 return Err(format!(

@@ -1,4 +1,4 @@
-//! `cargo xtask fsx`: the file system exerciser, a program of another project, over files of mounted images.
+//! `cargo xtask fsx`: runs the file system exerciser, an external program, on files of mounted images.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,20 +8,20 @@ use crate::workspace;
 
 const VERSION: &str = "0.3.2";
 const IMAGE_SIZE: &str = "256M";
-/// Operations of one start of the program, which keeps half of the mappings that it makes: the more there
-/// are, the longer everything takes.
+/// Operations per start of fsx. It keeps half of the mappings that it makes, and slows down with their
+/// number.
 const OPS_MAX: u64 = 20_000;
 
-/// One kind of image and of mount.
+/// A kind of image and mount.
 struct Kind {
     name: &'static str,
-    /// For mke2fs.
+    /// Options of mke2fs.
     format: &'static [&'static str],
-    /// For the mount.
+    /// Options of the mount.
     options: &'static str,
-    /// Bytes that the file may have.
+    /// Maximum bytes of the file.
     file_max: u32,
-    /// Can it have reservations and holes made?
+    /// Whether the file supports reservations and holes.
     allocates: bool,
 }
 
@@ -45,7 +45,7 @@ impl Kind {
         Self { name, format, options, file_max: MIB, allocates: true }
     }
 
-    /// What fsx does, how often.
+    /// The configuration of fsx: operations and their weights.
     fn config(&self) -> String {
         let allocations = u32::from(self.allocates) * 3;
         let (file_max, op_max) = (self.file_max, self.file_max.min(65536));
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         return Err(format!("--kinds: of {}", known.join(",")));
     }
     let fsx = installed()?;
-    // A copy: it may be built again meanwhile.
+    // A copy, because the original may be rebuilt meanwhile.
     let (scratch, built) = (scratch("program")?, built()?);
     let extant = scratch.join("extant");
     std::fs::copy(&built, &extant).map_err(|error| format!("{}: {error}", built.display()))?;
@@ -122,7 +122,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
     Ok(arguments)
 }
 
-/// The program, built from the registry once.
+/// The path of fsx, built from the registry once.
 fn installed() -> Result<PathBuf, String> {
     let root = workspace::target_dir().join("tools");
     let program = root.join("bin/fsx");
@@ -137,13 +137,13 @@ fn installed() -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Ours.
+/// Builds extant. Returns the path of the binary.
 fn built() -> Result<PathBuf, String> {
     done(workspace::cargo().args(["build", "--quiet", "--profile", "ci", "-p", "extant-cli"]))?;
     Ok(workspace::target_dir().join("ci/extant"))
 }
 
-/// A new directory, in memory where there is one for that. It stays if what happens in it fails.
+/// A new directory, in memory if possible. It is kept if the test in it fails.
 fn scratch(name: &str) -> Result<PathBuf, String> {
     let memory = PathBuf::from("/dev/shm");
     let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
@@ -152,7 +152,7 @@ fn scratch(name: &str) -> Result<PathBuf, String> {
     Ok(dir)
 }
 
-/// A program that Debian may keep out of an ordinary user's PATH.
+/// A program that Debian may install outside of an ordinary user's PATH.
 fn command(name: &str) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/local/sbin:/usr/sbin:/sbin");
@@ -166,8 +166,8 @@ fn done(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }
 
-/// The last operation of a refused run: posix_fallocate of 0 bytes, which some seeds of fsx contain and every
-/// file system refuses.
+/// Whether fsx refused its own last operation: posix_fallocate of 0 bytes. Some seeds contain it, and every
+/// file system refuses it.
 fn is_its_own(last: &str) -> bool {
     last.contains("POSIX_FALLOCATE")
         && last.split('(').nth(1).is_some_and(|len| len.trim_start().starts_with("0x0 "))
@@ -209,7 +209,7 @@ fn exercise(kind: &Kind, arguments: &Arguments, fsx: &Path, extant: &Path) -> Re
     }
     let unmounted = done(Command::new(extant).arg("umount").arg(&dir));
     if let Some(why) = failed {
-        // Where what it left can be looked at.
+        // The path of what is left for inspection.
         return Err(format!("{why}; all of it is in {}", scratch.display()));
     }
     unmounted?;

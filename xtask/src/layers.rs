@@ -1,12 +1,12 @@
-//! Holds the order of the crates (`layers.toml`) against what they import.
+//! Compares the order of the crates (`layers.toml`) with their imports.
 //!
 //! Rules
-//! 1. Every package of the workspace is named once in `layers.toml`, and every name there is a package.
-//! 2. A crate of the house imports crates of lower floors only; also for its tests and build scripts.
-//! 3. A crate named in `[only]` imports no crate of the house but those listed.
-//! 4. Crates in `outside.tests` are imported in `[dev-dependencies]` and by tools only, and import no crate
-//!    of the project. Crates in `outside.tools` are imported by none.
-//! 5. Every library and binary root says `#![forbid(unsafe_code)]`, but those of `unsafe-code.crates`.
+//! 1. `layers.toml` names every package of the workspace once, and no others.
+//! 2. A crate imports only crates of lower floors, also for its tests and build scripts.
+//! 3. A crate named in `[only]` imports no crates of the project except those listed.
+//! 4. Crates in `outside.tests` are imported only in `[dev-dependencies]` and by tools, and import no crate
+//!    of the project. No crate imports crates in `outside.tools`.
+//! 5. Every library and binary root contains `#![forbid(unsafe_code)]`, except those in `unsafe-code.crates`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ struct UnsafeCode {
     crates: Vec<String>,
 }
 
-/// Where a crate stands.
+/// The position of a crate in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place<'a> {
     Floor(usize, &'a str),
@@ -93,7 +93,7 @@ fn order_faults(layers: &Layers, packages: &[Package]) -> Vec<String> {
         };
         for dependency in package.dependencies.iter().filter(|d| known.contains(d.name.as_str())) {
             let other = dependency.name.as_str();
-            // An unlisted crate has its own line.
+            // An unlisted crate is reported separately.
             let Some(&other_place) = places.get(other) else { continue };
             let is_dev = dependency.kind.as_deref() == Some("dev");
             if let Some(reason) = refusal(place, other_place, is_dev) {
@@ -108,7 +108,7 @@ fn order_faults(layers: &Layers, packages: &[Package]) -> Vec<String> {
     faults
 }
 
-/// Why a crate here must not import one there; `None` when it may.
+/// The reason why a crate here must not import one there; `None` if it may.
 fn refusal(here: Place<'_>, there: Place<'_>, is_dev: bool) -> Option<String> {
     match (here, there) {
         (_, Place::Tool) => Some("no crate imports a tool".to_owned()),
@@ -174,7 +174,7 @@ mod tests {
         .unwrap()
     }
 
-    /// A package and its imports; `dev:NAME` is one for tests.
+    /// A package and its imports; `dev:NAME` is a dev-dependency.
     fn package(name: &str, imports: &[&str]) -> Package {
         let dependency = |import: &&str| match import.strip_prefix("dev:") {
             Some(name) => Dependency { name: name.to_owned(), kind: Some("dev".to_owned()) },
@@ -184,7 +184,7 @@ mod tests {
         Package { name: name.to_owned(), dependencies, targets: Vec::new() }
     }
 
-    /// The faults when this package has these imports and all others are in order.
+    /// The faults if this package has these imports and all others are correct.
     fn faults_with(name: &str, imports: &[&str]) -> Vec<String> {
         let mut packages: Vec<Package> = ["base", "left", "right", "top", "kit", "tool"]
             .iter()

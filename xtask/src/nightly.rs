@@ -1,7 +1,7 @@
-//! `cargo xtask nightly`: what is too long for `./test`, within a budget of time.
+//! `cargo xtask nightly`: the checks that are too long for `./test`, within a time budget.
 //!
-//! The seed is printed first, so a failure is repeated by the command in its output. A part that fails does
-//! not stop the others.
+//! It prints the seed first, and a failure prints the command that repeats it. A part that fails does not
+//! stop the others.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,8 +26,8 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     }
     println!("nightly: seed {seed}, {seconds} seconds");
     let (seed, share) = (seed.to_string(), (seconds / 5).to_string());
-    // Runs that count instead of looking at the clock are called with the next seeds until their share is
-    // over.
+    // Programs that take a count instead of a time run again with the next seeds until their share of the
+    // time is used.
     let until_over = |part: fn(&[&str]) -> Result<(), String>, args: &[&str]| {
         let begun = Instant::now();
         let mut number: u64 = seed.parse().unwrap_or(1);
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(format!("nightly: failed: {}", failed.join(", "))) }
 }
 
-/// The tests that `./test` does not run, and those that it runs at a part of their size.
+/// The tests that `./test` does not run, and those that it runs at reduced size.
 fn heavy_tests() -> Result<(), String> {
     let mut full = workspace::cargo();
     full.args(["test", "--profile", "ci", "-p", "extant-volume", "--test", "all"]);
@@ -73,7 +73,7 @@ fn heavy_tests() -> Result<(), String> {
     succeed(&mut command)
 }
 
-/// Builds with the oldest Rust that Cargo.toml declares, where rustup has it.
+/// Builds with the oldest Rust that Cargo.toml declares, if rustup has it.
 fn oldest_rust() -> Result<(), String> {
     let text =
         std::fs::read_to_string(workspace::root().join("Cargo.toml")).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Commands that need the project's crates. Each is an example of one crate and is built when it is called,
+//! Commands that need the project's crates. Each is an example of one crate, and is built when it is called,
 //! so that `ci`, `tidy` and `layers` start without building the crates.
 
 use std::process::Command;

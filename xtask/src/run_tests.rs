@@ -1,5 +1,4 @@
-//! Runs every test binary of the workspace, several at the same time, and counts the tests that skip their
-//! work.
+//! Runs every test binary of the workspace, several at a time, and counts the tests that skip their work.
 //!
 //! `cargo test` runs one binary after the other. Most of them end with one long test that leaves the other
 //! cores idle, or wait for a mount or a timer. This module runs as many binaries as the machine has cores,
@@ -23,7 +22,7 @@ use serde::Deserialize;
 
 use crate::workspace;
 
-/// A binary that takes longer hangs: the slowest takes a small part of this on two cores.
+/// A binary that takes longer hangs: the slowest takes a small part of this time on two cores.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// `xtask/skips.toml`: the reasons for which a test may skip its work.

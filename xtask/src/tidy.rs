@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: rules for text that no compiler checks.
 //!
-//! Reads every file that git knows or would add, once; all faults are listed, none stops the others. The
-//! rules' numbers and words are in `xtask/tidy.toml`.
+//! It reads every file that git tracks or would add, once, and lists all faults. The numbers and words of the
+//! rules are in `xtask/tidy.toml`.
 
 mod exports;
 mod markdown;
@@ -29,13 +29,13 @@ pub(crate) fn run() -> Result<(), String> {
     let paths = files(&root)?;
     for path in &paths {
         let full = root.join(path);
-        // A symlink's target is judged under its own name, and a deleted file is still known to git.
+        // A symlink's target is checked under its own name. git may still list a deleted file.
         let Ok(metadata) = full.symlink_metadata() else { continue };
         if !metadata.is_file() {
             continue;
         }
         let bytes = std::fs::read(&full).map_err(|error| format!("{}: {error}", full.display()))?;
-        // Not text: nothing to say about it.
+        // Binary files are not checked.
         let Ok(text) = String::from_utf8(bytes) else { continue };
         if text.contains('\0') {
             continue;
@@ -65,7 +65,7 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Relative paths of the files that git tracks or would add; without git, of all files but build output.
+/// Relative paths of the files that git tracks or would add; without git, all files except build output.
 fn files(root: &Path) -> Result<Vec<PathBuf>, String> {
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -103,7 +103,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Words of this clone only: `.git/info/tidy-words`, one per line.
+/// Words forbidden only in this clone: `.git/info/tidy-words`, one per line.
 fn local_words(root: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(root.join(".git/info/tidy-words")).unwrap_or_default();
     text.lines().map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()

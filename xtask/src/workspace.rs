@@ -1,4 +1,4 @@
-//! Where the workspace is and what `cargo metadata` says about it.
+//! The root of the workspace, and the output of `cargo metadata` about it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,11 +13,11 @@ pub(crate) struct Package {
     pub(crate) targets: Vec<Target>,
 }
 
-/// One line of a package's dependency tables; names are package names, renames undone.
+/// An entry of a package's dependency tables, with the package's name even if it is renamed.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// None for `[dependencies]`, else "dev" or "build".
+    /// None for `[dependencies]`, otherwise "dev" or "build".
     pub(crate) kind: Option<String>,
 }
 
@@ -33,25 +33,25 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
-/// The root of the workspace: the directory above this package's.
+/// The root of the workspace: the parent directory of this package.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives in the workspace").to_owned()
 }
 
-/// Where cargo puts what it builds: `CARGO_TARGET_DIR`, else `target`.
+/// Cargo's output directory: `CARGO_TARGET_DIR`, or `target` by default.
 pub(crate) fn target_dir() -> PathBuf {
     let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     root().join(dir)
 }
 
-/// The cargo that runs this, or the one in PATH.
+/// The cargo that runs this program, or the one in PATH.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// The packages of the workspace by `cargo metadata`.
+/// The packages of the workspace, from `cargo metadata`.
 pub(crate) fn packages() -> Result<Vec<Package>, String> {
     let output = cargo()
         .args(["metadata", "--no-deps", "--format-version", "1"])

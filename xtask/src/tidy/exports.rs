@@ -1,7 +1,7 @@
-//! Each type that a crate exports from its root is a term: of the field (a list in `xtask/tidy.toml`), or of
-//! the glossary.
+//! Each type that a crate exports from its root must be a term of the field (a list in `xtask/tidy.toml`), or
+//! be explained in the glossary.
 //!
-//! A generic noun (`Place`, `Node`, `Target`) says nothing where another crate imports it.
+//! A generic noun (`Place`, `Node`, `Target`) has no meaning where another crate imports it.
 
 use std::collections::BTreeSet;
 
@@ -17,11 +17,11 @@ const GLOSSARY: &str = "docs/glossary.md";
 pub(crate) struct Terms {
     /// Types that a kernel or database engineer knows by their names alone.
     field: Vec<String>,
-    /// Crates of tests and tools, whose exports are not listed.
+    /// Crates of tests and tools, whose exports need not be listed.
     unlisted_crates: Vec<String>,
 }
 
-/// The exports so far, with their places.
+/// The exported types so far, and the glossary.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     /// Name and path.
@@ -30,7 +30,7 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// Collects from one file.
+    /// Collects the exports of one file.
     pub(crate) fn collect(&mut self, file: &File<'_>) {
         if file.path == GLOSSARY {
             self.glossary.push_str(file.text);
@@ -43,7 +43,7 @@ impl Exports {
         }
     }
 
-    /// Compares them with both lists.
+    /// Compares the exports with both lists.
     pub(crate) fn judge(&self, terms: &Terms, findings: &mut Findings) {
         let is_listed = |path: &str| {
             let name = path.split('/').nth(1).unwrap_or_default();
@@ -63,7 +63,7 @@ impl Exports {
     }
 }
 
-/// Names in camel case that `pub use`, `pub struct`, `pub enum`, `pub trait` and `pub type` give at the first
+/// Names in camel case after `pub use`, `pub struct`, `pub enum`, `pub trait` and `pub type` in the first
 /// column.
 fn exported(text: &str) -> Vec<String> {
     let mut names = Vec::new();

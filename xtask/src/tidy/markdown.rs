@@ -1,11 +1,11 @@
-//! Relative links of Markdown files lead somewhere.
+//! Relative links of Markdown files must lead to existing files.
 
 use std::path::Path;
 
 use super::rules::{File, Findings};
 
-/// Checks `[text](target)` and `[label]: target` of a Markdown file. Links into the web and within the page
-/// are left alone, and so is everything in code.
+/// Checks `[text](target)` and `[label]: target` in a Markdown file. It skips web links, links within the
+/// page, and code.
 pub(crate) fn check(root: &Path, file: &File<'_>, findings: &mut Findings) {
     if !file.path.ends_with(".md") {
         return;
@@ -21,7 +21,7 @@ pub(crate) fn check(root: &Path, file: &File<'_>, findings: &mut Findings) {
     }
 }
 
-/// The targets of a page's links with their line numbers.
+/// The targets of a page's links, with their line numbers.
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut links = Vec::new();
     let mut fence = None;
@@ -43,7 +43,7 @@ fn links_of_line(line: &str) -> impl Iterator<Item = &str> {
     let prose = line.split('`').step_by(2);
     let inline = prose.flat_map(|part| part.split("](").skip(1)).filter_map(|rest| {
         let target = rest.split_once(')').map(|(target, _)| target)?;
-        // `](target "title")` and `](<target>)`
+        // Also `](target "title")` and `](<target>)`.
         Some(target.split(" \"").next().unwrap_or(target).trim_matches(['<', '>', ' ']))
     });
     let definition = line

@@ -1,9 +1,9 @@
-//! What documents promise and code must keep: invariants and claims.
+//! Compares invariants and claims in documents with the code.
 //!
-//! `docs/invariants.md`: each row's number is cited by a Rust file, and a test that the row names exists. A
-//! citation anywhere leads to a row. `docs/claims.md`: each row quotes a page of the project word for word,
-//! and names a test or a program that exists. In the pages that `xtask/tidy.toml` lists, each paragraph with
-//! a ratio, an "always" or a "never" is quoted by a row.
+//! `docs/invariants.md`: a Rust file must cite each row's number, and a test that the row names must exist.
+//! Every citation must have a row. `docs/claims.md`: each row must quote a page of the project word for word,
+//! and name a test or a program that exists. In the pages that `xtask/tidy.toml` lists, a row must quote each
+//! paragraph with a ratio, an "always" or a "never".
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,16 +22,16 @@ pub(crate) struct Claims {
     pages: Vec<String>,
 }
 
-/// What was collected from all files.
+/// The data collected from all files.
 #[derive(Debug, Default)]
 pub(crate) struct References {
     paths: BTreeSet<String>,
     /// Markdown pages, with every run of white space as one space.
     pages: BTreeMap<String, String>,
-    /// The pages as they are.
+    /// The unchanged pages.
     texts: BTreeMap<String, String>,
     functions: BTreeSet<String>,
-    /// Where an invariant is cited, and whether a Rust file does.
+    /// The place where an invariant is cited, and whether that is in a Rust file.
     cited: BTreeMap<String, (String, bool)>,
 }
 
@@ -60,7 +60,7 @@ impl References {
         }
     }
 
-    /// Compares what documents name with what exists.
+    /// Compares the names in documents with what exists.
     pub(crate) fn judge(&self, claims: &Claims, findings: &mut Findings) {
         self.judge_invariants(findings);
         self.judge_claims(claims, findings);
@@ -127,7 +127,7 @@ impl References {
         }
     }
 
-    /// At least one test, program or command stands in backquotes, and every one of them exists.
+    /// The cell must name at least one test, program or command in backquotes, and every one must exist.
     fn judge_shown(&self, cell: &str, fault: &mut impl FnMut(String)) {
         let names: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
         if names.is_empty() {
@@ -145,7 +145,7 @@ impl References {
     }
 }
 
-/// The numbers of invariants in a line: `INV-J2`.
+/// The invariants that a line cites: `INV-J2`.
 fn invariants_in(line: &str) -> impl Iterator<Item = String> {
     line.split("INV-").skip(1).filter_map(|rest| {
         let letters: String = rest.chars().take_while(char::is_ascii_uppercase).collect();
@@ -154,7 +154,7 @@ fn invariants_in(line: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Paragraphs and rows of tables outside of code blocks, with the number of their first line.
+/// Paragraphs and table rows outside of code blocks, with the number of their first line.
 fn paragraphs(text: &str) -> Vec<(usize, String)> {
     let mut all: Vec<(usize, String)> = Vec::new();
     let (mut in_code, mut begins) = (false, true);
@@ -178,7 +178,7 @@ fn paragraphs(text: &str) -> Vec<(usize, String)> {
     all
 }
 
-/// Does it hold a ratio ("30 x", "8 times"), an "always" or a "never"?
+/// Whether it contains a ratio ("30 x", "8 times"), an "always" or a "never".
 fn is_claim(paragraph: &str) -> bool {
     let words: Vec<&str> = paragraph
         .split(|c: char| !c.is_alphanumeric() && !['.', '-'].contains(&c))

@@ -39,13 +39,13 @@ pub(crate) struct ShellRules {
 
 /// A text file of the repository.
 pub(crate) struct File<'a> {
-    /// Relative to the root.
+    /// Path relative to the root.
     pub(crate) path: &'a str,
     pub(crate) text: &'a str,
     pub(crate) is_executable: bool,
 }
 
-/// What was found, one line each: `path:line: what`.
+/// The findings, one line each: `path:line: what`.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) faults: Vec<String>,
@@ -53,7 +53,7 @@ pub(crate) struct Findings {
 }
 
 impl Rules {
-    /// Applies all rules but those of Markdown.
+    /// Applies all rules except those of Markdown.
     pub(crate) fn check(&self, file: &File<'_>, findings: &mut Findings) {
         let is_rust = file.path.ends_with(".rs");
         for (number, line) in (1..).zip(file.text.lines()) {
@@ -123,7 +123,7 @@ impl ShellRules {
     }
 }
 
-/// Is `word` in the line, not as a part of a longer word? Upper and lower case are different.
+/// Whether `word` is in the line as a whole word. Case matters.
 fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(place, _)| {
         let is_start_of_word =
@@ -135,7 +135,7 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Does an absolute path in the line begin with `path`? Not in `a/home/b`, `$X/home/b`, `../home/b`,
+/// Whether an absolute path in the line begins with `path`; not in `a/home/b`, `$X/home/b`, `../home/b`,
 /// `https://x/home/b`.
 fn has_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(place, _)| {

@@ -1,9 +1,8 @@
-//! Private words and long lines, counted per folder against a limit that only goes down.
+//! Private words and long lines: their number per folder is compared with a limit that only decreases.
 //!
-//! Prose is what this module counts in: comments and string literals of Rust, all of Markdown but its code
-//! blocks, comments of shell and Python. A folder without a limit has the limit 0. A folder that holds less
-//! than its limit is a fault as well: the limit in `xtask/tidy.toml` is to be lowered with the change that
-//! made it too high.
+//! Words are counted in prose: comments and string literals of Rust, Markdown without code blocks, comments
+//! of shell and Python. A folder without a limit has the limit 0. A folder below its limit is a fault as
+//! well: the change that reduced the count must also lower the limit in `xtask/tidy.toml`.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +14,19 @@ use super::rules::{File, Findings};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Prose {
-    /// Words in lower case that the project does not use, alone or in a phrase.
+    /// Words and phrases in lower case that the project does not use.
     private_words: Vec<String>,
-    /// Columns of a line of Rust or Markdown.
+    /// Maximum columns of a line of Rust or Markdown.
     columns_max: usize,
-    /// Files that may hold such words: the list itself, texts of others.
+    /// Files that may contain such words: the list itself, and texts of others.
     exempt: Vec<String>,
-    /// Private words that a folder may still hold.
+    /// Private words that a folder may still contain.
     words_left: BTreeMap<String, usize>,
-    /// Lines over the limit that a folder may still hold.
+    /// Long lines that a folder may still contain.
     long_lines_left: BTreeMap<String, usize>,
 }
 
-/// What the files so far hold, by folder.
+/// The counts of the files so far, by folder.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     words: BTreeMap<String, Vec<String>>,
@@ -82,7 +81,7 @@ fn judge(
         let found = found.get(folder).unwrap_or(&none);
         let limit = left.get(folder).copied().unwrap_or(0);
         if found.len() > limit {
-            // The limit says how many there were, not which: all are listed where few are allowed.
+            // The limit does not identify the old ones, so all are listed.
             findings.faults.extend(found.iter().take(found.len().min(4000)).cloned());
             findings.faults.push(format!(
                 "{folder}: {} found, {limit} allowed ({table} in xtask/tidy.toml)",
@@ -107,7 +106,7 @@ fn folder(path: &str) -> String {
     }
 }
 
-/// The prose of a file by line number.
+/// The prose of a file, by line number.
 fn prose<'a>(file: &File<'a>) -> Vec<(usize, &'a str)> {
     let lines = (1..).zip(file.text.lines());
     if file.path.ends_with(".rs") {
@@ -130,14 +129,14 @@ fn prose<'a>(file: &File<'a>) -> Vec<(usize, &'a str)> {
 }
 
 /// The comment and the string literals of a line, without code in backquotes. Literals over several lines are
-/// not followed.
+/// not recognised.
 fn of_rust(line: &str) -> impl Iterator<Item = &str> {
     let (code, comment) = line.split_once("//").unwrap_or((line, ""));
     let literals = code.split('"').skip(1).step_by(2);
     comment.split('`').step_by(2).chain(literals)
 }
 
-/// Is the phrase in the text, as whole words?
+/// Whether the text contains the phrase as whole words.
 fn has_phrase(text: &str, phrase: &str) -> bool {
     text.match_indices(phrase).any(|(at, _)| {
         let is_word = |c: char| c.is_alphanumeric() || c == '_';

@@ -100,7 +100,8 @@ fn a_size_stays_when_the_bytes_go_that_gave_it() {
     assert!(after_a_cut(&disk, b"file") == expected);
 }
 
-/// Programs replace a file without a sync: after a crash it has the old bytes or the new ones.
+/// Programs replace a file without a sync: with auto_da_alloc a crash leaves the old bytes or the new ones,
+/// without it possibly none.
 #[test]
 fn what_takes_the_place_of_other_bytes_is_there_when_its_name_is() {
     for no_auto_da_alloc in [false, true] {
@@ -255,8 +256,8 @@ fn who_needs_a_commit_at_once_lets_others_in() {
     assert!(waits > 0 && shared <= 40, "{shared} commits with {waits} waits");
 }
 
-/// A shell truncates a file, closes one of its descriptors, and writes to another: every close counts, until
-/// the last one.
+/// A shell truncates a file, closes one of its descriptors, and writes to another: the last close counts,
+/// whichever descriptor it is.
 #[test]
 fn what_replaces_bytes_is_there_once_it_is_closed() {
     for no_auto_da_alloc in [false, true] {

@@ -1,4 +1,4 @@
-//! The tests of volumes, one program: each program of its own would be linked with all crates once more.
+//! The tests of volumes, as one program: each separate program would be linked with all crates again.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What happens to a file while some of its bytes are on their way to the device.
+//! Changes of a file while some of its bytes are being written to the device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +47,8 @@ fn set_size(volume: &Volume, ino: Ino, size: u64) {
     volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
 }
 
-/// A file is cut inside a block whose newer bytes are in memory: they, and zeros behind them, are on the
-/// device in the end.
+/// A file is truncated inside a block whose newer bytes are in memory: in the end the device has them, and
+/// zeros after them.
 #[test]
 fn who_cuts_a_block_does_not_bring_older_bytes_back() {
     let (disk, volume) = made("8M", DataPath::Iomap);
@@ -70,8 +70,8 @@ fn who_cuts_a_block_does_not_bring_older_bytes_back() {
     assert!(bytes(&volume, ino) == expected);
 }
 
-/// Each block that went through the journal takes a record there when it is freed, and a small log has room
-/// for few of them.
+/// Freeing a block that went through the journal takes a revoke record, and a small log has room for few of
+/// them.
 #[test]
 fn a_large_journaled_file_goes_through_a_small_log() {
     let (_disk, volume) = made("220M", DataPath::Journal);
@@ -90,7 +90,8 @@ fn a_large_journaled_file_goes_through_a_small_log() {
     volume.close().unwrap();
 }
 
-/// An open file may be truncated: it is deleted at its last close, by a power cut too.
+/// An open file without a name may be truncated: it is still deleted at its last close, and after a power
+/// cut.
 #[test]
 fn a_file_without_a_name_that_was_cut_is_deleted_all_the_same() {
     for orphans in [OrphanMode::File, OrphanMode::ListV3, OrphanMode::ListV0] {
@@ -116,8 +117,8 @@ fn a_file_without_a_name_that_was_cut_is_deleted_all_the_same() {
     }
 }
 
-/// Bytes that were appended to a block while it was written are not in it: the size on disk does not include
-/// them.
+/// Bytes that were appended to a block during its write are not part of that write: the size on disk does not
+/// include them.
 #[test]
 fn a_size_on_disk_is_no_larger_than_what_was_written() {
     let (disk, volume) = made("8M", DataPath::Iomap);
@@ -130,7 +131,7 @@ fn a_size_on_disk_is_no_larger_than_what_was_written() {
         volume.append(ino, &[2; 300]).unwrap();
     });
     disk.disarm_all();
-    // Of the directory only.
+    // Commits the directory only.
     volume.fsync(Ino::ROOT).unwrap();
     let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
     assert!(bytes(&after, ino) == [1; 300]);
@@ -139,7 +140,7 @@ fn a_size_on_disk_is_no_larger_than_what_was_written() {
     assert!(bytes(&after, ino) == [[1; 300], [2; 300]].concat());
 }
 
-/// A block with the end on disk that cannot be written does not keep back what was written behind it.
+/// If the block with the end on disk cannot be written, bytes after it are still written.
 #[test]
 fn what_is_written_behind_a_block_that_fails_is_there() {
     let (disk, volume) = made("8M", DataPath::Iomap);
@@ -152,8 +153,8 @@ fn what_is_written_behind_a_block_that_fails_is_there() {
         scope.spawn(|| volume.write_back_some(1024).unwrap());
         std::thread::sleep(SHORT);
         volume.append(ino, &[3; 3000]).unwrap();
-        // All but the block with the end on disk, which is on its way; then that block, which has newer
-        // bytes.
+        // First all blocks except the one with the end on disk, which is being written; then that block,
+        // which has newer bytes.
         disk.arm(Rule::fail(Op::Write, 5).nth(2).times(1));
         assert!(volume.write_back_some(1 << 20).unwrap());
     });
@@ -193,7 +194,7 @@ fn who_makes_bytes_durable_does_not_wait_for_later_ones() {
     assert!(begun.elapsed() < too_long);
 }
 
-/// A listed inode that is free, or listed twice: the list's writer did not know better than the bitmap.
+/// An orphan list contains a free inode, or an inode twice: the bitmap decides.
 #[test]
 fn orphans_that_are_none_do_not_keep_anybody_from_writing() {
     let (disk, volume) = made("8M", DataPath::Iomap);
@@ -211,7 +212,7 @@ fn orphans_that_are_none_do_not_keep_anybody_from_writing() {
     assert!(bytes(&open(disk), ino) == [1; 300]);
 }
 
-/// On a file system with errors the owner of an orphan's blocks is unknown.
+/// On a file system with errors, the owner of an orphan's blocks is unknown.
 #[test]
 fn orphans_of_a_damaged_file_system_wait_for_who_mends_it() {
     for has_errors in [false, true] {
@@ -239,7 +240,7 @@ fn change_superblock(disk: &Faulty<SimDisk>, change: impl FnOnce(&mut extant_ond
     disk.write_durable_at(extant_ondisk::superblock::OFFSET, &sb.sealed()).unwrap();
 }
 
-/// One extent that fails costs its own bytes: those behind it are written in the same call.
+/// An extent that fails loses only its own bytes: those after it are written in the same call.
 #[test]
 fn an_extent_that_fails_costs_its_own_bytes_only() {
     let (disk, volume) = made("8M", DataPath::Iomap);

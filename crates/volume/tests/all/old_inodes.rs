@@ -1,5 +1,5 @@
-//! Inodes that have no room, or not yet, for nanoseconds, years past 2038 and birth: stat(2) shows the same
-//! before and after they were on disk, and room is made where it can be, as the kernel makes it.
+//! Inodes without room, or without room yet, for nanoseconds, years after 2038 and birth times. stat(2) shows
+//! the same before and after they were on disk. Where possible, room is made as the kernel makes it.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn set_times(volume: &Volume, name: &[u8], time: Timestamp) {
     volume.set_attr(find(volume, name), &set).unwrap();
 }
 
-/// The same after it was opened again.
+/// Reopens the volume and checks that stat shows the same.
 fn again(volume: Volume, path: &Path, names: &[&[u8]]) -> Volume {
     let before: Vec<Stat> = names.iter().map(|name| stat(&volume, name)).collect();
     volume.close().unwrap();
@@ -44,13 +44,13 @@ fn inodes_of_128_bytes_have_whole_seconds_up_to_2038() {
     }
     let volume = again(volume, &path, &[b"far", b"early", b"now"]);
     let shown = |name| (stat(&volume, name).mtime, stat(&volume, name).crtime);
-    // As the kernel shows them.
+    // The same values as the kernel shows.
     assert_eq!(shown(b"far"), (Timestamp { seconds: i32::MAX.into(), nanos: 0 }, None));
     assert_eq!(shown(b"early").0, Timestamp { seconds: i32::MIN.into(), nanos: 0 });
     assert_eq!(shown(b"now").0, Timestamp { seconds: 9, nanos: 0 });
 }
 
-/// Made by kernels before 2.6.23 (or `tune2fs -I`): room is made with the first change.
+/// Inodes made by kernels before 2.6.23 (or by `tune2fs -I`): the first change makes room.
 #[test]
 fn room_is_made_in_larger_inodes() {
     for extra_isize in [0, 4, 8, 12, 16, 20, 24, 28, 32] {
@@ -75,7 +75,8 @@ fn room_is_made_in_larger_inodes() {
     }
 }
 
-/// An attribute in the inode of 256 bytes with 4 of newer fields: `len` bytes of value at its end.
+/// Puts an attribute into an inode of 256 bytes with 4 bytes of newer fields; its value has `len` bytes at
+/// the end.
 fn with_attribute(path: &Path, len: u32) {
     edit(path, "sif file extra_isize 4");
     let told = extant_testkit::debugfs(path, "imap file");
@@ -94,8 +95,8 @@ fn with_attribute(path: &Path, len: u32) {
     std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(&body, at + 132).unwrap();
 }
 
-/// Attributes move to make room, into a block where they fill the inode. Where there is none, times are cut,
-/// and shown as they are kept.
+/// Attributes move to make room, into a block if they fill the inode. If no block is free, times are
+/// truncated, and shown as they are stored.
 #[test]
 fn attributes_make_room_or_times_are_cut() {
     for (len, is_full) in [(8, false), (64, false), (96, false), (64, true), (96, true)] {
@@ -134,8 +135,7 @@ fn open_asked(path: &Path) -> Volume {
     Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).unwrap()
 }
 
-/// `tune2fs -o bsdgroups`: what is made belongs to the directory's group, and no set-group-id bit is
-/// inherited.
+/// `tune2fs -o bsdgroups`: a new file gets the directory's group, and no set-group-id bit is inherited.
 #[test]
 fn the_superblock_gives_the_directorys_group() {
     for (tune, text, group) in [

@@ -1,6 +1,6 @@
-//! A panic in the middle of an operation, a commit or a flush: a server catches it and continues to answer,
-//! so half a change must not reach the image, no thread may wait forever for what the thread held, and synced
-//! changes are there afterwards.
+//! A panic in the middle of an operation, a commit or a flush: a server catches it and continues to answer.
+//! So a half-done change must not reach the image, no thread may wait forever for what the panicked thread
+//! held, and synced changes must be there afterwards.
 
 use crate::common;
 
@@ -15,8 +15,8 @@ use extant_device::FileDevice;
 use extant_simdisk::{Effect, Faulty, Op, Rule};
 use extant_volume::{Fault, New, OpenOptions, Rename, SetAttr, SetXattr, Volume, WriteOptions};
 
-/// A directory with an index, files with several extents, an attribute block, a long link: what the
-/// operations below read when nothing is in memory.
+/// Makes an image with an indexed directory, files with several extents, an attribute block and a long link:
+/// the operations below read these with a cold cache.
 fn make(path: &Path) {
     extant_testkit::run(
         "mke2fs",
@@ -52,7 +52,7 @@ fn ino(volume: &Volume, name: &[u8]) -> Result<Ino, Fault> {
     Ok(volume.lookup(&root, name)?.ino())
 }
 
-/// Each is one transaction's worth; `sync` in between.
+/// Each step fits into one transaction; some are `sync`.
 const STEPS: &[Step] = &[
     ("create", |v| v.create(ino(v, b"dir")?, b"new", &New::file(0o644)).map(drop)),
     ("unlink", |v| v.unlink(ino(v, b"dir")?, b"a name of some length 077")),
@@ -72,7 +72,7 @@ const STEPS: &[Step] = &[
     ("rmdir", |v| v.rmdir(Ino::ROOT, b"more")),
 ];
 
-/// What the steps change, as text.
+/// The state that the steps change, as text.
 fn state(volume: &Volume) -> String {
     use std::fmt::Write as _;
     let root = volume.root().unwrap();
@@ -95,7 +95,7 @@ fn state(volume: &Volume) -> String {
     text
 }
 
-/// The states after 0, 1, 2, ... steps, none of which failed.
+/// The states after 0, 1, 2, ... steps without failures.
 fn states(image: &Path) -> Vec<String> {
     let (_, volume) = open(image, true);
     let mut states = vec![state(&volume)];
@@ -106,7 +106,7 @@ fn states(image: &Path) -> Vec<String> {
     states
 }
 
-/// Panics in the `nth` call of `op`, once, and looks at what is left; `false` if there was no such call.
+/// Panics in the `nth` call of `op`, once, and checks the result. Returns `false` if there was no such call.
 fn run(image: &Path, states: &[String], op: Op, nth: u64, no_threads: bool) -> bool {
     let (disk, volume) = open(image, no_threads);
     let armed = disk.arm(Rule::new(op, Effect::Panic).nth(nth));
@@ -121,8 +121,8 @@ fn run(image: &Path, states: &[String], op: Op, nth: u64, no_threads: bool) -> b
                 }
                 continue;
             }
-            // One of the volume's own threads panicked: the journal is aborted, and this step is the first to
-            // meet that.
+            // One of the volume's own threads panicked and the journal is aborted. This step is the first to
+            // see it.
             Ok(Err(fault)) => assert!(disk.hits(armed) > 0 && !no_threads, "{op:?} {nth}: {name}: {fault}"),
             Err(_) => volume.abort("a test caught a panic"),
         }
@@ -134,7 +134,7 @@ fn run(image: &Path, states: &[String], op: Op, nth: u64, no_threads: bool) -> b
     }
     disk.disarm_all();
     let context = format!("{op:?} {nth}, in {failed:?}, {done} steps done, {synced} synced");
-    // A thread's panic may come after the last step.
+    // A thread may also panic after the last step.
     if failed.is_some() {
         let refused = volume.create(Ino::ROOT, b"after", &New::file(0o644)).unwrap_err();
         assert!(matches!(refused.errno(), 5 | 30), "{context}: {refused}");
@@ -144,7 +144,7 @@ fn run(image: &Path, states: &[String], op: Op, nth: u64, no_threads: bool) -> b
         let _ = volume.close();
     }
 
-    // As if power had failed in that step.
+    // The state must be as after a power failure in that step.
     let (_, volume) = open(image, true);
     let found = state(&volume);
     volume.close().unwrap();
@@ -155,14 +155,14 @@ fn run(image: &Path, states: &[String], op: Op, nth: u64, no_threads: bool) -> b
     true
 }
 
-/// Every call of the device, one after the other.
+/// Panics in every call of the device, one after the other.
 fn sweep(no_threads: bool) {
     let scratch = extant_testkit::scratch();
     let (image, copy) = (scratch.path().join("image"), scratch.path().join("copy"));
     make(&image);
     std::fs::copy(&image, &copy).unwrap();
     let states = states(&copy);
-    // A hang is the other way to fail.
+    // A hang is a failure, too.
     let (ended, end) = mpsc::channel();
     let work = std::thread::spawn(move || {
         let mut runs = [0; 3];
@@ -195,7 +195,7 @@ fn a_panic_anywhere_ends_the_journal_and_leaves_what_was_synced() {
     sweep(true);
 }
 
-/// With the threads that commit and write back: they panic, too, and no thread waits for them forever.
+/// With the threads that commit and write back: they panic, too, and no thread may wait for them forever.
 #[test]
 fn a_panic_in_a_thread_of_the_volume_leaves_nothing_waiting() {
     sweep(false);

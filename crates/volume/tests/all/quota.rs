@@ -1,4 +1,4 @@
-//! Quota files after any operations, judged by e2fsck, which counts again.
+//! Quota files after any operations; e2fsck counts again and judges them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use extant_testkit::trees::Random;
 use extant_volume::{Follow, New, OpenOptions, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions};
 
 const TYPES: &[&str] = &["-E", "quotatype=usrquota:grpquota:prjquota"];
-/// Where blocks, clusters, maps and values of attributes are counted differently.
+/// Kinds of images that count blocks, clusters, maps and attribute values differently.
 const KINDS: &[(&str, &[&str])] = &[
     ("today's", &["-O", "quota,project,metadata_csum_seed,orphan_file"]),
     ("small blocks", &["-b", "1024", "-O", "quota,project"]),
@@ -50,7 +50,7 @@ fn project(project: u32) -> SetAttr {
     SetAttr { project: Some(project), ..SetAttr::default() }
 }
 
-/// A directory that gives its project to what is made in it.
+/// A directory whose project is inherited by new entries.
 fn project_dir(volume: &Volume, name: &[u8], id: u32) -> Ino {
     let dir = volume.create(Ino::ROOT, name, &New::directory(0o755)).unwrap().ino();
     let had = volume.inode(dir).unwrap().fields().flags;
@@ -72,7 +72,7 @@ fn each_way_to_use_space_is_counted() {
         let file = volume.create(Ino::ROOT, b"file", &of(70_000, 80_000, New::file(0o644))).unwrap().ino();
         let other = volume.create(Ino::ROOT, b"other", &of(70_001, 80_000, New::file(0o644))).unwrap().ino();
         for ino in [file, other] {
-            // A block that both share, and a value of its own where there are such.
+            // A block that both share, and EA inodes if the image has them.
             volume.set_xattr(ino, b"user.shared", &[7; 400], SetXattr::Any).unwrap();
         }
         if ["large values", "clusters"].contains(&kind) {
@@ -178,8 +178,8 @@ fn a_damaged_quota_file_is_not_written_under() {
     assert!(refused.contains("quota file") && refused.contains("magic"), "{refused}");
 }
 
-/// Is there a kernel to compare with? Many are built without quotas (CONFIG_QFMT_V2), and mount such images
-/// for reading only.
+/// Whether this kernel can be compared. Many kernels are built without quotas (CONFIG_QFMT_V2), and mount
+/// such images read-only.
 fn kernel_counts() -> bool {
     let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
@@ -191,7 +191,8 @@ fn kernel_counts() -> bool {
     mounted
 }
 
-/// The kernel adds, changes and drops entries in files that we wrote, and we in files that it wrote.
+/// The kernel adds, changes and removes entries in quota files that extant wrote, and extant in files that
+/// the kernel wrote.
 #[test]
 fn the_kernel_and_we_take_turns() {
     if !kernel_counts() {
@@ -235,7 +236,7 @@ fn the_kernel_and_we_take_turns() {
     }
 }
 
-/// What the kernel answers where projects meet.
+/// The kernel's answers to operations between projects.
 #[test]
 fn the_kernel_refuses_what_we_refuse() {
     if !kernel_counts() {
@@ -265,7 +266,7 @@ fn the_kernel_refuses_what_we_refuse() {
     ];
     volume.close().unwrap();
     std::fs::copy(&path, &theirs).unwrap();
-    // Back to where it began: the last two were done.
+    // Restores the initial state: the last two operations had succeeded.
     let volume = open(&theirs, WriteOptions::default());
     let root = Ino::ROOT;
     volume.rename((root, b"empty"), (dir, b"full"), Rename::Replace).unwrap();
@@ -287,8 +288,8 @@ fn the_kernel_refuses_what_we_refuse() {
     assert_eq!(answers, expected);
 }
 
-/// Anything, by chance, with commits in between, and plugs pulled: what is synced is counted right when it is
-/// opened again.
+/// Random operations with commits between them, and power failures: after a reopen, everything that was
+/// synced is counted correctly.
 #[test]
 fn any_operations_are_counted() {
     each_kind(|kind, path| {
@@ -306,7 +307,7 @@ fn any_operations_are_counted() {
             }
             if round % 2 == 1 {
                 volume.sync().unwrap();
-                drop(volume); // the plug
+                drop(volume); // as in a power failure
                 continue;
             }
             for ino in open_files {

@@ -1,5 +1,5 @@
-//! Root's reserve: others stop in front of it, root goes on until the pool of metadata is left, as with the
-//! kernel.
+//! Root's reserve: ordinary users stop before it; root continues until only the pool of metadata is left, as
+//! with the kernel.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use extant_base::Ino;
 use extant_device::FileDevice;
 use extant_volume::{Acting, DataPath, New, OpenOptions, Refusal, Volume, WriteOptions};
 
-/// 16 MiB in blocks of 4 KiB, of which 5 % are kept back.
+/// Blocks of the reserve: 5 % of 16 MiB in blocks of 4 KiB.
 const RESERVED: u64 = 204;
-/// The pool that keeps metadata from failing: 2 %.
+/// Blocks of the pool that protects metadata from running out of space: 2 %.
 const POOL: u64 = 81;
 
 fn make(path: &Path, options: &[&str]) {
@@ -28,7 +28,7 @@ fn create(volume: &Volume, name: &str) -> Ino {
     volume.create(volume.root().unwrap().ino(), name.as_bytes(), &New::file(0o644)).unwrap().ino()
 }
 
-/// Appends until there is no space; how many blocks.
+/// Appends until there is no space. Returns the number of blocks.
 fn fill(volume: &Volume, ino: Ino) -> u64 {
     let mut blocks = 0;
     loop {
@@ -54,19 +54,19 @@ fn the_reserve_is_roots() {
         volume.sync().unwrap();
         let full = volume.statfs().unwrap();
         assert_eq!(full.blocks_available, 0, "{data:?}");
-        // What a write needs besides its bytes may be a block of the map.
+        // Besides its bytes, a write may need a block of the map.
         assert!((RESERVED + POOL - 2..=RESERVED + POOL).contains(&full.blocks_free), "{data:?}: {full:?}");
         let more = {
             let _root = Acting::as_root();
             fill(&volume, roots)
         };
         assert!((RESERVED - 4..=RESERVED).contains(&more), "{data:?}: {more}");
-        // It was the thread's, and for so long.
+        // The privilege is limited to the thread and to the lifetime of the guard.
         assert!(volume.append(theirs, b"x").is_err_and(|fault| fault.is(Refusal::NoSpace)));
         volume.sync().unwrap();
         let full = volume.statfs().unwrap();
         assert!(full.blocks_available == 0 && full.blocks_free <= POOL, "{data:?}: {full:?}");
-        // What was promised came to the device: nothing is lost.
+        // All reserved bytes reached the device: nothing is lost.
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
         let volume = open(&path, data, true);
@@ -78,7 +78,7 @@ fn the_reserve_is_roots() {
     }
 }
 
-/// A map of indirect blocks needs a block for 1024 of data, which was not reserved.
+/// A block map needs a block per 1024 blocks of data, and these blocks were not reserved.
 #[test]
 fn root_fills_a_file_system_without_extents_to_the_pool_and_loses_nothing() {
     for data in [DataPath::Iomap, DataPath::Ordered, DataPath::Journal] {
@@ -87,7 +87,7 @@ fn root_fills_a_file_system_without_extents_to_the_pool_and_loses_nothing() {
         make(&path, &["-O", "^extents,^64bit"]);
         let volume = open(&path, data, false);
         let file = create(&volume, "file");
-        // At once, so that all of it is promised before a block of the map is taken.
+        // In one call, so that all bytes are reserved before the map takes a block.
         let blocks = volume.write_at(file, 0, &vec![7; 32 << 20]).unwrap() as u64 / 4096;
         assert!(blocks > 2000, "{data:?}: {blocks}");
         assert!(volume.append(file, b"x").is_err_and(|fault| fault.is(Refusal::NoSpace)));
@@ -116,7 +116,7 @@ fn the_library_acts_as_root_unless_told_otherwise() {
         fill(&volume, file)
     };
     assert!(as_anybody > 0 && fill(&volume, file) >= RESERVED - 4);
-    // Every block of it was found by the allocator, which counts.
+    // The allocator found every block of it, and counted them.
     volume.sync().unwrap();
     let stats = volume.alloc_stats().unwrap();
     assert!(stats.clusters >= as_anybody && stats.success > 0, "{stats}");

@@ -1,4 +1,4 @@
-//! A volume that is shut down reads and writes nothing more, and is what a power cut then would leave.
+//! A volume that is shut down reads and writes nothing more, and leaves the same as a power cut at that time.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What inodes hold: blocks counted, cut and given back. Judged by e2fsck, and by the kernel where there is
-//! root.
+//! The blocks of inodes: counting, truncating, freeing. e2fsck judges the images, and the kernel if the test
+//! runs as root.
 
 use std::os::unix::fs::FileExt;
 
@@ -7,8 +7,8 @@ use crate::common::small::{edit, find, image, open, sectors};
 use extant_base::Ino;
 use extant_volume::{New, Refusal, SetAttr, SetXattr};
 
-/// A file that counts its blocks in blocks: an attribute block more is counted as one, and the flag goes, as
-/// the kernel has it.
+/// An inode that counts its blocks in units of blocks: adding an attribute block counts it correctly, and
+/// clears the flag, as the kernel does.
 #[test]
 fn a_count_in_blocks_is_understood_and_written_in_sectors() {
     let scratch = extant_testkit::scratch();
@@ -26,8 +26,8 @@ fn a_count_in_blocks_is_understood_and_written_in_sectors() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// Without huge_file the high half of the count means nothing: it may hold anything, and what is counted
-/// stays below it.
+/// Without huge_file the high half of the count has no meaning: it may hold any value, and counts are limited
+/// to the low half.
 #[test]
 fn without_huge_file_a_count_has_32_bits() {
     let scratch = extant_testkit::scratch();
@@ -40,7 +40,7 @@ fn without_huge_file_a_count_has_32_bits() {
     volume.set_xattr(dir, b"user.large", &[1; 1000], SetXattr::Any).unwrap();
     assert_eq!(sectors(&volume, dir), 16);
     assert_eq!(volume.inode(dir).unwrap().fields().blocks, 16);
-    // No block more can be counted: it is refused before it is taken.
+    // The count is at its maximum: the operation is refused before it allocates.
     let refused = volume.set_xattr(full, b"user.large", &[1; 1000], SetXattr::Any).unwrap_err();
     assert!(refused.is(Refusal::TooLarge), "{refused}");
     let refused = (0..1000)
@@ -54,14 +54,13 @@ fn without_huge_file_a_count_has_32_bits() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// Clusters whose front is a hole in the file: they are given back when their last mapped block goes, and not
-/// before.
+/// Clusters that start with a hole in the file: a cluster is freed with its last mapped block, not before.
 #[test]
 fn clusters_with_holes_at_their_front_are_given_back() {
     const CLUSTER: u64 = 16 << 10;
     let scratch = extant_testkit::scratch();
     let source = scratch.path().join("source");
-    // In kilobytes: 8..12 of cluster 0; 4..8 and 12..16 of cluster 1; all of cluster 2; 8..12 of cluster 4.
+    // In KiB: 8..12 of cluster 0; 4..8 and 12..16 of cluster 1; all of cluster 2; 8..12 of cluster 4.
     let pieces = [(8, 4), (20, 4), (28, 4), (32, 16), (72, 4)];
     let file = std::fs::File::create(&source).unwrap();
     for (from, len) in pieces {

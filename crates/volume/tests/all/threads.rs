@@ -1,6 +1,6 @@
-//! Many threads change one volume at the same time; then e2fsck.
+//! Many threads change one volume concurrently; then e2fsck runs.
 //!
-//! Longer: `EXTANT_SECONDS=600`.
+//! Environment: `EXTANT_SECONDS=600` runs longer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use extant_volume::{
 };
 
 const THREADS: u64 = 8;
-/// No answer for so long means a deadlock.
+/// No answer for this long means a deadlock.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// What may be answered when others change the same names.
+/// Refusals that are possible while other threads change the same names.
 const EXPECTED: &[Refusal] = &[
     Refusal::NotFound,
     Refusal::Exists,
@@ -166,7 +166,7 @@ fn eight_threads_of_mixed_operations() {
     }
 }
 
-/// A thread with a link that was removed reads nothing of what replaced it, and does that no harm.
+/// A thread that holds a removed link must not read what reuses its block, nor damage it.
 #[test]
 fn a_removed_link_is_not_read_from_a_block_that_is_used_again() {
     let scratch = extant_testkit::scratch();
@@ -189,7 +189,7 @@ fn a_removed_link_is_not_read_from_a_block_that_is_used_again() {
         })
         .collect();
     volume.sync().unwrap();
-    // As many as there is room for, so that each block that was freed is in use again.
+    // As many as there is room for, so that each freed block is in use again.
     let mut dirs = 0;
     while volume.create(Ino::ROOT, format!("dir{dirs}").as_bytes(), &New::directory(0o755)).is_ok() {
         dirs += 1;
@@ -206,8 +206,9 @@ fn a_removed_link_is_not_read_from_a_block_that_is_used_again() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// A thread with the number of a freed inode finds the new inode of that number only after it has its name:
-/// one that gets none, because the name exists, would take other threads' changes with it.
+/// A thread that uses the number of a freed inode finds the new inode of that number only after it has its
+/// name. If its name already exists, the new inode is dropped, and with it the changes that other threads
+/// would have made.
 #[test]
 fn a_new_inode_is_met_only_when_it_has_its_name() {
     let scratch = extant_testkit::scratch();

@@ -1,5 +1,5 @@
-//! Files get other sizes: zeros behind the end, what a failing device leaves, files inside inodes, limits.
-//! Judged by e2fsck, and by the kernel where there is root.
+//! Changes of file sizes: zeros after the end, the result of device failures, files inside inodes, limits.
+//! e2fsck judges the images, and the kernel if the test runs as root.
 
 use crate::common;
 
@@ -32,7 +32,7 @@ fn source(scratch: &Path, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// As `bytes` would be after it had all these lengths.
+/// The content of `bytes` after it had all these lengths.
 fn resized(bytes: &[u8], sizes: &[u64]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for size in sizes {
@@ -41,8 +41,8 @@ fn resized(bytes: &[u8], sizes: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// A file inside its inode stays there when it is cut, and while it fits; else it moves into a block. Nothing
-/// that was cut off comes back.
+/// A file inside its inode stays there while it fits, also after a truncate; otherwise it moves into a block.
+/// Truncated bytes never reappear.
 #[test]
 fn files_inside_inodes_are_cut_and_grow() {
     for len in [5, 60, 61, 100, 125] {
@@ -88,8 +88,7 @@ fn files_inside_inodes_are_cut_and_grow() {
     }
 }
 
-/// What was cut off does not come back when the file grows, and neither does what stood behind the end
-/// before.
+/// When a file grows, neither truncated bytes nor earlier bytes after its end reappear.
 #[test]
 fn a_file_that_grows_again_has_zeros_behind_its_old_end() {
     for (flags, stale) in [("0x80000", false), ("0x84000", false), ("0x80000", true)] {
@@ -99,8 +98,8 @@ fn a_file_that_grows_again_has_zeros_behind_its_old_end() {
         let set = format!("set_inode_field file flags {flags}");
         let path = image(scratch.path(), &["-b", "1024"], &[&write, &set]);
         if stale {
-            // As a crash in the middle of an appending write may leave it: written, but the size is not there
-            // yet.
+            // The state after a crash in the middle of an appending write: the bytes are written, the size is
+            // not.
             edit(&path, "set_inode_field file size 1500");
             edit(&path, "set_inode_field file blocks 6");
         }
@@ -134,8 +133,8 @@ fn faulty_with(path: &Path, write: WriteOptions) -> (Arc<Faulty<FileDevice>>, Vo
     (device, volume)
 }
 
-/// Zeros that cannot be written: the cut is refused, and the file is as it was. After an abort nothing is
-/// written at all.
+/// If the zeros cannot be written, the truncate is refused and the file stays unchanged. After an abort
+/// nothing is written at all.
 #[test]
 fn a_cut_that_cannot_zero_changes_nothing() {
     let scratch = extant_testkit::scratch();
@@ -162,14 +161,14 @@ fn a_cut_that_cannot_zero_changes_nothing() {
     assert_eq!(format!("{:?}", device.counts()), format!("{writes:?}"));
 }
 
-/// The file's map cannot be read when its tail is to be freed: it was an orphan by then, and is none any
-/// more.
+/// The file's map cannot be read when its tail should be freed: the file was already tracked as an orphan,
+/// and is not any more afterwards.
 #[test]
 fn a_cut_that_cannot_read_the_map_tracks_nothing() {
     for orphans in [OrphanMode::ListV0, OrphanMode::ListV3, OrphanMode::File] {
         let scratch = extant_testkit::scratch();
         let mut bytes = source(scratch.path(), 12 << 10);
-        // A hole behind each block: more extents than an inode holds.
+        // A hole after each block: more extents than an inode holds.
         (0..12).step_by(2).for_each(|block| bytes[block << 10..(block + 1) << 10].fill(0));
         std::fs::write(scratch.path().join("source"), &bytes).unwrap();
         let write = format!("write {} file", scratch.path().join("source").display());
@@ -196,8 +195,8 @@ fn a_cut_that_cannot_read_the_map_tracks_nothing() {
     }
 }
 
-/// Content that goes through the journal is zeroed there: until the commit the device has the old bytes, and
-/// the old size.
+/// Journaled content is zeroed in the journal: until the commit, the device has the old bytes and the old
+/// size.
 #[test]
 fn journaled_content_is_zeroed_in_the_journal() {
     let scratch = extant_testkit::scratch();
@@ -240,7 +239,7 @@ fn the_first_large_file_is_noted_in_the_superblock() {
         assert!(!has_it());
         let volume = open(&path);
         resize(&volume, file, 1 << 31).unwrap();
-        // Power fails after the commit, where there is a log.
+        // Power fails after the commit, if there is a log.
         volume.sync().unwrap();
         drop(volume);
         let volume = open(&path);
@@ -251,7 +250,7 @@ fn the_first_large_file_is_noted_in_the_superblock() {
     }
 }
 
-/// The largest file is the kernel's largest file, for every kind of map and count.
+/// The maximum file size is the kernel's, for every kind of map and block count.
 #[test]
 fn the_largest_file_is_the_kernels() {
     for options in [
@@ -296,7 +295,7 @@ fn the_largest_file_is_the_kernels() {
     }
 }
 
-/// A cut that a crash interrupted is finished with zeros behind the end, also inside an inode.
+/// A truncate that a crash interrupted is finished with zeros after the end, also inside an inode.
 #[test]
 fn an_interrupted_cut_is_finished() {
     let scratch = extant_testkit::scratch();

@@ -1,5 +1,4 @@
-//! Attributes whose values are in inodes of their own: which may be shared, and that none is left behind.
-//! Judged by e2fsck.
+//! Attribute values in EA inodes: which values are shared, and that none is leaked. e2fsck judges the images.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,13 +11,13 @@ use extant_volume::{Fault, New, Refusal, SetXattr, Volume};
 const OPTIONS: [&str; 4] = ["-b", "1024", "-O", "ea_inode,^metadata_csum"];
 const LEN: u32 = 5000;
 
-/// The inodes that are in use.
+/// Number of inodes in use.
 fn used(volume: &Volume) -> u64 {
     let stat = volume.statfs().unwrap();
     u64::from(stat.inodes - stat.inodes_free)
 }
 
-/// Changes `index` and value inode of the only entry that is kept in an inode.
+/// Changes the name index and the EA inode of the only entry that has one.
 fn patch_entry(path: &Path, index: u8, from: Ino, to: Ino) {
     let mut bytes = std::fs::read(path).unwrap();
     let entry = [&[4, 1, 0, 0][..], &from.0.to_le_bytes(), &LEN.to_le_bytes()].concat();
@@ -30,7 +29,7 @@ fn patch_entry(path: &Path, index: u8, from: Ino, to: Ino) {
         .collect();
     assert!(!at.is_empty());
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-    // In the inode table, and maybe in the log.
+    // In the inode table, and possibly in the log.
     for at in at {
         bytes[at + 1] = index;
         bytes[at + 4..at + 8].copy_from_slice(&to.0.to_le_bytes());
@@ -38,7 +37,7 @@ fn patch_entry(path: &Path, index: u8, from: Ino, to: Ino) {
     }
 }
 
-/// An image with a file "file" that has such a value; the value's inode.
+/// An image with a file "file" that has such a value. Also returns its EA inode.
 fn with_value(scratch: &Path) -> (std::path::PathBuf, Ino) {
     let path = image(scratch, &OPTIONS, &["mkdir dir"]);
     let volume = open(&path);
@@ -52,8 +51,8 @@ fn with_value(scratch: &Path) -> (std::path::PathBuf, Ino) {
     (path, Ino(value))
 }
 
-/// An attribute that names what is no value: nothing is counted there, nothing deleted, whatever is done with
-/// the attribute.
+/// An attribute refers to an inode that is not an EA inode: whatever happens to the attribute, that inode is
+/// neither counted nor deleted.
 #[test]
 fn what_is_no_value_is_not_touched() {
     for name in [&b"other"[..], b"dir", b"file", b"lost+found"] {
@@ -63,7 +62,7 @@ fn what_is_no_value_is_not_touched() {
         patch_entry(&path, 1, value, victim);
         let volume = open(&path);
         let file = find(&volume, b"file");
-        // All of it that a value's count or deletion would change.
+        // The fields that counting or deleting a value would change.
         let state = || {
             let inode = volume.inode(victim).unwrap();
             let fields = inode.fields();
@@ -86,7 +85,7 @@ fn what_is_no_value_is_not_touched() {
             assert_eq!(used(&volume), inodes - 1);
         }
         volume.close().unwrap();
-        // Only the value itself is left over.
+        // Only the value itself is leaked.
         let repair = Command::new("e2fsck").args(["-fy"]).arg(&path).output().unwrap();
         assert_eq!(repair.status.code(), Some(1));
         extant_testkit::e2fsck_clean(&path);
@@ -94,7 +93,7 @@ fn what_is_no_value_is_not_touched() {
     }
 }
 
-/// A value that has attributes of its own could lead in a circle.
+/// An EA inode with its own attributes could form a cycle.
 #[test]
 fn a_value_with_attributes_is_none() {
     let scratch = extant_testkit::scratch();
@@ -106,7 +105,7 @@ fn a_value_with_attributes_is_none() {
     assert!(matches!(fault, Fault::Corrupt(_)), "{fault}");
 }
 
-/// Names that are hidden from users have values too: they go with their inode.
+/// Attributes hidden from users have values, too: these are freed with their inode.
 #[test]
 fn values_of_hidden_names_go_with_their_inode() {
     let scratch = extant_testkit::scratch();
@@ -150,8 +149,8 @@ fn many_values_go_with_their_inode() {
     extant_testkit::e2fsck_clean(&path);
 }
 
-/// The kernel lets equal values share an inode, which two blocks then name; when both blocks become one, it
-/// is named once.
+/// The kernel lets equal values share an EA inode, to which two blocks then refer. When the two blocks become
+/// one, the number of references drops to one.
 #[test]
 fn a_shared_block_counts_its_values_once() {
     let scratch = extant_testkit::scratch();
@@ -188,10 +187,10 @@ fn a_shared_block_counts_its_values_once() {
     }
 }
 
-/// Forty files with the same icon took forty inodes with it; the kernel keeps equal values once.
+/// Forty files with the same icon would take forty EA inodes; the kernel stores equal values once.
 #[test]
 fn equal_values_are_kept_once() {
-    // In inodes of 128 bytes entries are in blocks, which are shared as well.
+    // With inodes of 128 bytes the entries are in blocks, which are shared as well.
     for inode_size in ["256", "128"] {
         kept_once(&["-O", "ea_inode", "-I", inode_size]);
     }
@@ -207,7 +206,7 @@ fn kept_once(options: &[&str]) {
     for number in 0..40 {
         let file = volume.create(Ino::ROOT, &name(number), &New::file(0o644)).unwrap().ino();
         volume.set_xattr(file, b"user.icon", &value, SetXattr::Any).unwrap();
-        // The same again, and another one of the same file with the same value.
+        // The same value again, and another attribute of the same file with this value.
         volume.set_xattr(file, b"user.icon", &value, SetXattr::Replace).unwrap();
         volume.set_xattr(file, b"user.second", &value, SetXattr::Any).unwrap();
     }
@@ -228,7 +227,7 @@ fn kept_once(options: &[&str]) {
             _ => volume.unlink(Ino::ROOT, &name(number)).unwrap(),
         }
     }
-    // The seconds of every other file are left.
+    // The second attributes of every other file are left.
     assert_eq!(used(&volume), start + 21);
     for number in (0..40).step_by(2) {
         volume.remove_xattr(find(&volume, &name(number)), b"user.second").unwrap();

@@ -1,8 +1,8 @@
-//! Walk equality: for every image of the matrix, made by mke2fs, debugfs and the kernel, the tree that a
-//! volume shows is the tree that the kernel shows, in every field; for those that this kernel does not mount,
-//! debugfs's.
+//! Walk equality: for every image of the matrix, made by mke2fs, debugfs and the kernel, a volume shows the
+//! same tree as the kernel, in every field. For images that this kernel does not mount, debugfs takes its
+//! place.
 //!
-//! One image only: `EXTANT_MATRIX=part-of-its-name`.
+//! Environment: `EXTANT_MATRIX=part-of-its-name` selects one image.
 
 use crate::common;
 
@@ -42,7 +42,7 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
                 ours.entries.values_mut().for_each(as_debugfs_tells_it);
             }
             if name == "encrypted-tree" {
-                // The kernel spells names that it has no key for in its own way: these are only counted.
+                // The kernel encodes names without a key in its own way: these are only counted.
                 assert_eq!(theirs.entries.len(), ours.entries.len());
                 theirs.entries.retain(|path, _| ours.entries.contains_key(path));
                 ours.entries.retain(|path, _| theirs.entries.contains_key(path));
@@ -71,7 +71,7 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
     );
 }
 
-/// ACL entries have no id where none belongs (the kernel says 0xFFFFFFFF there); targets are text.
+/// ACL entries have id 0 where no id belongs (the kernel has 0xFFFFFFFF there); targets are text.
 fn as_debugfs_tells_it(entry: &mut extant_testkit::Entry) {
     if let Some(target) = &mut entry.target {
         *target = String::from_utf8_lossy(target).into_owned().into_bytes();

@@ -1,4 +1,4 @@
-//! Operations on images of every kind, judged by e2fsck.
+//! Operations on images of every kind; e2fsck judges the images.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use extant_device::FileDevice;
 use extant_ondisk::filetype::FileType;
 use extant_volume::{New, OpenOptions, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions};
 
-/// Features that change what writing does.
+/// Features that change how operations write.
 const KINDS: &[(&str, &[&str])] = &[
     ("today's", &["-O", "metadata_csum_seed,orphan_file"]),
     ("small blocks", &["-b", "1024"]),
@@ -202,7 +202,7 @@ fn what_was_synced_survives_without_closing() {
             for i in 0..300 {
                 volume.create(Ino::ROOT, format!("{mode:?}-{i}").as_bytes(), &New::file(0o644)).unwrap();
             }
-            // Unlinked while open: deleted by the next opening.
+            // Unlinked while open: the next open of the volume deletes it.
             let open_file = volume.create(Ino::ROOT, b"open", &New::file(0o644)).unwrap().ino();
             volume.opened(open_file).unwrap();
             volume.unlink(Ino::ROOT, b"open").unwrap();
@@ -223,9 +223,9 @@ fn what_was_synced_survives_without_closing() {
     });
 }
 
-/// A new table block whose inodes are created in sequence is encoded when the thread goes on to the next one.
-/// Later changes count, in the same transaction and in the next one; and so do inodes that reuse their
-/// numbers.
+/// A new table block whose inodes are created in sequence is encoded when the thread moves on to the next
+/// block. Later changes must still be written, in the same transaction and in the next one. The same holds
+/// for inodes that reuse these numbers.
 #[test]
 fn inodes_made_in_a_row_are_written_as_they_become() {
     each_kind(|kind, path| {
@@ -237,7 +237,7 @@ fn inodes_made_in_a_row_are_written_as_they_become() {
         };
         let mut inos: Vec<Ino> = (0..1300).map(|i| make(i, 0o600)).collect();
         chmod(inos[20], 0o620);
-        // Blocks are emptied, and filled again with other inodes of these numbers.
+        // Blocks are emptied, and filled with other inodes that reuse the numbers.
         let gone: Vec<Ino> = inos[100..1200].to_vec();
         (100..1200).for_each(|i| volume.unlink(Ino::ROOT, &file(i)).unwrap());
         (100..1200).for_each(|i| inos[usize::from(i)] = make(i, 0o640));
