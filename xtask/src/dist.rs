@@ -1,16 +1,16 @@
-//! `cargo xtask dist`: what is given out, a Debian package and a static binary, and both tried in a bare
-//! system.
+//! `cargo xtask dist`: builds the release files, a Debian package and a static binary, and tries both in a
+//! bare system.
 //!
 //! ```text
 //!  target/artifacts/extant_VERSION_ARCH.deb           binary, man pages, completions, helpers of mount(8)
 //!  target/artifacts/extant-VERSION-MACHINE-static     the binary alone, for any Linux of that machine
 //! ```
 //!
-//! The package's binary is linked to the C library of the system, so that what is loaded before it (fakeroot,
-//! pseudo) works; the static one is not. Both are stripped. The same commit makes the same package: times are
-//! the commit's.
+//! The package's binary is linked dynamically to the system's C library, so that preloaded libraries work
+//! (fakeroot, pseudo); the static one is not. Both are stripped. The same commit gives the same package:
+//! times are those of the commit.
 //!
-//! Needs dpkg-deb and gzip, and for `--try` root and debootstrap.
+//! Needs dpkg-deb and gzip; `--try` also needs root and debootstrap.
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +22,8 @@ use crate::workspace;
 
 const SUITE: &str = "bookworm";
 
-/// What is done in the bare system with the package, and in one without it with the static binary.
+/// The script that the bare system runs, once with the package installed, and once with only the static
+/// binary.
 const TRIED: &str = "
 set -eu
 cd /tmp
@@ -36,7 +37,7 @@ extant put b.img:/f </etc/os-release
 extant check -q b.img
 ";
 
-/// As [`TRIED`], of the package alone.
+/// As [`TRIED`], for the package only.
 const TRIED_PACKAGE: &str = "
 for file in /usr/share/man/man1/extant.1.gz /usr/share/man/man1/extant-mount.1.gz \\
   /usr/share/bash-completion/completions/extant /usr/share/zsh/vendor-completions/_extant \\
@@ -78,12 +79,12 @@ struct Made<'a> {
 }
 
 impl Made<'_> {
-    /// Compiles the command; where it is then.
+    /// Compiles the command. Returns the path of the binary.
     fn compile(&self, target: Option<&str>, flags: &str) -> Result<PathBuf, String> {
         let mut command = workspace::cargo();
         command.args(["build", "--locked", "-p", "extant-cli", "--profile", self.profile]);
         if let Some(target) = target {
-            // With a target, flags hold for it alone, not for programs that run while compiling.
+            // With a target, the flags apply only to it, not to build scripts.
             command.args(["--target", target]).env("RUSTFLAGS", flags);
         }
         done(&mut command)?;
@@ -91,7 +92,7 @@ impl Made<'_> {
         Ok(workspace::target_dir().join(target.unwrap_or_default()).join(dir).join("extant"))
     }
 
-    /// Linked to nothing, by the C library's static half.
+    /// A binary linked statically to the C library.
     fn static_binary(&self) -> Result<PathBuf, String> {
         let machine = std::env::consts::ARCH;
         let target = format!("{machine}-unknown-linux-gnu");
@@ -167,7 +168,7 @@ impl Made<'_> {
     }
 }
 
-/// The newest version among names like GLIBC_2.34 of the symbols that a binary wants.
+/// The newest version among the symbols that a binary needs, from names such as GLIBC_2.34.
 fn newest_glibc(bytes: &[u8]) -> Option<(u32, u32)> {
     let mark = b"GLIBC_";
     let versions =
@@ -193,15 +194,15 @@ fn put(path: &Path, bytes: &[u8]) -> Result<(), String> {
     fs::write(path, bytes).map_err(fail)
 }
 
-/// A copy without symbols, executable for all users.
+/// Makes a copy without symbols, executable for all users.
 fn stripped(from: &Path, to: &Path) -> Result<(), String> {
     done(Command::new("strip").arg("-o").arg(to).arg(from))?;
     fs::set_permissions(to, PermissionsExt::from_mode(0o755))
         .map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// Installs the package in a bare system, which is made if there is none, and uses it; then the static binary
-/// in one without.
+/// Runs the static binary in a bare system, which is created if it does not exist; then installs the package
+/// there and runs it.
 fn try_both(dir: &Path, package: &Path, binary: &Path) -> Result<(), String> {
     if !dir.join("usr/bin/dpkg").exists() {
         done(Command::new("debootstrap").args(["--variant=minbase", SUITE]).arg(dir))?;
@@ -213,7 +214,7 @@ fn try_both(dir: &Path, package: &Path, binary: &Path) -> Result<(), String> {
     println!("{}: works in {}", binary.display(), dir.display());
     fs::remove_file(&copied).map_err(|error| error.to_string())?;
     fs::copy(package, dir.join("extant.deb")).map_err(|error| error.to_string())?;
-    // A bare system has the C library alone, which is all that it depends on.
+    // A bare system has only the C library, which is the package's only dependency.
     in_bare(dir, "dpkg -i /extant.deb >/dev/null")?;
     in_bare(dir, &format!("{TRIED}{TRIED_PACKAGE}"))?;
     in_bare(
@@ -224,7 +225,7 @@ fn try_both(dir: &Path, package: &Path, binary: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a script in a root of its own, in namespaces of its own: what it mounts is gone then.
+/// Runs a script in its own root and mount namespace: its mounts end with it.
 fn in_bare(dir: &Path, script: &str) -> Result<(), String> {
     let outside = "mount --rbind /dev \"$0/dev\" && mount -t proc proc \"$0/proc\" && mount --rbind /sys \"$0/sys\" && \
         exec chroot \"$0\" env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -s";
