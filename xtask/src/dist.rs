@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  target/artifacts/extant_VERSION_ARCH.deb           binary, man pages, completions, helpers of mount(8)
-//!  target/artifacts/extant-VERSION-MACHINE-static     the binary alone, for any Linux of that machine
+//!  target/artifacts/extant-VERSION-MACHINE-static     only the binary, for any Linux on that architecture
 //! ```
 //!
 //! The package's binary is linked dynamically to the system's C library, so that preloaded libraries work

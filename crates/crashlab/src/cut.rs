@@ -116,7 +116,7 @@ impl CrashRun {
     /// Judges whether `tree` is one of the trees allowed when power fails at this event.
     ///
     /// # Errors
-    /// It is not; the text has the differences from the nearest one.
+    /// `tree` is not allowed; the text has the differences from the nearest allowed tree.
     pub fn judge_tree(&self, tree: &Tree, event: u64) -> Result<(), String> {
         let synced = |step: &crate::run::Step| step.synced.is_some_and(|synced| synced <= event);
         let first = self.steps.iter().rposition(synced).unwrap_or(0);

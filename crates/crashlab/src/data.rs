@@ -5,7 +5,7 @@
 //!                    |                              |
 //!   steps --> volume on a disk that records         |  replayed for the commit that survived: what each unit may hold
 //!                    | cut                          v
-//!                 recover --> the clock, names, sizes, bytes --> one of the allowed?  grown: zeros?  check, e2fsck
+//!                 recover --> the clock, names, sizes, bytes --> an allowed state?  zeros after growth?  check, e2fsck
 //! ```
 //!
 //! Owns: the steps, the planted defects, what a cut may leave of a file, concurrent fsyncs. Does **not** own:

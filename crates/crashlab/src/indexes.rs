@@ -1,7 +1,7 @@
 //! Directories whose index is about to change shape, and runs that start there.
 //!
 //! A node of the index has room for more than a hundred leaves, and a tree of three levels needs thousands of
-//! leaves. To need few names, the album adds names in the order of their hashes, and soon removes nearly all
+//! leaves. To need few names, `Album` adds names in the order of their hashes, and soon removes nearly all
 //! older names again: a node stays in the index as long as it leads to a single leaf.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //!                                                        [.] [.]       [63]  [63]
 //! ```
 //!
-//! Then the names are removed in the same order, until none is left. Both ways, the album takes a picture
+//! Then the names are removed in the same order, until none is left. Both ways, `Album` takes a picture
 //! before each change of shape.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -233,7 +233,7 @@ impl Picture {
                 });
                 present.push(new);
             } else {
-                // Removals start with the first names, as in the album.
+                // Removals start with the first names, as in `Album`.
                 let at = if moment.is_of_growth() { any } else { 0 };
                 ops.push(Op::Unlink { at: in_dir(&present.remove(at)) });
             }

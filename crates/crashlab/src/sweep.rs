@@ -5,7 +5,7 @@
 //!   cold volume -> steps before -> [ the operation (-> sync | fsync | close) ] -> what memory shows -> more steps, fsync -> end
 //!                                    one read, write or flush fails here                                close or crash |
 //!                                                                                                                      v
-//!                                                        what the disk shows after it is opened again, `check`, e2fsck
+//!                                                        what the disk shows after a reopen, `check`, e2fsck
 //! ```
 //!
 //! Owns: the table of operations ([`cases`]), the small file systems ([`World`]), the verdict on one run

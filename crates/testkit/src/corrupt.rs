@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! for mutation in corrupt::corpus(&image, &regions, 2000, seed) {
-//!     let mut patch = mutation.apply(&mut image);      // the damage is in
-//!     patch.write(offset, &checksum);                  // the caller seals again, or does not
+//!     let mut patch = mutation.apply(&mut image);      // applies the damage
+//!     patch.write(offset, &checksum);                  // the caller may reseal
 //!     let verdict = judge(patch.image());
-//! }                                                    // the patch is dropped: the image is whole again
+//! }                                                    // dropping the patch restores the image
 //! ```
 //!
 //! Owns: the choice of fields and of their new values; undoing.

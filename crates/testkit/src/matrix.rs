@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! for result in matrix::build_all(&matrix::recipes(), dir, 2) {
-//!     let built = result.built?;                    // or why it could not be made here
+//!     let built = result.built?;                    // or the reason why there is none
 //!     let theirs = built.manifest();                // the kernel's walk, or debugfs's
 //!     let lines = diff(&theirs, &ours, &built.diff_options());
 //! }

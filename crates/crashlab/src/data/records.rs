@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   thread t:  write record n over n - 1, in place --> fsync --> acknowledged: n, at this event of the disk
-//!   cut at event e:  the record of t is at least the last one acknowledged at or before e, and none that had not begun
+//!   cut at event e:  the record of t is at least the last one acknowledged at or before e, and had begun at or before e
 //! ```
 //!
 //! Only the bytes change, so each fsync needs a flush and no commit: here threads share flushes. The disk

@@ -1,8 +1,8 @@
 //! What a cut may leave of a file.
 //!
 //! ```text
-//!   steps that the surviving commits have:  write: this too     cut, punch, zero, shift: only this      fsync: only this
-//!   steps after them:                       write: this too, where the block was (in place)             zeroed edges: zeros too
+//!   steps in the surviving commits:  write: the new value, too   truncate, punch, zero, shift: only the new one   fsync: only the current one
+//!   steps after them:                write: the new value, too, where the block was (in place)                    zeroed edges: zeros, too
 //! ```
 //!
 //! A write in place is visible without a commit; everything else needs one. Steps after the surviving commits
@@ -18,7 +18,7 @@ use super::model::{token, told, units};
 use super::run::{DataRun, Taken};
 use super::step::{Step, UNIT};
 
-/// Maximum number of units that a file may have or that a step may name after the file's end.
+/// Maximum number of units of a file, including units after its end that a step may name.
 const UNITS_MAX: usize = 1 << 16;
 
 /// The values that a unit may hold. Usually one, which needs no separate allocation.

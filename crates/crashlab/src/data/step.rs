@@ -97,7 +97,7 @@ impl Step {
         }
     }
 
-    /// For [`Space::Short`]: files grow by large amounts, and commits come from other files.
+    /// A step for [`Space::Short`]: files grow by large amounts, and commits without write-back are frequent.
     fn any_large(random: &mut Rng, (name, size): (usize, u64), of: (DataKind, Space)) -> Self {
         match random.below(100) {
             0..50 => {

@@ -453,7 +453,7 @@ impl CrashRun<'_> {
                     drop(volume);
                     return self.judge_stages(disk, expected, None, Some(&stage));
                 }
-                // Without a log, blocks whose flush failed may be missing on the disk.
+                // Without a log, what was not flushed stays unflushed.
                 if !self.world.has_journal() {
                     return Ok(Done { is_hit: true, is_aborted: false, is_lost, is_sound: false, disk });
                 }

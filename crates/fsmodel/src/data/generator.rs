@@ -97,8 +97,7 @@ impl Generator {
         }
     }
 
-    /// The reach of a file's direct blocks and of its first and second tree of block numbers; and round
-    /// numbers.
+    /// The reach of a file's direct, indirect and double indirect blocks; and round numbers.
     fn mark(&mut self) -> u64 {
         let block = self.options.limits.block_size;
         let n = block / 4;
