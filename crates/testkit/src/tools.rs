@@ -26,7 +26,6 @@ pub fn not_root() -> bool {
 ///
 /// # Panics
 /// It cannot be created.
-/// When none can be made.
 #[must_use]
 pub fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");

@@ -187,7 +187,7 @@ fn a_shared_block_counts_its_values_once() {
     }
 }
 
-/// Forty files with the same icon would take forty EA inodes; the kernel stores equal values once.
+/// Regression: forty files with the same icon took forty EA inodes. The kernel stores equal values once.
 #[test]
 fn equal_values_are_kept_once() {
     // With inodes of 128 bytes the entries are in blocks, which are shared as well.
