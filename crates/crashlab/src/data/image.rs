@@ -134,8 +134,8 @@ impl DataKind {
     }
 
     /// MiB of the log and of the whole image. A log has at least 1024 blocks. [`Space::Short`] images are
-    /// small: a fiftieth of their blocks is reserved for maps, and while that is a large part of the free
-    /// space, promised space is small compared with free space.
+    /// small: a fiftieth of their blocks is kept for maps, and while that is much, delayed blocks take little
+    /// compared with free space.
     fn mib(self, space: Space) -> (u64, u64) {
         let is_short = space == Space::Short;
         match self.block_bytes() {
@@ -204,7 +204,7 @@ fn make(kind: DataKind, space: Space) -> Image {
     let left = match space {
         Space::Plenty => None,
         Space::Reused => kind.has_extents().then_some(REUSED_BYTES),
-        // More than four times the reserve for maps: with less, promised space would never be large compared
+        // More than four times the space kept for maps: with less, delayed blocks never take much compared
         // with free space. Three files of the largest size do not fit.
         Space::Short => Some(kind.bytes_max(space) * 9 / 4),
     };

@@ -74,7 +74,7 @@ fn one_question_teaches_what_lies_around() {
         entries.iter().map(|entry| (entry.lblk.0, entry.len, entry.status)).collect::<Vec<_>>()
     };
     let read = |volume: &Volume, ino, block: u64| {
-        // Reading a file caches no extents.
+        // A read alone caches no extents, so the file is written first.
         volume.write_at(ino, 500 << 10, &[7; 1 << 10]).unwrap();
         let inode = volume.inode(ino).unwrap();
         volume.read(&inode, block << 10, &mut [0; 1 << 10]).unwrap();
