@@ -61,7 +61,8 @@ pub(in crate::matrix) fn strange_names(root: &Path) {
 }
 
 /// An index of three levels: `large_dir`, blocks of 1 KiB, names of 250 bytes make 3 names per leaf. Two
-/// levels have room for about 120 x 126 full leaves; names in random order leave them about two thirds full.
+/// levels have room for about 120 x 126 leaves if all nodes are full; names in random order leave them about
+/// two thirds full.
 pub(in crate::matrix) fn three_levels(root: &Path) {
     names(&Place::new(root).dir("deep"), 32_000, 250, 60_000);
 }

@@ -95,8 +95,8 @@ pub(in crate::matrix) fn fragmented(root: &Path) {
     }
 }
 
-/// An extent tree of depth 3 with blocks of 1 KiB: more than 4 x 83 x 84 extents. Leaves may be half full,
-/// depending on the order of growth.
+/// An extent tree of depth 3 with blocks of 1 KiB: more than 4 x 83 x 84 extents, so that the order of growth,
+/// which may leave leaves half full, does not matter.
 pub(in crate::matrix) fn depth_three(root: &Path) {
     let place = Place::new(root);
     every_other(&place, "deep", 29_000);
