@@ -113,7 +113,7 @@ fn times_of_append_only_files_are_set_to_now_and_by_caches_only() {
         set(&volume, ino, plain | more).unwrap();
         let done = [TimesFrom::Caller, TimesFrom::Touch, TimesFrom::Cache].map(|times_from| {
             let times = SetAttr { atime: time, mtime: time, times_from, ..SetAttr::default() };
-            // These times cannot be set together with other changes.
+            // With such flags, times cannot be set together with other changes.
             let with_mode = SetAttr { mode: Some(0o600), ..times };
             assert_eq!(refused(volume.set_attr(ino, &with_mode)), if more == 0 { None } else { no });
             refused(volume.set_attr(ino, &times))

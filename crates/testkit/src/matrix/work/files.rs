@@ -95,8 +95,8 @@ pub(in crate::matrix) fn fragmented(root: &Path) {
     }
 }
 
-/// An extent tree of depth 3 with blocks of 1 KiB: more than 4 x 83 x 84 extents, so that the order of growth,
-/// which may leave leaves half full, does not matter.
+/// An extent tree of depth 3 with blocks of 1 KiB: more than 4 x 83 x 84 extents, so that it does
+/// not matter whether the order of growth leaves leaves half full.
 pub(in crate::matrix) fn depth_three(root: &Path) {
     let place = Place::new(root);
     every_other(&place, "deep", 29_000);
