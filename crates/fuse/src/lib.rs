@@ -5,12 +5,12 @@
 //! **not** own: what a volume holds (see `volume`), the command line, daemons and signals (see the command).
 //!
 //! ```text
-//!  kernel --- /dev/fuse --- fuser_transport --- Serve (a trait, values only) --- Server --- Volume
-//!                           (could be NFS, virtiofs, NBD's cousin ...)          a null server, a test's fake
+//!  kernel --- fuse-lowlevel --- transport --- Serve (a trait, values only) --- Server --- Volume
+//!                            (could be NFS, virtiofs, NBD's cousin ...)          a null server, a test's fake
 //! ```
 //!
 //! Invariants
-//! 1. [`Serve`] has no word of FUSE in it, [`fuser_transport`] none of ext4 but the root's number: either can
+//! 1. [`Serve`] has no word of FUSE in it, [`transport`] none of ext4 but the root's number: either can
 //!    be replaced.
 //! 2. A volume that is open for reading is never written: changes are refused with EROFS. One that is open
 //!    for writing is opened with [`extant_volume::WriteOptions::keeps_set_id`]: the kernel knows which
@@ -34,7 +34,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attributes;
-pub mod fuser_transport;
+pub mod transport;
 mod listing;
 pub mod mounting;
 mod openers;
@@ -42,7 +42,7 @@ mod remounting;
 mod serve;
 mod server;
 
-pub use fuser_transport::{
+pub use transport::{
     ALLOCATIONS_ATTRIBUTE, EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE,
     Threads,
 };

@@ -3,7 +3,7 @@
 //! Root mounts by mount(2); other users through `fusermount3`, which is setuid root and returns the
 //! connection over a socket. The same for unmounting.
 //!
-//! Does **not** own: what is said over the connection (see [`crate::fuser_transport`]).
+//! Does **not** own: what is said over the connection (see [`crate::transport`]).
 //!
 //! Invariant: every fault says what the person can do about it.
 //!

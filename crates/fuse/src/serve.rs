@@ -238,6 +238,15 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
+    /// Makes a regular file without a name, as O_TMPFILE does. It stays until it is [let go](Self::forget), or
+    /// gets a name.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    fn create_unnamed(&self, _dir: Ino, _new: &New<'_>) -> Result<Stat, Errno> {
+        Err(Errno::ROFS)
+    }
+
     /// Writes into a regular file from byte `offset` on, which may lie behind its end; how many bytes: fewer
     /// only when there is no space for more. They need not be durable.
     ///

@@ -407,6 +407,15 @@ impl Serve for Server {
         })
     }
 
+    fn create_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<Stat, Errno> {
+        self.ask_for_room(|volume| {
+            self.check_key(volume, dir)?;
+            let made = volume.create_unnamed(dir, new)?;
+            self.kept().insert(made.ino());
+            Ok(volume.stat(&made))
+        })
+    }
+
     fn write(&self, permit: Permit, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         self.ask_for_room(|volume| volume.write_at_by(permit, ino, offset, bytes))
     }

@@ -10,20 +10,19 @@
 
 use extant_base::Ino;
 use extant_volume::{Allocate, Permit};
-use fuser::{FileHandle, OpenFlags};
 use rustix::fs::OFlags;
 
 use super::Transport;
 use crate::{Errno, Serve};
 
 /// Modes of fallocate(2), linux/falloc.h.
-const KEEP_SIZE: i32 = 0x01;
-const PUNCH_HOLE: i32 = 0x02;
-const COLLAPSE_RANGE: i32 = 0x08;
-const ZERO_RANGE: i32 = 0x10;
-const INSERT_RANGE: i32 = 0x20;
-const UNSHARE_RANGE: i32 = 0x40;
-const WRITE_ZEROES: i32 = 0x80;
+const KEEP_SIZE: u32 = 0x01;
+const PUNCH_HOLE: u32 = 0x02;
+const COLLAPSE_RANGE: u32 = 0x08;
+const ZERO_RANGE: u32 = 0x10;
+const INSERT_RANGE: u32 = 0x20;
+const UNSHARE_RANGE: u32 = 0x40;
+const WRITE_ZEROES: u32 = 0x80;
 
 /// Bytes that one request copies: the caller can be interrupted then, and requests the rest.
 const COPY_MAX: u64 = 64 << 20;
@@ -32,10 +31,10 @@ const COPY_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 /// [`Errno::OPNOTSUPP`]: flags that are not known, or do not go together.
-pub(super) fn allocate_of(mode: i32) -> Result<Allocate, Errno> {
-    const PUNCH: i32 = PUNCH_HOLE | KEEP_SIZE;
-    const ZERO_KEEP: i32 = ZERO_RANGE | KEEP_SIZE;
-    const UNSHARE_KEEP: i32 = UNSHARE_RANGE | KEEP_SIZE;
+pub(super) fn allocate_of(mode: u32) -> Result<Allocate, Errno> {
+    const PUNCH: u32 = PUNCH_HOLE | KEEP_SIZE;
+    const ZERO_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
+    const UNSHARE_KEEP: u32 = UNSHARE_RANGE | KEEP_SIZE;
     match mode {
         0 => Ok(Allocate::Reserve),
         KEEP_SIZE => Ok(Allocate::Keep),
@@ -57,27 +56,27 @@ const PAST_CACHE: u64 = 1 << 63;
 const LATE: u64 = 1 << 62;
 
 /// The handle that the kernel gets of an open file, from the server's number.
-pub(super) fn handle(number: u64, is_past_cache: bool, is_late: bool) -> FileHandle {
-    FileHandle(number | if is_past_cache { PAST_CACHE } else { 0 } | if is_late { LATE } else { 0 })
+pub(super) fn handle(number: u64, is_past_cache: bool, is_late: bool) -> u64 {
+    number | if is_past_cache { PAST_CACHE } else { 0 } | if is_late { LATE } else { 0 }
 }
 
 /// The number that the server gave.
-pub(super) fn number_of(handle: FileHandle) -> u64 {
-    handle.0 & !(PAST_CACHE | LATE)
+pub(super) fn number_of(handle: u64) -> u64 {
+    handle & !(PAST_CACHE | LATE)
 }
 
 /// Does the opener write to pages that the kernel passes on later?
-pub(super) fn is_late(handle: FileHandle) -> bool {
-    handle.0 & LATE != 0
+pub(super) fn is_late(handle: u64) -> bool {
+    handle & LATE != 0
 }
 
 /// Does a write through this handle leave what the kernel has of the file as it is?
-pub(super) fn is_past_cache(handle: FileHandle, flags: OpenFlags) -> bool {
-    handle.0 & PAST_CACHE != 0 || flags.0 as u32 & OFlags::DIRECT.bits() != 0
+pub(super) fn is_past_cache(handle: u64, flags: u32) -> bool {
+    handle & PAST_CACHE != 0 || flags & OFlags::DIRECT.bits() != 0
 }
 
 /// The right to write through this handle: permission is checked at open, not again.
-pub(super) fn permit_of(handle: FileHandle) -> Permit {
+pub(super) fn permit_of(handle: u64) -> Permit {
     if number_of(handle) == 0 { Permit::Flags } else { Permit::Opened }
 }
 
@@ -102,9 +101,9 @@ mod tests {
 
     #[test]
     fn modes_of_fallocate_are_known_or_refused() {
-        let known: Vec<i32> = (0..0x200).filter(|mode| allocate_of(*mode).is_ok()).collect();
+        let known: Vec<u32> = (0..0x200_u32).filter(|mode| allocate_of(*mode).is_ok()).collect();
         assert_eq!(known, [0, 1, 3, 8, 0x10, 0x11, 0x20, 0x40, 0x41, 0x80]);
         assert_eq!(allocate_of(PUNCH_HOLE), Err(Errno::OPNOTSUPP), "a hole keeps the size");
-        assert_eq!(allocate_of(-1), Err(Errno::OPNOTSUPP));
+        assert_eq!(allocate_of(u32::MAX), Err(Errno::OPNOTSUPP));
     }
 }

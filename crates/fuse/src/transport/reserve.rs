@@ -6,8 +6,8 @@
 //!
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_WRITE_CACHE), linux/capability.h; proc_pid_status(5).
 
+use extant_fuse_lowlevel::Request;
 use extant_volume::Acting;
-use fuser::Request;
 
 use super::{Transport, privileges};
 use crate::{Errno, Serve};
@@ -17,7 +17,7 @@ impl<S: Serve> Transport<S> {
     /// space has changed nothing.
     pub(super) fn with_reserve<R>(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         mut work: impl FnMut() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let (uid, gid) = (request.uid(), request.gid());

@@ -23,21 +23,20 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 const HEADER_LEN: usize = 16;
 /// The default limit of a pipe's size, unless the administrator lowered it.
 const CAPACITY: usize = 1 << 20;
-/// Below this, three system calls cost more than the bytes.
-pub(super) const LEN_MIN: usize = 64 << 10;
 
 thread_local! {
     static PIPE: RefCell<Option<Pipe>> = const { RefCell::new(None) };
 }
 
 /// The longest read that fits with its header, wherever it begins in a page.
-pub(super) fn len_max() -> usize {
+#[must_use]
+pub fn len_max() -> usize {
     CAPACITY - 2 * rustix::param::page_size()
 }
 
 /// Answers request `unique` with `len` bytes of `file` from byte `at` on; false when that did not work, and
 /// nothing was sent.
-pub(super) fn answer(
+pub(crate) fn send(
     connection: BorrowedFd<'_>,
     unique: u64,
     file: BorrowedFd<'_>,

@@ -17,16 +17,16 @@ use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use fuser::{INodeNo, Notifier};
+use extant_fuse_lowlevel::Notifier;
 
 /// What is to be dropped, and what comes then.
 struct Drop {
-    node: INodeNo,
+    node: u64,
     range: Range<u64>,
     then: Box<dyn FnOnce() + Send>,
 }
 
-/// The queue, and its thread once it is needed.
+/// The queue, and its thread.
 pub(super) struct Drops {
     notifier: Arc<OnceLock<Notifier>>,
     queue: Mutex<Option<Sender<Drop>>>,
@@ -38,12 +38,9 @@ impl Drops {
     }
 
     /// Has the kernel drop its pages of a range, and its attributes; then does the rest. Not in this thread.
-    pub(super) fn after(&self, node: INodeNo, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
+    pub(super) fn after(&self, node: u64, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
         let drop = Drop { node, range, then: Box::new(then) };
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.is_none() {
-            *queue = self.start();
-        }
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let left = match &*queue {
             Some(sender) => sender.send(drop).err().map(|refused| refused.0),
             None => Some(drop),
@@ -54,8 +51,10 @@ impl Drops {
         }
     }
 
-    fn start(&self) -> Option<Sender<Drop>> {
-        let notifier = self.notifier.get()?.clone();
+    /// Starts the thread. Not from a thread that serves requests: that one may be bound to a CPU, and what it
+    /// starts would be as well.
+    pub(super) fn start(&self) {
+        let Some(notifier) = self.notifier.get().cloned() else { return };
         let (sender, receiver) = channel::<Drop>();
         let work = move || {
             for Drop { node, range, then } in receiver {
@@ -69,6 +68,8 @@ impl Drops {
                 then();
             }
         };
-        std::thread::Builder::new().name("drops".to_owned()).spawn(work).ok().map(|_| sender)
+        if std::thread::Builder::new().name("drops".to_owned()).spawn(work).is_ok() {
+            *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        }
     }
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use extant_device::mount_table::mounted_at;
 
-use super::{Transport, spliced};
+use extant_fuse_lowlevel::{Config, Session, splice_len_max};
+
+use super::Transport;
 use crate::Serve;
 use crate::mounting::{self, MountFault, MountOptions};
 
@@ -35,8 +37,9 @@ impl Default for Threads {
 
 /// A directory on which something is mounted that waits to be served.
 pub struct Mounted<S: Serve> {
-    session: fuser::Session<Transport<S>>,
+    session: Session<Transport<S>>,
     dir: PathBuf,
+    config: Config,
 }
 
 impl<S: Serve> Mounted<S> {
@@ -52,21 +55,17 @@ impl<S: Serve> Mounted<S> {
     ) -> Result<Self, MountFault> {
         let wrong_dir = |reason| MountFault::Directory { dir: dir.to_owned(), reason };
         let dir = dir.canonicalize().map_err(wrong_dir)?;
-        let connection = mounting::mount(&dir, options, spliced::len_max())?;
-        let mut config = fuser::Config::default();
-        config.n_threads = Some(threads.count.max(1));
-        // The kernel itself excludes the users that the options exclude.
-        let acl = fuser::SessionACL::All;
-        // A request must be answered through the connection it was read from: all threads share one, so that
-        // replies can be spliced.
-        let answers = connection.try_clone().map_err(MountFault::Connection)?;
-        let transport = Transport::new(serve, options, answers);
+        let connection = mounting::mount(&dir, options, splice_len_max())?;
+        let transport = Transport::new(serve, options);
         let (notifier, number) = (Arc::clone(&transport.notifier), Arc::clone(&transport.connection));
         let late = transport.writes_back.then(|| Arc::clone(&transport.late));
-        match fuser::Session::from_fd(transport, connection, acl, config) {
+        match Session::new(connection, transport) {
             Ok(session) => {
                 // Nothing is asked before `serve`.
                 let _ = notifier.set(session.notifier());
+                if session.handler().writable {
+                    session.handler().drops.start();
+                }
                 if let Ok(Some(entry)) = mounted_at(&dir) {
                     let _ = number.set(entry.device.1);
                     if let Some(late) = late {
@@ -74,7 +73,8 @@ impl<S: Serve> Mounted<S> {
                     }
                 }
                 read_further_ahead(&dir);
-                Ok(Self { session, dir })
+                let config = Config { threads: threads.count.max(1) };
+                Ok(Self { session, dir, config })
             }
             Err(error) => {
                 let _ = mounting::unmount(&dir, true);
@@ -94,7 +94,7 @@ impl<S: Serve> Mounted<S> {
     /// # Errors
     /// The connection failed; it was unmounted then, if that was possible.
     pub fn serve(self) -> io::Result<()> {
-        let ended = self.session.run();
+        let ended = self.session.run(self.config);
         if ended.is_err() {
             abort(&self.dir);
             let _ = mounting::unmount(&self.dir, true);

@@ -1,16 +1,16 @@
 //! What writing takes off a file, unless the writer has CAP_FSETID: set-user-id, and set-group-id where the
 //! group may execute the file or the writer is not in its group.
 //!
-//! The kernel marks such writes. Other requests that change bytes carry no mark, or `fuser` does not pass it
-//! on: then the caller is checked, but only for files with such bits, which are few. The kernel removes the
+//! The kernel marks such writes. Other requests that change bytes carry no mark:
+//! then the caller is checked, but only for files with such bits, which are few. The kernel removes the
 //! attribute `security.capability` by itself.
 //!
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_HANDLE_KILLPRIV_V2), linux/capability.h;
 //! proc_pid_status(5).
 
 use extant_base::Ino;
+use extant_fuse_lowlevel::Request;
 use extant_volume::{FileType, SetAttr, Stat, unprivileged};
-use fuser::{INodeNo, Request};
 
 use super::Transport;
 use crate::{Errno, Serve};
@@ -60,7 +60,7 @@ pub(super) fn has_group(status: &str, group: u32) -> bool {
 }
 
 /// Has the file no set-group-id, or is the caller in its group, or allowed to set it for others?
-fn keeps_set_gid(request: &Request, stat: &Stat) -> bool {
+fn keeps_set_gid(request: &Request<'_>, stat: &Stat) -> bool {
     if stat.mode & SETGID == 0 || request.gid() == stat.gid {
         return true;
     }
@@ -70,7 +70,7 @@ fn keeps_set_gid(request: &Request, stat: &Stat) -> bool {
 
 impl<S: Serve> Transport<S> {
     /// The permissions that a file gets because of a write; `None` if they stay.
-    pub(super) fn mode_after_write(&self, request: &Request, ino: Ino) -> Result<Option<u16>, Errno> {
+    pub(super) fn mode_after_write(&self, request: &Request<'_>, ino: Ino) -> Result<Option<u16>, Errno> {
         if !self.kills_set_id {
             return Ok(None);
         }
@@ -89,7 +89,7 @@ impl<S: Serve> Transport<S> {
 
     /// The permissions that a new owner or group leaves, where they are fewer than those that every such
     /// change leaves.
-    pub(super) fn mode_after_chown(&self, request: &Request, ino: Ino) -> Result<Option<u16>, Errno> {
+    pub(super) fn mode_after_chown(&self, request: &Request<'_>, ino: Ino) -> Result<Option<u16>, Errno> {
         if !self.kills_set_id {
             return Ok(None);
         }
@@ -101,7 +101,7 @@ impl<S: Serve> Transport<S> {
 
     /// Clears set-group-id of a file whose ACL was set by a caller outside of its group, as chmod does, where
     /// the kernel leaves that to the server. Was it set?
-    pub(super) fn drop_set_gid(&self, request: &Request, ino: Ino) -> Result<bool, Errno> {
+    pub(super) fn drop_set_gid(&self, request: &Request<'_>, ino: Ino) -> Result<bool, Errno> {
         let stat = self.serve.stat(ino)?;
         if keeps_set_gid(request, &stat) {
             return Ok(false);
@@ -113,7 +113,7 @@ impl<S: Serve> Transport<S> {
 
     /// Takes off what goes because of a write that is about to happen, and has the kernel ask for the mode
     /// again.
-    pub(super) fn drop_set_id(&self, request: &Request, node: INodeNo, ino: Ino) -> Result<(), Errno> {
+    pub(super) fn drop_set_id(&self, request: &Request<'_>, node: u64, ino: Ino) -> Result<(), Errno> {
         if let Some(mode) = self.mode_after_write(request, ino)? {
             self.serve.set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
             self.drop_attributes(node);

@@ -2,24 +2,26 @@
 //!
 //! Does **not** own: the list of requests (see the parent module), what a change does (see [`Serve`]).
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-
 use extant_base::Ino;
+use extant_fuse_lowlevel::{Reply, Request};
 use extant_ondisk::inode::flags;
 use extant_volume::{New, Rename, SetXattr, Shutdown, Stat};
-use fuser::{Generation, INodeNo, RenameFlags, ReplyEmpty, ReplyEntry, Request};
 
-use super::{REMEMBER, Transport, convert, privileges};
+use super::{Transport, convert, fail, privileges};
 use crate::attributes::{self, Ioctl};
 use crate::{Caller, Errno, Opener, Serve};
 
 /// XATTR_CREATE and XATTR_REPLACE of setxattr(2).
-const XATTR_CREATE: i32 = 1;
-const XATTR_REPLACE: i32 = 2;
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+
+/// Flags of renameat2(2).
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
 
 /// A regular file of the caller.
-pub(super) fn new(request: &Request, mode: u32, umask: u32) -> New<'static> {
+pub(super) fn new(request: &Request<'_>, mode: u32, umask: u32) -> New<'static> {
     New {
         umask: (umask & 0o777) as u16,
         uid: request.uid(),
@@ -29,32 +31,31 @@ pub(super) fn new(request: &Request, mode: u32, umask: u32) -> New<'static> {
 }
 
 /// The answer to a request that has none but its errno.
-pub(super) fn done(done: Result<(), Errno>, reply: ReplyEmpty) {
+pub(super) fn done(done: Result<(), Errno>, reply: Reply) {
     match done {
         Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno.into()),
+        Err(errno) => fail(reply, errno),
     }
 }
 
 impl<S: Serve> Transport<S> {
     /// Returns a name's inode, which the kernel knows from now on.
-    pub(super) fn tell_entry(&self, stat: &Stat, reply: ReplyEntry) {
+    pub(super) fn tell_entry(&self, stat: &Stat, reply: Reply) {
         if self.writable {
             self.lookups.told(stat.ino);
         }
-        let (lives, generation) = (self.attributes_live(stat), Generation(stat.generation.into()));
-        reply.entry_with_ttls(&lives, &REMEMBER, &convert::attributes(stat), generation);
+        reply.structure(&convert::entry(stat, self.attributes_live(stat)));
     }
 
-    pub(super) fn tell_made(&self, made: &Result<Stat, Errno>, reply: ReplyEntry) {
+    pub(super) fn tell_made(&self, made: &Result<Stat, Errno>, reply: Reply) {
         match made {
             Ok(stat) => self.tell_entry(stat, reply),
-            Err(errno) => reply.error((*errno).into()),
+            Err(errno) => fail(reply, *errno),
         }
     }
 
     /// Without changes there is nothing to make durable, and no need to ask again.
-    pub(super) fn tell_synced(&self, node: INodeNo, opener: Opener, data_only: bool, reply: ReplyEmpty) {
+    pub(super) fn tell_synced(&self, node: u64, opener: Opener, data_only: bool, reply: Reply) {
         let synced = if self.writable {
             convert::ino_of(node).and_then(|ino| self.serve.sync(ino, opener, data_only))
         } else {
@@ -65,13 +66,13 @@ impl<S: Serve> Transport<S> {
 
     pub(super) fn make(
         &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
+        request: &Request<'_>,
+        parent: u64,
+        name: &[u8],
         new: &New<'_>,
     ) -> Result<Stat, Errno> {
         let dir = convert::ino_of(parent)?;
-        let made = self.with_reserve(request, || self.serve.create(dir, name.as_bytes(), new));
+        let made = self.with_reserve(request, || self.serve.create(dir, name, new));
         self.listings.forget(dir);
         if let Ok(stat) = &made {
             // Its number may have been another directory's.
@@ -80,20 +81,33 @@ impl<S: Serve> Transport<S> {
         made
     }
 
-    pub(super) fn link(&self, node: INodeNo, parent: INodeNo, name: &OsStr) -> Result<Stat, Errno> {
+    /// As [`make`](Self::make), without a name.
+    pub(super) fn make_unnamed(
+        &self,
+        request: &Request<'_>,
+        parent: u64,
+        new: &New<'_>,
+    ) -> Result<Stat, Errno> {
+        let dir = convert::ino_of(parent)?;
+        let made = self.with_reserve(request, || self.serve.create_unnamed(dir, new))?;
+        self.listings.forget(made.ino);
+        Ok(made)
+    }
+
+    pub(super) fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Stat, Errno> {
         let (ino, dir) = (convert::ino_of(node)?, convert::ino_of(parent)?);
-        let linked = self.serve.link(ino, dir, name.as_bytes());
+        let linked = self.serve.link(ino, dir, name);
         self.listings.forget(dir);
         linked
     }
 
     pub(super) fn take_name(
         &self,
-        parent: INodeNo,
-        name: &OsStr,
+        parent: u64,
+        name: &[u8],
         take: impl FnOnce(Ino, &[u8]) -> Result<Option<Ino>, Errno>,
     ) -> Result<(), Errno> {
-        let (dir, name) = (convert::ino_of(parent)?, name.as_bytes());
+        let dir = convert::ino_of(parent)?;
         let taken = take(dir, name);
         // The kernel lists no directory while a name goes out of it.
         match taken {
@@ -106,21 +120,21 @@ impl<S: Serve> Transport<S> {
 
     pub(super) fn rename(
         &self,
-        from: (INodeNo, &OsStr),
-        to: (INodeNo, &OsStr),
-        flags: RenameFlags,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
     ) -> Result<(), Errno> {
         let how = match flags {
-            none if none.is_empty() => Rename::Replace,
-            RenameFlags::RENAME_NOREPLACE => Rename::NoReplace,
-            RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
-            RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
+            0 => Rename::Replace,
+            RENAME_NOREPLACE => Rename::NoReplace,
+            RENAME_EXCHANGE => Rename::Exchange,
+            RENAME_WHITEOUT => Rename::Whiteout,
             // The new name is free: the kernel has looked it up, and nothing else changes there meanwhile.
-            both if both == RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
+            both if both == RENAME_NOREPLACE | RENAME_WHITEOUT => Rename::Whiteout,
             _ => return Err(Errno::INVAL),
         };
         let (from_dir, to_dir) = (convert::ino_of(from.0)?, convert::ino_of(to.0)?);
-        let moved = self.serve.rename((from_dir, from.1.as_bytes()), (to_dir, to.1.as_bytes()), how);
+        let moved = self.serve.rename((from_dir, from.1), (to_dir, to.1), how);
         for dir in [from_dir, to_dir] {
             self.listings.forget(dir);
         }
@@ -137,11 +151,11 @@ impl<S: Serve> Transport<S> {
 
     pub(super) fn set_attribute(
         &self,
-        request: &Request,
-        node: INodeNo,
+        request: &Request<'_>,
+        node: u64,
         name: &[u8],
         value: &[u8],
-        flags: i32,
+        flags: u32,
     ) -> Result<(), Errno> {
         let how = match flags {
             0 => SetXattr::Any,
@@ -162,7 +176,7 @@ impl<S: Serve> Transport<S> {
         Ok(())
     }
 
-    pub(super) fn remove_attribute(&self, node: INodeNo, name: &[u8]) -> Result<(), Errno> {
+    pub(super) fn remove_attribute(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
         self.serve.remove_xattr(convert::ino_of(node)?, name)
     }
 
@@ -170,15 +184,9 @@ impl<S: Serve> Transport<S> {
     pub(super) fn shut_down(&self, caller: Caller, how: Shutdown) -> Result<(), Errno> {
         self.check_administrator(caller)?;
         let done = self.serve.shut_down(how);
-        let (notifier, known) = (self.notifier.get().cloned(), self.lookups.known());
-        // It waits for pages that other threads are reading, which may wait for this very thread.
-        let forget = move || {
-            let Some(notifier) = notifier else { return };
-            for ino in known {
-                let _ = notifier.inval_inode(INodeNo(ino.0.into()), 0, 0);
-            }
-        };
-        let _ = std::thread::Builder::new().name("forget".to_owned()).spawn(forget);
+        for ino in self.lookups.known() {
+            self.drops.after(ino.0.into(), 0..u64::MAX, || ());
+        }
         done
     }
 
@@ -190,8 +198,8 @@ impl<S: Serve> Transport<S> {
     /// Does what an ioctl asks for; its answer.
     pub(super) fn answer_ioctl(
         &self,
-        request: &Request,
-        node: INodeNo,
+        request: &Request<'_>,
+        node: u64,
         command: u32,
         input: &[u8],
     ) -> Result<Vec<u8>, Errno> {
@@ -228,7 +236,7 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Has the kernel ask for the attributes again.
-    pub(super) fn drop_attributes(&self, node: INodeNo) {
+    pub(super) fn drop_attributes(&self, node: u64) {
         if let Some(notifier) = self.notifier.get() {
             // A negative offset: pages stay. An error says that it does not know the inode.
             let _ = notifier.inval_inode(node, -1, 0);

@@ -20,10 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use extant_base::Ino;
+use extant_fuse_lowlevel::Reply;
+use extant_fuse_lowlevel::protocol::{AttrOut, LseekOut, OpenOut, fopen};
 use extant_volume::{FileType, Seek, Stat};
-use fuser::{FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyLseek};
 
-use super::{REMEMBER, Transport, content, convert};
+use super::{REMEMBER, Transport, content, convert, fail};
 use crate::{Access, Errno, Opened, Serve};
 
 /// What the kernel is asked to keep at most.
@@ -80,7 +81,7 @@ impl<S: Serve> Transport<S> {
         if is_short && !self.late.is_short.swap(true, Ordering::AcqRel) {
             let writers: Vec<Ino> = locked(&self.late.writers).keys().copied().collect();
             for ino in writers {
-                self.drops.after(INodeNo(ino.0.into()), 0..u64::MAX, || ());
+                self.drops.after(ino.0.into(), 0..u64::MAX, || ());
             }
         } else if !is_short {
             self.late.is_short.store(false, Ordering::Release);
@@ -94,27 +95,31 @@ impl<S: Serve> Transport<S> {
         if asks { Duration::ZERO } else { REMEMBER }
     }
 
-    /// Handle and flags of a file that was opened.
-    pub(super) fn handle_of(&self, ino: Ino, access: Access, opened: Opened) -> (FileHandle, FopenFlags) {
+    /// The reply about a file that was opened.
+    pub(super) fn handle_of(&self, ino: Ino, access: Access, opened: Opened) -> OpenOut {
         let is_past_cache = opened.appends_only || access.write && self.is_short();
         let is_late = self.writes_back && access.write && !is_past_cache;
         if is_late {
             self.late.opened(ino);
         }
-        let mut flags = FopenFlags::FOPEN_KEEP_CACHE;
-        flags.set(FopenFlags::FOPEN_DIRECT_IO, is_past_cache);
-        flags.set(FopenFlags::FOPEN_NOFLUSH, !self.serve.asks_to_close());
-        (content::handle(opened.handle, is_past_cache, is_late), flags)
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        OpenOut {
+            fh: content::handle(opened.handle, is_past_cache, is_late),
+            open_flags: fopen::KEEP_CACHE
+                | flag(is_past_cache, fopen::DIRECT_IO)
+                | flag(!self.serve.asks_to_close(), fopen::NOFLUSH),
+            backing_id: 0,
+        }
     }
 
-    pub(super) fn note_closed(&self, ino: Ino, handle: FileHandle) {
+    pub(super) fn note_closed(&self, ino: Ino, handle: u64) {
         if content::is_late(handle) {
             self.late.closed(ino);
         }
     }
 
     /// The kernel wrote what it kept of a file.
-    pub(super) fn note_late_write(&self, node: INodeNo, ino: Ino, is_refused: bool) {
+    pub(super) fn note_late_write(&self, node: u64, ino: Ino, is_refused: bool) {
         if !self.writes_back {
             return;
         }
@@ -130,10 +135,10 @@ impl<S: Serve> Transport<S> {
     /// written. `reply` comes back if there is no reason to wait.
     pub(super) fn tell_writer(
         &self,
-        node: INodeNo,
-        handle: FileHandle,
-        reply: ReplyAttr,
-    ) -> Option<ReplyAttr> {
+        node: u64,
+        handle: u64,
+        reply: Reply,
+    ) -> Option<Reply> {
         if !content::is_late(handle) || !self.is_short() {
             return Some(reply);
         }
@@ -144,24 +149,25 @@ impl<S: Serve> Transport<S> {
                 false => serve.stat(ino),
             });
             match told {
-                Ok(stat) => reply.attr(&Duration::ZERO, &convert::attributes(&stat)),
-                Err(errno) => reply.error(errno.into()),
+                Ok(stat) => reply.structure(&AttrOut { attr: convert::attributes(&stat), ..AttrOut::default() }),
+                Err(errno) => fail(reply, errno),
             }
         });
         None
     }
 
     /// Where data and holes are, with what the kernel keeps of the file.
-    pub(super) fn seek(&self, node: INodeNo, offset: i64, what: Seek, reply: ReplyLseek) {
+    pub(super) fn seek(&self, node: u64, offset: u64, what: Seek, reply: Reply) {
         let serve = Arc::clone(&self.serve);
         let answer = move || {
             let place = convert::ino_of(node).and_then(|ino| {
-                let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-                serve.seek(ino, offset, what)
+                // A negative one.
+                let offset = i64::try_from(offset).map_err(|_| Errno::NXIO)?;
+                serve.seek(ino, offset as u64, what)
             });
-            match place.and_then(|place| i64::try_from(place).map_err(|_| Errno::INVAL)) {
-                Ok(place) => reply.offset(place),
-                Err(errno) => reply.error(errno.into()),
+            match place {
+                Ok(offset) => reply.structure(&LseekOut { offset }),
+                Err(errno) => fail(reply, errno),
             }
         };
         if self.writes_back { self.drops.after(node, 0..u64::MAX, answer) } else { answer() }

@@ -1,0 +1,122 @@
+//! One connection to the kernel: requests are read from it, replies and invalidations written to it.
+//!
+//! Any descriptor works that keeps messages apart: /dev/fuse, or a SOCK_SEQPACKET socket with a fake kernel
+//! at its other end.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::protocol::{InvalEntryOut, InvalInodeOut, OutHeader, notify};
+
+/// A descriptor of /dev/fuse that is mounted.
+#[derive(Debug)]
+pub struct Connection {
+    fd: OwnedFd,
+    has_ended: AtomicBool,
+}
+
+impl Connection {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { fd, has_ended: AtomicBool::new(false) }
+    }
+
+    /// Was it unmounted?
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Waits for a request: its length in bytes; `None` once the file system is unmounted.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&self.fd, &mut *buffer) {
+                // 0: a socket whose other end is closed.
+                Ok(0) | Err(Errno::NODEV) => {
+                    self.has_ended.store(true, Ordering::Release);
+                    return Ok(None);
+                }
+                Ok(len) => return Ok(Some(len)),
+                // ENOENT: the request was interrupted before it could be read.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Is there a request, or the end of the connection, so that a read returns at once?
+    pub(crate) fn has_request(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Waits for a request that no thread reads at once, or until `bell` is readable.
+    pub(crate) fn wait(&self, bell: BorrowedFd<'_>) {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN), PollFd::new(&bell, PollFlags::IN)];
+        let _ = poll(&mut fds, None);
+    }
+
+    /// Writes one message.
+    pub(crate) fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        loop {
+            match rustix::io::writev(&self.fd, parts) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Has the kernel drop what it caches.
+///
+/// The kernel waits for pages that are being read or written, and those requests wait for a server's thread:
+/// a thread that answers requests must not drop pages.
+#[derive(Debug, Clone)]
+pub struct Notifier {
+    connection: Arc<Connection>,
+}
+
+impl Notifier {
+    pub(crate) fn new(connection: Arc<Connection>) -> Self {
+        Self { connection }
+    }
+
+    /// Drops the attributes of an inode, and its pages from byte `offset` on: `len` bytes, or all if that is
+    /// 0. With a negative offset the pages stay.
+    ///
+    /// # Errors
+    /// The kernel does not know the inode (ENOENT), or the connection has ended.
+    pub fn inval_inode(&self, ino: u64, offset: i64, len: i64) -> io::Result<()> {
+        let body = InvalInodeOut { ino, off: offset, len };
+        self.send(notify::INVAL_INODE, &[body.as_bytes()])
+    }
+
+    /// Drops a name of a directory.
+    ///
+    /// # Errors
+    /// As [`inval_inode`](Self::inval_inode); a name of more than 4 GiB.
+    pub fn inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let body = InvalEntryOut { parent, namelen, flags: 0 };
+        self.send(notify::INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) -> io::Result<()> {
+        let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+        let header = OutHeader { len: len as u32, error: code, unique: 0 };
+        let all: Vec<IoSlice<'_>> = std::iter::once(header.as_bytes())
+            .chain(parts.iter().copied())
+            .map(IoSlice::new)
+            .collect();
+        self.connection.write(&all)
+    }
+}

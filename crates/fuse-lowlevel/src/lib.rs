@@ -1,0 +1,39 @@
+//! The FUSE kernel protocol, over /dev/fuse and over io_uring.
+//!
+//! Owns: the protocol as data ([`protocol`], [`operation::TABLE`]), reading requests and writing replies
+//! ([`Request`], [`Reply`]), INIT, invalidations ([`Notifier`]), and the threads that serve a connection
+//! ([`Session`]). Does **not** own: what a file system answers (see [`Handler`]), how a connection is made
+//! and mounted (the caller brings a descriptor).
+//!
+//! ```text
+//!             +-- /dev/fuse: read(2) --> Request::parse --+
+//!  kernel ----|                                           |--> Handler::handle(Request, Reply)
+//!             +-- io_uring: fetched entry --> parse_parts +          |
+//!  kernel <---- writev(2) | splice(2) | commit and fetch <--- Reply -+  (any thread, any time)
+//! ```
+//!
+//! Invariants
+//! 1. Every request gets exactly one reply: [`Reply`] is consumed by sending it, and one that is dropped
+//!    unsent sends EIO. A malformed request gets EIO, an unknown operation ENOSYS.
+//! 2. A request is answered on the descriptor that it was read from, so all threads share one.
+//! 3. A handler that blocks delays no other request for longer than a few milliseconds (see [`workers`]).
+//! 4. The connection is closed when the session and all replies and notifiers are gone.
+//!
+//! Source: Linux, include/uapi/linux/fuse.h, Documentation/filesystems/fuse/.
+
+#![deny(unsafe_code)]
+
+mod connection;
+pub mod operation;
+mod placement;
+pub mod protocol;
+mod reply;
+mod session;
+mod spliced;
+mod workers;
+
+pub use connection::{Connection, Notifier};
+pub use operation::{Bytes, Layout, Malformed, Name, NameAndBytes, Names, Operation, Request};
+pub use reply::{Listing, Reply};
+pub use session::{Config, Handler, Offered, Session, Taken};
+pub use spliced::len_max as splice_len_max;

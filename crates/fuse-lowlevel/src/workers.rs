@@ -1,0 +1,386 @@
+//! The threads that serve /dev/fuse.
+//!
+//! Most requests cost a few microseconds, and the waking of a sleeping CPU many times that. So one thread, the
+//! leader, serves alone while that is enough, on the CPU where its client runs (see [`placement`]): client and
+//! leader take turns, and no other CPU is woken. The other threads are parked.
+//!
+//! ```text
+//!  alone:    leader, bound to the client's CPU: read handle | read handle ...   the others: parked
+//!     |  further requests wait when the leader reads one (several clients, readahead)
+//!     v
+//!  shared:   every thread, on any CPU: read handle | read handle ...
+//!     |  after a while the leader tries it alone again
+//!     v
+//!  alone
+//! ```
+//!
+//! A leader that blocks in a request, or gets no CPU, is noticed by another thread, the watcher: a request
+//! waited for a whole [`TICK`], and the leader did nothing. The watcher releases the leader and serves until
+//! the leader is back; if a caller waited, threads share then. Where the leader cannot be bound, threads share always.
+//!
+//! Invariants
+//! 1. A request that arrives while a thread blocks is read by another one: at once if threads share, within
+//!    three [`TICK`]s otherwise.
+//! 2. Nothing ticks while there are no requests.
+//!
+//! [`placement`]: crate::placement
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::placement::Bound;
+use crate::session::{Config, Handler, Session};
+
+/// How often the watcher looks at the leader.
+const TICK: Duration = Duration::from_millis(2);
+/// Ticks without anything done after which the watcher waits for a request.
+const IDLE_TICKS: u32 = 8;
+/// Requests from one decision to the next.
+const WINDOW: u32 = 16;
+/// Requests of a window that others waited behind, from which on threads share.
+const WINDOW_WAITED: u32 = 4;
+/// From one request to the next it takes longer if a sleeping CPU is woken.
+const SLOW: Duration = Duration::from_micros(50);
+/// Slow requests from one look for the client's CPU to the next: at first, and at most.
+const PATIENCE: (u32, u32) = (4, 1024);
+/// Requests from one look to the next where clients change.
+const LOOK_REQUESTS: u32 = 8;
+/// How long threads share before the leader tries it alone again: at first, and at most.
+const SHARED_FOR: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// What the threads of a session share.
+struct Crew {
+    state: Mutex<State>,
+    woken: Condvar,
+    /// Readable at the end, for the watcher.
+    bell: OwnedFd,
+    /// Odd while the leader handles a request.
+    leads: AtomicU64,
+    is_shared: AtomicBool,
+    /// A caller waited for a leader that got no CPU, or blocked.
+    has_starved: AtomicBool,
+    bound: Mutex<Option<Arc<Bound>>>,
+}
+
+#[derive(Default)]
+struct State {
+    has_ended: bool,
+    failed: Option<io::Error>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Crew {
+    fn end(&self, failed: Option<io::Error>) {
+        let mut state = locked(&self.state);
+        state.has_ended = true;
+        state.failed = state.failed.take().or(failed);
+        self.woken.notify_all();
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn has_ended(&self) -> bool {
+        locked(&self.state).has_ended
+    }
+
+    fn share(&self) {
+        if !self.is_shared.swap(true, Ordering::AcqRel) {
+            let _state = locked(&self.state);
+            self.woken.notify_all();
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Serves a session until it is unmounted.
+pub(crate) fn run<H: Handler>(session: &Session<H>, config: Config) -> io::Result<()> {
+    let crew = Crew {
+        state: Mutex::default(),
+        woken: Condvar::new(),
+        bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        leads: AtomicU64::new(0),
+        is_shared: AtomicBool::new(false),
+        has_starved: AtomicBool::new(false),
+        bound: Mutex::default(),
+    };
+    let threads = config.threads.max(1);
+    std::thread::scope(|scope| {
+        for number in 0..threads {
+            let crew = &crew;
+            let work = move || {
+                let served = match number {
+                    0 => lead(session, crew, threads > 1),
+                    1 => watch(session, crew),
+                    _ => follow(session, crew),
+                };
+                crew.end(served.err());
+            };
+            let started = std::thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work);
+            // With fewer threads it is served all the same.
+            if let (Err(error), 0) = (started, number) {
+                crew.end(None);
+                return Err(error);
+            }
+        }
+        Ok(())
+    })?;
+    let failed = locked(&crew.state).failed.take();
+    failed.map_or(Ok(()), Err)
+}
+
+/// Decides, window by window, whether threads share.
+struct Judge {
+    requests: u32,
+    waited: u32,
+    shared_until: Option<Instant>,
+    shared_for: Duration,
+}
+
+impl Judge {
+    fn new() -> Self {
+        Self { requests: 0, waited: 0, shared_until: None, shared_for: SHARED_FOR.0 }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.shared_until.is_none()
+    }
+
+    /// Shares from now on, for a while.
+    fn share(&mut self) {
+        self.shared_until = Some(Instant::now() + self.shared_for);
+        self.shared_for = (self.shared_for * 2).min(SHARED_FOR.1);
+    }
+
+    /// A request came; `waits`: another one waits behind it. At the end of a window, whether to share.
+    fn note(&mut self, waits: bool) -> Option<bool> {
+        self.requests += 1;
+        self.waited += u32::from(waits);
+        if self.requests < WINDOW {
+            return None;
+        }
+        let waited = self.waited;
+        (self.requests, self.waited) = (0, 0);
+        match self.shared_until {
+            Some(until) if Instant::now() < until => Some(true),
+            Some(_) => {
+                self.shared_until = None;
+                Some(false)
+            }
+            None if waited >= WINDOW_WAITED => {
+                self.share();
+                Some(true)
+            }
+            None => {
+                self.shared_for = SHARED_FOR.0;
+                Some(false)
+            }
+        }
+    }
+}
+
+/// When the leader looks for its client's CPU: that takes as long as some requests, so only when the client is
+/// another one, or requests are slow, which they are when the client was moved to another CPU.
+struct Pursuit {
+    client: u32,
+    last: Instant,
+    requests: u32,
+    slow: u32,
+    /// Slow requests from one look to the next.
+    patience: u32,
+}
+
+impl Pursuit {
+    fn new() -> Self {
+        Self { client: 0, last: Instant::now(), requests: 0, slow: 0, patience: PATIENCE.0 }
+    }
+
+    fn follow(&mut self, bound: &Bound, client: u32) {
+        let now = Instant::now();
+        self.requests += 1;
+        self.slow += u32::from(now - self.last > SLOW);
+        self.last = now;
+        let is_other = self.client != client || !bound.is_bound();
+        if self.slow < self.patience && !(is_other && self.requests >= LOOK_REQUESTS) {
+            return;
+        }
+        let stays = bound.bind(client) && self.client == client;
+        self.patience = if stays { (2 * self.patience).min(PATIENCE.1) } else { PATIENCE.0 };
+        (self.client, self.requests, self.slow) = (client, 0, 0);
+        self.last = Instant::now();
+    }
+}
+
+/// The sender of a request, and whether it waits for the reply.
+struct Sender {
+    thread: u32,
+    waits: bool,
+}
+
+impl Sender {
+    fn of(request: &[u8]) -> Option<Self> {
+        let word = |at: usize| {
+            let four = request.get(at..at + 4)?.try_into().ok()?;
+            Some(u32::from_ne_bytes(four))
+        };
+        // FORGET, RELEASE, RELEASEDIR and BATCH_FORGET are sent while their sender goes on.
+        let waits = !matches!(word(4)?, 2 | 18 | 29 | 42);
+        Some(Self { thread: word(32)?, waits })
+    }
+}
+
+fn lead<H: Handler>(session: &Session<H>, crew: &Crew, has_others: bool) -> io::Result<()> {
+    let bound = if has_others { Bound::new().map(Arc::new) } else { None };
+    locked(&crew.bound).clone_from(&bound);
+    let served = lead_bound(session, crew, has_others, bound.as_deref());
+    // The number of a thread that has ended may be another one's.
+    *locked(&crew.bound) = None;
+    served
+}
+
+fn lead_bound<H: Handler>(
+    session: &Session<H>,
+    crew: &Crew,
+    has_others: bool,
+    bound: Option<&Bound>,
+) -> io::Result<()> {
+    let connection = session.connection();
+    let mut buffer = vec![0; session.buffer_len()];
+    // On one CPU client and server share it in any case.
+    let may_be_alone = bound.is_some() || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+    if has_others && !may_be_alone {
+        crew.share();
+        return read_and_answer(session, &mut buffer, || true);
+    }
+    let mut judge = Judge::new();
+    let mut pursuit = Pursuit::new();
+    loop {
+        let Some(len) = connection.read(&mut buffer)? else { return Ok(()) };
+        crew.leads.fetch_add(1, Ordering::AcqRel);
+        let sender = Sender::of(&buffer[..len]);
+        let waits = has_others
+            && judge.is_alone()
+            && sender.as_ref().is_some_and(|sender| sender.waits)
+            && connection.has_request();
+        let is_shared = if crew.has_starved.swap(false, Ordering::AcqRel) {
+            judge.share();
+            Some(true)
+        } else {
+            judge.note(waits)
+        };
+        if is_shared == Some(true) {
+            if let Some(bound) = bound {
+                bound.release();
+            }
+            crew.share();
+        } else if is_shared == Some(false) {
+            crew.is_shared.store(false, Ordering::Release);
+        }
+        if let (Some(bound), Some(sender), true) = (bound, &sender, judge.is_alone())
+            && sender.waits
+            && sender.thread != 0
+        {
+            pursuit.follow(bound, sender.thread);
+        }
+        session.answer(&buffer[..len]);
+        crew.leads.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Serves while `goes_on` says so; it is asked before each read.
+fn read_and_answer<H: Handler>(
+    session: &Session<H>,
+    buffer: &mut Vec<u8>,
+    goes_on: impl Fn() -> bool,
+) -> io::Result<()> {
+    buffer.resize(session.buffer_len(), 0);
+    while goes_on() {
+        let Some(len) = session.connection().read(buffer)? else { return Ok(()) };
+        session.answer(&buffer[..len]);
+    }
+    Ok(())
+}
+
+fn follow<H: Handler>(session: &Session<H>, crew: &Crew) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    let mut state = locked(&crew.state);
+    while !state.has_ended {
+        if !crew.is_shared.load(Ordering::Acquire) {
+            state = crew.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        }
+        drop(state);
+        let is_shared = || crew.is_shared.load(Ordering::Acquire) && !session.connection().has_ended();
+        read_and_answer(session, &mut buffer, is_shared)?;
+        if session.connection().has_ended() {
+            return Ok(());
+        }
+        state = locked(&crew.state);
+    }
+    Ok(())
+}
+
+/// As [`follow`], and takes over from a leader that does nothing while a request waits.
+fn watch<H: Handler>(session: &Session<H>, crew: &Crew) -> io::Result<()> {
+    let connection = session.connection();
+    let mut buffer = Vec::new();
+    let (mut seen, mut idle, mut has_waited) = (u64::MAX, 0, false);
+    while !crew.has_ended() && !session.connection().has_ended() {
+        if crew.is_shared.load(Ordering::Acquire) {
+            let is_shared = || crew.is_shared.load(Ordering::Acquire) && !session.connection().has_ended();
+            read_and_answer(session, &mut buffer, is_shared)?;
+            (seen, idle, has_waited) = (u64::MAX, 0, false);
+            continue;
+        }
+        let leads = crew.leads.load(Ordering::Acquire);
+        let waits = leads == seen && connection.has_request();
+        if waits && has_waited {
+            if let Some(bound) = &*locked(&crew.bound) {
+                bound.release();
+            }
+            buffer.resize(session.buffer_len(), 0);
+            while crew.leads.load(Ordering::Acquire) == leads {
+                let Some(len) = connection.read(&mut buffer)? else { return Ok(()) };
+                // A client that computes keeps its server from the CPU; what it does not wait for may wait.
+                if Sender::of(&buffer[..len]).is_some_and(|sender| sender.waits) {
+                    crew.has_starved.store(true, Ordering::Release);
+                }
+                session.answer(&buffer[..len]);
+            }
+            (seen, idle, has_waited) = (u64::MAX, 0, false);
+            continue;
+        }
+        idle = if leads == seen && !waits { idle + 1 } else { 0 };
+        (seen, has_waited) = (leads, waits);
+        if idle >= IDLE_TICKS {
+            connection.wait(crew.bell.as_fd());
+            let _ = rustix::io::read(&crew.bell, &mut [0; 8]);
+            idle = 0;
+        }
+        std::thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_share_while_requests_wait_and_the_leader_tries_it_alone_again() {
+        let mut judge = Judge::new();
+        let mut window = |waited: u32| (0..WINDOW).filter_map(|number| judge.note(number < waited)).last();
+        assert_eq!(window(WINDOW_WAITED - 1), Some(false));
+        assert_eq!(window(WINDOW_WAITED), Some(true));
+        assert_eq!(window(0), Some(true), "for a while");
+        std::thread::sleep(SHARED_FOR.0);
+        assert_eq!(window(WINDOW), Some(false), "tried");
+        assert_eq!(window(WINDOW), Some(true));
+    }
+}

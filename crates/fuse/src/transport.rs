@@ -1,0 +1,653 @@
+//! Requests of the kernel's FUSE, answered by an implementation of [`Serve`].
+//!
+//! Owns: the meaning of each request, what the kernel may cache and for how long, the life of a mount. Does
+//! **not** own: the protocol and its threads (see [`extant_fuse_lowlevel`]), any answer (see [`Serve`]), how
+//! a connection is made (see [`crate::mounting`]).
+//!
+//! ```text
+//!  kernel --> fuse-lowlevel --Request, Reply--> Transport --values--> dyn Serve
+//!  [mounted] -- unmount, by any process --> every thread reads ENODEV --> serve() returns
+//! ```
+//!
+//! Invariants
+//! 1. Nothing changes but through this mount, so the kernel may cache names (negative entries too),
+//!    attributes, link targets and pages without limit. What a request changes besides the content of its
+//!    reply, the kernel drops by itself (attributes of directories, of inodes that lost a name), or gets an
+//!    invalidation before the reply. Only failed reads are repeated. Listings are cached where nothing
+//!    changes at all.
+//! 2. The kernel's number of the root is 1, ext4's is 2; ext4's 1 is never used (see `convert`).
+//! 3. What lost its last name is let go when the kernel forgot it, not before (see `lookups`). Where the
+//!    server does not ask for it, nothing is remembered about open files, and the kernel never reports that
+//!    it opens one.
+//! 4. A read allocates nothing once its thread has answered one of the same size. A large one that is
+//!    contiguous in an open file is spliced, not copied.
+//! 5. A write is answered after the server has the bytes: the kernel keeps no bytes that the server lacks,
+//!    except those of shared mappings. Its pages of a file are as it wrote them, and it has requested all
+//!    other changes (sizes, holes) itself. With [`MountOptions::writeback_cache`] it keeps dirty pages (see
+//!    `late`).
+//! 6. A write by a user that may not keep set-id bits clears them. The kernel marks such writes where it can;
+//!    otherwise the server checks (see `privileges`): so the kernel need not read the attributes before a
+//!    write.
+//!
+//! Source: kernel include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
+
+mod changes;
+mod content;
+mod convert;
+mod drops;
+mod late;
+mod lookups;
+mod mounted;
+mod privileges;
+mod reserve;
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use convert::TimeToSet;
+use drops::Drops;
+use extant_base::Ino;
+use extant_fuse_lowlevel::operation::Nothing;
+use extant_fuse_lowlevel::protocol::{
+    AttrOut, CreateOut, EntryOut, OpenOut, SetattrIn, StatfsOut, StatxOut, WriteIn, WriteOut, fattr, flag,
+    fopen, init,
+};
+use extant_fuse_lowlevel::{
+    Bytes, Handler, Listing, Name as NameOf, NameAndBytes, Names, Notifier, Offered, Operation, Reply,
+    Request, Taken,
+};
+use extant_volume::{Cursor, FileType, New, Permit, Seek, SetAttr, Stat};
+use late::Late;
+use lookups::Lookups;
+pub use mounted::{Mounted, Threads};
+
+use crate::listing::{Listings, Want};
+use crate::mounting::MountOptions;
+use crate::{Access, Caller, Errno, Name, Opener, Serve};
+
+/// How long the kernel may cache: practically forever, and short enough for any kernel's clock.
+const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The largest answer to a read; kernels ask for 1 MiB unless their administrator raised
+/// fs.fuse.max_pages_limit.
+const READ_MAX: usize = 16 << 20;
+/// The largest write, which is also what kernels take unless their administrator raised that limit.
+const WRITE_MAX: u32 = 1 << 20;
+/// Requests that the kernel sends ahead of its readers at the same time.
+const BACKGROUND: u16 = 64;
+/// The attribute of every inode that says which process serves the mount, in decimal; in no list.
+pub const SERVER_ATTRIBUTE: &str = "extant.server";
+/// The attribute of every inode that is there when the file system was shut down; in no list.
+pub const SHUTDOWN_ATTRIBUTE: &str = "extant.shutdown";
+/// The attribute of the root that states what the server can do, whatever the mount may: "rw" or "ro"; not
+/// listed.
+pub const MODE_ATTRIBUTE: &str = "extant.mode";
+
+/// The attribute of the root with the state of the extent cache, as the kernel's `es_shrinker_info`; not
+/// listed.
+pub const EXTENTS_ATTRIBUTE: &str = "extant.es_shrinker_info";
+/// The attribute of the root with the allocator's counters, as the kernel's `mb_stats`; not listed.
+pub const ALLOCATIONS_ATTRIBUTE: &str = "extant.mb_stats";
+
+/// Reads of at least this many bytes are spliced: below, three system calls cost more than the copy.
+const SPLICE_MIN: usize = 64 << 10;
+
+/// The adapter between the protocol and a server.
+struct Transport<S> {
+    serve: Arc<S>,
+    listings: Listings,
+    lookups: Lookups,
+    notifier: Arc<OnceLock<Notifier>>,
+    /// Its number in /sys/fs/fuse/connections.
+    connection: Arc<OnceLock<u32>>,
+    drops: Drops,
+    late: Arc<Late>,
+    writable: bool,
+    /// The kernel checks permissions.
+    checks: bool,
+    /// The kernel keeps what is written.
+    writes_back: bool,
+    /// The kernel leaves it to us to take off set-id bits.
+    kills_set_id: bool,
+    /// The kernel takes "not implemented" to open as "no need to ask": nothing to remember about open files.
+    opens_by_itself: bool,
+    opens_dirs_by_itself: bool,
+}
+
+/// Answers with an error.
+fn fail(reply: Reply, errno: Errno) {
+    reply.error(errno.0);
+}
+
+/// What is found under a name.
+enum Found {
+    Entry(Stat),
+    /// The root, from below.
+    Root(Stat),
+    Nothing,
+}
+
+impl<S: Serve> Transport<S> {
+    fn new(serve: Arc<S>, options: &MountOptions) -> Self {
+        let notifier = Arc::<OnceLock<Notifier>>::default();
+        Self {
+            connection: Arc::default(),
+            drops: Drops::new(Arc::clone(&notifier)),
+            late: Arc::default(),
+            writable: serve.is_writable(),
+            serve,
+            listings: Listings::default(),
+            lookups: Lookups::default(),
+            notifier,
+            checks: options.default_permissions,
+            writes_back: options.writeback_cache && !options.read_only,
+            kills_set_id: false,
+            opens_by_itself: false,
+            opens_dirs_by_itself: false,
+        }
+    }
+
+    /// "." and ".." are asked for when a file handle of NFS is to become a path again; "." then of any inode.
+    fn find(&self, parent: u64, name: &[u8]) -> Result<Found, Errno> {
+        let parent = convert::ino_of(parent)?;
+        let found = match name {
+            b"." => Some(self.serve.stat(parent)?),
+            _ => self.serve.lookup(parent, name)?,
+        };
+        match found {
+            None => Ok(Found::Nothing),
+            Some(stat) if stat.ino == Ino::ROOT && matches!(name, b"." | b"..") => Ok(Found::Root(stat)),
+            Some(stat) if convert::can_be_named(stat.ino) => Ok(Found::Entry(stat)),
+            Some(_) => Err(Errno::UCLEAN),
+        }
+    }
+
+    /// Answers a read by moving pages; the reply comes back when it is still to be sent.
+    fn splice(&self, node: u64, offset: u64, size: usize, reply: Reply) -> Option<Reply> {
+        let Ok(ino) = convert::ino_of(node) else { return Some(reply) };
+        let mut reply = Some(reply);
+        // The read reports an error.
+        let _ = self.serve.file_range(ino, offset, size as u64, &mut |file, at| {
+            reply = reply.take().and_then(|reply| reply.splice(file, at, size));
+        });
+        reply
+    }
+
+    fn attribute(&self, node: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let ino = convert::ino_of(node)?;
+        // Of any inode: a bind mount shows a part of the tree alone.
+        if name == SERVER_ATTRIBUTE.as_bytes() {
+            return Ok(std::process::id().to_string().into_bytes());
+        }
+        if name == SHUTDOWN_ATTRIBUTE.as_bytes() {
+            return if self.serve.is_shut_down() { Ok(b"1".to_vec()) } else { Err(Errno::NODATA) };
+        }
+        if ino == Ino::ROOT && name == MODE_ATTRIBUTE.as_bytes() {
+            return Ok(if self.writable { b"rw" } else { b"ro" }.to_vec());
+        }
+        if ino == Ino::ROOT && name == EXTENTS_ATTRIBUTE.as_bytes() {
+            return self.serve.extents_told().map(String::into_bytes).ok_or(Errno::NODATA);
+        }
+        if ino == Ino::ROOT && name == ALLOCATIONS_ATTRIBUTE.as_bytes() {
+            return self.serve.allocations_told().map(String::into_bytes).ok_or(Errno::NODATA);
+        }
+        self.serve.xattr(ino, name)
+    }
+
+    fn attribute_names(&self, node: u64, caller: Caller) -> Result<Vec<u8>, Errno> {
+        let names = self.serve.xattr_names(convert::ino_of(node)?, caller)?;
+        let mut list = Vec::new();
+        for name in names {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    /// One entry of readdirplus. An inode that cannot be read is returned with its name and type, without
+    /// validity: the next request for it gets the error.
+    fn entry_of(&self, serve: &impl Serve, name: &Name<'_>) -> EntryOut {
+        let is_dot = matches!(name.name, b"." | b"..");
+        let in_doubt = |ino| convert::entry_in_doubt(ino, name.kind.unwrap_or(FileType::Regular));
+        if !is_dot && !convert::can_be_named(name.ino) {
+            return in_doubt(0);
+        }
+        match serve.stat(name.ino) {
+            Ok(stat) => convert::entry(&stat, self.attributes_live(&stat)),
+            Err(_) => in_doubt(name.ino.0.into()),
+        }
+    }
+
+    /// Adds names to a reply until `add` says that it is full. An error after the first name waits for the
+    /// next request.
+    fn tell_names(
+        &self,
+        dir: u64,
+        from: u64,
+        want: Want,
+        add: &mut dyn FnMut(&S, Name<'_>) -> bool,
+    ) -> Result<(), Errno> {
+        let mut any = false;
+        let mut each = |name: Name<'_>| {
+            if add(&self.serve, name) {
+                return ControlFlow::Break(());
+            }
+            any = true;
+            ControlFlow::Continue(())
+        };
+        let dir = convert::ino_of(dir)?;
+        match self.listings.tell(&*self.serve, dir, Cursor(from), want, &mut each) {
+            Err(error) if !any => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<S: Serve> Handler for Transport<S> {
+    fn init(&mut self, offered: &Offered) -> Taken {
+        let mut flags = init::ASYNC_READ
+            | init::ASYNC_DIO
+            | init::CACHE_SYMLINKS
+            | init::DO_READDIRPLUS
+            | init::EXPLICIT_INVAL_DATA
+            | init::EXPORT_SUPPORT
+            | init::HAS_IOCTL_DIR
+            | init::NO_OPEN_SUPPORT
+            | init::PARALLEL_DIROPS;
+        // The kernel caches listings of directories that it opens itself. It drops them when names change,
+        // and then loses the position of a reader in the middle: names would be missed.
+        flags |= match self.writable {
+            // A default ACL replaces the umask, which is in the request.
+            true => init::DONT_MASK | init::HANDLE_KILLPRIV_V2,
+            false => init::NO_OPENDIR_SUPPORT,
+        };
+        if self.writes_back {
+            // Where space is short files are written past the cache, and mapped all the same.
+            flags |= init::WRITEBACK_CACHE | init::DIRECT_IO_ALLOW_MMAP;
+        }
+        // ACLs without any check would be an empty promise, and asking for them turns checks on.
+        if self.checks {
+            flags |= init::POSIX_ACL;
+        }
+        let taken = flags & offered.flags;
+        self.kills_set_id = taken & init::HANDLE_KILLPRIV_V2 != 0;
+        self.opens_by_itself = taken & init::NO_OPEN_SUPPORT != 0 && !self.serve.asks_to_open();
+        self.opens_dirs_by_itself = taken & init::NO_OPENDIR_SUPPORT != 0;
+        Taken {
+            flags,
+            max_readahead: u32::MAX,
+            max_write: WRITE_MAX,
+            max_background: BACKGROUND,
+            // With the write-back cache the kernel makes times itself, and shows what it made.
+            time_gran: u32::try_from(self.serve.time_granularity().as_nanos()).unwrap_or(1),
+        }
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        if let (true, Ok(ino)) = (self.writable, convert::ino_of(node))
+            && let Some(is_nameless) = self.lookups.forget(ino, count)
+        {
+            match is_nameless {
+                true => self.serve.forget(ino),
+                false => self.serve.evict(ino),
+            }
+        }
+    }
+
+    fn handle(&self, request: &Request<'_>, reply: Reply) {
+        let node = request.node();
+        match request.operation {
+            Operation::Lookup(Nothing {}, NameOf(name)) => self.lookup(node, name, reply),
+            Operation::Getattr(get, ()) => {
+                let handle = (get.flags & flag::GETATTR_FH != 0).then_some(get.fh);
+                self.getattr(node, handle, reply);
+            }
+            Operation::Statx(get, ()) => {
+                let handle = (get.getattr_flags & flag::GETATTR_FH != 0).then_some(get.fh);
+                self.statx(node, handle, reply);
+            }
+            Operation::Setattr(set, ()) => self.setattr(request, &set, reply),
+            Operation::Readlink(..) => match convert::ino_of(node).and_then(|ino| self.serve.read_link(ino)) {
+                Ok(target) => reply.bytes(&target),
+                Err(errno) => fail(reply, errno),
+            },
+            Operation::Symlink(_, Names(name, target)) => {
+                let new = New { kind: FileType::Symlink, target, ..changes::new(request, 0o777, 0) };
+                self.tell_made(&self.make(request, node, name, &new), reply);
+            }
+            Operation::Mknod(asked, NameOf(name)) => {
+                let made = convert::kind_of_mode(asked.mode).and_then(|kind| {
+                    let device = convert::device_parts(asked.rdev);
+                    let new = New { kind, device, ..changes::new(request, asked.mode, asked.umask) };
+                    self.make(request, node, name, &new)
+                });
+                self.tell_made(&made, reply);
+            }
+            Operation::Mkdir(asked, NameOf(name)) => {
+                let new = New { kind: FileType::Directory, ..changes::new(request, asked.mode, asked.umask) };
+                self.tell_made(&self.make(request, node, name, &new), reply);
+            }
+            Operation::Unlink(_, NameOf(name)) => {
+                changes::done(self.take_name(node, name, |dir, name| self.serve.unlink(dir, name)), reply);
+            }
+            Operation::Rmdir(_, NameOf(name)) => {
+                changes::done(self.take_name(node, name, |dir, name| self.serve.rmdir(dir, name)), reply);
+            }
+            Operation::Rename(to, Names(from, into)) => {
+                let done = self.with_reserve(request, || self.rename((node, from), (to.newdir, into), 0));
+                changes::done(done, reply);
+            }
+            Operation::Rename2(to, Names(from, into)) => {
+                let rename = || self.rename((node, from), (to.newdir, into), to.flags);
+                changes::done(self.with_reserve(request, rename), reply);
+            }
+            Operation::Link(of, NameOf(name)) => {
+                self.tell_made(&self.with_reserve(request, || self.link(of.oldnodeid, node, name)), reply);
+            }
+            Operation::Open(open, ()) => self.open(node, open.flags, reply),
+            Operation::Create(asked, NameOf(name)) => {
+                // A file that opens itself needs no more than to be made, which the kernel falls back to.
+                if self.opens_by_itself {
+                    return fail(reply, Errno::NOSYS);
+                }
+                let new = changes::new(request, asked.mode, asked.umask);
+                self.tell_opened(self.make(request, node, name, &new), reply);
+            }
+            Operation::Tmpfile(asked, _) => {
+                let new = changes::new(request, asked.mode, asked.umask);
+                self.tell_opened(self.make_unnamed(request, node, &new), reply);
+            }
+            Operation::Read(read, ()) => self.read(node, read.offset, read.size, reply),
+            Operation::Write(write, Bytes(bytes)) => self.write(request, &write, bytes, reply),
+            Operation::Statfs(..) => self.statfs(reply),
+            Operation::Release(release, ()) => {
+                reply.ok();
+                if let Ok(ino) = convert::ino_of(node) {
+                    self.note_closed(ino, release.fh);
+                    self.serve.closed(ino, content::number_of(release.fh));
+                }
+            }
+            Operation::Fsync(sync, ()) => {
+                let opener = Opener { handle: content::number_of(sync.fh), thread: request.pid() };
+                self.tell_synced(node, opener, sync.flags & flag::FSYNC_FDATASYNC != 0, reply);
+            }
+            Operation::Fsyncdir(sync, ()) => {
+                let opener = Opener { handle: 0, thread: request.pid() };
+                self.tell_synced(node, opener, sync.flags & flag::FSYNC_FDATASYNC != 0, reply);
+            }
+            Operation::Syncfs(..) => {
+                let opener = Opener { handle: 0, thread: request.pid() };
+                self.tell_synced(extant_fuse_lowlevel::protocol::ROOT_ID, opener, false, reply);
+            }
+            Operation::Setxattr(set, NameAndBytes(name, value)) => {
+                let set = || self.set_attribute(request, node, name, value, set.flags);
+                changes::done(self.with_reserve(request, set), reply);
+            }
+            Operation::Getxattr(get, NameOf(name)) => match self.attribute(node, name) {
+                Ok(value) => reply.xattr(get.size, &value),
+                Err(errno) => fail(reply, errno),
+            },
+            Operation::Listxattr(get, ()) => {
+                match self.attribute_names(node, Caller { uid: request.uid() }) {
+                    Ok(names) => reply.xattr(get.size, &names),
+                    Err(errno) => fail(reply, errno),
+                }
+            }
+            Operation::Removexattr(_, NameOf(name)) => changes::done(self.remove_attribute(node, name), reply),
+            // Closing makes nothing durable and finds no error. Where nothing is done then either, there is
+            // no need to ask again.
+            Operation::Flush(..) if !self.serve.asks_to_close() => fail(reply, Errno::NOSYS),
+            Operation::Flush(..) => {
+                // Before the reply: a commit after the close includes it.
+                if let Ok(ino) = convert::ino_of(node) {
+                    self.serve.closing(ino);
+                }
+                reply.ok();
+            }
+            Operation::Opendir(..) if self.opens_dirs_by_itself => fail(reply, Errno::NOSYS),
+            Operation::Opendir(..) => {
+                let cached = if self.writable { 0 } else { fopen::KEEP_CACHE | fopen::CACHE_DIR };
+                reply.structure(&OpenOut { open_flags: cached, ..OpenOut::default() });
+            }
+            Operation::Releasedir(..) => reply.ok(),
+            Operation::Readdir(read, ()) => self.readdir(node, read.offset, read.size, reply),
+            Operation::Readdirplus(read, ()) => self.readdirplus(node, read.offset, read.size, reply),
+            Operation::Ioctl(ioctl, Bytes(input)) => {
+                match self.answer_ioctl(request, node, ioctl.cmd, input) {
+                    Ok(bytes) => reply.ioctl(&bytes[..bytes.len().min(ioctl.out_size as usize)]),
+                    Err(errno) => fail(reply, errno),
+                }
+            }
+            // SEEK_DATA and SEEK_HOLE; the kernel does the others by itself.
+            Operation::Lseek(seek, ()) => match seek.whence {
+                3 => self.seek(node, seek.offset, Seek::Data, reply),
+                4 => self.seek(node, seek.offset, Seek::Hole, reply),
+                _ => fail(reply, Errno::INVAL),
+            },
+            Operation::Fallocate(asked, ()) => {
+                let allocated = convert::ino_of(node).and_then(|ino| {
+                    let how = content::allocate_of(asked.mode)?;
+                    self.drop_set_id(request, node, ino)?;
+                    self.with_reserve(request, || self.serve.allocate(ino, how, asked.offset, asked.length))
+                });
+                if allocated.is_err() {
+                    // Some of it may be there, behind the end that the kernel knows.
+                    self.drop_attributes(node);
+                }
+                changes::done(allocated, reply);
+            }
+            Operation::CopyFileRange(asked, ()) => {
+                let copied = convert::ino_of(node).and_then(|from| {
+                    let to = convert::ino_of(asked.nodeid_out)?;
+                    self.drop_set_id(request, asked.nodeid_out, to)?;
+                    let (from, to) = ((from, asked.off_in), (to, asked.off_out));
+                    let permit = content::permit_of(asked.fh_out);
+                    self.with_reserve(request, || self.copy(permit, from, to, asked.len))
+                });
+                match copied {
+                    Ok(size) => reply.structure(&WriteOut { size, pad: 0 }),
+                    Err(errno) => {
+                        self.drop_attributes(asked.nodeid_out);
+                        fail(reply, errno);
+                    }
+                }
+            }
+            // ACCESS comes only without checks by the kernel: then everything is allowed, and there is no
+            // need to ask again. BMAP: block numbers of the image are of no use to callers, since a boot
+            // loader would find other blocks there. Locks are kept by the kernel.
+            _ => fail(reply, Errno::NOSYS),
+        }
+    }
+}
+
+impl<S: Serve> Transport<S> {
+    fn lookup(&self, parent: u64, name: &[u8], reply: Reply) {
+        match self.find(parent, name) {
+            Ok(Found::Entry(stat)) => self.tell_entry(&stat, reply),
+            // Its number is to be asked for again, as the one that the kernel gets here is not ext4's.
+            Ok(Found::Root(stat)) => reply.structure(&convert::root_entry(&stat)),
+            Ok(Found::Nothing) => reply.structure(&convert::no_entry()),
+            Err(errno) => fail(reply, errno),
+        }
+    }
+
+    fn tell_attributes(&self, stat: Result<Stat, Errno>, reply: Reply) {
+        match stat {
+            Ok(stat) => {
+                let attr_valid = self.attributes_live(&stat).as_secs();
+                let attr = convert::attributes(&stat);
+                reply.structure(&AttrOut { attr_valid, attr, ..AttrOut::default() });
+            }
+            Err(errno) => fail(reply, errno),
+        }
+    }
+
+    fn getattr(&self, node: u64, handle: Option<u64>, reply: Reply) {
+        let reply = match handle {
+            Some(handle) => self.tell_writer(node, handle, reply),
+            None => Some(reply),
+        };
+        if let Some(reply) = reply {
+            self.tell_attributes(convert::ino_of(node).and_then(|ino| self.serve.stat(ino)), reply);
+        }
+    }
+
+    /// The kernel asks by STATX only for what GETATTR has not: the time of birth.
+    fn statx(&self, node: u64, _: Option<u64>, reply: Reply) {
+        match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
+            Ok(stat) => {
+                let attr_valid = self.attributes_live(&stat).as_secs();
+                reply.structure(&StatxOut { attr_valid, stat: convert::statx(&stat), ..StatxOut::default() });
+            }
+            Err(errno) => fail(reply, errno),
+        }
+    }
+
+    fn setattr(&self, request: &Request<'_>, asked: &SetattrIn, reply: Reply) {
+        let given = |bit: u32| asked.valid & bit != 0;
+        let times = convert::times_of(asked);
+        let [atime, mtime, ctime] = times.map(|time| time.map(convert::timestamp));
+        let mut set = SetAttr {
+            mode: given(fattr::MODE).then_some((asked.mode & 0o7777) as u16),
+            uid: given(fattr::UID).then_some(asked.uid),
+            gid: given(fattr::GID).then_some(asked.gid),
+            size: given(fattr::SIZE).then_some(asked.size),
+            atime,
+            mtime,
+            ctime,
+            times_from: convert::times_from(times, self.writes_back),
+            ..SetAttr::default()
+        };
+        // The given owner is the present one: nothing to set, but a change.
+        if set == SetAttr::default() {
+            set.ctime = Some(convert::timestamp(TimeToSet::Now));
+        }
+        let done = convert::ino_of(request.node()).and_then(|ino| {
+            if set.mode.is_none() && set.size.is_some() {
+                set.mode = self.mode_after_write(request, ino)?;
+            }
+            if set.mode.is_none() && (set.uid.is_some() || set.gid.is_some()) {
+                set.mode = self.mode_after_chown(request, ino)?;
+            }
+            self.with_reserve(request, || self.serve.set_attr(ino, &set))
+        });
+        self.tell_attributes(done, reply);
+    }
+
+    fn open(&self, node: u64, flags: u32, reply: Reply) {
+        let access = convert::access(flags);
+        if !self.writable && access.write {
+            return fail(reply, Errno::ROFS);
+        }
+        if self.opens_by_itself {
+            return fail(reply, Errno::NOSYS);
+        }
+        let open = |ino| Ok((ino, self.serve.open(ino, access)?));
+        match convert::ino_of(node).and_then(open) {
+            Ok((ino, opened)) => reply.structure(&self.handle_of(ino, access, opened)),
+            Err(errno) => fail(reply, errno),
+        }
+    }
+
+    /// Opens a new file, and returns it. A new file refuses no way of opening.
+    fn tell_opened(&self, made: Result<Stat, Errno>, reply: Reply) {
+        let open = |stat: Stat| self.serve.open(stat.ino, Access::default()).map(|opened| (stat, opened));
+        match made.and_then(open) {
+            Ok((stat, opened)) => {
+                self.lookups.told(stat.ino);
+                let open = self.handle_of(stat.ino, Access { write: true, append: false }, opened);
+                reply.structure(&CreateOut { entry: convert::entry(&stat, REMEMBER), open });
+            }
+            Err(errno) => fail(reply, errno),
+        }
+    }
+
+    fn read(&self, node: u64, offset: u64, size: u32, reply: Reply) {
+        let size = (size as usize).min(READ_MAX);
+        let reply = if size >= SPLICE_MIN { self.splice(node, offset, size, reply) } else { Some(reply) };
+        let Some(reply) = reply else { return };
+        reply.read(size, |buffer| {
+            let read = convert::ino_of(node).and_then(|ino| self.serve.read(ino, offset, buffer));
+            read.map_err(|errno| errno.0)
+        });
+    }
+
+    fn write(&self, request: &Request<'_>, asked: &WriteIn, bytes: &[u8], reply: Reply) {
+        let (node, offset) = (request.node(), asked.offset);
+        let is_late = asked.write_flags & flag::WRITE_CACHE != 0;
+        let written = convert::ino_of(node).and_then(|ino| {
+            if asked.write_flags & flag::WRITE_KILL_SUIDGID != 0 {
+                self.drop_set_id(request, node, ino)?;
+            }
+            if is_late {
+                return self.serve.write(Permit::Cache, ino, offset, bytes);
+            }
+            let permit = content::permit_of(asked.fh);
+            self.with_reserve(request, || self.serve.write(permit, ino, offset, bytes))
+        });
+        if let (true, Ok(ino)) = (is_late, convert::ino_of(node)) {
+            self.note_late_write(node, ino, written.is_err());
+        }
+        match written {
+            Ok(len) => {
+                let done = move || reply.structure(&WriteOut { size: len as u32, pad: 0 });
+                if content::is_past_cache(asked.fh, asked.flags) && len > 0 {
+                    // The kernel drops nothing that it does not wait for.
+                    self.drops.after(node, offset..offset + len as u64, done);
+                } else {
+                    done();
+                }
+            }
+            Err(errno) => fail(reply, errno),
+        }
+    }
+
+    fn readdir(&self, dir: u64, offset: u64, size: u32, reply: Reply) {
+        let mut listing = Listing::new(size);
+        let told = self.tell_names(dir, offset, Want::Names, &mut |serve, name| {
+            // Types of a directory without them come from the inodes.
+            let kind = name.kind.or_else(|| serve.stat(name.ino).ok().map(|stat| stat.kind));
+            let kind = convert::dirent_kind(kind.unwrap_or(FileType::Regular));
+            !listing.add(name.ino.0.into(), name.next.0, kind, name.name, None)
+        });
+        match told {
+            Ok(()) => listing.send(reply),
+            Err(errno) => fail(reply, errno),
+        }
+    }
+
+    fn readdirplus(&self, dir: u64, offset: u64, size: u32, reply: Reply) {
+        let mut listing = Listing::new(size);
+        let told = self.tell_names(dir, offset, Want::Inodes, &mut |serve, name| {
+            let entry = self.entry_of(serve, &name);
+            let kind = entry.attr.mode >> 12;
+            let is_full = !listing.add(entry.attr.ino, name.next.0, kind, name.name, Some(&entry));
+            // The dots are returned, and not counted as lookups.
+            if self.writable && !is_full && entry.nodeid != 0 && !matches!(name.name, b"." | b"..") {
+                self.lookups.told(name.ino);
+            }
+            is_full
+        });
+        match told {
+            Ok(()) => listing.send(reply),
+            Err(errno) => fail(reply, errno),
+        }
+    }
+
+    fn statfs(&self, reply: Reply) {
+        match self.serve.stat_fs() {
+            Ok(all) => reply.structure(&StatfsOut {
+                blocks: all.blocks,
+                bfree: all.blocks_free,
+                bavail: all.blocks_available,
+                files: all.inodes.into(),
+                ffree: all.inodes_free.into(),
+                bsize: all.block_size,
+                namelen: all.name_max,
+                frsize: all.block_size,
+                ..StatfsOut::default()
+            }),
+            Err(errno) => fail(reply, errno),
+        }
+    }
+}
