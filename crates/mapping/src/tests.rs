@@ -7,7 +7,7 @@ use std::sync::Arc;
 use extant_base::BlockSize;
 use extant_device::{Device, MemDevice};
 use extant_memory::Budget;
-use extant_ondisk::extent::{self, Entries, Extent, Index, Node, TreeShape};
+use extant_ondisk::extent::{self, Entries, Extent, ExtentNode, Index, TreeShape};
 use extant_ondisk::indirect::{self, DataExtent};
 use proptest::prelude::*;
 
@@ -40,13 +40,13 @@ fn tree_of(extents: &[Extent], seed: Option<u32>) -> (FileMap, Arc<Buffers>) {
 
 fn node(depth: u16, entries: Entries) -> Vec<u8> {
     let mut bytes = vec![0; BS.len()];
-    Node { depth, max: 84, generation: 0, entries }.encode(&mut bytes);
+    ExtentNode { depth, max: 84, generation: 0, entries }.encode(&mut bytes);
     bytes
 }
 
 fn root(depth: u16, entries: Entries) -> FileMap {
     let mut i_block = [0; 60];
-    Node { depth, max: 4, generation: 0, entries }.encode(&mut i_block);
+    ExtentNode { depth, max: 4, generation: 0, entries }.encode(&mut i_block);
     FileMap { ino: INO, i_block, extents: true, seed: None }
 }
 

@@ -1,8 +1,8 @@
 //! Extent trees: a root of four entries in `i_block`, nodes of one block each, up to five levels deep.
 //!
-//! Owns nodes as bytes, both decoded ([`Node`]) and in place ([`NodeView`], [`splice`]), their checksum, the
-//! shape of a packed tree, and a walker that does no I/O. Does **not** own insertion into or removal from a
-//! live tree (see `mapping`).
+//! Owns nodes as bytes, both decoded ([`ExtentNode`]) and in place ([`NodeView`], [`splice`]), their
+//! checksum, the shape of a packed tree, and a walker that does no I/O. Does **not** own insertion into or
+//! removal from a live tree (see `mapping`).
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst.
 
@@ -103,7 +103,7 @@ pub enum Entries {
 
 /// A node of an extent tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct ExtentNode {
     /// Levels below this node.
     pub depth: u16,
     /// Capacity in entries (`eh_max`).
@@ -120,7 +120,7 @@ pub fn entries_per_block(block_size: BlockSize) -> usize {
     (block_size.len() - HEADER) / ENTRY
 }
 
-impl Node {
+impl ExtentNode {
     /// Decodes a node from `i_block` (60 bytes) or a whole block. It checks the rules that concern a single
     /// node: entries sorted and not overlapping, lengths not zero, within 2^32 logical blocks.
     ///
@@ -290,7 +290,8 @@ pub fn encode_tree(
             };
             here.push(Index { lblk: first, child: block.0 });
             let mut bytes = vec![0; block_size.len()];
-            Node { depth: height as u16, max: per_node as u16, generation: 0, entries }.encode(&mut bytes);
+            ExtentNode { depth: height as u16, max: per_node as u16, generation: 0, entries }
+                .encode(&mut bytes);
             if let Some(seed) = inode_seed {
                 seal(&mut bytes, seed);
             }
@@ -304,7 +305,7 @@ pub fn encode_tree(
         if shape.levels.is_empty() { Entries::Leaf(extents.to_vec()) } else { Entries::Inner(below) };
     let mut root = [0u8; 60];
     let depth = shape.levels.len() as u16;
-    Node { depth, max: ROOT_ENTRIES as u16, generation: 0, entries: root_entries }.encode(&mut root);
+    ExtentNode { depth, max: ROOT_ENTRIES as u16, generation: 0, entries: root_entries }.encode(&mut root);
     (root, nodes_from_bottom)
 }
 
@@ -336,14 +337,14 @@ pub struct Walker {
     inode_seed: Option<u32>,
     /// Nodes on the path, each with its remaining entries in reverse order.
     path: Vec<Frame>,
-    awaited: Option<Awaited>,
+    requested: Option<Requested>,
     next_lblk: u64,
     pending_fault: Option<(Option<Pblk>, Malformed)>,
 }
 
 /// The node requested last, and the constraints from its parent.
 #[derive(Debug, Clone)]
-struct Awaited {
+struct Requested {
     block: Pblk,
     depth: u16,
     /// First logical block it may map, and the block after its last.
@@ -366,15 +367,15 @@ impl Walker {
     #[must_use]
     pub fn new(i_block: &[u8; 60], inode_seed: Option<u32>) -> Self {
         let mut walker =
-            Self { inode_seed, path: Vec::new(), awaited: None, next_lblk: 0, pending_fault: None };
-        match Node::decode(i_block) {
+            Self { inode_seed, path: Vec::new(), requested: None, next_lblk: 0, pending_fault: None };
+        match ExtentNode::decode(i_block) {
             Ok(node) => walker.push(node, None, 1 << 32),
             Err(fault) => walker.pending_fault = Some((None, fault)),
         }
         walker
     }
 
-    fn push(&mut self, node: Node, block: Option<Pblk>, range_end: u64) {
+    fn push(&mut self, node: ExtentNode, block: Option<Pblk>, range_end: u64) {
         let (mut extents, mut indexes) = (Vec::new(), Vec::new());
         match node.entries {
             Entries::Leaf(list) => extents = list,
@@ -397,8 +398,8 @@ impl Walker {
             if let Some((block, fault)) = self.pending_fault.take() {
                 return Step::Damaged { block, fault };
             }
-            if let Some(awaited) = &self.awaited {
-                return Step::NeedBlock(awaited.block);
+            if let Some(requested) = &self.requested {
+                return Step::NeedBlock(requested.block);
             }
             let Some(frame) = self.path.last_mut() else { return Step::Done };
             if let Some(extent) = frame.extents.pop() {
@@ -413,7 +414,7 @@ impl Walker {
             if let Some(index) = frame.indexes.pop() {
                 let end = frame.indexes.last().map_or(frame.range_end, |next| u64::from(next.lblk));
                 let (block, depth) = (Pblk(index.child), frame.depth - 1);
-                self.awaited = Some(Awaited { block, depth, range: (u64::from(index.lblk), end) });
+                self.requested = Some(Requested { block, depth, range: (u64::from(index.lblk), end) });
                 continue;
             }
             self.path.pop();
@@ -423,7 +424,7 @@ impl Walker {
     /// Supplies the block that [`Step::NeedBlock`] requested. `None`: the block is unreadable, and the walk
     /// skips it.
     pub fn supply(&mut self, bytes: Option<&[u8]>) {
-        let Some(Awaited { block, depth, range }) = self.awaited.take() else { return };
+        let Some(Requested { block, depth, range }) = self.requested.take() else { return };
         let Some(bytes) = bytes else { return };
         if let Some(seed) = self.inode_seed
             && !verify(bytes, seed)
@@ -439,8 +440,8 @@ impl Walker {
 }
 
 /// Decodes a child node and checks the constraints from its parent.
-fn accept(bytes: &[u8], depth: u16, range: (u64, u64)) -> Result<Node, Malformed> {
-    let node = Node::decode(bytes)?;
+fn accept(bytes: &[u8], depth: u16, range: (u64, u64)) -> Result<ExtentNode, Malformed> {
+    let node = ExtentNode::decode(bytes)?;
     Malformed::unless(
         node.depth == depth,
         "extent node",
@@ -516,10 +517,10 @@ mod tests {
     fn a_node_that_points_to_itself_ends_the_walk() {
         let mut block = vec![0; 1024];
         let entries = Entries::Inner(vec![Index { lblk: 0, child: 5 }]);
-        Node { depth: 1, max: 84, generation: 0, entries }.encode(&mut block);
+        ExtentNode { depth: 1, max: 84, generation: 0, entries }.encode(&mut block);
         let mut root = [0; 60];
         let entries = Entries::Inner(vec![Index { lblk: 0, child: 5 }]);
-        Node { depth: 2, max: 4, generation: 0, entries }.encode(&mut root);
+        ExtentNode { depth: 2, max: 4, generation: 0, entries }.encode(&mut root);
         let mut walker = Walker::new(&root, None);
         let mut reads = 0;
         let mut damaged = 0;
@@ -561,7 +562,7 @@ mod tests {
 
         #[test]
         fn node_decode_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Node::decode(&bytes);
+            let _ = ExtentNode::decode(&bytes);
             let _ = verify(&bytes, 0);
         }
     }

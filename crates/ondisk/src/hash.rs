@@ -114,13 +114,13 @@ pub fn dirhash(version: HashVersion, seed: &[u32; 4], name: &[u8]) -> Option<Nam
         }
         HashVersion::SipHash => return None,
     };
-    Some(NameHash { hash: settle(hash), minor })
+    Some(NameHash { hash: clear_reserved(hash), minor })
 }
 
 const MD4_INITIAL: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
 /// Clears the continuation bit and avoids the end-of-directory value (invariants 1 and 2).
-fn settle(hash: u32) -> u32 {
+fn clear_reserved(hash: u32) -> u32 {
     let hash = hash & !1;
     if hash == EOF_HASH { EOF_HASH - 2 } else { hash }
 }
@@ -259,7 +259,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(settle(EOF_HASH | 1), EOF_HASH - 2);
+        assert_eq!(clear_reserved(EOF_HASH | 1), EOF_HASH - 2);
     }
 
     /// The packing as the specification describes it, byte by byte, to compare with the word-at-a-time

@@ -213,12 +213,12 @@ impl fmt::Display for MapError {
 impl std::error::Error for MapError {}
 
 /// Checks the order and the reach of successive runs.
-struct Order {
+struct RunChecker {
     max: u64,
     end: u64,
 }
 
-impl Order {
+impl RunChecker {
     fn new(block_size: BlockSize) -> Self {
         Self { max: max_blocks(block_size), end: 0 }
     }
@@ -245,12 +245,12 @@ pub fn blocks_needed(
     block_size: BlockSize,
     runs: impl IntoIterator<Item = (Lblk, u32)>,
 ) -> Result<u64, MapError> {
-    let mut order = Order::new(block_size);
+    let mut checker = RunChecker::new(block_size);
     let mut needed = 0;
     // The last counted block of each level: the number of levels of its tree, and its index in the tree.
     let mut newest = [None; 3];
     for (lblk, len_blocks) in runs {
-        let mut run = order.next(lblk, len_blocks)?;
+        let mut run = checker.next(lblk, len_blocks)?;
         run.start = run.start.max(DIRECT);
         while run.start < run.end {
             let Some((levels, index)) = tree_of(block_size, run.start) else { return Err(MapError::TooLong) };
@@ -307,11 +307,11 @@ pub fn encode_into(
     places: impl Iterator<Item = Pblk>,
     emit: impl FnMut(u64, Pblk, &[u8]),
 ) -> Result<[u8; 60], MapError> {
-    let mut order = Order::new(block_size);
+    let mut checker = RunChecker::new(block_size);
     let mut encoder =
         Encoder { block_size, i_block: [0; 60], open: [None, None, None], taken: 0, places, emit };
     for DataExtent { lblk, pblk, len_blocks } in extents {
-        let mut run = order.next(lblk, len_blocks)?;
+        let mut run = checker.next(lblk, len_blocks)?;
         let fits = pblk.checked_add(u64::from(len_blocks)).is_some_and(|end| end.0 <= 1 << 32);
         if pblk.0 == 0 || !fits {
             return Err(MapError::BadBlock { pblk });
@@ -340,7 +340,7 @@ pub fn encode_into(
 }
 
 /// An indirect block that is being filled.
-struct Open {
+struct OpenBlock {
     /// The number of levels of its tree, and its index among the blocks of its level.
     name: (u32, u64),
     order: u64,
@@ -352,7 +352,7 @@ struct Encoder<P, E> {
     block_size: BlockSize,
     i_block: [u8; 60],
     /// By level: 0 holds data blocks.
-    open: [Option<Open>; 3],
+    open: [Option<OpenBlock>; 3],
     taken: u64,
     places: P,
     emit: E,
@@ -384,7 +384,7 @@ impl<P: Iterator<Item = Pblk>, E: FnMut(u64, Pblk, &[u8])> Encoder<P, E> {
                 _ => put32(&mut self.i_block, DIRECT as usize + at, &mut number),
             }
             let bytes = vec![0; self.block_size.len()];
-            self.open[at] = Some(Open { name, order: self.taken, place, bytes });
+            self.open[at] = Some(OpenBlock { name, order: self.taken, place, bytes });
             self.taken += 1;
         }
         Ok(self.open[0].as_mut().map_or(&mut [], |open| &mut open.bytes))

@@ -15,7 +15,7 @@
 
 use extant_base::{BlockSize, Ino};
 use extant_device::Device;
-use extant_ondisk::extent::{Entries, MAX_DEPTH, Node};
+use extant_ondisk::extent::{Entries, ExtentNode, MAX_DEPTH};
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::superblock::{STATE_CLEAN, Superblock};
@@ -110,7 +110,7 @@ fn is_root(device: &dyn Device, block_size: BlockSize, inode: &Inode) -> bool {
         if !inode.has_flag(flags::EXTENTS) {
             return Some(u64::from(u32::from_le_bytes(parent)));
         }
-        let mut node = Node::decode(&inode.block).ok()?;
+        let mut node = ExtentNode::decode(&inode.block).ok()?;
         for _ in 0..=MAX_DEPTH {
             match node.entries {
                 Entries::Leaf(extents) => {
@@ -118,7 +118,7 @@ fn is_root(device: &dyn Device, block_size: BlockSize, inode: &Inode) -> bool {
                 }
                 Entries::Inner(children) => {
                     let offset = children.first()?.child.checked_mul(block_size.bytes())?;
-                    node = Node::decode(&read(device, offset, block_size.len())?).ok()?;
+                    node = ExtentNode::decode(&read(device, offset, block_size.len())?).ok()?;
                 }
             }
         }

@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use extant_base::{Lblk, Pblk};
-use extant_ondisk::extent::{self, Entries, Node, Walker};
+use extant_ondisk::extent::{self, Entries, ExtentNode, Walker};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{Inode, flags};
@@ -206,7 +206,7 @@ impl Budget<'_, '_> {
     }
 }
 
-fn node_facts(node: &Node, level: u16, block: Option<Pblk>) -> NodeFacts {
+fn node_facts(node: &ExtentNode, level: u16, block: Option<Pblk>) -> NodeFacts {
     let (used, lblk) = match &node.entries {
         Entries::Leaf(extents) => (extents.len(), extents.first().map_or(0, |first| first.lblk)),
         Entries::Inner(indexes) => (indexes.len(), indexes.first().map_or(0, |first| first.lblk)),
@@ -229,7 +229,7 @@ fn walk_extents(
     let (reader, file) = (budget.reader, budget.file);
     let seed = reader.has_csum().then(|| reader.inode_seed(file.ino, &file.inode));
     let mut walker = Walker::new(&file.inode.block, seed);
-    let root = Node::decode(&file.inode.block).ok();
+    let root = ExtentNode::decode(&file.inode.block).ok();
     if let Some(root) = &root {
         each(Event::Node(node_facts(root, 0, None)))?;
     }
@@ -239,7 +239,7 @@ fn walk_extents(
             extent::Step::NeedBlock(block) => {
                 let bytes = budget.node(block)?;
                 if let Some(bytes) = &bytes
-                    && let Ok(node) = Node::decode(bytes)
+                    && let Ok(node) = ExtentNode::decode(bytes)
                 {
                     let mut facts = node_facts(&node, levels.saturating_sub(node.depth), Some(block));
                     facts.checksum_is_right = seed.map(|seed| extent::verify(bytes, seed));

@@ -495,16 +495,16 @@ mod tests {
                     }
                     None if insert => {
                         let ino = u32::from(key) + 1;
-                        let mut told = block.clone();
+                        let mut expected = block.clone();
                         let insertion = format.insertion(scan.hole, Ino(ino), FileType::Regular, &name);
                         let left = format.insert_at(&mut block, scan.hole.at, Ino(ino), FileType::Regular, &name);
                         // The bytes and the free space can be computed without reading the block.
                         prop_assert_eq!(insertion.as_ref().map(Insertion::left), left);
                         if let Some(insertion) = insertion {
                             for (at, bytes) in insertion.pieces() {
-                                told[at..at + bytes.len()].copy_from_slice(bytes);
+                                expected[at..at + bytes.len()].copy_from_slice(bytes);
                             }
-                            prop_assert_eq!(&block, &told);
+                            prop_assert_eq!(&block, &expected);
                             model.insert(name, ino);
                         } else {
                             let offsets: Vec<_> = format.entries(&block).map(Result::unwrap)

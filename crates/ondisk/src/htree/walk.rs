@@ -66,7 +66,7 @@ pub struct Lookup<'n> {
     hash: u32,
     levels: usize,
     path: [Frame; LEVELS_MAX],
-    awaited: Option<Awaited>,
+    requested: Option<Requested>,
     leaves_seen: u32,
 }
 
@@ -88,7 +88,7 @@ struct Frame {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Awaited {
+struct Requested {
     level: usize,
     block: Lblk,
     pick: Pick,
@@ -126,13 +126,13 @@ impl<'n> Lookup<'n> {
 
     fn new(format: DxFormat, dir_blocks: u32, key: Key<'n>, hash: u32) -> Self {
         let path = [Frame::default(); LEVELS_MAX];
-        Self { format, dir_blocks, key, hash, levels: 0, path, awaited: None, leaves_seen: 0 }
+        Self { format, dir_blocks, key, hash, levels: 0, path, requested: None, leaves_seen: 0 }
     }
 
     /// Starts, or restarts, by requesting block 0.
     pub fn start(&mut self) -> Step {
         self.leaves_seen = 0;
-        self.want(Awaited { level: 0, block: Lblk(0), pick: Pick::ByHash })
+        self.want(Requested { level: 0, block: Lblk(0), pick: Pick::ByHash })
     }
 
     /// Processes the block that the last [`Step::NeedBlock`] requested.
@@ -143,7 +143,8 @@ impl<'n> Lookup<'n> {
     /// # Panics
     /// No block was requested.
     pub fn feed(&mut self, block: &[u8]) -> Result<Step, Malformed> {
-        let Awaited { level, block: lblk, pick } = self.awaited.take().expect("feed() answers a NeedBlock");
+        let Requested { level, block: lblk, pick } =
+            self.requested.take().expect("feed() answers a NeedBlock");
         let entries =
             if level == 0 { self.enter_root(block, pick)? } else { self.format.decode_node(block)? };
         let at = match pick {
@@ -161,7 +162,7 @@ impl<'n> Lookup<'n> {
         rule(self.path[..=level].iter().all(|frame| frame.block != child), "child must not be an ancestor")?;
         if level < self.levels {
             let pick = if pick == Pick::ByHash { Pick::ByHash } else { Pick::At(0) };
-            return Ok(self.want(Awaited { level: level + 1, block: child, pick }));
+            return Ok(self.want(Requested { level: level + 1, block: child, pick }));
         }
         self.leaves_seen += 1;
         rule(self.leaves_seen <= self.dir_blocks, "leaves must not be repeated")?;
@@ -182,7 +183,7 @@ impl<'n> Lookup<'n> {
         match self.turning_level() {
             Some(level) => {
                 let Frame { block, at, .. } = self.path[level];
-                self.want(Awaited { level, block, pick: Pick::At(at + 1) })
+                self.want(Requested { level, block, pick: Pick::At(at + 1) })
             }
             None => Step::End,
         }
@@ -206,9 +207,9 @@ impl<'n> Lookup<'n> {
         (0..=self.levels).rev().find(|&level| self.path[level].next_hash.is_some())
     }
 
-    fn want(&mut self, awaited: Awaited) -> Step {
-        self.awaited = Some(awaited);
-        Step::NeedBlock(awaited.block)
+    fn want(&mut self, requested: Requested) -> Step {
+        self.requested = Some(requested);
+        Step::NeedBlock(requested.block)
     }
 
     fn enter_root<'a>(&mut self, block: &'a [u8], pick: Pick) -> Result<DxEntries<'a>, Malformed> {
