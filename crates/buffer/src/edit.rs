@@ -6,9 +6,9 @@ use extant_base::checksum::crc32c;
 use extant_base::sync::atomic::Ordering;
 use extant_base::{CorruptAt, Malformed, Pblk, Tid};
 
+use crate::pending::Batch;
+pub use crate::pending::{ChecksumSpan, PatchedBlock};
 use crate::shard::Taken;
-use crate::waiting::Batch;
-pub use crate::waiting::{Made, Summed};
 use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, SHARDS, unshared};
 
 /// How the commit computes a block's checksum: once per commit, not per change.
@@ -29,24 +29,24 @@ pub struct Seal {
 #[derive(Debug, Clone, Copy)]
 pub struct PendingChange<'a> {
     /// What the checksum covers: nothing in the last four bytes of a block.
-    pub summed: Summed,
+    pub span: ChecksumSpan,
     /// An offset, and the bytes expected there. If other bytes are there (on a damaged file system), nothing
     /// is changed and the commit is refused.
-    pub there: (usize, &'a [u8]),
+    pub expected: (usize, &'a [u8]),
     /// Offsets, and the new bytes.
     pub pieces: &'a [(usize, &'a [u8])],
 }
 
 /// All bytes of a block, with the data that the log needs: computed by their creator, while they are in its
 /// CPU's cache.
-pub struct Filled {
+pub struct BlockContents {
     bytes: Bytes,
     start: [u8; 4],
     /// CRC-32C of the bytes, with seed 0.
     sum: Option<u32>,
 }
 
-impl Filled {
+impl BlockContents {
     /// Wraps bytes that are not shared.
     #[must_use]
     pub fn new(bytes: Bytes) -> Self {
@@ -82,9 +82,9 @@ pub struct Snapshot {
     pub owner: Option<Owner>,
     /// The block ends in the right checksum: see [`PendingChange`].
     pub has_sum: bool,
-    /// The result of `tell` in [`take`](Buffers::take), for a block with [pending changes](PendingChange):
+    /// The result of `log_sum` in [`take`](Buffers::take), for a block with [pending changes](PendingChange):
     /// the log needs no other copy of it.
-    pub told: Option<u32>,
+    pub log_sum: Option<u32>,
     /// CRC-32C (seed 0) of all bytes, if the block was [stored](Buffers::put) with it and not changed since.
     pub whole_sum: Option<u32>,
 }
@@ -96,7 +96,7 @@ fn not_as_noted(block: Pblk) -> ReadFault {
 }
 
 /// Blocks prefetched into the CPU's cache at a time.
-const AHEAD: usize = 16;
+const PREFETCH_BLOCKS: usize = 16;
 
 /// An editor of blocks: a journal's handle, or [`Direct`] in tests.
 ///
@@ -122,7 +122,7 @@ pub trait Edit {
 
     /// The changes after the first `before` ones were undone, or are complete: a later failure does not leave
     /// them half done.
-    fn settle(&self, _before: u64) {}
+    fn mark_complete(&self, _before: u64) {}
 
     /// Changes a block's bytes. `change` runs under a lock of the cache: it must be short and must not access
     /// the cache.
@@ -166,8 +166,8 @@ pub trait Edit {
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8]));
 
     /// As [`fresh`](Self::fresh), with all bytes of a block that contains no checksum.
-    fn put(&self, block: Pblk, seal: Seal, filled: Filled) {
-        self.fresh(block, seal, &mut |place| place.copy_from_slice(&filled.bytes));
+    fn put(&self, block: Pblk, seal: Seal, contents: BlockContents) {
+        self.fresh(block, seal, &mut |place| place.copy_from_slice(&contents.bytes));
     }
 
     /// The block is no longer metadata: older copies in the log must not be replayed, and changes to it are
@@ -258,15 +258,15 @@ impl Buffers {
         // Filled before it is shared, and zeroed only once: zeroing is most of the cost of a new directory.
         let mut bytes = Bytes::zeroed(self.block_size().len());
         fill(unshared(&mut bytes));
-        self.put_summed(block, owner, transaction, (bytes, None))
+        self.put_with_sum(block, owner, transaction, (bytes, None))
     }
 
     /// As [`fresh`](Self::fresh), with all bytes.
-    pub fn put(&self, block: Pblk, owner: Owner, transaction: Tid, filled: Filled) -> bool {
-        self.put_summed(block, owner, transaction, (filled.bytes, filled.sum))
+    pub fn put(&self, block: Pblk, owner: Owner, transaction: Tid, contents: BlockContents) -> bool {
+        self.put_with_sum(block, owner, transaction, (contents.bytes, contents.sum))
     }
 
-    fn put_summed(
+    fn put_with_sum(
         &self,
         block: Pblk,
         owner: Owner,
@@ -316,7 +316,7 @@ impl Buffers {
     /// Calls `each` with blocks as this transaction left them, in any order, together with the caller's value
     /// for each block. The transaction must be the last one that changed the block, or its blocks must be
     /// [being taken](Self::begin_taking). Prefetches blocks in groups, because most of many blocks are in no
-    /// CPU cache. Calls `tell` for copies made of blocks with [pending changes](PendingChange). Neither
+    /// CPU cache. Calls `log_sum` for copies made of blocks with [pending changes](PendingChange). Neither
     /// callback may access the cache.
     ///
     /// # Errors
@@ -325,7 +325,7 @@ impl Buffers {
         &self,
         blocks: &[(Pblk, Hint, T)],
         transaction: Tid,
-        tell: &dyn Fn(&Made) -> Option<u32>,
+        log_sum: &dyn Fn(&PatchedBlock) -> Option<u32>,
         mut each: impl FnMut(T, Snapshot),
     ) -> Result<(), ReadFault> {
         let mut missing = Vec::new();
@@ -333,40 +333,40 @@ impl Buffers {
         let (wanted, shards) = self.by_shard(blocks.iter().map(|all| (all.0, *all)));
         for (shard_at, group) in shards {
             let mut rest = &wanted[group];
-            if rest.len() > AHEAD {
+            if rest.len() > PREFETCH_BLOCKS {
                 self.shards[shard_at].lock().prefetch_pending(transaction);
             }
             while !rest.is_empty() {
-                let (piece, next) = rest.split_at(rest.len().min(AHEAD));
+                let (piece, next) = rest.split_at(rest.len().min(PREFETCH_BLOCKS));
                 rest = next;
-                let mut told = [None; AHEAD];
+                let mut log_sums = [None; PREFETCH_BLOCKS];
                 let mut shard = self.shards[shard_at].lock();
-                shard.look_ahead(piece);
-                shard.begin_making(piece, transaction, &mut batch);
+                shard.prefetch_slots(piece);
+                shard.begin_patching(piece, transaction, &mut batch);
                 // They arrive in the CPU's cache while these are copied.
-                next.iter().take(AHEAD).for_each(|(_, hint, _)| shard.prefetch_slot(*hint));
+                next.iter().take(PREFETCH_BLOCKS).for_each(|(_, hint, _)| shard.prefetch_slot(*hint));
                 if !batch.is_empty() {
                     // Other threads need not wait for the copies.
                     drop(shard);
-                    batch.make(&self.difference, tell);
+                    batch.patch(&self.difference, log_sum);
                     shard = self.shards[shard_at].lock();
-                    for making in &mut batch.blocks {
-                        if making.is_damaged {
-                            return Err(not_as_noted(making.block));
+                    for patching in &mut batch.blocks {
+                        if patching.is_damaged {
+                            return Err(not_as_noted(patching.block));
                         }
-                        let (number, (_, hint, _)) = (making.number, piece[making.number]);
-                        told[number] = shard.end_making(making, transaction, hint);
+                        let (number, (_, hint, _)) = (patching.number, piece[patching.number]);
+                        log_sums[number] = shard.end_patching(patching, transaction, hint);
                     }
                     batch.clear();
                 }
                 if let Some(block) = shard.damaged() {
                     return Err(not_as_noted(block));
                 }
-                for (told, &(block, mut hint, with)) in told.into_iter().zip(piece) {
+                for (log_sum, &(block, mut hint, with)) in log_sums.into_iter().zip(piece) {
                     match shard.take(block, &mut hint, transaction) {
                         Some(Taken { bytes, owner, has_sum, whole_sum }) => {
                             let (buffer, owner) = (Buffer { block, bytes, hint }, Owner::from_word(owner));
-                            each(with, Snapshot { buffer, owner, has_sum, told, whole_sum });
+                            each(with, Snapshot { buffer, owner, has_sum, log_sum, whole_sum });
                         }
                         None => missing.push((block, with)),
                     }
@@ -375,7 +375,7 @@ impl Buffers {
         }
         for (block, with) in missing {
             let (buffer, owner) = self.snapshot(block)?;
-            each(with, Snapshot { buffer, owner, has_sum: false, told: None, whole_sum: None });
+            each(with, Snapshot { buffer, owner, has_sum: false, log_sum: None, whole_sum: None });
         }
         Ok(())
     }

@@ -22,7 +22,8 @@
 //! 7. While a commit [takes](Buffers::begin_taking) a transaction's blocks, the next transaction may change,
 //!    drop and create blocks. The commit gets the blocks as the first transaction left them.
 //! 8. A block marked as ending in its checksum does so: see [`PendingChange`]. A block stored with the
-//!    checksum of all its bytes ([`Filled`]) has exactly these bytes as long as that checksum is recorded.
+//!    checksum of all its bytes ([`BlockContents`]) has exactly these bytes as long as that checksum is
+//!    recorded.
 //! 9. [Pending changes](PendingChange) are applied before a block's bytes are read.
 //!
 //! Locks: one per shard. No thread holds two of them.
@@ -47,8 +48,8 @@
 #![forbid(unsafe_code)]
 
 mod edit;
+mod pending;
 mod shard;
-mod waiting;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -63,7 +64,7 @@ use extant_base::{BlockSize, Corrupt, CorruptAt, Ino, Lblk, Malformed, Pblk};
 use extant_device::{Device, DeviceFault};
 use extant_memory::{Budget, Shrinker};
 
-pub use edit::{Direct, Edit, Filled, Made, PendingChange, Seal, Snapshot, Summed};
+pub use edit::{BlockContents, ChecksumSpan, Direct, Edit, PatchedBlock, PendingChange, Seal, Snapshot};
 pub use extant_device::{
     Copies, make_room, prefetch, prefetch_block, prefetch_ends, prefetch_object, prefetch_start,
 };
@@ -270,13 +271,13 @@ impl Buffers {
         budget: &Arc<Budget>,
     ) -> Arc<Self> {
         let salt = RandomState::new().hash_one(blocks);
-        let waiting_max = waiting::bytes_max(budget.limit());
+        let pending_max = pending::bytes_max(budget.limit());
         let buffers = Arc::new(Self {
             device,
             block_size,
             blocks,
             budget: budget.clone(),
-            shards: (0..SHARDS).map(|_| CachePadded(Mutex::new(Shard::new(salt, waiting_max)))).collect(),
+            shards: (0..SHARDS).map(|_| CachePadded(Mutex::new(Shard::new(salt, pending_max)))).collect(),
             slots_at: std::array::from_fn(|_| AtomicUsize::new(0)),
             salt,
             row_log: (budget.limit() / (block_size.len() * SHARDS * ROWS_MIN)).clamp(1, ROW_MAX).ilog2(),

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use extant_base::salted::Salted;
 use extant_base::{Pblk, Tid};
 
-use crate::waiting::{Batch, Chain, Making, Waiting, Zeros};
+use crate::pending::{Batch, Chain, Patching, PendingChanges, Zeros};
 use crate::{Bytes, Hint, PendingChange};
 
 /// The blocks of one shard, and its counters.
@@ -38,9 +38,9 @@ pub(crate) struct Shard {
     /// version.
     early: HashMap<u64, Taken, Salted>,
     /// Pending changes of the last transaction and the one before, indexed by the last bit of their numbers.
-    waiting: [Waiting; 2],
+    pending: [PendingChanges; 2],
     /// The most bytes of pending changes.
-    waiting_max: usize,
+    pending_max: usize,
     /// A block that did not have the bytes that a pending change expected.
     damaged: Option<Pblk>,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Slot {
     /// The transaction of the last change since the block was read; 0 for none. See [`Shard::clean_through`].
     changed: Tid,
     /// Changes not applied to the bytes yet.
-    waiting: Chain,
+    pending: Chain,
     /// Known zeros in the bytes, since pending changes were last applied.
     zeros: Zeros,
     /// The block ends in the right checksum: see [`PendingChange`].
@@ -103,7 +103,7 @@ impl Slot {
 }
 
 impl Shard {
-    pub(crate) fn new(salt: u64, waiting_max: usize) -> Self {
+    pub(crate) fn new(salt: u64, pending_max: usize) -> Self {
         let places = HashMap::with_hasher(Salted::new(salt));
         let early = HashMap::with_hasher(Salted::new(salt));
         let (slots, hand) = (Vec::new(), 0);
@@ -119,8 +119,8 @@ impl Shard {
             evictions: 0,
             taking: Tid::NONE,
             early,
-            waiting: Default::default(),
-            waiting_max,
+            pending: Default::default(),
+            pending_max,
             damaged: None,
         }
     }
@@ -151,8 +151,8 @@ impl Shard {
 
     /// Applies the pending changes of a block before it is read.
     #[inline]
-    fn make_whole(&mut self, at: usize) {
-        if !self.slots[at].waiting.is_empty() {
+    fn apply_pending(&mut self, at: usize) {
+        if !self.slots[at].pending.is_empty() {
             self.make_changes(at);
         }
     }
@@ -160,14 +160,14 @@ impl Shard {
     #[cold]
     fn make_changes(&mut self, at: usize) {
         let slot = &mut self.slots[at];
-        let chain = std::mem::replace(&mut slot.waiting, Chain::EMPTY);
-        let waiting = &self.waiting[slot.changed.parity()];
+        let chain = std::mem::replace(&mut slot.pending, Chain::EMPTY);
+        let pending = &self.pending[slot.changed.parity()];
         // If a block was freed and changed again in one transaction, which only damage causes, no commit
         // takes its changes. They are dropped with the transaction; the storage may hold changes of another
         // transaction by now.
-        if waiting.is_of(slot.changed) {
+        if pending.is_of(slot.changed) {
             slot.forget_bytes();
-            if !waiting.make(chain, slot.bytes.make_mut()) {
+            if !pending.apply(chain, slot.bytes.make_mut()) {
                 self.damaged = Some(Pblk(slot.block));
             }
         }
@@ -187,7 +187,7 @@ impl Shard {
     #[inline]
     pub(crate) fn hit(&mut self, block: Pblk, hint: &mut Hint) -> Option<(Bytes, u64)> {
         let at = self.place(block, hint)?;
-        self.make_whole(at);
+        self.apply_pending(at);
         self.hits += 1;
         let slot = &mut self.slots[at];
         slot.touched = true;
@@ -207,7 +207,7 @@ impl Shard {
         if self.slots[at].verified != owner {
             return false;
         }
-        self.make_whole(at);
+        self.apply_pending(at);
         self.hits += 1;
         let slot = &mut self.slots[at];
         slot.touched = true;
@@ -218,13 +218,13 @@ impl Shard {
 
     /// Prefetches the reference counts of blocks that are needed soon, all together. A count can be changed
     /// only once its cache line has arrived; changing them one by one would wait for each line in turn.
-    pub(crate) fn look_ahead<T>(&self, blocks: &[(Pblk, Hint, T)]) {
-        let there = blocks.iter().filter_map(|(block, hint, _)| {
+    pub(crate) fn prefetch_slots<T>(&self, blocks: &[(Pblk, Hint, T)]) {
+        let present = blocks.iter().filter_map(|(block, hint, _)| {
             self.slots.get(hint.0 as usize).filter(|slot| slot.block == block.0)
         });
-        let holders = there.map(|slot| {
+        let holders = present.map(|slot| {
             // All bytes are read soon. Meanwhile their addresses are looked up.
-            if !slot.waiting.is_empty() {
+            if !slot.pending.is_empty() {
                 extant_device::prefetch_ends(&slot.bytes);
             }
             slot.bytes.holders()
@@ -246,7 +246,7 @@ impl Shard {
 
     /// Prefetches the pending changes of this transaction: they were written some time ago.
     pub(crate) fn prefetch_pending(&self, transaction: Tid) {
-        self.waiting[transaction.parity()].prefetch(transaction);
+        self.pending[transaction.parity()].prefetch(transaction);
     }
 
     /// The address of the slots; only for prefetching one.
@@ -261,7 +261,7 @@ impl Shard {
     pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
         let mut hint = Hint::NONE;
         if let Some(at) = self.place(block, &mut hint) {
-            self.make_whole(at);
+            self.apply_pending(at);
             let slot = &self.slots[at];
             return Some((slot.bytes.clone(), slot.verified, false));
         }
@@ -281,7 +281,7 @@ impl Shard {
             verified: 0,
             touched: true,
             changed: Tid::NONE,
-            waiting: Chain::EMPTY,
+            pending: Chain::EMPTY,
             zeros: Zeros::default(),
             has_sum: false,
             whole_sum: None,
@@ -326,7 +326,7 @@ impl Shard {
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
         self.keep_early(at, transaction);
-        self.make_whole(at);
+        self.apply_pending(at);
         let (bytes, is_first) = self.slots[at].change_for(owner, transaction);
         change(bytes);
         Some(is_first)
@@ -367,11 +367,11 @@ impl Shard {
         self.keep_early(at, transaction);
         if self.slots[at].changed != transaction {
             // Usually there are none: the commit applied them when it took the block.
-            self.make_whole(at);
+            self.apply_pending(at);
         }
         let slot = &mut self.slots[at];
-        let waiting = &mut self.waiting[transaction.parity()];
-        if !waiting.push(&mut slot.waiting, transaction, patch, (slot.bytes.len(), self.waiting_max)) {
+        let pending = &mut self.pending[transaction.parity()];
+        if !pending.push(&mut slot.pending, transaction, patch, (slot.bytes.len(), self.pending_max)) {
             return None;
         }
         slot.touched = true;
@@ -393,14 +393,14 @@ impl Shard {
     #[inline]
     fn keep_early(&mut self, at: usize, transaction: Tid) {
         if self.taking != Tid::NONE && self.slots[at].changed == self.taking && transaction != self.taking {
-            self.make_whole(at);
+            self.apply_pending(at);
             let slot = &self.slots[at];
             self.early.insert(slot.block, slot.take());
         }
     }
 
     /// Adds to `batch` the blocks with pending changes of this transaction: they are applied in copies.
-    pub(crate) fn begin_making<T: Copy>(
+    pub(crate) fn begin_patching<T: Copy>(
         &mut self,
         blocks: &[(Pblk, Hint, T)],
         transaction: Tid,
@@ -409,25 +409,30 @@ impl Shard {
         for (number, &(block, mut hint, _)) in blocks.iter().enumerate() {
             let Some(at) = self.place(block, &mut hint) else { continue };
             let slot = &self.slots[at];
-            if !slot.waiting.is_empty() && slot.changed == transaction {
-                let waiting = (&self.waiting[transaction.parity()], slot.waiting);
-                batch.take((number, block), &slot.bytes, (slot.has_sum, slot.zeros), waiting);
+            if !slot.pending.is_empty() && slot.changed == transaction {
+                let pending = (&self.pending[transaction.parity()], slot.pending);
+                batch.take((number, block), &slot.bytes, (slot.has_sum, slot.zeros), pending);
             }
         }
     }
 
     /// Puts a copy in the place of its block, if the block has not changed since. Returns the result of
-    /// `tell` for it.
-    pub(crate) fn end_making(&mut self, making: &mut Making, transaction: Tid, hint: Hint) -> Option<u32> {
-        let slot = self.slot_at(making.block, hint)?;
+    /// `log_sum` for it.
+    pub(crate) fn end_patching(
+        &mut self,
+        patching: &mut Patching,
+        transaction: Tid,
+        hint: Hint,
+    ) -> Option<u32> {
+        let slot = self.slot_at(patching.block, hint)?;
         let is_same =
-            slot.changed == transaction && slot.waiting == making.chain && slot.bytes.is(&making.older);
+            slot.changed == transaction && slot.pending == patching.chain && slot.bytes.is(&patching.older);
         if !is_same {
             return None;
         }
-        (slot.bytes, slot.waiting) = (std::mem::take(&mut making.copy), Chain::EMPTY);
-        (slot.has_sum, slot.zeros, slot.whole_sum) = (true, making.zeros, None);
-        making.told
+        (slot.bytes, slot.pending) = (std::mem::take(&mut patching.copy), Chain::EMPTY);
+        (slot.has_sum, slot.zeros, slot.whole_sum) = (true, patching.zeros, None);
+        patching.log_sum
     }
 
     /// A block as this transaction left it, if that version is still available.
@@ -435,7 +440,7 @@ impl Shard {
         if let Some(at) = self.place(block, hint)
             && self.slots[at].changed == transaction
         {
-            self.make_whole(at);
+            self.apply_pending(at);
             return Some(self.slots[at].take());
         }
         // Stays in the map: the caller may list a block twice.

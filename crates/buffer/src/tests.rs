@@ -293,11 +293,11 @@ fn all_taken(
     buffers: &Buffers,
     blocks: &[(Pblk, Hint)],
     transaction: Tid,
-    tell: &dyn Fn(&Made) -> Option<u32>,
+    log_sum: &dyn Fn(&PatchedBlock) -> Option<u32>,
 ) -> Vec<Snapshot> {
     let mut all: Vec<Option<Snapshot>> = blocks.iter().map(|_| None).collect();
     let wanted: Vec<_> = (0..).zip(blocks).map(|(at, (block, hint))| (*block, *hint, at)).collect();
-    buffers.take(&wanted, transaction, tell, |at: usize, snapshot| all[at] = Some(snapshot)).unwrap();
+    buffers.take(&wanted, transaction, log_sum, |at: usize, snapshot| all[at] = Some(snapshot)).unwrap();
     all.into_iter().map(Option::unwrap).collect()
 }
 
@@ -400,17 +400,17 @@ fn a_read_that_was_overtaken_is_not_kept() {
         let device = Arc::new(Slow { device: MemDevice::new(64 << 10), after_read: Mutex::new(None) });
         let budget = Budget::new(1 << 20);
         let buffers = Buffers::new(device.clone(), BlockSize::MIN, 64, &budget);
-        let (there, home) = (buffers.clone(), Arc::downgrade(&device));
+        let (in_cache, home) = (buffers.clone(), Arc::downgrade(&device));
         *device.after_read.lock() = Some(Box::new(move || {
-            there.fresh(Pblk(3), OWNER, extant_base::Tid(1), &mut |bytes| bytes[0] = 9);
-            let committed = there.snapshot(Pblk(3)).unwrap().0;
+            in_cache.fresh(Pblk(3), OWNER, extant_base::Tid(1), &mut |bytes| bytes[0] = 9);
+            let committed = in_cache.snapshot(Pblk(3)).unwrap().0;
             home.upgrade().unwrap().write_at(3 * 1024, &committed).unwrap();
             drop(committed);
-            there.set_clean_through(extant_base::Tid(1), false);
+            in_cache.set_clean_through(extant_base::Tid(1), false);
             for _ in 0..3 {
-                there.shrink(1 << 20);
+                in_cache.shrink(1 << 20);
             }
-            assert!(!there.shard(Pblk(3)).contains(Pblk(3)), "it left");
+            assert!(!in_cache.shard(Pblk(3)).contains(Pblk(3)), "it left");
         }));
         read(&buffers);
         assert_eq!(buffers.get(Pblk(3), OWNER, |_| Ok(())).unwrap()[0], 9, "way {way}");
@@ -488,28 +488,28 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
     let stranger = Owner { kind: Kind::DirLeaf, ino: 8 };
-    let summed = Summed { seed: 77, len: 1012 };
+    let span = ChecksumSpan { seed: 77, len: 1012 };
     let patch = |owner: Owner, transaction: Tid, pieces: &[(usize, &[u8])]| {
         buffers.patch_at(
             Pblk(5),
             &mut { Hint::NONE },
             owner,
             transaction,
-            &PendingChange { summed, there: (0, &[]), pieces },
+            &PendingChange { span, expected: (0, &[]), pieces },
         )
     };
     let take = |transaction: Tid| {
-        let made = std::cell::Cell::new(None);
-        let tell = |it: &Made| {
-            made.set(Some(*it));
+        let patched = std::cell::Cell::new(None);
+        let log_sum = |it: &PatchedBlock| {
+            patched.set(Some(*it));
             Some(5)
         };
-        (all_taken(&buffers, &[(Pblk(5), Hint::NONE)], transaction, &tell).remove(0), made.take())
+        (all_taken(&buffers, &[(Pblk(5), Hint::NONE)], transaction, &log_sum).remove(0), patched.take())
     };
-    let check = |(taken, made): (Snapshot, Option<Made>)| {
-        let made = made.unwrap();
-        assert_eq!((made.summed, taken.told), (summed, Some(5)));
-        assert!(taken.buffer.starts_with(&made.start) && taken.buffer.ends_with(&made.end));
+    let check = |(taken, patched): (Snapshot, Option<PatchedBlock>)| {
+        let patched = patched.unwrap();
+        assert_eq!((patched.span, taken.log_sum), (span, Some(5)));
+        assert!(taken.buffer.starts_with(&patched.start) && taken.buffer.ends_with(&patched.end));
         assert!(taken.has_sum && taken.owner == Some(owner));
         let sum = extant_base::checksum::crc32c(77, &taken.buffer[..1012]);
         assert_eq!(taken.buffer[1020..], sum.to_le_bytes());
@@ -539,8 +539,8 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     assert_eq!(patch(owner, extant_base::Tid(3), &[(4, b"f")]), Some(true));
     buffers.begin_taking(extant_base::Tid(3));
     assert_eq!(patch(owner, extant_base::Tid(4), &[(5, b"g")]), Some(true), "not taken yet: kept as it was");
-    let (third, made) = take(extant_base::Tid(3));
-    assert!(made.is_none() && third.told.is_none() && third.buffer[..6] == *b"acdef\0");
+    let (third, patched) = take(extant_base::Tid(3));
+    assert!(patched.is_none() && third.log_sum.is_none() && third.buffer[..6] == *b"acdef\0");
     buffers.end_taking();
     assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..6], *b"acdefg");
     buffers.change(Pblk(5), owner, extant_base::Tid(4), &mut |bytes| bytes[3] = 9).unwrap();
@@ -558,38 +558,38 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
 fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::InodeTable, ino: 0 };
-    let filled = |byte: u8| Filled::new(vec![byte; 1024].into());
-    let told = |block: u64, transaction: Tid| {
-        let mut told = None;
-        let each = |(), snapshot: Snapshot| told = Some((snapshot.buffer[9], snapshot.whole_sum));
+    let contents = |byte: u8| BlockContents::new(vec![byte; 1024].into());
+    let taken_block = |block: u64, transaction: Tid| {
+        let mut taken_block = None;
+        let each = |(), snapshot: Snapshot| taken_block = Some((snapshot.buffer[9], snapshot.whole_sum));
         buffers.take(&[(Pblk(block), Hint::NONE, ())], transaction, &|_| None, each).unwrap();
-        told.unwrap()
+        taken_block.unwrap()
     };
     let sum = Some(extant_base::checksum::crc32c(0, &[5; 1024]));
     for block in 0..4 {
-        assert!(buffers.put(Pblk(block), owner, extant_base::Tid(1), filled(5)));
+        assert!(buffers.put(Pblk(block), owner, extant_base::Tid(1), contents(5)));
     }
-    assert_eq!((filled(5).start(), told(0, extant_base::Tid(1))), ([5; 4], (5, sum)));
+    assert_eq!((contents(5).start(), taken_block(0, extant_base::Tid(1))), ([5; 4], (5, sum)));
     buffers.change(Pblk(1), owner, extant_base::Tid(1), &mut |bytes| bytes[9] = 6).unwrap();
-    assert_eq!(told(1, extant_base::Tid(1)), (6, None));
+    assert_eq!(taken_block(1, extant_base::Tid(1)), (6, None));
     let patch =
-        PendingChange { summed: Summed { seed: 7, len: 1012 }, there: (0, &[]), pieces: &[(9, &[7])] };
+        PendingChange { span: ChecksumSpan { seed: 7, len: 1012 }, expected: (0, &[]), pieces: &[(9, &[7])] };
     assert_eq!(
         buffers.patch_at(Pblk(2), &mut { Hint::NONE }, owner, extant_base::Tid(1), &patch),
         Some(false)
     );
-    assert_eq!(told(2, extant_base::Tid(1)), (7, None));
+    assert_eq!(taken_block(2, extant_base::Tid(1)), (7, None));
     // As the transaction left it, although the next one already changed it.
     buffers.begin_taking(extant_base::Tid(1));
     buffers.change(Pblk(3), owner, extant_base::Tid(2), &mut |bytes| bytes[9] = 8).unwrap();
-    assert_eq!(told(3, extant_base::Tid(1)), (5, sum));
+    assert_eq!(taken_block(3, extant_base::Tid(1)), (5, sum));
     buffers.end_taking();
-    assert_eq!(told(3, extant_base::Tid(2)), (8, None));
+    assert_eq!(taken_block(3, extant_base::Tid(2)), (8, None));
     // Stored again while the block is in memory: the bytes are copied, and the checksum is not kept.
-    assert!(buffers.put(Pblk(0), owner, extant_base::Tid(2), filled(9)));
-    assert_eq!(told(0, extant_base::Tid(2)), (9, None));
-    assert!(buffers.put(Pblk(50), owner, extant_base::Tid(2), filled(9).without_sum()));
-    assert_eq!(told(50, extant_base::Tid(2)), (9, None));
+    assert!(buffers.put(Pblk(0), owner, extant_base::Tid(2), contents(9)));
+    assert_eq!(taken_block(0, extant_base::Tid(2)), (9, None));
+    assert!(buffers.put(Pblk(50), owner, extant_base::Tid(2), contents(9).without_sum()));
+    assert_eq!(taken_block(50, extant_base::Tid(2)), (9, None));
 }
 
 /// A block that no commit takes, because damage caused it to be freed and used in one transaction: its
@@ -600,8 +600,8 @@ fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
     let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
     let patch = |block: Pblk, transaction: Tid, byte: u8| {
         let patch = PendingChange {
-            summed: Summed { seed: 77, len: 1012 },
-            there: (0, &[]),
+            span: ChecksumSpan { seed: 77, len: 1012 },
+            expected: (0, &[]),
             pieces: &[(usize::from(byte), &[byte])],
         };
         buffers.patch_at(block, &mut { Hint::NONE }, owner, transaction, &patch)
@@ -663,9 +663,9 @@ fn blocks_are_taken_as_their_transaction_left_them() {
 fn a_block_that_is_not_as_it_was_said_to_be_is_not_committed() {
     for looked_at in [false, true] {
         let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
-        let summed = Summed { seed: 77, len: 1012 };
-        let patch = |transaction: Tid, there: &[u8], byte: u8| {
-            let patch = PendingChange { summed, there: (7, there), pieces: &[(8, &[byte])] };
+        let span = ChecksumSpan { seed: 77, len: 1012 };
+        let patch = |transaction: Tid, expected: &[u8], byte: u8| {
+            let patch = PendingChange { span, expected: (7, expected), pieces: &[(8, &[byte])] };
             buffers.patch_at(Pblk(5), &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap()
         };
         let take = |transaction: Tid| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use extant_base::sync::atomic::{AtomicU8, Ordering};
 use extant_base::sync::{schedules, shuttle};
 use extant_base::{BlockSize, Pblk, Tid};
-use extant_buffer::{Buffers, Bytes, Hint, Kind, Made, Owner, PendingChange, Snapshot, Summed};
+use extant_buffer::{Buffers, Bytes, ChecksumSpan, Hint, Kind, Owner, PatchedBlock, PendingChange, Snapshot};
 use extant_device::{Device, DeviceFault, MemDevice};
 use extant_memory::{Budget, Shrinker};
 
@@ -14,10 +14,10 @@ const OWNER: Owner = Owner { kind: Kind::Other, ino: 7 };
 const BLOCK: Pblk = Pblk(3);
 
 /// The block as a transaction left it.
-fn taken(buffers: &Buffers, transaction: Tid, tell: &dyn Fn(&Made) -> Option<u32>) -> Snapshot {
+fn taken(buffers: &Buffers, transaction: Tid, log_sum: &dyn Fn(&PatchedBlock) -> Option<u32>) -> Snapshot {
     let mut taken = None;
     let each = |(), snapshot| taken = Some(snapshot);
-    buffers.take(&[(BLOCK, Hint::NONE, ())], transaction, tell, each).unwrap();
+    buffers.take(&[(BLOCK, Hint::NONE, ())], transaction, log_sum, each).unwrap();
     taken.unwrap()
 }
 
@@ -163,9 +163,9 @@ fn a_seal_never_hides_a_newer_change() {
 fn what_waits_is_in_the_commit_of_its_transaction() {
     schedules("cache: changes that wait", 3000, || {
         let (_, buffers) = cache();
-        let summed = Summed { seed: 9, len: 1012 };
+        let span = ChecksumSpan { seed: 9, len: 1012 };
         let add = move |buffers: &Buffers, transaction: Tid, at: usize, value: u8| {
-            let patch = PendingChange { summed, there: (0, &[]), pieces: &[(at, &[value])] };
+            let patch = PendingChange { span, expected: (0, &[]), pieces: &[(at, &[value])] };
             buffers.patch_at(BLOCK, &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap();
         };
         buffers.fresh(BLOCK, OWNER, Tid(1), &mut |bytes| bytes[1] = 9);
@@ -181,21 +181,21 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
             let seen = looker.get(BLOCK, OWNER, |_| Ok(())).unwrap();
             assert!([[1, 9], [2, 9], [2, 8]].iter().any(|both| seen.starts_with(both)), "{:?}", &seen[..2]);
         });
-        let told = std::cell::Cell::new(None);
-        let tell = |made: &Made| {
-            told.set(Some(made.start));
+        let seen = std::cell::Cell::new(None);
+        let log_sum = |patched: &PatchedBlock| {
+            seen.set(Some(patched.start));
             Some(3)
         };
-        let before = taken(&buffers, Tid(1), &tell);
+        let before = taken(&buffers, Tid(1), &log_sum);
         buffers.end_taking();
         assert_eq!(before.buffer[..2], [1, 9], "as the first transaction left it");
         let sum = extant_base::checksum::crc32c(9, &before.buffer[..1012]);
         let ends_in_it = before.buffer[1020..] == sum.to_le_bytes();
         assert!(ends_in_it || !before.has_sum);
-        assert!(before.told.is_none() || before.has_sum && told.get() == Some([1, 9, 0, 0]));
+        assert!(before.log_sum.is_none() || before.has_sum && seen.get() == Some([1, 9, 0, 0]));
         change.join().unwrap();
         look.join().unwrap();
-        let next = taken(&buffers, Tid(2), &tell);
+        let next = taken(&buffers, Tid(2), &log_sum);
         assert_eq!(next.buffer[..2], [2, 8]);
     });
 }

@@ -92,7 +92,7 @@ pub trait DirEdit: DirBlocks {
     }
 
     /// As [`change_leaf`](Self::change_leaf), without reading the leaf: overwrites it with the bytes of
-    /// `pieces`, each at its offset. `there` is an offset, and the bytes expected there before the change; if
+    /// `pieces`, each at its offset. `expected` is an offset, and the bytes there before the change; if
     /// they differ, the change is not committed. `false` if nothing was changed: the caller must read the
     /// leaf.
     ///
@@ -102,7 +102,7 @@ pub trait DirEdit: DirBlocks {
         &self,
         _lblk: Lblk,
         _at: &mut Location,
-        _there: (usize, &[u8]),
+        _expected: (usize, &[u8]),
         _pieces: &[(usize, &[u8])],
     ) -> Result<bool, ReadFault> {
         Ok(false)

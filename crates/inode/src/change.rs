@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use extant_alloc::{Alloc, Flags, Prealloc, Request};
 use extant_base::{CorruptAt, Lblk, Malformed, Pblk, Tid};
-use extant_buffer::{Buffer, Edit, Kind, Owner, PendingChange, ReadFault, Seal, Summed};
+use extant_buffer::{Buffer, ChecksumSpan, Edit, Kind, Owner, PendingChange, ReadFault, Seal};
 use extant_dir::DirBlocks;
 use extant_dir::edit::{Ahead, DirEdit, Location, NoSpace};
 use extant_mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
@@ -110,7 +110,7 @@ impl<'a> Change<'a> {
     fn hand_over<'n>(&self, node: &'n Arc<LiveInode>) -> Editing<'n> {
         let before = self.edit.changes();
         let values = self.live.edit(node, self.edit.transaction());
-        self.edit.settle(before);
+        self.edit.mark_complete(before);
         values
     }
 
@@ -572,7 +572,7 @@ impl DirEdit for DirBlocksEdit<'_> {
         &self,
         lblk: Lblk,
         at: &mut Location,
-        there: (usize, &[u8]),
+        expected: (usize, &[u8]),
         pieces: &[(usize, &[u8])],
     ) -> Result<bool, ReadFault> {
         let seal = Seal { owner: self.owner(Kind::DirLeaf), seed: self.values.borrow().seed() };
@@ -581,7 +581,7 @@ impl DirEdit for DirBlocksEdit<'_> {
             return Ok(false);
         }
         let len = self.change.shared().geometry.block_size.len() - dirent::TAIL_LEN;
-        let patch = PendingChange { summed: Summed { seed, len }, there, pieces };
+        let patch = PendingChange { span: ChecksumSpan { seed, len }, expected, pieces };
         Ok(self.change.edit.patch_at(at.block, &mut at.hint, seal, &patch))
     }
 

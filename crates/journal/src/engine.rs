@@ -51,7 +51,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{CachePadded, Condvar, Mutex};
 use extant_base::{Pblk, Tid};
-use extant_buffer::{Buffers, Made, ReadFault, Seal, Snapshot};
+use extant_buffer::{Buffers, PatchedBlock, ReadFault, Seal, Snapshot};
 use extant_device::{Device, DeviceFault};
 
 pub use self::batching::Batching;
@@ -663,7 +663,7 @@ impl Journal {
         let now = |&(block, seal): &(Pblk, Seal)| {
             let (buffer, _) = self.buffers.snapshot(block)?;
             Ok(Image::new(
-                Snapshot { buffer, owner: None, has_sum: false, told: None, whole_sum: None },
+                Snapshot { buffer, owner: None, has_sum: false, log_sum: None, whole_sum: None },
                 seal,
                 false,
             ))
@@ -738,10 +738,11 @@ impl Journal {
     fn take(&self, transaction: &Transaction, log: Option<LogChecksums>) -> Result<Vec<Image>, ReadFault> {
         let joined = transaction.take_blocks();
         let mut taken = Vec::with_capacity(joined.len());
-        let of_made = |made: &Made| log.map_or(Some(0), |log| log.of_made(made, &self.reseeds));
-        let of_whole = |sum| log.map_or(0, |log| log.of_whole(sum, &self.reseeds));
-        self.buffers.take(&joined, transaction.number, &of_made, |seal, mut snapshot| {
-            snapshot.told = snapshot.told.or_else(|| snapshot.whole_sum.map(of_whole));
+        let of_patched =
+            |patched: &PatchedBlock| log.map_or(Some(0), |log| log.of_patched(patched, &self.reseeds));
+        let of_whole_sum = |sum| log.map_or(0, |log| log.of_whole_sum(sum, &self.reseeds));
+        self.buffers.take(&joined, transaction.number, &of_patched, |seal, mut snapshot| {
+            snapshot.log_sum = snapshot.log_sum.or_else(|| snapshot.whole_sum.map(of_whole_sum));
             taken.push(Image::new(snapshot, seal, log.is_some()));
         })?;
         Ok(taken)

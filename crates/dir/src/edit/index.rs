@@ -357,7 +357,7 @@ impl Editor<'_> {
         // transaction. Most leaves then change once per transaction, and a patch saves reading them.
         if self.cache.notes(lblk).is_none()
             && let Some(insertion) = format.insertion(hole, ino, kind, name)
-            && self.blocks.patch_leaf(lblk, self.cache.at(lblk), insertion.there(), &insertion.pieces())?
+            && self.blocks.patch_leaf(lblk, self.cache.at(lblk), insertion.expected(), &insertion.pieces())?
         {
             placed = Some(insertion.left());
         } else {

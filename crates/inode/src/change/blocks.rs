@@ -45,7 +45,7 @@ impl Change<'_> {
         if mapped.is_ok() {
             values.changed_in = self.edit.transaction();
         } else {
-            self.edit.settle(before);
+            self.edit.mark_complete(before);
         }
         mapped.map_err(|fault| edit_fault(node.ino(), fault))
     }
@@ -238,7 +238,7 @@ impl Change<'_> {
             // If the bitmap is corrupt, the blocks are unmapped and at worst leaked. If it could not be read,
             // nothing is damaged, and the change is only half done.
             if matches!(fault, Fault::Corrupt(_)) {
-                self.edit.settle(before);
+                self.edit.mark_complete(before);
             }
             return Err(fault);
         }

@@ -81,7 +81,7 @@ impl Change<'_> {
             Err(EditFault::Read(fault)) => Err(edit_fault(ino, EditFault::Read(fault))),
             Err(refused) => {
                 // The change was undone, or refused before anything changed.
-                self.edit.settle(before);
+                self.edit.mark_complete(before);
                 Err(shift_fault(ino, refused))
             }
         }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use extant_base::{Ino, Pblk, Tid};
-use extant_buffer::{Bytes, Edit, Filled, Kind, Owner, ReadFault, Seal};
+use extant_buffer::{BlockContents, Bytes, Edit, Kind, Owner, ReadFault, Seal};
 use extant_ondisk::inode as layout;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -92,7 +92,7 @@ impl Dirty {
         let all = self.nodes.split_off(at).into_iter();
         self.nodes.extend(all.filter(|(.., node)| !take(node, places.next().unwrap_or_default())));
         self.nodes.extend(behind);
-        self.encoded_blocks.push(EncodedBlock { block, since, filled: Filled::new(bytes) });
+        self.encoded_blocks.push(EncodedBlock { block, since, contents: BlockContents::new(bytes) });
     }
 
     /// Sorts the encoded blocks by block number and keeps the last one of each block. Sorts the listed inodes
@@ -112,7 +112,7 @@ struct EncodedBlock {
     block: Pblk,
     /// The turn of its first inode; inodes of the block with smaller turns are older.
     since: u32,
-    filled: Filled,
+    contents: BlockContents,
 }
 
 /// The inodes that the current commit writes.
@@ -298,12 +298,12 @@ impl InodeCache {
         let Dirty { nodes, encoded_blocks, fresh, .. } = list;
         let mut made = vec![false; fresh.len()];
         let mut encoded_since = Vec::with_capacity(encoded_blocks.len());
-        for EncodedBlock { block, since, filled } in encoded_blocks {
+        for EncodedBlock { block, since, contents } in encoded_blocks {
             encoded_since.push((block, since));
             if let Ok(which) = fresh.binary_search(&block) {
                 made[which] = true;
             }
-            edit.put(block, TABLE, filled);
+            edit.put(block, TABLE, contents);
         }
         let size = self.shared.geometry.inode_size;
         let mut images: Vec<u8> = Vec::new();
@@ -436,7 +436,7 @@ mod tests {
         dirty.sort();
         assert_eq!((dirty.newer(9), dirty.newer(7)), (vec![2], vec![1]));
         assert_eq!(
-            dirty.encoded_blocks.iter().map(|encoded| encoded.filled.bytes()[512]).collect::<Vec<u8>>(),
+            dirty.encoded_blocks.iter().map(|encoded| encoded.contents.bytes()[512]).collect::<Vec<u8>>(),
             [31, 39]
         );
     }

@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use extant_base::{Pblk, Tid};
-use extant_buffer::{Edit, Filled, Hint, PendingChange, ReadFault, Seal};
+use extant_buffer::{BlockContents, Edit, Hint, PendingChange, ReadFault, Seal};
 use extant_jbd2_format::needs_escape;
 
 use super::Journal;
@@ -150,7 +150,7 @@ impl Edit for Handle<'_> {
         self.changes.get()
     }
 
-    fn settle(&self, before: u64) {
+    fn mark_complete(&self, before: u64) {
         self.changes.set(self.changes.get().min(before));
     }
 
@@ -197,12 +197,12 @@ impl Edit for Handle<'_> {
         }
     }
 
-    fn put(&self, block: Pblk, seal: Seal, filled: Filled) {
+    fn put(&self, block: Pblk, seal: Seal, contents: BlockContents) {
         self.count();
         // In these cases the logged bytes differ from the block's bytes.
-        let is_changed = needs_escape(&filled.start()) || self.journal.client().has_checksum(seal);
-        let filled = if is_changed { filled.without_sum() } else { filled };
-        if self.journal.buffers.put(block, seal.owner, self.number, filled) {
+        let is_changed = needs_escape(&contents.start()) || self.journal.client().has_checksum(seal);
+        let contents = if is_changed { contents.without_sum() } else { contents };
+        if self.journal.buffers.put(block, seal.owner, self.number, contents) {
             self.join(block, seal, Hint::NONE);
         }
     }

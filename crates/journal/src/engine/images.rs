@@ -49,11 +49,11 @@ impl Image {
     /// An image of a block as it was taken. If the snapshot has the checksum of the logged bytes, the image
     /// is ready.
     pub(super) fn new(snapshot: Snapshot, seal: Seal, has_log: bool) -> Self {
-        let Snapshot { buffer, owner, has_sum, told, .. } = snapshot;
+        let Snapshot { buffer, owner, has_sum, log_sum, .. } = snapshot;
         // A directory leaf may have become an index node since it joined.
         let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
         let block = buffer.block();
-        let (is_ready, checksum) = (told.is_some(), told.unwrap_or(0));
+        let (is_ready, checksum) = (log_sum.is_some(), log_sum.unwrap_or(0));
         let bytes = buffer.into_shared();
         let logged = if is_ready && has_log { bytes.clone() } else { Bytes::default() };
         Self { block, bytes, seal, has_sum, is_ready, logged, checksum, is_escaped: false }
@@ -119,7 +119,7 @@ pub(super) fn make_ready(
                     && !needs_escape(bytes)
                     && let Some(sum) = client.tail_checksum(image.seal, bytes, image.has_sum)
                 {
-                    image.checksum = log.map_or(0, |log| log.of_summed(bytes, sum, reseeds));
+                    image.checksum = log.map_or(0, |log| log.of_tail(bytes, sum, reseeds));
                     copies.push(bytes.len(), |copy| {
                         copy.put(&bytes[..bytes.len() - size_of_val(&sum.value)]);
                         copy.put(&sum.value.to_le_bytes());
@@ -168,7 +168,7 @@ mod tests {
                 .change(Pblk(block), seal.owner, extant_base::Tid(1), &mut |bytes| bytes[0] = byte)
                 .unwrap();
             let (buffer, owner) = buffers.snapshot(Pblk(block)).unwrap();
-            Image::new(Snapshot { buffer, owner, has_sum: false, told: None, whole_sum: None }, seal, true)
+            Image::new(Snapshot { buffer, owner, has_sum: false, log_sum: None, whole_sum: None }, seal, true)
         };
         let first: Vec<Image> = (0..100).map(|n| image(n * 37 % 101, 1)).collect();
         let values = vec![image(50, 2), image(7, 2), image(200, 2), image(7, 3)];

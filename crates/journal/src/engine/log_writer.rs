@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use extant_base::Pblk;
 use extant_base::checksum::{Reseed, crc32c};
-use extant_buffer::{Bytes, Made, Summed};
+use extant_buffer::{Bytes, ChecksumSpan, PatchedBlock};
 use extant_device::{Device as _, SharedParts};
 use extant_jbd2_format::{
     CommitBlock, DescriptorWriter, Features, LogFormat, LogTid, RevokeWriter, Superblock, escape,
@@ -74,13 +74,13 @@ impl LogChecksums {
     }
 
     /// The log's checksum of a block that needs no escape, from the CRC-32C (seed 0) of all its bytes.
-    pub(super) fn of_whole(&self, sum: u32, reseeds: &Reseeds) -> u32 {
+    pub(super) fn of_whole_sum(&self, sum: u32, reseeds: &Reseeds) -> u32 {
         let Some(seed) = self.format.tag_seed(self.tid) else { return 0 };
         reseeds.block_seeds.get_or_init(|| Reseed::new(self.format.block_size.len())).change(sum, 0, seed)
     }
 
     /// The log's checksum of a block that ends in `sum` and needs no escape.
-    pub(super) fn of_summed(&self, block: &[u8], sum: TailChecksum, reseeds: &Reseeds) -> u32 {
+    pub(super) fn of_tail(&self, block: &[u8], sum: TailChecksum, reseeds: &Reseeds) -> u32 {
         let Some(seed) = self.format.tag_seed(self.tid) else { return 0 };
         let reseed = reseeds.ends.get_or_init(|| Reseed::new(sum.len));
         let before = match reseed.len() == sum.len {
@@ -91,9 +91,9 @@ impl LogChecksums {
         crc32c(crc32c(before, &block[sum.len..end_at]), &sum.value.to_le_bytes())
     }
 
-    /// As [`of_summed`](Self::of_summed), without reading the block. `None` if the block must be read.
-    pub(super) fn of_made(&self, made: &Made, reseeds: &Reseeds) -> Option<u32> {
-        let Made { block_len, start, end, summed: Summed { seed: from, len: of } } = made;
+    /// As [`of_tail`](Self::of_tail), without reading the block. `None` if the block must be read.
+    pub(super) fn of_patched(&self, patched: &PatchedBlock, reseeds: &Reseeds) -> Option<u32> {
+        let PatchedBlock { block_len, start, end, span: ChecksumSpan { seed: from, len: of } } = patched;
         let Some(seed) = self.format.tag_seed(self.tid) else { return (!needs_escape(start)).then_some(0) };
         let behind = end.len().checked_sub(block_len - of)?;
         let reseed = reseeds.ends.get_or_init(|| Reseed::new(*of));
@@ -409,15 +409,19 @@ mod tests {
             let sum = TailChecksum { value, seed: 0x1234_5678, len };
             let before = block.clone();
             block[4092..].copy_from_slice(&value.to_le_bytes());
-            assert_eq!(log.of_whole(crc32c(0, &block), &reseeds), log.of(&block).1);
-            assert_eq!(log.of_summed(&before, sum, &reseeds), log.of(&block).1);
+            assert_eq!(log.of_whole_sum(crc32c(0, &block), &reseeds), log.of(&block).1);
+            assert_eq!(log.of_tail(&before, sum, &reseeds), log.of(&block).1);
             let end = block[4096 - 64..].try_into().unwrap();
-            let mut made =
-                Made { block_len: 4096, start: [7; 4], end, summed: Summed { seed: 0x1234_5678, len } };
+            let mut patched = PatchedBlock {
+                block_len: 4096,
+                start: [7; 4],
+                end,
+                span: ChecksumSpan { seed: 0x1234_5678, len },
+            };
             let expected = (len == 4084).then(|| log.of(&block).1);
-            assert_eq!(log.of_made(&made, &reseeds), expected, "other blocks have to be read");
-            made.start = 0xC03B_3998u32.to_be_bytes();
-            assert_eq!(log.of_made(&made, &reseeds), None, "it needs an escape");
+            assert_eq!(log.of_patched(&patched, &reseeds), expected, "other blocks have to be read");
+            patched.start = 0xC03B_3998u32.to_be_bytes();
+            assert_eq!(log.of_patched(&patched, &reseeds), None, "it needs an escape");
         }
     }
 }

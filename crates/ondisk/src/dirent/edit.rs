@@ -63,7 +63,7 @@ pub struct Insertion {
     before_at: usize,
     own: [u8; 2],
     /// Inode 0, and the length of that entry before the insertion.
-    there: [u8; 6],
+    expected: [u8; 6],
     /// The new entry, followed by zeros.
     entry: [u8; ENTRY_LEN_MAX],
     /// The position of the new entry, and the free space after it.
@@ -82,12 +82,12 @@ impl Insertion {
 
     /// The expected old bytes, if the free space is as stated: their offset, and the bytes.
     #[must_use]
-    pub fn there(&self) -> (usize, &[u8]) {
+    pub fn expected(&self) -> (usize, &[u8]) {
         // An unused entry is checked for inode 0 and its length, a used one for its length.
         if self.left.at == self.before_at {
-            (self.before_at, &self.there)
+            (self.before_at, &self.expected)
         } else {
-            (self.before_at + 4, &self.there[4..])
+            (self.before_at + 4, &self.expected[4..])
         }
     }
 
@@ -202,9 +202,9 @@ impl DirFormat {
         entry[6] = name.len() as u8;
         entry[7] = if self.filetype { kind.dirent_code() } else { 0 };
         entry[HEADER_LEN..HEADER_LEN + name.len()].copy_from_slice(name);
-        let mut there = [0; 6];
-        there[4..].copy_from_slice(&self.rec_len_bytes(own + room));
-        Some(Insertion { before_at: at, own: self.rec_len_bytes(own), there, entry, left })
+        let mut expected = [0; 6];
+        expected[4..].copy_from_slice(&self.rec_len_bytes(own + room));
+        Some(Insertion { before_at: at, own: self.rec_len_bytes(own), expected, entry, left })
     }
 
     /// Whether the entry at this offset has this name and this inode.

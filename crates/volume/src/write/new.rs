@@ -261,7 +261,7 @@ impl Writer {
             Ok(node) => node,
             Err(fault) => {
                 self.keeper.alloc.free_inode(change.edit, ino, is_dir)?;
-                change.edit.settle(before);
+                change.edit.mark_complete(before);
                 return Err(fault);
             }
         };
@@ -381,11 +381,11 @@ impl Writer {
             let mut values = change.live.edit(node, change.edit.transaction());
             (values.fields.flags, values.fields.size, values.fields.block) = before;
             drop(values);
-            change.edit.settle(begun);
+            change.edit.mark_complete(begun);
             return Err(fault.into());
         }
         self.drop_inline_data(change, node)?;
-        change.edit.settle(begun);
+        change.edit.mark_complete(begun);
         Ok(())
     }
 
@@ -406,7 +406,7 @@ impl Writer {
         let changed_nothing = change.edit.changes() == made;
         self.delete_now(change, node)?;
         if changed_nothing {
-            change.edit.settle(before);
+            change.edit.mark_complete(before);
         }
         Err(fault)
     }

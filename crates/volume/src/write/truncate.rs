@@ -274,7 +274,7 @@ impl Writer {
         // An inode that was an orphan before stays one.
         if cut.is_err() && change.edit.changes() == added && added != before {
             self.keeper.orphans.remove(change.live, node, change.edit)?;
-            change.edit.settle(before);
+            change.edit.mark_complete(before);
         }
         cut
     }

@@ -410,7 +410,7 @@ impl Writer {
         }
         self.settle_values(change, node, &before, counted)?;
         // Complete in itself: a later refusal does not leave it half done.
-        change.edit.settle(begun);
+        change.edit.mark_complete(begun);
         Ok(())
     }
 

@@ -65,7 +65,7 @@ impl Chain {
 
 /// The pending changes of one transaction in one shard.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingChanges {
     transaction: Tid,
     changes: Vec<Change>,
     bytes: Vec<u8>,
@@ -75,31 +75,31 @@ pub(crate) struct Waiting {
 struct Change {
     /// The next change of the same block.
     next: u32,
-    /// Its pieces: for each the offset and the length, 16 bits each (with the flag [`THERE`] in the length),
-    /// and the bytes.
+    /// Its pieces: for each the offset and the length, 16 bits each (with the flag [`EXPECTED`] in the
+    /// length), and the bytes.
     start: u32,
     end: u32,
-    /// See [`Summed`].
+    /// See [`ChecksumSpan`].
     seed: u32,
-    summed_len: u32,
+    span_len: u32,
 }
 
 impl Change {
-    fn summed(&self) -> Summed {
-        Summed { seed: self.seed, len: self.summed_len as usize }
+    fn span(&self) -> ChecksumSpan {
+        ChecksumSpan { seed: self.seed, len: self.span_len as usize }
     }
 }
 
 /// What a block's checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Summed {
+pub struct ChecksumSpan {
     /// Seed of the checksum.
     pub seed: u32,
     /// Number of bytes covered.
     pub len: usize,
 }
 
-impl Waiting {
+impl PendingChanges {
     /// Adds a change of a block of `block_len` bytes. `false` if there is no room, or if it reaches outside
     /// the bytes that the checksum covers.
     pub(crate) fn push(
@@ -109,12 +109,12 @@ impl Waiting {
         patch: &PendingChange<'_>,
         (block_len, bytes_max): (usize, usize),
     ) -> bool {
-        let PendingChange { summed: Summed { seed, len }, there, pieces } = patch;
+        let PendingChange { span: ChecksumSpan { seed, len }, expected, pieces } = patch;
         let is_within = |(at, bytes): &(usize, &[u8])| {
-            bytes.len() < THERE.into() && at.checked_add(bytes.len()).is_some_and(|end| end <= *len)
+            bytes.len() < EXPECTED.into() && at.checked_add(bytes.len()).is_some_and(|end| end <= *len)
         };
-        let are_within =
-            pieces.iter().chain([there]).all(is_within) && pieces.iter().any(|(_, bytes)| !bytes.is_empty());
+        let are_within = pieces.iter().chain([expected]).all(is_within)
+            && pieces.iter().any(|(_, bytes)| !bytes.is_empty());
         if !are_within || !len.is_multiple_of(4) || !(block_len.saturating_sub(LINE)..block_len).contains(len)
         {
             return false;
@@ -125,21 +125,21 @@ impl Waiting {
             self.changes.clear();
             self.bytes.clear();
         }
-        let told = || [(there, THERE)].into_iter().chain(pieces.iter().map(|piece| (piece, 0)));
-        let more: usize = told().map(|((_, bytes), _)| 4 + bytes.len()).sum();
+        let parts = || [(expected, EXPECTED)].into_iter().chain(pieces.iter().map(|piece| (piece, 0)));
+        let more: usize = parts().map(|((_, bytes), _)| 4 + bytes.len()).sum();
         let held = self.bytes.len() + size_of_val(&self.changes[..]);
         if held + more > bytes_max {
             return false;
         }
         let start = self.bytes.len() as u32;
-        for ((at, bytes), flag) in told().filter(|((_, bytes), _)| !bytes.is_empty()) {
+        for ((at, bytes), flag) in parts().filter(|((_, bytes), _)| !bytes.is_empty()) {
             self.bytes.extend_from_slice(&(*at as u16).to_le_bytes());
             self.bytes.extend_from_slice(&(bytes.len() as u16 | flag).to_le_bytes());
             self.bytes.extend_from_slice(bytes);
         }
         let number = self.changes.len() as u32;
         let end = self.bytes.len() as u32;
-        self.changes.push(Change { next: NONE, start, end, seed: *seed, summed_len: *len as u32 });
+        self.changes.push(Change { next: NONE, start, end, seed: *seed, span_len: *len as u32 });
         match self.changes.get_mut(chain.last as usize) {
             Some(last) => last.next = number,
             None => chain.first = number,
@@ -171,7 +171,7 @@ impl Waiting {
 
     /// Applies a block's changes in order; does not update the checksum. `false` if the block does not have
     /// the expected bytes.
-    pub(crate) fn make(&self, chain: Chain, block: &mut [u8]) -> bool {
+    pub(crate) fn apply(&self, chain: Chain, block: &mut [u8]) -> bool {
         let mut pieces = self.of(chain).flat_map(|change| pieces(self.bytes_of(change)));
         pieces.all(|piece| block.get_mut(piece.range()).is_some_and(|place| piece.put(place)))
     }
@@ -191,14 +191,14 @@ impl Waiting {
 }
 
 /// Flag in the length of a piece: these bytes are expected, not written.
-const THERE: u16 = 1 << 15;
+const EXPECTED: u16 = 1 << 15;
 
 /// Bytes to write at an offset, or expected there.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     at: usize,
     bytes: &'a [u8],
-    are_there: bool,
+    are_expected: bool,
 }
 
 impl Piece<'_> {
@@ -208,7 +208,7 @@ impl Piece<'_> {
 
     /// Writes the bytes, or compares them; `false` if others are there.
     fn put(&self, place: &mut [u8]) -> bool {
-        if self.are_there {
+        if self.are_expected {
             return place == self.bytes;
         }
         place.copy_from_slice(self.bytes);
@@ -220,15 +220,15 @@ fn pieces(mut rest: &[u8]) -> impl Iterator<Item = Piece<'_>> + Clone {
     std::iter::from_fn(move || {
         let (head, behind) = rest.split_first_chunk::<4>()?;
         let [at, len] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
-        let (bytes, left) = behind.split_at((len & !THERE).into());
+        let (bytes, left) = behind.split_at((len & !EXPECTED).into());
         rest = left;
-        Some(Piece { at: at.into(), bytes, are_there: len & THERE != 0 })
+        Some(Piece { at: at.into(), bytes, are_expected: len & EXPECTED != 0 })
     })
 }
 
 /// A block with its pending changes applied, and the right checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Made {
+pub struct PatchedBlock {
     /// The block's size in bytes.
     pub block_len: usize,
     /// The block's first bytes.
@@ -236,13 +236,13 @@ pub struct Made {
     /// The block's last bytes.
     pub end: [u8; LINE],
     /// What the checksum in the last bytes covers.
-    pub summed: Summed,
+    pub span: ChecksumSpan,
 }
 
 /// Blocks that get their changes together.
 #[derive(Default)]
 pub(crate) struct Batch {
-    pub(crate) blocks: Vec<Making>,
+    pub(crate) blocks: Vec<Patching>,
     changes: Vec<u8>,
     /// The cache lines with the changes, after they are applied.
     windows: Vec<u8>,
@@ -252,14 +252,14 @@ pub(crate) struct Batch {
 }
 
 /// A block of the batch; it is taken, made, and put back.
-pub(crate) struct Making {
+pub(crate) struct Patching {
     /// Its index in the caller's list.
     pub(crate) number: usize,
     pub(crate) block: Pblk,
     /// Its pending changes.
     pub(crate) chain: Chain,
     changes: Range<usize>,
-    summed: Summed,
+    span: ChecksumSpan,
     /// The old bytes end in the right checksum.
     has_sum: bool,
     /// Set when it is patched: the old bytes were not as the changes expect.
@@ -272,7 +272,7 @@ pub(crate) struct Making {
     window: Range<usize>,
     window_at: usize,
     end: [u8; LINE],
-    pub(crate) told: Option<u32>,
+    pub(crate) log_sum: Option<u32>,
     /// Set when it is made.
     pub(crate) copy: Bytes,
 }
@@ -317,13 +317,13 @@ impl Batch {
         (number, block): (usize, Pblk),
         older: &Bytes,
         (has_sum, zeros): (bool, Zeros),
-        (waiting, chain): (&Waiting, Chain),
+        (pending, chain): (&PendingChanges, Chain),
     ) {
         let from = self.changes.len();
-        let mut summed = Summed::default();
-        for change in waiting.of(chain) {
-            self.changes.extend_from_slice(waiting.bytes_of(change));
-            summed = change.summed();
+        let mut span = ChecksumSpan::default();
+        for change in pending.of(chain) {
+            self.changes.extend_from_slice(pending.bytes_of(change));
+            span = change.span();
         }
         let changes = from..self.changes.len();
         // These lines are read first; prefetch them for all blocks at once.
@@ -331,12 +331,12 @@ impl Batch {
             let line = older.get(at / LINE * LINE..).unwrap_or_default();
             extant_device::prefetch(&line[..line.len().min(2 * LINE)]);
         }
-        self.blocks.push(Making {
+        self.blocks.push(Patching {
             number,
             block,
             chain,
             changes,
-            summed,
+            span,
             has_sum,
             is_damaged: false,
             older: older.clone(),
@@ -344,29 +344,34 @@ impl Batch {
             window: 0..0,
             window_at: 0,
             end: [0; LINE],
-            told: None,
+            log_sum: None,
             copy: Bytes::default(),
         });
     }
 
     /// Makes the copies of all blocks. Then they are put back, and the batch is [cleared](Self::clear).
-    pub(crate) fn make(&mut self, difference: &OnceLock<Difference>, tell: &dyn Fn(&Made) -> Option<u32>) {
+    pub(crate) fn patch(
+        &mut self,
+        difference: &OnceLock<Difference>,
+        log_sum: &dyn Fn(&PatchedBlock) -> Option<u32>,
+    ) {
         let Self { blocks, changes, windows, differ, copies } = self;
-        for making in &mut blocks[..] {
-            let difference = difference.get_or_init(|| Difference::new(making.summed.len));
-            let made = making.patch(pieces(&changes[making.changes.clone()]), windows, differ, difference);
-            making.told = tell(&made);
+        for patching in &mut blocks[..] {
+            let difference = difference.get_or_init(|| Difference::new(patching.span.len));
+            let patched =
+                patching.patch(pieces(&changes[patching.changes.clone()]), windows, differ, difference);
+            patching.log_sum = log_sum(&patched);
         }
         let mut rest = &mut blocks[..];
-        while let [making, behind @ ..] = rest {
+        while let [patching, behind @ ..] = rest {
             // The CPU's own prefetcher cannot predict the next block yet.
             if let Some(next) = behind.first() {
                 extant_device::prefetch(&next.older[..next.older.len().min(NEXT)]);
             }
-            making.copy(windows, copies);
+            patching.copy(windows, copies);
             rest = behind;
         }
-        blocks.iter_mut().zip(copies.finish()).for_each(|(making, copy)| making.copy = copy);
+        blocks.iter_mut().zip(copies.finish()).for_each(|(patching, copy)| patching.copy = copy);
     }
 
     pub(crate) fn clear(&mut self) {
@@ -379,7 +384,7 @@ impl Batch {
 /// Bytes of the next block to prefetch while one is copied.
 const NEXT: usize = 8 * LINE;
 
-impl Making {
+impl Patching {
     /// Applies the pieces to a copy of their lines, reading nothing else, and computes the checksum.
     fn patch<'p>(
         &mut self,
@@ -387,8 +392,8 @@ impl Making {
         windows: &mut Vec<u8>,
         differ: &mut Vec<u8>,
         difference: &Difference,
-    ) -> Made {
-        let Self { older, summed, .. } = self;
+    ) -> PatchedBlock {
+        let Self { older, span, .. } = self;
         let (first, last) = pieces.clone().fold((older.len(), 0), |(first, last), piece| {
             (first.min(piece.at), last.max(piece.range().end))
         });
@@ -400,11 +405,11 @@ impl Making {
         differ.clear();
         differ.extend_from_slice(&window[words.start - from..words.end - from]);
         self.is_damaged = !pieces.all(|piece| piece.put(&mut window[piece.at - from..][..piece.bytes.len()]));
-        self.has_sum &= difference.len() == summed.len;
+        self.has_sum &= difference.len() == span.len;
         let before = older.last_chunk().filter(|_| self.has_sum);
-        let anew = |window: &[u8]| {
-            let mut left = summed.len;
-            [&older[..from], window, &older[to..]].into_iter().fold(summed.seed, |sum, part| {
+        let recompute = |window: &[u8]| {
+            let mut left = span.len;
+            [&older[..from], window, &older[to..]].into_iter().fold(span.seed, |sum, part| {
                 let part = &part[..part.len().min(left)];
                 left -= part.len();
                 crc32c(sum, part)
@@ -417,15 +422,15 @@ impl Making {
                     .zip(&window[words.start - from..])
                     .for_each(|(differs, byte)| *differs ^= byte);
                 let sum = u32::from_le_bytes(*before) ^ difference.of(words.start, differ);
-                debug_assert_eq!(sum, anew(window), "the block ended in the right checksum");
+                debug_assert_eq!(sum, recompute(window), "the block ended in the right checksum");
                 sum
             }
             // All bytes are read here anyway, so look for zeros, too.
             None => {
-                let sum = anew(window);
+                let sum = recompute(window);
                 let within = run_of_zeros(&window[last - from..]);
-                let all_are = last + within == to && to < summed.len;
-                let behind = if all_are { run_of_zeros(&older[to..summed.len]) } else { 0 };
+                let all_are = last + within == to && to < span.len;
+                let behind = if all_are { run_of_zeros(&older[to..span.len]) } else { 0 };
                 self.zeros = Zeros::new(last..last + within + behind);
                 sum
             }
@@ -437,7 +442,7 @@ impl Making {
         self.window = from..to.min(end_at);
         let start = if from > 0 { &older[..] } else { window };
         let start = start.first_chunk().copied().unwrap_or_default();
-        Made { block_len: older.len(), start, end: self.end, summed: *summed }
+        PatchedBlock { block_len: older.len(), start, end: self.end, span: *span }
     }
 
     /// Copies the block with the changed lines, in one pass from beginning to end, so that the CPU's
@@ -479,8 +484,8 @@ mod tests {
     /// Overlapping and scattered changes of several blocks, with a known and an unknown checksum.
     #[test]
     fn what_waits_is_made_in_its_order_and_the_checksum_is_right() {
-        let (difference, summed) = (OnceLock::new(), Summed { seed: 77, len: 1012 });
-        let mut waiting = Waiting::default();
+        let (difference, span) = (OnceLock::new(), ChecksumSpan { seed: 77, len: 1012 });
+        let mut pending = PendingChanges::default();
         let mut batch = Batch::default();
         let mut blocks: [Bytes; 3] = std::array::from_fn(|_| Bytes::zeroed(1024));
         let mut zeros = [Zeros::default(); 3];
@@ -491,9 +496,9 @@ mod tests {
                 let data: Vec<u8> = (0..step * 7 % 400).map(|i| (i * 5 + step) as u8).collect();
                 let far = (step * 11 * transaction as usize) % (1013 - data.len()) / 2;
                 let pieces = [(far, &data[..]), (step * 4, &data[..data.len().min(2)])];
-                let patch = PendingChange { summed, there: (0, &[]), pieces: &pieces[..1 + step % 2] };
+                let patch = PendingChange { span, expected: (0, &[]), pieces: &pieces[..1 + step % 2] };
                 assert!(
-                    waiting.push(
+                    pending.push(
                         &mut chains[step % 3],
                         extant_base::Tid(transaction),
                         &patch,
@@ -504,48 +509,48 @@ mod tests {
             let mut plain = blocks.clone();
             for (number, (chain, plain)) in chains.into_iter().zip(&mut plain).enumerate() {
                 let has_sum = transaction > 1 && number > 0;
-                batch.take((number, Pblk(9)), &blocks[number], (has_sum, zeros[number]), (&waiting, chain));
-                assert!(waiting.make(chain, plain.make_mut()));
+                batch.take((number, Pblk(9)), &blocks[number], (has_sum, zeros[number]), (&pending, chain));
+                assert!(pending.apply(chain, plain.make_mut()));
             }
-            let made = RefCell::new(Vec::new());
-            let tell = |it: &Made| {
-                made.borrow_mut().push(*it);
+            let patched = RefCell::new(Vec::new());
+            let log_sum = |it: &PatchedBlock| {
+                patched.borrow_mut().push(*it);
                 Some(7)
             };
-            batch.make(&difference, &tell);
-            for (making, made) in batch.blocks.iter().zip(made.take()) {
-                let Made { block_len, start, end, summed: of } = made;
-                let copy = making.copy.clone();
-                assert_eq!(copy[..1020], plain[making.number][..1020], "{transaction}");
+            batch.patch(&difference, &log_sum);
+            for (patching, patched) in batch.blocks.iter().zip(patched.take()) {
+                let PatchedBlock { block_len, start, end, span: of } = patched;
+                let copy = patching.copy.clone();
+                assert_eq!(copy[..1020], plain[patching.number][..1020], "{transaction}");
                 assert_eq!(copy[1020..], crc32c(77, &copy[..1012]).to_le_bytes());
-                assert_eq!((block_len, &start[..], &end[..], of), (1024, &copy[..4], &copy[960..], summed));
-                assert_eq!(making.told, Some(7));
-                let known = making.zeros.bytes();
+                assert_eq!((block_len, &start[..], &end[..], of), (1024, &copy[..4], &copy[960..], span));
+                assert_eq!(patching.log_sum, Some(7));
+                let known = patching.zeros.bytes();
                 assert!(copy[known.clone()].iter().all(|byte| *byte == 0) && known.end <= 1020);
                 n_zeros += known.len();
-                zeros[making.number] = making.zeros;
-                blocks[making.number] = copy;
+                zeros[patching.number] = patching.zeros;
+                blocks[patching.number] = copy;
             }
             batch.clear();
             assert!(batch.is_empty());
         }
         assert!(n_zeros > 1000, "most of the blocks' second half, most of the time");
         for (at, len) in [(1012, 1), (1010, 3), (usize::MAX, 1), (0, 0)] {
-            let patch = PendingChange { summed, there: (0, &[]), pieces: &[(at, &[1; 3][..len])] };
+            let patch = PendingChange { span, expected: (0, &[]), pieces: &[(at, &[1; 3][..len])] };
             let mut chain = Chain::EMPTY;
             assert!(
-                !waiting.push(&mut chain, extant_base::Tid(9), &patch, (1024, 128 << 10)) && chain.is_empty()
+                !pending.push(&mut chain, extant_base::Tid(9), &patch, (1024, 128 << 10)) && chain.is_empty()
             );
         }
         let many = [0; 14_000];
         let patch = PendingChange {
-            summed: Summed { seed: 77, len: 65524 },
-            there: (0, &[]),
+            span: ChecksumSpan { seed: 77, len: 65524 },
+            expected: (0, &[]),
             pieces: &[(0, &many[..7000]), (7000, &many[..7000])],
         };
         let mut chain = Chain::EMPTY;
         let added = (0..10)
-            .filter(|_| waiting.push(&mut chain, extant_base::Tid(9), &patch, (65536, bytes_max(1 << 30))))
+            .filter(|_| pending.push(&mut chain, extant_base::Tid(9), &patch, (65536, bytes_max(1 << 30))))
             .count();
         assert_eq!(added, 2, "there is an end to what waits");
     }
