@@ -49,7 +49,7 @@ use extant_ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
 use extant_ondisk::filetype::FileType;
 
 use crate::order::Hasher;
-use crate::{Dir, DirBlocks, Format, Kept};
+use crate::{Dir, DirBlocks, Format, Storage};
 
 pub use cache::{DirCache, Stats};
 pub use hints::HINTS_MAX;
@@ -139,7 +139,7 @@ pub trait DirEdit: DirBlocks {
 
     /// Prefetches memory for a change of a leaf that follows. Best effort: it avoids cache misses on memory
     /// that was not prefetched before.
-    fn prefetch_leaf(&self, _at: &Location, _what: Ahead) {}
+    fn prefetch_leaf(&self, _at: &Location, _what: LeafPrefetch) {}
 }
 
 /// The location of a leaf or linear block, as far as the [`DirEdit`] implementation has found it. The cache
@@ -170,7 +170,7 @@ impl Default for Location {
 
 /// The memory of a leaf to prefetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ahead {
+pub enum LeafPrefetch {
     /// Its slot in the block cache: sufficient for a [patch](DirEdit::patch_leaf).
     Slot,
     /// Its slot, and its bytes from this offset on.
@@ -305,14 +305,14 @@ impl DirTarget {
 
 /// The place of a name; valid until its directory changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spot {
+pub struct NameLocation {
     /// The inode of the name.
     pub ino: Ino,
     /// In an indexed directory: the leaf, the offset in it, and the name's hash.
     place: Option<(Lblk, usize, u32)>,
 }
 
-impl Spot {
+impl NameLocation {
     /// An unknown place.
     #[must_use]
     pub fn anywhere(ino: Ino) -> Self {
@@ -369,21 +369,22 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// A block cannot be read or breaks a rule.
     pub fn lookup(&mut self, name: &[u8]) -> Result<Option<Ino>, EditFault> {
-        Ok(self.find(name)?.map(|spot| spot.ino))
+        Ok(self.find(name)?.map(|location| location.ino))
     }
 
     /// As [`lookup`](Self::lookup), for a subsequent [`remove_found`](Self::remove_found).
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup).
-    pub fn find(&mut self, name: &[u8]) -> Result<Option<Spot>, EditFault> {
+    pub fn find(&mut self, name: &[u8]) -> Result<Option<NameLocation>, EditFault> {
         if !self.is_indexed || is_dots(name) || !is_name(name) {
             let ino = self.dir().lookup(self.format, name)?;
-            return Ok(ino.map(Spot::anywhere));
+            return Ok(ino.map(NameLocation::anywhere));
         }
         let looked = self.find_indexed(name);
-        let found = self.settled(looked)?;
-        Ok(found.map(|(leaf, hash, found)| Spot { ino: found.ino, place: Some((leaf, found.at, hash)) }))
+        let found = self.clear_cache_on_fault(looked)?;
+        Ok(found
+            .map(|(leaf, hash, found)| NameLocation { ino: found.ino, place: Some((leaf, found.at, hash)) }))
     }
 
     /// Inserts a name.
@@ -402,7 +403,7 @@ impl<'a> Editor<'a> {
             true => self.insert_indexed(name, ino, kind),
             false => self.insert_linear(name, ino, kind),
         };
-        self.settled(inserted)?;
+        self.clear_cache_on_fault(inserted)?;
         self.cache.stats.inserts += 1;
         Ok(())
     }
@@ -419,8 +420,8 @@ impl<'a> Editor<'a> {
     ///
     /// # Errors
     /// As [`remove`](Self::remove); the name has moved, which the caller must rule out.
-    pub fn remove_found(&mut self, name: &[u8], spot: Spot) -> Result<Ino, EditFault> {
-        self.remove_at(name, Some(spot))
+    pub fn remove_found(&mut self, name: &[u8], location: NameLocation) -> Result<Ino, EditFault> {
+        self.remove_at(name, Some(location))
     }
 
     /// Removes a name if `may` permits it for the inode.
@@ -429,22 +430,22 @@ impl<'a> Editor<'a> {
     /// As [`remove`](Self::remove). [`Absent`](EditFault::Absent) also if `may` does not permit it: nothing
     /// was changed.
     pub fn remove_if(&mut self, name: &[u8], may: &mut dyn FnMut(Ino) -> bool) -> Result<Ino, EditFault> {
-        let spot = self.find(name)?.ok_or(EditFault::Absent)?;
-        if may(spot.ino) { self.remove_at(name, Some(spot)) } else { Err(EditFault::Absent) }
+        let location = self.find(name)?.ok_or(EditFault::Absent)?;
+        if may(location.ino) { self.remove_at(name, Some(location)) } else { Err(EditFault::Absent) }
     }
 
-    fn remove_at(&mut self, name: &[u8], spot: Option<Spot>) -> Result<Ino, EditFault> {
+    fn remove_at(&mut self, name: &[u8], location: Option<NameLocation>) -> Result<Ino, EditFault> {
         if is_dots(name) || !is_name(name) {
             return Err(EditFault::Absent);
         }
-        let removed = match (self.is_indexed, spot) {
-            (true, Some(Spot { ino, place: Some((lblk, at, hash)) })) => {
+        let removed = match (self.is_indexed, location) {
+            (true, Some(NameLocation { ino, place: Some((lblk, at, hash)) })) => {
                 self.remove_in_leaf(name, hash, lblk, Found { at, ino })
             }
             (true, _) => self.remove_indexed(name),
             (false, _) => self.remove_linear(name),
         };
-        let ino = self.settled(removed)?;
+        let ino = self.clear_cache_on_fault(removed)?;
         self.cache.stats.removes += 1;
         Ok(ino)
     }
@@ -461,15 +462,15 @@ impl<'a> Editor<'a> {
             true => self.find_indexed(name).map(|found| found.map(|(leaf, _, found)| (leaf, found))),
             false => self.find_linear(name),
         };
-        let (lblk, found) = self.settled(found)?.ok_or(EditFault::Absent)?;
+        let (lblk, found) = self.clear_cache_on_fault(found)?.ok_or(EditFault::Absent)?;
         let format = self.format.entries;
         let mut is_done = false;
         let changed = self.blocks.change_leaf(lblk, self.cache.at(lblk), &mut |bytes| {
             is_done = format.replace_at(bytes, found.at, ino, kind)
         });
-        self.settled(changed.map_err(EditFault::from))?;
+        self.clear_cache_on_fault(changed.map_err(EditFault::from))?;
         let stale = if is_done { Ok(()) } else { Err(self.stale(lblk)) };
-        self.settled(stale)?;
+        self.clear_cache_on_fault(stale)?;
         Ok(found.ino)
     }
 
@@ -522,12 +523,12 @@ impl<'a> Editor<'a> {
 
     fn dir(&self) -> Dir<'a> {
         let blocks: &'a dyn DirBlocks = self.blocks;
-        let kept = if self.is_indexed { Kept::Indexed(blocks) } else { Kept::Linear(blocks) };
-        Dir { ino: self.ino, kept, casefold: false, encrypted: false }
+        let storage = if self.is_indexed { Storage::Indexed(blocks) } else { Storage::Linear(blocks) };
+        Dir { ino: self.ino, storage, casefold: false, encrypted: false }
     }
 
     /// A fault may come between a change of the cache and that of the block, so the cache is cleared.
-    fn settled<T>(&mut self, done: Result<T, EditFault>) -> Result<T, EditFault> {
+    fn clear_cache_on_fault<T>(&mut self, done: Result<T, EditFault>) -> Result<T, EditFault> {
         if matches!(done, Err(EditFault::Read(_))) {
             self.cache.clear();
         }

@@ -18,12 +18,12 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::hash::{HashVersion, NameHash};
 use extant_ondisk::htree::{DxEntries, DxRoot};
 
-use crate::list::{Run, Telling};
-use crate::order::{Hasher, Item, Source, tell_in_order};
+use crate::list::{ListSink, RunPosition};
+use crate::order::{Hasher, Item, Source, emit_in_order};
 use crate::{Dir, DirBlocks, Format};
 
 /// Adjacent leaves of readahead, at first and at most.
-const AHEAD: std::ops::RangeInclusive<usize> = 4..=64;
+const READAHEAD: std::ops::RangeInclusive<usize> = 4..=64;
 
 /// Minor hashes from here on are for names outside their leaf's range.
 const STRAYS_AT: u32 = 0xFFFF_0000;
@@ -84,7 +84,7 @@ struct Listing<'a, 't> {
     format: &'a Format,
     hasher: Hasher,
     blocks: &'a dyn DirBlocks,
-    telling: &'a mut Telling<'t>,
+    sink: &'a mut ListSink<'t>,
     /// The hash of the start position.
     from_hash: u32,
     /// Names of the hash that the next leaf continues.
@@ -94,7 +94,7 @@ struct Listing<'a, 't> {
     /// Index blocks above the current one.
     path: Vec<Lblk>,
     leaves_seen: u32,
-    ahead: usize,
+    readahead: usize,
 }
 
 /// The reason why a directory is not listed by hash.
@@ -113,7 +113,7 @@ impl Dir<'_> {
         &self,
         format: &Format,
         blocks: &dyn DirBlocks,
-        telling: &mut Telling<'_>,
+        sink: &mut ListSink<'_>,
     ) -> Result<ControlFlow<()>, NotByHash> {
         let entries = self.entries_format(format);
         if entries.hash_in_dirent {
@@ -126,8 +126,8 @@ impl Dir<'_> {
         check_rising(root.entries, whole).map_err(broken)?;
         let version = HashVersion::from_code(root.hash_code, format.unsigned_hash);
         let version = version.filter(|version| *version != HashVersion::SipHash).ok_or(NotByHash::Keyed)?;
-        telling.readable();
-        let from_hash = ((telling.from.0 >> 32) as u32) << 1;
+        sink.readable();
+        let from_hash = ((sink.from.0 >> 32) as u32) << 1;
         let dots = dots_of(&block, &root, entries.filetype);
         let mut listing = Listing {
             dir: self,
@@ -135,17 +135,17 @@ impl Dir<'_> {
             format,
             hasher: self.hasher(format, version),
             blocks,
-            telling,
+            sink,
             from_hash,
             held: Vec::new(),
             dots,
             path: vec![Lblk(0)],
             leaves_seen: 0,
-            ahead: *AHEAD.start(),
+            readahead: *READAHEAD.start(),
         };
         let listed = listing.below(root.entries, root.levels, whole);
         // Entries may still be held if the last leaf has a continued hash.
-        Ok(if listed.is_continue() { listing.settle(Vec::new(), None) } else { listed })
+        Ok(if listed.is_continue() { listing.emit_leaf(Vec::new(), None) } else { listed })
     }
 }
 
@@ -169,8 +169,8 @@ impl Listing<'_, '_> {
             let low = if at == 0 { range.low } else { entry.hash };
             let range = Range { low, next: entries.get(at + 1).map(|next| next.hash).or(range.next) };
             if let Err(fault) = self.check_child(entry.block) {
-                self.telling.fault(fault);
-                self.settle(Vec::new(), range.continued())?;
+                self.sink.fault(fault);
+                self.emit_leaf(Vec::new(), range.continued())?;
             } else if levels > 0 {
                 self.node(entry.block, levels - 1, range)?;
             } else {
@@ -178,7 +178,7 @@ impl Listing<'_, '_> {
                 if self.leaves_seen > self.blocks.len() {
                     let fact = Malformed::new("index block", "leaves must not be repeated", entry.block.0);
                     let lblk = self.path.last().copied().unwrap_or_default();
-                    self.telling.fault(
+                    self.sink.fault(
                         self.dir.placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk),
                     );
                     return ControlFlow::Break(());
@@ -209,21 +209,21 @@ impl Listing<'_, '_> {
         let block = match block {
             Ok(block) => block,
             Err(fault) => {
-                self.telling.fault(self.dir.placed(fault, lblk));
-                return self.settle(Vec::new(), range.continued());
+                self.sink.fault(self.dir.placed(fault, lblk));
+                return self.emit_leaf(Vec::new(), range.continued());
             }
         };
         let entries = self.format.index.decode_node(&block);
         match entries.and_then(|entries| check_rising(entries, range).map(|()| entries)) {
             Ok(entries) => {
                 self.path.push(lblk);
-                let told = self.below(entries, levels, range);
+                let listed = self.below(entries, levels, range);
                 self.path.pop();
-                told
+                listed
             }
             Err(fact) => {
-                self.telling.fault(self.dir.corrupt(&block, lblk, fact));
-                self.settle(Vec::new(), range.continued())
+                self.sink.fault(self.dir.corrupt(&block, lblk, fact));
+                self.emit_leaf(Vec::new(), range.continued())
             }
         }
     }
@@ -233,20 +233,20 @@ impl Listing<'_, '_> {
         let mut items = Vec::new();
         match block {
             Ok(block) => {
-                let mut fault = |fact| self.telling.fault(self.dir.corrupt(&block, lblk, fact));
+                let mut fault = |fact| self.sink.fault(self.dir.corrupt(&block, lblk, fact));
                 let place = |hash| range.place(hash);
                 let source = Source::Block(block.clone());
-                let run = (Run::Later, &source);
+                let run = (RunPosition::Later, &source);
                 self.dir.collect(&self.entries, &self.hasher, run, &place, &mut items, &mut fault);
             }
-            Err(fault) => self.telling.fault(self.dir.placed(fault, lblk)),
+            Err(fault) => self.sink.fault(self.dir.placed(fault, lblk)),
         }
-        self.settle(items, range.continued())
+        self.emit_leaf(items, range.continued())
     }
 
     /// Returns the entries of a leaf, with held ones, in order. Entries with the hash that the next leaf
     /// continues are held in turn.
-    fn settle(&mut self, items: Vec<Item<'static>>, continued: Option<u32>) -> ControlFlow<()> {
+    fn emit_leaf(&mut self, items: Vec<Item<'static>>, continued: Option<u32>) -> ControlFlow<()> {
         let mut ready = std::mem::take(&mut self.dots);
         if self.held.first().map(|item| item.hash.hash) != continued {
             ready.append(&mut self.held);
@@ -258,13 +258,13 @@ impl Listing<'_, '_> {
             let fact =
                 Malformed::new("index block", "at most 2^20 names may have one hash", self.held.len() as u64);
             let lblk = self.path.last().copied().unwrap_or_default();
-            self.telling
+            self.sink
                 .fault(self.dir.placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk));
             ready.append(&mut self.held);
-            tell_in_order(ready, self.telling)?;
+            emit_in_order(ready, self.sink)?;
             return ControlFlow::Break(());
         }
-        tell_in_order(ready, self.telling)
+        emit_in_order(ready, self.sink)
     }
 
     /// Reads ahead adjacent leaves from entry `at` on. Returns the number of their entries.
@@ -275,10 +275,10 @@ impl Listing<'_, '_> {
             let next = entries.get(at + i).map(|entry| entry.block.0);
             next.is_some_and(|next| next == first.0 + *i as u32 && next < len)
         };
-        let run = 1 + (1..self.ahead).take_while(follows).count();
+        let run = 1 + (1..self.readahead).take_while(follows).count();
         if run > 1 {
             self.blocks.prefetch(first, run as u32);
-            self.ahead = (self.ahead * 2).min(*AHEAD.end());
+            self.readahead = (self.readahead * 2).min(*READAHEAD.end());
         }
         run
     }

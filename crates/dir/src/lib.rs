@@ -41,7 +41,7 @@ use extant_ondisk::superblock::FLAG_UNSIGNED_HASH;
 use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::indexed::NotByHash;
-use crate::list::Telling;
+use crate::list::ListSink;
 
 /// Access to a directory's blocks.
 pub trait DirBlocks {
@@ -122,7 +122,7 @@ impl Format {
 }
 
 /// The storage of a directory.
-pub enum Kept<'a> {
+pub enum Storage<'a> {
     /// Blocks of entries.
     Linear(&'a dyn DirBlocks),
     /// Blocks of entries below an index.
@@ -136,7 +136,7 @@ pub struct Dir<'a> {
     /// Its inode.
     pub ino: Ino,
     /// Its storage.
-    pub kept: Kept<'a>,
+    pub storage: Storage<'a>,
     /// CASEFOLD flag: names are compared after full folding (NFDICF), but an exact match has precedence. The
     /// index is searched first, and all blocks if it does not lead to the name.
     pub casefold: bool,
@@ -179,12 +179,12 @@ impl Dir<'_> {
         if name.is_empty() || name.len() > NAME_LEN_MAX {
             return Ok(None);
         }
-        match self.kept {
-            Kept::Linear(blocks) => {
-                self.lookup_linear(&self.entries_format(format), blocks, &self.sought(name))
+        match self.storage {
+            Storage::Linear(blocks) => {
+                self.lookup_linear(&self.entries_format(format), blocks, &self.name_query(name))
             }
-            Kept::Indexed(blocks) => self.lookup_indexed(format, blocks, name),
-            Kept::Inline(inline) => self.lookup_inline(&self.entries_format(format), inline, name),
+            Storage::Indexed(blocks) => self.lookup_indexed(format, blocks, name),
+            Storage::Inline(inline) => self.lookup_inline(&self.entries_format(format), inline, name),
         }
     }
 
@@ -209,28 +209,28 @@ impl Dir<'_> {
             return Ok(());
         }
         let entries = self.entries_format(format);
-        let mut telling = Telling::new(from, self.ino, each, damage);
+        let mut sink = ListSink::new(from, self.ino, each, damage);
         let small = self.small_hasher(format);
-        let _ = match (&self.kept, small) {
-            (Kept::Inline(inline), Some(hasher)) => {
-                self.list_inline_by_hash(&entries, &hasher, inline, &mut telling)
+        let _ = match (&self.storage, small) {
+            (Storage::Inline(inline), Some(hasher)) => {
+                self.list_inline_by_hash(&entries, &hasher, inline, &mut sink)
             }
-            (Kept::Inline(inline), None) => self.list_inline(&entries, inline, &mut telling),
-            (Kept::Linear(blocks), Some(hasher)) if blocks.len() == 1 => {
-                self.list_single(&entries, &hasher, *blocks, &mut telling)
+            (Storage::Inline(inline), None) => self.list_inline(&entries, inline, &mut sink),
+            (Storage::Linear(blocks), Some(hasher)) if blocks.len() == 1 => {
+                self.list_single(&entries, &hasher, *blocks, &mut sink)
             }
-            (Kept::Linear(blocks), _) => self.list_linear(&entries, *blocks, &mut telling),
-            (Kept::Indexed(blocks), _) => {
-                self.list_indexed(format, *blocks, &mut telling).unwrap_or_else(|reason| {
+            (Storage::Linear(blocks), _) => self.list_linear(&entries, *blocks, &mut sink),
+            (Storage::Indexed(blocks), _) => {
+                self.list_indexed(format, *blocks, &mut sink).unwrap_or_else(|reason| {
                     // An unreadable root is reported by the linear listing.
                     if let NotByHash::Broken(fault) = reason {
-                        telling.fault(fault);
+                        sink.fault(fault);
                     }
-                    self.list_linear(&entries, *blocks, &mut telling)
+                    self.list_linear(&entries, *blocks, &mut sink)
                 })
             }
         };
-        telling.finish()
+        sink.finish()
     }
 
     /// The format of this directory's entries: encrypted and casefolded ones store their hash.
@@ -239,7 +239,7 @@ impl Dir<'_> {
     }
 
     fn is_indexed(&self) -> bool {
-        matches!(self.kept, Kept::Indexed(_))
+        matches!(self.storage, Storage::Indexed(_))
     }
 }
 

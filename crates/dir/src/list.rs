@@ -12,11 +12,11 @@ use extant_ondisk::dirent::{DirFormat, Entry, min_rec_len};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inline_data::InlineDir;
 
-use crate::lookup::Ahead;
+use crate::lookup::Readahead;
 use crate::{Cursor, Dir, DirBlocks, DirEntry};
 
 /// The callbacks and the start of a listing.
-pub(crate) struct Telling<'a> {
+pub(crate) struct ListSink<'a> {
     pub(crate) from: Cursor,
     /// The directory.
     ino: Ino,
@@ -27,7 +27,7 @@ pub(crate) struct Telling<'a> {
     is_readable: bool,
 }
 
-impl<'a> Telling<'a> {
+impl<'a> ListSink<'a> {
     pub(crate) fn new(
         from: Cursor,
         ino: Ino,
@@ -64,7 +64,7 @@ impl<'a> Telling<'a> {
 
     /// Reports that the entry at position `at` is a duplicate. Both are listed, but a copy of the directory
     /// can hold only one.
-    pub(crate) fn twice(&mut self, at: u64, ino: Ino) {
+    pub(crate) fn duplicate(&mut self, at: u64, ino: Ino) {
         if at >= self.from.0 {
             let rule = "no other entry may have the same name (the entry's inode)";
             let fact = Malformed::new("directory entry", rule, ino.0);
@@ -92,14 +92,14 @@ fn not_plain() -> Malformed {
 /// The position of a run of entries: "." and ".." are the first two entries of a directory's first block, and
 /// are allowed nowhere else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Run {
+pub(crate) enum RunPosition {
     /// The entries of block 0.
     First,
     /// Those of a leaf, of any other block, or of an inline region.
     Later,
 }
 
-impl Run {
+impl RunPosition {
     /// Returns an error for an entry that is left out: its name cannot be in a path, or it is a misplaced "."
     /// or "..". The caller reports it as damage, so that nothing is left out silently.
     pub(crate) fn judge(self, index: usize, entry: &Entry<'_>, is_plain: bool) -> Result<(), Malformed> {
@@ -121,37 +121,37 @@ impl Dir<'_> {
         &self,
         format: &DirFormat,
         blocks: &dyn DirBlocks,
-        telling: &mut Telling<'_>,
+        sink: &mut ListSink<'_>,
     ) -> ControlFlow<()> {
         let log2 = format.block_size.log2();
-        let first = u32::try_from(telling.from.0 >> log2).unwrap_or(u32::MAX);
-        let mut ahead = Ahead::default();
+        let first = u32::try_from(sink.from.0 >> log2).unwrap_or(u32::MAX);
+        let mut readahead = Readahead::default();
         let (mut next, mut in_hole) = (first, false);
         while next < blocks.len() {
             let lblk = Lblk(next);
             next += 1;
-            ahead.at(blocks, lblk);
+            readahead.at(blocks, lblk);
             let was_in_hole = std::mem::take(&mut in_hole);
             let block = match self.block_of_entries(blocks, lblk) {
                 Ok(Some(block)) => block,
                 Ok(None) => {
                     // A run of holes is one fault, however long.
                     if !self.is_indexed() && !was_in_hole {
-                        telling.fault(self.hole(lblk));
+                        sink.fault(self.hole(lblk));
                     }
                     in_hole = true;
                     next = lblk.0.saturating_add(blocks.hole_len(lblk).max(1));
                     continue;
                 }
                 Err(fault) => {
-                    telling.fault(fault);
+                    sink.fault(fault);
                     continue;
                 }
             };
-            telling.readable();
+            sink.readable();
             let start = u64::from(lblk.0) << log2;
-            let run = if lblk.0 == 0 { Run::First } else { Run::Later };
-            self.tell_run(format, (run, &block), start, telling, &|fact| self.corrupt(&block, lblk, fact))?;
+            let run = if lblk.0 == 0 { RunPosition::First } else { RunPosition::Later };
+            self.list_run(format, (run, &block), start, sink, &|fact| self.corrupt(&block, lblk, fact))?;
         }
         ControlFlow::Continue(())
     }
@@ -162,44 +162,44 @@ impl Dir<'_> {
         &self,
         format: &DirFormat,
         inline: &InlineDir<'_>,
-        telling: &mut Telling<'_>,
+        sink: &mut ListSink<'_>,
     ) -> ControlFlow<()> {
         let dir = if format.filetype { FileType::Directory } else { FileType::Unknown };
         let dotdot_at = min_rec_len(1, false) as u64;
         let entries_at = dotdot_at + min_rec_len(2, false) as u64;
-        telling.entry(0, dotdot_at, self.ino, dir, b".")?;
-        telling.entry(dotdot_at, entries_at, inline.parent, dir, b"..")?;
-        telling.readable();
+        sink.entry(0, dotdot_at, self.ino, dir, b".")?;
+        sink.entry(dotdot_at, entries_at, inline.parent, dir, b"..")?;
+        sink.readable();
         let [(first_at, _), _] = inline.regions();
         for (at, region) in inline.regions() {
             let start = entries_at + (at - first_at) as u64;
             let placed = |fact| ReadFault::corrupt(CorruptAt::ino(self.ino), fact);
-            self.tell_run(format, (Run::Later, region), start, telling, &placed)?;
+            self.list_run(format, (RunPosition::Later, region), start, sink, &placed)?;
         }
         ControlFlow::Continue(())
     }
 
     /// Returns a run of entries that starts at position `start`.
-    fn tell_run(
+    fn list_run(
         &self,
         format: &DirFormat,
-        (run, bytes): (Run, &[u8]),
+        (run, bytes): (RunPosition, &[u8]),
         start: u64,
-        telling: &mut Telling<'_>,
+        sink: &mut ListSink<'_>,
         placed: &dyn Fn(Malformed) -> ReadFault,
     ) -> ControlFlow<()> {
         for (index, entry) in format.entries(bytes).enumerate() {
             match entry {
                 Ok(entry) if !entry.is_used() => {}
-                Ok(entry) => match run.judge(index, &entry, self.may_tell(&entry)) {
+                Ok(entry) => match run.judge(index, &entry, self.is_plain_name(&entry)) {
                     Ok(()) => {
                         let at = start + entry.offset as u64;
                         let next = at + entry.rec_len as u64;
-                        telling.entry(at, next, entry.ino, entry.file_type, entry.name)?;
+                        sink.entry(at, next, entry.ino, entry.file_type, entry.name)?;
                     }
-                    Err(fact) => telling.fault(placed(fact)),
+                    Err(fact) => sink.fault(placed(fact)),
                 },
-                Err(fact) => telling.fault(placed(fact)),
+                Err(fact) => sink.fault(placed(fact)),
             }
         }
         ControlFlow::Continue(())

@@ -12,10 +12,10 @@ use crate::fold::fold;
 use crate::{Dir, DirBlocks, Format};
 
 /// Blocks of readahead of a linear search, at first and at most.
-const AHEAD: std::ops::RangeInclusive<u32> = 8..=64;
+const READAHEAD: std::ops::RangeInclusive<u32> = 8..=64;
 
 /// A name to be found.
-pub(crate) struct Sought<'n> {
+pub(crate) struct NameQuery<'n> {
     name: &'n [u8],
     /// In casefolded directories, where other spellings match too.
     folded: Option<Cow<'n, [u8]>>,
@@ -23,39 +23,39 @@ pub(crate) struct Sought<'n> {
 
 /// A match.
 #[derive(Clone, Copy)]
-enum Hit {
+enum Match {
     /// Byte for byte.
     Exact(Ino),
     /// In another spelling; used unless there is an exact match.
     Folded(Ino),
 }
 
-impl Sought<'_> {
+impl NameQuery<'_> {
     /// The bytes that the index hashes.
     fn hashed(&self) -> &[u8] {
         self.folded.as_deref().unwrap_or(self.name)
     }
 
     /// Searches one block (or one region of an inline directory) up to the first exact match.
-    fn search(&self, format: &DirFormat, block: &[u8]) -> Result<Option<Hit>, Malformed> {
+    fn search(&self, format: &DirFormat, block: &[u8]) -> Result<Option<Match>, Malformed> {
         let Some(folded) = self.folded.as_deref() else {
-            return Ok(format.find(block, self.name)?.map(|entry| Hit::Exact(entry.ino)));
+            return Ok(format.find(block, self.name)?.map(|entry| Match::Exact(entry.ino)));
         };
         let mut hit = None;
         for entry in format.entries(block) {
             let entry = entry?;
             if entry.is_used() && entry.name == self.name {
-                return Ok(Some(Hit::Exact(entry.ino)));
+                return Ok(Some(Match::Exact(entry.ino)));
             }
             if hit.is_none() && entry.is_used() && fold(entry.name) == folded {
-                hit = Some(Hit::Folded(entry.ino));
+                hit = Some(Match::Folded(entry.ino));
             }
         }
         Ok(hit)
     }
 }
 
-impl Hit {
+impl Match {
     fn ino(self) -> Ino {
         let (Self::Exact(ino) | Self::Folded(ino)) = self;
         ino
@@ -71,10 +71,10 @@ enum Failed {
 }
 
 impl Dir<'_> {
-    pub(crate) fn sought<'n>(&self, name: &'n [u8]) -> Sought<'n> {
+    pub(crate) fn name_query<'n>(&self, name: &'n [u8]) -> NameQuery<'n> {
         // Ciphertext can only be compared byte by byte.
         let folds = self.casefold && !self.encrypted;
-        Sought { name, folded: folds.then(|| fold(name)) }
+        NameQuery { name, folded: folds.then(|| fold(name)) }
     }
 
     pub(crate) fn lookup_inline(
@@ -88,42 +88,44 @@ impl Dir<'_> {
             b".." => return Ok(Some(inline.parent)),
             _ => {}
         }
-        let sought = self.sought(name);
+        let name_query = self.name_query(name);
         let mut found = None;
         for (_, region) in inline.regions() {
-            match sought
+            match name_query
                 .search(format, region)
                 .map_err(|fact| ReadFault::corrupt(CorruptAt::ino(self.ino), fact))?
             {
-                Some(Hit::Exact(ino)) => return Ok(Some(ino)),
+                Some(Match::Exact(ino)) => return Ok(Some(ino)),
                 hit => found = found.or(hit),
             }
         }
-        Ok(found.map(Hit::ino))
+        Ok(found.map(Match::ino))
     }
 
     pub(crate) fn lookup_linear(
         &self,
         format: &DirFormat,
         blocks: &dyn DirBlocks,
-        sought: &Sought<'_>,
+        name_query: &NameQuery<'_>,
     ) -> Result<Option<Ino>, ReadFault> {
-        let mut ahead = Ahead::default();
+        let mut readahead = Readahead::default();
         let (mut found, mut first_fault) = (None, None);
         let mut next = 0;
         while next < blocks.len() {
             let lblk = Lblk(next);
             next += 1;
-            ahead.at(blocks, lblk);
+            readahead.at(blocks, lblk);
             let hit = self.block_of_entries(blocks, lblk).and_then(|block| match block {
-                Some(block) => sought.search(format, &block).map_err(|fact| self.corrupt(&block, lblk, fact)),
+                Some(block) => {
+                    name_query.search(format, &block).map_err(|fact| self.corrupt(&block, lblk, fact))
+                }
                 None => {
                     next = lblk.0.saturating_add(blocks.hole_len(lblk).max(1));
                     Ok(None)
                 }
             });
             match hit {
-                Ok(Some(Hit::Exact(ino))) => return Ok(Some(ino)),
+                Ok(Some(Match::Exact(ino))) => return Ok(Some(ino)),
                 Ok(hit) => found = found.or(hit),
                 // The name may be in a later block. The fault counts only if it is in none.
                 Err(fault) => first_fault = first_fault.or(Some(fault)),
@@ -142,16 +144,18 @@ impl Dir<'_> {
         blocks: &dyn DirBlocks,
         name: &[u8],
     ) -> Result<Option<Ino>, ReadFault> {
-        let sought = self.sought(name);
+        let name_query = self.name_query(name);
         let entries = self.entries_format(format);
         if entries.hash_in_dirent && !matches!(name, b"." | b"..") {
             // These hashes need a key.
-            return self.lookup_linear(&entries, blocks, &sought);
+            return self.lookup_linear(&entries, blocks, &name_query);
         }
-        match self.search_index(format, &entries, blocks, &sought) {
-            Ok(None) | Err(_) if sought.folded.is_some() => self.lookup_linear(&entries, blocks, &sought),
+        match self.search_index(format, &entries, blocks, &name_query) {
+            Ok(None) | Err(_) if name_query.folded.is_some() => {
+                self.lookup_linear(&entries, blocks, &name_query)
+            }
             Ok(found) => Ok(found),
-            Err(Failed::Index(_)) if !format.index.csum => self.lookup_linear(&entries, blocks, &sought),
+            Err(Failed::Index(_)) if !format.index.csum => self.lookup_linear(&entries, blocks, &name_query),
             Err(Failed::Index(fault) | Failed::Leaf(fault)) => Err(fault),
         }
     }
@@ -161,16 +165,16 @@ impl Dir<'_> {
         format: &Format,
         entries: &DirFormat,
         blocks: &dyn DirBlocks,
-        sought: &Sought<'_>,
+        name_query: &NameQuery<'_>,
     ) -> Result<Option<Ino>, Failed> {
-        if matches!(sought.name, b"." | b"..") {
+        if matches!(name_query.name, b"." | b"..") {
             let block = self.index_block(blocks, Lblk(0)).map_err(Failed::Index)?;
             let root = format.index.decode_root(&block);
             let root = root.map_err(|fact| Failed::Index(self.corrupt(&block, Lblk(0), fact)))?;
-            return Ok(Some(if sought.name == b"." { root.ino } else { root.parent }));
+            return Ok(Some(if name_query.name == b"." { root.ino } else { root.parent }));
         }
         let (seed, unsigned) = (format.hash_seed, format.unsigned_hash);
-        let mut lookup = Lookup::by_name(format.index, blocks.len(), seed, unsigned, sought.hashed());
+        let mut lookup = Lookup::by_name(format.index, blocks.len(), seed, unsigned, name_query.hashed());
         let mut step = lookup.start();
         let mut found = None;
         loop {
@@ -183,14 +187,14 @@ impl Dir<'_> {
                 Step::Leaf(lblk) => {
                     let leaf = blocks.leaf(lblk).and_then(|leaf| leaf.ok_or_else(|| self.hole(lblk)));
                     let leaf = leaf.map_err(|fault| Failed::Leaf(self.placed(fault, lblk)))?;
-                    let hit = sought.search(entries, &leaf);
+                    let hit = name_query.search(entries, &leaf);
                     match hit.map_err(|fact| Failed::Leaf(self.corrupt(&leaf, lblk, fact)))? {
-                        Some(Hit::Exact(ino)) => return Ok(Some(ino)),
+                        Some(Match::Exact(ino)) => return Ok(Some(ino)),
                         hit => found = found.or(hit),
                     }
                     lookup.next_same_hash()
                 }
-                Step::End => return Ok(found.map(Hit::ino)),
+                Step::End => return Ok(found.map(Match::ino)),
             };
         }
     }
@@ -240,24 +244,24 @@ impl Dir<'_> {
     }
 
     /// Whether a name may become part of a path. Callers encode ciphertext.
-    pub(crate) fn may_tell(&self, entry: &Entry<'_>) -> bool {
+    pub(crate) fn is_plain_name(&self, entry: &Entry<'_>) -> bool {
         self.encrypted || entry.has_plain_name()
     }
 }
 
 /// Readahead along a directory: none at its first block, which is often the only one needed, then increasing.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct Readahead {
     until: u32,
     len: u32,
 }
 
-impl Ahead {
+impl Readahead {
     pub(crate) fn at(&mut self, blocks: &dyn DirBlocks, lblk: Lblk) {
         if lblk.0 == 0 || lblk.0 < self.until {
             return;
         }
-        self.len = (self.len * 2).clamp(*AHEAD.start(), *AHEAD.end());
+        self.len = (self.len * 2).clamp(*READAHEAD.start(), *READAHEAD.end());
         let len = self.len.min(blocks.len().saturating_sub(lblk.0));
         if len > 1 {
             blocks.prefetch(lblk, len);

@@ -24,7 +24,7 @@ use extant_ondisk::hash::{HashVersion, NameHash, dirhash};
 use extant_ondisk::inline_data::InlineDir;
 
 use crate::fold::fold;
-use crate::list::{Run, Telling};
+use crate::list::{ListSink, RunPosition};
 use crate::{Dir, DirBlocks, Format};
 
 /// Computes the hashes of one directory's names.
@@ -90,7 +90,7 @@ impl Item<'_> {
 }
 
 /// Returns entries in the order of their hashes.
-pub(crate) fn tell_in_order(mut items: Vec<Item<'_>>, telling: &mut Telling<'_>) -> ControlFlow<()> {
+pub(crate) fn emit_in_order(mut items: Vec<Item<'_>>, sink: &mut ListSink<'_>) -> ControlFlow<()> {
     items.sort_by_key(Item::key);
     // Names for which both hashes are equal come in the kernel's order: the first, then the others in
     // reverse.
@@ -111,14 +111,14 @@ pub(crate) fn tell_in_order(mut items: Vec<Item<'_>>, telling: &mut Telling<'_>)
         let at = u64::from(hash >> 1) << 32 | u64::from(minor);
         let name = item.name();
         if !alike.is_empty() && alike.contains(name) {
-            telling.twice(at, item.ino);
+            sink.duplicate(at, item.ino);
         }
         if is_like_next {
             alike.insert(name);
         } else {
             alike.clear();
         }
-        telling.entry(at, at + 1, item.ino, item.kind, name)?;
+        sink.entry(at, at + 1, item.ino, item.kind, name)?;
     }
     ControlFlow::Continue(())
 }
@@ -141,7 +141,7 @@ impl Dir<'_> {
         &self,
         format: &DirFormat,
         hasher: &Hasher,
-        (run, source): (Run, &Source<'s>),
+        (run, source): (RunPosition, &Source<'s>),
         place: &dyn Fn(NameHash) -> NameHash,
         items: &mut Vec<Item<'s>>,
         fault: &mut dyn FnMut(Malformed),
@@ -149,7 +149,7 @@ impl Dir<'_> {
         for (index, entry) in format.entries(source).enumerate() {
             let entry = match entry {
                 Ok(entry) if !entry.is_used() => continue,
-                Ok(entry) => run.judge(index, &entry, self.may_tell(&entry)).map(|()| entry),
+                Ok(entry) => run.judge(index, &entry, self.is_plain_name(&entry)).map(|()| entry),
                 Err(fact) => Err(fact),
             };
             match entry {
@@ -172,25 +172,25 @@ impl Dir<'_> {
         format: &DirFormat,
         hasher: &Hasher,
         blocks: &dyn DirBlocks,
-        telling: &mut Telling<'_>,
+        sink: &mut ListSink<'_>,
     ) -> ControlFlow<()> {
         let block = match self.block_of_entries(blocks, Lblk(0)) {
             Ok(Some(block)) => block,
             Ok(None) => {
-                telling.fault(self.hole(Lblk(0)));
+                sink.fault(self.hole(Lblk(0)));
                 return ControlFlow::Continue(());
             }
             Err(fault) => {
-                telling.fault(fault);
+                sink.fault(fault);
                 return ControlFlow::Continue(());
             }
         };
-        telling.readable();
+        sink.readable();
         let mut items = Vec::new();
-        let mut fault = |fact| telling.fault(self.corrupt(&block, Lblk(0), fact));
+        let mut fault = |fact| sink.fault(self.corrupt(&block, Lblk(0), fact));
         let source = Source::Block(block.clone());
-        self.collect(format, hasher, (Run::First, &source), &|hash| hash, &mut items, &mut fault);
-        tell_in_order(items, telling)
+        self.collect(format, hasher, (RunPosition::First, &source), &|hash| hash, &mut items, &mut fault);
+        emit_in_order(items, sink)
     }
 
     /// Lists an inline directory by hash.
@@ -199,9 +199,9 @@ impl Dir<'_> {
         format: &DirFormat,
         hasher: &Hasher,
         inline: &InlineDir<'_>,
-        telling: &mut Telling<'_>,
+        sink: &mut ListSink<'_>,
     ) -> ControlFlow<()> {
-        telling.readable();
+        sink.readable();
         let kind = if format.filetype { FileType::Directory } else { FileType::Unknown };
         let dot = |name: &'static [u8], ino| Item {
             hash: hasher.hash(name),
@@ -212,11 +212,11 @@ impl Dir<'_> {
             name_len: name.len(),
         };
         let mut items = vec![dot(b".", self.ino), dot(b"..", inline.parent)];
-        let mut fault = |fact| telling.fault(ReadFault::corrupt(CorruptAt::ino(self.ino), fact));
+        let mut fault = |fact| sink.fault(ReadFault::corrupt(CorruptAt::ino(self.ino), fact));
         for (_, region) in inline.regions() {
             let source = Source::Bytes(region);
-            self.collect(format, hasher, (Run::Later, &source), &|hash| hash, &mut items, &mut fault);
+            self.collect(format, hasher, (RunPosition::Later, &source), &|hash| hash, &mut items, &mut fault);
         }
-        tell_in_order(items, telling)
+        emit_in_order(items, sink)
     }
 }

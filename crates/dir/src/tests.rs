@@ -157,14 +157,14 @@ fn indexed(csum: bool, version: HashVersion, names: &[(Vec<u8>, u32)], per_leaf:
     blocks
 }
 
-fn dir<'a>(kept: Kept<'a>) -> Dir<'a> {
-    Dir { ino: INO, kept, casefold: false, encrypted: false }
+fn dir<'a>(storage: Storage<'a>) -> Dir<'a> {
+    Dir { ino: INO, storage, casefold: false, encrypted: false }
 }
 
 /// A whole listing that stops after every `at_a_time` entries and continues from there: names, inodes and
 /// positions.
 fn listed(dir: &Dir<'_>, format: &Format, at_a_time: usize) -> (Vec<(String, u32, u64)>, Vec<String>) {
-    let (mut told, mut faults) = (Vec::new(), Vec::new());
+    let (mut listing, mut faults) = (Vec::new(), Vec::new());
     let mut from = Cursor::START;
     loop {
         let mut count = 0;
@@ -174,7 +174,7 @@ fn listed(dir: &Dir<'_>, format: &Format, at_a_time: usize) -> (Vec<(String, u32
             &mut |entry| {
                 assert!(entry.next > from, "positions rise: {:?} behind {from:?}", entry.next);
                 from = entry.next;
-                told.push((String::from_utf8_lossy(entry.name).into_owned(), entry.ino.0, entry.next.0));
+                listing.push((String::from_utf8_lossy(entry.name).into_owned(), entry.ino.0, entry.next.0));
                 count += 1;
                 if count < at_a_time { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             },
@@ -182,14 +182,14 @@ fn listed(dir: &Dir<'_>, format: &Format, at_a_time: usize) -> (Vec<(String, u32
         )
         .unwrap();
         if count < at_a_time {
-            return (told, faults);
+            return (listing, faults);
         }
-        assert!(told.len() < 100_000, "a listing ends");
+        assert!(listing.len() < 100_000, "a listing ends");
     }
 }
 
-fn names_of(told: &[(String, u32, u64)]) -> Vec<&str> {
-    told.iter().map(|(name, _, _)| name.as_str()).collect()
+fn names_of(listing: &[(String, u32, u64)]) -> Vec<&str> {
+    listing.iter().map(|(name, _, _)| name.as_str()).collect()
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_linear_directory() {
             block(csum, false, &numbered(["ccc", "a long name"].map(String::from))),
         ];
         let toy = Toy::new(&blocks, csum);
-        let dir = dir(Kept::Linear(&toy));
+        let dir = dir(Storage::Linear(&toy));
         for (name, ino) in [(".", 12), ("..", 2), ("a", 100), ("bb", 101), ("a long name", 101)] {
             assert_eq!(dir.lookup(&format, name.as_bytes()).unwrap(), Some(Ino(ino)), "{name}");
         }
@@ -210,10 +210,10 @@ fn a_linear_directory() {
             assert_eq!(dir.lookup(&format, absent.as_bytes()).unwrap(), None);
         }
         for at_a_time in 1..7 {
-            let (told, faults) = listed(&dir, &format, at_a_time);
-            assert_eq!(names_of(&told), [".", "..", "a", "bb", "ccc", "a long name"]);
+            let (listing, faults) = listed(&dir, &format, at_a_time);
+            assert_eq!(names_of(&listing), [".", "..", "a", "bb", "ccc", "a long name"]);
             assert!(faults.is_empty());
-            assert_eq!((told[0].2, told[1].2, told[2].2, told[4].2), (12, 24, 36, 2060));
+            assert_eq!((listing[0].2, listing[1].2, listing[2].2, listing[4].2), (12, 24, 36, 2060));
         }
         // A position inside an entry means the next one.
         let mut first = None;
@@ -230,7 +230,7 @@ fn a_linear_directory() {
 }
 
 /// With the dir_index feature: in the order of hashes, wherever the listing stops.
-fn assert_told_by_hash(dir: &Dir<'_>, count: usize) {
+fn assert_listed_by_hash(dir: &Dir<'_>, count: usize) {
     let mut format = format(true);
     format.features.compat = Features::DIR_INDEX;
     let (whole, faults) = listed(dir, &format, usize::MAX);
@@ -246,7 +246,7 @@ fn assert_told_by_hash(dir: &Dir<'_>, count: usize) {
 fn a_directory_of_one_block_is_listed_by_hash() {
     let names = numbered((0..20).map(|i| format!("{i}")));
     let toy = Toy::new(&[block(true, true, &names)], true);
-    assert_told_by_hash(&dir(Kept::Linear(&toy)), 22);
+    assert_listed_by_hash(&dir(Storage::Linear(&toy)), 22);
 }
 
 #[test]
@@ -254,9 +254,9 @@ fn holes_are_skipped_by_the_run() {
     let format = format(true);
     let mut toy = Toy::new(&[block(true, true, &numbered([String::from("a")]))], true);
     toy.len = u32::MAX;
-    let dir = dir(Kept::Linear(&toy));
-    let (told, faults) = listed(&dir, &format, 100);
-    assert_eq!(names_of(&told), [".", "..", "a"]);
+    let dir = dir(Storage::Linear(&toy));
+    let (listing, faults) = listed(&dir, &format, 100);
+    assert_eq!(names_of(&listing), [".", "..", "a"]);
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].starts_with("inode 12, logical block 1: directory: must have no holes"), "{faults:?}");
     assert_eq!(dir.lookup(&format, b"b").unwrap(), None);
@@ -271,9 +271,9 @@ fn damage_in_a_linear_directory_costs_its_block() {
     blocks[1][500] ^= 1;
     let mut toy = Toy::new(&blocks, true);
     toy.holes.insert(2);
-    let dir = dir(Kept::Linear(&toy));
-    let (told, faults) = listed(&dir, &format, 100);
-    assert_eq!(names_of(&told), [".", "..", "a", "d"]);
+    let dir = dir(Storage::Linear(&toy));
+    let (listing, faults) = listed(&dir, &format, 100);
+    assert_eq!(names_of(&listing), [".", "..", "a", "d"]);
     assert!(
         faults[0].starts_with("inode 12, logical block 1, block 1: directory block: checksum"),
         "{faults:?}"
@@ -287,18 +287,18 @@ fn damage_in_a_linear_directory_costs_its_block() {
     let blocks = [plain.clone(), block(false, false, &numbered([String::from("v")]))];
     let toy = Toy::new(&blocks, false);
     let plain_format = self::format(false);
-    let (told, faults) = listed(&self::dir(Kept::Linear(&toy)), &plain_format, 100);
-    assert_eq!(names_of(&told), [".", "..", "x", "w", "v"]);
+    let (listing, faults) = listed(&self::dir(Storage::Linear(&toy)), &plain_format, 100);
+    assert_eq!(names_of(&listing), [".", "..", "x", "w", "v"]);
     assert!(faults[0].contains("a name must have no slash"), "{faults:?}");
     plain[36 + 4] = 1;
     let toy = Toy::new(&[plain, blocks[1].clone()], false);
-    let (told, faults) = listed(&self::dir(Kept::Linear(&toy)), &plain_format, 100);
-    assert_eq!(names_of(&told), [".", "..", "x", "v"]);
+    let (listing, faults) = listed(&self::dir(Storage::Linear(&toy)), &plain_format, 100);
+    assert_eq!(names_of(&listing), [".", "..", "x", "v"]);
     assert_eq!(faults.len(), 1);
 
     let toy = Toy::new(&[vec![0xFF; 1024], vec![0xFF; 1024]], true);
     let mut faults = 0;
-    let list = self::dir(Kept::Linear(&toy)).list(
+    let list = self::dir(Storage::Linear(&toy)).list(
         &format,
         Cursor::START,
         &mut |_| panic!("nothing is there"),
@@ -326,19 +326,19 @@ fn an_inline_directory() {
         }
     }
     let inline = InlineDir { parent: PARENT, first: &first, second: &second };
-    let dir = dir(Kept::Inline(&inline));
+    let dir = dir(Storage::Inline(&inline));
     for (name, ino) in [(".", 12), ("..", 2), ("one", 20), ("two", 21), ("three", 22)] {
         assert_eq!(dir.lookup(&format, name.as_bytes()).unwrap(), Some(Ino(ino)), "{name}");
     }
     assert_eq!(dir.lookup(&format, b"four").unwrap(), None);
     for at_a_time in 1..6 {
-        let (told, faults) = listed(&dir, &format, at_a_time);
-        assert_eq!(names_of(&told), [".", "..", "one", "two", "three"]);
+        let (listing, faults) = listed(&dir, &format, at_a_time);
+        assert_eq!(names_of(&listing), [".", "..", "one", "two", "three"]);
         assert!(faults.is_empty());
-        let positions: Vec<_> = told.iter().map(|(_, _, next)| *next).collect();
+        let positions: Vec<_> = listing.iter().map(|(_, _, next)| *next).collect();
         assert_eq!(positions, [12, 24, 36, 80, 120]);
     }
-    assert_told_by_hash(&dir, 5);
+    assert_listed_by_hash(&dir, 5);
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn indexed_directories_of_every_depth_and_hash() {
             let blocks = indexed(csum, version, &names, per_leaf);
             assert_eq!(format.index.decode_root(&blocks[0]).unwrap().levels, levels);
             let toy = Toy::new(&blocks, csum);
-            let dir = dir(Kept::Indexed(&toy));
+            let dir = dir(Storage::Indexed(&toy));
             for (name, ino) in &names {
                 assert_eq!(dir.lookup(&format, name).unwrap(), Some(Ino(*ino)));
             }
@@ -373,10 +373,10 @@ fn indexed_directories_of_every_depth_and_hash() {
             assert!(faults.is_empty(), "{faults:?}");
             assert_eq!(names_of(&whole[..2]), [".", ".."]);
             assert_eq!((whole[0].2, whole[1].2), (1, (1 << 32) + 1));
-            let told: BTreeMap<_, _> =
+            let listing: BTreeMap<_, _> =
                 whole.iter().map(|(name, ino, _)| (name.as_bytes().to_vec(), *ino)).collect();
-            assert_eq!(told.len(), names.len() + 2);
-            assert!(names.iter().all(|(name, ino)| told[name] == *ino));
+            assert_eq!(listing.len(), names.len() + 2);
+            assert!(names.iter().all(|(name, ino)| listing[name] == *ino));
             let hashes: Vec<_> = whole[2..]
                 .iter()
                 .map(|(name, _, _)| dirhash(version, &HASH_SEED, name.as_bytes()).unwrap())
@@ -394,14 +394,14 @@ fn indexed_directories_of_every_depth_and_hash() {
 const COLLIDING: [&str; 6] = ["zNWUb", "hfAde", "gZdJf", "VXLVg", "9-89h", "SMCkm"];
 
 #[test]
-fn names_of_one_hash_over_several_leaves_are_told_once_wherever_a_listing_stops() {
+fn names_of_one_hash_over_several_leaves_are_listed_once_wherever_a_listing_stops() {
     let others = (0..40).map(|i| format!("other{i}"));
     let names = numbered(COLLIDING.map(String::from).into_iter().chain(others));
     for per_leaf in 1..5 {
         let format = format(true);
         let blocks = indexed(true, HashVersion::Legacy, &names, per_leaf);
         let toy = Toy::new(&blocks, true);
-        let dir = dir(Kept::Indexed(&toy));
+        let dir = dir(Storage::Indexed(&toy));
         let (whole, faults) = listed(&dir, &format, usize::MAX);
         assert!(faults.is_empty(), "{faults:?}");
         assert_eq!(whole.len(), names.len() + 2);
@@ -425,9 +425,9 @@ fn a_damaged_index() {
         let mut blocks = good.clone();
         blocks[0][0x1D] = 9;
         let toy = Toy::new(&blocks, csum);
-        let by_block = dir(Kept::Indexed(&toy));
-        let (told, faults) = listed(&by_block, &format, 50);
-        let all: BTreeSet<_> = told.iter().map(|(name, _, _)| name.clone()).collect();
+        let by_block = dir(Storage::Indexed(&toy));
+        let (listing, faults) = listed(&by_block, &format, 50);
+        let all: BTreeSet<_> = listing.iter().map(|(name, _, _)| name.clone()).collect();
         assert_eq!(all.len(), if csum { 900 } else { 902 }, "the dots are in the damaged block");
         assert!(!faults.is_empty());
         assert_eq!(by_block.lookup(&format, b"name77").is_ok(), !csum);
@@ -436,17 +436,18 @@ fn a_damaged_index() {
         let mut blocks = good.clone();
         blocks[2][8] ^= 1;
         let toy = Toy::new(&blocks, csum);
-        let (told, faults) = listed(&dir(Kept::Indexed(&toy)), &format, 50);
-        assert!((600..902).contains(&told.len()), "{}", told.len());
+        let (listing, faults) = listed(&dir(Storage::Indexed(&toy)), &format, 50);
+        assert!((600..902).contains(&listing.len()), "{}", listing.len());
         assert!(faults[0].starts_with("inode 12, logical block 2, block 2: index "), "{faults:?}");
-        let lookups = names.iter().filter(|(name, _)| dir(Kept::Indexed(&toy)).lookup(&format, name).is_ok());
-        assert_eq!(lookups.count(), if csum { told.len() - 2 } else { 900 });
+        let lookups =
+            names.iter().filter(|(name, _)| dir(Storage::Indexed(&toy)).lookup(&format, name).is_ok());
+        assert_eq!(lookups.count(), if csum { listing.len() - 2 } else { 900 });
 
         // A leaf that is a hole.
         let mut toy = Toy::new(&good, csum);
         toy.holes.insert(20);
-        let (told, faults) = listed(&dir(Kept::Indexed(&toy)), &format, 50);
-        assert_eq!(told.len(), 900);
+        let (listing, faults) = listed(&dir(Storage::Indexed(&toy)), &format, 50);
+        assert_eq!(listing.len(), 900);
         assert!(faults.iter().all(|fault| fault.contains("logical block 20: directory: must have no holes")));
     }
 }
@@ -460,9 +461,9 @@ fn casefolded_directories() {
     let mut blocks = indexed(true, HashVersion::HalfMd4, &folded, 50);
     blocks[1] = block(true, false, &names);
     let toy = Toy::new(&blocks, true);
-    for kept in [Kept::Indexed(&toy), Kept::Linear(&toy)] {
-        let is_indexed = matches!(kept, Kept::Indexed(_));
-        let dir = Dir { casefold: true, ..dir(kept) };
+    for storage in [Storage::Indexed(&toy), Storage::Linear(&toy)] {
+        let is_indexed = matches!(storage, Storage::Indexed(_));
+        let dir = Dir { casefold: true, ..dir(storage) };
         for (name, ino) in
             [("STRASSE", 100), ("Readme", 101), ("readme.txt", 102), ("A\u{30A}NGSTRO\u{308}M", 103)]
         {
@@ -496,7 +497,7 @@ fn an_encrypted_and_casefolded_directory_is_searched_by_its_bytes() {
     put(48, 51, (1012 - 48) as u16, b"\xFF/\0c");
     dirent::seal_tail(&mut leaf, SEED);
     let toy = Toy::new(&[leaf], true);
-    let dir = Dir { casefold: true, encrypted: true, ..dir(Kept::Linear(&toy)) };
+    let dir = Dir { casefold: true, encrypted: true, ..dir(Storage::Linear(&toy)) };
     assert_eq!(dir.lookup(&format, b"\xFF/\0C").unwrap(), Some(Ino(50)));
     assert_eq!(dir.lookup(&format, b"\xFF/\0c").unwrap(), Some(Ino(51)));
     assert_eq!(listed(&dir, &format, 1).0.len(), 4, "ciphertext may hold any byte");
@@ -513,8 +514,8 @@ fn nothing_behind_the_end_is_read_ahead() {
     format.index.encode_root(&root, 0, entries, &mut first);
     let leaf = block(false, false, &numbered(["name".to_owned()]));
     let toy = Toy::new(&[first, leaf.clone(), leaf], false);
-    let (told, faults) = listed(&dir(Kept::Indexed(&toy)), &format, 10);
-    assert_eq!((told.len(), faults.len()), (3, 1));
+    let (listing, faults) = listed(&dir(Storage::Indexed(&toy)), &format, 10);
+    assert_eq!((listing.len(), faults.len()), (3, 1));
 }
 
 proptest! {
@@ -542,7 +543,7 @@ proptest! {
             blocks[i % count][at] = byte;
         }
         let toy = Toy::new(&blocks, false);
-        let dir = dir(if linear { Kept::Linear(&toy) } else { Kept::Indexed(&toy) });
+        let dir = dir(if linear { Storage::Linear(&toy) } else { Storage::Indexed(&toy) });
         let _ = dir.lookup(&format, b"1-7");
         let mut from = Cursor::START;
         for _ in 0..50 {
@@ -561,18 +562,18 @@ proptest! {
     }
 
     #[test]
-    fn a_listing_that_stops_and_goes_on_tells_each_name_once(
+    fn a_listing_that_stops_and_continues_has_each_name_once(
         count in 1usize..400, per_leaf in 1usize..30, at_a_time in 1usize..50, code in 0u8..3, unsigned: bool,
     ) {
         let format = Format { unsigned_hash: unsigned, ..format(true) };
         let version = HashVersion::from_code(code, unsigned).unwrap();
         let names = numbered((0..count).map(|i| format!("{i}é{}", i * i)));
         let toy = Toy::new(&indexed(true, version, &names, per_leaf), true);
-        let dir = dir(Kept::Indexed(&toy));
-        let (told, faults) = listed(&dir, &format, at_a_time);
+        let dir = dir(Storage::Indexed(&toy));
+        let (listing, faults) = listed(&dir, &format, at_a_time);
         prop_assert!(faults.is_empty());
-        let set: BTreeSet<_> = told.iter().map(|(name, _, _)| name).collect();
-        prop_assert_eq!((set.len(), told.len()), (count + 2, count + 2));
+        let set: BTreeSet<_> = listing.iter().map(|(name, _, _)| name).collect();
+        prop_assert_eq!((set.len(), listing.len()), (count + 2, count + 2));
         for (name, ino) in &names {
             prop_assert_eq!(dir.lookup(&format, name).unwrap(), Some(Ino(*ino)));
         }
@@ -582,7 +583,7 @@ proptest! {
 /// A damaged directory with files called "." and "..", and with a duplicate name. Readers leave the first two
 /// out and can create only one of the duplicates. Each is reported as damage: linear, by hash and inline.
 #[test]
-fn names_that_cannot_be_told_are_damage() {
+fn names_that_cannot_be_listed_are_damage() {
     let names = |names: &[&str]| numbered(names.iter().map(|name| (*name).to_owned()));
     let later = names(&["a", ".", "..", "a"]);
     for dir_index in [false, true] {
@@ -591,9 +592,9 @@ fn names_that_cannot_be_told_are_damage() {
         let one = Toy::new(&[block(false, true, &later)], false);
         let two = Toy::new(&[block(false, true, &[]), block(false, false, &later)], false);
         for (toy, dots) in [(&one, 2), (&two, 2)] {
-            let (told, faults) = listed(&dir(Kept::Linear(toy)), &format, usize::MAX);
-            assert_eq!(names_of(&told).iter().filter(|name| name.starts_with('.')).count(), dots);
-            assert_eq!(names_of(&told).iter().filter(|name| **name == "a").count(), 2);
+            let (listing, faults) = listed(&dir(Storage::Linear(toy)), &format, usize::MAX);
+            assert_eq!(names_of(&listing).iter().filter(|name| name.starts_with('.')).count(), dots);
+            assert_eq!(names_of(&listing).iter().filter(|name| **name == "a").count(), 2);
             let by_hash = dir_index && toy.len == 1;
             assert_eq!(faults.len(), 2 + usize::from(by_hash), "{faults:?}");
             assert!(faults[0].contains("first two entries"), "{faults:?}");
@@ -602,15 +603,15 @@ fn names_that_cannot_be_told_are_damage() {
         region.copy_from_slice(&block(false, false, &names(&[".", "x"]))[..56]);
         region[16 - 4..][4..6].copy_from_slice(&44u16.to_le_bytes());
         let inline = InlineDir { parent: PARENT, first: &region, second: &[] };
-        let (told, faults) = listed(&dir(Kept::Inline(&inline)), &format, usize::MAX);
-        assert_eq!(told.len(), 3, "{told:?}");
+        let (listing, faults) = listed(&dir(Storage::Inline(&inline)), &format, usize::MAX);
+        assert_eq!(listing.len(), 3, "{listing:?}");
         assert_eq!(faults.len(), 1, "{faults:?}");
     }
     let format = format(false);
     let version = HashVersion::HalfMd4;
     let blocks = indexed(false, version, &names(&["a", "b", "..", "c", "b"]), 2);
     let toy = Toy::new(&blocks, false);
-    let (told, faults) = listed(&dir(Kept::Indexed(&toy)), &format, usize::MAX);
-    assert_eq!(names_of(&told).iter().filter(|name| **name == "..").count(), 1);
+    let (listing, faults) = listed(&dir(Storage::Indexed(&toy)), &format, usize::MAX);
+    assert_eq!(names_of(&listing).iter().filter(|name| **name == "..").count(), 1);
     assert_eq!(faults.len(), 2, "{faults:?}");
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use common::Image;
 use extant_base::{Ino, Lblk, Pblk};
 use extant_buffer::{Buffer, Kind, Owner, ReadFault};
-use extant_dir::{Cursor, Dir, DirBlocks, Format, Kept};
+use extant_dir::{Cursor, Dir, DirBlocks, Format, Storage};
 use extant_ondisk::dirent::verify_tail;
 use extant_ondisk::inline_data::InlineDir;
 use extant_ondisk::inode::{Inode, flags};
@@ -20,19 +20,19 @@ use extant_testkit::LoopMount;
 use rustix::fs::{Mode, OFlags, RawDir};
 
 /// A name, its inode, and the position after it.
-type Told = (Vec<u8>, u64, u64);
+type Listed = (Vec<u8>, u64, u64);
 
 /// The kernel's listing of a directory.
-fn kernel_list(path: &Path) -> Vec<Told> {
+fn kernel_list(path: &Path) -> Vec<Listed> {
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
     let mut space = vec![MaybeUninit::uninit(); 32 << 10];
     let mut reader = RawDir::new(fd, &mut space);
-    let mut told = Vec::new();
+    let mut listing = Vec::new();
     while let Some(entry) = reader.next() {
         let entry = entry.unwrap();
-        told.push((entry.file_name().to_bytes().to_vec(), entry.ino(), entry.next_entry_cookie()));
+        listing.push((entry.file_name().to_bytes().to_vec(), entry.ino(), entry.next_entry_cookie()));
     }
-    told
+    listing
 }
 
 struct OnImage<'a> {
@@ -76,23 +76,23 @@ impl DirBlocks for OnImage<'_> {
 }
 
 /// Lists at most `count` entries from a position on.
-fn list(dir: &Dir<'_>, format: &Format, from: u64, count: usize) -> Vec<Told> {
-    let mut told = Vec::new();
+fn list(dir: &Dir<'_>, format: &Format, from: u64, count: usize) -> Vec<Listed> {
+    let mut listing = Vec::new();
     dir.list(
         format,
         Cursor(from),
         &mut |entry| {
-            told.push((entry.name.to_vec(), u64::from(entry.ino.0), entry.next.0));
-            if told.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            listing.push((entry.name.to_vec(), u64::from(entry.ino.0), entry.next.0));
+            if listing.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         },
         &mut |fault| panic!("{fault}"),
     )
     .unwrap();
-    told
+    listing
 }
 
 /// Compares listing and lookups of a directory with the kernel's listing.
-fn compare(dir: &Dir<'_>, format: &Format, kernel: &[Told], what: &str) {
+fn compare(dir: &Dir<'_>, format: &Format, kernel: &[Listed], what: &str) {
     let ours = list(dir, format, 0, usize::MAX);
     assert_eq!(ours.len(), kernel.len(), "{what}");
     for (i, (ours, theirs)) in ours.iter().zip(kernel).enumerate() {
@@ -101,9 +101,9 @@ fn compare(dir: &Dir<'_>, format: &Format, kernel: &[Told], what: &str) {
     let step = kernel.len() / 200 + 1;
     for i in (0..kernel.len()).step_by(step) {
         // After entry i, by our position and by the kernel's.
-        let next: Vec<_> = kernel[i + 1..].iter().take(1).map(|told| told.0.clone()).collect();
+        let next: Vec<_> = kernel[i + 1..].iter().take(1).map(|listing| listing.0.clone()).collect();
         for from in [ours[i].2, kernel[i].2] {
-            let first: Vec<_> = list(dir, format, from, 1).into_iter().map(|told| told.0).collect();
+            let first: Vec<_> = list(dir, format, from, 1).into_iter().map(|listing| listing.0).collect();
             assert_eq!(first, next, "{what}: from {from:#x}, behind entry {i}");
         }
     }
@@ -179,7 +179,7 @@ fn listings_are_those_of_the_kernel() {
             extant_testkit::run("debugfs", ["-w", "-R", "ssv flags 2", image_name]);
         }
         let (count, len) = case.names;
-        let (inos, told);
+        let (inos, listing);
         {
             let mount = LoopMount::new(&image, "rw").unwrap();
             // Bytes above 0x7F, where signedness matters; names that share one legacy hash; many names
@@ -194,7 +194,7 @@ fn listings_are_those_of_the_kernel() {
             std::fs::remove_file(mount.path().join("small/7")).unwrap();
             fill(&mount.path().join("none"), []);
             let dirs = ["large", "small", "none", ""].map(|name| mount.path().join(name));
-            told = dirs.clone().map(|dir| kernel_list(&dir));
+            listing = dirs.clone().map(|dir| kernel_list(&dir));
             inos = dirs.clone().map(|dir| dir.metadata().unwrap().ino());
         }
         let image = Image::open(&image);
@@ -209,15 +209,18 @@ fn listings_are_those_of_the_kernel() {
                 blocks: image.blocks_of(ino),
                 seed: image.seed(ino, &inode),
             };
-            let kept =
-                if inode.has_flag(flags::INDEX) { Kept::Indexed(&blocks) } else { Kept::Linear(&blocks) };
-            assert_eq!(matches!(kept, Kept::Indexed(_)), i == 0, "{what}");
+            let storage = if inode.has_flag(flags::INDEX) {
+                Storage::Indexed(&blocks)
+            } else {
+                Storage::Linear(&blocks)
+            };
+            assert_eq!(matches!(storage, Storage::Indexed(_)), i == 0, "{what}");
             if i == 0 {
                 let root = blocks.index(Lblk(0)).unwrap().unwrap();
                 assert_eq!(format.index.decode_root(&root).unwrap().levels, case.levels, "{what}");
             }
-            let dir = Dir { ino: Ino(ino as u32), kept, casefold: false, encrypted: false };
-            compare(&dir, &format, &told[i], &what);
+            let dir = Dir { ino: Ino(ino as u32), storage, casefold: false, encrypted: false };
+            compare(&dir, &format, &listing[i], &what);
         }
     }
 }
@@ -233,14 +236,14 @@ fn inline_directories_are_listed_as_by_the_kernel() {
         "mke2fs",
         ["-q", "-F", "-t", "ext4", "-O", "inline_data", image.to_str().unwrap(), "32M"],
     );
-    let (inos, told);
+    let (inos, listing);
     {
         let mount = LoopMount::new(&image, "rw").unwrap();
         fill(&mount.path().join("few"), (0..3).map(|i| format!("few{i}")));
         fill(&mount.path().join("more"), (0..7).map(|i| format!("more{i}")));
         std::fs::remove_file(mount.path().join("more/more1")).unwrap();
         let dirs = ["few", "more"].map(|name| mount.path().join(name));
-        told = dirs.clone().map(|dir| kernel_list(&dir));
+        listing = dirs.clone().map(|dir| kernel_list(&dir));
         inos = dirs.map(|dir| dir.metadata().unwrap().ino());
     }
     let image = Image::open(&image);
@@ -254,9 +257,13 @@ fn inline_directories_are_listed_as_by_the_kernel() {
             _ => None,
         });
         let inline = InlineDir::decode(&inode.block, value.unwrap_or(&[]), inode.size).unwrap();
-        let dir =
-            Dir { ino: Ino(ino as u32), kept: Kept::Inline(&inline), casefold: false, encrypted: false };
+        let dir = Dir {
+            ino: Ino(ino as u32),
+            storage: Storage::Inline(&inline),
+            casefold: false,
+            encrypted: false,
+        };
         assert_eq!(!inline.second.is_empty(), i == 1);
-        compare(&dir, &format, &told[i], "inline");
+        compare(&dir, &format, &listing[i], "inline");
     }
 }

@@ -19,7 +19,7 @@ use extant_alloc::{Alloc, Flags, Prealloc, Request};
 use extant_base::{CorruptAt, Lblk, Malformed, Pblk, Tid};
 use extant_buffer::{Buffer, ChecksumSpan, Edit, Kind, Owner, PendingChange, ReadFault, Seal};
 use extant_dir::DirBlocks;
-use extant_dir::edit::{Ahead, DirEdit, Location, NoSpace};
+use extant_dir::edit::{DirEdit, LeafPrefetch, Location, NoSpace};
 use extant_mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
 use extant_ondisk::inode::flags;
 use extant_ondisk::{Features, dirent};
@@ -596,9 +596,9 @@ impl DirEdit for DirBlocksEdit<'_> {
         Ok(())
     }
 
-    fn prefetch_leaf(&self, at: &Location, what: Ahead) {
+    fn prefetch_leaf(&self, at: &Location, what: LeafPrefetch) {
         let buffers = &self.change.shared().buffers;
-        if let Ahead::Bytes(within) = what {
+        if let LeafPrefetch::Bytes(within) = what {
             extant_buffer::prefetch_block(at.bytes_at, buffers.block_size().len(), within);
         }
         buffers.prefetch_slot(at.block, at.hint);

@@ -21,10 +21,10 @@ use extant_ondisk::htree::DxEntry;
 
 use super::filters::{Filters, Key};
 use super::hints::{Expected, Hints};
-use super::leaf::Mapped;
-use super::nodes::{Node, Nodes};
+use super::leaf::LeafEntry;
+use super::nodes::{CachedNode, Nodes};
 use super::notes::Notes;
-use super::{Ahead, Location};
+use super::{LeafPrefetch, Location};
 use crate::order::Hasher;
 
 /// Inserts per window, in which distinct leaves are counted.
@@ -54,7 +54,7 @@ pub struct DirCache {
     filters: Filters,
     filter_bytes_max: usize,
     /// Buffers for splits, kept to save allocations.
-    pub(super) map: Vec<Mapped>,
+    pub(super) map: Vec<LeafEntry>,
     pub(super) source: Vec<u8>,
     /// Prefetched names.
     pub(super) hints: Hints,
@@ -71,7 +71,7 @@ struct Slot {
     notes: u32,
     /// The window of the last insert into the leaf, counted from 1.
     window: u32,
-    room: Known,
+    room: FreeSpace,
     /// Its filter contains all its names.
     has_filter: bool,
     /// The filter also contains removed names.
@@ -82,7 +82,7 @@ const _: () = assert!(size_of::<Slot>() == 64);
 
 /// What a leaf gets after it was searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deserved {
+pub(super) enum LeafSummary {
     Nothing,
     Notes,
     Filter,
@@ -90,7 +90,7 @@ pub(super) enum Deserved {
 
 /// The room in a leaf, in words of 4 bytes. Notes, if any, are more precise.
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct FreeSpace {
     hole_at: u16,
     hole_own: u16,
     hole_len: u16,
@@ -181,7 +181,7 @@ impl DirCache {
     }
 
     #[inline]
-    pub(super) fn node(&self, lblk: Lblk) -> Option<Node<'_>> {
+    pub(super) fn node(&self, lblk: Lblk) -> Option<CachedNode<'_>> {
         self.nodes.get(lblk)
     }
 
@@ -202,14 +202,14 @@ impl DirCache {
 
     /// The nodes, for a change.
     pub(super) fn nodes_mut(&mut self) -> &mut Nodes {
-        self.hints.forget_ways();
+        self.hints.forget_paths();
         &mut self.nodes
     }
 
     /// The nodes, for a split of this leaf: the [`LeafSpan`](super::span::LeafSpan)s to other leaves stay
     /// valid.
     pub(super) fn nodes_for_split(&mut self, leaf: Lblk) -> &mut Nodes {
-        self.hints.forget_way_to(leaf);
+        self.hints.forget_path_to(leaf);
         &mut self.nodes
     }
 
@@ -296,14 +296,14 @@ impl DirCache {
 
     /// Follows [`prefetch`](Self::prefetch) after a moment: prefetches the leaf's notes. Returns the leaf's
     /// location and what else to prefetch for an insert, if known.
-    pub(super) fn prefetch_notes(&self, lblk: Lblk) -> Option<(&Location, Ahead)> {
+    pub(super) fn prefetch_notes(&self, lblk: Lblk) -> Option<(&Location, LeafPrefetch)> {
         let slot = self.slots.get(lblk.0 as usize)?;
         let notes = slot.notes.checked_sub(2).and_then(|place| self.notes.get(place as usize));
         notes.into_iter().for_each(extant_buffer::prefetch_start);
         let is_known = slot.room.live != 0 && (notes.is_some() || slot.has_filter);
         let what = match notes {
-            Some(_) => Ahead::Bytes(usize::from(slot.room.hole_at) * 4),
-            None => Ahead::Slot,
+            Some(_) => LeafPrefetch::Bytes(usize::from(slot.room.hole_at) * 4),
+            None => LeafPrefetch::Slot,
         };
         (is_known && slot.at.block.0 != 0).then_some((&slot.at, what))
     }
@@ -317,17 +317,17 @@ impl DirCache {
     }
 
     /// What a leaf without notes should get. Records that the leaf was touched.
-    pub(super) fn deserved(&mut self, lblk: Lblk) -> Deserved {
+    pub(super) fn deserved(&mut self, lblk: Lblk) -> LeafSummary {
         let has_room = self.has_room_for_notes();
         let slot = self.slot(lblk);
         match () {
             () if slot.notes == 0 => {
                 slot.notes = 1;
-                Deserved::Nothing
+                LeafSummary::Nothing
             }
-            () if has_room => Deserved::Notes,
-            () if slot.has_filter || !self.filters.has_room(lblk) => Deserved::Nothing,
-            () => Deserved::Filter,
+            () if has_room => LeafSummary::Notes,
+            () if slot.has_filter || !self.filters.has_room(lblk) => LeafSummary::Nothing,
+            () => LeafSummary::Filter,
         }
     }
 
@@ -343,10 +343,10 @@ impl DirCache {
         &mut self,
         lblk: Lblk,
         leaf_bytes: usize,
-        names: impl Iterator<Item = Mapped> + Clone,
+        names: impl Iterator<Item = LeafEntry> + Clone,
     ) {
         let are_known = names.clone().all(|name| name.key().is_some());
-        let has_filter = are_known && self.filters.fill(lblk, leaf_bytes, names.filter_map(Mapped::key));
+        let has_filter = are_known && self.filters.fill(lblk, leaf_bytes, names.filter_map(LeafEntry::key));
         let slot = self.slot(lblk);
         (slot.has_filter, slot.has_gone) = (has_filter, false);
     }
@@ -386,7 +386,7 @@ impl DirCache {
 
     /// The hole in a leaf and the bytes used by its entries, if known.
     pub(super) fn room(&self, lblk: Lblk) -> Option<(Hole, usize)> {
-        let Known { hole_at, hole_own, hole_len, live } = self.slots.get(lblk.0 as usize)?.room;
+        let FreeSpace { hole_at, hole_own, hole_len, live } = self.slots.get(lblk.0 as usize)?.room;
         let [at, own, len, live] = [hole_at, hole_own, hole_len, live].map(|words| usize::from(words) * 4);
         (live != 0).then_some((Hole { at, own, len }, live))
     }
@@ -396,13 +396,13 @@ impl DirCache {
         let word = |bytes: usize| (bytes / 4) as u16;
         let Hole { at, own, len } = hole;
         self.slot(lblk).room =
-            Known { hole_at: word(at), hole_own: word(own), hole_len: word(len), live: word(live_bytes) };
+            FreeSpace { hole_at: word(at), hole_own: word(own), hole_len: word(len), live: word(live_bytes) };
     }
 
     /// Drops the room of a leaf from which an entry was removed.
     pub(super) fn forget_room(&mut self, lblk: Lblk) {
         if let Some(slot) = self.slots.get_mut(lblk.0 as usize) {
-            (slot.room, slot.has_gone) = (Known::default(), true);
+            (slot.room, slot.has_gone) = (FreeSpace::default(), true);
         }
     }
 

@@ -19,7 +19,7 @@
 use extant_base::Lblk;
 use extant_ondisk::hash::NameHash;
 
-use super::nodes::Node;
+use super::nodes::CachedNode;
 use super::path::{LeafSpan, Path};
 use super::{Editor, is_name};
 
@@ -62,9 +62,9 @@ pub(super) struct Expected {
 
 /// A partial path to a name's leaf: down to one of the lowest nodes, if all nodes up to there are in memory.
 #[derive(Clone, Copy)]
-struct OnTheWay<'a> {
+struct PartialPath<'a> {
     path: Path,
-    node: Option<Node<'a>>,
+    node: Option<CachedNode<'a>>,
 }
 
 impl Hints {
@@ -83,12 +83,12 @@ impl Hints {
     }
 
     /// Drops all [`LeafSpan`]s after nodes changed or were loaded.
-    pub(super) fn forget_ways(&mut self) {
+    pub(super) fn forget_paths(&mut self) {
         self.names[self.next..self.len].iter_mut().for_each(|hints| hints.span = None);
     }
 
     /// Drops the [`LeafSpan`]s to a leaf of which some names have moved.
-    pub(super) fn forget_way_to(&mut self, leaf: Lblk) {
+    pub(super) fn forget_path_to(&mut self, leaf: Lblk) {
         let there = |hints: &&mut HintedName| hints.span.is_some_and(|span| span.leaf == leaf);
         self.names[self.next..self.len].iter_mut().filter(there).for_each(|hints| hints.span = None);
     }
@@ -119,7 +119,7 @@ impl Editor<'_> {
     pub fn prefetch_names<'n>(&mut self, names: impl IntoIterator<Item = &'n [u8]>) {
         let mut hints = std::mem::take(&mut self.cache.hints);
         if self.is_indexed && self.cache.node(Lblk(0)).is_some() {
-            self.tell(&mut hints, names);
+            self.add_hints(&mut hints, names);
         } else {
             hints.clear();
         }
@@ -128,14 +128,14 @@ impl Editor<'_> {
 
     /// Handles all names together, step by step from the lowest nodes on: the misses of a step are
     /// independent.
-    fn tell<'n>(&self, hints: &mut Hints, names: impl IntoIterator<Item = &'n [u8]>) {
+    fn add_hints<'n>(&self, hints: &mut Hints, names: impl IntoIterator<Item = &'n [u8]>) {
         hints.make_room(HINTS_MAX);
         let before = hints.len;
-        let mut begun = [OnTheWay { path: Path::START, node: None }; HINTS_MAX];
+        let mut begun = [PartialPath { path: Path::START, node: None }; HINTS_MAX];
         for (begun, name) in begun.iter_mut().zip(names.into_iter().filter(|name| is_name(name))) {
             let hash = self.hasher().hash(name);
             hints.push(name, hash);
-            *begun = self.begin_way(hash.hash);
+            *begun = self.begin_path(hash.hash);
         }
         // The lines for pending names were prefetched long ago and cause no wait; meanwhile the new ones
         // arrive.
@@ -157,7 +157,7 @@ impl Editor<'_> {
     }
 
     /// Descends to one of the lowest nodes, which are many, and prefetches what will be read there.
-    fn begin_way(&self, hash: u32) -> OnTheWay<'_> {
+    fn begin_path(&self, hash: u32) -> PartialPath<'_> {
         let mut path = Path::START;
         let mut node = self.cache.node(path.leaf());
         while let Some(above) = node
@@ -168,10 +168,10 @@ impl Editor<'_> {
             node = if path.is_circle() { None } else { self.cache.node(path.leaf()) };
         }
         node.into_iter().for_each(|node| path.prefetch(node, hash));
-        OnTheWay { path, node }
+        PartialPath { path, node }
     }
 
-    fn end_span(OnTheWay { mut path, node }: OnTheWay<'_>, hash: u32) -> Option<LeafSpan> {
+    fn end_span(PartialPath { mut path, node }: PartialPath<'_>, hash: u32) -> Option<LeafSpan> {
         path.go_on(node?, Some(hash));
         (!path.is_circle()).then(|| path.span())
     }

@@ -8,10 +8,10 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::hash::{HashVersion, NameHash};
 use extant_ondisk::htree::{DxEntries, DxEntry, DxKind};
 
-use super::cache::Deserved;
+use super::cache::LeafSummary;
 use super::hints::Expected;
-use super::nodes::Node;
-use super::notes::Noted;
+use super::nodes::CachedNode;
+use super::notes::HashMatches;
 use super::path::{LEVELS_MAX, LeafSpan, Path};
 use super::{EditFault, Editor, NoSpace, leaf};
 
@@ -92,7 +92,7 @@ impl Editor<'_> {
     }
 
     /// A loaded node.
-    pub(super) fn node(&self, lblk: Lblk) -> Node<'_> {
+    pub(super) fn node(&self, lblk: Lblk) -> CachedNode<'_> {
         self.cache.node(lblk).expect("nodes of a path are loaded, and dropped only between operations")
     }
 
@@ -232,7 +232,7 @@ impl Editor<'_> {
         let is_noted = self.cache.notes(lblk).is_some();
         if !is_noted {
             let deserved = self.cache.deserved(lblk);
-            if deserved == Deserved::Nothing
+            if deserved == LeafSummary::Nothing
                 && let Some((hole, live_bytes)) = self.cache.room(lblk)
                 && !self.may_hold(lblk, hash, name)?
             {
@@ -240,7 +240,7 @@ impl Editor<'_> {
             }
             let block = self.leaf_block(lblk)?;
             let scan = format.scan(&block, name, need).map_err(|fact| self.corrupt(&block, lblk, fact))?;
-            if deserved != Deserved::Nothing {
+            if deserved != LeafSummary::Nothing {
                 let mut map = std::mem::take(&mut self.cache.map);
                 let mapped = leaf::map(&format, self.hasher(), &block, 0, &mut map);
                 mapped.map_err(|fact| self.corrupt(&block, lblk, fact))?;
@@ -255,13 +255,13 @@ impl Editor<'_> {
         let noted = notes.look(hash.hash);
         let room = room(notes.hole(), notes.live_bytes as usize);
         let found = match noted {
-            Noted::None => None,
-            Noted::One(at) => {
+            HashMatches::None => None,
+            HashMatches::One(at) => {
                 let mut found = None;
                 self.look_leaf(lblk, &mut |bytes| found = named(bytes, at, name))?;
                 found
             }
-            Noted::Several => self.compare(lblk, hash.hash, name)?,
+            HashMatches::Several => self.compare(lblk, hash.hash, name)?,
         };
         Ok((found, room))
     }
@@ -286,7 +286,7 @@ impl Editor<'_> {
     fn remember(
         &mut self,
         lblk: Lblk,
-        entries: impl ExactSizeIterator<Item = leaf::Mapped> + Clone,
+        entries: impl ExactSizeIterator<Item = leaf::LeafEntry> + Clone,
         live_bytes: usize,
         hole: Hole,
     ) {
@@ -402,7 +402,7 @@ impl Editor<'_> {
 
     /// Fills an existing leaf with these entries of the cache's buffer, and updates its notes. Returns its
     /// room.
-    fn fill_leaf(&mut self, lblk: Lblk, entries: &[leaf::Mapped]) -> Result<Hole, ReadFault> {
+    fn fill_leaf(&mut self, lblk: Lblk, entries: &[leaf::LeafEntry]) -> Result<Hole, ReadFault> {
         let format = self.format.entries;
         let source = std::mem::take(&mut self.cache.source);
         let mut hole = Hole::default();
@@ -417,9 +417,9 @@ impl Editor<'_> {
 
     /// Updates the notes of a leaf that was just filled with these entries of the cache's buffer, without
     /// gaps.
-    fn note_packed(&mut self, lblk: Lblk, entries: &[leaf::Mapped], hole: Hole) {
+    fn note_packed(&mut self, lblk: Lblk, entries: &[leaf::LeafEntry], hole: Hole) {
         let source = std::mem::take(&mut self.cache.source);
-        let len = |entry: &leaf::Mapped| min_rec_len(usize::from(source[entry.at() + 6]), false);
+        let len = |entry: &leaf::LeafEntry| min_rec_len(usize::from(source[entry.at() + 6]), false);
         let mut next = 0;
         let placed = entries.iter().map(move |entry| {
             let at = next;
@@ -444,7 +444,7 @@ impl Editor<'_> {
         mut path: Path,
         hash: u32,
         need: usize,
-        map: &[leaf::Mapped],
+        map: &[leaf::LeafEntry],
     ) -> Result<(Lblk, Hole), EditFault> {
         if map.len() < 2 {
             // A full leaf holds at least three names.
@@ -494,10 +494,10 @@ impl Editor<'_> {
     }
 
     /// Appends the nodes that another leaf at this path needs: one per full index block, from the bottom up.
-    fn reserve_nodes(&mut self, path: &Path) -> Result<Spare, EditFault> {
+    fn reserve_nodes(&mut self, path: &Path) -> Result<AppendedNodes, EditFault> {
         let full = path.steps().iter().rev();
         let full = full.take_while(|step| self.node(step.lblk).len() >= self.limit(step.lblk)).count();
-        let mut spare = Spare::default();
+        let mut spare = AppendedNodes::default();
         if full == 0 {
             return Ok(spare);
         }
@@ -525,7 +525,7 @@ impl Editor<'_> {
     }
 
     /// Uses the reserved nodes to make room in the path's lowest index block. Updates the path.
-    fn grow(&mut self, path: &mut Path, spare: &Spare) -> Result<(), EditFault> {
+    fn grow(&mut self, path: &mut Path, spare: &AppendedNodes) -> Result<(), EditFault> {
         let mut spare = spare.list().iter().copied();
         let mut first_full = path.len() - spare.len();
         if spare.len() == path.len() {
@@ -578,12 +578,12 @@ impl Editor<'_> {
 
 /// Nodes appended for an insert.
 #[derive(Default)]
-struct Spare {
+struct AppendedNodes {
     nodes: [Lblk; LEVELS_MAX],
     len: usize,
 }
 
-impl Spare {
+impl AppendedNodes {
     fn push(&mut self, lblk: Lblk) {
         self.nodes[self.len] = lblk;
         self.len += 1;

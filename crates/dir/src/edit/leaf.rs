@@ -10,9 +10,9 @@ use crate::order::Hasher;
 /// An entry of a leaf: its hash above its offset in words of 4 bytes, so that sorting yields the order of
 /// hashes. The lowest bits are the rest of its [key](Key), or 0 if unknown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Mapped(u64);
+pub(super) struct LeafEntry(u64);
 
-impl Mapped {
+impl LeafEntry {
     pub(super) fn new(hash: NameHash, at: usize) -> Self {
         Self::noted(hash.hash, at).known_as(Key::of(hash).tag())
     }
@@ -51,13 +51,13 @@ pub(super) fn map(
     hasher: &Hasher,
     block: &[u8],
     start: usize,
-    into: &mut Vec<Mapped>,
+    into: &mut Vec<LeafEntry>,
 ) -> Result<(), Malformed> {
     into.clear();
     for entry in format.entries(block) {
         let entry = entry?;
         if entry.is_used() && entry.offset >= start {
-            into.push(Mapped::new(hasher.hash(entry.name), entry.offset));
+            into.push(LeafEntry::new(hasher.hash(entry.name), entry.offset));
         }
     }
     Ok(())
@@ -65,7 +65,7 @@ pub(super) fn map(
 
 /// Checks that these entries are in the block and fit into one together. They may be stale if a damaged index
 /// refers to a block both as a node and as a leaf.
-pub(super) fn check(format: &DirFormat, block: &[u8], entries: &[Mapped]) -> Result<(), Malformed> {
+pub(super) fn check(format: &DirFormat, block: &[u8], entries: &[LeafEntry]) -> Result<(), Malformed> {
     let mut sum = 0;
     for entry in entries {
         let len = block.get(entry.at() + 6).map_or(usize::MAX, |len| min_rec_len(usize::from(*len), false));
@@ -90,7 +90,7 @@ pub(super) fn check(format: &DirFormat, block: &[u8], entries: &[Mapped]) -> Res
 /// least one stays and one moves.
 ///
 /// From the end, as many entries move as fit into half a block; if that is all of them, half of their number.
-pub(super) fn cut(block: &[u8], sorted: &[Mapped]) -> usize {
+pub(super) fn cut(block: &[u8], sorted: &[LeafEntry]) -> usize {
     let mut moved = 0;
     let mut at = sorted.len();
     while at > 0 {

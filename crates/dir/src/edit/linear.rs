@@ -10,7 +10,7 @@ use extant_ondisk::hash::HashVersion;
 use extant_ondisk::htree::{DxEntry, RootInfo};
 
 use super::{EditFault, Editor, leaf};
-use crate::lookup::Ahead;
+use crate::lookup::Readahead;
 
 /// Empty blocks that one removal frees at most; the caller reserves credits for them.
 pub(super) const LINEAR_POPS_MAX: u32 = 8;
@@ -19,9 +19,9 @@ impl Editor<'_> {
     /// Searches all blocks for a name.
     pub(super) fn find_linear(&mut self, name: &[u8]) -> Result<Option<(Lblk, Found)>, EditFault> {
         let format = self.format.entries;
-        let mut ahead = Ahead::default();
+        let mut readahead = Readahead::default();
         for lblk in (0..self.blocks.len()).map(Lblk) {
-            ahead.at(self.blocks, lblk);
+            readahead.at(self.blocks, lblk);
             let block = self.leaf_block(lblk)?;
             let found = format.find(&block, name).map_err(|fact| self.corrupt(&block, lblk, fact))?;
             if let Some(entry) = found {
@@ -37,11 +37,11 @@ impl Editor<'_> {
         self.blocks.set_indexed(false);
         let format = self.format.entries;
         let need = min_rec_len(name.len(), false);
-        let mut ahead = Ahead::default();
+        let mut readahead = Readahead::default();
         let mut room = None;
         let mut is_scattered = false;
         for lblk in (0..self.blocks.len()).map(Lblk) {
-            ahead.at(self.blocks, lblk);
+            readahead.at(self.blocks, lblk);
             let block = self.leaf_block(lblk)?;
             let scan = format.scan(&block, name, need).map_err(|fact| self.corrupt(&block, lblk, fact))?;
             if scan.found.is_some() {

@@ -26,9 +26,9 @@ const CHUNK_BYTES: usize = 2 << 20;
 
 /// A decoded index block.
 #[derive(Clone, Copy)]
-pub(super) struct Node<'a>(&'a [DxEntry]);
+pub(super) struct CachedNode<'a>(&'a [DxEntry]);
 
-impl<'a> Node<'a> {
+impl<'a> CachedNode<'a> {
     pub(super) fn len(self) -> usize {
         self.0.len()
     }
@@ -115,7 +115,7 @@ impl Nodes {
 
     /// The root is block 0.
     #[inline]
-    pub(super) fn get(&self, lblk: Lblk) -> Option<Node<'_>> {
+    pub(super) fn get(&self, lblk: Lblk) -> Option<CachedNode<'_>> {
         let entries = match lblk.0 {
             0 => &self.root[..],
             _ => {
@@ -124,7 +124,7 @@ impl Nodes {
                 &self.chunks[chunk][at..at + place.len as usize]
             }
         };
-        (!entries.is_empty()).then_some(Node(entries))
+        (!entries.is_empty()).then_some(CachedNode(entries))
     }
 
     /// Sets a node, replacing an existing one. Entries beyond `room` are dropped.
@@ -322,7 +322,7 @@ mod tests {
             keys.push(0);
             keys.sort_unstable();
             let entries: Vec<_> = keys.iter().map(|key| DxEntry { hash: *key, block: Lblk(0) }).collect();
-            let node = Node(&entries);
+            let node = CachedNode(&entries);
             for hash in [next(), next() >> shift, 0, u32::MAX, keys[keys.len() / 2]] {
                 let expected = keys[1..].partition_point(|key| *key <= hash);
                 for (low, high) in [(0, u32::MAX), (keys[0], hash), (hash, keys[0]), (next(), next())] {

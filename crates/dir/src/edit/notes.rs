@@ -17,7 +17,7 @@
 
 use extant_ondisk::dirent::edit::Hole;
 
-use super::leaf::Mapped;
+use super::leaf::LeafEntry;
 
 /// Names per bucket.
 const BUCKET: usize = 10;
@@ -63,7 +63,7 @@ impl Bucket {
 
 /// The result of a search for a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Noted {
+pub(super) enum HashMatches {
     /// No name has this hash.
     None,
     /// One name has it, at this offset.
@@ -170,17 +170,19 @@ impl Notes {
     }
 
     /// Searches for a hash. Reads one bucket, unless it has spilled.
-    pub(super) fn look(&self, hash: u32) -> Noted {
+    pub(super) fn look(&self, hash: u32) -> HashMatches {
         if self.buckets.is_empty() {
-            return Noted::None;
+            return HashMatches::None;
         }
         let bucket = &self.buckets[self.bucket(hash)];
         let places = bucket.places(hash);
         match places.count_ones() {
-            0 if !bucket.has_spilled => Noted::None,
-            1 if !bucket.has_spilled => Noted::One(offset(bucket.words[places.trailing_zeros() as usize])),
-            _ if self.has(hash) => Noted::Several,
-            _ => Noted::None,
+            0 if !bucket.has_spilled => HashMatches::None,
+            1 if !bucket.has_spilled => {
+                HashMatches::One(offset(bucket.words[places.trailing_zeros() as usize]))
+            }
+            _ if self.has(hash) => HashMatches::Several,
+            _ => HashMatches::None,
         }
     }
 
@@ -202,8 +204,8 @@ impl Notes {
         })
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = Mapped> + '_ {
-        self.buckets.iter().flat_map(Bucket::entries).map(|(hash, at)| Mapped::noted(hash, at))
+    pub(super) fn entries(&self) -> impl Iterator<Item = LeafEntry> + '_ {
+        self.buckets.iter().flat_map(Bucket::entries).map(|(hash, at)| LeafEntry::noted(hash, at))
     }
 
     /// Removes the entry of this hash at this offset; `room` is the resulting room.
@@ -261,9 +263,9 @@ mod tests {
                 let of_hash: Vec<_> = model.iter().filter(|(other, _)| *other == hash).collect();
                 assert_eq!(notes.has(hash), !of_hash.is_empty());
                 match notes.look(hash) {
-                    Noted::None => assert!(of_hash.is_empty()),
-                    Noted::One(at) => assert_eq!(of_hash, [&(hash, at)]),
-                    Noted::Several => assert!(!of_hash.is_empty()),
+                    HashMatches::None => assert!(of_hash.is_empty()),
+                    HashMatches::One(at) => assert_eq!(of_hash, [&(hash, at)]),
+                    HashMatches::Several => assert!(!of_hash.is_empty()),
                 }
             }
             for &(hash, _) in &model {

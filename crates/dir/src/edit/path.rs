@@ -8,7 +8,7 @@
 use extant_base::Lblk;
 use extant_ondisk::htree::DxEntry;
 
-use super::nodes::Node;
+use super::nodes::CachedNode;
 
 /// Levels of index blocks at most.
 pub(super) const LEVELS_MAX: usize = 3;
@@ -58,7 +58,7 @@ impl Path {
     /// Descends one level in the node at the end: to a hash, or to the first child. The keys of a node are
     /// between its own key in its parent and the next key there.
     #[inline]
-    pub(super) fn go_on(&mut self, node: Node<'_>, hash: Option<u32>) {
+    pub(super) fn go_on(&mut self, node: CachedNode<'_>, hash: Option<u32>) {
         let at = hash.map_or(0, |hash| node.position(hash, self.low, self.high()));
         let DxEntry { hash: key, block } = node.entries()[at];
         // The first entry of a node has no key of its own.
@@ -72,7 +72,7 @@ impl Path {
 
     /// Prefetches what [`go_on`](Self::go_on) will read.
     #[inline]
-    pub(super) fn prefetch(&self, node: Node<'_>, hash: u32) {
+    pub(super) fn prefetch(&self, node: CachedNode<'_>, hash: u32) {
         node.prefetch(hash, self.low, self.high());
     }
 

@@ -283,14 +283,14 @@ impl Editor<'_> {
     }
 
     /// Searches the whole index for the parent of a block.
-    fn search_all(&mut self, sought: Lblk) -> Result<Option<Parent>, ReadFault> {
+    fn search_all(&mut self, target: Lblk) -> Result<Option<Parent>, ReadFault> {
         let mut level = vec![Lblk(0)];
         for depth in 0..=self.cache.levels {
             let mut below = Vec::new();
             for &lblk in &level {
                 self.load_node(lblk)?;
                 let node = self.node(lblk);
-                if let Some(at) = node.entries().iter().position(|entry| entry.block == sought) {
+                if let Some(at) = node.entries().iter().position(|entry| entry.block == target) {
                     let is_index = depth < self.cache.levels;
                     return Ok(Some(Parent { step: Step { lblk, at }, is_index }));
                 }

@@ -75,7 +75,7 @@ proptest! {
         limit in prop::sample::select(vec![0usize, 20_000, 64 << 20]),
         filters: bool,
         same_len: bool,
-        tells in 0usize..3,
+        hint_mode in 0usize..3,
     ) {
         let toy = Toy::new(like);
         let mut cache = DirCache::new(limit).with_filters(if filters { 8 << 20 } else { 0 });
@@ -87,7 +87,7 @@ proptest! {
             let name = named(number);
             // Some operations on these names follow, others change the names in between or never follow.
             // Names are prefetched repeatedly, or once each, partly while earlier ones are pending.
-            let (every, from) = [(usize::MAX, 0), (7, i), (16, i + 16)][tells];
+            let (every, from) = [(usize::MAX, 0), (7, i), (16, i + 16)][hint_mode];
             if i % every == 0 {
                 let next = steps.iter().skip(from).take(20).map(|(_, number, _)| named(*number));
                 let next: Vec<_> = next.collect();
@@ -139,8 +139,8 @@ proptest! {
         // The result of the read path.
         let hints: BTreeSet<_> = listed(&toy, 7, || ()).into_iter().collect();
         prop_assert_eq!(hints.len(), model.len() + 2);
-        let kept = if toy.indexed.get() { Kept::Indexed(&toy) } else { Kept::Linear(&toy) };
-        let dir = Dir { ino: INO, kept, casefold: false, encrypted: false };
+        let storage = if toy.indexed.get() { Storage::Indexed(&toy) } else { Storage::Linear(&toy) };
+        let dir = Dir { ino: INO, storage, casefold: false, encrypted: false };
         for (name, ino) in &model {
             prop_assert_eq!(dir.lookup(&toy.format, name).unwrap(), Some(Ino(*ino)));
         }
@@ -335,7 +335,7 @@ fn a_linear_directory_stays_one_without_the_feature() {
 }
 
 #[test]
-fn a_listing_tells_what_stays_once_while_the_directory_changes() {
+fn a_listing_has_each_lasting_name_once_while_the_directory_changes() {
     for at_a_time in [1, 10, 100] {
         let toy = Toy::new(Like::default());
         let (mut cache, mut model) = (DirCache::default(), Model::new());

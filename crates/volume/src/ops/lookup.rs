@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use extant_base::{Ino, Lblk};
 use extant_buffer::{Buffer, ReadFault};
-use extant_dir::{Dir, DirBlocks, Kept};
+use extant_dir::{Dir, DirBlocks, Storage};
 use extant_inode::{Blocks, Inode, Shared};
 use extant_ondisk::Features;
 use extant_ondisk::dirent::NAME_LEN_MAX;
@@ -222,13 +222,13 @@ pub(crate) fn with_dir<R>(
     let (casefold, encrypted) = (inode.has_flag(flags::CASEFOLD), inode.has_flag(flags::ENCRYPT));
     if inode.is_inline() {
         return Ok(inode.with_inline_dir(shared, |parts| {
-            with(&Dir { ino, kept: Kept::Inline(parts), casefold, encrypted })
+            with(&Dir { ino, storage: Storage::Inline(parts), casefold, encrypted })
         })?);
     }
     let blocks = InodeBlocks { blocks: inode.dir_blocks(shared), index: format.index };
     let indexed = inode.has_flag(flags::INDEX) && shared.sb.features.has_compat(Features::DIR_INDEX);
-    let kept = if indexed { Kept::Indexed(&blocks) } else { Kept::Linear(&blocks) };
-    Ok(with(&Dir { ino, kept, casefold, encrypted }))
+    let storage = if indexed { Storage::Indexed(&blocks) } else { Storage::Linear(&blocks) };
+    Ok(with(&Dir { ino, storage, casefold, encrypted }))
 }
 
 /// The parts of a path. Empty ones and "." are skipped.

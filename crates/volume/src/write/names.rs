@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use extant_base::Ino;
-use extant_dir::edit::Spot;
+use extant_dir::edit::NameLocation;
 use extant_inode::{Change, LiveInode, OrphanMode, OrphanState};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
@@ -181,7 +181,7 @@ impl Volume {
         let parent = writer.inode_maybe_freed(dir)?;
         let _in_dir = parent.operation.write();
         let of_dir = writer.check_dir_of(&parent)?;
-        let (node, spot) = writer.child(&parent, of_dir, name)?;
+        let (node, location) = writer.child(&parent, of_dir, name)?;
         let operation = node.operation.write();
         {
             let values = node.values();
@@ -194,7 +194,7 @@ impl Volume {
         writer.check_empty(&node)?;
         let is_gone = writer.run(NAME_CREDITS, |change| {
             writer.ready_names_of(&Change { is_removal: true, ..*change }, &parent, of_dir)?;
-            writer.change_names(change, &parent, -1, |dir| dir.remove_found(name, spot))?;
+            writer.change_names(change, &parent, -1, |dir| dir.remove_found(name, location))?;
             writer.drop_dir(change, &node)
         })?;
         writer.delete_if(is_gone, &node, operation)
@@ -288,10 +288,15 @@ impl Writer {
 
     /// The inode that a name of a directory leads to. An entry that leads to the directory itself, of which
     /// the caller holds the lock, is damage. The caller checks [`check_linked`](Self::check_linked).
-    fn child(&self, dir: &Arc<LiveInode>, of_dir: u32, name: &[u8]) -> Result<(Arc<LiveInode>, Spot), Fault> {
-        let spot = self.find_spot(dir, of_dir, name)?.ok_or(Refusal::NotFound)?;
-        check_child(dir, spot.ino)?;
-        Ok((self.linked_maybe_freed(spot.ino)?, spot))
+    fn child(
+        &self,
+        dir: &Arc<LiveInode>,
+        of_dir: u32,
+        name: &[u8],
+    ) -> Result<(Arc<LiveInode>, NameLocation), Fault> {
+        let location = self.find_location(dir, of_dir, name)?.ok_or(Refusal::NotFound)?;
+        check_child(dir, location.ino)?;
+        Ok((self.linked_maybe_freed(location.ino)?, location))
     }
 
     /// Locks an inode to change it. Refuses one that no longer exists, and drops its lost writes from memory
@@ -309,10 +314,15 @@ impl Writer {
     /// Finds the inode number of a name. The caller holds the directory's operation lock.
     pub(super) fn find(&self, dir: &Arc<LiveInode>, name: &[u8]) -> Result<Option<Ino>, Fault> {
         let of_dir = dir.values().fields.flags;
-        Ok(self.find_spot(dir, of_dir, name)?.map(|spot| spot.ino))
+        Ok(self.find_location(dir, of_dir, name)?.map(|location| location.ino))
     }
 
-    fn find_spot(&self, dir: &Arc<LiveInode>, of_dir: u32, name: &[u8]) -> Result<Option<Spot>, Fault> {
+    fn find_location(
+        &self,
+        dir: &Arc<LiveInode>,
+        of_dir: u32,
+        name: &[u8],
+    ) -> Result<Option<NameLocation>, Fault> {
         if name.len() > extant_ondisk::dirent::NAME_LEN_MAX {
             return Err(Refusal::NameTooLong.into());
         }
@@ -320,7 +330,7 @@ impl Writer {
             let inode = self.inodes().snapshot(dir)?;
             let found =
                 with_dir(self.shared(), &self.dir_format, &inode, |dir| dir.lookup(&self.dir_format, name))??;
-            return Ok(found.map(Spot::anywhere));
+            return Ok(found.map(NameLocation::anywhere));
         }
         Ok(Change::look(self.inodes(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.find(name))?)
     }

@@ -56,9 +56,9 @@ fn many_names_of_one_hash_fill_many_leaves() {
     let names = colliding(16);
     let cases = [(0, 64 << 20), (300, 0), (300, 64 << 20)]
         .map(|(before, limit)| [(before, limit, false), (before, limit, true)]);
-    for (before, limit, tells) in cases.into_iter().flatten() {
-        let tell = |toy: &Toy, cache: &mut DirCache| {
-            if tells {
+    for (before, limit, has_hints) in cases.into_iter().flatten() {
+        let give_hints = |toy: &Toy, cache: &mut DirCache| {
+            if has_hints {
                 toy.editor(cache).prefetch_names(names.iter().map(Vec::as_slice));
             }
         };
@@ -67,12 +67,12 @@ fn many_names_of_one_hash_fill_many_leaves() {
         for number in 0..before {
             insert(&toy, &mut cache, &mut model, &name(number, 120), number + 20);
         }
-        tell(&toy, &mut cache);
+        give_hints(&toy, &mut cache);
         for (ino, name) in (5000..).zip(&names) {
             insert(&toy, &mut cache, &mut model, name, ino);
             judge(&toy, &mut cache, &model);
         }
-        tell(&toy, &mut cache);
+        give_hints(&toy, &mut cache);
         for name in &names {
             let again = toy.editor(&mut cache).insert(name, Ino(1), FileType::Regular);
             assert!(matches!(again, Err(EditFault::Exists)));
@@ -82,7 +82,7 @@ fn many_names_of_one_hash_fill_many_leaves() {
         assert_eq!(hints.len(), model.len() + 2);
         // In an order that empties leaves in the middle, and refills them.
         for round in 0..3 {
-            tell(&toy, &mut cache);
+            give_hints(&toy, &mut cache);
             for name in names.iter().skip(round).step_by(3) {
                 remove(&toy, &mut cache, &mut model, name);
                 judge(&toy, &mut cache, &model);

@@ -16,7 +16,7 @@ use extant_ondisk::htree::{DxEntries, DxFormat, DxKind};
 
 use super::super::*;
 use crate::Cursor;
-use crate::edit::leaf::Mapped;
+use crate::edit::leaf::LeafEntry;
 
 pub(super) const INO: Ino = Ino(12);
 pub(super) const PARENT: Ino = Ino(2);
@@ -332,7 +332,7 @@ impl Judge<'_> {
                 assert!(hash >= low & !1, "{hash:#x} below {low:#x}");
                 assert!(next.is_none_or(|next| hash < next & !1 || next == hash | 1), "{hash:#x}, {next:x?}");
             }
-            mapped.push(Mapped::noted(hash, entry.offset));
+            mapped.push(LeafEntry::noted(hash, entry.offset));
             known.push(known_as);
             assert!(self.names.insert(entry.name.to_vec(), entry.ino.0).is_none(), "a name twice");
         }
@@ -363,8 +363,8 @@ pub(super) fn listed(toy: &Toy, at_a_time: usize, mut between: impl FnMut()) -> 
     let mut names = Vec::new();
     let mut from = Cursor::START;
     loop {
-        let kept = if toy.indexed.get() { Kept::Indexed(toy) } else { Kept::Linear(toy) };
-        let dir = Dir { ino: INO, kept, casefold: false, encrypted: false };
+        let storage = if toy.indexed.get() { Storage::Indexed(toy) } else { Storage::Linear(toy) };
+        let dir = Dir { ino: INO, storage, casefold: false, encrypted: false };
         let mut count = 0;
         let begin = from;
         let mut each = |entry: crate::DirEntry<'_>| {
