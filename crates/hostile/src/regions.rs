@@ -5,7 +5,7 @@ use std::sync::Arc;
 use extant_base::{Group, Ino, Lblk, Pblk};
 use extant_buffer::Buffers;
 use extant_device::MemDevice;
-use extant_mapping::{FileMap, Holds};
+use extant_mapping::{FileMap, MapState};
 use extant_memory::Budget;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{flags, inode_seed};
@@ -105,7 +105,7 @@ pub fn map(image: &[u8], log_blocks: u32) -> Vec<Region> {
             }
             let index = extant_ondisk::htree::DxFormat::new(bs, &sb.features);
             let data = tree.walk(&buffers, Lblk(0), &mut |piece| {
-                let Holds::Written(first) = piece.holds else { return Some(()) };
+                let MapState::Written(first) = piece.state else { return Some(()) };
                 for at in 0..piece.len {
                     let place = Pblk(first.0 + u64::from(at));
                     let start = place.0 as usize * bs.len();

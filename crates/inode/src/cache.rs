@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use extant_base::{Corrupt, Ino, Lblk, Malformed, Pblk};
 use extant_buffer::{Kind, Owner, ReadFault};
-use extant_mapping::Holds;
+use extant_mapping::MapState;
 use extant_memory::Shrinker;
 use extant_ondisk::inode::flags;
 
@@ -240,7 +240,7 @@ impl extant_xattr::ValueInodes for Inodes {
             let mut mapped = 0;
             while mapped < blocks {
                 let piece = inode.map(&self.shared, Lblk(mapped), blocks - mapped).map_err(read_fault)?;
-                if piece.holds == Holds::Hole {
+                if piece.state == MapState::Hole {
                     break;
                 }
                 mapped += piece.len;

@@ -20,7 +20,7 @@ use extant_base::{CorruptAt, Lblk, Malformed, Pblk, Tid};
 use extant_buffer::{Buffer, ChecksumSpan, Edit, Kind, Owner, PendingChange, ReadFault, Seal};
 use extant_dir::DirBlocks;
 use extant_dir::edit::{DirEdit, LeafPrefetch, Location, NoSpace};
-use extant_mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
+use extant_mapping::{EditFault, FileMap, MapState, Mapped, TreeSpace};
 use extant_ondisk::inode::flags;
 use extant_ondisk::{Features, dirent};
 
@@ -266,17 +266,17 @@ impl<'a> Change<'a> {
         // Within a cluster the blocks of the file are consecutive.
         let is_first = lblk.0.is_multiple_of(self.shared().geometry.cluster_ratio() as u32);
         let before = if is_first {
-            Holds::Hole
+            MapState::Hole
         } else {
-            values.map().find(&self.shared().buffers, Lblk(lblk.0 - 1), 1)?.holds
+            values.map().find(&self.shared().buffers, Lblk(lblk.0 - 1), 1)?.state
         };
         let (start, is_taken) = match before {
-            Holds::Written(before) => (Pblk(before.0 + 1), false),
-            Holds::Hole | Holds::Unwritten(_) => (space.take(goal, Flags::METADATA)?, true),
+            MapState::Written(before) => (Pblk(before.0 + 1), false),
+            MapState::Hole | MapState::Unwritten(_) => (space.take(goal, Flags::METADATA)?, true),
         };
         let editor =
             extant_mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
-        let mapped = Mapped { lblk, len: 1, holds: Holds::Written(start) };
+        let mapped = Mapped { lblk, len: 1, state: MapState::Written(start) };
         let mut map = values.map();
         let inserted = map.insert(&editor, mapped);
         values.set_map(&map);
@@ -411,9 +411,9 @@ impl DirBlocksEdit<'_> {
 
     /// The address of a block in the map; `None` for a hole.
     fn block(&self, lblk: Lblk) -> Result<Option<Pblk>, ReadFault> {
-        match self.place(lblk)?.holds {
-            Holds::Written(block) => Ok(Some(block)),
-            Holds::Hole | Holds::Unwritten(_) => Ok(None),
+        match self.place(lblk)?.state {
+            MapState::Written(block) => Ok(Some(block)),
+            MapState::Hole | MapState::Unwritten(_) => Ok(None),
         }
     }
 
@@ -523,7 +523,7 @@ impl DirBlocks for DirBlocksEdit<'_> {
         let shared = self.change.shared();
         let left = self.len().saturating_sub(lblk.0);
         match self.values.borrow().map().find(&shared.buffers, lblk, left) {
-            Ok(Mapped { holds: Holds::Hole | Holds::Unwritten(_), len, .. }) => len.max(1),
+            Ok(Mapped { state: MapState::Hole | MapState::Unwritten(_), len, .. }) => len.max(1),
             _ => 1,
         }
     }
@@ -531,7 +531,7 @@ impl DirBlocks for DirBlocksEdit<'_> {
     fn prefetch(&self, first: Lblk, len: u32) {
         let shared = self.change.shared();
         let found = self.values.borrow().map().find(&shared.buffers, first, len);
-        if let Ok(Mapped { holds: Holds::Written(block), len, .. }) = found {
+        if let Ok(Mapped { state: MapState::Written(block), len, .. }) = found {
             shared.buffers.prefetch(block, len);
         }
     }
@@ -616,7 +616,7 @@ impl DirEdit for DirBlocksEdit<'_> {
         let mut values = self.values.borrow_mut();
         let editor =
             extant_mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
-        let mapped = Mapped { lblk, len: 1, holds: Holds::Written(block) };
+        let mapped = Mapped { lblk, len: 1, state: MapState::Written(block) };
         let mut map = values.map();
         let inserted = map.insert(&editor, mapped);
         values.set_map(&map);

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_alloc::Alloc;
 use extant_base::{Lblk, Tid};
 use extant_extent_status::{Answer, Entry, Keep, Settled, Source, Status};
-use extant_mapping::{FileMap, Holds, Mapped};
+use extant_mapping::{FileMap, MapState, Mapped};
 use extant_memory::Budget;
 use extant_ondisk::inode::flags;
 use extant_page_cache::{Backing, Order, PageCache};
@@ -516,10 +516,10 @@ impl Source for OnDisk<'_> {
 fn entry_of(mapped: &Mapped) -> Option<Entry> {
     // END, the last number, is not a block number.
     let len = mapped.len.min(extant_extent_status::END - mapped.lblk.0);
-    let (start, status) = match mapped.holds {
-        Holds::Hole => return None,
-        Holds::Written(start) => (start, Status::Written),
-        Holds::Unwritten(start) => (start, Status::Unwritten),
+    let (start, status) = match mapped.state {
+        MapState::Hole => return None,
+        MapState::Written(start) => (start, Status::Written),
+        MapState::Unwritten(start) => (start, Status::Unwritten),
     };
     Some(Entry::mapped(mapped.lblk.0, len, start.0, status))
 }

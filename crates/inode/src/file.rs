@@ -2,7 +2,7 @@
 
 use extant_base::{Lblk, Malformed, Pblk};
 use extant_buffer::{Buffer, Kind, Owner, ReadFault};
-use extant_mapping::{Holds, Mapped};
+use extant_mapping::{MapState, Mapped};
 use extant_ondisk::dirent;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::htree::DxFormat;
@@ -42,19 +42,19 @@ impl Inode {
         let after = map.partition_point(|piece| piece.lblk <= lblk);
         let hole_end = map.get(after).map_or(u64::from(u32::MAX), |next| next.lblk.0.into());
         let hole_len = u32::try_from(hole_end.saturating_sub(lblk.0.into())).unwrap_or(u32::MAX);
-        let hole = Mapped { lblk, len: hole_len.clamp(1, len_max), holds: Holds::Hole };
+        let hole = Mapped { lblk, len: hole_len.clamp(1, len_max), state: MapState::Hole };
         let Some(piece) = after.checked_sub(1).and_then(|at| map.get(at)) else { return Ok(hole) };
         let within = lblk.0 - piece.lblk.0;
         if within >= piece.len {
             return Ok(hole);
         }
         let at = |pblk: Pblk| Pblk(pblk.0 + u64::from(within));
-        let holds = match piece.holds {
-            Holds::Hole => Holds::Hole,
-            Holds::Written(pblk) => Holds::Written(at(pblk)),
-            Holds::Unwritten(pblk) => Holds::Unwritten(at(pblk)),
+        let state = match piece.state {
+            MapState::Hole => MapState::Hole,
+            MapState::Written(pblk) => MapState::Written(at(pblk)),
+            MapState::Unwritten(pblk) => MapState::Unwritten(at(pblk)),
         };
-        Ok(Mapped { lblk, len: (piece.len - within).min(len_max), holds })
+        Ok(Mapped { lblk, len: (piece.len - within).min(len_max), state })
     }
 
     /// Visits the mapped ranges of the file from `from` on that begin before block `end`, which is at most
@@ -75,7 +75,7 @@ impl Inode {
         let first =
             map.partition_point(|piece| u64::from(piece.lblk.0) + u64::from(piece.len) <= from.0.into());
         let within = map[first..].iter().take_while(|piece| u64::from(piece.lblk.0) < end);
-        let _ = within.filter(|piece| piece.holds != Holds::Hole).try_for_each(|piece| each(*piece));
+        let _ = within.filter(|piece| piece.state != MapState::Hole).try_for_each(|piece| each(*piece));
         Ok(())
     }
 
@@ -122,10 +122,10 @@ impl Inode {
             let bytes = (u64::from(found.len) << bs.log2()) - within;
             let (now, later) =
                 rest.split_at_mut(rest.len().min(usize::try_from(bytes).unwrap_or(usize::MAX)));
-            match found.holds {
+            match found.state {
                 // Such content is handled as metadata: until it is written home, the newest bytes are in the
                 // cache only.
-                Holds::Written(pblk) if shared.is_journaled(self.fields()) => {
+                MapState::Written(pblk) if shared.is_journaled(self.fields()) => {
                     let mut block = pblk;
                     let (mut skip, mut out) = (within as usize, &mut *now);
                     while !out.is_empty() {
@@ -138,7 +138,7 @@ impl Inode {
                         (out, skip, block) = (tail, 0, Pblk(block.0 + 1));
                     }
                 }
-                Holds::Written(pblk) => {
+                MapState::Written(pblk) => {
                     let start = bs.offset_of(pblk).and_then(|start| start.checked_add(within));
                     let start = start.ok_or_else(|| {
                         Fault::corrupt(
@@ -148,7 +148,7 @@ impl Inode {
                     })?;
                     shared.device.read_at(start, now)?;
                 }
-                Holds::Hole | Holds::Unwritten(_) => now.fill(0),
+                MapState::Hole | MapState::Unwritten(_) => now.fill(0),
             }
             at += now.len() as u64;
             rest = later;
@@ -172,8 +172,8 @@ impl Inode {
         let within = offset & (bs.bytes() - 1);
         let wanted = bs.blocks_for(within + len);
         let found = self.map(shared, Lblk(lblk), wanted.min(MAP_MAX.into()) as u32)?;
-        Ok(match found.holds {
-            Holds::Written(pblk) if u64::from(found.len) >= wanted => {
+        Ok(match found.state {
+            MapState::Written(pblk) if u64::from(found.len) >= wanted => {
                 bs.offset_of(pblk).and_then(|start| start.checked_add(within))
             }
             _ => None,
@@ -241,7 +241,7 @@ impl Blocks<'_> {
 
     fn place(&self, lblk: Lblk) -> Result<Option<Pblk>, ReadFault> {
         match self.inode.map(self.shared, lblk, 1) {
-            Ok(Mapped { holds: Holds::Written(block), .. }) => Ok(Some(block)),
+            Ok(Mapped { state: MapState::Written(block), .. }) => Ok(Some(block)),
             Ok(_) => Ok(None),
             Err(Fault::Device(fault)) => Err(ReadFault::Device(fault)),
             Err(Fault::Corrupt(corrupt)) => Err(ReadFault::Corrupt(corrupt)),
@@ -293,7 +293,7 @@ impl Blocks<'_> {
     pub fn hole_len(&self, lblk: Lblk) -> u32 {
         let left = self.count().saturating_sub(lblk.0);
         match self.inode.map(self.shared, lblk, left) {
-            Ok(Mapped { holds: Holds::Hole | Holds::Unwritten(_), len, .. }) => len.max(1),
+            Ok(Mapped { state: MapState::Hole | MapState::Unwritten(_), len, .. }) => len.max(1),
             _ => 1,
         }
     }
@@ -304,7 +304,8 @@ impl Blocks<'_> {
         if len == 0 {
             return;
         }
-        if let Ok(Mapped { holds: Holds::Written(block), len, .. }) = self.inode.map(self.shared, first, len)
+        if let Ok(Mapped { state: MapState::Written(block), len, .. }) =
+            self.inode.map(self.shared, first, len)
         {
             self.shared.buffers.prefetch(block, len);
         }

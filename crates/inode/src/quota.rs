@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use extant_base::{Ino, Lblk, Malformed, Pblk};
 use extant_buffer::{Edit, Kind, Owner, ReadFault, Seal};
-use extant_mapping::Holds;
+use extant_mapping::MapState;
 use extant_ondisk::Features;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
@@ -274,10 +274,10 @@ impl File {
     fn find(&self, shared: &Shared, values: &Values, lblk: u64) -> Result<Option<Pblk>, WalkFault> {
         let rule = "its blocks must be written";
         let lblk = u32::try_from(lblk).map_err(|_| Malformed::new("quota file", rule, lblk))?;
-        match values.map().find(&shared.buffers, Lblk(lblk), 1).map_err(WalkFault::Read)?.holds {
-            Holds::Written(block) => Ok(Some(block)),
-            Holds::Hole => Ok(None),
-            Holds::Unwritten(_) => Err(Malformed::new("quota file", rule, lblk).into()),
+        match values.map().find(&shared.buffers, Lblk(lblk), 1).map_err(WalkFault::Read)?.state {
+            MapState::Written(block) => Ok(Some(block)),
+            MapState::Hole => Ok(None),
+            MapState::Unwritten(_) => Err(Malformed::new("quota file", rule, lblk).into()),
         }
     }
 

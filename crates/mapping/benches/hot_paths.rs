@@ -7,7 +7,7 @@ use std::time::Instant;
 use extant_base::{BlockSize, Ino, Lblk, Pblk};
 use extant_buffer::{Buffers, Direct};
 use extant_device::MemDevice;
-use extant_mapping::{EditFault, Editor, FileMap, Holds, Mapped, TreeSpace};
+use extant_mapping::{EditFault, Editor, FileMap, MapState, Mapped, TreeSpace};
 use extant_memory::Budget;
 
 const COUNT: u32 = 1 << 15;
@@ -55,15 +55,15 @@ fn main() {
         let start = Instant::now();
         for i in 0..COUNT {
             let lblk = order(i);
-            let holds = Holds::Written(Pblk(DATA + u64::from(lblk)));
-            map.insert(&editor, Mapped { lblk: Lblk(lblk), len: 1, holds }).expect("there is space");
+            let state = MapState::Written(Pblk(DATA + u64::from(lblk)));
+            map.insert(&editor, Mapped { lblk: Lblk(lblk), len: 1, state }).expect("there is space");
         }
         let inserted = ns(start, COUNT);
         let start = Instant::now();
         for i in 0..COUNT {
             let found =
                 map.find(&buffers, Lblk(order(i.wrapping_mul(7919) % COUNT)), 1).expect("it is sound");
-            assert!(matches!(found.holds, Holds::Written(_)));
+            assert!(matches!(found.state, MapState::Written(_)));
         }
         let found = ns(start, COUNT);
         let start = Instant::now();

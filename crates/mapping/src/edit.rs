@@ -6,7 +6,7 @@ use extant_base::{BlockSize, Lblk, Pblk};
 use extant_buffer::{Buffers, Edit, ReadFault};
 use extant_ondisk::extent::{Extent, MAX_DEPTH, ROOT_ENTRIES, entries_per_block};
 
-use crate::{FileMap, Holds, Mapped, indirect, tree};
+use crate::{FileMap, MapState, Mapped, indirect, tree};
 
 /// Allocates and frees blocks of the tree itself.
 pub trait TreeSpace {
@@ -74,10 +74,10 @@ impl FileMap {
     /// # Panics
     /// If `mapped` is a hole, is empty, or is unwritten in a file without extents, which have no such state.
     pub fn insert(&mut self, editor: &Editor<'_>, mapped: Mapped) -> Result<u32, EditFault> {
-        let (start, unwritten) = match mapped.holds {
-            Holds::Written(start) => (start, false),
-            Holds::Unwritten(start) => (start, true),
-            Holds::Hole => panic!("a hole is made by removing"),
+        let (start, unwritten) = match mapped.state {
+            MapState::Written(start) => (start, false),
+            MapState::Unwritten(start) => (start, true),
+            MapState::Hole => panic!("a hole is made by removing"),
         };
         assert!(mapped.len > 0, "no block to map");
         if !self.extents {

@@ -8,7 +8,7 @@ use extant_base::{Lblk, Pblk};
 use extant_buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
 use extant_ondisk::indirect::{self, Step};
 
-use crate::{FileMap, Holds, Mapped, PIECE_MAX, lies_inside, outside};
+use crate::{FileMap, MapState, Mapped, PIECE_MAX, lies_inside, outside};
 
 pub(crate) use edit::{insert, remove_step};
 
@@ -30,7 +30,7 @@ pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -
                 then.resume(&bytes).map_err(|fact| ReadFault::corrupt(place, fact))?
             }
             Step::Hole { len_blocks } => {
-                return Ok(Mapped { lblk, len: len_blocks.clamp(1, len_max), holds: Holds::Hole });
+                return Ok(Mapped { lblk, len: len_blocks.clamp(1, len_max), state: MapState::Hole });
             }
             Step::Mapped { pblk, len_blocks } => {
                 let len = len_blocks.clamp(1, len_max);
@@ -39,7 +39,7 @@ pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -
                 if !lies_inside(buffers, pblk, 1) {
                     return Err(outside(lblk.0, pblk));
                 }
-                return Ok(Mapped { lblk, len: inside, holds: Holds::Written(pblk) });
+                return Ok(Mapped { lblk, len: inside, state: MapState::Written(pblk) });
             }
         }
     }
@@ -59,7 +59,7 @@ pub(crate) fn walk(
     while at < last && (at < end || pending.is_some_and(|before| before.end() == at)) {
         let found = find(map, buffers, Lblk(at as u32), u32::MAX)?;
         at += u64::from(found.len);
-        let Holds::Written(start) = found.holds else { continue };
+        let MapState::Written(start) = found.state else { continue };
         if let Some(before) = &mut pending {
             if follows(before, found.lblk, start) && before.len.saturating_add(found.len) <= PIECE_MAX {
                 before.len += found.len;
@@ -79,7 +79,7 @@ pub(crate) fn walk(
 
 /// Whether `lblk` at `start` follows `before`, in the file and on the device.
 fn follows(before: &Mapped, lblk: Lblk, start: Pblk) -> bool {
-    let Holds::Written(before_start) = before.holds else { return false };
+    let MapState::Written(before_start) = before.state else { return false };
     before.end() == u64::from(lblk.0) && before_start.checked_add(before.len.into()) == Some(start)
 }
 

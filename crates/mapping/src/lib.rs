@@ -39,7 +39,7 @@ pub use edit::{
 
 /// The state of a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holds {
+pub enum MapState {
     /// Not mapped: reads as zeros.
     Hole,
     /// Written data, from this block on.
@@ -56,7 +56,7 @@ pub struct Mapped {
     /// Length in blocks, at least 1.
     pub len: u32,
     /// The state.
-    pub holds: Holds,
+    pub state: MapState,
 }
 
 impl Mapped {
@@ -69,7 +69,7 @@ impl Mapped {
 
 /// The mapping around a logical block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Around {
+pub struct MapLookup {
     /// The whole extent that has the block, or the hole around it, as far as the node on the path knows it.
     pub here: Mapped,
     /// All extents of the leaf, in order, if this lookup read the leaf from the device: they are likely to be
@@ -122,10 +122,10 @@ impl FileMap {
     ///
     /// # Errors
     /// Like [`find`](Self::find).
-    pub fn around(&self, buffers: &Buffers, lblk: Lblk) -> Result<Around, ReadFault> {
+    pub fn around(&self, buffers: &Buffers, lblk: Lblk) -> Result<MapLookup, ReadFault> {
         if !self.extents {
             let here = self.find(buffers, lblk, u32::MAX)?;
-            return Ok(Around { here, leaf: Vec::new() });
+            return Ok(MapLookup { here, leaf: Vec::new() });
         }
         tree::around(self, buffers, lblk).map_err(|fault| fault.of_ino(self.ino))
     }

@@ -62,30 +62,30 @@ fn all_of(map: &FileMap, buffers: &Buffers, from: u32) -> Vec<Mapped> {
 
 /// First block and length of the pieces that begin before `end`.
 fn until(map: &FileMap, buffers: &Buffers, end: u64) -> Vec<(u32, u32)> {
-    let mut told = Vec::new();
+    let mut visited = Vec::new();
     map.walk_until(buffers, Lblk(0), end, &mut |piece| {
-        told.push((piece.lblk.0, piece.len));
+        visited.push((piece.lblk.0, piece.len));
         Some(())
     })
     .unwrap();
-    told
+    visited
 }
 
 /// An indirect block may be its own child in every slot: only `end` keeps its walk short.
 #[test]
-fn a_walk_of_repeated_indirect_blocks_ends_where_it_is_told() {
+fn a_walk_of_repeated_indirect_blocks_ends_where_the_callback_stops_it() {
     let mut bytes = vec![0; BS.len()];
     bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|slot| *slot = 7u32.to_le_bytes());
     let buffers = image(&[(Pblk(7), bytes)]);
     let mut i_block = [0; 60];
     i_block.as_chunks_mut::<4>().0.iter_mut().for_each(|slot| *slot = 7u32.to_le_bytes());
     let map = FileMap { ino: INO, i_block, extents: false, seed: None };
-    let told = until(&map, &buffers, 1000);
-    assert_eq!(told, (0..1000).map(|lblk| (lblk, 1)).collect::<Vec<_>>());
+    let visited = until(&map, &buffers, 1000);
+    assert_eq!(visited, (0..1000).map(|lblk| (lblk, 1)).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_walk_of_a_tree_ends_where_it_is_told() {
+fn a_walk_of_a_tree_ends_where_the_callback_stops_it() {
     let extents: Vec<_> = (0..3000).map(|i| extent(i * 4, 2, 5000 + u64::from(i) * 8)).collect();
     let (map, buffers) = tree_of(&extents, Some(3));
     for (end, count) in [(0, 0), (1, 1), (4, 1), (5, 2), (4000, 1000), (1 << 32, 3000)] {
@@ -113,37 +113,37 @@ fn extents_holes_and_neighbours() {
     ];
     let (map, buffers) = tree_of(&extents, None);
     let find = |lblk, len| {
-        let Mapped { lblk: at, len, holds } = map.find(&buffers, Lblk(lblk), len).unwrap();
+        let Mapped { lblk: at, len, state } = map.find(&buffers, Lblk(lblk), len).unwrap();
         assert_eq!(at, Lblk(lblk));
-        (len, holds)
+        (len, state)
     };
-    assert_eq!(find(0, u32::MAX), (5, Holds::Hole));
-    assert_eq!(find(3, 1), (1, Holds::Hole));
-    assert_eq!(find(5, u32::MAX), (15, Holds::Written(Pblk(100))), "two extents side by side");
-    assert_eq!(find(7, 3), (3, Holds::Written(Pblk(102))));
-    assert_eq!(find(14, 0), (1, Holds::Written(Pblk(109))));
-    assert_eq!(find(21, 100), (4, Holds::Unwritten(Pblk(116))));
-    assert_eq!(find(25, u32::MAX), (75, Holds::Hole));
-    assert_eq!(find(101, u32::MAX), (u32::MAX - 100, Holds::Hole));
-    assert_eq!(find(u32::MAX, u32::MAX), (1, Holds::Hole));
+    assert_eq!(find(0, u32::MAX), (5, MapState::Hole));
+    assert_eq!(find(3, 1), (1, MapState::Hole));
+    assert_eq!(find(5, u32::MAX), (15, MapState::Written(Pblk(100))), "two extents side by side");
+    assert_eq!(find(7, 3), (3, MapState::Written(Pblk(102))));
+    assert_eq!(find(14, 0), (1, MapState::Written(Pblk(109))));
+    assert_eq!(find(21, 100), (4, MapState::Unwritten(Pblk(116))));
+    assert_eq!(find(25, u32::MAX), (75, MapState::Hole));
+    assert_eq!(find(101, u32::MAX), (u32::MAX - 100, MapState::Hole));
+    assert_eq!(find(u32::MAX, u32::MAX), (1, MapState::Hole));
     assert_eq!(all_of(&map, &buffers, 0).len(), 4, "as the tree has them");
     assert_eq!(
         all_of(&map, &buffers, 17)[0],
-        Mapped { lblk: Lblk(17), len: 3, holds: Holds::Written(Pblk(112)) }
+        Mapped { lblk: Lblk(17), len: 3, state: MapState::Written(Pblk(112)) }
     );
 }
 
 #[test]
-fn a_deep_tree_is_searched_and_told_in_order() {
+fn a_deep_tree_is_searched_and_walked_in_order() {
     for (seed, count) in [(None, 300), (Some(77), 20_000)] {
         let extents: Vec<_> = (0..count).map(|i| extent(i * 10, 7, 2000 + u64::from(i) * 8)).collect();
         let (map, buffers) = tree_of(&extents, seed);
         for i in (0..count).step_by(7) {
             let found = map.find(&buffers, Lblk(i * 10 + 2), 100).unwrap();
-            assert_eq!(found.holds, Holds::Written(Pblk(2002 + u64::from(i) * 8)));
+            assert_eq!(found.state, MapState::Written(Pblk(2002 + u64::from(i) * 8)));
             assert_eq!(found.len, 5);
             let found = map.find(&buffers, Lblk(i * 10 + 8), 100).unwrap();
-            assert_eq!((found.len, found.holds), (if i + 1 < count { 2 } else { 100 }, Holds::Hole));
+            assert_eq!((found.len, found.state), (if i + 1 < count { 2 } else { 100 }, MapState::Hole));
         }
         assert_eq!(all_of(&map, &buffers, 0).len(), count as usize);
         assert_eq!(all_of(&map, &buffers, 1000)[0].lblk, Lblk(1000));
@@ -157,9 +157,9 @@ fn a_deep_tree_is_searched_and_told_in_order() {
         blocks.sort_unstable();
         let shape = TreeShape::for_extents(extents.len(), BS);
         assert_eq!(blocks, (1000..1000 + shape.blocks() as u64).collect::<Vec<_>>());
-        let mut told = 0;
-        map.walk(&buffers, Lblk(0), &mut |_| (told < 99).then(|| told += 1)).unwrap();
-        assert_eq!(told, 99, "ends when the callback stops it");
+        let mut visited = 0;
+        map.walk(&buffers, Lblk(0), &mut |_| (visited < 99).then(|| visited += 1)).unwrap();
+        assert_eq!(visited, 99, "ends when the callback stops it");
     }
 }
 
@@ -215,17 +215,17 @@ fn indirect_files() {
     let map = FileMap { ino: INO, i_block: encoded.i_block, extents: false, seed: Some(5) };
     let find = |lblk, len| {
         let found = map.find(&buffers, Lblk(lblk), len).unwrap();
-        (found.len, found.holds)
+        (found.len, found.state)
     };
-    assert_eq!(find(1, 9), (2, Holds::Written(Pblk(5101))));
-    assert_eq!(find(3, 9), (2, Holds::Hole));
-    assert_eq!(find(14, u32::MAX), (a - 2, Holds::Hole), "the rest of the single block");
-    assert_eq!(find(12 + a, u32::MAX), (a, Holds::Hole), "a subtree that is not there");
-    assert_eq!(find(12 + a + 701, 9), (9, Holds::Written(Pblk(5301))));
-    assert_eq!(find(12 + a + a * a, u32::MAX), (a * a, Holds::Hole));
-    assert_eq!(find(u32::MAX, u32::MAX), (1, Holds::Hole));
-    let told: Vec<_> = all_of(&map, &buffers, 0).iter().map(|piece| (piece.lblk.0, piece.len)).collect();
-    assert_eq!(told, runs, "merged over the border of direct and single");
+    assert_eq!(find(1, 9), (2, MapState::Written(Pblk(5101))));
+    assert_eq!(find(3, 9), (2, MapState::Hole));
+    assert_eq!(find(14, u32::MAX), (a - 2, MapState::Hole), "the rest of the single block");
+    assert_eq!(find(12 + a, u32::MAX), (a, MapState::Hole), "a subtree that is not there");
+    assert_eq!(find(12 + a + 701, 9), (9, MapState::Written(Pblk(5301))));
+    assert_eq!(find(12 + a + a * a, u32::MAX), (a * a, MapState::Hole));
+    assert_eq!(find(u32::MAX, u32::MAX), (1, MapState::Hole));
+    let visited: Vec<_> = all_of(&map, &buffers, 0).iter().map(|piece| (piece.lblk.0, piece.len)).collect();
+    assert_eq!(visited, runs, "merged over the border of direct and single");
     assert_eq!(until(&map, &buffers, 4), runs[..1]);
     assert_eq!(until(&map, &buffers, 6), runs[..2], "a piece that begins before the end is returned whole");
     assert_eq!(until(&map, &buffers, 14), runs[..2]);
@@ -264,7 +264,7 @@ type HostileNode = (u16, u16, Vec<(u32, u16, u16, u32)>);
 
 proptest! {
     #[test]
-    fn a_tree_is_found_and_told_as_the_model_says(
+    fn a_tree_is_searched_and_walked_as_the_model_says(
         steps in prop::collection::vec((0u32..4, 1u32..6, 0u64..3, any::<bool>()), 0..600), from in 0u32..500,
     ) {
         let (mut lblk, mut start) = (0, 3000);
@@ -281,16 +281,16 @@ proptest! {
             let found = map.find(&buffers, Lblk(at), 50).unwrap();
             for i in 0..found.len {
                 let expected = match model.get(&(at + i)) {
-                    None => Holds::Hole,
-                    Some(&(start, false)) => Holds::Written(Pblk(start - u64::from(i))),
-                    Some(&(start, true)) => Holds::Unwritten(Pblk(start - u64::from(i))),
+                    None => MapState::Hole,
+                    Some(&(start, false)) => MapState::Written(Pblk(start - u64::from(i))),
+                    Some(&(start, true)) => MapState::Unwritten(Pblk(start - u64::from(i))),
                 };
-                prop_assert_eq!(expected, found.holds);
+                prop_assert_eq!(expected, found.state);
             }
             at += found.len;
         }
-        let told: usize = all_of(&map, &buffers, from).iter().map(|piece| piece.len as usize).sum();
-        prop_assert_eq!(told, model.range(from..).count());
+        let visited: usize = all_of(&map, &buffers, from).iter().map(|piece| piece.len as usize).sum();
+        prop_assert_eq!(visited, model.range(from..).count());
     }
 
     #[test]
@@ -324,16 +324,16 @@ proptest! {
                 prop_assert!((1..=1000).contains(&found.len));
             }
         }
-        let mut told = 0;
+        let mut visited = 0;
         let _ = map.walk(&buffers, Lblk(from), &mut |piece| {
-            told += 1;
+            visited += 1;
             assert!(piece.len > 0 && piece.end() > from.into());
-            (told < 5000).then_some(())
+            (visited < 5000).then_some(())
         });
-        let mut told = 0;
+        let mut visited = 0;
         let _ = map.walk_tree_blocks(&buffers, &mut |_| {
-            told += 1;
-            (told < 5000).then_some(())
+            visited += 1;
+            (visited < 5000).then_some(())
         });
     }
 }

@@ -106,13 +106,13 @@ fn empty(extents: bool) -> FileMap {
 /// The physical block of each logical block, and whether it is unwritten.
 type Model = BTreeMap<u32, (u64, bool)>;
 
-fn told(map: &FileMap, buffers: &Buffers) -> Model {
+fn mapped_blocks(map: &FileMap, buffers: &Buffers) -> Model {
     let mut model = Model::new();
     map.walk(buffers, Lblk(0), &mut |piece| {
-        let (start, unwritten) = match piece.holds {
-            Holds::Written(start) => (start.0, false),
-            Holds::Unwritten(start) => (start.0, true),
-            Holds::Hole => panic!("holes are not returned"),
+        let (start, unwritten) = match piece.state {
+            MapState::Written(start) => (start.0, false),
+            MapState::Unwritten(start) => (start.0, true),
+            MapState::Hole => panic!("holes are not returned"),
         };
         model.extend((0..piece.len).map(|i| (piece.lblk.0 + i, (start + u64::from(i), unwritten))));
         Some(())
@@ -163,16 +163,16 @@ fn verify(map: &FileMap, toy: &Toy) {
 }
 
 fn insert(map: &mut FileMap, toy: &Toy, model: &mut Model, mapped: Mapped) -> Result<(), EditFault> {
-    let (start, unwritten) = match mapped.holds {
-        Holds::Written(start) => (start.0, false),
-        Holds::Unwritten(start) => (start.0, true),
-        Holds::Hole => unreachable!(),
+    let (start, unwritten) = match mapped.state {
+        MapState::Written(start) => (start.0, false),
+        MapState::Unwritten(start) => (start.0, true),
+        MapState::Hole => unreachable!(),
     };
     let mut done = 0;
     while done < mapped.len {
         let at = start + u64::from(done);
-        let holds = if unwritten { Holds::Unwritten(Pblk(at)) } else { Holds::Written(Pblk(at)) };
-        let rest = Mapped { lblk: Lblk(mapped.lblk.0 + done), len: mapped.len - done, holds };
+        let state = if unwritten { MapState::Unwritten(Pblk(at)) } else { MapState::Written(Pblk(at)) };
+        let rest = Mapped { lblk: Lblk(mapped.lblk.0 + done), len: mapped.len - done, state };
         let credits = credits_insert(map.depth());
         let (inserted, touched) = toy.edit(|editor| map.insert(editor, rest));
         assert!(touched <= credits, "{touched} of {credits}");
@@ -237,11 +237,11 @@ fn set_state(
         from = next.unwrap();
         assert!(from.is_none_or(|from| from > at));
     }
-    model.range_mut(range.start as u32..range.end as u32).for_each(|(_, holds)| holds.1 = unwritten);
+    model.range_mut(range.start as u32..range.end as u32).for_each(|(_, state)| state.1 = unwritten);
 }
 
 fn written(lblk: u32, len: u32, start: u64) -> Mapped {
-    Mapped { lblk: Lblk(lblk), len, holds: Holds::Written(Pblk(start)) }
+    Mapped { lblk: Lblk(lblk), len, state: MapState::Written(Pblk(start)) }
 }
 
 /// The extent or hole around a block agrees with `find` for each block in it, and ends where another one
@@ -258,16 +258,16 @@ fn what_lies_around_a_block_is_all_of_its_extent_or_hole() {
         }
         for lblk in 0..5000 {
             let here = map.around(&toy.buffers, Lblk(lblk)).unwrap().here;
-            let holds = model.get(&lblk);
-            let first = match here.holds {
-                Holds::Hole => None,
-                Holds::Written(start) | Holds::Unwritten(start) => Some(start.0),
+            let state = model.get(&lblk);
+            let first = match here.state {
+                MapState::Hole => None,
+                MapState::Written(start) | MapState::Unwritten(start) => Some(start.0),
             };
-            assert_eq!(holds.is_some(), first.is_some(), "{lblk}: {here:?}");
+            assert_eq!(state.is_some(), first.is_some(), "{lblk}: {here:?}");
             assert!(here.lblk.0 <= lblk && here.end() > lblk.into(), "{lblk}: {here:?}");
             for at in u64::from(here.lblk.0)..here.end().min(5000) {
                 let block = first.map(|first| first + at - u64::from(here.lblk.0));
-                assert_eq!(model.get(&(at as u32)).map(|holds| holds.0), block, "{lblk}: {here:?}");
+                assert_eq!(model.get(&(at as u32)).map(|state| state.0), block, "{lblk}: {here:?}");
             }
             if extents && first.is_some() {
                 assert!(here.lblk.0 == 0 || !model.contains_key(&(here.lblk.0 - 1)), "{lblk}: {here:?}");
@@ -292,7 +292,7 @@ fn deep_trees_grow_and_shrink() {
         insert(&mut map, &toy, &mut model, written(lblk, 1, DATA + u64::from(lblk))).unwrap();
         if i.is_power_of_two() {
             verify(&map, &toy);
-            assert_eq!(told(&map, &toy.buffers), model);
+            assert_eq!(mapped_blocks(&map, &toy.buffers), model);
         }
     }
     assert_eq!(map.depth(), 3);
@@ -303,11 +303,11 @@ fn deep_trees_grow_and_shrink() {
         remove(&mut map, &toy, &mut model, lblk..lblk + 2, 5).unwrap();
     }
     verify(&map, &toy);
-    assert_eq!(told(&map, &toy.buffers), model);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     for from in [150_000, 100_000, 777, 5, 0] {
         remove(&mut map, &toy, &mut model, from..1 << 32, 100).unwrap();
         verify(&map, &toy);
-        assert_eq!(told(&map, &toy.buffers), model);
+        assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     }
     assert_eq!((map.depth(), toy.out.borrow().len()), (0, 0));
     assert_eq!(map.i_block, empty(true).i_block);
@@ -334,12 +334,12 @@ fn a_long_file_is_one_extent_after_the_other() {
     assert_eq!(lens, [32_768, 32_768, 32_768, 1696]);
     set_state(&mut map, &toy, &mut model, 0..100_000, true, 1);
     verify(&map, &toy);
-    assert_eq!(told(&map, &toy.buffers), model);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     set_state(&mut map, &toy, &mut model, 10..90_000, false, 2);
     verify(&map, &toy);
-    assert_eq!(told(&map, &toy.buffers), model);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     remove(&mut map, &toy, &mut model, 5..95_000, 1).unwrap();
-    assert_eq!(told(&map, &toy.buffers), model);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn what_cannot_be_is_refused() {
     let mut model = Model::new();
     insert(&mut map, &toy, &mut model, written(reach - 3, 3, DATA)).unwrap();
     verify(&map, &toy);
-    assert_eq!(told(&map, &toy.buffers), model);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     assert_eq!(toy.out.borrow().len(), 3);
     remove(&mut map, &toy, &mut model, 0..1 << 32, 1).unwrap();
     assert_eq!((map.i_block, toy.out.borrow().len()), ([0; 60], 0));
@@ -416,8 +416,8 @@ fn run(ops: &[(Op, Option<usize>)], extents: bool, block_size: BlockSize) {
             Op::Insert(lblk, len, shift, unwritten) => {
                 toy.left.set(space.unwrap_or(usize::MAX));
                 let start = Pblk(place(lblk, shift));
-                let holds = if unwritten { Holds::Unwritten(start) } else { Holds::Written(start) };
-                try_insert(&mut map, &toy, &mut model, Mapped { lblk: Lblk(lblk), len, holds });
+                let state = if unwritten { MapState::Unwritten(start) } else { MapState::Written(start) };
+                try_insert(&mut map, &toy, &mut model, Mapped { lblk: Lblk(lblk), len, state });
             }
             Op::Comb(lblk, count) => {
                 for i in 0..count {
@@ -434,7 +434,7 @@ fn run(ops: &[(Op, Option<usize>)], extents: bool, block_size: BlockSize) {
             }
         }
         verify(&map, &toy);
-        assert_eq!(told(&map, &toy.buffers), model);
+        assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     }
     toy.left.set(usize::MAX);
     remove(&mut map, &toy, &mut model, 0..1 << 32, 50).unwrap();

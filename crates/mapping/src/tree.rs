@@ -16,7 +16,7 @@ use extant_base::{CorruptAt, Lblk, Malformed, Pblk};
 use extant_buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
 use extant_ondisk::extent::{self, Extent, NodeView};
 
-use crate::{Around, FileMap, Holds, Mapped, lies_inside, outside};
+use crate::{FileMap, MapLookup, MapState, Mapped, lies_inside, outside};
 
 const STRUCTURE: &str = "extent node";
 
@@ -143,14 +143,14 @@ pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -
     Ok(mapped(lblk, len.min(len_max), extent.start + u64::from(skip), extent.unwritten))
 }
 
-pub(crate) fn around(map: &FileMap, buffers: &Buffers, lblk: Lblk) -> Result<Around, ReadFault> {
+pub(crate) fn around(map: &FileMap, buffers: &Buffers, lblk: Lblk) -> Result<MapLookup, ReadFault> {
     let mut held;
     let mut node = map.root()?;
     let (mut range, was_read) = (WHOLE, Cell::new(false));
     while node.depth() > 0 {
         let Some(at) = position(node, lblk.0) else {
             let end = child_range(node, 0, &range).start;
-            return Ok(Around { here: hole_of(range.start..end), leaf: Vec::new() });
+            return Ok(MapLookup { here: hole_of(range.start..end), leaf: Vec::new() });
         };
         was_read.set(false);
         let Some((buffer, child_range)) = map.node_or_read(buffers, node, &range, at, &was_read)? else {
@@ -169,28 +169,28 @@ pub(crate) fn around(map: &FileMap, buffers: &Buffers, lblk: Lblk) -> Result<Aro
     let before = at.and_then(|at| node.extent(at));
     if let Some(extent) = before.filter(|extent| u64::from(lblk.0) < extent.end()) {
         return match is_inside(&extent) {
-            true => Ok(Around { here: piece(extent), leaf }),
+            true => Ok(MapLookup { here: piece(extent), leaf }),
             false => Err(outside(extent.lblk, Pblk(extent.start))),
         };
     }
     let start = before.map_or(range.start, |before| before.end());
     let end = node.extent(at.map_or(0, |at| at + 1)).map_or(range.end, |extent| extent.lblk.into());
-    Ok(Around { here: hole_of(start..end), leaf })
+    Ok(MapLookup { here: hole_of(start..end), leaf })
 }
 
 fn hole_of(range: Range<u64>) -> Mapped {
     let len = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
-    Mapped { lblk: Lblk(range.start as u32), len, holds: Holds::Hole }
+    Mapped { lblk: Lblk(range.start as u32), len, state: MapState::Hole }
 }
 
 fn hole(lblk: Lblk, end: u64, len_max: u32) -> Mapped {
     let len = end.saturating_sub(lblk.0.into()).clamp(1, len_max.into());
-    Mapped { lblk, len: len as u32, holds: Holds::Hole }
+    Mapped { lblk, len: len as u32, state: MapState::Hole }
 }
 
 fn mapped(lblk: Lblk, len: u32, start: u64, unwritten: bool) -> Mapped {
-    let holds = if unwritten { Holds::Unwritten(Pblk(start)) } else { Holds::Written(Pblk(start)) };
-    Mapped { lblk, len, holds }
+    let state = if unwritten { MapState::Unwritten(Pblk(start)) } else { MapState::Written(Pblk(start)) };
+    Mapped { lblk, len, state }
 }
 
 /// A walk in progress: the map, the cache, and the callback.
@@ -226,7 +226,7 @@ impl Walk<'_, Mapped> {
                 return Ok(ControlFlow::Break(()));
             }
             if node.depth() == 0 {
-                if self.tell(node, at, from)?.is_break() {
+                if self.emit(node, at, from)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
                 continue;
@@ -242,7 +242,7 @@ impl Walk<'_, Mapped> {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn tell(&mut self, leaf: NodeView<'_>, at: usize, from: Lblk) -> Result<ControlFlow<()>, ReadFault> {
+    fn emit(&mut self, leaf: NodeView<'_>, at: usize, from: Lblk) -> Result<ControlFlow<()>, ReadFault> {
         let Some(extent) = leaf.extent(at).filter(|extent| extent.end() > u64::from(from.0)) else {
             return Ok(ControlFlow::Continue(()));
         };

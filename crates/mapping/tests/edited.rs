@@ -14,7 +14,7 @@ use std::path::Path;
 use common::Image;
 use extant_base::{Ino, Lblk, Pblk};
 use extant_buffer::Direct;
-use extant_mapping::{EditFault, Editor, FileMap, Holds, Mapped, TreeSpace};
+use extant_mapping::{EditFault, Editor, FileMap, MapState, Mapped, TreeSpace};
 use extant_ondisk::inode::flags;
 use extant_testkit::LoopMount;
 
@@ -64,7 +64,7 @@ fn map_anew(path: &Path, ino: u64, lblk_of: impl Fn(u32) -> u32) -> Vec<u32> {
     let mut lblks = Vec::new();
     let mut insert = |map: &mut FileMap, lblk: u32| {
         let Some(block) = own.blocks.borrow_mut().pop_front() else { return false };
-        let mapped = Mapped { lblk: Lblk(lblk), len: 1, holds: Holds::Written(block) };
+        let mapped = Mapped { lblk: Lblk(lblk), len: 1, state: MapState::Written(block) };
         map.insert(&editor, mapped).unwrap();
         image.write(path, block, 0, &marked(lblk, image.geometry.block_size.len()));
         lblks.push(lblk);
@@ -82,7 +82,7 @@ fn map_anew(path: &Path, ino: u64, lblk_of: impl Fn(u32) -> u32) -> Vec<u32> {
     let mut more = Vec::new();
     loop {
         let Some(block) = own.blocks.borrow_mut().pop_front() else { break };
-        let mapped = Mapped { lblk: Lblk(next), len: 1, holds: Holds::Written(block) };
+        let mapped = Mapped { lblk: Lblk(next), len: 1, state: MapState::Written(block) };
         map.insert(&editor, mapped).unwrap();
         image.write(path, block, 0, &marked(next, image.geometry.block_size.len()));
         more.push(next);

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use common::Image;
 use extant_base::{Ino, Lblk, Pblk};
-use extant_mapping::{FileMap, Holds, Mapped};
+use extant_mapping::{FileMap, MapState, Mapped};
 use extant_ondisk::inode::flags;
 use extant_testkit::LoopMount;
 
@@ -54,12 +54,12 @@ fn check(image_path: &Path, ino: u64, expected: impl Fn(u64) -> bool) -> Vec<Map
         let piece = map.find(&image.buffers, Lblk(at as u32), (blocks - at) as u32).unwrap();
         for i in 0..u64::from(piece.len) {
             let lblk = at + i;
-            match piece.holds {
-                Holds::Written(start) => {
+            match piece.state {
+                MapState::Written(start) => {
                     assert_eq!(mark_at(Pblk(start.0 + i)), MARK | lblk, "block {lblk} of inode {ino}");
                     assert!(expected(lblk), "block {lblk} of inode {ino} should be a hole");
                 }
-                Holds::Hole | Holds::Unwritten(_) => {
+                MapState::Hole | MapState::Unwritten(_) => {
                     assert!(!expected(lblk), "block {lblk} of inode {ino} should be there");
                 }
             }
@@ -69,20 +69,21 @@ fn check(image_path: &Path, ino: u64, expected: impl Fn(u64) -> bool) -> Vec<Map
     }
     // The walk agrees, from any block on.
     for from in [0, 1, blocks / 3, blocks.saturating_sub(1)] {
-        let mut told = 0;
+        let mut written_blocks = 0;
         map.walk(&image.buffers, Lblk(from as u32), &mut |piece| {
             assert!(u64::from(piece.lblk.0) >= from);
             for i in [0, piece.len - 1] {
-                if let Holds::Written(start) = piece.holds {
+                if let MapState::Written(start) = piece.state {
                     assert_eq!(mark_at(Pblk(start.0 + u64::from(i))), MARK | u64::from(piece.lblk.0 + i));
                     assert!(expected(u64::from(piece.lblk.0 + i)));
                 }
             }
-            told += if matches!(piece.holds, Holds::Written(_)) { u64::from(piece.len) } else { 0 };
+            written_blocks +=
+                if matches!(piece.state, MapState::Written(_)) { u64::from(piece.len) } else { 0 };
             Some(())
         })
         .unwrap();
-        assert_eq!(told, (from..blocks).filter(|lblk| expected(*lblk)).count() as u64);
+        assert_eq!(written_blocks, (from..blocks).filter(|lblk| expected(*lblk)).count() as u64);
     }
     pieces
 }
@@ -200,14 +201,14 @@ fn files_that_the_kernel_wrote() {
     assert!(i_block[6] >= 2, "depth {}", i_block[6]);
     assert_eq!(tree_blocks(&image, deep), tree_blocks_by_count(&image, deep, 6000));
     let pieces = check(&image, holed, |lblk| [100, 300, 301, 2000].contains(&lblk));
-    let count = |wanted: fn(&Holds) -> bool| pieces.iter().filter(|piece| wanted(&piece.holds)).count();
-    assert_eq!(count(|holds| matches!(holds, Holds::Hole)), 1, "{pieces:?}");
-    assert!(count(|holds| matches!(holds, Holds::Unwritten(_))) >= 4, "{pieces:?}");
+    let count = |wanted: fn(&MapState) -> bool| pieces.iter().filter(|piece| wanted(&piece.state)).count();
+    assert_eq!(count(|state| matches!(state, MapState::Hole)), 1, "{pieces:?}");
+    assert!(count(|state| matches!(state, MapState::Unwritten(_))) >= 4, "{pieces:?}");
 
     let opened = Image::open(&image);
     let (map, _) = map_of(&opened, sparse);
     let hole = map.find(&opened.buffers, Lblk(6), u32::MAX).unwrap();
-    assert_eq!((hole.len, hole.holds), (4_000_000_000 - 6, Holds::Hole), "one hole, returned whole");
+    assert_eq!((hole.len, hole.state), (4_000_000_000 - 6, MapState::Hole), "one hole, returned whole");
     let last = map.find(&opened.buffers, Lblk(4_000_000_000), 9).unwrap();
-    assert!(matches!(last.holds, Holds::Written(_)));
+    assert!(matches!(last.state, MapState::Written(_)));
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use common::Image;
 use extant_base::{Ino, Lblk, Pblk};
 use extant_buffer::{Buffers, Direct, Kind, Owner};
-use extant_mapping::{EditFault, Editor, FileMap, Holds, Mapped, TreeSpace};
+use extant_mapping::{EditFault, Editor, FileMap, MapState, Mapped, TreeSpace};
 use extant_testkit::LoopMount;
 
 /// The file's unused blocks.
@@ -85,7 +85,7 @@ fn shift(path: &Path, ino: u64) -> Model {
     let mut next = model.last_key_value().unwrap().0 + 1;
     loop {
         let Some(block) = own.blocks.borrow_mut().pop() else { break };
-        let mapped = Mapped { lblk: Lblk(next), len: 1, holds: Holds::Written(block) };
+        let mapped = Mapped { lblk: Lblk(next), len: 1, state: MapState::Written(block) };
         map.insert(&editor, mapped).unwrap();
         image.write(path, block, 0, &vec![0x5A; image.geometry.block_size.len()]);
         model.insert(next, block.0);

@@ -21,7 +21,7 @@ use extant_base::{Ino, Lblk, Pblk};
 use extant_inode::{Inodes, Overrides};
 use extant_jbd2_format::fast_commit::{NameChange, Record};
 use extant_journal::FastCommitPlan;
-use extant_mapping::{Holds, Mapped};
+use extant_mapping::{MapState, Mapped};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{self as layout, flags};
 
@@ -164,11 +164,11 @@ impl Work<'_> {
                 let blocks = self.inodes.shared().geometry.blocks;
                 let end = pblk.checked_add(u64::from(len_blocks)).filter(|end| end.0 <= blocks);
                 end.ok_or_else(|| format!("inode {ino}: blocks from {pblk} on lie outside the file system"))?;
-                let holds = if unwritten { Holds::Unwritten(pblk) } else { Holds::Written(pblk) };
-                self.map_range(ino, Mapped { lblk, len: len_blocks.into(), holds })
+                let state = if unwritten { MapState::Unwritten(pblk) } else { MapState::Written(pblk) };
+                self.map_range(ino, Mapped { lblk, len: len_blocks.into(), state })
             }
             Record::DelRange { ino, lblk, len_blocks } => {
-                self.map_range(ino, Mapped { lblk, len: len_blocks, holds: Holds::Hole })
+                self.map_range(ino, Mapped { lblk, len: len_blocks, state: MapState::Hole })
             }
             Record::Name { change, parent, ino, name } => self.name(change, parent, ino, name),
             Record::Pad | Record::Head { .. } | Record::Tail { .. } => Ok(()),
@@ -290,8 +290,8 @@ impl Work<'_> {
             return;
         }
         let end = self.inodes.shared().geometry.block_size.blocks_for(fields.size);
-        map.retain(|at, piece| u64::from(*at) < end || !matches!(piece.holds, Holds::Written(_)));
-        for piece in map.values_mut().filter(|piece| matches!(piece.holds, Holds::Written(_))) {
+        map.retain(|at, piece| u64::from(*at) < end || !matches!(piece.state, MapState::Written(_)));
+        for piece in map.values_mut().filter(|piece| matches!(piece.state, MapState::Written(_))) {
             piece.len = (end - u64::from(piece.lblk.0)).min(piece.len.into()) as u32;
         }
     }
@@ -390,7 +390,7 @@ fn put(map: &mut Pieces, new: Mapped) {
         map.remove(&within.lblk.0);
         put_rest(map, within, end);
     }
-    if new.holds != Holds::Hole {
+    if new.state != MapState::Hole {
         map.insert(start, new);
     }
 }
@@ -403,12 +403,12 @@ fn put_rest(map: &mut Pieces, piece: Mapped, end: u64) {
     }
     let skip = lblk - piece.lblk.0;
     let moved = |block: Pblk| Pblk(block.0 + u64::from(skip));
-    let holds = match piece.holds {
-        Holds::Hole => Holds::Hole,
-        Holds::Written(block) => Holds::Written(moved(block)),
-        Holds::Unwritten(block) => Holds::Unwritten(moved(block)),
+    let state = match piece.state {
+        MapState::Hole => MapState::Hole,
+        MapState::Written(block) => MapState::Written(moved(block)),
+        MapState::Unwritten(block) => MapState::Unwritten(moved(block)),
     };
-    map.insert(lblk, Mapped { lblk: Lblk(lblk), len: piece.len - skip, holds });
+    map.insert(lblk, Mapped { lblk: Lblk(lblk), len: piece.len - skip, state });
 }
 
 #[cfg(test)]
@@ -423,29 +423,29 @@ mod tests {
             changes in proptest::collection::vec((0u32..60, 1u32..20, 0u8..3, 0u64..1000), 1..40),
         ) {
             let mut map = Pieces::new();
-            let mut blocks = [Holds::Hole; 100];
+            let mut blocks = [MapState::Hole; 100];
             for (lblk, len, state, block) in changes {
-                let holds = |at: u64| match state {
-                    0 => Holds::Hole,
-                    1 => Holds::Written(Pblk(block + at)),
-                    _ => Holds::Unwritten(Pblk(block + at)),
+                let state_at = |at: u64| match state {
+                    0 => MapState::Hole,
+                    1 => MapState::Written(Pblk(block + at)),
+                    _ => MapState::Unwritten(Pblk(block + at)),
                 };
-                put(&mut map, Mapped { lblk: Lblk(lblk), len, holds: holds(0) });
+                put(&mut map, Mapped { lblk: Lblk(lblk), len, state: state_at(0) });
                 for at in 0..len {
-                    blocks[(lblk + at) as usize] = holds(at.into());
+                    blocks[(lblk + at) as usize] = state_at(at.into());
                 }
             }
-            let mut seen = [Holds::Hole; 100];
+            let mut seen = [MapState::Hole; 100];
             let mut next = 0;
             for (at, piece) in &map {
                 prop_assert_eq!(*at, piece.lblk.0);
                 prop_assert!(piece.lblk.0 >= next && piece.len > 0);
                 next = piece.lblk.0 + piece.len;
                 for at in 0..piece.len {
-                    seen[(piece.lblk.0 + at) as usize] = match piece.holds {
-                        Holds::Hole => unreachable!(),
-                        Holds::Written(block) => Holds::Written(Pblk(block.0 + u64::from(at))),
-                        Holds::Unwritten(block) => Holds::Unwritten(Pblk(block.0 + u64::from(at))),
+                    seen[(piece.lblk.0 + at) as usize] = match piece.state {
+                        MapState::Hole => unreachable!(),
+                        MapState::Written(block) => MapState::Written(Pblk(block.0 + u64::from(at))),
+                        MapState::Unwritten(block) => MapState::Unwritten(Pblk(block.0 + u64::from(at))),
                     };
                 }
             }

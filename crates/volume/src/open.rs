@@ -11,7 +11,7 @@ use extant_base::{Group, Ino, Lblk};
 use extant_device::{Device, DeviceFault};
 use extant_inode::{Inodes, Overrides, Salvage, Shared};
 use extant_journal::{FastCommitPlan, Log, LogMap, LogRun, Overlay, ReplayPlan, ReplayTarget};
-use extant_mapping::Holds;
+use extant_mapping::MapState;
 use extant_memory::Budget;
 use extant_ondisk::{Features, Geometry, Superblock};
 
@@ -241,7 +241,7 @@ pub(crate) fn log_of(
     let mut runs = Vec::new();
     let walked = inode.walk_map(inodes.shared(), Lblk(0), blocks.into(), &mut |piece| {
         // An unwritten extent is a hole of the log, whatever the device has there.
-        if let Holds::Written(start) = piece.holds {
+        if let MapState::Written(start) = piece.state {
             runs.push(LogRun { log: piece.lblk.0, start, len: piece.len });
         }
         (runs.len() < LOG_RUNS_MAX).then_some(())

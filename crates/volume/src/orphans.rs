@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use extant_base::{Ino, Lblk};
 use extant_inode::{Inode, Inodes, Overrides};
-use extant_mapping::{Holds, Mapped};
+use extant_mapping::{MapState, Mapped};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 use extant_ondisk::orphan_file::OrphanBlock;
@@ -111,7 +111,7 @@ fn cut(
         let (from, len) = (u64::from(piece.lblk.0), u64::from(piece.len));
         let stays = end.saturating_sub(from).min(len);
         blocks_cut += len - stays;
-        if stays > 0 && piece.holds != Holds::Hole {
+        if stays > 0 && piece.state != MapState::Hole {
             kept.push(Mapped { len: stays as u32, ..piece });
         }
         Some(())

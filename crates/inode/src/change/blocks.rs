@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use extant_alloc::{Alloc, Flags, Request};
 use extant_base::{Lblk, Pblk};
-use extant_mapping::{EditFault, Holds, Mapped};
+use extant_mapping::{EditFault, MapState, Mapped};
 use extant_ondisk::extent::Extent;
 
 use super::{Change, EXTENTS_PER_STEP, REVOKED_PER_EXTENT, Space, edit_fault};
@@ -76,9 +76,9 @@ impl Change<'_> {
                 (Pblk(start.0 + u64::from(within)), Some((start, got)))
             }
         };
-        let holds = if want.unwritten { Holds::Unwritten(start) } else { Holds::Written(start) };
+        let state = if want.unwritten { MapState::Unwritten(start) } else { MapState::Written(start) };
         let editor = extant_mapping::Editor { buffers: &shared.buffers, edit: self.edit, space: &space };
-        let inserted = map.insert(&editor, Mapped { lblk, len, holds });
+        let inserted = map.insert(&editor, Mapped { lblk, len, state });
         values.set_map(&map);
         let done = match (&inserted, taken) {
             (Ok(done), _) => *done,
@@ -97,7 +97,7 @@ impl Change<'_> {
             }
         }
         space.settle(values);
-        inserted.map(|len| Mapped { lblk, len, holds })
+        inserted.map(|len| Mapped { lblk, len, state })
     }
 
     /// The first block of the cluster of `lblk`, if another block of that cluster is mapped.
@@ -110,7 +110,7 @@ impl Change<'_> {
         let end = u64::from(first) + u64::from(ratio);
         let mut found = None;
         map.walk_until(&self.shared().buffers, Lblk(first), end, &mut |piece| {
-            if let Holds::Written(start) | Holds::Unwritten(start) = piece.holds {
+            if let MapState::Written(start) | MapState::Unwritten(start) = piece.state {
                 found = Some(Pblk(start.0 - u64::from(piece.lblk.0 - first)));
             }
             None
@@ -147,12 +147,12 @@ impl Change<'_> {
         let ratio = self.shared().geometry.cluster_ratio() as u32;
         let within = lblk.0 % ratio;
         let before = match lblk.0.checked_sub(1 + within) {
-            Some(before) => map.find(&self.shared().buffers, Lblk(before), 1)?.holds,
-            None => Holds::Hole,
+            Some(before) => map.find(&self.shared().buffers, Lblk(before), 1)?.state,
+            None => MapState::Hole,
         };
         let (goal, stream) = match before {
-            Holds::Written(block) | Holds::Unwritten(block) => (Pblk(block.0 + 1), None),
-            Holds::Hole => (space.goal, None),
+            MapState::Written(block) | MapState::Unwritten(block) => (Pblk(block.0 + 1), None),
+            MapState::Hole => (space.goal, None),
         };
         let mut flags = Flags::DATA;
         flags = if want.promised { flags | Flags::PROMISED | Flags::USE_RESERVED } else { flags };
@@ -270,7 +270,7 @@ impl Change<'_> {
         let mut bitmaps = Ok(());
         let of = Fault::of(node.ino());
         map.walk_until(&shared.buffers, Lblk(from), end, &mut |piece| {
-            if let Holds::Written(start) | Holds::Unwritten(start) = piece.holds {
+            if let MapState::Written(start) | MapState::Unwritten(start) = piece.state {
                 bitmaps = alloc.read_bitmaps(start, piece.len.into());
             }
             bitmaps.is_ok().then_some(())

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::Pblk;
-use extant_mapping::{EditFault, Holds, Mapped};
+use extant_mapping::{EditFault, MapState, Mapped};
 
 use super::{Change, Space, edit_fault};
 use crate::Fault;
@@ -68,7 +68,7 @@ impl Change<'_> {
         tree.into_iter().for_each(|block| extant_mapping::TreeSpace::free(&space, block));
         map.i_block = extant_mapping::FileMap::EMPTY;
         let editor = extant_mapping::Editor { buffers, edit: self.edit, space: &space };
-        for piece in pieces.iter().filter(|piece| piece.holds != Holds::Hole) {
+        for piece in pieces.iter().filter(|piece| piece.state != MapState::Hole) {
             let mut left = *piece;
             while left.len > 0 {
                 if !has_room(extant_mapping::credits_insert(map.depth())) {
@@ -90,11 +90,11 @@ impl Change<'_> {
         let of = |block: u64| block.saturating_sub(geometry.first_data_block.into()) >> geometry.cluster_log;
         let mut ranges: Vec<Range<u64>> = pieces
             .iter()
-            .filter_map(|piece| match piece.holds {
-                Holds::Written(start) | Holds::Unwritten(start) => {
+            .filter_map(|piece| match piece.state {
+                MapState::Written(start) | MapState::Unwritten(start) => {
                     Some(of(start.0)..of(start.0 + u64::from(piece.len) - 1) + 1)
                 }
-                Holds::Hole => None,
+                MapState::Hole => None,
             })
             .collect();
         ranges.sort_unstable_by_key(|range| range.start);
@@ -124,14 +124,14 @@ impl Change<'_> {
 /// A piece without its first `len` blocks.
 fn behind(piece: Mapped, len: u32) -> Mapped {
     let moved = |block: Pblk| Pblk(block.0 + u64::from(len));
-    let holds = match piece.holds {
-        Holds::Hole => Holds::Hole,
-        Holds::Written(block) => Holds::Written(moved(block)),
-        Holds::Unwritten(block) => Holds::Unwritten(moved(block)),
+    let state = match piece.state {
+        MapState::Hole => MapState::Hole,
+        MapState::Written(block) => MapState::Written(moved(block)),
+        MapState::Unwritten(block) => MapState::Unwritten(moved(block)),
     };
     // After the last block of a map there is none; then nothing is left of the piece either.
     let lblk = extant_base::Lblk(piece.lblk.0.saturating_add(len));
-    Mapped { lblk, len: piece.len - len, holds }
+    Mapped { lblk, len: piece.len - len, state }
 }
 
 /// The numbers that are in `a` and not in `b`; both are sorted, without overlaps.

@@ -34,12 +34,12 @@ fn put_run(bytes: &mut [u8], at: u64, start: u32, len: u64) {
 }
 
 /// The path of slots to a logical block: one in `i_block`, then one in each indirect block. At most four.
-struct Way {
+struct SlotPath {
     slots: [u64; 4],
     len: usize,
 }
 
-impl Way {
+impl SlotPath {
     /// `None` past the reach of three levels.
     fn to(block_size: BlockSize, lblk: u64) -> Option<Self> {
         if lblk < DIRECT {
@@ -94,9 +94,9 @@ pub(crate) fn insert(
     let block_size = editor.buffers.block_size();
     let first = u64::from(lblk.0);
     let reach = max_blocks(block_size).saturating_sub(first);
-    let way = Way::to(block_size, first).filter(|_| reach > 0).ok_or(EditFault::TooLarge)?;
-    let last = way.len - 1;
-    let room = if last == 0 { DIRECT } else { entries(block_size) } - way.slots[last];
+    let path = SlotPath::to(block_size, first).filter(|_| reach > 0).ok_or(EditFault::TooLarge)?;
+    let last = path.len - 1;
+    let room = if last == 0 { DIRECT } else { entries(block_size) } - path.slots[last];
     let len = u64::from(len).min(room).min(reach);
     if start.checked_add(len).is_none_or(|end| end.0 > 1 << 32) {
         return Err(EditFault::TooLarge);
@@ -115,13 +115,13 @@ pub(crate) fn insert(
             }
         };
         if level == last {
-            let is_free = (0..len).all(|i| get(bytes, way.slots[level] + i) == 0);
+            let is_free = (0..len).all(|i| get(bytes, path.slots[level] + i) == 0);
             if !is_free {
                 return Err(EditFault::Occupied(lblk));
             }
             break;
         }
-        let child = Pblk(get(bytes, way.slots[level]).into());
+        let child = Pblk(get(bytes, path.slots[level]).into());
         if child.0 == 0 {
             break;
         }
@@ -131,10 +131,10 @@ pub(crate) fn insert(
         (block, level) = (Some(child), level + 1);
     }
     if level == last {
-        map.change_numbers(editor, block, &mut |bytes| put_run(bytes, way.slots[level], number, len))?;
+        map.change_numbers(editor, block, &mut |bytes| put_run(bytes, path.slots[level], number, len))?;
         return Ok(len as u32);
     }
-    add_blocks(map, editor, &way, (block, level), (number, len))?;
+    add_blocks(map, editor, &path, (block, level), (number, len))?;
     Ok(len as u32)
 }
 
@@ -143,11 +143,11 @@ pub(crate) fn insert(
 fn add_blocks(
     map: &mut FileMap,
     editor: &Editor<'_>,
-    way: &Way,
+    path: &SlotPath,
     (parent, level): (Option<Pblk>, usize),
     (number, len): (u32, u64),
 ) -> Result<(), EditFault> {
-    let last = way.len - 1;
+    let last = path.len - 1;
     let missing = last - level;
     let mut blocks = [Pblk(0); 3];
     let mut taken = 0;
@@ -168,14 +168,14 @@ fn add_blocks(
     }
     // The only change that can fail comes first.
     let result = result.and_then(|()| {
-        map.change_numbers(editor, parent, &mut |bytes| put(bytes, way.slots[level], blocks[0].0 as u32))
+        map.change_numbers(editor, parent, &mut |bytes| put(bytes, path.slots[level], blocks[0].0 as u32))
     });
     if result.is_err() {
         blocks[..taken].iter().for_each(|block| editor.space.free(*block));
         return result;
     }
     for (i, block) in blocks[..missing].iter().enumerate() {
-        let slot = way.slots[level + 1 + i];
+        let slot = path.slots[level + 1 + i];
         editor.edit.fresh(*block, map.indirect_seal(), &mut |bytes| match blocks[..missing].get(i + 1) {
             Some(child) => put(bytes, slot, child.0 as u32),
             None => put_run(bytes, slot, number, len),

@@ -5,14 +5,14 @@ use super::*;
 const LONG: u32 = extant_ondisk::extent::MAX_UNWRITTEN_LEN;
 
 fn unwritten(lblk: u32, len: u32, start: u64) -> Mapped {
-    Mapped { holds: Holds::Unwritten(Pblk(start)), ..written(lblk, len, start) }
+    Mapped { state: MapState::Unwritten(Pblk(start)), ..written(lblk, len, start) }
 }
 
 /// The map's extents from `from` on: start, length, and whether they are written.
 fn extents(map: &FileMap, toy: &Toy, from: u32) -> Vec<(u32, u32, bool)> {
     let mut extents = Vec::new();
     map.walk(&toy.buffers, Lblk(from), &mut |piece| {
-        extents.push((piece.lblk.0, piece.len, matches!(piece.holds, Holds::Written(_))));
+        extents.push((piece.lblk.0, piece.len, matches!(piece.state, MapState::Written(_))));
         Some(())
     })
     .unwrap();
@@ -53,7 +53,7 @@ fn from_the_front_one_more_entry_is_enough() {
                 assert_eq!(extents(&map, &toy, at), expected);
             }
             verify(&map, &toy);
-            assert_eq!(told(&map, &toy.buffers), model);
+            assert_eq!(mapped_blocks(&map, &toy.buffers), model);
         }
     }
 }
@@ -76,7 +76,7 @@ fn a_file_of_long_extents_has_one_more_than_before() {
     }
     assert_eq!(map.depth(), 0);
     verify(&map, &toy);
-    assert_eq!(told(&map, &toy.buffers), model);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
 }
 
 /// If the pieces continue a written extent, the entry is added where that reaches the maximum length: one,
@@ -97,7 +97,7 @@ fn what_is_written_before_is_continued_as_long_as_it_can_be() {
     counts.dedup();
     assert_eq!(counts, [2, 3, 2]);
     verify(&map, &toy);
-    assert_eq!(told(&map, &toy.buffers), model);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
 }
 
 /// The first piece may need a split of a full leaf. Without a free block it fails and changes nothing. With
@@ -113,7 +113,7 @@ fn a_full_leaf_refuses_the_first_piece_or_is_split_once() {
         let (refused, _) = toy.edit(|editor| map.set_state(editor, from..from + 16, false, 1));
         assert!(matches!(refused, Err(EditFault::NoSpace)), "{depth}: {refused:?}");
         assert_eq!((before, out), (map.i_block, toy.out.borrow().len()));
-        assert_eq!(told(&map, &toy.buffers), model);
+        assert_eq!(mapped_blocks(&map, &toy.buffers), model);
         toy.left.set(nodes_of_split(map.depth()) as usize);
         for piece in 0..100 {
             let from = from + 16 * piece;
@@ -122,7 +122,7 @@ fn a_full_leaf_refuses_the_first_piece_or_is_split_once() {
         }
         assert_eq!(extents(&map, &toy, at), [(at, 1600, true), (at + 1600, LONG - 1600, false)]);
         verify(&map, &toy);
-        assert_eq!(told(&map, &toy.buffers), model);
+        assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     }
 }
 
@@ -145,12 +145,12 @@ fn in_no_order_a_refused_piece_is_done_later() {
             Ok(next) => {
                 assert_eq!(next, None);
                 let blocks = model.range_mut(range.start as u32..range.end as u32);
-                blocks.for_each(|(_, holds)| holds.1 = false);
+                blocks.for_each(|(_, state)| state.1 = false);
             }
             Err(EditFault::NoSpace) => {
                 refusals += 1;
                 assert_eq!((before, out), (map.i_block, toy.out.borrow().len()));
-                assert_eq!(told(&map, &toy.buffers), model);
+                assert_eq!(mapped_blocks(&map, &toy.buffers), model);
                 // At worst the second split finds the tree one level higher.
                 let depth = map.depth();
                 toy.left.set((nodes_of_split(depth) + nodes_of_split(depth + 1)) as usize);
@@ -161,7 +161,7 @@ fn in_no_order_a_refused_piece_is_done_later() {
         entries_max = entries_max.max(extents(&map, &toy, 0).len());
     }
     verify(&map, &toy);
-    assert_eq!(told(&map, &toy.buffers), model);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     assert!(refusals > 10 && entries_max > 2000, "{refusals} refusals, {entries_max} extents");
     // Merged within the leaves that they are in.
     assert!(extents(&map, &toy, 0).len() <= toy.out.borrow().len());
@@ -170,7 +170,7 @@ fn in_no_order_a_refused_piece_is_done_later() {
 /// Several extents, and no block for the second: the first call reports that the first extent is done, the
 /// next call fails and changes nothing. So a caller need not search for what a failed call has done.
 #[test]
-fn what_is_done_before_a_refusal_is_told() {
+fn changes_made_before_a_refusal_are_returned() {
     let toy = Toy::new(BlockSize::MIN);
     let (mut map, mut model) = (empty(true), Model::new());
     for i in 0..4 {
@@ -180,10 +180,10 @@ fn what_is_done_before_a_refusal_is_told() {
     toy.left.set(0);
     let (done, _) = toy.edit(|editor| map.set_state(editor, 0..108, false, 3));
     let Ok(Some(from @ 16..=100)) = done else { panic!("{done:?}") };
-    model.range_mut(0..16).for_each(|(_, holds)| holds.1 = false);
-    assert_eq!(told(&map, &toy.buffers), model);
+    model.range_mut(0..16).for_each(|(_, state)| state.1 = false);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     let (refused, _) = toy.edit(|editor| map.set_state(editor, from..108, false, 3));
     assert!(matches!(refused, Err(EditFault::NoSpace)), "{refused:?}");
-    assert_eq!(told(&map, &toy.buffers), model);
+    assert_eq!(mapped_blocks(&map, &toy.buffers), model);
     verify(&map, &toy);
 }

@@ -6,12 +6,12 @@ use extant_base::Tid;
 /// The model after a move of the blocks in `range`.
 fn moved(model: &Model, range: Range<u64>, by: impl Fn(u32) -> u32) -> Model {
     let at = |lblk: u32| if range.contains(&u64::from(lblk)) { by(lblk) } else { lblk };
-    model.iter().map(|(lblk, holds)| (at(*lblk), *holds)).collect()
+    model.iter().map(|(lblk, state)| (at(*lblk), *state)).collect()
 }
 
 fn check(map: &FileMap, toy: &Toy, model: &Model) {
     verify(map, toy);
-    assert_eq!(told(map, &toy.buffers), *model);
+    assert_eq!(mapped_blocks(map, &toy.buffers), *model);
 }
 
 /// Moves the extents after a hole to the left, with a check after every `every`th step; returns the number of
@@ -103,9 +103,9 @@ fn run_moves(moves: &[(Move, Option<usize>)], block_size: BlockSize) {
             // Each block is mapped once, so that extents merge only if they were contiguous.
             Move::Other(Op::Insert(lblk, len, gap, unwritten)) => {
                 fresh += gap;
-                let holds =
-                    if unwritten { Holds::Unwritten(Pblk(fresh)) } else { Holds::Written(Pblk(fresh)) };
-                try_insert(&mut map, &toy, &mut model, Mapped { lblk: Lblk(lblk), len, holds });
+                let state =
+                    if unwritten { MapState::Unwritten(Pblk(fresh)) } else { MapState::Written(Pblk(fresh)) };
+                try_insert(&mut map, &toy, &mut model, Mapped { lblk: Lblk(lblk), len, state });
                 fresh += u64::from(len);
             }
             Move::Other(Op::Comb(lblk, count)) => {
@@ -380,7 +380,7 @@ fn a_leaf_without_entries_is_no_room() {
         slots.push(extant_ondisk::extent::Index { lblk: key, child: block }.slot());
     }
     init_node(&mut map.i_block, 1, &slots);
-    let before = told(&map, &toy.buffers);
+    let before = mapped_blocks(&map, &toy.buffers);
     let (refused, _) = toy.edit(|editor| map.shift_left_step(editor, 60, 20, 9));
     assert!(refused.unwrap_err().to_string().contains("must begin after the one before"));
     // The next leaf has moved when the error is met: that step succeeds, the following one fails.
@@ -388,7 +388,7 @@ fn a_leaf_without_entries_is_no_room() {
     assert_eq!(done.unwrap(), Some(50));
     let (refused, _) = toy.edit(|editor| map.shift_right_step(editor, 30..50, 20, 9));
     assert!(refused.unwrap_err().to_string().contains("must end before the parent's next key"));
-    assert_eq!(told(&map, &toy.buffers), moved(&before, 50..100, |lblk| lblk + 20));
+    assert_eq!(mapped_blocks(&map, &toy.buffers), moved(&before, 50..100, |lblk| lblk + 20));
     // Where there is room, everything moves.
     let (done, _) = toy.edit(|editor| map.shift_left_step(editor, 80, 25, 9));
     assert_eq!(done.unwrap(), None);

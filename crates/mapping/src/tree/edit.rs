@@ -132,8 +132,8 @@ impl FileMap {
         Ok(())
     }
 
-    /// Replaces `removed` entries of the leaf from `at` on by `run`, and calls `settle` once nothing can fail
-    /// anymore. Returns `false` if there was no room and the leaf was split: look up again. `append` is the
+    /// Replaces `removed` entries of the leaf from `at` on by `run`, and calls `on_success` once nothing can
+    /// fail anymore. Returns `false` if there was no room and the leaf was split: look up again. `append` is the
     /// extent if it alone is new, after all others of the tree: a split puts it into a leaf of its own, and
     /// the replacement is done.
     fn replace(
@@ -141,9 +141,9 @@ impl FileMap {
         editor: &Editor<'_>,
         mut path: Path,
         (at, removed): (usize, usize),
-        run: &Run,
+        run: &MergedExtents,
         append: Option<Extent>,
-        settle: &mut dyn FnMut(),
+        on_success: &mut dyn FnMut(),
     ) -> Result<bool, EditFault> {
         let step = path.last();
         if step.len - removed + run.len > self.capacity(editor, path.depth) {
@@ -162,7 +162,7 @@ impl FileMap {
         }
         let (slots, len) = run.slots();
         self.change_node(editor, step.block, |bytes| splice(bytes, at, removed, &slots[..len]))?;
-        settle();
+        on_success();
         match key {
             Some(key) => self.set_keys(editor, &path, path.depth, key).map(|()| true),
             None => Ok(true),
@@ -174,17 +174,17 @@ impl FileMap {
         if level == 0 { ROOT_ENTRIES } else { extent::entries_per_block(editor.buffers.block_size()) }
     }
 
-    /// Removes the leaf from the tree, with the nodes above that lose their only entry; `settle` as in
+    /// Removes the leaf from the tree, with the nodes above that lose their only entry; `on_success` as in
     /// [`replace`](Self::replace).
     fn remove_leaf(
         &mut self,
         editor: &Editor<'_>,
         path: &Path,
-        settle: &mut dyn FnMut(),
+        on_success: &mut dyn FnMut(),
     ) -> Result<(), EditFault> {
         let keeps = (0..path.depth).rev().find(|level| path.steps[*level].len > 1);
         let Some(level) = keeps else {
-            settle();
+            on_success();
             init_node(&mut self.i_block, 0, &[]);
             for step in &path.steps[1..=path.depth] {
                 editor.space.free(step.block);
@@ -201,7 +201,7 @@ impl FileMap {
             }
         }
         self.change_node(editor, step.block, |bytes| splice(bytes, step.at, 1, &[]))?;
-        settle();
+        on_success();
         if let Some(key) = key {
             self.set_keys(editor, path, level, key)?;
         }
@@ -231,14 +231,14 @@ impl FileMap {
 }
 
 /// A few extents in order, with contiguous ones merged.
-struct Run {
+struct MergedExtents {
     list: [Extent; 6],
     len: usize,
     /// Whether the newest extent was merged with the one before it.
     was_merged: bool,
 }
 
-impl Run {
+impl MergedExtents {
     fn new() -> Self {
         let none = Extent { lblk: 0, len: 0, start: 0, unwritten: false };
         Self { list: [none; 6], len: 0, was_merged: false }
@@ -284,7 +284,7 @@ pub(crate) fn insert(map: &mut FileMap, editor: &Editor<'_>, new: Extent) -> Res
         if before.is_some_and(|before| before.end() > new.lblk.into()) || new.end() > hole_end {
             return Err(EditFault::Occupied(Lblk(new.lblk)));
         }
-        let mut run = Run::new();
+        let mut run = MergedExtents::new();
         before.into_iter().for_each(|before| run.push(before));
         run.push(new);
         let is_last = after.is_none() && path.range.end == WHOLE.end;
@@ -309,8 +309,8 @@ pub(crate) fn set_state(
     while from < range.end {
         let path = map.path(editor.buffers, from as u32)?;
         let (leaf, place) = (map.view(path.leaf.as_ref()), path.last().at);
-        let holds = |at: &usize| leaf.extent(*at).is_some_and(|extent| extent.end() > from);
-        let at = place.checked_sub(1).filter(holds).unwrap_or(place);
+        let ends_after = |at: &usize| leaf.extent(*at).is_some_and(|extent| extent.end() > from);
+        let at = place.checked_sub(1).filter(ends_after).unwrap_or(place);
         let Some(extent) = leaf.extent(at) else {
             from = path.range.end;
             continue;
@@ -326,7 +326,7 @@ pub(crate) fn set_state(
             return Ok(Some(from));
         }
         let (before, after) = (at.checked_sub(1).and_then(|at| leaf.extent(at)), leaf.extent(at + 1));
-        let mut run = Run::new();
+        let mut run = MergedExtents::new();
         before.into_iter().for_each(|before| run.push(before));
         run.push(part(extent, 0, from));
         let mut changed = Extent { unwritten, ..part(extent, from, range.end) };
@@ -407,12 +407,12 @@ fn remove_in_leaf(
     let (Some(low), Some(high), 1..) = (leaf.extent(first), leaf.extent(upto - 1), count) else {
         return Ok((0, range.start));
     };
-    let mut run = Run::new();
+    let mut run = MergedExtents::new();
     run.push(part(low, 0, range.start));
     run.push(part(high, range.end, WHOLE.end));
     let held = path.leaf.clone();
     let root = map.i_block;
-    let mut settle = || {
+    let mut on_success = || {
         let leaf = NodeView::new(held.as_ref().map_or(&root[..], |held| held));
         for extent in (first..upto).rev().filter_map(|at| leaf.extent(at)) {
             let gone = part(extent, range.start, range.end);
@@ -421,8 +421,8 @@ fn remove_in_leaf(
     };
     let next = range.start.max(low.lblk.into());
     if path.depth > 0 && run.len == 0 && count == path.last().len {
-        map.remove_leaf(editor, &path, &mut settle)?;
-    } else if !map.replace(editor, path, (first, count), &run, None, &mut settle)? {
+        map.remove_leaf(editor, &path, &mut on_success)?;
+    } else if !map.replace(editor, path, (first, count), &run, None, &mut on_success)? {
         return Ok((0, range.end));
     }
     Ok((count as u32, next))

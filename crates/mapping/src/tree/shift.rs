@@ -25,13 +25,13 @@ use crate::{EditFault, Editor, FileMap};
 pub(crate) const LEAVES_MAX: u32 = 16;
 
 /// What one step may still change.
-struct Left {
+struct StepBudget {
     extents: u32,
     leaves: u32,
     has_moved: bool,
 }
 
-impl Left {
+impl StepBudget {
     fn new(extents_max: u32) -> Self {
         Self { extents: extents_max, leaves: LEAVES_MAX, has_moved: false }
     }
@@ -64,10 +64,10 @@ pub(crate) fn shift_left_step(
     extents_max: u32,
 ) -> Result<Option<u64>, EditFault> {
     must_be_hole(map, editor, from - u64::from(by)..from)?;
-    let mut left = Left::new(extents_max);
-    while from < WHOLE.end && !left.is_none() {
-        let moved = left_in_leaf(map, editor, from, by, left.extents);
-        let Some(next) = left.after(moved)? else { break };
+    let mut budget = StepBudget::new(extents_max);
+    while from < WHOLE.end && !budget.is_none() {
+        let moved = left_in_leaf(map, editor, from, by, budget.extents);
+        let Some(next) = budget.after(moved)? else { break };
         from = next;
     }
     map.shrink(editor);
@@ -85,10 +85,10 @@ pub(crate) fn shift_right_step(
     must_be_hole(map, editor, range.end..range.end + u64::from(by))?;
     must_fit(map, editor, &range, by)?;
     make_room(map, editor, range.start)?;
-    let (mut end, mut left) = (range.end, Left::new(extents_max));
-    while range.start < end && !left.is_none() {
-        let moved = right_in_leaf(map, editor, range.start..end, by, left.extents);
-        let Some(next) = left.after(moved)? else { break };
+    let (mut end, mut budget) = (range.end, StepBudget::new(extents_max));
+    while range.start < end && !budget.is_none() {
+        let moved = right_in_leaf(map, editor, range.start..end, by, budget.extents);
+        let Some(next) = budget.after(moved)? else { break };
         end = next;
     }
     Ok(Some(end).filter(|end| range.start < *end))

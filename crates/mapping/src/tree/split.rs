@@ -15,20 +15,20 @@ use super::edit::{LEVELS, Path};
 use crate::{EditFault, Editor, FileMap, TreeSpace};
 
 /// Blocks allocated for new nodes; freed unless the split succeeds.
-struct Taken<'a> {
+struct NewNodes<'a> {
     space: &'a dyn TreeSpace,
     blocks: [Pblk; LEVELS + 1],
     len: usize,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> NewNodes<'a> {
     fn take(space: &'a dyn TreeSpace, near: Pblk, count: usize) -> Result<Self, EditFault> {
-        let mut taken = Self { space, blocks: [Pblk(0); LEVELS + 1], len: 0 };
+        let mut new_nodes = Self { space, blocks: [Pblk(0); LEVELS + 1], len: 0 };
         for _ in 0..count {
-            taken.blocks[taken.len] = space.allocate(near)?;
-            taken.len += 1;
+            new_nodes.blocks[new_nodes.len] = space.allocate(near)?;
+            new_nodes.len += 1;
         }
-        Ok(taken)
+        Ok(new_nodes)
     }
 
     /// The next block, which belongs to the tree from now on.
@@ -38,7 +38,7 @@ impl<'a> Taken<'a> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for NewNodes<'_> {
     fn drop(&mut self) {
         for block in &self.blocks[..self.len] {
             self.space.free(*block);
@@ -71,7 +71,7 @@ impl FileMap {
             (Pblk(0), _) => self.root()?.extent(0).map_or(Pblk(0), |extent| Pblk(extent.start)),
             (leaf, _) => leaf,
         };
-        let mut taken = Taken::take(editor.space, near, depth + 1 - top + usize::from(grows))?;
+        let mut new_nodes = NewNodes::take(editor.space, near, depth + 1 - top + usize::from(grows))?;
         for step in &path.steps[top - 1..=depth] {
             self.pin(editor, step.block)?;
         }
@@ -81,7 +81,7 @@ impl FileMap {
         for level in (top..=depth).rev() {
             let is_leaf = level == depth;
             let place = if is_leaf { path.steps[level].len } else { path.steps[level].at + 1 };
-            let block = taken.next();
+            let block = new_nodes.next();
             let key = self.split_node(editor, path, level, block, carry.map(|slot| (place, slot)))?;
             carry = Some(Index { lblk: key, child: block.0 }.slot());
         }
@@ -90,7 +90,7 @@ impl FileMap {
             let slot = carry.unwrap_or_default();
             return self.change_node(editor, path.steps[parent].block, |bytes| splice(bytes, at, 0, &[slot]));
         }
-        let block = taken.next();
+        let block = new_nodes.next();
         let root = NodeView::new(&self.i_block);
         let key = root.key(0).unwrap_or(0);
         let added = carry.filter(|_| depth > 0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use extant_base::Lblk;
 use extant_inode::{Extent, Inode};
-use extant_mapping::Holds;
+use extant_mapping::MapState;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 use extant_xattr::Attribute;
@@ -176,10 +176,10 @@ impl Volume {
             if start >= end {
                 return None;
             }
-            let (block, unwritten) = match piece.holds {
-                Holds::Hole => return Some(()),
-                Holds::Written(block) => (block, false),
-                Holds::Unwritten(block) => (block, true),
+            let (block, unwritten) = match piece.state {
+                MapState::Hole => return Some(()),
+                MapState::Written(block) => (block, false),
+                MapState::Unwritten(block) => (block, true),
             };
             let physical = bs.offset_of(block).unwrap_or_default();
             let len = u64::from(piece.len) << bs.log2();
@@ -219,7 +219,7 @@ impl Volume {
             let Ok(lblk) = u32::try_from(at >> bs.log2()) else { return Ok(None) };
             let found = file.map(shared, Lblk(lblk), u32::MAX)?;
             let end = (u64::from(lblk) + u64::from(found.len)) << bs.log2();
-            Ok(Some((matches!(found.holds, Holds::Written(_)), end)))
+            Ok(Some((matches!(found.state, MapState::Written(_)), end)))
         })
     }
 

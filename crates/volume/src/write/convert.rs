@@ -18,7 +18,7 @@ use std::sync::Arc;
 use extant_base::Lblk;
 use extant_extent_status::{Allocation, Entry, Status};
 use extant_inode::{Change, FileData, LiveInode};
-use extant_mapping::{Holds, Mapped};
+use extant_mapping::{MapState, Mapped};
 use extant_page_cache::WritebackRun;
 
 use super::announce::Announced;
@@ -125,7 +125,7 @@ impl Flusher {
         blocks: Range<u64>,
     ) -> Result<(), Fault> {
         for piece in self.pieces(node, &blocks)? {
-            if let Holds::Written(start) = piece.holds {
+            if let MapState::Written(start) = piece.state {
                 let entry = Entry::mapped(piece.lblk.0, piece.len, start.0, Status::Written);
                 let (from, to) = (blocks.start.max(piece.lblk.0.into()), blocks.end.min(piece.end()));
                 let part = entry.part(from as u32, to as u32);
@@ -161,7 +161,7 @@ impl Flusher {
         let unwritten = || {
             pieces
                 .iter()
-                .filter(|piece| matches!(piece.holds, Holds::Unwritten(_)) && piece.end() > blocks.start)
+                .filter(|piece| matches!(piece.state, MapState::Unwritten(_)) && piece.end() > blocks.start)
         };
         let start =
             unwritten().map(|piece| piece.lblk.0.into()).min().unwrap_or(blocks.start).min(blocks.start);
@@ -172,7 +172,7 @@ impl Flusher {
         }
         let stopped = data.unconverted.stop();
         for piece in unwritten() {
-            let Holds::Unwritten(first) = piece.holds else { continue };
+            let MapState::Unwritten(first) = piece.state else { continue };
             for gap in stopped.gaps(&(piece.lblk.0.into()..piece.end())) {
                 let at = extant_base::Pblk(first.0 + gap.start - u64::from(piece.lblk.0));
                 self.write_zeros(at, (gap.end - gap.start) << log)?;

@@ -430,16 +430,16 @@ impl Writer {
             seed: None,
         };
         let put = &mut |block: &mut [u8]| block[within..within + part.len()].copy_from_slice(part);
-        match map.find(&shared.buffers, lblk, 1)?.holds {
-            extant_mapping::Holds::Written(block) => change.edit.change(block, seal, put)?,
-            extant_mapping::Holds::Unwritten(block) => {
+        match map.find(&shared.buffers, lblk, 1)?.state {
+            extant_mapping::MapState::Written(block) => change.edit.change(block, seal, put)?,
+            extant_mapping::MapState::Unwritten(block) => {
                 change.edit.fresh(block, seal, put);
                 change.set_state(node, u64::from(lblk.0)..u64::from(lblk.0) + 1, false)?;
             }
-            extant_mapping::Holds::Hole => {
+            extant_mapping::MapState::Hole => {
                 let want = extant_inode::Want { unwritten: false, promised: false };
                 let mapped = change.map_hole(node, lblk, 1, want)?;
-                if let extant_mapping::Holds::Written(block) = mapped.holds {
+                if let extant_mapping::MapState::Written(block) = mapped.state {
                     change.edit.fresh(block, seal, put);
                 }
             }

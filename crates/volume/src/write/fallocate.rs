@@ -23,7 +23,7 @@ use std::sync::Arc;
 use extant_base::{Ino, Lblk};
 use extant_extent_status::{Entry, Status};
 use extant_inode::{Change, LiveInode, Want};
-use extant_mapping::Holds;
+use extant_mapping::MapState;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
@@ -359,7 +359,7 @@ fn map_unwritten(change: &Change<'_>, file: &Target<'_>, hole: &Entry) -> Result
     let _mapping = file.lock_map();
     let want = Want { unwritten: true, promised: false };
     let mapped = change.map_hole(file.node, hole.lblk, hole.len, want)?;
-    let (Holds::Unwritten(start) | Holds::Written(start)) = mapped.holds else {
+    let (MapState::Unwritten(start) | MapState::Written(start)) = mapped.state else {
         unreachable!("a hole was given blocks")
     };
     let entry = Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Unwritten);

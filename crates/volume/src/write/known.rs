@@ -7,7 +7,7 @@ use std::sync::Arc;
 use extant_base::Ino;
 use extant_extent_status::{END, Entry, Status};
 use extant_inode::{FileData, LiveInode};
-use extant_mapping::{Holds, Mapped};
+use extant_mapping::{MapState, Mapped};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
@@ -82,10 +82,10 @@ impl Writer {
         let map = node.values().map();
         let (mut count, mut piece) = (0, Vec::with_capacity(PIECE));
         let mut learn = |mapped: Mapped| {
-            let (start, status) = match mapped.holds {
-                Holds::Hole => return Some(()),
-                Holds::Written(start) => (start, Status::Written),
-                Holds::Unwritten(start) => (start, Status::Unwritten),
+            let (start, status) = match mapped.state {
+                MapState::Hole => return Some(()),
+                MapState::Written(start) => (start, Status::Written),
+                MapState::Unwritten(start) => (start, Status::Unwritten),
             };
             // The largest number is not a valid block number.
             let len = mapped.len.min(END - mapped.lblk.0);

@@ -23,7 +23,7 @@ use extant_inode::{
     Change, DataPath, InodeCache, Inodes, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot,
 };
 use extant_journal::{Journal, ReplayTarget, Work};
-use extant_mapping::Holds;
+use extant_mapping::MapState;
 use extant_memory::Budget;
 use extant_ondisk::errors::ErrorLog;
 use extant_ondisk::orphan_file::OrphanBlock;
@@ -549,7 +549,7 @@ fn load_orphan_file(inodes: &Inodes) -> Result<OrphanFile, OpenFault> {
     let mut blocks = Vec::new();
     for lblk in 0..count as u32 {
         let mapped = inode.map(shared, Lblk(lblk), 1).map_err(|fault| damaged(fault.to_string()))?;
-        let Holds::Written(place) = mapped.holds else {
+        let MapState::Written(place) = mapped.state else {
             return Err(damaged(format!("block {lblk} is a hole")));
         };
         let verify = |bytes: &[u8]| {

@@ -25,7 +25,7 @@ use extant_base::{Lblk, Pblk};
 use extant_buffer::{Kind, Owner, Seal};
 use extant_extent_status::{END, Status};
 use extant_inode::{Change, DataPath, FileData, LiveInode, Orphans};
-use extant_mapping::{FileMap, Holds};
+use extant_mapping::{FileMap, MapState};
 use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
 use extant_ondisk::xattr::INDEX_SYSTEM;
@@ -342,16 +342,16 @@ impl Writer {
         let bs = shared.geometry.block_size;
         let within = (end & (bs.bytes() - 1)) as usize;
         let Ok(lblk) = u32::try_from(end >> bs.log2()) else { return Ok(()) };
-        let (holds, is_journaled) = {
+        let (state, is_journaled) = {
             let values = node.values();
             let is_nothing = within == 0 || values.maps_nothing() || !values.has_map(shared);
             if is_nothing || self.flusher.sabotage.keep_tails {
                 return Ok(());
             }
             // Under the lock of the values: concurrent writeback may move a part of the map.
-            (values.map().find(&shared.buffers, Lblk(lblk), 1)?.holds, values.is_journaled(shared))
+            (values.map().find(&shared.buffers, Lblk(lblk), 1)?.state, values.is_journaled(shared))
         };
-        let Holds::Written(block) = holds else { return Ok(()) };
+        let MapState::Written(block) = state else { return Ok(()) };
         let mut bytes = vec![0; bs.len()];
         if is_journaled {
             let owner = Owner { kind: Kind::Other, ino: node.ino().0 };

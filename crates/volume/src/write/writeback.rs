@@ -39,7 +39,7 @@ use extant_extent_status::{Allocation, Entry, Status};
 use extant_flush::Coordinator;
 use extant_inode::{Change, DataPath, FileCaches, FileData, LiveInode, Shared, Want};
 use extant_journal::{Handle, Journal};
-use extant_mapping::Holds;
+use extant_mapping::MapState;
 use extant_ondisk::inode::flags;
 use extant_page_cache::{WriteError, WritebackRun};
 use parking_lot::RwLockWriteGuard;
@@ -432,10 +432,12 @@ impl Flusher {
         };
         let want = Want { promised, ..want };
         let mapped = change.map_hole(node, hole.lblk, len, want)?;
-        let entry = match mapped.holds {
-            Holds::Written(start) => Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Written),
-            Holds::Unwritten(start) => Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Unwritten),
-            Holds::Hole => unreachable!("a hole was given blocks"),
+        let entry = match mapped.state {
+            MapState::Written(start) => Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Written),
+            MapState::Unwritten(start) => {
+                Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Unwritten)
+            }
+            MapState::Hole => unreachable!("a hole was given blocks"),
         };
         let how = if want.promised { Allocation::Delayed } else { Allocation::Other };
         data.learn(self.shared(), change.alloc, entry, how);

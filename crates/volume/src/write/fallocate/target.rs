@@ -14,7 +14,7 @@ use extant_base::Lblk;
 use extant_buffer::{Edit, Kind, Owner, Seal};
 use extant_extent_status::{Allocation, END, Entry, Status};
 use extant_inode::{Change, FileData, LiveInode};
-use extant_mapping::Holds;
+use extant_mapping::MapState;
 use parking_lot::RwLockWriteGuard;
 
 use super::Writer;
@@ -60,10 +60,10 @@ impl<'a> Target<'a> {
         let found = map.find(&shared.buffers, lblk, len)?;
         // The largest number is not a valid block number.
         let len = found.len.min(END - lblk.0);
-        Ok(match found.holds {
-            Holds::Hole => Entry::hole(lblk.0, len),
-            Holds::Written(start) => Entry::mapped(lblk.0, len, start.0, Status::Written),
-            Holds::Unwritten(start) => Entry::mapped(lblk.0, len, start.0, Status::Unwritten),
+        Ok(match found.state {
+            MapState::Hole => Entry::hole(lblk.0, len),
+            MapState::Written(start) => Entry::mapped(lblk.0, len, start.0, Status::Written),
+            MapState::Unwritten(start) => Entry::mapped(lblk.0, len, start.0, Status::Unwritten),
         })
     }
 
