@@ -14,7 +14,7 @@ use extant_ondisk::group_desc::BLOCK_UNINIT;
 
 use crate::group::{Cell, DIRTY_BLOCKS, DIRTY_INODES, State};
 use crate::index::{By, ORDERS};
-use crate::search::{Seen, Wish, best};
+use crate::search::{FoundRun, RunRequest, best};
 use crate::stats::Criterion;
 use crate::{Alloc, BLOCK_BITMAP, Fault, NoSpace, Privilege, Scan, bits, len};
 
@@ -150,7 +150,7 @@ impl Alloc {
             _ => 0,
         };
         match promised {
-            true if got > 0 => self.space.settle(got.into(), false),
+            true if got > 0 => self.space.end_promise(got.into(), false),
             true => {}
             false if got < taken => self.space.add_free(i64::from(taken - got)),
             false => {}
@@ -309,10 +309,11 @@ fn choose(state: &mut State, find: Find, extents: &mut u64) -> Option<(Range<u32
     if state.longest < find.want && !find.short {
         return None;
     }
-    let wish = Wish { from: find.goal.unwrap_or(first_free), want: find.want, aligned: find.aligned };
-    match best(map, clusters, first_free, wish, extents) {
-        Seen::Fits(range) => Some((range.clone(), range.start, false)),
-        Seen::Longest(run) => {
+    let request =
+        RunRequest { from: find.goal.unwrap_or(first_free), want: find.want, aligned: find.aligned };
+    match best(map, clusters, first_free, request, extents) {
+        FoundRun::Fits(range) => Some((range.clone(), range.start, false)),
+        FoundRun::Longest(run) => {
             // The whole group was searched, so this is exact.
             state.longest = len(&run);
             let range = run.start..run.end.min(run.start + find.want);
@@ -448,8 +449,8 @@ impl Alloc {
     }
 
     /// Makes clusters of a group available again.
-    pub(crate) fn give_back(&self, group: u32, cell: &Cell, state: &mut State, range: Range<u32>) {
-        state.give(range);
+    pub(crate) fn release_range(&self, group: u32, cell: &Cell, state: &mut State, range: Range<u32>) {
+        state.release(range);
         state.reindex(group, &self.index);
         cell.publish(state);
     }

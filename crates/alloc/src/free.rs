@@ -229,7 +229,7 @@ impl Alloc {
             all.retain(|one| {
                 let is_durable = one.transaction <= transaction;
                 if is_durable {
-                    state.give(one.start..one.start + one.len);
+                    state.release(one.start..one.start + one.len);
                     freed += u64::from(one.len);
                 }
                 !is_durable

@@ -68,7 +68,7 @@ pub(crate) struct State {
     pub(crate) inodes: Option<Box<[u64]>>,
     /// No inode below this index is free.
     pub(crate) first_inode: u32,
-    pub(crate) comings: Comings,
+    pub(crate) sharing: SharingDetector,
     /// [`DIRTY_BLOCKS`], [`DIRTY_INODES`]: changed since the last seal.
     pub(crate) dirty: u8,
     pub(crate) counts: Counts,
@@ -105,7 +105,7 @@ pub(crate) struct Counts {
 /// between their CPUs. Threads that alternate slowly, as those that serve single requests do, may share a
 /// group.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Comings {
+pub(crate) struct SharingDetector {
     /// The last thread, counted from 1.
     thread: usize,
     at: Option<Instant>,
@@ -113,7 +113,7 @@ pub(crate) struct Comings {
     soon: u32,
 }
 
-impl Comings {
+impl SharingDetector {
     /// Changes in a row after which a thread is sent to another group.
     const MAX: u32 = 16;
     /// The threshold for "soon": the time of a few operations, and less than it takes to wake a thread.
@@ -159,7 +159,7 @@ impl Cell {
             windows: Vec::new(),
             inodes: None,
             first_inode: 0,
-            comings: Comings::default(),
+            sharing: SharingDetector::default(),
             dirty: 0,
             counts: Counts::default(),
             bad_inodes: bad.clone(),
@@ -239,7 +239,7 @@ impl State {
     }
 
     /// Makes busy clusters free.
-    pub(crate) fn give(&mut self, range: Range<u32>) {
+    pub(crate) fn release(&mut self, range: Range<u32>) {
         let clusters = self.clusters;
         let Some(map) = self.map.as_deref_mut() else { return };
         debug_assert!(bits::all_set(map, range.clone()), "{range:?} is given twice");
@@ -334,9 +334,9 @@ mod tests {
     fn who_takes_turns_at_a_pace_has_to_go_and_who_comes_now_and_then_may_stay() {
         let begun = Instant::now();
         let turns = |threads: usize, micros: u64| {
-            let mut comings = Comings::default();
+            let mut sharing = SharingDetector::default();
             let crowded = |n: u64| {
-                comings.is_crowded(n as usize % threads, || begun + Duration::from_micros(n * micros))
+                sharing.is_crowded(n as usize % threads, || begun + Duration::from_micros(n * micros))
             };
             (0..100).map(crowded).filter(|is_crowded| *is_crowded).count()
         };

@@ -164,7 +164,7 @@ impl Alloc {
         let (inodes, clusters) = self.average();
         let (mut best, mut compared) = (None, 0);
         for flex in (start..self.flexes()).chain(0..start) {
-            let Some(counts) = search.told(self.flex_counts(flex)) else { continue };
+            let Some(counts) = search.keep_fault(self.flex_counts(flex)) else { continue };
             if counts.0 == 0 || counts.0 < inodes || counts.1 < clusters {
                 continue;
             }
@@ -199,7 +199,7 @@ impl Alloc {
         let flexes = self.flexes();
         (start..flexes)
             .chain(0..start.min(flexes))
-            .find(|flex| search.told(self.is_roomy(*flex)).unwrap_or(false))
+            .find(|flex| search.keep_fault(self.is_roomy(*flex)).unwrap_or(false))
     }
 
     /// Whether the next directory may be in the group of the last one.
@@ -324,7 +324,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn told<T>(&mut self, result: Result<T, ReadFault>) -> Option<T> {
+    fn keep_fault<T>(&mut self, result: Result<T, ReadFault>) -> Option<T> {
         result.map_err(|fault| self.fault.get_or_insert(fault)).ok()
     }
 
@@ -332,7 +332,7 @@ impl Search<'_> {
     #[inline]
     fn group(&mut self, group: u32, from: u32, is_dir: bool, wait: bool) -> Option<NewInode> {
         let result = self.try_group(group, from, is_dir, wait);
-        self.told(result).flatten()
+        self.keep_fault(result).flatten()
     }
 
     #[inline]
@@ -356,7 +356,7 @@ impl Search<'_> {
             self.busy |= !wait;
             return Ok(None);
         };
-        if !wait && state.comings.is_crowded(thread_number(), Instant::now) {
+        if !wait && state.sharing.is_crowded(thread_number(), Instant::now) {
             self.busy = true;
             return Ok(None);
         }
@@ -417,7 +417,7 @@ impl Search<'_> {
     fn near(&mut self, parent: u32, ino: u32) -> Option<(u32, NewInode)> {
         let groups = self.alloc.geometry.groups;
         let has_blocks = |search: &mut Self, group: u32| {
-            let cell = search.told(search.alloc.cell(group));
+            let cell = search.keep_fault(search.alloc.cell(group));
             cell.is_some_and(|cell| cell.free.load(Ordering::Relaxed) > 0)
         };
         if has_blocks(self, parent)

@@ -295,7 +295,7 @@ impl Alloc {
 
     /// Returns a promise of as many blocks as were claimed and not allocated.
     pub fn unclaim(&self, blocks: u64) {
-        self.space.settle(blocks.div_ceil(self.geometry.cluster_ratio()), true);
+        self.space.end_promise(blocks.div_ceil(self.geometry.cluster_ratio()), true);
     }
 
     /// The amount of free space in proportion to what is promised.

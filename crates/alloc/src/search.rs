@@ -9,7 +9,7 @@ const ENOUGH: u32 = 10;
 
 /// What to search for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct RunRequest {
     /// Where to start.
     pub(crate) from: u32,
     /// Clusters.
@@ -20,23 +20,29 @@ pub(crate) struct Wish {
 
 /// The result of a search.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum FoundRun {
     /// A run of `want` clusters.
     Fits(Range<u32>),
     /// No run is long enough; this is the longest, maybe empty.
     Longest(Range<u32>),
 }
 
-/// The best run of `want` clear bits in a group of `bits` bits, searched from `wish.from` on and around.
+/// The best run of `want` clear bits in a group of `bits` bits, searched from `request.from` on and around.
 ///
 /// Adds the number of runs it visited to `runs`. The best run is the shortest that is long enough, of the
 /// first [`ENOUGH`]: that leaves long runs for large requests.
-pub(crate) fn best(words: &[u64], bits: u32, first_free: u32, wish: Wish, runs: &mut u64) -> Seen {
-    let from = match wish.from >= bits {
+pub(crate) fn best(
+    words: &[u64],
+    bits: u32,
+    first_free: u32,
+    request: RunRequest,
+    runs: &mut u64,
+) -> FoundRun {
+    let from = match request.from >= bits {
         true => 0,
         // If it is inside a run, start with that run: otherwise its two parts would count as two runs.
-        false if !bits::test(words, wish.from) => bits::run_start(words, wish.from),
-        false => wish.from,
+        false if !bits::test(words, request.from) => bits::run_start(words, request.from),
+        false => request.from,
     };
     let mut best = 0..0;
     let mut longest = 0..0;
@@ -48,14 +54,14 @@ pub(crate) fn best(words: &[u64], bits: u32, first_free: u32, wish: Wish, runs: 
             at = end;
             *runs += 1;
             let len = end - start;
-            if len >= wish.want {
-                if len == wish.want && !wish.aligned {
-                    return Seen::Fits(start..end);
+            if len >= request.want {
+                if len == request.want && !request.aligned {
+                    return FoundRun::Fits(start..end);
                 }
-                if wish.aligned {
-                    let aligned = start.next_multiple_of(wish.want);
-                    if aligned + wish.want <= end {
-                        return Seen::Fits(aligned..aligned + wish.want);
+                if request.aligned {
+                    let aligned = start.next_multiple_of(request.want);
+                    if aligned + request.want <= end {
+                        return FoundRun::Fits(aligned..aligned + request.want);
                     }
                 }
                 if best.is_empty() || len < best.end - best.start {
@@ -63,14 +69,18 @@ pub(crate) fn best(words: &[u64], bits: u32, first_free: u32, wish: Wish, runs: 
                 }
                 fits += 1;
                 if fits >= ENOUGH {
-                    return Seen::Fits(best.start..best.start + wish.want);
+                    return FoundRun::Fits(best.start..best.start + request.want);
                 }
             } else if len > longest.end - longest.start {
                 longest = start..end;
             }
         }
     }
-    if best.is_empty() { Seen::Longest(longest) } else { Seen::Fits(best.start..best.start + wish.want) }
+    if best.is_empty() {
+        FoundRun::Longest(longest)
+    } else {
+        FoundRun::Fits(best.start..best.start + request.want)
+    }
 }
 
 #[cfg(test)]
@@ -89,24 +99,24 @@ mod tests {
     #[test]
     fn the_shortest_run_that_is_long_enough_wins() {
         let words = with_free(1000, &[10..12, 20..30, 100..104, 500..900]);
-        let best = |from, want, aligned| best(&words, 1000, 10, Wish { from, want, aligned }, &mut 0);
-        assert_eq!(best(0, 4, false), Seen::Fits(100..104));
-        assert_eq!(best(0, 3, false), Seen::Fits(100..103));
-        assert_eq!(best(600, 8, false), Seen::Fits(20..28));
-        assert_eq!(best(0, 8, true), Seen::Fits(504..512));
-        assert_eq!(best(0, 401, false), Seen::Longest(500..900));
+        let best = |from, want, aligned| best(&words, 1000, 10, RunRequest { from, want, aligned }, &mut 0);
+        assert_eq!(best(0, 4, false), FoundRun::Fits(100..104));
+        assert_eq!(best(0, 3, false), FoundRun::Fits(100..103));
+        assert_eq!(best(600, 8, false), FoundRun::Fits(20..28));
+        assert_eq!(best(0, 8, true), FoundRun::Fits(504..512));
+        assert_eq!(best(0, 401, false), FoundRun::Longest(500..900));
         assert_eq!(
             best(700, 401, false),
-            Seen::Longest(500..900),
+            FoundRun::Longest(500..900),
             "one run, though the search begins inside"
         );
-        assert_eq!(best(5000, 2, false), Seen::Fits(10..12));
+        assert_eq!(best(5000, 2, false), FoundRun::Fits(10..12));
     }
 
     #[test]
     fn a_full_group_has_nothing() {
         let words = with_free(100, &[]);
-        let wish = Wish { from: 7, want: 1, aligned: false };
-        assert_eq!(best(&words, 100, 100, wish, &mut 0), Seen::Longest(0..0));
+        let request = RunRequest { from: 7, want: 1, aligned: false };
+        assert_eq!(best(&words, 100, 100, request, &mut 0), FoundRun::Longest(0..0));
     }
 }

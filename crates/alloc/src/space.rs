@@ -126,7 +126,7 @@ impl Space {
     }
 
     /// Ends a promise: an allocation used it, or, if `back`, the space returns to the available.
-    pub(crate) fn settle(&self, clusters: u64, back: bool) {
+    pub(crate) fn end_promise(&self, clusters: u64, back: bool) {
         let before = self.dirty.0.fetch_sub(clusters as i64, Ordering::Relaxed);
         debug_assert!(before >= clusters as i64, "{clusters} clusters settled of {before} promised");
         if back {
@@ -195,8 +195,8 @@ mod tests {
         assert_eq!(space.take(90, 1, Privilege::Pool), Some(5));
         assert_eq!((space.free_and_dirty().0, space.room()), (50, Room::Scarce));
         assert!(!space.promise(u64::MAX, Privilege::Pool) && !space.promise(1, Privilege::Pool));
-        space.settle(20, false);
-        space.settle(30, true);
+        space.end_promise(20, false);
+        space.end_promise(30, true);
         assert_eq!(space.free_and_dirty(), (30, 0));
         assert_eq!(space.available_to(Privilege::Everybody), 15);
     }

@@ -128,7 +128,7 @@ impl Alloc {
             return Err(fault.into());
         }
         if promised {
-            self.space.settle(taken.into(), false);
+            self.space.end_promise(taken.into(), false);
         }
         state.windows[at.slot] = Window { start: range.end, len: kept.len - taken, ..kept };
         state.counts.success += 1;
@@ -155,7 +155,7 @@ impl Alloc {
         let kept = state.windows[slot];
         if kept.len > 0 {
             state.windows[slot].len = 0;
-            self.give_back(group, cell, state, kept.start..kept.start + kept.len);
+            self.release_range(group, cell, state, kept.start..kept.start + kept.len);
             self.window_clusters.fetch_sub(kept.len.into(), Ordering::Relaxed);
             self.tally.discarded.fetch_add(kept.len.into(), Ordering::Relaxed);
         }

@@ -349,7 +349,7 @@ impl Journal {
         let has_much_room = |number: Tid, in_lanes: u32| {
             // This may miss blocks that joined concurrently; the remaining eighth covers them.
             let len = self.lens[number.parity()].load(Ordering::Relaxed);
-            let blocks = len + self.lanes.given() + self.client().blocks_to_come();
+            let blocks = len + self.lanes.granted() + self.client().blocks_to_come();
             blocks + in_lanes <= soon && self.aborted.get().is_none()
         };
         if credits <= lanes::CREDITS
@@ -374,7 +374,7 @@ impl Journal {
             let to_come = self.client().blocks_to_come();
             // Reserve first. A thread that entered a lane before is counted here; a thread that enters later
             // sees the reservation.
-            self.lanes.give(credits);
+            self.lanes.grant(credits);
             let reserved = self.lanes.reserved();
             let blocks = running.transaction.len() + reserved + to_come;
             let is_empty = to_come == 0 && running.transaction.is_untouched(reserved - credits);

@@ -131,7 +131,7 @@ fn threads_that_take_turns_part() {
     let part = || {
         let from = make();
         let comes =
-            || alloc.cell(from).unwrap().state.lock().comings.is_crowded(usize::MAX - 1, Instant::now);
+            || alloc.cell(from).unwrap().state.lock().sharing.is_crowded(usize::MAX - 1, Instant::now);
         // Immediately, unless the machine is busy.
         let to = std::iter::repeat_with(|| {
             comes();

@@ -83,7 +83,7 @@ impl<'j> Handle<'j> {
         if self.is_sealing {
             return false;
         }
-        self.journal.lanes.give(credits);
+        self.journal.lanes.grant(credits);
         let blocks = running.transaction.len() + self.journal.lanes.reserved();
         if blocks + self.journal.client().blocks_to_come() > self.journal.transaction_max {
             self.journal.lanes.take_back(credits);

@@ -136,16 +136,16 @@ impl Lanes {
 
     /// Credits that open handles may still use, of both kinds.
     pub(super) fn reserved(&self) -> u32 {
-        self.given() + self.open() * CREDITS
+        self.granted() + self.open() * CREDITS
     }
 
     /// Credits granted under the lock.
-    pub(super) fn given(&self) -> u32 {
+    pub(super) fn granted(&self) -> u32 {
         self.reserved.load(Ordering::SeqCst)
     }
 
     /// Grants credits under the lock, before the check whether there are enough.
-    pub(super) fn give(&self, credits: u32) {
+    pub(super) fn grant(&self, credits: u32) {
         self.reserved.fetch_add(credits, Ordering::SeqCst);
     }
 

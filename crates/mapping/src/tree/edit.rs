@@ -133,9 +133,9 @@ impl FileMap {
     }
 
     /// Replaces `removed` entries of the leaf from `at` on by `run`, and calls `on_success` once nothing can
-    /// fail anymore. Returns `false` if there was no room and the leaf was split: look up again. `append` is the
-    /// extent if it alone is new, after all others of the tree: a split puts it into a leaf of its own, and
-    /// the replacement is done.
+    /// fail anymore. Returns `false` if there was no room and the leaf was split: look up again. `append` is
+    /// the extent if it alone is new, after all others of the tree: a split puts it into a leaf of its own,
+    /// and the replacement is done.
     fn replace(
         &mut self,
         editor: &Editor<'_>,
