@@ -41,7 +41,7 @@ pub enum Durable {
 struct Held {
     volume: Arc<Volume>,
     inode: InodeRef,
-    told: ErrorCursor,
+    error_cursor: ErrorCursor,
 }
 
 impl Drop for Held {
@@ -54,8 +54,8 @@ impl Drop for Held {
 impl File {
     pub(crate) fn new(volume: Arc<Volume>, inode: InodeRef) -> Result<Self, Fault> {
         volume.opened(inode.ino())?;
-        let mut held = Held { volume, inode, told: ErrorCursor::default() };
-        held.told = held.volume.errors_told(held.inode.ino())?;
+        let mut held = Held { volume, inode, error_cursor: ErrorCursor::default() };
+        held.error_cursor = held.volume.errors_told(held.inode.ino())?;
         Ok(Self { held: Arc::new(held), position: 0, durable: Durable::Later })
     }
 
@@ -72,12 +72,12 @@ impl File {
 
     /// Makes written bytes durable, as far as `durable` requires it.
     fn keep(&self, offset: u64, len: u64) -> Result<(), Fault> {
-        let Held { volume, inode, told } = &*self.held;
+        let Held { volume, inode, error_cursor } = &*self.held;
         match self.durable {
             Durable::Later => Ok(()),
             Durable::Data | Durable::All => {
                 let data_only = self.durable == Durable::Data;
-                volume.fsync_range(inode.ino(), offset..offset + len, Some(told), data_only)
+                volume.fsync_range(inode.ino(), offset..offset + len, Some(error_cursor), data_only)
             }
         }
     }
@@ -239,7 +239,7 @@ impl File {
     /// # Errors
     /// The device failed, now or in an earlier write-back.
     pub fn sync_all(&self) -> Result<(), Fault> {
-        self.held.volume.fsync_as(self.held.inode.ino(), &self.held.told, false)
+        self.held.volume.fsync_as(self.held.inode.ino(), &self.held.error_cursor, false)
     }
 
     /// Makes all written bytes durable, and the metadata needed to read them again.
@@ -247,7 +247,7 @@ impl File {
     /// # Errors
     /// As [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Result<(), Fault> {
-        self.held.volume.fsync_as(self.held.inode.ino(), &self.held.told, true)
+        self.held.volume.fsync_as(self.held.inode.ino(), &self.held.error_cursor, true)
     }
 
     /// Size in bytes.

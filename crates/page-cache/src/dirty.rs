@@ -81,7 +81,7 @@ impl Dirty {
     }
 
     /// Bytes dirty or in flight, which cannot be reclaimed.
-    fn unsettled_bytes(&self) -> u64 {
+    fn unreclaimable_bytes(&self) -> u64 {
         self.dirty_bytes() + self.writing_bytes()
     }
 
@@ -136,7 +136,7 @@ impl Shared {
     /// the limits.
     pub(crate) fn throttle(&self, wait_max: Duration) -> Throttled {
         let Config { dirty_background_bytes, dirty_bytes_max, .. } = self.config;
-        if self.dirty.unsettled_bytes() < dirty_bytes_max {
+        if self.dirty.unreclaimable_bytes() < dirty_bytes_max {
             return Throttled::Go { waited: Duration::ZERO };
         }
         self.counts.throttled.add(1);
@@ -146,12 +146,12 @@ impl Shared {
         self.dirty.waiting.fetch_add(1, Ordering::SeqCst);
         self.dirty.work.notify_all();
         let is_over = loop {
-            if self.dirty.unsettled_bytes() <= enough {
+            if self.dirty.unreclaimable_bytes() <= enough {
                 break false;
             }
             let left = wait_max.saturating_sub(start.elapsed());
             if left.is_zero() {
-                break self.dirty.unsettled_bytes() >= dirty_bytes_max;
+                break self.dirty.unreclaimable_bytes() >= dirty_bytes_max;
             }
             self.dirty.progress.wait_for(&mut guard, left);
         };

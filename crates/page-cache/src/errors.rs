@@ -40,7 +40,7 @@ pub struct ErrorCursor(AtomicU64);
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog(AtomicU64);
 
-const TOLD: u64 = 1 << 8;
+const SEEN: u64 = 1 << 8;
 const COUNT_ONE: u64 = 1 << 9;
 
 impl ErrorLog {
@@ -49,7 +49,7 @@ impl ErrorLog {
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
             // The count grows only after a report, so it separates open files that have reported the error
             // from the others.
-            let count = (old & !(COUNT_ONE - 1)).wrapping_add(if old & TOLD != 0 || old == 0 {
+            let count = (old & !(COUNT_ONE - 1)).wrapping_add(if old & SEEN != 0 || old == 0 {
                 COUNT_ONE
             } else {
                 0
@@ -61,7 +61,7 @@ impl ErrorLog {
     /// The start position of a new open file.
     pub(crate) fn sample(&self) -> ErrorCursor {
         let now = self.0.load(Ordering::Acquire);
-        ErrorCursor(AtomicU64::new(if now & TOLD == 0 { 0 } else { now }))
+        ErrorCursor(AtomicU64::new(if now & SEEN == 0 { 0 } else { now }))
     }
 
     /// Whether no error was ever noted.
@@ -70,15 +70,15 @@ impl ErrorLog {
     }
 
     /// Returns the error since `seen`, and moves `seen` to now.
-    pub(crate) fn tell(&self, ErrorCursor(seen): &ErrorCursor) -> Option<WriteError> {
+    pub(crate) fn check_and_advance(&self, ErrorCursor(seen): &ErrorCursor) -> Option<WriteError> {
         let mut now = self.0.load(Ordering::Acquire);
         // Fast path: no lock and no store.
         if now == seen.load(Ordering::Acquire) {
             return None;
         }
-        while now & TOLD == 0 {
-            match self.0.compare_exchange(now, now | TOLD, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => now |= TOLD,
+        while now & SEEN == 0 {
+            match self.0.compare_exchange(now, now | SEEN, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => now |= SEEN,
                 Err(changed) => now = changed,
             }
         }
@@ -100,40 +100,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_is_told_once() {
+    fn every_open_file_gets_an_error_once() {
         let log = ErrorLog::default();
         let (a, b) = (log.sample(), log.sample());
-        assert_eq!((log.tell(&a), log.tell(&b)), (None, None));
+        assert_eq!((log.check_and_advance(&a), log.check_and_advance(&b)), (None, None));
         log.note(WriteError::Io);
-        assert_eq!(log.tell(&a), Some(WriteError::Io));
-        assert_eq!(log.tell(&a), None);
+        assert_eq!(log.check_and_advance(&a), Some(WriteError::Io));
+        assert_eq!(log.check_and_advance(&a), None);
         log.note(WriteError::NoSpace);
-        assert_eq!(log.tell(&b), Some(WriteError::NoSpace), "the latest stands for both");
-        assert_eq!(log.tell(&b), None);
-        assert_eq!(log.tell(&a), Some(WriteError::NoSpace));
-        assert_eq!(log.tell(&a), None);
+        assert_eq!(log.check_and_advance(&b), Some(WriteError::NoSpace), "the latest stands for both");
+        assert_eq!(log.check_and_advance(&b), None);
+        assert_eq!(log.check_and_advance(&a), Some(WriteError::NoSpace));
+        assert_eq!(log.check_and_advance(&a), None);
     }
 
     #[test]
-    fn the_same_error_again_is_told_again() {
+    fn the_same_error_again_is_reported_again() {
         let log = ErrorLog::default();
         let a = log.sample();
         for _ in 0..3 {
             log.note(WriteError::Io);
             log.note(WriteError::Io);
-            assert_eq!(log.tell(&a), Some(WriteError::Io));
-            assert_eq!(log.tell(&a), None);
+            assert_eq!(log.check_and_advance(&a), Some(WriteError::Io));
+            assert_eq!(log.check_and_advance(&a), None);
         }
     }
 
     #[test]
-    fn what_nobody_was_told_waits_for_the_next_who_opens() {
+    fn an_unreported_error_is_kept_for_the_next_open() {
         let log = ErrorLog::default();
         log.note(WriteError::Quota);
         let (late, later) = (log.sample(), log.sample());
-        assert_eq!(log.tell(&late), Some(WriteError::Quota));
+        assert_eq!(log.check_and_advance(&late), Some(WriteError::Quota));
         let after = log.sample();
-        assert_eq!(log.tell(&after), None, "opened after the error was reported");
-        assert_eq!(log.tell(&later), Some(WriteError::Quota));
+        assert_eq!(log.check_and_advance(&after), None, "opened after the error was reported");
+        assert_eq!(log.check_and_advance(&later), Some(WriteError::Quota));
     }
 }

@@ -48,8 +48,8 @@ pub struct File {
     pub(crate) fills: RwLock<()>,
     pub(crate) errors: ErrorLog,
     /// Counts settled runs, for callers that wait for one.
-    pub(crate) settled: Mutex<u64>,
-    pub(crate) is_settled: Condvar,
+    pub(crate) finished_runs: Mutex<u64>,
+    pub(crate) run_finished: Condvar,
     /// Bytes of runs that are not settled.
     pub(crate) writing_bytes: AtomicU64,
     /// The end of the bytes put here so far; raised under the lock of the folio that has them.
@@ -85,8 +85,8 @@ impl File {
             dirty: Mutex::default(),
             fills: RwLock::default(),
             errors: ErrorLog::default(),
-            settled: Mutex::default(),
-            is_settled: Condvar::new(),
+            finished_runs: Mutex::default(),
+            run_finished: Condvar::new(),
             writing_bytes: AtomicU64::new(0),
             end: AtomicU64::new(0),
         }
@@ -117,14 +117,14 @@ impl File {
     /// For callers that open the file without a [`Handle`](crate::Handle): the position after which errors
     /// are new to them.
     #[must_use]
-    pub fn told(&self) -> ErrorCursor {
+    pub fn sample_errors(&self) -> ErrorCursor {
         self.errors.sample()
     }
 
     /// Like [`Handle::take_error`](crate::Handle::take_error).
     #[must_use]
-    pub fn take_error_of(&self, told: &ErrorCursor) -> Option<WriteError> {
-        self.errors.tell(told)
+    pub fn take_error_of(&self, cursor: &ErrorCursor) -> Option<WriteError> {
+        self.errors.check_and_advance(cursor)
     }
 
     /// Whether any writeback of this file ever failed.

@@ -21,7 +21,7 @@ pub struct Handle {
     /// Where the last write ended, and how many sequential bytes ended there.
     append_end: AtomicU64,
     append_len: AtomicU64,
-    told: ErrorCursor,
+    error_cursor: ErrorCursor,
 }
 
 impl File {
@@ -29,7 +29,7 @@ impl File {
     #[must_use]
     pub fn open(self: &Arc<Self>) -> Handle {
         Handle {
-            told: self.errors.sample(),
+            error_cursor: self.errors.sample(),
             file: self.clone(),
             readahead: Mutex::default(),
             append_end: AtomicU64::new(0),
@@ -91,6 +91,6 @@ impl Handle {
     /// The writeback error since this open file last reported one, as `fsync` and `close` return it.
     #[must_use]
     pub fn take_error(&self) -> Option<WriteError> {
-        self.file.errors.tell(&self.told)
+        self.file.errors.check_and_advance(&self.error_cursor)
     }
 }

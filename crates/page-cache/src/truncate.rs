@@ -61,7 +61,7 @@ impl File {
             for folio in chunk.folios() {
                 let blocks = self.blocks_in(&folio, &range);
                 if !blocks.is_empty() {
-                    self.when_settled(|| (!folio.state.read().writing.any(blocks.clone())).then_some(()));
+                    self.retry_after_runs(|| (!folio.state.read().writing.any(blocks.clone())).then_some(()));
                 }
             }
         }
@@ -85,7 +85,7 @@ impl File {
     }
 
     fn drop_folio_blocks(&self, chunk: &Arc<Chunk>, folio: &Arc<Folio>, blocks: Range<u32>) {
-        let is_empty = self.when_settled(|| {
+        let is_empty = self.retry_after_runs(|| {
             let mut state = folio.state.write();
             if state.is_gone() {
                 return Some(false);
@@ -143,15 +143,15 @@ impl File {
 
     /// Calls `ask` until it returns `Some`, again after each run that settles. The lock of the count is not
     /// held during the call.
-    pub(crate) fn when_settled<T>(&self, mut ask: impl FnMut() -> Option<T>) -> T {
+    pub(crate) fn retry_after_runs<T>(&self, mut ask: impl FnMut() -> Option<T>) -> T {
         loop {
-            let before = *self.settled.lock();
+            let before = *self.finished_runs.lock();
             if let Some(answer) = ask() {
                 return answer;
             }
-            let mut settled = self.settled.lock();
-            while *settled == before {
-                self.is_settled.wait(&mut settled);
+            let mut finished_runs = self.finished_runs.lock();
+            while *finished_runs == before {
+                self.run_finished.wait(&mut finished_runs);
             }
         }
     }

@@ -164,8 +164,8 @@ impl File {
         // Skip blocks in flight with older bytes.
         while start < blocks.end && state.writing.any(start..start + 1) {
             is_busy = true;
-            let settled = state.writing.next_clear(start, blocks.end);
-            start = state.dirty.next_set(settled, blocks.end);
+            let written_end = state.writing.next_clear(start, blocks.end);
+            start = state.dirty.next_set(written_end, blocks.end);
         }
         if start >= blocks.end || is_next && start != blocks.start {
             return (None, is_busy);
@@ -358,7 +358,7 @@ impl WritebackRun {
 
     /// Settles the run: the backing has the bytes.
     pub fn done(mut self) {
-        self.settle(false);
+        self.finish(false);
     }
 
     /// Settles the run: the backing permanently rejected the bytes. Every open file gets the error. The
@@ -366,15 +366,15 @@ impl WritebackRun {
     pub fn failed(mut self, error: WriteError) {
         // Before the waiters for this run wake up and check for errors.
         self.file.errors.note(error);
-        self.settle(false);
+        self.finish(false);
     }
 
     /// Settles the run: the bytes are dirty again, since the same time as before, and are retried later.
     pub fn put_back(mut self) {
-        self.settle(true);
+        self.finish(true);
     }
 
-    fn settle(&mut self, is_dirty: bool) {
+    fn finish(&mut self, is_dirty: bool) {
         if self.pieces.is_empty() {
             return;
         }
@@ -395,15 +395,15 @@ impl WritebackRun {
             }
         }
         self.file.writing_bytes.fetch_sub(len, Ordering::SeqCst);
-        *self.file.settled.lock() += 1;
-        self.file.is_settled.notify_all();
+        *self.file.finished_runs.lock() += 1;
+        self.file.run_finished.notify_all();
         self.file.shared.end_writing(len);
     }
 }
 
 impl Drop for WritebackRun {
     fn drop(&mut self) {
-        self.settle(true);
+        self.finish(true);
     }
 }
 

@@ -25,7 +25,7 @@ enum Op {
     Take { bytes_max: u64 },
     TakeIn { at: u64, len: u64 },
     Split { run: usize, blocks: u64 },
-    Settle { run: usize, how: How },
+    Finish { run: usize, how: How },
     Shrink { bytes: u64 },
 }
 
@@ -57,7 +57,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (1..200_000u64).prop_map(|bytes_max| Op::Take { bytes_max }),
         1 => (at(), len()).prop_map(|(at, len)| Op::TakeIn { at, len }),
         1 => (any::<usize>(), 0..20u64).prop_map(|(run, blocks)| Op::Split { run, blocks }),
-        4 => (any::<usize>(), how).prop_map(|(run, how)| Op::Settle { run, how }),
+        4 => (any::<usize>(), how).prop_map(|(run, how)| Op::Finish { run, how }),
         2 => (1..400_000u64).prop_map(|bytes| Op::Shrink { bytes }),
     ];
     prop::collection::vec(op, 1..60)
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    fn settle(&mut self, at: usize, how: How) {
+    fn finish(&mut self, at: usize, how: How) {
         let (run, bytes) = self.runs.swap_remove(at);
         assert!(bytes_of(&run) == bytes, "what a run has does not change");
         match how {
@@ -126,10 +126,10 @@ impl World {
     }
 
     /// A single thread must not wait for its own runs.
-    fn settle_in(&mut self, start: u64, end: u64) {
+    fn finish_in(&mut self, start: u64, end: u64) {
         let reaches = |run: &WritebackRun| run.start() < end && run.start() + run.len_bytes() > start;
         while let Some(at) = self.runs.iter().position(|(run, _)| reaches(run)) {
-            self.settle(at, How::Done);
+            self.finish(at, How::Done);
         }
     }
 
@@ -175,7 +175,7 @@ impl World {
                 let pos = BASE + at;
                 if at < self.model.len() as u64 {
                     self.cut_edge(pos, pos.next_multiple_of(self.block));
-                    self.settle_in(pos, u64::MAX);
+                    self.finish_in(pos, u64::MAX);
                     let _stopped = self.file.stop_fills();
                     self.file.truncate(pos);
                     self.toy.punch(pos, u64::MAX);
@@ -195,7 +195,7 @@ impl World {
                     self.cut_edge(from, first);
                     self.cut_edge(last, to);
                 }
-                self.settle_in(from, to);
+                self.finish_in(from, to);
                 let _stopped = self.file.stop_fills();
                 self.file.discard(from..to);
                 self.toy.punch(from, to);
@@ -221,8 +221,8 @@ impl World {
                     [(run, bytes), (rest, behind)].into_iter().filter(|(run, _)| run.len_bytes() > 0),
                 );
             }
-            Op::Settle { run, how } if !self.runs.is_empty() => self.settle(run % self.runs.len(), how),
-            Op::Split { .. } | Op::Settle { .. } => {}
+            Op::Finish { run, how } if !self.runs.is_empty() => self.finish(run % self.runs.len(), how),
+            Op::Split { .. } | Op::Finish { .. } => {}
             Op::Shrink { bytes } => {
                 self.cache.shrink(bytes);
             }
@@ -265,7 +265,7 @@ impl World {
         assert_eq!(self.file.take_error(), (self.failures > 0).then_some(WriteError::Io));
         assert_eq!(self.file.take_error(), None);
         while !self.runs.is_empty() {
-            self.settle(0, How::Done);
+            self.finish(0, How::Done);
         }
         while let Some(run) = self.cache.take_run(u64::MAX, 1 << 20) {
             self.toy.store(&run);

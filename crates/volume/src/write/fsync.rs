@@ -34,11 +34,11 @@ pub struct ErrorCursor(extant_page_cache::ErrorCursor);
 struct Part<'a> {
     range: Range<u64>,
     data_only: bool,
-    told: Option<&'a ErrorCursor>,
+    cursor: Option<&'a ErrorCursor>,
 }
 
 impl Part<'_> {
-    const ALL: Self = Part { range: 0..u64::MAX, data_only: false, told: None };
+    const ALL: Self = Part { range: 0..u64::MAX, data_only: false, cursor: None };
 }
 
 impl Volume {
@@ -50,15 +50,15 @@ impl Volume {
     pub fn errors_told(&self, ino: Ino) -> Result<ErrorCursor, Fault> {
         let Some(writer) = &self.writer else { return Ok(ErrorCursor::default()) };
         let data = writer.inodes().get_unlinked(ino)?.data();
-        Ok(data.map_or_else(ErrorCursor::default, |data| ErrorCursor(data.pages.told())))
+        Ok(data.map_or_else(ErrorCursor::default, |data| ErrorCursor(data.pages.sample_errors())))
     }
 
     /// As [`fsync`](Self::fsync), or [`fdatasync`](Self::fdatasync) if `data_only`, for one open file.
     ///
     /// # Errors
     /// As [`fsync`](Self::fsync). Earlier failures are reported once per open file.
-    pub fn fsync_as(&self, ino: Ino, told: &ErrorCursor, data_only: bool) -> Result<(), Fault> {
-        self.fsync_part(ino, &Part { data_only, told: Some(told), ..Part::ALL })
+    pub fn fsync_as(&self, ino: Ino, cursor: &ErrorCursor, data_only: bool) -> Result<(), Fault> {
+        self.fsync_part(ino, &Part { data_only, cursor: Some(cursor), ..Part::ALL })
     }
 
     /// As [`fsync_as`](Self::fsync_as), for a range of bytes: what O_SYNC, or O_DSYNC if `data_only`, needs
@@ -70,10 +70,10 @@ impl Volume {
         &self,
         ino: Ino,
         range: Range<u64>,
-        told: Option<&ErrorCursor>,
+        cursor: Option<&ErrorCursor>,
         data_only: bool,
     ) -> Result<(), Fault> {
-        self.fsync_part(ino, &Part { range, data_only, told })
+        self.fsync_part(ino, &Part { range, data_only, cursor })
     }
 
     /// Returns whether writeback of the file has failed since the file came into memory.
@@ -143,13 +143,13 @@ impl Writer {
         let mut mapped_in = None;
         if let Some(data) = node.data() {
             let written = self.flusher.flush_file(&node, &data, part.range.clone());
-            let error = match part.told {
-                Some(ErrorCursor(told)) => data.pages.take_error_of(told),
+            let error = match part.cursor {
+                Some(ErrorCursor(cursor)) => data.pages.take_error_of(cursor),
                 None => data.pages.take_error(),
             };
             self.lock_and_drop_lost(&node);
             if let Some(error) = error {
-                return Err(written.err().unwrap_or_else(|| told(error)));
+                return Err(written.err().unwrap_or_else(|| fault_of(error)));
             }
             written?;
             mapped_in = Some(data.mapped_in());
@@ -193,7 +193,7 @@ impl Writer {
     }
 }
 
-fn told(error: WriteError) -> Fault {
+fn fault_of(error: WriteError) -> Fault {
     match error {
         WriteError::NoSpace | WriteError::Quota => Refusal::NoSpace.into(),
         WriteError::Io => Fault::LostWrite,
