@@ -61,7 +61,7 @@ pub use self::log_writer::OpenLogFault;
 pub use self::options::{Options, Sabotage, Supersede};
 
 use self::batching::Batcher;
-use self::checkpoint::{Checkpoint, Extent};
+use self::checkpoint::{Checkpoint, CheckpointScope};
 use self::images::{Image, make_ready};
 use self::lanes::{Lanes, Started};
 use self::log_writer::{LogChecksums, LogWriter, Reseeds};
@@ -186,7 +186,7 @@ pub struct Journal {
     changed: CachePadded<Condvar>,
     writer: CachePadded<Mutex<Writer>>,
     committed: AtomicU64,
-    wanted: AtomicU64,
+    requested: AtomicU64,
     /// The committer should write homes: many blocks are pinned, or half the log is used.
     is_checkpoint_due: AtomicBool,
     is_closing: AtomicBool,
@@ -278,7 +278,7 @@ impl Journal {
                 started: Started::default(),
             })),
             committed: AtomicU64::new(0),
-            wanted: AtomicU64::new(0),
+            requested: AtomicU64::new(0),
             is_checkpoint_due: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             aborted: OnceLock::new(),
@@ -385,7 +385,7 @@ impl Journal {
             let full = running.transaction.number;
             if self.options.has_committer && !self.is_closing.load(Ordering::Acquire) {
                 running.waits += 1;
-                self.want(full);
+                self.request_commit(full);
                 self.changed.wait(&mut running);
             } else {
                 drop(running);
@@ -396,7 +396,7 @@ impl Journal {
         running.handles += 1;
         running.started += 1;
         if self.options.has_committer && blocks > soon {
-            self.want(running.transaction.number);
+            self.request_commit(running.transaction.number);
         }
         Ok(Handle::new(self, running.transaction.number, credits))
     }
@@ -420,7 +420,7 @@ impl Journal {
             self.commit_running(&mut writer)
         };
         self.batcher.note(begun.elapsed());
-        committed.map_err(|cause| self.give_up(&mut writer, cause))
+        committed.map_err(|cause| self.abort_with(&mut writer, cause))
     }
 
     /// As [`commit`](Self::commit), for a caller that needs durability before it returns and may wait a
@@ -469,7 +469,7 @@ impl Journal {
         let mut writer = self.writer.lock();
         self.check()?;
         let _unwound = AbortOnPanic(self);
-        self.empty_log(&mut writer).map_err(|cause| self.give_up(&mut writer, cause))
+        self.empty_log(&mut writer).map_err(|cause| self.abort_with(&mut writer, cause))
     }
 
     /// Makes room in the log and in memory for later transactions. It [checkpoints](Self::checkpoint) only
@@ -483,8 +483,8 @@ impl Journal {
         let _unwound = AbortOnPanic(self);
         let is_enough =
             writer.log.as_ref().is_some_and(LogWriter::has_room_behind_last) && !self.is_much(&writer);
-        let extent = if is_enough { Extent::BeforeLast } else { Extent::All };
-        self.write_home(&mut writer, extent).map_err(|cause| self.give_up(&mut writer, cause))
+        let scope = if is_enough { CheckpointScope::BeforeLast } else { CheckpointScope::All };
+        self.write_home(&mut writer, scope).map_err(|cause| self.abort_with(&mut writer, cause))
     }
 
     /// Commits, checkpoints, and marks the log clean. No handle is open, and none may start later.
@@ -500,7 +500,7 @@ impl Journal {
             Some(log) => log.mark_clean(),
             None => Ok(()),
         });
-        closed.map_err(|cause| self.give_up(&mut writer, cause))
+        closed.map_err(|cause| self.abort_with(&mut writer, cause))
     }
 
     /// For the committer thread: waits for work. After `timeout` it returns [`Work::CommitAll`]. `None` ends
@@ -517,9 +517,9 @@ impl Journal {
                 if self.is_checkpoint_due.load(Ordering::Acquire) {
                     return Some(Work::Checkpoint);
                 }
-                let wanted = Tid(self.wanted.load(Ordering::Acquire));
-                if wanted > self.committed() {
-                    return Some(Work::Commit(wanted));
+                let requested = Tid(self.requested.load(Ordering::Acquire));
+                if requested > self.committed() {
+                    return Some(Work::Commit(requested));
                 }
             }
             if self.changed.wait_for(&mut running, timeout).timed_out() {
@@ -535,8 +535,8 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    fn want(&self, transaction: Tid) {
-        if self.wanted.fetch_max(transaction.0, Ordering::AcqRel) < transaction.0 {
+    fn request_commit(&self, transaction: Tid) {
+        if self.requested.fetch_max(transaction.0, Ordering::AcqRel) < transaction.0 {
             self.changed.notify_all();
         }
     }
@@ -549,7 +549,7 @@ impl Journal {
         self.aborted.get().map_or(Ok(()), |aborted| Err(aborted.clone()))
     }
 
-    fn give_up(&self, writer: &mut Writer, cause: Failure) -> Aborted {
+    fn abort_with(&self, writer: &mut Writer, cause: Failure) -> Aborted {
         let aborted = self.aborted.get_or_init(|| Aborted { cause: cause.to_string() }).clone();
         // An earlier abort already decided what is left on the device.
         if let (Some(log), false) = (&mut writer.log, matches!(cause, Failure::Aborted(_))) {
@@ -612,7 +612,7 @@ impl Journal {
                 if writer.log.as_ref().is_some_and(|log| log.free_blocks() < needed) {
                     self.stats.lock().full_log_waits += 1;
                     if writer.log.as_ref().is_some_and(LogWriter::has_room_behind_last) {
-                        self.write_home(writer, Extent::BeforeLast)?;
+                        self.write_home(writer, CheckpointScope::BeforeLast)?;
                     }
                     if writer.log.as_ref().is_some_and(|log| log.free_blocks() < needed) {
                         self.empty_log(writer)?;
@@ -623,7 +623,7 @@ impl Journal {
                 logged = log.write(&mut images, revokes, now())?;
                 // A freed block must not be written home over its next use.
                 for block in revokes {
-                    writer.checkpoint.forget(*block);
+                    writer.checkpoint.mark_stale(*block);
                 }
                 if sabotage.late_homes {
                     images = self.images_now(&late)?;
@@ -749,24 +749,24 @@ impl Journal {
     }
 
     fn empty_log(&self, writer: &mut Writer) -> Result<(), Failure> {
-        self.write_home(writer, Extent::All)
+        self.write_home(writer, CheckpointScope::All)
     }
 
     /// Writes home what the log holds, and moves the log's tail.
-    fn write_home(&self, writer: &mut Writer, extent: Extent) -> Result<(), Failure> {
-        let homes = writer.checkpoint.write_home(extent, &*self.home, &self.buffers)?;
+    fn write_home(&self, writer: &mut Writer, scope: CheckpointScope) -> Result<(), Failure> {
+        let homes = writer.checkpoint.write_home(scope, &*self.home, &self.buffers)?;
         let flush = !self.options.no_barriers && !self.options.sabotage.skip_checkpoint_flush;
         if homes > 0 && flush {
             self.home.flush()?;
         }
         if let Some(log) = &mut writer.log {
-            match extent {
-                Extent::All => log.move_tail_to_head()?,
-                Extent::BeforeLast => log.move_tail_to_last()?,
+            match scope {
+                CheckpointScope::All => log.move_tail_to_head()?,
+                CheckpointScope::BeforeLast => log.move_tail_to_last()?,
             }
         }
         // Only now: a block that may leave the cache must be on the device.
-        writer.checkpoint.release(extent, &self.buffers);
+        writer.checkpoint.release(scope, &self.buffers);
         if self.options.sabotage.clean_early {
             self.buffers.set_clean_through(self.running(), false);
         }

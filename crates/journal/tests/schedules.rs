@@ -116,13 +116,13 @@ impl World {
         let plan =
             extant_journal::scan(log(&copy).view(), &ReplayTarget::new(BLOCKS, BlockSize::MIN)).unwrap();
         extant_journal::replay(&log(&copy), &plan, &*copy).unwrap();
-        let tell = |block: u64| {
+        let first_byte = |block: u64| {
             let mut byte = [0];
             copy.read_at((PAIRS + block) * 1024, &mut byte).unwrap();
             byte[0]
         };
         (0..4)
-            .map(|pair| (tell(2 * pair), tell(2 * pair + 1)))
+            .map(|pair| (first_byte(2 * pair), first_byte(2 * pair + 1)))
             .map(|(a, b)| {
                 assert_eq!(a, b, "both changes of a handle, or none");
                 a

@@ -9,7 +9,7 @@
 //! A commit delivers its blocks sorted. Adding them appends a run; writing them home merges the runs. With a
 //! few large transactions no block moves twice; with many small ones each block moves a few times. The last
 //! transaction is kept apart: the older ones can go home alone, so that each large transaction is followed by
-//! about as much writing, and none by twice as much ([`Extent::BeforeLast`]).
+//! about as much writing, and none by twice as much ([`CheckpointScope::BeforeLast`]).
 //!
 //! Invariants
 //! 1. A run has each block once, sorted by block number, and is more than twice as long as the next one.
@@ -35,11 +35,11 @@ const BATCH_MAX: usize = 64;
 #[derive(Default)]
 pub(super) struct Checkpoint {
     /// Runs of transactions before the last one.
-    runs: Vec<Vec<Newest>>,
+    runs: Vec<Vec<NewestCopy>>,
     /// Entries in the runs to skip.
-    gone: usize,
+    n_stale: usize,
     /// Blocks of the last transaction. `transaction` is its number.
-    last: Vec<Newest>,
+    last: Vec<NewestCopy>,
     transaction: Tid,
     /// The device keeps the very bytes (without a copy) that were last written home.
     are_kept: bool,
@@ -47,18 +47,18 @@ pub(super) struct Checkpoint {
 
 /// The part of the committed blocks that a checkpoint covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum CheckpointScope {
     /// Everything committed before the last transaction.
     BeforeLast,
     All,
 }
 
-struct Newest {
+struct NewestCopy {
     block: Pblk,
     /// Empty once they were written home.
     bytes: Bytes,
     /// The block is no longer metadata: skip it, here and in older runs.
-    is_gone: bool,
+    is_stale: bool,
 }
 
 impl Checkpoint {
@@ -70,7 +70,7 @@ impl Checkpoint {
         );
         self.move_last();
         self.transaction = transaction;
-        let newest = |Image { block, bytes, .. }: Image| Newest { block, bytes, is_gone: false };
+        let newest = |Image { block, bytes, .. }: Image| NewestCopy { block, bytes, is_stale: false };
         self.last = images.into_iter().map(newest).collect();
     }
 
@@ -80,7 +80,7 @@ impl Checkpoint {
         if last.is_empty() {
             return;
         }
-        self.gone += last.iter().filter(|newest| newest.is_gone).count();
+        self.n_stale += last.iter().filter(|newest| newest.is_stale).count();
         self.runs.push(last);
         while let [.., before, last] = &self.runs[..]
             && before.len() <= 2 * last.len()
@@ -92,30 +92,30 @@ impl Checkpoint {
     /// Number of blocks. A block that several transactions changed counts more than once until the runs are
     /// merged.
     pub(super) fn len(&self) -> usize {
-        self.runs.iter().map(Vec::len).sum::<usize>() - self.gone + self.last.len()
+        self.runs.iter().map(Vec::len).sum::<usize>() - self.n_stale + self.last.len()
     }
 
     /// The block is no longer metadata, and that is durable.
-    pub(super) fn forget(&mut self, block: Pblk) {
-        let mut forget = |run: &mut Vec<Newest>| {
+    pub(super) fn mark_stale(&mut self, block: Pblk) {
+        let mut mark_stale = |run: &mut Vec<NewestCopy>| {
             let at = run.binary_search_by_key(&block, |newest| newest.block).ok()?;
             run[at].bytes = Bytes::default();
-            Some(usize::from(!std::mem::replace(&mut run[at].is_gone, true)))
+            Some(usize::from(!std::mem::replace(&mut run[at].is_stale, true)))
         };
-        self.gone += self.runs.iter_mut().filter_map(&mut forget).sum::<usize>();
-        forget(&mut self.last);
+        self.n_stale += self.runs.iter_mut().filter_map(&mut mark_stale).sum::<usize>();
+        mark_stale(&mut self.last);
     }
 
     /// Writes blocks home, sorted by block number, adjacent blocks in one write. Returns their number. The
     /// bytes are moved to the device; after a failure they are not needed any more.
     pub(super) fn write_home(
         &mut self,
-        extent: Extent,
+        scope: CheckpointScope,
         home: &dyn Device,
         buffers: &Buffers,
     ) -> Result<u64, Failure> {
         let bs = buffers.block_size();
-        let all = self.settle(extent);
+        let all = self.merge_runs(scope);
         let n_blocks = all.len();
         let mut are_kept = true;
         let mut parts = SharedParts::default();
@@ -123,7 +123,7 @@ impl Checkpoint {
         while !rest.is_empty() {
             let mut n = 0;
             while parts.runs() < BATCH_MAX
-                && let Some(Newest { block: first, .. }) = rest.get(n)
+                && let Some(NewestCopy { block: first, .. }) = rest.get(n)
             {
                 let first = *first;
                 parts.begin(bs.offset_of(first).ok_or(Failure::TooLarge(first))?);
@@ -145,27 +145,27 @@ impl Checkpoint {
     }
 
     /// The blocks are home: the cache may evict them.
-    pub(super) fn release(&mut self, extent: Extent, buffers: &Buffers) {
+    pub(super) fn release(&mut self, scope: CheckpointScope, buffers: &Buffers) {
         self.runs.clear();
-        self.gone = 0;
-        let through = match extent {
-            Extent::All => self.transaction,
-            Extent::BeforeLast => self.transaction.before(),
+        self.n_stale = 0;
+        let through = match scope {
+            CheckpointScope::All => self.transaction,
+            CheckpointScope::BeforeLast => self.transaction.before(),
         };
         buffers.set_clean_through(through, self.are_kept);
     }
 
     /// Merges everything to be written home into one run.
-    fn settle(&mut self, extent: Extent) -> &mut [Newest] {
-        if extent == Extent::All {
+    fn merge_runs(&mut self, scope: CheckpointScope) -> &mut [NewestCopy] {
+        if scope == CheckpointScope::All {
             self.move_last();
         }
         while self.runs.len() > 1 {
             self.merge_last();
         }
         let Some(all) = self.runs.first_mut() else { return &mut [] };
-        if std::mem::take(&mut self.gone) > 0 {
-            all.retain(|newest| !newest.is_gone);
+        if std::mem::take(&mut self.n_stale) > 0 {
+            all.retain(|newest| !newest.is_stale);
         }
         // Blocks that the last transaction has again are not written: its copy counts, or its note that the
         // block is gone.
@@ -187,7 +187,7 @@ impl Checkpoint {
             let next = if order == Ordering::Less { older.next() } else { newer.next() };
             merged.extend(next);
             if order == Ordering::Equal {
-                self.gone -= older.next().map_or(0, |old| usize::from(old.is_gone));
+                self.n_stale -= older.next().map_or(0, |old| usize::from(old.is_stale));
             }
         }
         merged.extend(older);
@@ -230,7 +230,7 @@ mod tests {
                 blocks.dedup();
                 // Freed blocks usually belong to an earlier transaction.
                 for block in (0..next(8)).map(|_| u64::from(next(1000))) {
-                    checkpoint.forget(Pblk(block));
+                    checkpoint.mark_stale(Pblk(block));
                     // Home keeps the bytes that it has now.
                     let mut byte = [0];
                     device.read_at(block * 1024, &mut byte).unwrap();
@@ -255,19 +255,20 @@ mod tests {
                 assert!(checkpoint.runs.is_sorted_by(|before, run| before.len() > 2 * run.len()));
                 if next(4) == 0 {
                     let n_last = checkpoint.last.len();
-                    let written = checkpoint.write_home(Extent::BeforeLast, &*device, &buffers).unwrap();
+                    let written =
+                        checkpoint.write_home(CheckpointScope::BeforeLast, &*device, &buffers).unwrap();
                     // Each block once, without the blocks that the last transaction has again.
                     assert_eq!(written, before.difference(&last).count() as u64);
                     before.clear();
-                    checkpoint.release(Extent::BeforeLast, &buffers);
+                    checkpoint.release(CheckpointScope::BeforeLast, &buffers);
                     assert_eq!((checkpoint.runs.len(), checkpoint.last.len()), (0, n_last));
                 }
             }
-            let gone = checkpoint.runs.iter().flatten().filter(|newest| newest.is_gone).count();
+            let gone = checkpoint.runs.iter().flatten().filter(|newest| newest.is_stale).count();
             assert_eq!(checkpoint.gone, gone);
-            let written = checkpoint.write_home(Extent::All, &*device, &buffers).unwrap();
+            let written = checkpoint.write_home(CheckpointScope::All, &*device, &buffers).unwrap();
             assert_eq!(written, before.union(&last).count() as u64);
-            checkpoint.release(Extent::All, &buffers);
+            checkpoint.release(CheckpointScope::All, &buffers);
             assert_eq!(checkpoint.len(), 0);
             let mut home = vec![0; 1 << 20];
             device.read_at(0, &mut home).unwrap();

@@ -28,7 +28,7 @@ pub struct Handle<'j> {
     /// The handle's lane; `None` if it was started under the lock.
     lane: Option<usize>,
     /// Credits granted under the lock.
-    given: Cell<u32>,
+    granted: Cell<u32>,
     /// Changes made and not settled yet.
     changes: Cell<u64>,
     /// This is the committer's handle while the transaction is being sealed.
@@ -44,7 +44,7 @@ impl<'j> Handle<'j> {
             transaction: OnceCell::new(),
             left: Cell::new(credits),
             lane: None,
-            given: Cell::new(credits),
+            granted: Cell::new(credits),
             changes: Cell::new(0),
             is_sealing: false,
         }
@@ -53,7 +53,7 @@ impl<'j> Handle<'j> {
     /// A handle started in a lane.
     pub(super) fn in_lane(journal: &'j Journal, number: Tid, credits: u32, lane: usize) -> Self {
         let mut handle = Self::new(journal, number, credits);
-        (handle.lane, handle.given) = (Some(lane), Cell::new(0));
+        (handle.lane, handle.granted) = (Some(lane), Cell::new(0));
         handle
     }
 
@@ -90,7 +90,7 @@ impl<'j> Handle<'j> {
             return false;
         }
         self.left.set(self.left.get() + credits);
-        self.given.set(self.given.get() + credits);
+        self.granted.set(self.granted.get() + credits);
         true
     }
 
@@ -224,12 +224,12 @@ impl Drop for Handle<'_> {
             // for it must see the abort.
             self.journal.abort("an operation panicked half-way, which is a defect".to_owned());
         }
-        let given = self.given.get();
+        let granted = self.granted.get();
         match self.lane {
             Some(lane) => {
-                if given > 0 {
+                if granted > 0 {
                     let _running = self.journal.running.lock();
-                    self.journal.lanes.take_back(given);
+                    self.journal.lanes.take_back(granted);
                 }
                 if self.journal.lanes.leave(lane) {
                     let _running = self.journal.running.lock();
@@ -239,7 +239,7 @@ impl Drop for Handle<'_> {
             None => {
                 let mut running = self.journal.running.lock();
                 running.handles -= 1;
-                self.journal.lanes.take_back(given);
+                self.journal.lanes.take_back(granted);
                 if running.handles == 0 && running.is_locked {
                     self.journal.changed.notify_all();
                 }

@@ -482,8 +482,8 @@ fn threads_change_blocks_while_a_committer_commits() {
     let after = replayed(&device);
     for operation in 0..160 {
         let first = 3000 + operation * 3;
-        let tells = |block| u64::from_le_bytes(home(&after, block)[..8].try_into().unwrap());
-        assert!((first..first + 3).all(|block| tells(block) == tells(first)), "operation {operation}");
+        let value_of = |block| u64::from_le_bytes(home(&after, block)[..8].try_into().unwrap());
+        assert!((first..first + 3).all(|block| value_of(block) == value_of(first)), "operation {operation}");
     }
     journal.close().unwrap();
     assert!(journal.stats().commits > 5);
