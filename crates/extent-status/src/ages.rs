@@ -212,7 +212,7 @@ impl Tree {
             self.erase_all(slot, victims);
             // It may be merged with another chunk, which then decides the list.
             self.unlink(slot);
-            joined = self.settle(slot, true);
+            joined = self.merge_or_trim(slot, true);
         }
         Some(Visit { reclaimed: victims.count_ones(), moved, joined })
     }

@@ -120,7 +120,7 @@ impl Shared {
             // A scan may have removed it from the list before the new entries came.
             self.list(own);
         }
-        self.settle();
+        self.charge_budget();
         let mut left = self.options.policy.scans_in_a_row();
         loop {
             let excess = self.counters.reclaimable().saturating_sub(self.limit.load(Relaxed));
@@ -162,7 +162,7 @@ impl Shared {
 
     /// Charges the change to the budget, if it is large enough. Called without any lock that a shrinker
     /// takes.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn charge_budget(&self) {
         let Some(budget) = &self.budget else { return };
         let (bytes, charged) = (self.bytes(), self.charged.load(Relaxed));
         if bytes.abs_diff(charged) < CHARGE_MIN {

@@ -154,7 +154,7 @@ impl Chunk {
     }
 
     /// The index of the first entry that begins after `lblk`.
-    pub(crate) fn behind(&self, lblk: u32) -> usize {
+    pub(crate) fn first_after(&self, lblk: u32) -> usize {
         self.entries.partition_point(|entry| entry.lblk <= lblk)
     }
 
@@ -324,7 +324,7 @@ mod tests {
             // From both ends towards the middle.
             let lblk = if lblk % 2 == 0 { lblk / 2 } else { 63 - lblk / 2 };
             let status = if lblk % 3 == 0 { Status::Delayed } else { status };
-            let at = chunk.behind(lblk);
+            let at = chunk.first_after(lblk);
             let status = if lblk % 3 == 0 { status } else { Status::Hole };
             chunk.insert(at, &Item { referenced: lblk % 5 == 0, ..item(lblk, status) });
         }

@@ -13,7 +13,7 @@ use crate::chunk::{NONE, allocated};
 use crate::slots::Slots;
 
 #[derive(Clone, Copy)]
-struct Node {
+struct FifoNode {
     before: u32,
     after: u32,
     lblk: u32,
@@ -35,7 +35,7 @@ pub(crate) const ACTIVE: usize = 1;
 const FREE: u32 = 2;
 
 pub(crate) struct Fifo {
-    nodes: Vec<Node>,
+    nodes: Vec<FifoNode>,
     free: u32,
     lists: [List; 2],
 }
@@ -49,7 +49,7 @@ impl Default for Fifo {
 impl Fifo {
     /// Adds a node at the end of the inactive list.
     pub(crate) fn push(&mut self, lblk: u32) -> u32 {
-        let node = Node { before: NONE, after: NONE, lblk, list: FREE };
+        let node = FifoNode { before: NONE, after: NONE, lblk, list: FREE };
         let id = if self.free == NONE {
             if self.nodes.len() == self.nodes.capacity() {
                 self.nodes.reserve_exact((self.nodes.len() / 4).max(4));
@@ -79,7 +79,7 @@ impl Fifo {
     }
 
     fn take_out(&mut self, id: u32) {
-        let Node { before, after, list, .. } = self.nodes[id as usize];
+        let FifoNode { before, after, list, .. } = self.nodes[id as usize];
         let list = &mut self.lists[list as usize];
         list.len -= 1;
         match before {
@@ -129,7 +129,7 @@ impl Fifo {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        allocated(self.nodes.capacity() * size_of::<Node>())
+        allocated(self.nodes.capacity() * size_of::<FifoNode>())
     }
 
     /// Checks the lists against the entries.

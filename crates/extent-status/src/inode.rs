@@ -120,14 +120,14 @@ pub enum Allocation {
 /// Reservations of space, in clusters, that the caller must subtract from its count of reservations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "promises that are not settled are lost space"]
-pub enum Settled {
+pub enum EndedReservation {
     /// They became allocations: charge them to the owner's quota.
     Claim(u32),
     /// They are no longer needed: release them.
     Release(u32),
 }
 
-impl Settled {
+impl EndedReservation {
     /// Number of clusters, for either variant.
     #[must_use]
     pub fn clusters(self) -> u32 {
@@ -300,10 +300,10 @@ impl Inode {
     ///
     /// # Panics
     /// If the entry is empty, exceeds the last block, or is delayed.
-    pub fn insert(&self, entry: Entry, allocation: Allocation) -> Settled {
+    pub fn insert(&self, entry: Entry, allocation: Allocation) -> EndedReservation {
         assert!(entry.is_sound() && entry.status != Status::Delayed, "{entry:?} cannot be inserted");
         if self.shared.is_replaying() {
-            return Settled::Release(0);
+            return EndedReservation::Release(0);
         }
         let (bits, merge) = (self.shared.options.cluster_bits, !self.shared.options.no_merge);
         let (from, to) = (entry.lblk.0, entry.end());
@@ -314,9 +314,13 @@ impl Inode {
             state.tree.remove(from, to, &mut |from, to| lost.add(from, to, bits));
             state.tree.insert(&entry, merge);
             match (entry.status.is_mapped(), allocation) {
-                (true, Allocation::Delayed) => Settled::Claim(state.promises_used(from, to, &lost, bits)),
-                (true, Allocation::Other) => Settled::Release(state.promises_used(from, to, &lost, bits)),
-                (false, _) => Settled::Release(state.promises_lost(from, to, &lost, bits)),
+                (true, Allocation::Delayed) => {
+                    EndedReservation::Claim(state.promises_used(from, to, &lost, bits))
+                }
+                (true, Allocation::Other) => {
+                    EndedReservation::Release(state.promises_used(from, to, &lost, bits))
+                }
+                (false, _) => EndedReservation::Release(state.promises_lost(from, to, &lost, bits)),
             }
         })
     }
@@ -419,9 +423,9 @@ impl Inode {
 
     /// Removes all entries for blocks that were cut, punched or moved. Returns the reservations that are no
     /// longer needed. The caller holds the mapping lock exclusively.
-    pub fn remove(&self, lblk: Lblk, len: u32) -> Settled {
+    pub fn remove(&self, lblk: Lblk, len: u32) -> EndedReservation {
         if self.shared.is_replaying() || len == 0 {
-            return Settled::Release(0);
+            return EndedReservation::Release(0);
         }
         let bits = self.shared.options.cluster_bits;
         let (from, to) = (lblk.0, lblk.0.saturating_add(len));
@@ -430,7 +434,7 @@ impl Inode {
             events::remove(&self.shared, &self.body, from, len, state.seq);
             let mut lost = Lost::default();
             state.tree.remove(from, to, &mut |from, to| lost.add(from, to, bits));
-            Settled::Release(state.promises_lost(from, to, &lost, bits))
+            EndedReservation::Release(state.promises_lost(from, to, &lost, bits))
         })
     }
 

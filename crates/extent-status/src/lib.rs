@@ -89,7 +89,7 @@ mod tree;
 
 pub use cache::{Cache, Options, SCAN_MIN};
 pub use entry::{END, Entry, Status};
-pub use inode::{Allocation, Cached, Found, Inode, Settled};
+pub use inode::{Allocation, Cached, EndedReservation, Found, Inode};
 pub use map::{Answer, Keep, Source};
 pub use policy::{Policy, Scan};
 pub use stats::{Stats, Times};

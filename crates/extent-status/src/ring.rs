@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::chunk::{NONE, allocated};
 use crate::inode::Body;
 
-struct Node {
+struct RingNode {
     before: u32,
     after: u32,
     list: u32,
@@ -19,7 +19,7 @@ struct Node {
 }
 
 #[derive(Clone, Copy)]
-struct Head {
+struct ListHead {
     head: u32,
     tail: u32,
     len: usize,
@@ -27,9 +27,9 @@ struct Head {
 
 /// Lists of inodes; the policy defines what each list is for.
 pub(crate) struct Ring {
-    nodes: Vec<Node>,
+    nodes: Vec<RingNode>,
     free: u32,
-    lists: [Head; 2],
+    lists: [ListHead; 2],
     /// The LRU policies: when the list was sorted last.
     pub(crate) sorted_at: u64,
     /// es-chunk: number of steps.
@@ -40,7 +40,7 @@ pub(crate) struct Ring {
 
 impl Default for Ring {
     fn default() -> Self {
-        let empty = Head { head: NONE, tail: NONE, len: 0 };
+        let empty = ListHead { head: NONE, tail: NONE, len: 0 };
         Self { nodes: Vec::new(), free: NONE, lists: [empty; 2], sorted_at: 0, steps: 0, misses: 0 }
     }
 }
@@ -64,7 +64,7 @@ impl Ring {
     pub(crate) fn put(&mut self, body: &Arc<Body>, list: usize) {
         let place = body.place.load(Relaxed);
         let place = if place == NONE {
-            let node = Node { before: NONE, after: NONE, list: 0, body: Some(Arc::clone(body)) };
+            let node = RingNode { before: NONE, after: NONE, list: 0, body: Some(Arc::clone(body)) };
             let place = if self.free == NONE {
                 if self.nodes.len() == self.nodes.capacity() {
                     self.nodes.reserve_exact((self.nodes.len() / 4).max(4));
@@ -108,7 +108,7 @@ impl Ring {
 
     /// Bytes on the heap.
     pub(crate) fn bytes(&self) -> usize {
-        allocated(self.nodes.capacity() * size_of::<Node>())
+        allocated(self.nodes.capacity() * size_of::<RingNode>())
     }
 
     /// Moves the first inode of a list to its end and returns it.
@@ -154,7 +154,7 @@ impl Ring {
 
     /// Appends all of list `from` to list `to`.
     pub(crate) fn splice(&mut self, from: usize, to: usize) {
-        let moved = std::mem::replace(&mut self.lists[from], Head { head: NONE, tail: NONE, len: 0 });
+        let moved = std::mem::replace(&mut self.lists[from], ListHead { head: NONE, tail: NONE, len: 0 });
         if moved.head == NONE {
             return;
         }
@@ -183,7 +183,7 @@ impl Ring {
             place = self.nodes[place as usize].after;
         }
         places.sort_by(|a, b| a.0.cmp(&b.0));
-        self.lists[list] = Head { head: NONE, tail: NONE, len: 0 };
+        self.lists[list] = ListHead { head: NONE, tail: NONE, len: 0 };
         for (_, place) in places {
             self.link(place, list);
         }
@@ -201,7 +201,7 @@ impl Ring {
     }
 
     fn cut(&mut self, place: u32) {
-        let Node { before, after, list, .. } = self.nodes[place as usize];
+        let RingNode { before, after, list, .. } = self.nodes[place as usize];
         let list = &mut self.lists[list as usize];
         list.len -= 1;
         match before {

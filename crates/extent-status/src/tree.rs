@@ -137,7 +137,7 @@ impl Tree {
         slot as usize
     }
 
-    pub(crate) fn slot_behind(&self, key: u32) -> Option<usize> {
+    pub(crate) fn slot_after(&self, key: u32) -> Option<usize> {
         let Some(index) = &self.index else {
             return self.first_key(|of_chunk| of_chunk > key);
         };
@@ -170,7 +170,7 @@ impl Tree {
         }
         let slot = self.slot_of(lblk);
         let chunk = &self.chunks[slot];
-        let at = chunk.behind(lblk);
+        let at = chunk.first_after(lblk);
         if at > 0 && chunk.entries[at - 1].end() > lblk {
             return Some(At { slot, at: at - 1 });
         }
@@ -181,20 +181,20 @@ impl Tree {
         {
             return Some(At { slot: before, at: self.chunks[before].len() - 1 });
         }
-        self.settle_place(At { slot, at })
+        self.skip_chunk_end(At { slot, at })
     }
 
     /// Returns the place itself, or the first one of the next chunk if it is past the last entry of its
     /// chunk.
-    fn settle_place(&self, place: At) -> Option<At> {
+    fn skip_chunk_end(&self, place: At) -> Option<At> {
         if place.at < self.chunks[place.slot].len() {
             return Some(place);
         }
-        self.slot_behind(self.chunks[place.slot].key).map(|slot| At { slot, at: 0 })
+        self.slot_after(self.chunks[place.slot].key).map(|slot| At { slot, at: 0 })
     }
 
     pub(crate) fn next(&self, place: At) -> Option<At> {
-        self.settle_place(At { at: place.at + 1, ..place })
+        self.skip_chunk_end(At { at: place.at + 1, ..place })
     }
 
     pub(crate) fn get(&self, place: At) -> Packed {
@@ -246,7 +246,7 @@ impl Tree {
                 }
                 chunk.protected |= u64::from(gone.protected) << left.at;
                 self.refile(left.slot);
-                self.settle(right.slot, true);
+                self.merge_or_trim(right.slot, true);
             }
         }
     }
@@ -298,7 +298,7 @@ impl Tree {
                         }
                     }
                     self.erase_all(place.slot, mask);
-                    self.settle(place.slot, true);
+                    self.merge_or_trim(place.slot, true);
                 }
             }
         }
@@ -311,8 +311,8 @@ impl Tree {
         while let Some(at) = slot {
             let key = self.chunks[at].key;
             self.erase_all(at, self.chunks[at].reclaimable());
-            self.settle(at, false);
-            slot = self.slot_behind(key);
+            self.merge_or_trim(at, false);
+            slot = self.slot_after(key);
         }
         before - self.entries
     }
@@ -348,12 +348,12 @@ impl Tree {
             if changed {
                 // Merges only with the previous chunk: entries not yet visited must not move into a visited
                 // chunk.
-                self.settle(slot_now, false);
+                self.merge_or_trim(slot_now, false);
             }
             if stopped.is_some() {
                 break;
             }
-            slot = self.slot_behind(key);
+            slot = self.slot_after(key);
         }
         stopped
     }
@@ -380,14 +380,14 @@ impl Tree {
         if self.chunks[slot].key > lblk {
             self.rekey(slot, 0);
         }
-        let at = self.chunks[slot].behind(lblk);
+        let at = self.chunks[slot].first_after(lblk);
         if self.chunks[slot].len() < ENTRIES_MAX {
             self.put_at(slot, at, &item);
             return;
         }
         let key = self.chunks[slot].key;
         if at == ENTRIES_MAX
-            && let Some(next) = self.slot_behind(key)
+            && let Some(next) = self.slot_after(key)
             && self.chunks[next].len() < ENTRIES_MAX
         {
             self.rekey(next, lblk);
@@ -439,7 +439,7 @@ impl Tree {
             self.rekey(place.slot, to.lblk.0);
         } else if last
             && old.lblk < to.lblk.0
-            && let Some(next) = self.slot_behind(key)
+            && let Some(next) = self.slot_after(key)
             && self.chunks[next].key <= to.lblk.0
         {
             // The entry reached past the next chunk's key and now begins there: move the key up.
@@ -461,7 +461,7 @@ impl Tree {
         self.refile(place.slot);
     }
 
-    /// Removes one entry. The caller settles the chunk afterwards.
+    /// Removes one entry. The caller merges or trims the chunk afterwards.
     pub(crate) fn erase(&mut self, slot: usize, at: usize) -> Item {
         let item = self.chunks[slot].remove(at);
         self.entries -= 1;
@@ -472,7 +472,7 @@ impl Tree {
         item
     }
 
-    /// Removes several entries of a chunk. The caller settles the chunk afterwards.
+    /// Removes several entries of a chunk. The caller merges or trims the chunk afterwards.
     pub(crate) fn erase_all(&mut self, slot: usize, mask: u64) {
         let chunk = &mut self.chunks[slot];
         self.entries -= mask.count_ones();
@@ -494,7 +494,7 @@ impl Tree {
 
     /// Frees memory after a removal and keeps invariant 3: merges the chunk with the previous one or, with
     /// `forward`, with the next one. Returns whether it was merged.
-    pub(crate) fn settle(&mut self, slot: usize, forward: bool) -> bool {
+    pub(crate) fn merge_or_trim(&mut self, slot: usize, forward: bool) -> bool {
         let (len, key) = (self.chunks[slot].len(), self.chunks[slot].key);
         if len == 0 {
             self.drop_chunk(slot);
@@ -508,7 +508,7 @@ impl Tree {
                 return true;
             }
             if forward
-                && let Some(behind) = self.slot_behind(key)
+                && let Some(behind) = self.slot_after(key)
                 && self.chunks[behind].len() + len <= FEW
             {
                 self.join(slot, behind);

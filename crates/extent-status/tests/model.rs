@@ -4,7 +4,8 @@ use std::convert::Infallible;
 
 use extant_base::{Ino, Lblk};
 use extant_extent_status::{
-    Allocation, Answer, Cache, Cached, END, Entry, Inode, Keep, Options, Policy, Settled, Source, Status,
+    Allocation, Answer, Cache, Cached, END, EndedReservation, Entry, Inode, Keep, Options, Policy, Source,
+    Status,
 };
 use proptest::prelude::*;
 
@@ -202,8 +203,8 @@ impl Side {
         Self { cache, inode, truth, known: vec![false; cells] }
     }
 
-    fn settle(&mut self, settled: Settled) {
-        self.truth.promised -= i64::from(settled.clusters());
+    fn subtract(&mut self, ended: EndedReservation) {
+        self.truth.promised -= i64::from(ended.clusters());
         // When the last block of a cluster was freed, `promise_again` must be called.
         for cluster in self.inode.pending() {
             if !self.truth.cluster_is_allocated(cluster).unwrap() && self.inode.promise_again(cluster) {
@@ -222,8 +223,8 @@ impl Side {
             Some((first, true)) => Entry::mapped(from, len, first + u64::from(from), Status::Written),
             Some((first, false)) => Entry::mapped(from, len, first + u64::from(from), Status::Unwritten),
         };
-        let settled = self.inode.insert(entry, allocation);
-        self.settle(settled);
+        let ended = self.inode.insert(entry, allocation);
+        self.subtract(ended);
         Effect::Exactly(from, from + len, true)
     }
 
@@ -273,8 +274,8 @@ impl Side {
                     self.truth.delayed[lblk as usize] = false;
                     self.truth.disk[lblk as usize] = None;
                 }
-                let settled = self.inode.remove(Lblk(from), len);
-                self.settle(settled);
+                let ended = self.inode.remove(Lblk(from), len);
+                self.subtract(ended);
                 Effect::Exactly(from, from + len, false)
             }
             Op::Leaf { from, len } => {
@@ -295,8 +296,8 @@ impl Side {
                 let entry = self.inode.map(Lblk(at), 50, &mut self.truth, keep_it).unwrap();
                 assert!(entry.lblk.0 == at && (1..=50).contains(&entry.len));
                 for lblk in at..entry.end().min(BLOCKS) {
-                    let told = (entry.status, entry.part(lblk, lblk + 1).pblk.0);
-                    assert_eq!(told, self.truth.status(lblk), "block {lblk} of {entry:?}");
+                    let returned = (entry.status, entry.part(lblk, lblk + 1).pblk.0);
+                    assert_eq!(returned, self.truth.status(lblk), "block {lblk} of {entry:?}");
                 }
                 if keep { Effect::More } else { Effect::Exactly(0, 0, true) }
             }
@@ -342,8 +343,8 @@ impl Side {
         for entry in self.inode.entries() {
             for lblk in entry.lblk.0..entry.end().min(BLOCKS) {
                 now[lblk as usize] = true;
-                let told = (entry.status, entry.part(lblk, lblk + 1).pblk.0);
-                assert_eq!(told, self.truth.status(lblk), "block {lblk} of {entry:?}");
+                let returned = (entry.status, entry.part(lblk, lblk + 1).pblk.0);
+                assert_eq!(returned, self.truth.status(lblk), "block {lblk} of {entry:?}");
             }
         }
         for lblk in 0..BLOCKS {
@@ -405,10 +406,10 @@ proptest! {
 fn nothing_is_known_during_replay() {
     let cache = Cache::new(Options::default());
     let inode = cache.inode(Ino(12));
-    assert_eq!(inode.insert(Entry::hole(0, 5), Allocation::Other), Settled::Release(0));
+    assert_eq!(inode.insert(Entry::hole(0, 5), Allocation::Other), EndedReservation::Release(0));
     cache.set_replaying(true);
     assert!(inode.lookup(Lblk(0)).is_none());
-    assert_eq!(inode.insert(Entry::hole(5, 5), Allocation::Other), Settled::Release(0));
+    assert_eq!(inode.insert(Entry::hole(5, 5), Allocation::Other), EndedReservation::Release(0));
     assert_eq!(inode.cache(Entry::hole(20, 5)), Cached::Known);
     assert!(!inode.any(Lblk(0), Lblk(9), |_| true));
     cache.set_replaying(false);

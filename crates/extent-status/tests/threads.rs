@@ -59,12 +59,12 @@ fn work(thread: u32, cache: &Cache, inodes: &[Arc<Inode>], promised: &AtomicI64)
             }
             4..6 => {
                 let written = Entry::mapped(at, 16, 1_000_000 + u64::from(at), Status::Written);
-                let settled = mine.insert(written, Allocation::Delayed);
-                promised.fetch_sub(i64::from(settled.clusters()), Ordering::Relaxed);
+                let ended = mine.insert(written, Allocation::Delayed);
+                promised.fetch_sub(i64::from(ended.clusters()), Ordering::Relaxed);
             }
             6 => {
-                let settled = mine.remove(Lblk(at), 16);
-                promised.fetch_sub(i64::from(settled.clusters()), Ordering::Relaxed);
+                let ended = mine.remove(Lblk(at), 16);
+                promised.fetch_sub(i64::from(ended.clusters()), Ordering::Relaxed);
             }
             _ => {
                 cache.scan(64);

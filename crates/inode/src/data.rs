@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use extant_alloc::Alloc;
 use extant_base::{Lblk, Tid};
-use extant_extent_status::{Answer, Entry, Keep, Settled, Source, Status};
+use extant_extent_status::{Answer, EndedReservation, Entry, Keep, Source, Status};
 use extant_mapping::{FileMap, MapState, Mapped};
 use extant_memory::Budget;
 use extant_ondisk::inode::flags;
@@ -394,9 +394,9 @@ impl FileData {
     }
 
     /// Updates the promises. The allocation already subtracted the space of those that were used.
-    fn settle(&self, shared: &Shared, alloc: &Alloc, settled: Settled) {
+    fn settle(&self, shared: &Shared, alloc: &Alloc, settled: EndedReservation) {
         self.promised.fetch_sub(settled.clusters().into(), Ordering::Relaxed);
-        if let Settled::Release(clusters) = settled {
+        if let EndedReservation::Release(clusters) = settled {
             alloc.unclaim(u64::from(clusters) * shared.geometry.cluster_ratio());
         }
     }

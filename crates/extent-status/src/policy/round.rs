@@ -157,7 +157,7 @@ fn second_chance(state: &mut State, nr: u32, out: &mut Scan, list: usize) {
             }
         } else {
             state.tree.erase(at.slot, at.at);
-            state.tree.settle(at.slot, true);
+            state.tree.merge_or_trim(at.slot, true);
             out.reclaimed += 1;
         }
     }
@@ -167,6 +167,6 @@ fn forget_first(state: &mut State, list: usize) -> bool {
     let Order::Lists(fifo) = &state.tree.order else { return false };
     let Some(at) = fifo.front(list).and_then(|lblk| state.tree.seek(lblk)) else { return false };
     state.tree.erase(at.slot, at.at);
-    state.tree.settle(at.slot, true);
+    state.tree.merge_or_trim(at.slot, true);
     true
 }
