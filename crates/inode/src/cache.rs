@@ -28,7 +28,7 @@ const SCAN_MAX: usize = 1 << 16;
 pub struct Inodes {
     shared: Arc<Shared>,
     overrides: Overrides,
-    kept: Arc<Kept>,
+    kept: Arc<InodeShards>,
     live: OnceLock<Arc<dyn LiveOwner>>,
 }
 
@@ -38,7 +38,7 @@ pub trait LiveOwner: Send + Sync {
     fn inodes(&self) -> &InodeCache;
 }
 
-struct Kept {
+struct InodeShards {
     budget: Arc<extant_memory::Budget>,
     shards: Vec<Mutex<HashMap<u32, Arc<Inode>>>>,
     bytes: AtomicUsize,
@@ -50,13 +50,13 @@ impl Inodes {
     /// Creates an empty cache.
     #[must_use]
     pub fn new(shared: Shared, overrides: Overrides) -> Self {
-        let kept = Arc::new(Kept {
+        let kept = Arc::new(InodeShards {
             budget: Arc::clone(&shared.budget),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             bytes: AtomicUsize::new(0),
             turn: AtomicUsize::new(0),
         });
-        let shrinker: Arc<dyn Shrinker> = Arc::<Kept>::clone(&kept);
+        let shrinker: Arc<dyn Shrinker> = Arc::<InodeShards>::clone(&kept);
         let weak: Weak<dyn Shrinker> = Arc::downgrade(&shrinker);
         shared.budget.register(weak);
         Self { shared: Arc::new(shared), overrides, kept, live: OnceLock::new() }
@@ -163,13 +163,13 @@ impl Inodes {
 /// Memory of a cache entry, excluding the inode.
 const ENTRY_BYTES: usize = 48;
 
-impl Kept {
+impl InodeShards {
     fn shard(&self, ino: Ino) -> MutexGuard<'_, HashMap<u32, Arc<Inode>>> {
         self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shrinker for Kept {
+impl Shrinker for InodeShards {
     fn name(&self) -> &'static str {
         "inodes"
     }
@@ -209,7 +209,7 @@ impl Shrinker for Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for InodeShards {
     fn drop(&mut self) {
         self.budget.release(self.cached_bytes());
     }

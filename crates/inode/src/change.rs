@@ -24,12 +24,12 @@ use extant_mapping::{EditFault, FileMap, MapState, Mapped, TreeSpace};
 use extant_ondisk::inode::flags;
 use extant_ondisk::{Features, dirent};
 
-use crate::clusters::{self, Gone};
+use crate::clusters::{self, UnmappedRun};
 use crate::dir_state::DirState;
 use crate::live::{Editing, InodeCache, LiveInode, Values};
 use crate::{Fault, Shared};
 
-pub use blocks::Want;
+pub use blocks::NewBlockOptions;
 
 /// Maximum number of extents that one step of a cut removes. The transaction needs space for the bitmaps of
 /// their groups.
@@ -228,10 +228,16 @@ impl<'a> Change<'a> {
 
     /// Frees the blocks of clusters that `map` no longer uses, in the order in which they were unmapped.
     /// After a fault it continues with the remaining blocks.
-    fn free(&self, space: &Space<'_>, map: &FileMap, gone: &[Gone], is_meta: bool) -> Result<(), ReadFault> {
+    fn free(
+        &self,
+        space: &Space<'_>,
+        map: &FileMap,
+        unmapped: &[UnmappedRun],
+        is_meta: bool,
+    ) -> Result<(), ReadFault> {
         let geometry = &self.shared().geometry;
         let mut freed = Ok(());
-        let told = clusters::unused(geometry, &self.shared().buffers, map, gone, &mut |blocks| {
+        let unused = clusters::unused(geometry, &self.shared().buffers, map, unmapped, &mut |blocks| {
             let len = blocks.end - blocks.start;
             // Revoke only blocks of clusters that become free. A block that stays with the inode because of
             // its cluster may be logged again by the same transaction, and a revoke record would drop that
@@ -244,7 +250,7 @@ impl<'a> Change<'a> {
             let done = self.alloc.free(self.edit, Pblk(blocks.start), len, false);
             freed = std::mem::replace(&mut freed, Ok(())).and(done);
         });
-        told.and(freed)
+        unused.and(freed)
     }
 
     /// Frees the cluster of a block that is not file data (an attribute block, a node of a map).
@@ -282,11 +288,11 @@ impl<'a> Change<'a> {
         values.set_map(&map);
         if let Err(fault) = inserted {
             if is_taken {
-                space.give(start);
+                space.release(start);
             }
             return Err(fault);
         }
-        space.settle(values);
+        space.update_i_blocks(values);
         Ok(start)
     }
 }
@@ -353,7 +359,7 @@ impl<'a> Space<'a> {
     }
 
     /// Frees a block that [`take`](Self::take) allocated, or a block of the map.
-    fn give(&self, start: Pblk) {
+    fn release(&self, start: Pblk) {
         self.count(-1);
         if let Err(fault) = self.change.free_cluster(start) {
             self.unfreed.borrow_mut().get_or_insert(fault);
@@ -367,7 +373,7 @@ impl<'a> Space<'a> {
     }
 
     /// Adds the counted clusters to i_blocks.
-    fn settle(&self, values: &mut Values) {
+    fn update_i_blocks(&self, values: &mut Values) {
         let shared = self.change.shared();
         values.add_blocks(shared, self.clusters.replace(0) * shared.geometry.cluster_ratio() as i64);
     }
@@ -380,7 +386,7 @@ impl TreeSpace for Space<'_> {
 
     fn free(&self, block: Pblk) {
         self.change.edit.revoke(block);
-        self.give(block);
+        self.release(block);
     }
 }
 
@@ -622,7 +628,7 @@ impl DirEdit for DirBlocksEdit<'_> {
         values.set_map(&map);
         if let Err(fault) = inserted {
             if lblk.0.is_multiple_of(shared.geometry.cluster_ratio() as u32) {
-                space.give(block);
+                space.release(block);
             }
             return Err(dir_fault(fault));
         }
@@ -630,7 +636,7 @@ impl DirEdit for DirBlocksEdit<'_> {
         let seal = Seal { owner: self.owner(kind), seed: values.seed() };
         self.change.edit.fresh(block, seal, fill);
         values.fields.size += shared.geometry.block_size.bytes();
-        space.settle(&mut values);
+        space.update_i_blocks(&mut values);
         Ok(lblk)
     }
 
@@ -641,15 +647,16 @@ impl DirEdit for DirBlocksEdit<'_> {
         let space = Space::new(self.change, &values);
         let editor =
             extant_mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
-        let mut gone: Vec<Gone> = Vec::new();
+        let mut unmapped: Vec<UnmappedRun> = Vec::new();
         let mut map = values.map();
-        let removed = map
-            .remove(&editor, u64::from(last)..1 << 32, &mut |lblk, start, len| gone.push((lblk, start, len)));
+        let removed = map.remove(&editor, u64::from(last)..1 << 32, &mut |lblk, start, len| {
+            unmapped.push((lblk, start, len))
+        });
         values.set_map(&map);
         removed.map_err(dir_fault)?;
-        self.change.free(&space, &map, &gone, true).and(space.freed())?;
+        self.change.free(&space, &map, &unmapped, true).and(space.freed())?;
         values.fields.size -= shared.geometry.block_size.bytes();
-        space.settle(&mut values);
+        space.update_i_blocks(&mut values);
         Ok(())
     }
 

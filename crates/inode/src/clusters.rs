@@ -20,7 +20,7 @@ use extant_mapping::FileMap;
 use extant_ondisk::Geometry;
 
 /// A run of unmapped blocks: its first logical block, its first physical block, and its length.
-pub(crate) type Gone = (Lblk, Pblk, u32);
+pub(crate) type UnmappedRun = (Lblk, Pblk, u32);
 
 /// Blocks of all clusters that `start..start + len` overlaps, up to the end of the file system.
 pub(crate) fn whole(geometry: &Geometry, start: Pblk, len: u64) -> Range<u64> {
@@ -31,25 +31,25 @@ pub(crate) fn whole(geometry: &Geometry, start: Pblk, len: u64) -> Range<u64> {
     start.0 - start.0 % ratio..end
 }
 
-/// Calls `free` with the blocks of the clusters that `map` no longer uses since `gone` was unmapped, once for
-/// each cluster. `gone` is ordered from the end backwards.
+/// Calls `free` with the blocks of the clusters that `map` no longer uses since `unmapped` was unmapped, once
+/// for each cluster. `unmapped` is ordered from the end backwards.
 pub(crate) fn unused(
     geometry: &Geometry,
     buffers: &Buffers,
     map: &FileMap,
-    gone: &[Gone],
+    unmapped: &[UnmappedRun],
     free: &mut dyn FnMut(Range<u64>),
 ) -> Result<(), ReadFault> {
     let ratio = geometry.cluster_ratio();
     // The first cluster of the later piece. If two pieces share a cluster, it is returned with the later
     // piece.
-    let mut told = None;
-    for &(lblk, start, len) in gone {
+    let mut last_freed = None;
+    for &(lblk, start, len) in unmapped {
         let mut clusters = whole(geometry, start, len.into());
         let last = (start.0 + u64::from(len) - 1) / ratio * ratio;
         let (from, to) = (u64::from(lblk.0), u64::from(lblk.0) + u64::from(len));
         let behind = to..to + (last + ratio - start.0 - u64::from(len));
-        if told == Some(last) || is_mapped(buffers, map, behind)? {
+        if last_freed == Some(last) || is_mapped(buffers, map, behind)? {
             clusters.end = last;
         }
         let before = from.saturating_sub(start.0 % ratio)..from;
@@ -57,7 +57,7 @@ pub(crate) fn unused(
             clusters.start += ratio;
         }
         if clusters.start < clusters.end {
-            told = Some(clusters.start);
+            last_freed = Some(clusters.start);
             free(clusters);
         }
     }

@@ -200,7 +200,7 @@ impl FileCaches {
     }
 
     /// Releases a file that has no dirty data any more.
-    pub fn settle(&self, data: &FileData) {
+    pub fn release_if_clean(&self, data: &FileData) {
         let mut dirty = self.dirty.lock();
         if !data.is_listed.swap(false, Ordering::AcqRel) {
             return;
@@ -269,8 +269,8 @@ impl FileData {
     /// Whether the data can be evicted and read again from the device, if the inode's size is `on_disk`: it
     /// has no dirty data, no delayed allocation and no error to report.
     pub(crate) fn is_idle(&self, on_disk: u64) -> bool {
-        let is_settled = !self.is_listed.load(Ordering::Acquire) && self.pages.is_clean();
-        is_settled && self.promised() == 0 && self.size() == on_disk && !self.pages.had_errors()
+        let is_clean = !self.is_listed.load(Ordering::Acquire) && self.pages.is_clean();
+        is_clean && self.promised() == 0 && self.size() == on_disk && !self.pages.had_errors()
     }
 
     /// How its bytes get to the device.
@@ -379,7 +379,7 @@ impl FileData {
     /// Drops the cached status of blocks that were truncated or punched, or promised and not used. The
     /// caller, which changes the map, holds `mapping`.
     pub fn forget(&self, shared: &Shared, alloc: &Alloc, lblk: Lblk, len: u32) {
-        self.settle(shared, alloc, self.known.remove(lblk, len));
+        self.end_reservation(shared, alloc, self.known.remove(lblk, len));
     }
 
     /// Caches a new state of the map on disk. The caller holds `mapping` exclusively.
@@ -390,13 +390,13 @@ impl FileData {
         entry: Entry,
         allocation: extant_extent_status::Allocation,
     ) {
-        self.settle(shared, alloc, self.known.insert(entry, allocation));
+        self.end_reservation(shared, alloc, self.known.insert(entry, allocation));
     }
 
     /// Updates the promises. The allocation already subtracted the space of those that were used.
-    fn settle(&self, shared: &Shared, alloc: &Alloc, settled: EndedReservation) {
-        self.promised.fetch_sub(settled.clusters().into(), Ordering::Relaxed);
-        if let EndedReservation::Release(clusters) = settled {
+    fn end_reservation(&self, shared: &Shared, alloc: &Alloc, ended: EndedReservation) {
+        self.promised.fetch_sub(ended.clusters().into(), Ordering::Relaxed);
+        if let EndedReservation::Release(clusters) = ended {
             alloc.unclaim(u64::from(clusters) * shared.geometry.cluster_ratio());
         }
     }

@@ -39,7 +39,7 @@ mod shared;
 mod unconverted;
 
 pub use cache::{Inodes, LiveOwner};
-pub use change::{Change, Want, edit_fault};
+pub use change::{Change, NewBlockOptions, edit_fault};
 pub use data::{DataPath, FileCaches, FileData, Stored};
 pub use dir_state::DirState;
 pub use fault::Fault;
@@ -51,4 +51,4 @@ pub use overrides::{Override, Overrides};
 pub use quota::{Owners, Quota, ValuesInInodes};
 pub use salvage::Salvage;
 pub use shared::Shared;
-pub use unconverted::{Noted, Stopped, Unconverted};
+pub use unconverted::{ConversionMark, Unconverted, WritesStopped};

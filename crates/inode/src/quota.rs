@@ -21,7 +21,7 @@
 //!    neither do attribute values in separate inodes: those count for each inode that refers to them.
 //! 2. An inode counts from its first commit until the commit that frees it, even as an orphan.
 //! 3. An entry never moves within its file.
-//! 4. Locks: a handle, then a file's `places`, then inodes' values, then `due`.
+//! 4. Locks: a handle, then a file's `places`, then inodes' values, then `pending`.
 //!
 //! Source: kernel Documentation/filesystems/ext4/special_inodes.rst; e2fsck's and the kernel's counts of the
 //! same images.
@@ -62,7 +62,7 @@ pub struct Quota {
     files: [Option<File>; 3],
     /// Bytes and inodes that the next commit adds, by kind and id. Owners that may get some until then have
     /// an element with zeros.
-    due: Mutex<HashMap<(usize, u32), (i64, i64)>>,
+    pending: Mutex<HashMap<(usize, u32), (i64, i64)>>,
 }
 
 struct File {
@@ -116,7 +116,7 @@ impl Quota {
             file.check(shared).map_err(|fault| file.fault(fault))?;
             files[at] = Some(file);
         }
-        Ok(Some(Self { files, due: Mutex::default() }))
+        Ok(Some(Self { files, pending: Mutex::default() }))
     }
 
     /// Whether each of these owners has an entry.
@@ -152,7 +152,7 @@ impl Quota {
 
     /// Upper bound of the number of quota file blocks that the commit will write.
     pub(crate) fn blocks_to_come(&self) -> u32 {
-        self.due.lock().len() as u32
+        self.pending.lock().len() as u32
     }
 
     /// Records that the running transaction changes an inode.
@@ -165,25 +165,25 @@ impl Quota {
 
     /// Records that the running transaction gives an inode to these owners.
     pub fn touch(&self, owners: Owners) {
-        let mut due = self.due.lock();
+        let mut pending = self.pending.lock();
         for kind in (0..KINDS.len()).filter(|kind| self.files[*kind].is_some()) {
-            due.entry((kind, owners[kind])).or_default();
+            pending.entry((kind, owners[kind])).or_default();
         }
     }
 
     /// Counts the current cost of an inode. Called when the commit writes it.
-    pub(crate) fn settle(&self, shared: &Shared, node: &LiveInode, values: &mut Values) {
+    pub(crate) fn update_charge(&self, shared: &Shared, node: &LiveInode, values: &mut Values) {
         let now = charge(shared, node, values);
         let before = values.charged();
         if before == now {
             return;
         }
         values.set_charged(now);
-        let mut due = self.due.lock();
+        let mut pending = self.pending.lock();
         for (charge, sign) in [(before, -1), (now, 1)] {
             let Some(charge) = charge else { continue };
             for kind in (0..KINDS.len()).filter(|kind| self.files[*kind].is_some()) {
-                let sum = due.entry((kind, charge.owners[kind])).or_default();
+                let sum = pending.entry((kind, charge.owners[kind])).or_default();
                 sum.0 = sum.0.saturating_add(sign * charge.bytes.cast_signed());
                 sum.1 = sum.1.saturating_add(sign * charge.inodes.cast_signed());
             }
@@ -195,8 +195,8 @@ impl Quota {
     /// # Errors
     /// A block cannot be read.
     pub(crate) fn write(&self, shared: &Shared, edit: &dyn Edit) -> Result<(), ReadFault> {
-        let due = std::mem::take(&mut *self.due.lock());
-        for ((kind, id), (bytes, inodes)) in due {
+        let pending = std::mem::take(&mut *self.pending.lock());
+        for ((kind, id), (bytes, inodes)) in pending {
             let Some(file) = self.files[kind].as_ref().filter(|_| (bytes, inodes) != (0, 0)) else {
                 continue;
             };

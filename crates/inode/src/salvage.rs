@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 8;
 
 /// The source of a descriptor whose first copy is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum DescriptorSource {
     /// A backup.
     Backup,
     /// A copy with a wrong checksum, because no copy has a correct one.
@@ -46,10 +46,10 @@ impl Salvage {
         Self { preferred, ..Self::default() }
     }
 
-    pub(crate) fn note(&self, group: Group, way: Way) {
-        let set = match way {
-            Way::Backup => &self.backup,
-            Way::Unverified => &self.unverified,
+    pub(crate) fn note(&self, group: Group, source: DescriptorSource) {
+        let set = match source {
+            DescriptorSource::Backup => &self.backup,
+            DescriptorSource::Unverified => &self.unverified,
         };
         let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
         if set.len() < GROUPS_MAX {
@@ -90,8 +90,8 @@ mod tests {
     fn a_line_names_the_first_groups_and_counts_the_others() {
         let salvage = Salvage::default();
         assert!(salvage.lines().is_empty());
-        (0..10).for_each(|group| salvage.note(Group(group), Way::Backup));
-        salvage.note(Group(3), Way::Backup);
+        (0..10).for_each(|group| salvage.note(Group(group), DescriptorSource::Backup));
+        salvage.note(Group(3), DescriptorSource::Backup);
         let lines = salvage.lines();
         let says =
             "group descriptors are damaged, their backups are used: group 0, 1, 2, 3, 4, 5, 6, 7 and 2 more";

@@ -11,7 +11,7 @@ use extant_ondisk::group_desc::{ChecksumRule, GroupDesc};
 use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::Salvage;
-use crate::salvage::Way;
+use crate::salvage::DescriptorSource;
 
 /// The parts of the volume that inodes need.
 pub struct Shared {
@@ -82,10 +82,10 @@ impl Shared {
         };
         let copies: Vec<Pblk> =
             [primary].into_iter().chain(self.geometry.descriptor_backups(group)).collect();
-        for (verified, way) in [(true, Way::Backup), (false, Way::Unverified)] {
+        for (verified, source) in [(true, DescriptorSource::Backup), (false, DescriptorSource::Unverified)] {
             for block in &copies {
                 if let Ok(desc) = self.descriptor_at(group, *block, at, verified) {
-                    salvage.note(group, way);
+                    salvage.note(group, source);
                     return Ok(desc);
                 }
             }

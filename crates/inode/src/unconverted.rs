@@ -22,14 +22,14 @@ pub struct Unconverted {
 
 /// A mark that blocks will be converted; dropping it removes the mark.
 #[derive(Debug)]
-pub struct Noted<'a> {
+pub struct ConversionMark<'a> {
     of: &'a Unconverted,
     blocks: Range<u64>,
 }
 
 /// While this value exists, no write to unwritten blocks of the file is in flight.
 #[derive(Debug)]
-pub struct Stopped<'a> {
+pub struct WritesStopped<'a> {
     of: &'a Unconverted,
     _writing: RwLockWriteGuard<'a, ()>,
 }
@@ -44,23 +44,23 @@ impl Unconverted {
         &self,
         blocks: Range<u64>,
         write: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Noted<'_>, E> {
+    ) -> Result<ConversionMark<'_>, E> {
         let _writing = self.writing.read();
         self.blocks.lock().push(blocks.clone());
         // If the write fails, the mark is removed before other threads can see it.
-        let noted = Noted { of: self, blocks };
+        let mark = ConversionMark { of: self, blocks };
         write()?;
-        Ok(noted)
+        Ok(mark)
     }
 
     /// Waits for writes in flight, and keeps others from starting.
     #[must_use]
-    pub fn stop(&self) -> Stopped<'_> {
-        Stopped { of: self, _writing: self.writing.write() }
+    pub fn stop(&self) -> WritesStopped<'_> {
+        WritesStopped { of: self, _writing: self.writing.write() }
     }
 }
 
-impl Stopped<'_> {
+impl WritesStopped<'_> {
     /// The parts of a range of blocks that are not marked.
     #[must_use]
     pub fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
@@ -80,7 +80,7 @@ impl Stopped<'_> {
     }
 }
 
-impl Drop for Noted<'_> {
+impl Drop for ConversionMark<'_> {
     fn drop(&mut self) {
         let mut blocks = self.of.blocks.lock();
         if let Some(at) = blocks.iter().position(|blocks| *blocks == self.blocks) {

@@ -17,13 +17,13 @@ use extant_mapping::{EditFault, MapState, Mapped};
 use extant_ondisk::extent::Extent;
 
 use super::{Change, EXTENTS_PER_STEP, REVOKED_PER_EXTENT, Space, edit_fault};
-use crate::clusters::Gone;
+use crate::clusters::UnmappedRun;
 use crate::live::{InodeCache, LiveInode, Values};
 use crate::{Fault, FileData, Shared};
 
 /// The state of new blocks, and the source of their space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Want {
+pub struct NewBlockOptions {
     /// The blocks are allocated, and read as zeros until they are written.
     pub unwritten: bool,
     /// The space was reserved by a promise: see [`extant_alloc::Alloc::claim`].
@@ -38,7 +38,13 @@ impl Change<'_> {
     /// # Errors
     /// No space for the blocks or the map; the file is too large; or a block of the map cannot be read.
     /// Nothing was changed.
-    pub fn map_hole(&self, node: &Arc<LiveInode>, lblk: Lblk, len: u32, want: Want) -> Result<Mapped, Fault> {
+    pub fn map_hole(
+        &self,
+        node: &Arc<LiveInode>,
+        lblk: Lblk,
+        len: u32,
+        want: NewBlockOptions,
+    ) -> Result<Mapped, Fault> {
         let before = self.edit.changes();
         let mut values = self.hand_over(node);
         let mapped = self.map_hole_of(&mut values, lblk, len, want);
@@ -55,7 +61,7 @@ impl Change<'_> {
         values: &mut Values,
         lblk: Lblk,
         len: u32,
-        want: Want,
+        want: NewBlockOptions,
     ) -> Result<Mapped, EditFault> {
         let shared = self.shared();
         let ratio = shared.geometry.cluster_ratio() as u32;
@@ -96,7 +102,7 @@ impl Change<'_> {
                 space.count(-(rest.div_ceil(ratio.into()) as i64));
             }
         }
-        space.settle(values);
+        space.update_i_blocks(values);
         inserted.map(|len| Mapped { lblk, len, state })
     }
 
@@ -142,7 +148,7 @@ impl Change<'_> {
         map: &extant_mapping::FileMap,
         lblk: Lblk,
         len: u32,
-        want: Want,
+        want: NewBlockOptions,
     ) -> Result<(Pblk, u32), EditFault> {
         let ratio = self.shared().geometry.cluster_ratio() as u32;
         let within = lblk.0 % ratio;
@@ -191,7 +197,7 @@ impl Change<'_> {
         let done = map.set_state(&editor, range, unwritten, EXTENTS_PER_STEP);
         values.set_map(&map);
         values.changed_in = self.edit.transaction();
-        space.settle(&mut values);
+        space.update_i_blocks(&mut values);
         done.map_err(|fault| edit_fault(node.ino(), fault))
     }
 
@@ -209,7 +215,7 @@ impl Change<'_> {
         let mut values = self.hand_over(node);
         let mut space = Space::new(*self, &values);
         space.tree_flags = Flags::METADATA | Flags::USE_RESERVED;
-        let mut gone: Vec<Gone> = Vec::new();
+        let mut unmapped: Vec<UnmappedRun> = Vec::new();
         let editor =
             extant_mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mut map = values.map();
@@ -217,21 +223,24 @@ impl Change<'_> {
         // Each block that was journaled needs a revoke record in the log.
         let most = (EXTENTS_PER_STEP, if is_meta { REVOKED_PER_EXTENT } else { u32::MAX });
         let left = map.remove_step(&editor, range, most, &mut |lblk, start, len| {
-            gone.push((lblk, start, len));
+            unmapped.push((lblk, start, len));
         });
         // What was unmapped stays unmapped, even after a fault.
         values.set_map(&map);
-        if !gone.is_empty() {
+        if !unmapped.is_empty() {
             // This counts as a change, whether or not the blocks can be freed.
             values.changed_in = self.edit.transaction();
         }
-        let given_back = self.free(&space, &map, &gone, is_meta).and(space.freed()).map_err(Fault::of(ino));
-        space.settle(&mut values);
+        let given_back =
+            self.free(&space, &map, &unmapped, is_meta).and(space.freed()).map_err(Fault::of(ino));
+        space.update_i_blocks(&mut values);
         if let Some(data) = &data {
             // Also drop the cached status that was added since the caller dropped it: status of whole
             // extents, when write-back converts other parts of them.
-            gone.iter().for_each(|(lblk, _, len)| data.forget(self.shared(), self.alloc, Lblk(lblk.0), *len));
-            self.promise_again(data, &map, &gone)?;
+            unmapped
+                .iter()
+                .for_each(|(lblk, _, len)| data.forget(self.shared(), self.alloc, Lblk(lblk.0), *len));
+            self.promise_again(data, &map, &unmapped)?;
         }
         let left = left.map_err(|fault| edit_fault(ino, fault))?;
         if let Err(fault) = given_back {
@@ -284,16 +293,17 @@ impl Change<'_> {
         &self,
         data: &FileData,
         map: &extant_mapping::FileMap,
-        gone: &[Gone],
+        unmapped: &[UnmappedRun],
     ) -> Result<(), Fault> {
         let log = self.shared().geometry.cluster_log;
         if log == 0 {
             return Ok(());
         }
         for cluster in data.known.pending() {
-            let was_in =
-                |(lblk, _, len): &Gone| (lblk.0 >> log..=(lblk.0 + (len - 1)) >> log).contains(&cluster);
-            if gone.iter().any(was_in)
+            let was_in = |(lblk, _, len): &UnmappedRun| {
+                (lblk.0 >> log..=(lblk.0 + (len - 1)) >> log).contains(&cluster)
+            };
+            if unmapped.iter().any(was_in)
                 && self
                     .cluster_of(map, Lblk(cluster << log))
                     .map_err(|fault| edit_fault(map.ino, fault))?

@@ -71,7 +71,7 @@ impl Change<'_> {
         let mut map = values.map();
         let left = step(&mut map, &editor);
         values.set_map(&map);
-        space.settle(&mut values);
+        space.update_i_blocks(&mut values);
         match left {
             Ok(left) => {
                 values.changed_in = self.edit.transaction();

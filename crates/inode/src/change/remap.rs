@@ -38,7 +38,7 @@ impl Change<'_> {
             space.count((range.end - range.start) as i64);
             self.alloc.take_these(self.edit, start, len).map_err(&of)?;
         }
-        space.settle(&mut values);
+        space.update_i_blocks(&mut values);
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl Change<'_> {
             }
         }
         values.set_map(&map);
-        space.settle(&mut values);
+        space.update_i_blocks(&mut values);
         Ok(())
     }
 

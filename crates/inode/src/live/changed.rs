@@ -62,7 +62,7 @@ impl Dirty {
 
     /// If the `of_block` inodes listed before the last one are all inodes of one new table block, returns the
     /// block and their index in the list.
-    fn whole_block(&self, of_block: usize) -> Option<(Pblk, usize)> {
+    fn full_new_block(&self, of_block: usize) -> Option<(Pblk, usize)> {
         let at = self.nodes.len().checked_sub(of_block + 1)?;
         let nodes = &self.nodes[at..at + of_block];
         let ((first, _, first_node), (.., last_node)) = (nodes.first()?, nodes.last()?);
@@ -74,10 +74,10 @@ impl Dirty {
         (are_all && is_new).then_some((block, at))
     }
 
-    /// Encodes a [complete block](Self::whole_block) whose inodes begin at `at`. `take` encodes an inode into
+    /// Encodes a [complete block](Self::full_new_block) whose inodes begin at `at`. `take` encodes an inode into
     /// its bytes; if it returns true, the inode leaves the list. Other inodes stay on the list with their
     /// turns.
-    fn make_whole(
+    fn encode_full_block(
         &mut self,
         (block, at): (Pblk, usize),
         of_block: usize,
@@ -203,7 +203,7 @@ impl InodeCache {
             drop(dirty);
             if !is_counted {
                 self.dirty_blocks.fetch_add(1, Ordering::Relaxed);
-                self.make_whole(part, transaction);
+                self.encode_full_block(part, transaction);
             }
             if let Some(quota) = self.quota() {
                 quota.touch_owners_of(&self.shared, node, &values);
@@ -221,21 +221,21 @@ impl InodeCache {
     /// Called when a thread that creates inodes continues in another table block. If the last listed inodes
     /// fill a new block, encodes them now: they are in this CPU's cache, and there are more CPUs than
     /// committers.
-    fn make_whole(&self, part: &Mutex<Dirty>, transaction: Tid) {
+    fn encode_full_block(&self, part: &Mutex<Dirty>, transaction: Tid) {
         // Quotas are counted from the list.
         if self.forget_orphans || self.quota().is_some() {
             return;
         }
         let (size, block_size) = (self.shared.geometry.inode_size, self.shared.geometry.block_size.len());
         let of_block = block_size / size;
-        if part.lock().whole_block(of_block).is_none() {
+        if part.lock().full_new_block(of_block).is_none() {
             return;
         }
         // Allocated without the lock, because the allocation may cause page faults.
         let bytes = Bytes::zeroed(block_size);
         let mut dirty = part.lock();
-        let Some(whole) = dirty.whole_block(of_block) else { return };
-        dirty.make_whole(whole, of_block, bytes, |node, place| {
+        let Some(whole) = dirty.full_new_block(of_block) else { return };
+        dirty.encode_full_block(whole, of_block, bytes, |node, place| {
             // Only try_lock: in the lock order, an inode's values come before the list.
             let values = node.values.try_lock().filter(|values| values.listed_in == transaction);
             let Some(mut values) = values else { return false };
@@ -264,7 +264,7 @@ impl InodeCache {
         self.dirty_blocks.store(0, Ordering::Relaxed);
         let counted = self.quota().map_or(Ok(()), |quota| {
             for (.., node) in lists.iter().flat_map(|list| &list.nodes) {
-                quota.settle(&self.shared, node, &mut node.values.lock());
+                quota.update_charge(&self.shared, node, &mut node.values.lock());
             }
             quota.write(&self.shared, edit)
         });
@@ -392,12 +392,12 @@ mod tests {
 
     impl Dirty {
         fn try_whole(&mut self, left: Option<Ino>) -> bool {
-            let Some(whole) = self.whole_block(OF_BLOCK as usize) else { return false };
+            let Some(whole) = self.full_new_block(OF_BLOCK as usize) else { return false };
             let take = |node: &LiveInode, place: &mut [u8]| {
                 place[0] = node.ino.0 as u8;
                 Some(node.ino) != left
             };
-            self.make_whole(whole, OF_BLOCK as usize, Bytes::zeroed(1024), take);
+            self.encode_full_block(whole, OF_BLOCK as usize, Bytes::zeroed(1024), take);
             true
         }
 

@@ -437,7 +437,7 @@ impl Writer {
                 change.set_state(node, u64::from(lblk.0)..u64::from(lblk.0) + 1, false)?;
             }
             extant_mapping::MapState::Hole => {
-                let want = extant_inode::Want { unwritten: false, promised: false };
+                let want = extant_inode::NewBlockOptions { unwritten: false, promised: false };
                 let mapped = change.map_hole(node, lblk, 1, want)?;
                 if let extant_mapping::MapState::Written(block) = mapped.state {
                     change.edit.fresh(block, seal, put);

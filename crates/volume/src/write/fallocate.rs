@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use extant_base::{Ino, Lblk};
 use extant_extent_status::{Entry, Status};
-use extant_inode::{Change, LiveInode, Want};
+use extant_inode::{Change, LiveInode, NewBlockOptions};
 use extant_mapping::MapState;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
@@ -357,7 +357,7 @@ fn put_size(change: &Change<'_>, node: &Arc<LiveInode>, size: u64) {
 
 fn map_unwritten(change: &Change<'_>, file: &Target<'_>, hole: &Entry) -> Result<Entry, Fault> {
     let _mapping = file.lock_map();
-    let want = Want { unwritten: true, promised: false };
+    let want = NewBlockOptions { unwritten: true, promised: false };
     let mapped = change.map_hole(file.node, hole.lblk, hole.len, want)?;
     let (MapState::Unwritten(start) | MapState::Written(start)) = mapped.state else {
         unreachable!("a hole was given blocks")

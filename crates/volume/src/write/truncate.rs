@@ -182,7 +182,7 @@ impl Writer {
             }
             data.set_size(size);
         }
-        self.inodes().files().settle(data);
+        self.inodes().files().release_if_clean(data);
         CutInMemory { before, is_less: size < before, is_final }
     }
 
@@ -247,7 +247,7 @@ impl Writer {
             data.set_size(0);
         }
         drop(self.inodes().files().take_lost(&data));
-        self.inodes().files().settle(&data);
+        self.inodes().files().release_if_clean(&data);
     }
 
     /// The first step of a truncation that is probably its last: the inode becomes an orphan only if it is

@@ -37,7 +37,7 @@ use extant_alloc::Room;
 use extant_base::Lblk;
 use extant_extent_status::{Allocation, Entry, Status};
 use extant_flush::Coordinator;
-use extant_inode::{Change, DataPath, FileCaches, FileData, LiveInode, Shared, Want};
+use extant_inode::{Change, DataPath, FileCaches, FileData, LiveInode, NewBlockOptions, Shared};
 use extant_journal::{Handle, Journal};
 use extant_mapping::MapState;
 use extant_ondisk::inode::flags;
@@ -156,7 +156,7 @@ impl Flusher {
         // The open files of this inode get the error.
         let is_done = self.write_back(&node, run).is_ok();
         if let Some(data) = node.data() {
-            self.files().settle(&data);
+            self.files().release_if_clean(&data);
         }
         is_done
     }
@@ -194,7 +194,7 @@ impl Flusher {
             data.pages.wait_written(range.clone());
         }
         data.pages.wait_written(range);
-        self.files().settle(data);
+        self.files().release_if_clean(data);
         first
     }
 
@@ -308,12 +308,22 @@ impl Flusher {
             return self.write_mapping(node, data, run, rest, path != DataPath::Writeback);
         }
         let entry = match entry.status {
-            Status::Delayed => {
-                self.allocate(node, data, &entry, blocks, Want { unwritten: true, promised: true })?
-            }
+            Status::Delayed => self.allocate(
+                node,
+                data,
+                &entry,
+                blocks,
+                NewBlockOptions { unwritten: true, promised: true },
+            )?,
             Status::Hole => {
                 let part = Entry { len: entry.len.min(blocks), ..entry };
-                self.allocate(node, data, &part, blocks, Want { unwritten: true, promised: false })?
+                self.allocate(
+                    node,
+                    data,
+                    &part,
+                    blocks,
+                    NewBlockOptions { unwritten: true, promised: false },
+                )?
             }
             Status::Written | Status::Unwritten => entry,
         };
@@ -394,7 +404,7 @@ impl Flusher {
         data: &FileData,
         delayed: &Entry,
         own: u32,
-        want: Want,
+        want: NewBlockOptions,
     ) -> Result<Entry, Fault> {
         with_room(
             &self.journal,
@@ -417,7 +427,7 @@ impl Flusher {
         node: &Arc<LiveInode>,
         data: &FileData,
         (hole, own): (&Entry, u32),
-        want: Want,
+        want: NewBlockOptions,
     ) -> Result<Entry, Fault> {
         let change = self.change(handle);
         // Since the query, another run of the same delayed extent may have got blocks for all of it, and what
@@ -430,7 +440,7 @@ impl Flusher {
             // The reservation was released. Another run may have mapped what follows this run.
             Status::Hole => (hole.len.min(own).min(now.len), false),
         };
-        let want = Want { promised, ..want };
+        let want = NewBlockOptions { promised, ..want };
         let mapped = change.map_hole(node, hole.lblk, len, want)?;
         let entry = match mapped.state {
             MapState::Written(start) => Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Written),
@@ -472,7 +482,7 @@ impl Flusher {
                 self.behind_the_end(node, data, &bytes, Change::map_credits() + 1, |handle, lock| {
                     let hole = data.entry_to_change(self.shared(), node, lblk, blocks)?;
                     let Some(mapping) = lock() else { return Ok(None) };
-                    let want = Want { unwritten: false, promised: hole.status == Status::Delayed };
+                    let want = NewBlockOptions { unwritten: false, promised: hole.status == Status::Delayed };
                     let entry = self.map(handle, node, data, (&hole, blocks), want)?;
                     *rest = self.cut_off(run, &entry);
                     let is_large = self.raise_size(handle, node, data, reach(run).1);

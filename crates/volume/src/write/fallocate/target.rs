@@ -128,7 +128,7 @@ impl<'a> Target<'a> {
         if let Some(data) = &self.data {
             let log = self.writer.shared().geometry.block_size.log2();
             data.pages.discard(blocks.start << log..blocks.end << log);
-            self.writer.inodes().files().settle(data);
+            self.writer.inodes().files().release_if_clean(data);
         }
     }
 
@@ -174,7 +174,7 @@ impl<'a> Target<'a> {
             data.pages.zero_edge(edge.clone(), now_ms, &stored)?;
         }
         files.note_dirty(self.node, data);
-        files.settle(data);
+        files.release_if_clean(data);
         Ok(())
     }
 

@@ -39,7 +39,7 @@ fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
     assert_eq!(delayed.status, Status::Delayed);
     writer.flusher.write_back(&node, first).unwrap();
     data.known.clear();
-    let want = Want { unwritten: true, promised: true };
+    let want = NewBlockOptions { unwritten: true, promised: true };
     let entry = writer.flusher.allocate(&node, &data, &delayed, 100, want).unwrap();
     assert_eq!((entry.lblk.0, entry.len, entry.status), (100, 100, Status::Unwritten));
     writer.flusher.write_back(&node, second).unwrap();
