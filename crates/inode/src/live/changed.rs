@@ -74,8 +74,8 @@ impl Dirty {
         (are_all && is_new).then_some((block, at))
     }
 
-    /// Encodes a [complete block](Self::full_new_block) whose inodes begin at `at`. `take` encodes an inode into
-    /// its bytes; if it returns true, the inode leaves the list. Other inodes stay on the list with their
+    /// Encodes a [complete block](Self::full_new_block) whose inodes begin at `at`. `take` encodes an inode
+    /// into its bytes; if it returns true, the inode leaves the list. Other inodes stay on the list with their
     /// turns.
     fn encode_full_block(
         &mut self,

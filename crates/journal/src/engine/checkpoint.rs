@@ -264,8 +264,8 @@ mod tests {
                     assert_eq!((checkpoint.runs.len(), checkpoint.last.len()), (0, n_last));
                 }
             }
-            let gone = checkpoint.runs.iter().flatten().filter(|newest| newest.is_stale).count();
-            assert_eq!(checkpoint.gone, gone);
+            let n_stale = checkpoint.runs.iter().flatten().filter(|newest| newest.is_stale).count();
+            assert_eq!(checkpoint.n_stale, n_stale);
             let written = checkpoint.write_home(CheckpointScope::All, &*device, &buffers).unwrap();
             assert_eq!(written, before.union(&last).count() as u64);
             checkpoint.release(CheckpointScope::All, &buffers);
