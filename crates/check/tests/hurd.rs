@@ -45,8 +45,8 @@ fn the_hurds_fields_are_no_damage() {
     let place = path.to_str().unwrap();
     extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-o", "hurd", "-O", "^64bit", place, "16M"]);
     drop(extant_testkit::run("debugfs", ["-w", "-R", "mkdir dir", place]));
-    let told = extant_testkit::debugfs(&path, "imap dir");
-    let (_, rest) = told.split_once("located at block ").unwrap();
+    let imap = extant_testkit::debugfs(&path, "imap dir");
+    let (_, rest) = imap.split_once("located at block ").unwrap();
     let (block, offset) = rest.split_once(", offset 0x").unwrap();
     let at = block.parse::<u64>().unwrap() * extant_testkit::dumpe2fs(&path).number("Block size")
         + u64::from_str_radix(offset.trim(), 16).unwrap();

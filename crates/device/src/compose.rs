@@ -34,7 +34,7 @@ pub enum ComposeFault {
 }
 
 /// The location of a byte.
-struct CorruptAt {
+struct MemberOffset {
     member: usize,
     /// Byte offset on the member.
     offset: u64,
@@ -46,10 +46,10 @@ trait Layout: Send + Sync {
     fn size(&self) -> u64;
     fn members(&self) -> &[Arc<dyn Device>];
     /// The location of the byte at `offset`, which is below the size.
-    fn locate(&self, offset: u64) -> CorruptAt;
+    fn locate(&self, offset: u64) -> MemberOffset;
 
     /// Splits a checked range into pieces that are each on one member, in order.
-    fn pieces(&self, mut offset: u64, mut len: u64) -> impl Iterator<Item = CorruptAt> {
+    fn pieces(&self, mut offset: u64, mut len: u64) -> impl Iterator<Item = MemberOffset> {
         std::iter::from_fn(move || {
             if len == 0 {
                 return None;
@@ -211,10 +211,10 @@ impl Layout for Linear {
         &self.members
     }
 
-    fn locate(&self, offset: u64) -> CorruptAt {
+    fn locate(&self, offset: u64) -> MemberOffset {
         let member = self.ends.partition_point(|end| *end <= offset); // skips empty members too
         let start = member.checked_sub(1).map_or(0, |before| self.ends[before]);
-        CorruptAt { member, offset: offset - start, run: self.ends[member] - offset }
+        MemberOffset { member, offset: offset - start, run: self.ends[member] - offset }
     }
 }
 
@@ -264,10 +264,10 @@ impl Layout for Stripe {
         &self.members
     }
 
-    fn locate(&self, offset: u64) -> CorruptAt {
+    fn locate(&self, offset: u64) -> MemberOffset {
         let (chunk, within) = (offset / self.chunk, offset % self.chunk);
         let count = self.members.len() as u64;
-        CorruptAt {
+        MemberOffset {
             member: (chunk % count) as usize,
             offset: chunk / count * self.chunk + within,
             run: self.chunk - within,

@@ -119,7 +119,7 @@ pub(crate) fn apply(
     pieces_left: &mut usize,
     problems: &mut Problems,
 ) -> (Overrides, NameChanges) {
-    let mut work = Work {
+    let mut applier = Applier {
         inodes,
         format,
         overrides: Overrides::new(),
@@ -128,25 +128,25 @@ pub(crate) fn apply(
         names: NameChanges::default(),
     };
     for record in plan.records() {
-        if let Err(why) = work.apply(&record) {
+        if let Err(why) = applier.apply(&record) {
             problems.push(format!("fast commit: {why}"));
         }
     }
-    for (ino, map) in std::mem::take(&mut work.maps) {
+    for (ino, map) in std::mem::take(&mut applier.maps) {
         if let Some(mut map) = map {
-            work.cut_behind_end(ino, &mut map);
-            work.overrides.entry(ino).or_default().map = Some(map.into_values().collect());
-            work.count_blocks(ino);
+            applier.cut_behind_end(ino, &mut map);
+            applier.overrides.entry(ino).or_default().map = Some(map.into_values().collect());
+            applier.count_blocks(ino);
         }
     }
-    for name in work.names.drop_unlinked(&work.overrides) {
+    for name in applier.names.drop_unlinked(&applier.overrides) {
         problems
             .push(format!("fast commit: name {name:?} was given to an inode that has no links; left out"));
     }
-    (work.overrides, work.names)
+    (applier.overrides, applier.names)
 }
 
-struct Work<'a> {
+struct Applier<'a> {
     inodes: &'a Inodes,
     format: &'a extant_dir::Format,
     overrides: Overrides,
@@ -156,7 +156,7 @@ struct Work<'a> {
     names: NameChanges,
 }
 
-impl Work<'_> {
+impl Applier<'_> {
     fn apply(&mut self, record: &Record<'_>) -> Result<(), String> {
         match *record {
             Record::Inode { ino, raw } => self.inode(ino, raw),

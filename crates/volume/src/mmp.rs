@@ -40,7 +40,7 @@ const WAIT_MORE_MAX: u16 = 60;
 /// from the block is at most twice this.
 const UPDATE_MAX: u16 = 300;
 /// How often the caller is notified during a wait.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const NOTIFY_EVERY: Duration = Duration::from_secs(1);
 
 /// A wait to find out whether another machine writes the file system.
 #[derive(Debug, Clone)]
@@ -57,12 +57,12 @@ pub type OnWait<'t> = dyn Fn(&Waiting) + Send + Sync + 't;
 /// The right to write a file system that other machines could open, too. Dropping it releases the file
 /// system.
 pub struct MountGuard {
-    held: Arc<Held>,
+    held: Arc<GuardShared>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Held {
-    place: CorruptAt,
+struct GuardShared {
+    place: MmpLocation,
     every: Duration,
     state: Mutex<State>,
     is_over: Condvar,
@@ -72,19 +72,19 @@ struct State {
     block: Mmp,
     is_over: bool,
     lost: Option<String>,
-    when_lost: Option<Tell>,
+    when_lost: Option<OnLost>,
 }
 
 /// Called with the reason when the guard is lost.
-type Tell = Box<dyn FnOnce(&str) + Send>;
+type OnLost = Box<dyn FnOnce(&str) + Send>;
 
-struct CorruptAt {
+struct MmpLocation {
     device: Arc<dyn Device>,
     offset: u64,
     seed: Option<u32>,
 }
 
-impl CorruptAt {
+impl MmpLocation {
     fn read(&self) -> Result<Mmp, OpenFault> {
         let mut bytes = [0; Mmp::LEN];
         self.device.forget_cached(self.offset, Mmp::LEN as u64);
@@ -116,9 +116,9 @@ impl MountGuard {
     ///
     /// # Errors
     /// [`OpenFault::InUse`]; as [`Volume::open`](crate::Volume::open).
-    pub fn claim(device: &Arc<dyn Device>, tell: &OnWait<'_>) -> Result<Option<Self>, OpenFault> {
+    pub fn claim(device: &Arc<dyn Device>, on_wait: &OnWait<'_>) -> Result<Option<Self>, OpenFault> {
         let probed = probe_for_log(&**device)?;
-        Self::claim_with(device, &probed.sb, &probed.geometry, tell)
+        Self::claim_with(device, &probed.sb, &probed.geometry, on_wait)
     }
 
     /// As [`claim`](Self::claim), with a superblock that was read already.
@@ -126,7 +126,7 @@ impl MountGuard {
         device: &Arc<dyn Device>,
         sb: &Superblock,
         geometry: &Geometry,
-        tell: &OnWait<'_>,
+        on_wait: &OnWait<'_>,
     ) -> Result<Option<Self>, OpenFault> {
         if !sb.features.has_incompat(Features::MMP) {
             return Ok(None);
@@ -138,16 +138,16 @@ impl MountGuard {
             );
             return Err(OpenFault::Damaged(why));
         }
-        let place = CorruptAt {
+        let place = MmpLocation {
             device: Arc::clone(device),
             offset: sb.mmp_block * geometry.block_size.bytes(),
             seed: sb.features.metadata_csum().then(|| sb.fs_seed()),
         };
         let update = sb.mmp_interval.max(1);
         let block =
-            claim_block(&place, update.max(CHECK_MIN), &|pause, after, by| sleep(pause, after, by, tell))?;
+            claim_block(&place, update.max(CHECK_MIN), &|pause, after, by| sleep(pause, after, by, on_wait))?;
         let state = State { block, is_over: false, lost: None, when_lost: None };
-        let held = Arc::new(Held {
+        let held = Arc::new(GuardShared {
             place,
             every: Duration::from_secs(u64::from(update.min(CHECK_MIN))),
             state: Mutex::new(state),
@@ -168,31 +168,31 @@ impl MountGuard {
     }
 
     /// Registers a callback for the loss of the guard.
-    pub(crate) fn when_lost(&self, tell: impl FnOnce(&str) + Send + 'static) {
+    pub(crate) fn when_lost(&self, on_lost: impl FnOnce(&str) + Send + 'static) {
         let mut state = self.held.state.lock();
         match &state.lost {
-            Some(why) => tell(why),
-            None => state.when_lost = Some(Box::new(tell)),
+            Some(why) => on_lost(why),
+            None => state.when_lost = Some(Box::new(on_lost)),
         }
     }
 }
 
 /// Sleeps for `pause`. `after` is the length of the wait that follows.
-fn sleep(pause: Duration, after: Duration, by: &str, tell: &OnWait<'_>) {
+fn sleep(pause: Duration, after: Duration, by: &str, on_wait: &OnWait<'_>) {
     let end = Instant::now() + pause;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return;
         }
-        tell(&Waiting { left: left + after, by: by.to_owned() });
-        std::thread::sleep(left.min(TELL_EVERY));
+        on_wait(&Waiting { left: left + after, by: by.to_owned() });
+        std::thread::sleep(left.min(NOTIFY_EVERY));
     }
 }
 
 /// Claims the block. `wait` gets the length of a wait, the length of the wait after it, and the last writer.
 fn claim_block(
-    place: &CorruptAt,
+    place: &MmpLocation,
     update: u16,
     wait: &dyn Fn(Duration, Duration, &str),
 ) -> Result<Mmp, OpenFault> {
@@ -259,7 +259,7 @@ fn any_number() -> u32 {
     std::hash::BuildHasher::hash_one(&salt, 0) as u32 % Mmp::SEQ_MAX + 1
 }
 
-impl Held {
+impl GuardShared {
     fn keep(&self) {
         let mut state = self.state.lock();
         while !state.is_over && state.lost.is_none() {
@@ -291,8 +291,8 @@ impl Held {
                 format!("the MMP block cannot be read, so use by another machine cannot be excluded: {fault}")
             }
         };
-        if let Some(tell) = state.when_lost.take() {
-            tell(&why);
+        if let Some(on_lost) = state.when_lost.take() {
+            on_lost(&why);
         }
         state.lost = Some(why);
     }
@@ -323,8 +323,8 @@ mod tests {
 
     const BLOCK: u64 = 77;
 
-    fn place(device: &Arc<dyn Device>) -> CorruptAt {
-        CorruptAt { device: Arc::clone(device), offset: BLOCK * 1024, seed: Some(5) }
+    fn place(device: &Arc<dyn Device>) -> MmpLocation {
+        MmpLocation { device: Arc::clone(device), offset: BLOCK * 1024, seed: Some(5) }
     }
 
     /// A device with a multiple-mount protection block with this number.
@@ -367,10 +367,10 @@ mod tests {
 
     #[test]
     fn who_waits_is_heard_of() {
-        let said = Mutex::new(Vec::new());
-        let tell = |waiting: &Waiting| said.lock().push((waiting.left, waiting.by.clone()));
-        sleep(Duration::from_millis(5), Duration::from_secs(9), "a host", &tell);
-        let (left, by) = said.lock()[0].clone();
+        let waits = Mutex::new(Vec::new());
+        let on_wait = |waiting: &Waiting| waits.lock().push((waiting.left, waiting.by.clone()));
+        sleep(Duration::from_millis(5), Duration::from_secs(9), "a host", &on_wait);
+        let (left, by) = waits.lock()[0].clone();
         assert!(left > Duration::from_secs(9) && left <= Duration::from_millis(9005) && by == "a host");
     }
 
@@ -391,8 +391,8 @@ mod tests {
         claim_block(&place(&dead), CHECK_MIN, &wait).unwrap();
         assert_eq!(*waits.borrow(), [11, 11]);
         let alive = device(1000);
-        let told = refused(&alive, &|_| write(&alive, 1001));
-        assert!(told.contains("\"elsewhere\" (sdz) writes it"), "{told}");
+        let reason = refused(&alive, &|_| write(&alive, 1001));
+        assert!(reason.contains("\"elsewhere\" (sdz) writes it"), "{reason}");
         assert_eq!(place(&alive).read().unwrap().sequence, 1001, "its block is as it was");
         // Another machine claims it during the second wait.
         let both = device(1000);
@@ -411,7 +411,7 @@ mod tests {
         let block = claim_block(&place(&device), CHECK_MIN, &|_, _, _| {}).unwrap();
         let first = block.sequence;
         let state = State { block, is_over: false, lost: None, when_lost: None };
-        let held = Held {
+        let held = GuardShared {
             place: place(&device),
             every: Duration::from_secs(3600),
             state: Mutex::new(state),
@@ -420,13 +420,13 @@ mod tests {
         held.refresh(&mut held.state.lock());
         assert_ne!(place(&device).read().unwrap().sequence, first);
         write(&device, 9);
-        let told = Arc::new(Mutex::new(String::new()));
+        let reason = Arc::new(Mutex::new(String::new()));
         let guard = MountGuard { held: Arc::new(held), thread: None };
-        let put = Arc::clone(&told);
+        let put = Arc::clone(&reason);
         guard.when_lost(move |why| *put.lock() = why.to_owned());
         guard.held.refresh(&mut guard.held.state.lock());
-        assert_eq!(*told.lock(), "another machine opened it for writing");
-        assert_eq!(guard.lost(), Some(told.lock().clone()));
+        assert_eq!(*reason.lock(), "another machine opened it for writing");
+        assert_eq!(guard.lost(), Some(reason.lock().clone()));
         drop(guard);
         assert_eq!(place(&device).read().unwrap().sequence, 9);
     }

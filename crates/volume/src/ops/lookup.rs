@@ -156,7 +156,7 @@ impl Volume {
         if self.name_changes.concern(dir.ino()) {
             return self.read_changed_dir(dir, from, each, damage);
         }
-        let mut told = |fault: ReadFault| damage(fault.into());
+        let mut report = |fault: ReadFault| damage(fault.into());
         // The current state, which does not change during the listing.
         let node = self.writer.as_ref().map(|writer| writer.inodes().get_unlinked(dir.ino())).transpose()?;
         let _operation = node.as_ref().map(|node| node.operation.read());
@@ -168,7 +168,7 @@ impl Volume {
             _ => None,
         };
         let dir = now.as_deref().unwrap_or(dir);
-        self.with_dir(dir, |found| found.list(&self.dir_format, from, each, &mut told))??;
+        self.with_dir(dir, |found| found.list(&self.dir_format, from, each, &mut report))??;
         Ok(())
     }
 
@@ -189,8 +189,8 @@ impl Volume {
                 }
                 ControlFlow::Continue(())
             };
-            let mut told = |fault: ReadFault| damage(fault.into());
-            self.with_dir(dir, |found| found.list(&self.dir_format, Cursor::START, &mut keep, &mut told))??;
+            let mut report = |fault: ReadFault| damage(fault.into());
+            self.with_dir(dir, |found| found.list(&self.dir_format, Cursor::START, &mut keep, &mut report))??;
         }
         for (name, ino) in self.name_changes.names(dir.ino()) {
             let kind = self.inode(ino).map(|inode| inode.kind()).ok();

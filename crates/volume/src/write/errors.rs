@@ -53,9 +53,9 @@ pub(super) struct Errors {
     on: OnError,
     log: Mutex<ErrorLog>,
     /// The superblock lacks some of them.
-    is_behind: AtomicBool,
+    is_stale: AtomicBool,
     /// The journal's abort is recorded and written in place.
-    is_told: AtomicBool,
+    is_recorded: AtomicBool,
     /// Another machine owns the file system now: nothing is written, not even the error.
     pub(super) is_lost: AtomicBool,
     is_stopped: AtomicBool,
@@ -70,8 +70,8 @@ impl Errors {
         Self {
             on: on.unwrap_or(OnError::of(sb)),
             log,
-            is_behind: no(),
-            is_told: no(),
+            is_stale: no(),
+            is_recorded: no(),
             is_lost: no(),
             is_stopped: no(),
             is_shut_down: no(),
@@ -80,17 +80,17 @@ impl Errors {
 
     fn note(&self, error: ErrorRecord) {
         self.log.lock().note(ErrorRecord { time: seconds_now(), ..error });
-        self.is_behind.store(true, Ordering::Release);
+        self.is_stale.store(true, Ordering::Release);
     }
 
     /// Blocks that [`write`](Self::write) will change.
     pub(super) fn blocks_to_come(&self) -> u32 {
-        u32::from(self.is_behind.load(Ordering::Acquire))
+        u32::from(self.is_stale.load(Ordering::Acquire))
     }
 
     /// Writes the record with a commit.
     pub(super) fn write(&self, edit: &dyn Edit, geometry: &extant_ondisk::Geometry) -> Result<(), ReadFault> {
-        if !self.is_behind.swap(false, Ordering::AcqRel) {
+        if !self.is_stale.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
         let log = *self.log.lock();
@@ -169,7 +169,7 @@ impl Writer {
                     ino: corrupt.place.ino.map_or(0, |ino| ino.0),
                     block: corrupt.place.block.map_or(0, |block| block.0),
                     code: CODE_CORRUPT,
-                    ..told_by(corrupt.fact.structure)
+                    ..record_for(corrupt.fact.structure)
                 });
                 if errors.on != OnError::Continue {
                     self.journal.abort(fault.to_string());
@@ -181,9 +181,9 @@ impl Writer {
         if self.journal.aborted().is_none() {
             return;
         }
-        if !errors.is_told.swap(true, Ordering::AcqRel) {
+        if !errors.is_recorded.swap(true, Ordering::AcqRel) {
             if !matches!(fault, Fault::Corrupt(_)) {
-                errors.note(ErrorRecord { code: CODE_IO, ..told_by("journal") });
+                errors.note(ErrorRecord { code: CODE_IO, ..record_for("journal") });
             }
             self.journal.after_abort(|| {
                 let may_write = !self.is_shut_down() && !errors.is_lost.load(Ordering::Acquire);
@@ -209,6 +209,6 @@ impl Writer {
 }
 
 /// The kernel records the name of a function; this records the damaged structure, and that `extant` found it.
-fn told_by(structure: &str) -> ErrorRecord {
+fn record_for(structure: &str) -> ErrorRecord {
     ErrorRecord::default().met_by(&format!("extant: {structure}"))
 }

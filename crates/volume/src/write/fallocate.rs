@@ -27,7 +27,7 @@ use extant_mapping::MapState;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
-use self::target::Target;
+use self::target::FallocateFile;
 use super::Writer;
 use super::announce::Announced;
 use super::truncate::SMALL_MAX;
@@ -89,7 +89,7 @@ impl Writer {
         if !is_mapped_by_extents && mode != Allocate::Punch {
             return Err(Refusal::NotSupported.into());
         }
-        let file = Target::new(self, &node);
+        let file = FallocateFile::new(self, &node);
         let range = pos..pos + len;
         match mode {
             Allocate::Reserve | Allocate::Keep => self.reserve(&file, &range, mode == Allocate::Keep)?,
@@ -140,7 +140,7 @@ impl Writer {
         bs.blocks_for(range.start)..range.end >> bs.log2()
     }
 
-    fn reserve(&self, file: &Target<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
+    fn reserve(&self, file: &FallocateFile<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
         // Delayed extents get their blocks by this.
         file.write_back(0..u64::MAX)?;
         if !keep_size {
@@ -173,7 +173,7 @@ impl Writer {
     }
 
     /// Raises the size in memory and on disk, if it is smaller.
-    fn grow_to(&self, change: &Change<'_>, file: &Target<'_>, size: u64) -> Result<(), Fault> {
+    fn grow_to(&self, change: &Change<'_>, file: &FallocateFile<'_>, size: u64) -> Result<(), Fault> {
         if size <= file.size() {
             return Ok(());
         }
@@ -186,7 +186,7 @@ impl Writer {
         Ok(())
     }
 
-    fn punch(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
+    fn punch(&self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
         let size = file.size();
         if range.start >= size {
@@ -221,7 +221,7 @@ impl Writer {
     }
 
     /// Unmaps blocks without cached data.
-    fn unmap(&self, file: &Target<'_>, blocks: &Range<u64>) -> Result<(), Fault> {
+    fn unmap(&self, file: &FallocateFile<'_>, blocks: &Range<u64>) -> Result<(), Fault> {
         {
             let _mapping = file.lock_map();
             file.forget(blocks);
@@ -244,7 +244,7 @@ impl Writer {
         if is_whole { Ok(()) } else { Err(Refusal::Invalid.into()) }
     }
 
-    fn collapse(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
+    fn collapse(&self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
         self.check_clusters(range)?;
         let size = file.size();
         if range.end >= size {
@@ -272,7 +272,7 @@ impl Writer {
         Ok(())
     }
 
-    fn insert(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
+    fn insert(&self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
         self.check_clusters(range)?;
         let len = range.end - range.start;
         let size = file.size();
@@ -309,7 +309,7 @@ impl Writer {
         Ok(())
     }
 
-    fn zero_range(&self, file: &Target<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
+    fn zero_range(&self, file: &FallocateFile<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
         file.write_back(0..u64::MAX)?;
         if !keep_size {
             file.end_in_zeros(range.end)?;
@@ -334,7 +334,7 @@ impl Writer {
     }
 
     /// Writes zeros on the device to the blocks of a range that read as zeros, and marks them as written.
-    fn write_zeroes(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
+    fn write_zeroes(&self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
         // The edges, which were zeroed in memory.
         file.write_back(0..u64::MAX)?;
         let blocks = self.blocks_around(range);
@@ -355,7 +355,7 @@ fn put_size(change: &Change<'_>, node: &Arc<LiveInode>, size: u64) {
     change.live.edit(node, extant_buffer::Edit::transaction(change.edit)).fields.size = size;
 }
 
-fn map_unwritten(change: &Change<'_>, file: &Target<'_>, hole: &Entry) -> Result<Entry, Fault> {
+fn map_unwritten(change: &Change<'_>, file: &FallocateFile<'_>, hole: &Entry) -> Result<Entry, Fault> {
     let _mapping = file.lock_map();
     let want = NewBlockOptions { unwritten: true, promised: false };
     let mapped = change.map_hole(file.node, hole.lblk, hole.len, want)?;

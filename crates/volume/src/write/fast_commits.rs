@@ -55,12 +55,12 @@ impl From<extant_buffer::ReadFault> for WriteBackFault {
 }
 
 /// An inode as it was before, if it was in use.
-struct Before {
+struct InodeBefore {
     fields: layout::Inode,
     map: FileMap,
 }
 
-impl Before {
+impl InodeBefore {
     fn is_dir(&self) -> bool {
         kind(&self.fields) == FileType::Directory
     }
@@ -68,24 +68,24 @@ impl Before {
 
 /// Names that were added and removed, by comparing the directories' blocks with the records.
 #[derive(Default)]
-struct Names {
+struct NameDiff {
     /// By inode: names added minus names removed.
     links: HashMap<Ino, i32>,
     /// Inodes that a name leads to that did not before. For a directory that is its only name.
     gained: HashSet<Ino>,
     lost: HashSet<Ino>,
     /// By directory.
-    removed: BTreeMap<Ino, Vec<Removed>>,
-    given: BTreeMap<Ino, Vec<(Vec<u8>, Ino)>>,
+    removed: BTreeMap<Ino, Vec<RemovedInode>>,
+    added: BTreeMap<Ino, Vec<(Vec<u8>, Ino)>>,
 }
 
-struct Removed {
+struct RemovedInode {
     name: Vec<u8>,
     /// The name led to a directory.
     was_dir: bool,
 }
 
-struct Work<'a> {
+struct WriteBack<'a> {
     writer: &'a Writer,
     change: Change<'a>,
     handle: &'a Handle<'a>,
@@ -102,19 +102,23 @@ impl Writer {
         orphans: &HashSet<Ino>,
     ) -> Result<(), WriteBackFault> {
         let handle = self.start(self.journal.credits_max())?;
-        let work =
-            Work { writer: self, change: self.change(&handle), handle: &handle, is_full: Cell::new(false) };
-        let done = work.all(overrides, changes, orphans);
+        let write_back = WriteBack {
+            writer: self,
+            change: self.change(&handle),
+            handle: &handle,
+            is_full: Cell::new(false),
+        };
+        let done = write_back.all(overrides, changes, orphans);
         let fits = handle.has_room(0);
         match done {
-            Err(_) if work.is_full.get() => Err(WriteBackFault::TooMuch),
+            Err(_) if write_back.is_full.get() => Err(WriteBackFault::TooMuch),
             Ok(()) if !fits => Err(WriteBackFault::TooMuch),
             done => done,
         }
     }
 }
 
-impl Work<'_> {
+impl WriteBack<'_> {
     fn all(
         &self,
         overrides: &Overrides,
@@ -139,13 +143,13 @@ impl Work<'_> {
                 false => i32::from(before.fields.links),
             });
             let is_dir = FileType::from_mode(fields.mode) == FileType::Directory;
-            let was_dir = before.as_ref().is_some_and(Before::is_dir);
+            let was_dir = before.as_ref().is_some_and(InodeBefore::is_dir);
             let stays = match is_dir {
                 true => names.gained.contains(&ino) || was_dir && !names.lost.contains(&ino),
                 false => old_links + links > 0 || before.is_some() && orphans.contains(&ino),
             };
             // The same number, but another inode: the old one is deleted, and this one is new.
-            let is_same = |before: &Before| {
+            let is_same = |before: &InodeBefore| {
                 before.fields.generation == fields.generation
                     && kind(&before.fields) == kind(&fields)
                     && !changes.is_new(ino)
@@ -208,8 +212,8 @@ impl Work<'_> {
         Ok(if is_dir { self.writer.find(&parent, name)? } else { None })
     }
 
-    fn names(&self, changes: &NameChanges) -> Result<Names, WriteBackFault> {
-        let mut names = Names::default();
+    fn names(&self, changes: &NameChanges) -> Result<NameDiff, WriteBackFault> {
+        let mut names = NameDiff::default();
         for (dir, is_new, changed) in changes.all() {
             for (name, now) in changed.iter().filter(|(name, _)| !matches!(&name[..], b"." | b"..")) {
                 let before = self.found(dir, name)?;
@@ -220,12 +224,12 @@ impl Work<'_> {
                     *names.links.entry(before).or_default() -= 1;
                     names.lost.insert(before);
                     let was_dir = self.before(before)?.is_some_and(|before| before.is_dir());
-                    names.removed.entry(dir).or_default().push(Removed { name: name.clone(), was_dir });
+                    names.removed.entry(dir).or_default().push(RemovedInode { name: name.clone(), was_dir });
                 }
                 if let Some(now) = *now {
                     *names.links.entry(now).or_default() += 1;
                     names.gained.insert(now);
-                    names.given.entry(dir).or_default().push((name.clone(), now));
+                    names.added.entry(dir).or_default().push((name.clone(), now));
                 }
             }
         }
@@ -233,7 +237,7 @@ impl Work<'_> {
         // directory. Nothing leads to such names.
         loop {
             let mut lost = Vec::new();
-            for dir in names.given.keys() {
+            for dir in names.added.keys() {
                 let was_there = self.before(*dir)?.is_some_and(|before| before.is_dir());
                 if !names.gained.contains(dir) && (!was_there || names.lost.contains(dir)) {
                     lost.push(*dir);
@@ -242,7 +246,7 @@ impl Work<'_> {
             if lost.is_empty() {
                 return Ok(names);
             }
-            for (_, ino) in lost.iter().filter_map(|dir| names.given.remove(dir)).flatten() {
+            for (_, ino) in lost.iter().filter_map(|dir| names.added.remove(dir)).flatten() {
                 *names.links.entry(ino).or_default() -= 1;
                 names.gained.remove(&ino);
             }
@@ -250,19 +254,19 @@ impl Work<'_> {
     }
 
     /// The inode in the inode table, if it is in use.
-    fn before(&self, ino: Ino) -> Result<Option<Before>, WriteBackFault> {
+    fn before(&self, ino: Ino) -> Result<Option<InodeBefore>, WriteBackFault> {
         if !self.writer.keeper.alloc.is_inode_used(ino)? {
             return Ok(None);
         }
         let node = self.writer.inodes().get_unlinked(ino)?;
         let values = node.values();
-        Ok(Some(Before { fields: values.fields.clone(), map: values.map() }))
+        Ok(Some(InodeBefore { fields: values.fields.clone(), map: values.map() }))
     }
 
     /// The new fields of an inode; `None` if it never was an inode.
     fn fields(
         &self,
-        before: &Option<Before>,
+        before: &Option<InodeBefore>,
         changed: &Override,
     ) -> Result<Option<layout::Inode>, WriteBackFault> {
         let fields = match (&changed.raw, before) {
@@ -298,7 +302,7 @@ impl Work<'_> {
     fn put(
         &self,
         ino: Ino,
-        before: Option<&Before>,
+        before: Option<&InodeBefore>,
         changed: &Override,
         mut fields: layout::Inode,
         is_new_dir: bool,
@@ -328,7 +332,7 @@ impl Work<'_> {
             i_block = FileMap::EMPTY;
         }
         match before {
-            Some(Before { fields: old, map }) => {
+            Some(InodeBefore { fields: old, map }) => {
                 // Fast commits do not change attributes. Blocks are counted where the map changes.
                 (fields.blocks, fields.file_acl, fields.dtime) = (old.blocks, old.file_acl, old.dtime);
                 if is_dir {
@@ -368,7 +372,7 @@ impl Work<'_> {
         Ok(pieces)
     }
 
-    fn change_dirs(&self, changes: &NameChanges, names: &Names) -> Result<(), WriteBackFault> {
+    fn change_dirs(&self, changes: &NameChanges, names: &NameDiff) -> Result<(), WriteBackFault> {
         let live = self.writer.inodes();
         for (dir, is_new, changed) in changes.all() {
             // Name changes of a deleted directory are irrelevant.
@@ -384,13 +388,14 @@ impl Work<'_> {
                 live.edit(&node, self.handle.transaction()).fields.links = 2;
             }
             let mut subdirs = 0;
-            for Removed { name, was_dir } in names.removed.get(&dir).into_iter().flatten().filter(|_| !is_new)
+            for RemovedInode { name, was_dir } in
+                names.removed.get(&dir).into_iter().flatten().filter(|_| !is_new)
             {
                 self.room(NAME_CREDITS)?;
                 self.writer.with_names(&self.change, &node, |dir| dir.remove(name))?;
                 subdirs -= i32::from(*was_dir);
             }
-            for (name, ino) in names.given.get(&dir).into_iter().flatten() {
+            for (name, ino) in names.added.get(&dir).into_iter().flatten() {
                 let Ok(to) = live.get(*ino) else { continue };
                 self.room(NAME_CREDITS)?;
                 let kind = to.values().kind();

@@ -31,14 +31,14 @@ use crate::{Fault, Refusal, Volume};
 pub struct ErrorCursor(extant_page_cache::ErrorCursor);
 
 /// The part of a file to make durable.
-struct Part<'a> {
+struct SyncRange<'a> {
     range: Range<u64>,
     data_only: bool,
     cursor: Option<&'a ErrorCursor>,
 }
 
-impl Part<'_> {
-    const ALL: Self = Part { range: 0..u64::MAX, data_only: false, cursor: None };
+impl SyncRange<'_> {
+    const ALL: Self = SyncRange { range: 0..u64::MAX, data_only: false, cursor: None };
 }
 
 impl Volume {
@@ -58,7 +58,7 @@ impl Volume {
     /// # Errors
     /// As [`fsync`](Self::fsync). Earlier failures are reported once per open file.
     pub fn fsync_as(&self, ino: Ino, cursor: &ErrorCursor, data_only: bool) -> Result<(), Fault> {
-        self.fsync_part(ino, &Part { data_only, cursor: Some(cursor), ..Part::ALL })
+        self.fsync_part(ino, &SyncRange { data_only, cursor: Some(cursor), ..SyncRange::ALL })
     }
 
     /// As [`fsync_as`](Self::fsync_as), for a range of bytes: what O_SYNC, or O_DSYNC if `data_only`, needs
@@ -73,7 +73,7 @@ impl Volume {
         cursor: Option<&ErrorCursor>,
         data_only: bool,
     ) -> Result<(), Fault> {
-        self.fsync_part(ino, &Part { range, data_only, cursor })
+        self.fsync_part(ino, &SyncRange { range, data_only, cursor })
     }
 
     /// Returns whether writeback of the file has failed since the file came into memory.
@@ -83,10 +83,10 @@ impl Volume {
         node.and_then(|node| node.data()).is_some_and(|data| data.pages.had_errors())
     }
 
-    fn fsync_part(&self, ino: Ino, part: &Part<'_>) -> Result<(), Fault> {
+    fn fsync_part(&self, ino: Ino, sync: &SyncRange<'_>) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.check_going()?;
-        self.noted(writer.make_durable(ino, part))
+        self.noted(writer.make_durable(ino, sync))
     }
 
     /// Makes all previous changes durable.
@@ -107,7 +107,7 @@ impl Volume {
     /// The device failed, now or in earlier writeback; [`Refusal::NoSpace`] if writeback found no blocks; no
     /// such inode.
     pub fn fsync(&self, ino: Ino) -> Result<(), Fault> {
-        self.fsync_part(ino, &Part::ALL)
+        self.fsync_part(ino, &SyncRange::ALL)
     }
 
     /// As [`fsync`](Self::fsync), but of the inode only what is needed to read the data: size and map.
@@ -115,7 +115,7 @@ impl Volume {
     /// # Errors
     /// As [`fsync`](Self::fsync).
     pub fn fdatasync(&self, ino: Ino) -> Result<(), Fault> {
-        self.fsync_part(ino, &Part { data_only: true, ..Part::ALL })
+        self.fsync_part(ino, &SyncRange { data_only: true, ..SyncRange::ALL })
     }
 
     /// Counters of shared flushes; `None` if open for reading.
@@ -138,12 +138,12 @@ impl Writer {
         self.cover(mark, Ino::ROOT, false)
     }
 
-    fn make_durable(&self, ino: Ino, part: &Part<'_>) -> Result<(), Fault> {
+    fn make_durable(&self, ino: Ino, sync: &SyncRange<'_>) -> Result<(), Fault> {
         let node = self.inodes().get_unlinked(ino)?;
         let mut mapped_in = None;
         if let Some(data) = node.data() {
-            let written = self.flusher.flush_file(&node, &data, part.range.clone());
-            let error = match part.cursor {
+            let written = self.flusher.flush_file(&node, &data, sync.range.clone());
+            let error = match sync.cursor {
                 Some(ErrorCursor(cursor)) => data.pages.take_error_of(cursor),
                 None => data.pages.take_error(),
             };
@@ -155,7 +155,7 @@ impl Writer {
             mapped_in = Some(data.mapped_in());
         }
         let mark = self.flusher.device.mark();
-        let transaction = self.transaction_of(&node, mapped_in.filter(|_| part.data_only));
+        let transaction = self.transaction_of(&node, mapped_in.filter(|_| sync.data_only));
         // The commit has not begun its flush yet, so that flush covers the data.
         let will_flush = self.journal.running() <= transaction || self.flusher.sabotage.trust_any_commit;
         self.journal.commit(transaction)?;

@@ -36,7 +36,7 @@ pub struct New<'a> {
     pub gid: u32,
     /// Major and minor number of a device.
     pub device: (u32, u32),
-    /// DirTarget of a symbolic link.
+    /// Target of a symbolic link.
     pub target: &'a [u8],
 }
 

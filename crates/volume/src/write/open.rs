@@ -122,8 +122,9 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     let guard = match options.write.is_guarded {
         true => None,
         false => {
-            let tell = |waiting: &crate::Waiting| options.waiting.iter().for_each(|told| told(waiting));
-            MountGuard::claim_with(&device, &probed.sb, &probed.geometry, &tell)?
+            let on_wait =
+                |waiting: &crate::Waiting| options.waiting.iter().for_each(|notify| notify(waiting));
+            MountGuard::claim_with(&device, &probed.sb, &probed.geometry, &on_wait)?
         }
     };
     let budget = budget_of(options);

@@ -38,7 +38,7 @@ const WHITEOUT: New<'_> =
     New { kind: FileType::CharDevice, mode: 0, umask: 0, uid: 0, gid: 0, device: (0, 0), target: b"" };
 
 /// One of the two names.
-struct End<'a> {
+struct DirName<'a> {
     dir: &'a Arc<LiveInode>,
     name: &'a [u8],
 }
@@ -80,21 +80,21 @@ impl Volume {
         for dir in [&from_dir, &to_dir] {
             writer.check_dir(dir)?;
         }
-        let from = End { dir: &from_dir, name: from.1 };
-        let to = End { dir: &to_dir, name: to.1 };
+        let from = DirName { dir: &from_dir, name: from.1 };
+        let to = DirName { dir: &to_dir, name: to.1 };
         let moved = writer.find(from.dir, from.name)?.ok_or(Refusal::NotFound)?;
         check_name(to.name)?;
-        let in_way = writer.find(to.dir, to.name)?;
-        match (how, in_way) {
+        let existing = writer.find(to.dir, to.name)?;
+        match (how, existing) {
             (Rename::NoReplace, Some(_)) => return Err(Refusal::Exists.into()),
             (Rename::Exchange, None) => return Err(Refusal::NotFound.into()),
             _ => {}
         }
         let moved = writer.linked_inode(moved)?;
-        let in_way = in_way.map(|ino| writer.linked_inode(ino)).transpose()?;
+        let existing = existing.map(|ino| writer.linked_inode(ino)).transpose()?;
         // An entry that leads to its own directory, which is locked already.
         let in_itself = (moved.ino() == from.dir.ino()).then_some(from.dir);
-        let other_in_itself = in_way.as_ref().filter(|other| other.ino() == to.dir.ino());
+        let other_in_itself = existing.as_ref().filter(|other| other.ino() == to.dir.ino());
         if let Some(dir) = in_itself.or(other_in_itself) {
             let fact =
                 extant_base::Malformed::new("directory entry", "must lead to another inode", dir.ino().0);
@@ -105,7 +105,7 @@ impl Volume {
             if moved.ino() == to.dir.ino() || writer.is_dir(&moved) && writer.is_above(&moved, to.dir)? {
                 return Err(Refusal::Invalid.into());
             }
-            if let Some(other) = &in_way
+            if let Some(other) = &existing
                 && (other.ino() == from.dir.ino()
                     || writer.is_dir(other) && writer.is_above(other, from.dir)?)
             {
@@ -113,12 +113,12 @@ impl Volume {
                 return Err(refusal.into());
             }
         }
-        if in_way.as_ref().is_some_and(|other| other.ino() == moved.ino()) {
+        if existing.as_ref().is_some_and(|other| other.ino() == moved.ino()) {
             return Ok(());
         }
-        match (how, in_way) {
+        match (how, existing) {
             (Rename::Exchange, Some(other)) => writer.exchange(&from, &to, &moved, &other),
-            (_, in_way) => writer.replace(&from, &to, &moved, in_way.as_ref(), how),
+            (_, existing) => writer.replace(&from, &to, &moved, existing.as_ref(), how),
         }
     }
 }
@@ -162,21 +162,21 @@ impl Writer {
 
     fn replace(
         &self,
-        from: &End<'_>,
-        to: &End<'_>,
+        from: &DirName<'_>,
+        to: &DirName<'_>,
         moved: &Arc<LiveInode>,
-        in_way: Option<&Arc<LiveInode>>,
+        existing: Option<&Arc<LiveInode>>,
         how: Rename,
     ) -> Result<(), Fault> {
         let is_across = from.dir.ino() != to.dir.ino();
         let is_dir = self.is_dir(moved);
-        let victim_is_dir = in_way.is_some_and(|node| self.is_dir(node));
-        let mut nodes: Vec<&Arc<LiveInode>> = [Some(moved), in_way].into_iter().flatten().collect();
+        let victim_is_dir = existing.is_some_and(|node| self.is_dir(node));
+        let mut nodes: Vec<&Arc<LiveInode>> = [Some(moved), existing].into_iter().flatten().collect();
         let operations = self.lock(&mut nodes);
         let of_moved = moved.values().fields.flags;
         self.check_removable(from.dir, of_moved)?;
         self.check_parent(to.dir, FileType::Regular)?;
-        if let Some(victim) = in_way {
+        if let Some(victim) = existing {
             match (is_dir, victim_is_dir) {
                 (true, false) => return Err(Refusal::NotDirectory.into()),
                 (false, true) => return Err(Refusal::IsDirectory.into()),
@@ -188,13 +188,13 @@ impl Writer {
             self.check_parent(to.dir, FileType::Directory)?;
         }
         self.check_project(to.dir, moved)?;
-        if let Some(victim) = in_way.filter(|_| victim_is_dir) {
+        if let Some(victim) = existing.filter(|_| victim_is_dir) {
             self.check_empty(victim)?;
         }
         if how == Rename::Whiteout {
             self.admit(|| self.owners_of_new(from.dir, &WHITEOUT))?;
         }
-        if in_way.is_some()
+        if existing.is_some()
             && !self.no_auto_da_alloc
             && let Some(data) = moved.data()
         {
@@ -210,7 +210,7 @@ impl Writer {
             }
             let mut is_gone = false;
             let mut go_on = |whiteout: Option<&Arc<LiveInode>>| {
-                is_gone = self.move_entries(change, from, to, moved, in_way, whiteout)?;
+                is_gone = self.move_entries(change, from, to, moved, existing, whiteout)?;
                 Ok(())
             };
             match how {
@@ -221,7 +221,7 @@ impl Writer {
             }
             Ok(is_gone)
         })?;
-        if is_gone && let Some(victim) = in_way {
+        if is_gone && let Some(victim) = existing {
             self.delete_unnamed(victim)?;
         }
         drop(operations);
@@ -233,17 +233,17 @@ impl Writer {
     fn move_entries(
         &self,
         change: &Change<'_>,
-        from: &End<'_>,
-        to: &End<'_>,
+        from: &DirName<'_>,
+        to: &DirName<'_>,
         moved: &Arc<LiveInode>,
-        in_way: Option<&Arc<LiveInode>>,
+        existing: Option<&Arc<LiveInode>>,
         whiteout: Option<&Arc<LiveInode>>,
     ) -> Result<bool, Fault> {
         let is_across = from.dir.ino() != to.dir.ino();
         let kind = moved.values().kind();
         let is_dir = kind == FileType::Directory;
-        let victim_is_dir = in_way.is_some_and(|node| self.is_dir(node));
-        self.with_names(change, to.dir, |dir| match in_way {
+        let victim_is_dir = existing.is_some_and(|node| self.is_dir(node));
+        self.with_names(change, to.dir, |dir| match existing {
             Some(_) => dir.replace(to.name, moved.ino(), kind).map(drop),
             None => dir.insert(to.name, moved.ino(), kind),
         })?;
@@ -260,7 +260,7 @@ impl Writer {
         if is_across {
             self.touch_dir(change, to.dir, i32::from(is_dir && !victim_is_dir));
         }
-        match in_way {
+        match existing {
             Some(victim) if victim_is_dir => self.drop_dir(change, victim),
             Some(victim) => self.drop_link(change, victim),
             None => Ok(false),
@@ -269,8 +269,8 @@ impl Writer {
 
     fn exchange(
         &self,
-        from: &End<'_>,
-        to: &End<'_>,
+        from: &DirName<'_>,
+        to: &DirName<'_>,
         one: &Arc<LiveInode>,
         other: &Arc<LiveInode>,
     ) -> Result<(), Fault> {

@@ -348,7 +348,7 @@ impl Writer {
             index.note_value(checksum, made.ino());
         }
         // Under the index lock: no other thread can find a value that is deleted here.
-        self.settle_values(change, node, &before, counted)
+        self.update_value_counts(change, node, &before, counted)
     }
 
     /// The values that a plan references more or less often, with the difference.
@@ -359,7 +359,7 @@ impl Writer {
 
     /// Updates the block count for values in other inodes, which was `before` until now, and the values'
     /// reference counts.
-    fn settle_values(
+    fn update_value_counts(
         &self,
         change: &Change<'_>,
         node: &Arc<LiveInode>,
@@ -408,7 +408,7 @@ impl Writer {
             values.fields.extra_isize = layout::EXTRA_SIZE as u16;
             values.set_body(plan.body.unwrap_or_default());
         }
-        self.settle_values(change, node, &before, counted)?;
+        self.update_value_counts(change, node, &before, counted)?;
         // Complete in itself: a later refusal does not leave it half done.
         change.edit.mark_complete(begun);
         Ok(())

@@ -12,8 +12,8 @@ use extant_volume::{New, OpenFault, OpenOptions, SetAttr, SetXattr, Volume};
 
 /// Byte offset of an inode in the image.
 fn place(path: &Path, name: &str) -> u64 {
-    let told = extant_testkit::debugfs(path, &format!("imap {name}"));
-    let (_, rest) = told.split_once("located at block ").unwrap();
+    let imap = extant_testkit::debugfs(path, &format!("imap {name}"));
+    let (_, rest) = imap.split_once("located at block ").unwrap();
     let (block, rest) = rest.split_once(", offset 0x").unwrap();
     let offset = u64::from_str_radix(rest.trim(), 16).unwrap();
     block.parse::<u64>().unwrap() * extant_testkit::dumpe2fs(path).number("Block size") + offset

@@ -42,7 +42,7 @@ fn new_file(volume: &Volume, dir: Ino, name: &str) -> Result<(), Fault> {
 }
 
 /// The rest of the line in `dumpe2fs -h` that starts with `words`.
-fn told(path: &Path, words: &str) -> Option<String> {
+fn superblock_field(path: &Path, words: &str) -> Option<String> {
     let output = extant_testkit::command("dumpe2fs").arg("-h").arg(path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix(words));
@@ -50,12 +50,12 @@ fn told(path: &Path, words: &str) -> Option<String> {
 }
 
 fn assert_noted(path: &Path, count: u32, ino: Option<Ino>, code: &str) {
-    assert_eq!(told(path, "FS Error count"), Some(count.to_string()));
-    assert!(told(path, "Filesystem state").unwrap().contains("with errors"));
-    assert!(told(path, "Last error func").unwrap().contains("extant: "));
-    assert_eq!(told(path, "Last error err"), Some(code.to_owned()));
-    assert_eq!(told(path, "Last error inode #"), ino.map(|ino| ino.0.to_string()));
-    assert!(told(path, "First error time").is_some());
+    assert_eq!(superblock_field(path, "FS Error count"), Some(count.to_string()));
+    assert!(superblock_field(path, "Filesystem state").unwrap().contains("with errors"));
+    assert!(superblock_field(path, "Last error func").unwrap().contains("extant: "));
+    assert_eq!(superblock_field(path, "Last error err"), Some(code.to_owned()));
+    assert_eq!(superblock_field(path, "Last error inode #"), ino.map(|ino| ino.0.to_string()));
+    assert!(superblock_field(path, "First error time").is_some());
     let checked = extant_testkit::command("e2fsck").arg("-n").arg(path).output().unwrap();
     let words = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(words.contains("with errors, check forced"), "{words}");
@@ -115,11 +115,11 @@ fn remount_ro_writes_nothing_more() {
         let mount = extant_testkit::LoopMount::new(&copy, "errors=continue").unwrap();
         assert!(mount.path().join("synced").exists() && !mount.path().join("not-synced").exists());
         drop(mount);
-        assert_eq!(told(&copy, "FS Error count").as_deref(), Some("1"));
-        assert_eq!(told(&copy, "Last error inode #"), Some(dir.0.to_string()));
+        assert_eq!(superblock_field(&copy, "FS Error count").as_deref(), Some("1"));
+        assert_eq!(superblock_field(&copy, "Last error inode #"), Some(dir.0.to_string()));
         let repaired = extant_testkit::command("e2fsck").arg("-fy").arg(&copy).output().unwrap();
         assert_eq!(repaired.status.code(), Some(1));
-        assert_eq!(told(&copy, "FS Error count"), None);
+        assert_eq!(superblock_field(&copy, "FS Error count"), None);
         extant_testkit::e2fsck_clean(&copy);
 
         // The log has an older superblock.

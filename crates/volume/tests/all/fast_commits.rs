@@ -51,13 +51,13 @@ fn a_write_back_that_is_cut_is_done_again() {
             let again = Arc::new(recording.cut(at, seed ^ number));
             superseded += u64::from(!still_has_fast_commits(&again));
             let judged = open_and_close(&again).map(|()| differences(&expected, &tree(&again)));
-            let told = match judged {
+            let finding = match judged {
                 Ok(lines) if lines.is_empty() => e2fsck(&again, number % 8 == 0),
                 Ok(lines) => Some(lines.join("\n  ")),
                 Err(why) => Some(why),
             };
-            if let Some(told) = told {
-                problem = Some(format!("capture {}, cut at event {at} of {span}: {told}", capture.number));
+            if let Some(finding) = finding {
+                problem = Some(format!("capture {}, cut at event {at} of {span}: {finding}", capture.number));
                 break;
             }
             cuts += 1;

@@ -213,9 +213,9 @@ fn what_could_not_be_written_is_told_once_to_each_that_has_the_file_open() {
     disk.arm(Rule::fail(Op::Write, EIO).times(1));
     assert!(!volume.write_back_some(u64::MAX).unwrap());
     assert!(volume.had_errors(ino));
-    for told in [&one, &other] {
-        assert!(matches!(volume.fsync_as(ino, told, false), Err(Fault::LostWrite)));
-        volume.fsync_as(ino, told, true).unwrap();
+    for cursor in [&one, &other] {
+        assert!(matches!(volume.fsync_as(ino, cursor, false), Err(Fault::LostWrite)));
+        volume.fsync_as(ino, cursor, true).unwrap();
     }
     // A later open does not report this error; callers without an open file share one report.
     let late = volume.errors_told(ino).unwrap();

@@ -18,8 +18,8 @@ fn features(path: &Path) -> Vec<String> {
 }
 
 fn journal_features(path: &Path) -> String {
-    let told = extant_testkit::run("dumpe2fs", ["-h", path.to_str().unwrap()]);
-    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    let dump = extant_testkit::run("dumpe2fs", ["-h", path.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&dump.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix("Journal features:"));
     line.unwrap_or_default().trim().to_owned()
 }

@@ -79,8 +79,8 @@ fn room_is_made_in_larger_inodes() {
 /// the end.
 fn with_attribute(path: &Path, len: u32) {
     edit(path, "sif file extra_isize 4");
-    let told = extant_testkit::debugfs(path, "imap file");
-    let (_, rest) = told.split_once("located at block ").unwrap();
+    let imap = extant_testkit::debugfs(path, "imap file");
+    let (_, rest) = imap.split_once("located at block ").unwrap();
     let (block, rest) = rest.split_once(", offset 0x").unwrap();
     let at = block.parse::<u64>().unwrap() * extant_testkit::dumpe2fs(path).number("Block size")
         + u64::from_str_radix(rest.trim(), 16).unwrap();

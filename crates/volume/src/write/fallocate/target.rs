@@ -24,14 +24,14 @@ use crate::Fault;
 const ZEROS_PER_STEP: u64 = 16;
 
 /// A file of which the caller holds the operation lock.
-pub(super) struct Target<'a> {
+pub(super) struct FallocateFile<'a> {
     writer: &'a Writer,
     pub(super) node: &'a Arc<LiveInode>,
     /// `None` if the file's data is journaled.
     data: Option<Arc<FileData>>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> FallocateFile<'a> {
     pub(super) fn new(writer: &'a Writer, node: &'a Arc<LiveInode>) -> Self {
         let is_journaled = node.values().is_journaled(writer.shared());
         let data = (!is_journaled).then(|| writer.inodes().data(node));

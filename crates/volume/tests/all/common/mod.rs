@@ -171,7 +171,7 @@ fn check_lent(volume: &Volume, file: &Inode, offset: u64, expected: &[u8]) {
 fn extents(volume: &Volume, file: &Inode) -> Vec<Extent> {
     let mut found = Vec::new();
     let encrypted = file.has_flag(flags::ENCRYPT) && file.kind() == FileType::Regular;
-    let told = volume.extents(file, 0, u64::MAX, &mut |extent| {
+    let walked = volume.extents(file, 0, u64::MAX, &mut |extent| {
         found.push(Extent {
             logical: extent.offset,
             physical: extent.physical,
@@ -182,6 +182,6 @@ fn extents(volume: &Volume, file: &Inode) -> Vec<Extent> {
         });
         Some(())
     });
-    told.unwrap_or_else(|fault| panic!("inode {}: extents: {fault}", file.ino()));
+    walked.unwrap_or_else(|fault| panic!("inode {}: extents: {fault}", file.ino()));
     Extent::join(found)
 }
