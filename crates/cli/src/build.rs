@@ -30,7 +30,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use crate::exit;
-use crate::imagearg::target::{Target, to_stdout};
+use crate::imagearg::target::{OutputTarget, to_stdout};
 use crate::mkfs::{FormatArgs, UuidChoice, format_uuid, random_uuid, source_date_epoch};
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::voice::{self, say};
@@ -220,7 +220,7 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     if args.sources.0.is_empty() {
         return exit::fail(exit::USAGE_CODE, &"build needs a source: --from DIR, --tar FILE or --oci LAYOUT");
     }
-    let target = match Target::parse(&output, args.force, args.dry_run) {
+    let target = match OutputTarget::parse(&output, args.force, args.dry_run) {
         Ok(target) => target,
         Err((code, message)) => return exit::fail(code, &message),
     };
@@ -231,22 +231,22 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     // An image for standard output is complete before its first byte is printed.
     let beside = std::env::temp_dir();
     let spooled = match target {
-        Target::Stdout => match unnamed(&beside) {
+        OutputTarget::Stdout => match unnamed(&beside) {
             Ok(files) => Some(files),
             Err(why) => return exit::fail(exit::TARGET, &why),
         },
-        Target::File(_) | Target::Part { .. } => None,
+        OutputTarget::File(_) | OutputTarget::Part { .. } => None,
     };
     let (spooled, copy) = spooled.unzip();
     let to = match (&target, spooled) {
-        (Target::Stdout, Some(file)) => {
-            extant_image::build::Target::Open { name: "standard output", file, beside: &beside }
+        (OutputTarget::Stdout, Some(file)) => {
+            extant_image::build::BuildTarget::Open { name: "standard output", file, beside: &beside }
         }
-        (Target::Part { name, device }, _) => {
-            extant_image::build::Target::Device { name, device: device.as_ref() }
+        (OutputTarget::Part { name, device }, _) => {
+            extant_image::build::BuildTarget::Device { name, device: device.as_ref() }
         }
-        (Target::File(path), _) => extant_image::build::Target::File(path),
-        (Target::Stdout, None) => extant_image::build::Target::File(&output),
+        (OutputTarget::File(path), _) => extant_image::build::BuildTarget::File(path),
+        (OutputTarget::Stdout, None) => extant_image::build::BuildTarget::File(&output),
     };
     let sources = args.sources.0.iter().map(|(_, kind, path)| source(*kind, path)).collect();
     let observer = Bar::new(args.quiet || args.json);
@@ -322,7 +322,7 @@ fn source(kind: SourceKind, path: &std::path::Path) -> Source {
     }
 }
 
-fn options(args: &BuildArgs, target: &Target) -> Result<BuildOptions, (u8, String)> {
+fn options(args: &BuildArgs, target: &OutputTarget) -> Result<BuildOptions, (u8, String)> {
     let usage = |message: String| (exit::USAGE_CODE, message);
     let mut format = args.format.options().map_err(usage)?;
     format.uuid = args.format.uuid().map(|choice| match choice {

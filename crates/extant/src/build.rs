@@ -25,7 +25,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-pub use extant_image::build::{BuildFault, BuildOptions, BuildReport, Observer, Source, Target};
+pub use extant_image::build::{BuildFault, BuildOptions, BuildReport, BuildTarget, Observer, Source};
 pub use extant_image::exclude::Excludes;
 pub use extant_image::idmap::{IdMap, Owner};
 pub use extant_image::options::FormatOptions;
@@ -57,7 +57,7 @@ pub fn build(
     sources: Vec<Source>,
     image: impl AsRef<Path>,
 ) -> Result<BuildReport, BuildFault> {
-    build_to(options, sources, Target::File(image.as_ref()), &Silent, &AtomicBool::new(false))
+    build_to(options, sources, BuildTarget::File(image.as_ref()), &Silent, &AtomicBool::new(false))
 }
 
 /// Same as [`build`], but writes to any target and reports progress. The build ends when `cancel` becomes
@@ -68,7 +68,7 @@ pub fn build(
 pub fn build_to(
     options: &BuildOptions,
     sources: Vec<Source>,
-    target: Target<'_>,
+    target: BuildTarget<'_>,
     observer: &(impl Observer + Sync),
     cancel: &AtomicBool,
 ) -> Result<BuildReport, BuildFault> {

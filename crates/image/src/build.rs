@@ -237,7 +237,7 @@ struct Gathered {
 
 /// The destination of an image.
 #[derive(Debug)]
-pub enum Target<'t> {
+pub enum BuildTarget<'t> {
     /// A file, which appears under its name when it is complete.
     File(&'t Path),
     /// An empty file that is already open.
@@ -258,7 +258,7 @@ pub enum Target<'t> {
     },
 }
 
-impl Target<'_> {
+impl BuildTarget<'_> {
     fn shown(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
@@ -281,11 +281,11 @@ impl Target<'_> {
 /// Builds an image at `target`.
 ///
 /// # Errors
-/// See [`BuildFault`]. A [`Target::File`] does not appear then.
+/// See [`BuildFault`]. A [`BuildTarget::File`] does not appear then.
 pub fn build(
     options: &BuildOptions,
     sources: Vec<Source>,
-    target: Target<'_>,
+    target: BuildTarget<'_>,
     observer: &(impl Observer + Sync),
     cancel: &AtomicBool,
 ) -> Result<BuildReport, BuildFault> {
@@ -293,7 +293,7 @@ pub fn build(
     let refused = |source| BuildFault::Target { path: shown.clone(), source };
     // Fail before the long work if the target cannot be created.
     let new = match &target {
-        Target::File(path) if !options.dry_run => {
+        BuildTarget::File(path) if !options.dry_run => {
             if !options.replace && path.symlink_metadata().is_ok() {
                 return Err(BuildFault::TargetExists(shown));
             }
@@ -349,12 +349,12 @@ pub fn build(
         time,
         style: Style::Packed,
         fresh_device: match &target {
-            Target::Device { device, .. } => device.is_fresh(),
+            BuildTarget::Device { device, .. } => device.is_fresh(),
             _ => true,
         },
     };
     let (plan, image_bytes) = solve(&input, block_size, options.size, cancel)?;
-    if let Target::Device { device, .. } = &target
+    if let BuildTarget::Device { device, .. } = &target
         && image_bytes > device.size_bytes()
     {
         let (given_bytes, needed_bytes) = (device.size_bytes(), image_bytes);
@@ -374,7 +374,7 @@ pub fn build(
     }
     let file = match (&new, &target) {
         (Some(new), _) => Some(new.file()),
-        (None, Target::Open { file, .. }) => Some(file),
+        (None, BuildTarget::Open { file, .. }) => Some(file),
         (None, _) => None,
     };
     let made = match file {
@@ -386,7 +386,7 @@ pub fn build(
     };
     let device: &dyn Device = match (&made, &target) {
         (Some(made), _) => made,
-        (None, Target::Device { device, .. }) => *device,
+        (None, BuildTarget::Device { device, .. }) => *device,
         (None, _) => return Ok(report),
     };
     observer.step("writing");
@@ -438,7 +438,7 @@ struct Watch<'a> {
 fn gather(
     options: &BuildOptions,
     sources: Vec<Source>,
-    target: &Target<'_>,
+    target: &BuildTarget<'_>,
     watch: Watch<'_>,
 ) -> Result<Gathered, BuildFault> {
     let mut gathered =
@@ -480,7 +480,7 @@ impl Gathered {
         options: &BuildOptions,
         path: &Path,
         layer: u16,
-        target: &Target<'_>,
+        target: &BuildTarget<'_>,
         watch: Watch<'_>,
     ) -> Result<(), BuildFault> {
         pretender()?;
@@ -492,7 +492,7 @@ impl Gathered {
             excludes: &options.excludes,
             one_file_system: options.one_file_system,
             skip: match target {
-                Target::File(path) => identity_of(&path.to_path_buf()),
+                BuildTarget::File(path) => identity_of(&path.to_path_buf()),
                 _ => None,
             },
             threads: options.threads,

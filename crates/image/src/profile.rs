@@ -194,7 +194,7 @@ pub enum Refusal {
 
 /// The facts about a target.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Target {
+struct ProfileTarget {
     name: &'static str,
     describes: &'static str,
     kernel: Option<Version>,
@@ -222,14 +222,15 @@ pub struct Profile {
     pub inode_size: Option<u16>,
     /// Further notes for the user; may be empty.
     pub notes: &'static str,
-    target: &'static Target,
+    target: &'static ProfileTarget,
 }
 
 impl Profile {
     /// Every profile, distributions first.
     #[must_use]
     pub fn all() -> &'static [Profile] {
-        static ALL: LazyLock<Vec<Profile>> = LazyLock::new(|| TARGETS.iter().map(Target::profile).collect());
+        static ALL: LazyLock<Vec<Profile>> =
+            LazyLock::new(|| TARGETS.iter().map(ProfileTarget::profile).collect());
         &ALL
     }
 
@@ -252,8 +253,8 @@ impl Profile {
     }
 }
 
-impl Target {
-    const ANY: Target = Target {
+impl ProfileTarget {
+    const ANY: ProfileTarget = ProfileTarget {
         name: "",
         describes: "",
         kernel: None,
@@ -321,16 +322,16 @@ impl Target {
 
 const WITHHELD_147: &[&str] = &["orphan_file", "metadata_csum_seed"];
 
-static TARGETS: &[Target] = &[
-    Target {
+static TARGETS: &[ProfileTarget] = &[
+    ProfileTarget {
         name: "debian-11",
         describes: "Debian 11 bullseye: kernel 5.10, e2fsprogs 1.46, GRUB 2.06",
         kernel: Some(Version(5, 10)),
         fsck: Some(Version(1, 46)),
         loader: Some(Loader::Grub206),
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "debian-12",
         describes: "Debian 12 bookworm: kernel 6.1, e2fsprogs 1.47, GRUB 2.06",
         kernel: Some(Version(6, 1)),
@@ -339,34 +340,34 @@ static TARGETS: &[Target] = &[
         withheld: WITHHELD_147,
         notes: "Debian 12 mounts, checks and boots orphan_file and metadata_csum_seed too, but its own mke2fs leaves \
                 them out so that older systems can read the result",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "debian-13",
         describes: "Debian 13 trixie: kernel 6.12, e2fsprogs 1.47, GRUB 2.12",
         kernel: Some(Version(6, 12)),
         fsck: Some(Version(1, 47)),
         loader: Some(Loader::Grub212),
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "ubuntu-20.04",
         describes: "Ubuntu 20.04 focal: kernel 5.4, e2fsprogs 1.45, GRUB 2.04",
         kernel: Some(Version(5, 4)),
         fsck: Some(Version(1, 45)),
         loader: Some(Loader::Grub206),
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "ubuntu-22.04",
         describes: "Ubuntu 22.04 jammy: kernel 5.15, e2fsprogs 1.46, GRUB 2.06",
         kernel: Some(Version(5, 15)),
         fsck: Some(Version(1, 46)),
         loader: Some(Loader::Grub206),
         notes: "its kernel knows orphan_file, its e2fsck does not",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "ubuntu-24.04",
         describes: "Ubuntu 24.04 noble: kernel 6.8, e2fsprogs 1.47, GRUB 2.12",
         kernel: Some(Version(6, 8)),
@@ -374,34 +375,34 @@ static TARGETS: &[Target] = &[
         loader: Some(Loader::Grub212),
         withheld: WITHHELD_147,
         notes: "Ubuntu 24.04 can use orphan_file and metadata_csum_seed too, but its own mke2fs leaves them out",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "rhel-7",
         describes: "Red Hat Enterprise Linux 7 and rebuilds: kernel 3.10, e2fsprogs 1.42, GRUB 2.02",
         kernel: Some(Version(3, 10)),
         fsck: Some(Version(1, 42)),
         loader: Some(Loader::Grub206),
         notes: "no metadata checksums but those of group descriptors",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "rhel-8",
         describes: "Red Hat Enterprise Linux 8 and rebuilds: kernel 4.18, e2fsprogs 1.45, GRUB 2.02",
         kernel: Some(Version(4, 18)),
         fsck: Some(Version(1, 45)),
         loader: Some(Loader::Grub206),
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "rhel-9",
         describes: "Red Hat Enterprise Linux 9 and rebuilds: kernel 5.14, e2fsprogs 1.46, GRUB 2.06",
         kernel: Some(Version(5, 14)),
         fsck: Some(Version(1, 46)),
         loader: Some(Loader::Grub206),
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "rhel-10",
         describes: "Red Hat Enterprise Linux 10 and rebuilds: kernel 6.12, e2fsprogs 1.47, GRUB 2.12",
         kernel: Some(Version(6, 12)),
@@ -410,17 +411,17 @@ static TARGETS: &[Target] = &[
         withheld: WITHHELD_147,
         notes: "orphan_file and metadata_csum_seed should work by the versions of its parts; left out because that is \
                 not confirmed",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "fedora",
         describes: "Fedora 41 and later: kernel 6.11, e2fsprogs 1.47, GRUB 2.12",
         kernel: Some(Version(6, 11)),
         fsck: Some(Version(1, 47)),
         loader: Some(Loader::Grub212),
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "alpine",
         describes: "Alpine 3.18 and later: kernel 6.1, e2fsprogs 1.47, extlinux",
         kernel: Some(Version(6, 1)),
@@ -428,9 +429,9 @@ static TARGETS: &[Target] = &[
         loader: Some(Loader::Extlinux),
         notes: "without 64bit and metadata_csum_seed for the sake of extlinux, which boots Alpine on a BIOS; with GRUB \
                 or a separate /boot both can be added. Images of 16 TiB and more need 64bit",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "android",
         describes: "Android 11 and later: kernel 5.4, e2fsprogs 1.46",
         kernel: Some(Version(5, 4)),
@@ -440,46 +441,46 @@ static TARGETS: &[Target] = &[
         inode_size: Some(256),
         notes: "the set of AOSP's own mke2fs.conf. Read-only partitions (system, vendor) have no journal there: add \
                 --features ^has_journal; user data usually adds encrypt, verity, quota and project on the device",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "grub-2.06",
         describes: "GRUB 2.02 to 2.06 as released, reading; any recent kernel",
         loader: Some(Loader::Grub206),
         notes: "distributions often patch theirs to read metadata_csum_seed and large_dir",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "grub-2.12",
         describes: "GRUB 2.12, reading; any recent kernel",
         loader: Some(Loader::Grub212),
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "u-boot",
         describes: "U-Boot, reading and writing; any kernel",
         loader: Some(Loader::UBoot),
         notes: "cautious: U-Boot that only reads, 2018 or later, also takes 64bit and metadata_csum. Without dir_index \
                 the kernel searches large directories name by name",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target {
+    ProfileTarget {
         name: "kernel-3.10",
         describes: "Linux 3.10",
         kernel: Some(Version(3, 10)),
         notes: "no metadata checksums but those of group descriptors: the format of the journal's checksums was settled \
                 in 3.18. The kernel alone: its e2fsck may be older or newer",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
-    Target::kernel("kernel-4.19", "Linux 4.19", Version(4, 19)),
-    Target::kernel("kernel-5.4", "Linux 5.4", Version(5, 4)),
-    Target::kernel("kernel-5.10", "Linux 5.10", Version(5, 10)),
-    Target::kernel("kernel-5.15", "Linux 5.15", Version(5, 15)),
-    Target::kernel("kernel-6.1", "Linux 6.1", Version(6, 1)),
-    Target {
+    ProfileTarget::kernel("kernel-4.19", "Linux 4.19", Version(4, 19)),
+    ProfileTarget::kernel("kernel-5.4", "Linux 5.4", Version(5, 4)),
+    ProfileTarget::kernel("kernel-5.10", "Linux 5.10", Version(5, 10)),
+    ProfileTarget::kernel("kernel-5.15", "Linux 5.15", Version(5, 15)),
+    ProfileTarget::kernel("kernel-6.1", "Linux 6.1", Version(6, 1)),
+    ProfileTarget {
         name: "latest",
         describes: "current kernel, e2fsprogs and boot loader: what mke2fs 1.47 makes",
-        ..Target::ANY
+        ..ProfileTarget::ANY
     },
 ];
 

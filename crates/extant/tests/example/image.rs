@@ -37,5 +37,6 @@ pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
     };
     let sources = vec![extant_image::build::Source::Dir(tree.to_owned())];
     let cancel = std::sync::atomic::AtomicBool::new(false);
-    extant_image::build::build(&options, sources, extant_image::build::Target::File(target), &Quiet, &cancel).unwrap();
+    let target = extant_image::build::BuildTarget::File(target);
+    extant_image::build::build(&options, sources, target, &Quiet, &cancel).unwrap();
 }
