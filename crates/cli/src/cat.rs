@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use extant::{Fault, FileType, Follow, Refusal};
 
-use crate::look::{IMAGES_HELP, OpenArgs, Session, Target};
+use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session};
 
 /// Bytes per read.
 const PIECE: usize = 1 << 20;
@@ -55,7 +55,7 @@ pub(crate) fn print_files(open: &OpenArgs, files: &[OsString]) -> ExitCode {
 }
 
 /// Prints a file. Returns the fault if a part could not be read; `Err` is an output failure.
-fn print(target: &Target, out: &mut dyn Write) -> io::Result<Option<Fault>> {
+fn print(target: &ExistingFile, out: &mut dyn Write) -> io::Result<Option<Fault>> {
     match target.inode.kind() {
         FileType::Regular => {}
         FileType::Directory => return Ok(Some(Refusal::IsDirectory.into())),

@@ -10,13 +10,13 @@ use extant_image::source::pretend::pretender;
 
 use crate::cat;
 use crate::edit::copy_in::copy_in;
-use crate::edit::staged::Hold;
+use crate::edit::staged::HoldPolicy;
 use crate::exit;
 use crate::imagearg::{ImageArg, is_of_host, is_whole_image};
 use crate::inspect::format::escape;
 use crate::look::host::{Choices, CopyTo, Host, open_named_dir};
 use crate::look::progress::Progress;
-use crate::look::{IMAGES_HELP, OpenArgs, Session, Target};
+use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session};
 
 const EXAMPLES: &str = "\
 Holes stay holes, names of one file stay names of one file, and nothing is written outside of the destination, whatever \
@@ -161,7 +161,7 @@ fn is_in_image(path: &OsStr) -> bool {
 
 /// Copies into an image.
 fn into_image(args: &CpArgs, sources: &[OsString]) -> ExitCode {
-    let mut session = Session::writing(&args.open, Hold::UntilFull);
+    let mut session = Session::writing(&args.open, HoldPolicy::UntilFull);
     if args.open.is_without_recovery() {
         session.problem(exit::USAGE_CODE, "--no-recovery is for reading: a writer replays the journal first");
         return session.finish(Ok(()));
@@ -181,7 +181,7 @@ fn into_image(args: &CpArgs, sources: &[OsString]) -> ExitCode {
 }
 
 /// The place that a source is copied to. Creates the destination if the source has no name to create in it.
-fn place(target: &Target, destination: &Path, is_dir: bool) -> std::io::Result<CopyTo> {
+fn place(target: &ExistingFile, destination: &Path, is_dir: bool) -> std::io::Result<CopyTo> {
     let name = target.name();
     // The root, and paths that end in a dot, have no name to create in the destination.
     let nameless = matches!(name, b"" | b"." | b"..");

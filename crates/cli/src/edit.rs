@@ -38,7 +38,7 @@ use crate::look::{OpenArgs, Session};
 use crate::usage::of_script_line;
 use crate::voice::say;
 use args::{Change, JournalArg};
-use staged::Hold;
+use staged::HoldPolicy;
 
 const EDIT_HELP: &str = "\
 A script has a command per line, with the words and options of `extant mkdir`, `mknod`, `mkfifo`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, \
@@ -110,7 +110,7 @@ pub(crate) fn run_one(change: &Change) -> ExitCode {
     let open = OpenArgs::with_journal(change.journal().cloned());
     let mut session = match change.only_looks() {
         true => Session::new(&open),
-        false => Session::writing(&open, Hold::UntilFull),
+        false => Session::writing(&open, HoldPolicy::UntilFull),
     };
     let printed = ops::run_change(&mut session, change);
     // A half-written file or range is of no use.
@@ -127,8 +127,8 @@ pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
         Err(why) => return exit::fail(exit::SOURCE, &why),
     };
     let name = args.script.as_ref().map_or_else(|| "line ".to_owned(), |path| format!("{}:", path.display()));
-    let hold = if args.keep_going && !args.dry_run { Hold::UntilFull } else { Hold::All };
-    let mut session = Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), hold);
+    let hold_policy = if args.keep_going && !args.dry_run { HoldPolicy::UntilFull } else { HoldPolicy::All };
+    let mut session = Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), hold_policy);
 
     // All lines are parsed before the image is opened.
     let mut steps = Vec::new();
@@ -141,7 +141,7 @@ pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
         }
     }
     if session.problems > 0 && !args.keep_going {
-        tell_undone(&mut session, args);
+        report_undone(&mut session, args);
         return session.finish(Ok(()));
     }
     session.context.clear();
@@ -168,7 +168,7 @@ pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
         printed = step.run(&mut session);
         if (session.problems > before && !args.keep_going) || printed.is_err() {
             if !args.keep_going {
-                tell_undone(&mut session, args);
+                report_undone(&mut session, args);
             }
             break;
         }
@@ -181,7 +181,7 @@ pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
 }
 
 /// Discards what the script has done so far, and reports that.
-fn tell_undone(session: &mut Session, args: &EditArgs) {
+fn report_undone(session: &mut Session, args: &EditArgs) {
     session.context.clear();
     session.discard();
     say!("nothing of the script was done: {} is as it was", escape(args.image.as_bytes()));

@@ -15,7 +15,7 @@ use crate::exit;
 use crate::look::host::{Choices, CopyTo, Host, open_named_dir};
 use crate::look::leave_out::LeaveOut;
 use crate::look::progress::Progress;
-use crate::look::{IMAGES_HELP, OpenArgs, Session, Target};
+use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session};
 
 const EXAMPLES: &str = "\
 An archive is in POSIX pax format and holds names of any bytes, owners as numbers, times with nanoseconds, attributes, ACLs, \
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &ExportArgs) -> ExitCode {
     }
 }
 
-fn to_dir(args: &ExportArgs, session: &mut Session, target: &Target, dir: &Path) {
+fn to_dir(args: &ExportArgs, session: &mut Session, target: &ExistingFile, dir: &Path) {
     let refused = |session: &mut Session, error: std::io::Error| {
         session.problem(exit::TARGET, format_args!("{}: {error}", dir.display()));
     };

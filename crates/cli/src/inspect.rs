@@ -52,7 +52,7 @@ use extant_ondisk::Features;
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg};
 
-use dirwalk::Target;
+use dirwalk::InodeArg;
 use page::Page;
 use probe::{DamageLog, Probe};
 use reader::Reader;
@@ -250,6 +250,6 @@ fn view(probe: Probe<'_>, what: &What, page: &mut Page<'_>) -> Result<(), Inspec
 
 impl TargetArg {
     fn find(&self, reader: &Reader<'_>) -> Result<reader::FoundInode, InspectError> {
-        Target::parse(&self.target).resolve(reader)
+        InodeArg::parse(&self.target).resolve(reader)
     }
 }

@@ -2,7 +2,7 @@
 //! messages, exit codes.
 //!
 //! ```text
-//! IMG:PATTERN ... -> Session::targets -> Target { fs, path, inode } -> ls tree stat cat cp export df
+//! IMG:PATTERN ... -> Session::targets -> ExistingFile { fs, path, inode } -> ls tree stat cat cp export df
 //!                         └ messages on standard error, the worst exit code
 //! ```
 //!
@@ -38,7 +38,7 @@ use extant::{
 };
 use extant_base::Ino;
 
-use crate::edit::staged::{Hold, Staged};
+use crate::edit::staged::{HoldPolicy, Staged};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, by_number};
 use crate::inspect::format::{count, escape};
@@ -101,7 +101,7 @@ pub(crate) struct Session {
     open: Vec<Open>,
     worst: u8,
     /// How a session that writes holds its writes back; `None` for one that reads.
-    hold: Option<Hold>,
+    hold_policy: Option<HoldPolicy>,
     /// The image of all paths, if they come without one (in a script).
     pub(crate) image: Option<ImageArg>,
     /// The prefix of each message: the line of a script.
@@ -141,7 +141,7 @@ impl Named {
 }
 
 /// A file of the command line that exists.
-pub(crate) struct Target {
+pub(crate) struct ExistingFile {
     /// The image as the command line spells it.
     pub(crate) image: String,
     pub(crate) fs: FileSystem,
@@ -150,7 +150,7 @@ pub(crate) struct Target {
     pub(crate) inode: InodeRef,
 }
 
-impl Target {
+impl ExistingFile {
     /// `IMG:/path`, for messages.
     pub(crate) fn shown(&self) -> String {
         shown(&self.image, &self.path)
@@ -221,17 +221,17 @@ pub(crate) fn code_of(fault: &Fault) -> u8 {
 }
 
 /// The exit code and message for an image argument that cannot be used.
-fn told(why: ArgError) -> (u8, String) {
+fn arg_failure(why: ArgError) -> (u8, String) {
     match why {
         ArgError::Usage(why) => (exit::USAGE_CODE, why),
         ArgError::Unreadable(why) => (exit::UNREADABLE, why),
     }
 }
 
-/// As [`told`], for an image that cannot be opened for writing.
-fn told_of_lock(why: LockError) -> (u8, String) {
+/// As [`arg_failure`], for an image that cannot be opened for writing.
+fn lock_failure(why: LockError) -> (u8, String) {
     match why {
-        LockError::Arg(why) => told(why),
+        LockError::Arg(why) => arg_failure(why),
         LockError::Unwritable(why) => (exit::TARGET, why),
         LockError::Busy(why) => (exit::BUSY, why),
     }
@@ -243,7 +243,7 @@ impl Session {
             args: args.clone(),
             open: Vec::new(),
             worst: 0,
-            hold: None,
+            hold_policy: None,
             image: None,
             context: String::new(),
             problems: 0,
@@ -253,8 +253,8 @@ impl Session {
     }
 
     /// A session that writes: it opens images for writing and locks them.
-    pub(crate) fn writing(args: &OpenArgs, hold: Hold) -> Self {
-        Self { hold: Some(hold), ..Self::new(args) }
+    pub(crate) fn writing(args: &OpenArgs, hold_policy: HoldPolicy) -> Self {
+        Self { hold_policy: Some(hold_policy), ..Self::new(args) }
     }
 
     /// Reports a problem and records its exit code.
@@ -279,7 +279,7 @@ impl Session {
     }
 
     /// Reports a fault of a walk from `target`.
-    pub(crate) fn walk_fault(&mut self, target: &Target, fault: &WalkFault) {
+    pub(crate) fn walk_fault(&mut self, target: &ExistingFile, fault: &WalkFault) {
         let code = match &fault.problem {
             // A directory entry without an inode is damage, not a mistake of the command line.
             Problem::Fault(Fault::Refused(_)) | Problem::SecondWay(_) | Problem::TooDeep => exit::DAMAGED,
@@ -295,9 +295,9 @@ impl Session {
         if let Some(known) = self.open.iter().find(|known| known.name == name) {
             return known.fs.clone();
         }
-        let opened = match self.hold {
+        let opened = match self.hold_policy {
             None => self.open_new(image).map(|fs| (fs, None, None)),
-            Some(hold) => self.open_to_write(image, hold),
+            Some(hold_policy) => self.open_to_write(image, hold_policy),
         };
         let (fs, staged, guard) = match opened {
             Ok((fs, staged, guard)) => (Some(fs), staged, guard),
@@ -307,17 +307,17 @@ impl Session {
             }
         };
         if let Some(fs) = &fs {
-            self.tell_recovery(&name, fs);
-            self.tell_damage(&name, fs.volume().damage());
+            self.report_recovery(&name, fs);
+            self.report_damage(&name, fs.volume().damage());
         }
         self.open.push(Open { name, fs: fs.clone(), staged, guard });
         fs
     }
 
-    fn open_to_write(&self, image: &ImageArg, hold: Hold) -> Result<Writable, (u8, String)> {
+    fn open_to_write(&self, image: &ImageArg, hold_policy: HoldPolicy) -> Result<Writable, (u8, String)> {
         let failed =
             |code, why: &dyn Display| (code, format!("{}: {why}", escape(image.to_string().as_bytes())));
-        let device = image.open_locked().map_err(told_of_lock)?;
+        let device = image.open_locked().map_err(lock_failure)?;
         let journal_device = match &self.args.journal {
             None => None,
             Some(path) => {
@@ -325,7 +325,7 @@ impl Session {
                     .map_err(LockError::Arg)
                     .and_then(|journal| journal.open_locked());
                 let journal = |(code, why)| (code, format!("the journal: {why}"));
-                Some(opened.map_err(told_of_lock).map_err(journal)?)
+                Some(opened.map_err(lock_failure).map_err(journal)?)
             }
         };
         let not_opened = |why| match why {
@@ -338,10 +338,10 @@ impl Session {
         let guard = MountGuard::claim(&device, &say).map_err(not_opened)?;
         // Writes to an external journal must not overtake the writes that are held back, so none are held
         // back then.
-        let staged = match (&journal_device, hold) {
-            (_, Hold::Nothing) | (Some(_), Hold::UntilFull) => None,
-            (None, hold) => Some(Arc::new(Staged::new(device.clone(), hold))),
-            (Some(_), Hold::All) => {
+        let staged = match (&journal_device, hold_policy) {
+            (_, HoldPolicy::Nothing) | (Some(_), HoldPolicy::UntilFull) => None,
+            (None, hold_policy) => Some(Arc::new(Staged::new(device.clone(), hold_policy))),
+            (Some(_), HoldPolicy::All) => {
                 let why = "with an external journal, changes are written as they come; --keep-going says that this is meant";
                 return Err(failed(exit::USAGE_CODE, &why));
             }
@@ -366,13 +366,13 @@ impl Session {
         let unreadable = |why: &dyn Display| {
             (exit::UNREADABLE, format!("{}: {why}", escape(image.to_string().as_bytes())))
         };
-        let device = image.open_read_only().map_err(told)?;
+        let device = image.open_read_only().map_err(arg_failure)?;
         let journal_device = match &self.args.journal {
             None => None,
             Some(path) => {
                 let opened = ImageArg::parse(path.as_os_str()).and_then(|journal| journal.open_read_only());
                 let journal = |(code, why)| (code, format!("the journal: {why}"));
-                Some(opened.map_err(told).map_err(journal)?)
+                Some(opened.map_err(arg_failure).map_err(journal)?)
             }
         };
         let options = OpenOptions {
@@ -390,18 +390,18 @@ impl Session {
     }
 
     /// Reports tolerated damage of the image as a whole.
-    fn tell_damage(&mut self, name: &str, lines: &[String]) {
+    fn report_damage(&mut self, name: &str, lines: &[String]) {
         for line in lines {
             self.problem(exit::DAMAGED, format_args!("{}: note: {line}", escape(name.as_bytes())));
         }
     }
 
-    fn tell_recovery(&mut self, name: &str, fs: &FileSystem) {
+    fn report_recovery(&mut self, name: &str, fs: &FileSystem) {
         let recovery = fs.volume().recovery();
         let mut lines = Vec::new();
         lines.extend(fs.volume().note().map(str::to_owned));
         let waits = fs.volume().superblock().features.has_incompat(Features::RECOVER);
-        if self.hold.is_some() {
+        if self.hold_policy.is_some() {
             if recovery.needed {
                 let what = count(recovery.transactions, "transaction");
                 lines
@@ -423,7 +423,7 @@ impl Session {
     }
 
     /// The targets of the command line, with patterns expanded. Missing files are reported.
-    pub(crate) fn targets(&mut self, args: &[OsString], follow: Follow) -> Vec<Target> {
+    pub(crate) fn targets(&mut self, args: &[OsString], follow: Follow) -> Vec<ExistingFile> {
         let mut targets = Vec::new();
         for arg in args {
             self.add_targets(arg, follow, &mut targets);
@@ -448,7 +448,7 @@ impl Session {
 
     /// Reports a problem of an image argument.
     pub(crate) fn argument_error(&mut self, why: ArgError) {
-        let (code, why) = told(why);
+        let (code, why) = arg_failure(why);
         self.problem(code, why);
     }
 
@@ -470,34 +470,40 @@ impl Session {
 
     /// The targets of an argument, with patterns expanded. If there are none, the result is empty and nothing
     /// is reported.
-    pub(crate) fn targets_if_there(&mut self, arg: &OsStr, follow: Follow) -> Vec<Target> {
+    pub(crate) fn targets_if_there(&mut self, arg: &OsStr, follow: Follow) -> Vec<ExistingFile> {
         let mut targets = Vec::new();
         self.find_targets(arg, follow, false, &mut targets);
         targets
     }
 
-    fn add_targets(&mut self, arg: &OsStr, follow: Follow, targets: &mut Vec<Target>) {
+    fn add_targets(&mut self, arg: &OsStr, follow: Follow, targets: &mut Vec<ExistingFile>) {
         self.find_targets(arg, follow, true, targets);
     }
 
-    fn find_targets(&mut self, arg: &OsStr, follow: Follow, is_wanted: bool, targets: &mut Vec<Target>) {
+    fn find_targets(
+        &mut self,
+        arg: &OsStr,
+        follow: Follow,
+        is_wanted: bool,
+        targets: &mut Vec<ExistingFile>,
+    ) {
         let Some((image, fs)) = self.image_of(arg) else { return };
         let name = image.to_string();
         let given = image.inner_path.as_deref().map_or(&b"/"[..], |path| path.as_os_str().as_bytes());
         // As in system calls, a slash at the end follows a link to its directory.
         let follow = if given.ends_with(b"/") { Follow::Links } else { follow };
-        if let Some((number, rest)) = by_number(given).filter(|_| self.hold.is_none()) {
+        if let Some((number, rest)) = by_number(given).filter(|_| self.hold_policy.is_none()) {
             let volume = fs.volume();
             let found = volume.inode(Ino(number)).and_then(|from| volume.resolve_at(from, rest, follow));
             match found {
-                Ok(inode) => targets.push(Target { image: name, path: given.to_vec(), inode, fs }),
+                Ok(inode) => targets.push(ExistingFile { image: name, path: given.to_vec(), inode, fs }),
                 Err(fault) => self.fault(shown(&name, given), &fault),
             }
             return;
         }
         let path = normal(given);
         let (fault, pattern) = match fs.resolve(OsStr::from_bytes(&path), follow) {
-            Ok(inode) => return targets.push(Target { image: name, fs, path, inode }),
+            Ok(inode) => return targets.push(ExistingFile { image: name, fs, path, inode }),
             Err(error) => (error, glob::is_pattern(given)),
         };
         let is_absent = fault.is(Refusal::NotFound);
@@ -523,12 +529,19 @@ impl Session {
     }
 
     /// Adds the matches of a pattern, in byte order.
-    fn expand(&mut self, name: &str, fs: &FileSystem, glob: Glob, follow: Follow, targets: &mut Vec<Target>) {
+    fn expand(
+        &mut self,
+        name: &str,
+        fs: &FileSystem,
+        glob: Glob,
+        follow: Follow,
+        targets: &mut Vec<ExistingFile>,
+    ) {
         let base = if glob.base.is_empty() { b"/".to_vec() } else { glob.base.clone() };
         let base_follow = if glob.is_literal() { follow } else { Follow::Links };
         // Alternatives that do not exist are not reported.
         let Ok(inode) = fs.resolve(OsStr::from_bytes(&base), base_follow) else { return };
-        let root = Target { image: name.to_owned(), fs: fs.clone(), path: base, inode };
+        let root = ExistingFile { image: name.to_owned(), fs: fs.clone(), path: base, inode };
         if glob.is_literal() {
             targets.push(root);
             return;
@@ -559,7 +572,7 @@ impl Session {
                             }
                             _ => inode,
                         };
-                        targets.push(Target { image: name.to_owned(), fs: fs.clone(), path, inode });
+                        targets.push(ExistingFile { image: name.to_owned(), fs: fs.clone(), path, inode });
                     }
                     Err(fault) => self.fault(shown(name, &below(&root.path, entry.path())), &fault),
                 },
@@ -636,13 +649,13 @@ impl Session {
 
     /// Returns the exit code, after all output was written or failed. A session that writes commits first.
     pub(crate) fn finish(mut self, printed: io::Result<()>) -> ExitCode {
-        if self.hold.is_some() {
+        if self.hold_policy.is_some() {
             self.commit();
         }
         self.context.clear();
         for Open { name, fs, .. } in std::mem::take(&mut self.open) {
             let salvaged = fs.map(|fs| fs.volume().salvaged());
-            self.tell_damage(&name, &salvaged.unwrap_or_default());
+            self.report_damage(&name, &salvaged.unwrap_or_default());
         }
         if let Some(code) = voice::output_code(printed) {
             self.remember(code);

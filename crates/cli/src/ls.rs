@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::inspect::format::{escape, iso_seconds, json_bytes, mode_letters};
 use crate::look::print::{JsonList, is_device, put_target, short_size, stat_json};
-use crate::look::{IMAGES_HELP, OpenArgs, Session, Target, below, output};
+use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session, below, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -107,11 +107,11 @@ pub(crate) fn run(args: &LsArgs) -> ExitCode {
 }
 
 /// Splits the targets into those listed themselves, and directories whose contents are listed.
-fn split<'t>(args: &LsArgs, targets: &'t [Target]) -> (Vec<&'t Target>, Vec<&'t Target>) {
+fn split<'t>(args: &LsArgs, targets: &'t [ExistingFile]) -> (Vec<&'t ExistingFile>, Vec<&'t ExistingFile>) {
     targets.iter().partition(|target| args.directory || target.inode.kind() != FileType::Directory)
 }
 
-fn line_of(target: &Target) -> Line {
+fn line_of(target: &ExistingFile) -> Line {
     let inode = Some((target.inode.clone(), target.fs.volume().stat(&target.inode)));
     Line { name: target.path.clone(), path: target.path.clone(), ino: target.inode.ino().0, inode }
 }
@@ -119,7 +119,7 @@ fn line_of(target: &Target) -> Line {
 fn print_text(
     args: &LsArgs,
     session: &mut Session,
-    targets: &[Target],
+    targets: &[ExistingFile],
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let (files, directories) = split(args, targets);
@@ -155,12 +155,12 @@ fn print_text(
 fn print_json(
     args: &LsArgs,
     session: &mut Session,
-    targets: &[Target],
+    targets: &[ExistingFile],
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let (files, directories) = split(args, targets);
     let mut list = JsonList::new(out);
-    let item = |target: &Target, line: &Line| -> Value {
+    let item = |target: &ExistingFile, line: &Line| -> Value {
         let mut map = Map::new();
         map.insert("image".to_owned(), target.image.clone().into());
         map.insert("path".to_owned(), json_bytes(&line.path));
@@ -191,7 +191,7 @@ fn print_json(
 }
 
 /// The directories to list for one target of the command line.
-fn listings(args: &LsArgs, target: &Target) -> extant::walk::Listings {
+fn listings(args: &LsArgs, target: &ExistingFile) -> extant::walk::Listings {
     let order = if args.unsorted { Order::Stored } else { Order::Names };
     let mut walk = target.fs.walk_inode(target.inode.clone()).order(order).inodes(args.needs_stat());
     if !args.recursive {
@@ -207,7 +207,7 @@ fn listings(args: &LsArgs, target: &Target) -> extant::walk::Listings {
     walk.listings()
 }
 
-fn lines(args: &LsArgs, session: &mut Session, target: &Target, listing: Listing) -> Vec<Line> {
+fn lines(args: &LsArgs, session: &mut Session, target: &ExistingFile, listing: Listing) -> Vec<Line> {
     let mut lines = Vec::with_capacity(listing.entries.len());
     let is_shown = |entry: &Entry| args.all || !entry.name().starts_with(b".");
     for entry in listing.entries.iter().filter(|entry| is_shown(entry)) {
@@ -244,7 +244,7 @@ fn sort(args: &LsArgs, lines: &mut [Line], unordered: bool) {
     }
 }
 
-fn print_lines(args: &LsArgs, target: &Target, lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+fn print_lines(args: &LsArgs, target: &ExistingFile, lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
     if args.null {
         for line in lines {
             out.write_all(&line.path)?;
@@ -300,7 +300,7 @@ fn print_columns(cells: &[String], width: usize, out: &mut dyn Write) -> io::Res
     Ok(())
 }
 
-fn print_long(args: &LsArgs, target: &Target, lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+fn print_long(args: &LsArgs, target: &ExistingFile, lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
     let volume = target.fs.volume();
     let mut rows = Vec::with_capacity(lines.len());
     for line in lines {

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::build::unnamed;
 use crate::exit;
-use crate::imagearg::target::{Target, to_stdout};
+use crate::imagearg::target::{OutputTarget, to_stdout};
 use crate::inspect::format::count;
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::voice::{self, say};
@@ -220,16 +220,16 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
         Err(message) => return exit::fail(exit::USAGE_CODE, &message),
     };
     options.usage = args.usage;
-    let target = match Target::parse(&args.image, args.force, args.dry_run) {
+    let target = match OutputTarget::parse(&args.image, args.force, args.dry_run) {
         Ok(target) => target,
         Err((code, message)) => return exit::fail(code, &message),
     };
     let existing = match &target {
-        Target::File(path) => std::fs::metadata(path).ok().map(|metadata| metadata.len()),
-        Target::Part { .. } => target.room(),
-        Target::Stdout => None,
+        OutputTarget::File(path) => std::fs::metadata(path).ok().map(|metadata| metadata.len()),
+        OutputTarget::Part { .. } => target.room(),
+        OutputTarget::Stdout => None,
     };
-    if let Target::File(path) = &target
+    if let OutputTarget::File(path) = &target
         && existing.is_some_and(|len| len > 0)
         && !args.force
         && !args.dry_run
@@ -263,8 +263,8 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
     };
     let tree = EmptyTree::new(identity.time, options.root_owner.unwrap_or((0, 0)));
     let is_fresh = match &target {
-        Target::Part { device, .. } => device.is_fresh(),
-        Target::File(_) | Target::Stdout => true,
+        OutputTarget::Part { device, .. } => device.is_fresh(),
+        OutputTarget::File(_) | OutputTarget::Stdout => true,
     };
     let input = tree.input(&options, identity, is_fresh);
     let plan = match extant_image::mkfs::plan(&input, bytes) {
@@ -293,11 +293,11 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
     };
     let text = report(&args, &options, &plan, written);
     match target {
-        Target::Stdout => {
+        OutputTarget::Stdout => {
             voice::say_raw(&text);
             ExitCode::SUCCESS
         }
-        Target::File(_) | Target::Part { .. } => voice::print(&text, 0),
+        OutputTarget::File(_) | OutputTarget::Part { .. } => voice::print(&text, 0),
     }
 }
 
@@ -323,7 +323,7 @@ fn is_blank(path: &Path) -> bool {
     device.read_at(0, &mut start).is_ok() && start.iter().all(|&b| b == 0)
 }
 
-fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, target: &Target) -> Result<u64, (u8, String)> {
+fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, target: &OutputTarget) -> Result<u64, (u8, String)> {
     let refused = |error: std::io::Error| {
         let code = match error.kind() {
             std::io::ErrorKind::ResourceBusy => exit::BUSY,
@@ -334,20 +334,20 @@ fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, target: &Target) -> Result
     let (mut new, mut copy) = (None, None);
     let made;
     let device: &dyn Device = match target {
-        Target::Part { device, .. } => {
+        OutputTarget::Part { device, .. } => {
             if device.size_bytes() < bytes {
                 let why = format!("{}: there are only {} bytes", args.image.display(), device.size_bytes());
                 return Err((exit::USAGE_CODE, why));
             }
             device.as_ref()
         }
-        Target::File(path) => {
+        OutputTarget::File(path) => {
             let file = NewFile::create(path).map_err(refused)?;
             made = fresh(file.file(), bytes).map_err(refused)?;
             new = Some(file);
             &made
         }
-        Target::Stdout => {
+        OutputTarget::Stdout => {
             let (file, second) = unnamed(&std::env::temp_dir()).map_err(|why| (exit::TARGET, why))?;
             made = fresh(&file, bytes).map_err(refused)?;
             copy = Some(second);

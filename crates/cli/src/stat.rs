@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::inspect::format::{bit_names, escape, hex, iso_time, json_bytes, mode_letters, quote};
 use crate::look::print::{JsonList, is_device, kind_words, put_target, stat_json};
-use crate::look::{IMAGES_HELP, OpenArgs, Session, Target, output};
+use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session, output};
 
 /// Bytes of an attribute's value to show in text.
 const VALUE_TEXT_MAX: usize = 256;
@@ -58,12 +58,12 @@ struct Rest {
     extents: Option<u64>,
 }
 
-fn rest(session: &mut Session, target: &Target) -> Rest {
+fn rest(session: &mut Session, target: &ExistingFile) -> Rest {
     let volume = target.fs.volume();
-    let mut told =
+    let mut report =
         |what: &str, fault: Fault| session.fault(format_args!("{}: {what}", target.shown()), &fault);
     let attributes = volume.xattrs(&target.inode).unwrap_or_else(|fault| {
-        told("attributes", fault);
+        report("attributes", fault);
         Vec::new()
     });
     let mut extents = 0;
@@ -78,14 +78,14 @@ fn rest(session: &mut Session, target: &Target) -> Rest {
         None | Some(Err(Fault::Refused(_))) => None,
         Some(Ok(())) => Some(extents),
         Some(Err(fault)) => {
-            told("extents", fault);
+            report("extents", fault);
             None
         }
     };
     Rest { attributes, extents }
 }
 
-fn print_json(session: &mut Session, targets: &[Target], out: &mut dyn Write) -> io::Result<()> {
+fn print_json(session: &mut Session, targets: &[ExistingFile], out: &mut dyn Write) -> io::Result<()> {
     let mut list = JsonList::new(out);
     for target in targets {
         let volume = target.fs.volume();
@@ -103,7 +103,7 @@ fn print_json(session: &mut Session, targets: &[Target], out: &mut dyn Write) ->
     list.finish()
 }
 
-fn print_text(session: &mut Session, target: &Target, out: &mut dyn Write) -> io::Result<()> {
+fn print_text(session: &mut Session, target: &ExistingFile, out: &mut dyn Write) -> io::Result<()> {
     let volume = target.fs.volume();
     let stat = volume.stat(&target.inode);
     let rest = rest(session, target);

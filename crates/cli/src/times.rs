@@ -118,8 +118,8 @@ mod tests {
             "1902-01-01T00:00:00Z",
         ] {
             let output = extant_testkit::command("date").args(["-u", "+%s %N", "-d", text]).output().unwrap();
-            let told = String::from_utf8(output.stdout).unwrap();
-            let (seconds, nanos) = told.trim().split_once(' ').unwrap();
+            let output = String::from_utf8(output.stdout).unwrap();
+            let (seconds, nanos) = output.trim().split_once(' ').unwrap();
             assert_eq!(parse_time(text), time(seconds.parse().unwrap(), nanos.parse().unwrap()), "{text}");
         }
     }

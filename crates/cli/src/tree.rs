@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::exit;
 use crate::inspect::format::{count, escape, json_bytes};
 use crate::look::print::{put_target, stat_json};
-use crate::look::{IMAGES_HELP, OpenArgs, Session, Target, below, output, shown};
+use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session, below, output, shown};
 
 /// Maximum depth of directories; no path could name a deeper one.
 const DEPTH_MAX: usize = 4096;
@@ -49,11 +49,11 @@ pub(crate) struct TreeArgs {
 /// A directory whose entries are being drawn.
 struct Level {
     path: Vec<u8>,
-    entries: std::vec::IntoIter<Node>,
+    entries: std::vec::IntoIter<TreeEntry>,
     used: bool,
 }
 
-struct Node {
+struct TreeEntry {
     name: Vec<u8>,
     kind: FileType,
     ino: Ino,
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &TreeArgs) -> ExitCode {
 fn print_all(
     args: &TreeArgs,
     session: &mut Session,
-    targets: &[Target],
+    targets: &[ExistingFile],
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut counts = Counts::default();
@@ -105,7 +105,7 @@ fn print_all(
 struct Drawing<'a> {
     args: &'a TreeArgs,
     session: &'a mut Session,
-    target: &'a Target,
+    target: &'a ExistingFile,
     out: &'a mut dyn Write,
     counts: &'a mut Counts,
 }
@@ -145,7 +145,7 @@ impl Drawing<'_> {
             let inode = match wants.then(|| self.fs().volume().inode(node.ino)).transpose() {
                 Ok(inode) => inode,
                 Err(fault) => {
-                    self.told(&path, &fault);
+                    self.report(&path, &fault);
                     None
                 }
             };
@@ -197,7 +197,7 @@ impl Drawing<'_> {
             &mut |fault| damage.push(fault),
         );
         for fault in damage.iter().chain(listed.as_ref().err()) {
-            self.told(&path, fault);
+            self.report(&path, fault);
         }
         nodes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let mut sorted = Vec::with_capacity(nodes.len());
@@ -205,13 +205,13 @@ impl Drawing<'_> {
             // Old file systems store no type with the name.
             let kind = kind.or_else(|| volume.inode(ino).ok().map(|inode| inode.kind())).unwrap_or_default();
             if !self.args.directories || kind == FileType::Directory {
-                sorted.push(Node { name, kind, ino });
+                sorted.push(TreeEntry { name, kind, ino });
             }
         }
         Level { path, entries: sorted.into_iter(), used: false }
     }
 
-    fn told(&mut self, path: &[u8], fault: &Fault) {
+    fn report(&mut self, path: &[u8], fault: &Fault) {
         // The inode of an entry must exist: its absence is damage.
         self.session.problem(exit::DAMAGED, format_args!("{}: {fault}", shown(&self.target.image, path)));
     }
@@ -220,7 +220,7 @@ impl Drawing<'_> {
         &mut self,
         levels: &[Level],
         path: &[u8],
-        node: &Node,
+        node: &TreeEntry,
         inode: Option<&InodeRef>,
     ) -> io::Result<()> {
         if self.args.json {
@@ -248,7 +248,7 @@ impl Drawing<'_> {
         {
             match self.fs().volume().read_link(inode) {
                 Ok(link) => write!(self.out, " -> {}", escape(&link))?,
-                Err(fault) => self.told(path, &fault),
+                Err(fault) => self.report(path, &fault),
             }
         }
         writeln!(self.out)

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::edit::args::JournalArg;
-use crate::edit::staged::Hold;
+use crate::edit::staged::HoldPolicy;
 use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
@@ -43,7 +43,8 @@ pub(crate) struct TrimArgs {
 
 pub(crate) fn run(args: &TrimArgs) -> ExitCode {
     // Held-back writes would take up the space to be freed.
-    let mut session = Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), Hold::Nothing);
+    let mut session =
+        Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), HoldPolicy::Nothing);
     let mut done = Vec::new();
     for image in &args.images {
         let image = match ImageArg::parse(image) {

@@ -11,7 +11,7 @@ use extant::{Allocate, Fault, Follow, New, Refusal, SetAttr, Volume};
 use extant_base::Ino;
 
 use super::args::{FallocateArgs, PutArgs};
-use super::ops::{FULL, UMASK, tell};
+use super::ops::{FULL, UMASK, report};
 use super::os;
 use crate::exit;
 use crate::look::{Named, Session};
@@ -147,7 +147,7 @@ fn target_of(session: &mut Session, named: &Named, args: &PutArgs) -> Option<(In
                 () if error.is(Refusal::NotFound) => "the directory is not there; `mkdir -p` makes it",
                 () => "",
             };
-            tell(session, &named.image, &error, advice);
+            report(session, &named.image, &error, advice);
             None
         }
     }

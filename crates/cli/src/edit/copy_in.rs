@@ -25,7 +25,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::content::{PIECE, write_all};
-use super::ops::{FULL, UMASK, tell};
+use super::ops::{FULL, UMASK, report};
 use super::os;
 use crate::exit;
 use crate::look::host::Choices;
@@ -169,7 +169,7 @@ impl Copy<'_> {
         let metadata = if self.recursive { source.symlink_metadata() } else { source.metadata() };
         let metadata = match metadata {
             Ok(metadata) => metadata,
-            Err(error) => return self.told(source, &path, Failure::Source(error)),
+            Err(error) => return self.report(source, &path, Failure::Source(error)),
         };
         if !metadata.is_dir() {
             return self.leaf(source, &path, &metadata);
@@ -183,14 +183,14 @@ impl Copy<'_> {
             let next = if self.is_full { None } else { dir.names.next() };
             let Some(name) = next else {
                 if let Some(Dir { source, path, metadata: Some(metadata), .. }) = open.pop() {
-                    let settled = self.settle(&source, &path, &metadata);
-                    settled.unwrap_or_else(|failure| self.told(&source, &path, failure));
+                    let done = self.set_metadata(&source, &path, &metadata);
+                    done.unwrap_or_else(|failure| self.report(&source, &path, failure));
                 }
                 continue;
             };
             let (source, path) = (dir.source.join(&name), below(&dir.path, name.as_bytes()));
             match source.symlink_metadata() {
-                Err(error) => self.told(&source, &path, Failure::Source(error)),
+                Err(error) => self.report(&source, &path, Failure::Source(error)),
                 Ok(metadata) if metadata.is_dir() => open.extend(self.enter(source, path, metadata)),
                 Ok(metadata) => self.leaf(&source, &path, &metadata),
             }
@@ -205,7 +205,7 @@ impl Copy<'_> {
         let mut names = match listed {
             Ok(names) => names,
             Err(error) => {
-                self.told(&source, &path, Failure::Source(error));
+                self.report(&source, &path, Failure::Source(error));
                 return None;
             }
         };
@@ -219,7 +219,7 @@ impl Copy<'_> {
             }
             Err(error) if error.is(Refusal::Exists) && self.is_dir(&path) => false,
             Err(error) => {
-                self.told(&source, &path, error.into());
+                self.report(&source, &path, error.into());
                 return None;
             }
         };
@@ -238,7 +238,7 @@ impl Copy<'_> {
                 self.session.did(&self.image);
                 self.progress.file();
             }
-            Err(failure) => self.told(source, path, failure),
+            Err(failure) => self.report(source, path, failure),
         }
     }
 
@@ -307,7 +307,7 @@ impl Copy<'_> {
         if let Some(file) = &file {
             self.fill(file, path, ino)?;
         }
-        self.settle(source, path, metadata)
+        self.set_metadata(source, path, metadata)
     }
 
     /// Copies the bytes of a file; holes stay holes.
@@ -347,7 +347,7 @@ impl Copy<'_> {
     }
 
     /// Sets attributes, owner, mode and times, if they are to be preserved.
-    fn settle(&mut self, source: &Path, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
+    fn set_metadata(&mut self, source: &Path, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
         if !self.choices.metadata {
             return Ok(());
         }
@@ -386,7 +386,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    fn told(&mut self, source: &Path, path: &[u8], failure: Failure) {
+    fn report(&mut self, source: &Path, path: &[u8], failure: Failure) {
         match failure {
             Failure::Source(error) => {
                 self.session.problem(exit::SOURCE, format_args!("{}: {error}", source.display()));
@@ -407,7 +407,7 @@ impl Copy<'_> {
                 let text = format_args!("{shown}: {fault}{advice}{semicolon}{full}");
                 self.session.problem(code_of(&fault), text);
             }
-            Failure::Image(error) => tell(self.session, &self.image, &error, ""),
+            Failure::Image(error) => report(self.session, &self.image, &error, ""),
         }
     }
 }

@@ -25,7 +25,7 @@ use super::{content, os};
 use crate::exit;
 use crate::imagearg::is_of_host;
 use crate::inspect::format::{escape, hex, quote};
-use crate::look::{Named, Session, Target, below, code_of, output, shown};
+use crate::look::{ExistingFile, Named, Session, below, code_of, output, shown};
 
 /// Permission bits that new files and directories do not get, unless the directory has a default ACL.
 pub(super) const UMASK: u16 = 0o022;
@@ -62,7 +62,7 @@ pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<(
 pub(super) const FULL: &str = "an image of the smallest size is full: `extant build --headroom 20` or --size leaves room, `extant rm` makes some";
 
 /// Reports a failure, and the remedy.
-pub(super) fn tell(session: &mut Session, image: &str, error: &Error, advice: &str) {
+pub(super) fn report(session: &mut Session, image: &str, error: &Error, advice: &str) {
     let advice = if advice.is_empty() && error.is(Refusal::NoSpace) { FULL } else { advice };
     let semicolon = if advice.is_empty() { "" } else { "; " };
     match error {
@@ -126,7 +126,7 @@ fn mkdir(session: &mut Session, args: &MkdirArgs) {
                 }
                 () => "",
             };
-            tell(session, &named.image, &error, advice);
+            report(session, &named.image, &error, advice);
         }
     }
 }
@@ -169,13 +169,13 @@ fn make_special(
                 () if error.is(Refusal::Exists) => "`extant rm` removes what has it",
                 () => "",
             };
-            tell(session, &named.image, &error, advice);
+            report(session, &named.image, &error, advice);
         }
     }
 }
 
 fn rm(session: &mut Session, args: &RmArgs) {
-    let found: Vec<Target> = if args.force {
+    let found: Vec<ExistingFile> = if args.force {
         let mut found = Vec::new();
         for arg in &args.paths {
             found.extend(session.targets_if_there(arg, Follow::NotTheLast));
@@ -212,7 +212,7 @@ fn rm(session: &mut Session, args: &RmArgs) {
                     () if error.is(Refusal::NotEmpty) => "-r removes it with everything below",
                     () => advice_on_flags(&error),
                 };
-                tell(session, &target.image, &error, advice);
+                report(session, &target.image, &error, advice);
             }
             Ok(()) => {}
         }
@@ -248,7 +248,7 @@ impl Destination {
     }
 
     /// Whether `target` is in the destination's image; if not, this is reported.
-    fn check_image(&self, session: &mut Session, target: &Target, what: &str) -> bool {
+    fn check_image(&self, session: &mut Session, target: &ExistingFile, what: &str) -> bool {
         if target.image == self.named.image {
             return true;
         }
@@ -319,7 +319,7 @@ fn mv(session: &mut Session, args: &MvArgs) {
                 }
                 () => advice_on_flags(&error),
             };
-            tell(session, &target.image, &error, advice);
+            report(session, &target.image, &error, advice);
         }
     }
 }
@@ -388,7 +388,7 @@ fn make_link(
     }
     if let Err(error) = made {
         let advice = if error.is(Refusal::Exists) { "-f replaces it" } else { "" };
-        tell(session, image, &error, advice);
+        report(session, image, &error, advice);
     }
 }
 
@@ -396,7 +396,7 @@ fn make_link(
 /// skipped, or changed themselves if `links_below`. `unsupported`: advice if the change is not supported.
 fn each_inode(
     session: &mut Session,
-    targets: &[Target],
+    targets: &[ExistingFile],
     recursive: bool,
     links_below: bool,
     unsupported: &str,
@@ -488,7 +488,7 @@ fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
                     Ok(value) if *raw => out.write_all(&value)?,
                     Ok(value) if targets.len() == 1 => writeln!(out, "{}", value_text(&value))?,
                     Ok(value) => writeln!(out, "{}: {}", escape(&target.path), value_text(&value))?,
-                    Err(fault) => tell_attribute(session, target, name, &fault),
+                    Err(fault) => report_attribute(session, target, name, &fault),
                 }
             }
             out.flush()
@@ -525,7 +525,7 @@ fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
                         let ino = target.inode.ino();
                         match target.fs.volume().set_xattr(ino, name.as_bytes(), &value, how) {
                             Ok(()) => session.did(&target.image),
-                            Err(fault) => tell_attribute(session, target, name, &fault),
+                            Err(fault) => report_attribute(session, target, name, &fault),
                         }
                     }
                 }
@@ -537,7 +537,7 @@ fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
             for target in &targets(session, paths, *links) {
                 match target.fs.volume().remove_xattr(target.inode.ino(), name.as_bytes()) {
                     Ok(()) => session.did(&target.image),
-                    Err(fault) => tell_attribute(session, target, name, &fault),
+                    Err(fault) => report_attribute(session, target, name, &fault),
                 }
             }
             Ok(())
@@ -545,7 +545,7 @@ fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
     }
 }
 
-fn tell_attribute(session: &mut Session, target: &Target, name: &OsStr, fault: &Fault) {
+fn report_attribute(session: &mut Session, target: &ExistingFile, name: &OsStr, fault: &Fault) {
     let mut code = code_of(fault);
     let advice: &dyn Display = match fault {
         Fault::Refused(Refusal::NotSupported) => {
@@ -589,7 +589,7 @@ fn value_text(value: &[u8]) -> String {
 
 /// The targets of an argument. A missing file is created, unless `no_create` is set. Empty if there is none;
 /// a failure is reported.
-fn there_or_made(session: &mut Session, arg: &OsStr, follow: Follow, no_create: bool) -> Vec<Target> {
+fn there_or_made(session: &mut Session, arg: &OsStr, follow: Follow, no_create: bool) -> Vec<ExistingFile> {
     let found = session.targets_if_there(arg, follow);
     if !found.is_empty() || no_create {
         return found;
@@ -603,7 +603,7 @@ fn there_or_made(session: &mut Session, arg: &OsStr, follow: Follow, no_create: 
     match named.fs.create_node(os(&named.path), &new) {
         Ok(inode) => {
             session.did(&named.image);
-            vec![Target { image: named.image, fs: named.fs, path: named.path, inode }]
+            vec![ExistingFile { image: named.image, fs: named.fs, path: named.path, inode }]
         }
         Err(error) => {
             let advice = match () {
@@ -611,7 +611,7 @@ fn there_or_made(session: &mut Session, arg: &OsStr, follow: Follow, no_create: 
                 () if error.is(Refusal::NotFound) => "the directory is not there; `mkdir -p` makes it",
                 () => "",
             };
-            tell(session, &named.image, &error, advice);
+            report(session, &named.image, &error, advice);
             Vec::new()
         }
     }

@@ -13,7 +13,7 @@
 //!
 //! Invariants
 //! 1. Nothing reaches the device before [`Staged::write_out`], unless the limit is exceeded and the mode is
-//!    [`Hold::UntilFull`].
+//!    [`HoldPolicy::UntilFull`].
 //! 2. Memory is bounded by the limit: the list holds the written bytes once, the pages hold them again,
 //!    rounded to whole pages.
 
@@ -24,7 +24,7 @@ use extant::{Device, DeviceFault};
 
 use crate::sizes::human;
 
-/// The limit in bytes for [`Hold::All`]. Larger changes are more than one edit.
+/// The limit in bytes for [`HoldPolicy::All`]. Larger changes are more than one edit.
 const HELD_MAX: u64 = 1 << 30;
 /// The limit in bytes if changes may also be written before the end.
 const HELD_AT_EASE: u64 = 128 << 20;
@@ -33,7 +33,7 @@ const PAGE: u64 = 4096;
 
 /// What to do with writes beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub(crate) enum HoldPolicy {
     /// They are refused.
     All,
     /// Writes the held ones out; later writes go through.
@@ -45,7 +45,7 @@ pub(crate) enum Hold {
 /// See the [module](self).
 pub(crate) struct Staged {
     inner: Arc<dyn Device>,
-    hold: Hold,
+    hold_policy: HoldPolicy,
     /// The most bytes of writes to hold.
     held_max: u64,
     state: Mutex<State>,
@@ -70,9 +70,9 @@ enum Event {
 }
 
 impl Staged {
-    pub(crate) fn new(inner: Arc<dyn Device>, hold: Hold) -> Self {
-        let held_max = if hold == Hold::All { HELD_MAX } else { HELD_AT_EASE };
-        Self { inner, hold, held_max, state: Mutex::default() }
+    pub(crate) fn new(inner: Arc<dyn Device>, hold_policy: HoldPolicy) -> Self {
+        let held_max = if hold_policy == HoldPolicy::All { HELD_MAX } else { HELD_AT_EASE };
+        Self { inner, hold_policy, held_max, state: Mutex::default() }
     }
 
     /// Whether all writes so far are still held back.
@@ -123,7 +123,7 @@ impl Staged {
         DeviceFault::check_len("write", offset, len, self.size_bytes())?;
         let mut state = self.state();
         if !state.is_through && state.held.saturating_add(len) > self.held_max {
-            if self.hold == Hold::All {
+            if self.hold_policy == HoldPolicy::All {
                 state.is_full = true;
                 let source = std::io::ErrorKind::OutOfMemory.into();
                 return Err(DeviceFault::Io { what: "hold back", offset, len, source });
@@ -232,10 +232,10 @@ mod tests {
 
     use super::*;
 
-    fn staged(hold: Hold, held_max: u64) -> (Arc<MemDevice>, Staged) {
+    fn staged(hold_policy: HoldPolicy, held_max: u64) -> (Arc<MemDevice>, Staged) {
         let memory = Arc::new(MemDevice::new(10_000));
         memory.write_at(0, &[7; 10_000]).unwrap();
-        let staged = Staged { held_max, ..Staged::new(Arc::<MemDevice>::clone(&memory), hold) };
+        let staged = Staged { held_max, ..Staged::new(Arc::<MemDevice>::clone(&memory), hold_policy) };
         (memory, staged)
     }
 
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_before_it_is_meant_and_all_of_it_then() {
-        let (memory, staged) = staged(Hold::All, 1 << 20);
+        let (memory, staged) = staged(HoldPolicy::All, 1 << 20);
         let mut expected = vec![7; 10_000];
         for (offset, byte, len) in
             [(0, 1, 1), (4000, 2, 200), (8190, 3, 1810), (4096, 4, 4096), (9_999, 5, 1)]
@@ -276,14 +276,14 @@ mod tests {
 
     #[test]
     fn too_much_is_refused_or_goes_through() {
-        let (memory, refusing) = staged(Hold::All, 100);
+        let (memory, refusing) = staged(HoldPolicy::All, 100);
         refusing.write_at(0, &[1; 60]).unwrap();
         assert_eq!(refusing.full(), None);
         refusing.write_at(60, &[1; 60]).unwrap_err();
         assert!(refusing.full().unwrap().contains("--keep-going"));
         assert_eq!(all(&*memory), [7; 10_000]);
 
-        let (memory, passing) = staged(Hold::UntilFull, 100);
+        let (memory, passing) = staged(HoldPolicy::UntilFull, 100);
         passing.write_at(0, &[1; 60]).unwrap();
         assert!(passing.is_held());
         passing.write_at(30, &[2; 60]).unwrap();

@@ -25,7 +25,7 @@ use crate::exit;
 use crate::look::host::data_runs;
 use crate::look::outside::Outside;
 use crate::look::progress::Progress;
-use crate::look::{Session, Target, below, is_special, shown};
+use crate::look::{ExistingFile, Session, below, is_special, shown};
 
 /// Bytes per read of a large file.
 const PIECE: usize = 1 << 20;
@@ -38,7 +38,7 @@ const AHEAD_MIN: u64 = 4 << 20;
 pub(super) fn export(
     args: &ExportArgs,
     session: &mut Session,
-    target: &Target,
+    target: &ExistingFile,
     file: &Path,
 ) -> io::Result<()> {
     if file.as_os_str() == "-" {
@@ -94,7 +94,7 @@ pub(super) fn export(
 }
 
 /// Writes the whole archive; returns false if it must be discarded.
-fn write(args: &ExportArgs, session: &mut Session, target: &Target, out: Output) -> io::Result<bool> {
+fn write(args: &ExportArgs, session: &mut Session, target: &ExistingFile, out: Output) -> io::Result<bool> {
     let mut archive = Archive {
         args,
         session,
@@ -137,7 +137,7 @@ fn write(args: &ExportArgs, session: &mut Session, target: &Target, out: Output)
 struct Archive<'a> {
     args: &'a ExportArgs,
     session: &'a mut Session,
-    target: &'a Target,
+    target: &'a ExistingFile,
     tar: TarWriter<Output>,
     progress: Progress,
     /// Buffer for files that this thread reads.

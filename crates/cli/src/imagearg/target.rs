@@ -28,7 +28,7 @@ use crate::voice::say;
 const LOOKED_AT: u64 = 128 << 10;
 
 /// The destination of an image.
-pub(crate) enum Target {
+pub(crate) enum OutputTarget {
     /// A new file.
     File(PathBuf),
     /// Standard output.
@@ -45,7 +45,7 @@ pub(crate) enum Target {
 /// An exit code and its message.
 type Refused = (u8, String);
 
-impl Target {
+impl OutputTarget {
     /// Parses the command line's argument. A part is opened and locked; if it holds data, it is refused
     /// unless `force` is set. A dry run only looks.
     ///

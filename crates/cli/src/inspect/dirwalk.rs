@@ -31,14 +31,14 @@ const SYMLINK_LEN_MAX: u64 = 65_536;
 
 /// A requested inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum InodeArg {
     /// A number: `12`, or `<12>` in debugfs's notation.
     Ino(Ino),
     /// A path from the root of the image.
     Path(OsString),
 }
 
-impl Target {
+impl InodeArg {
     /// Parses a number, or else a path.
     pub(super) fn parse(text: &OsStr) -> Self {
         let bytes = text.as_bytes();
@@ -268,7 +268,7 @@ fn resolve_path(reader: &Reader<'_>, path: &[u8]) -> Result<Ino, InspectError> {
     Ok(way.last().copied().unwrap_or(Ino::ROOT))
 }
 
-impl std::fmt::Display for Target {
+impl std::fmt::Display for InodeArg {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ino(ino) => write!(f, "{ino}"),

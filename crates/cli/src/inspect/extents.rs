@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::InspectError;
 use super::format::{count, percent, range_text};
-use super::mapping::{self, Event, Mapping, NodeFacts, Run};
+use super::mapping::{self, Event, MappedRun, Mapping, NodeFacts};
 use super::page::Page;
 use super::reader::{FoundInode, Reader};
 
@@ -82,7 +82,7 @@ fn print_node(node: &NodeFacts, mapping: Mapping, page: &mut Page<'_>) {
     );
 }
 
-fn print_run(run: &Run, indent: usize, page: &mut Page<'_>) {
+fn print_run(run: &MappedRun, indent: usize, page: &mut Page<'_>) {
     let unwritten = if run.unwritten { "  unwritten" } else { "" };
     page.item(
         format_args!(

@@ -18,7 +18,7 @@ use super::InspectError;
 use super::dir::{Hasher, free_bytes};
 use super::dirwalk::dir_format;
 use super::format::{count, percent};
-use super::mapping::{self, Mapping, Run};
+use super::mapping::{self, MappedRun, Mapping};
 use super::page::Page;
 use super::reader::{FoundInode, Reader};
 use super::superblock::hash_name;
@@ -27,7 +27,7 @@ use super::superblock::hash_name;
 struct Walk<'r, 'd> {
     reader: &'r Reader<'d>,
     dir: &'r FoundInode,
-    runs: Vec<Run>,
+    runs: Vec<MappedRun>,
     dx: DxFormat,
     format: DirFormat,
     hasher: Hasher,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::InspectError;
 use super::format::{bytes_and_human, range_text, uuid_fact};
-use super::mapping::{self, Run};
+use super::mapping::{self, MappedRun};
 use super::page::Page;
 use super::probe::{DamageLog, Probe};
 use super::reader::{FoundInode, Reader};
@@ -123,7 +123,7 @@ fn open_inode<'r>(reader: &'r Reader<'_>, file: &FoundInode, place: String) -> R
 
 /// Converts a run of the journal's inode into a run of the log. An unwritten run is dropped: the kernel
 /// treats it as a hole.
-fn log_run(run: &Run) -> Option<LogRun> {
+fn log_run(run: &MappedRun) -> Option<LogRun> {
     let (log, len) = (u32::try_from(run.lblk).ok()?, u32::try_from(run.len).ok()?);
     (!run.unwritten).then_some(LogRun { log, start: Pblk(run.pblk), len })
 }

@@ -24,7 +24,7 @@ const RUNS_MAX: usize = 1 << 21;
 
 /// Blocks that are contiguous in the file and on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct MappedRun {
     pub(super) lblk: u64,
     pub(super) pblk: u64,
     pub(super) len: u64,
@@ -54,7 +54,7 @@ pub(super) struct NodeFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     Node(NodeFacts),
-    Run(Run),
+    Run(MappedRun),
 }
 
 /// How an inode stores its data.
@@ -107,7 +107,7 @@ pub(super) fn walk(reader: &Reader<'_>, file: &FoundInode, each: &mut dyn FnMut(
 }
 
 /// All runs of a file, for random access.
-pub(super) fn runs(reader: &Reader<'_>, file: &FoundInode) -> Vec<Run> {
+pub(super) fn runs(reader: &Reader<'_>, file: &FoundInode) -> Vec<MappedRun> {
     let mut runs = Vec::new();
     walk(reader, file, &mut |event| {
         if let Event::Run(run) = event {
@@ -124,7 +124,7 @@ pub(super) fn runs(reader: &Reader<'_>, file: &FoundInode) -> Vec<Run> {
 }
 
 /// The physical block of a logical one.
-pub(super) fn find(runs: &[Run], lblk: u64) -> Option<Pblk> {
+pub(super) fn find(runs: &[MappedRun], lblk: u64) -> Option<Pblk> {
     let run = runs.get(runs.partition_point(|run| run.lblk <= lblk).checked_sub(1)?)?;
     let within = lblk - run.lblk;
     (within < run.len).then(|| Pblk(run.pblk.saturating_add(within)))
@@ -188,7 +188,7 @@ impl Budget<'_, '_> {
     }
 
     /// Counts a run and checks its address. Records an impossible address; the walk still continues.
-    fn run(&mut self, run: &Run) -> ControlFlow<()> {
+    fn run(&mut self, run: &MappedRun) -> ControlFlow<()> {
         let (ino, total) = (self.file.ino, self.reader.geometry().blocks);
         self.blocks = self.blocks.saturating_add(run.len);
         if self.blocks > total {
@@ -248,7 +248,7 @@ fn walk_extents(
                 walker.supply(bytes.as_deref());
             }
             extent::Step::Extent(extent) => {
-                let run = Run {
+                let run = MappedRun {
                     lblk: extent.lblk.into(),
                     pblk: extent.start,
                     len: extent.len.into(),
@@ -278,7 +278,7 @@ fn walk_indirect(
     // The blocks on the path to the last result, by the number of levels below them: the next lookup usually
     // needs the same.
     let mut path: [Option<Visited>; 3] = [None, None, None];
-    let mut pending: Option<Run> = None;
+    let mut pending: Option<MappedRun> = None;
     let mut at = 0;
     while at < end {
         let mut step = indirect::lookup(&budget.file.inode.block, block_size, Lblk(at as u32)); // end is below 2^32
@@ -287,14 +287,14 @@ fn walk_indirect(
             match step {
                 indirect::Step::Hole { len_blocks } => break len_blocks,
                 indirect::Step::Mapped { pblk, len_blocks } => {
-                    let run = Run { lblk: at, pblk: pblk.0, len: len_blocks.into(), unwritten: false };
+                    let run = MappedRun { lblk: at, pblk: pblk.0, len: len_blocks.into(), unwritten: false };
                     pending = match pending.take() {
                         Some(mut before) if follows(&before, &run) => {
                             before.len += run.len;
                             Some(before)
                         }
                         before => {
-                            tell(budget, each, before)?;
+                            emit_run(budget, each, before)?;
                             Some(run)
                         }
                     };
@@ -303,7 +303,7 @@ fn walk_indirect(
                 indirect::Step::NeedBlock { block, then } => {
                     let depth = then.level().min(2) as usize;
                     if path[depth].as_ref().is_none_or(|(known, _)| *known != block) {
-                        tell(budget, each, pending.take())?;
+                        emit_run(budget, each, pending.take())?;
                         let bytes = budget.node(block)?;
                         if let Some(bytes) = &bytes {
                             each(Event::Node(NodeFacts {
@@ -330,7 +330,7 @@ fn walk_indirect(
         };
         at += u64::from(len.max(1));
     }
-    tell(budget, each, pending)
+    emit_run(budget, each, pending)
 }
 
 /// Number of blocks from logical block `at` to the end of the range of the indirect block above it that has
@@ -349,14 +349,14 @@ fn below(block_bytes: u64, at: u64, depth: usize) -> u32 {
     u32::try_from(reach - index % reach).unwrap_or(u32::MAX)
 }
 
-fn follows(before: &Run, run: &Run) -> bool {
+fn follows(before: &MappedRun, run: &MappedRun) -> bool {
     before.lblk + before.len == run.lblk && before.pblk + before.len == run.pblk
 }
 
-fn tell(
+fn emit_run(
     budget: &mut Budget<'_, '_>,
     each: &mut dyn FnMut(Event) -> ControlFlow<()>,
-    run: Option<Run>,
+    run: Option<MappedRun>,
 ) -> ControlFlow<()> {
     let Some(run) = run else { return ControlFlow::Continue(()) };
     budget.run(&run)?;

@@ -93,7 +93,7 @@ fn print_transaction(
     page.json_only("escaped", t.escaped);
     page.json_only("commit", t.commit.map(|c| json!({"seconds": c.seconds, "nanos": c.nanoseconds})));
     let (mut homes, mut revokes) = (Vec::new(), Vec::new());
-    let told = each_entry(log, plan, t, &mut |entry| {
+    let read = each_entry(log, plan, t, &mut |entry| {
         let (list, block) = match entry {
             Entry::Copy { home, .. } => (&mut homes, home),
             Entry::Revoke(block) => (&mut revokes, block),
@@ -102,7 +102,7 @@ fn print_transaction(
             list.push(block);
         }
     });
-    if let Err(fault) = told {
+    if let Err(fault) = read {
         damage.note(fault);
     }
     for (key, list, all) in [("blocks", &homes, t.copies.into()), ("revokes", &revokes, t.revokes)] {

@@ -196,7 +196,7 @@ impl Measured {
 
 /// The measurements and where they were made.
 #[derive(Serialize)]
-struct Told {
+struct Measurement {
     place: String,
     #[serde(flatten)]
     measured: Measured,
@@ -214,7 +214,7 @@ struct Told {
     clean: Option<bool>,
 }
 
-impl Told {
+impl Measurement {
     fn new(place: String, measured: Measured) -> Self {
         Self {
             place,
@@ -256,13 +256,15 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
     let lines = args.widths.is_empty() && !args.json && !args.quiet;
     let shown = Shown::new(!lines, lines);
     shown.part(&load.job().word(), load.objects(args.apart));
-    let told = match &args.kernel {
-        Some(dir) => Told::new(dir.display().to_string(), load.run(Kernel::at(dir)?, Vec::new(), &shown)?),
+    let measurement = match &args.kernel {
+        Some(dir) => {
+            Measurement::new(dir.display().to_string(), load.run(Kernel::at(dir)?, Vec::new(), &shown)?)
+        }
         None => in_process(args, &mut load, &shown)?,
     };
     drop(shown);
-    let printed = print(&told, &told.text(), args.json);
-    match (told.measured.failed(), told.clean) {
+    let printed = print(&measurement, &measurement.text(), args.json);
+    match (measurement.measured.failed(), measurement.clean) {
         (Some(why), _) => {
             let code = if why.contains("(errno 28)") { exit::NO_SPACE } else { exit::TARGET };
             Ok(exit::fail(code, why))
@@ -272,7 +274,7 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
     }
 }
 
-fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<Told, LabFault> {
+fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<Measurement, LabFault> {
     let objects = load.objects(args.apart);
     let (place, ground) = ground(args, load.job(), objects)?;
     let volume = ground.open(&args.engine.options())?;
@@ -280,25 +282,25 @@ fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<T
         .map(|_| self::ground(args, load.job(), objects)?.1.open(&args.engine.options()))
         .collect::<Result<Vec<_>, _>>()?;
     let measured = load.run(Engine::root(&volume), others.iter().map(Engine::root).collect(), shown)?;
-    let mut told = Told::new(place, measured);
+    let mut measurement = Measurement::new(place, measured);
     if let Some(journal) = volume.journal_stats().filter(|_| others.is_empty()) {
-        told.commits = Some(journal.commits);
-        told.logged_blocks = Some(journal.logged_blocks);
-        told.start_waits = Some(journal.start_waits);
-        told.sealing_s = Some(journal.sealing_nanos as f64 / 1e9);
+        measurement.commits = Some(journal.commits);
+        measurement.logged_blocks = Some(journal.logged_blocks);
+        measurement.start_waits = Some(journal.start_waits);
+        measurement.sealing_s = Some(journal.sealing_nanos as f64 / 1e9);
     }
     let is_kept = args.image.is_some();
     if is_kept || args.sync || args.check {
         shown.part("close", None);
         let begun = Instant::now();
         volume.close().map_err(LabFault::Close)?;
-        told.close_s = Some(begun.elapsed().as_secs_f64());
+        measurement.close_s = Some(begun.elapsed().as_secs_f64());
     }
     if args.check {
         shown.part("check", None);
-        told.clean = Some(ground.check()?.clean());
+        measurement.clean = Some(ground.check()?.clean());
     }
-    Ok(told)
+    Ok(measurement)
 }
 
 /// The named image, or a new one in memory with room for the job's objects.

@@ -36,7 +36,7 @@ use rustix::io::Errno;
 use super::leave_out::LeaveOut;
 use super::outside::Outside;
 use super::progress::Progress;
-use super::{Session, Target, below, code_of, shown};
+use super::{ExistingFile, Session, below, code_of, shown};
 use crate::exit;
 use crate::inspect::format::count;
 
@@ -78,12 +78,12 @@ struct Shared {
     umask: u32,
     progress: Progress,
     stop: AtomicBool,
-    told: Mutex<Told>,
+    problems: Mutex<Problems>,
 }
 
 /// Problems so far.
 #[derive(Default)]
-struct Told {
+struct Problems {
     codes: Vec<u8>,
     /// Attributes that the system refused, by namespace and reason.
     attributes: BTreeMap<(String, String), u64>,
@@ -123,40 +123,40 @@ enum Link {
 struct FirstName {
     /// Path on the host, relative to the root of the tree.
     path: Vec<u8>,
-    made: Mutex<Option<bool>>,
+    created: Mutex<Option<bool>>,
     known: Condvar,
 }
 
 /// Reports the result on drop, so that no thread waits for a name whose worker panicked.
-struct Telling<'a> {
+struct FirstNameGuard<'a> {
     first: &'a FirstName,
-    made: bool,
+    created: bool,
 }
 
-impl Drop for Telling<'_> {
+impl Drop for FirstNameGuard<'_> {
     fn drop(&mut self) {
-        self.first.tell(self.made);
+        self.first.set_created(self.created);
     }
 }
 
 impl FirstName {
     fn new(path: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self { path, made: Mutex::default(), known: Condvar::new() })
+        Arc::new(Self { path, created: Mutex::default(), known: Condvar::new() })
     }
 
-    fn tell(&self, made: bool) {
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+    fn set_created(&self, created: bool) {
+        *self.created.lock().unwrap_or_else(PoisonError::into_inner) = Some(created);
         self.known.notify_all();
     }
 
     /// Waits for the result. Jobs start in the order of the walk, so the job that reports it is running or
     /// done.
     fn wait(&self) -> bool {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            match *made {
-                Some(made) => return made,
-                None => made = self.known.wait(made).unwrap_or_else(PoisonError::into_inner),
+            match *created {
+                Some(created) => return created,
+                None => created = self.known.wait(created).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
@@ -174,7 +174,7 @@ impl Host {
             umask: umask.as_raw_mode(),
             progress,
             stop: AtomicBool::new(false),
-            told: Mutex::default(),
+            problems: Mutex::default(),
         };
         Self { shared: Arc::new(shared), leave_out: LeaveOut::default() }
     }
@@ -185,7 +185,7 @@ impl Host {
     }
 
     /// Copies a target and everything below it. Problems are reported, and kept for [`finish`](Self::finish).
-    pub(crate) fn copy(&self, session: &mut Session, target: &Target, place: CopyTo) {
+    pub(crate) fn copy(&self, session: &mut Session, target: &ExistingFile, place: CopyTo) {
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).clamp(1, 8);
         let (send, receive) = mpsc::sync_channel::<Job>(QUEUE);
         let receive = Mutex::new(receive);
@@ -217,7 +217,13 @@ impl Host {
         });
     }
 
-    fn walk(&self, session: &mut Session, target: &Target, place: &CopyTo, send: &mpsc::SyncSender<Job>) {
+    fn walk(
+        &self,
+        session: &mut Session,
+        target: &ExistingFile,
+        place: &CopyTo,
+        send: &mpsc::SyncSender<Job>,
+    ) {
         let mut links: HashMap<Ino, Arc<FirstName>> = HashMap::new();
         // The directories from the root of the walk to its current position; `None` for one that could not be
         // created.
@@ -250,7 +256,7 @@ impl Host {
                         (Some(Arc::new(outer)), name.clone())
                     }
                     Err(error) => {
-                        self.shared.told(exit::TARGET, &shown, &error);
+                        self.shared.problem(exit::TARGET, &shown, &error);
                         return;
                     }
                 },
@@ -269,7 +275,7 @@ impl Host {
                 continue;
             };
             if name.contains(&b'/') || name.contains(&0) {
-                self.shared.told(exit::DAMAGED, &shown, &"a name that no file can have; left out");
+                self.shared.problem(exit::DAMAGED, &shown, &"a name that no file can have; left out");
                 if is_dir {
                     stack.push(None);
                 }
@@ -297,7 +303,7 @@ impl Host {
     }
 
     /// Prepares a further name to create the file itself, because the file's first name is not copied.
-    fn make_first(&self, target: &Target, loaded: &mut Loaded) {
+    fn make_first(&self, target: &ExistingFile, loaded: &mut Loaded) {
         if loaded.link_of.take().is_none() {
             return;
         }
@@ -313,7 +319,7 @@ impl Host {
         match fd.try_clone() {
             Ok(fd) => Some(self.dir(fd, shown, loaded)),
             Err(error) => {
-                self.shared.told(exit::TARGET, shown, &error);
+                self.shared.problem(exit::TARGET, shown, &error);
                 None
             }
         }
@@ -342,7 +348,7 @@ impl Host {
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 let why =
                     "there is something else than a directory under this name; it and all below are left out";
-                self.shared.told(exit::TARGET, shown, &why);
+                self.shared.problem(exit::TARGET, shown, &why);
                 None
             }
             Err(error) => {
@@ -354,11 +360,12 @@ impl Host {
 
     /// Passes the problems to the session. Does not wait: [`copy`](Self::copy) already did.
     pub(crate) fn finish(self, session: &mut Session) {
-        let told = std::mem::take(&mut *self.shared.told.lock().unwrap_or_else(PoisonError::into_inner));
-        for code in told.codes {
+        let problems =
+            std::mem::take(&mut *self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner));
+        for code in problems.codes {
             session.remember(code);
         }
-        for ((namespace, why), times) in told.attributes {
+        for ((namespace, why), times) in problems.attributes {
             let attributes = count(times, "attribute");
             self.shared
                 .progress
@@ -368,11 +375,11 @@ impl Host {
 }
 
 impl Shared {
-    fn told(&self, code: u8, shown: &str, why: &dyn std::fmt::Display) {
+    fn problem(&self, code: u8, shown: &str, why: &dyn std::fmt::Display) {
         self.progress.line(&format!("extant: {shown}: {why}"));
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if !told.codes.contains(&code) {
-            told.codes.push(code);
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if !problems.codes.contains(&code) {
+            problems.codes.push(code);
         }
     }
 
@@ -383,12 +390,12 @@ impl Shared {
             return; // Reported once.
         }
         let code = if full { exit::NO_SPACE } else { exit::TARGET };
-        self.told(code, shown, &format_args!("{what}: {error}"));
+        self.problem(code, shown, &format_args!("{what}: {error}"));
     }
 
     fn attributes(&self, shown: &str, attributes: Result<Vec<Attribute>, Fault>) -> Vec<Attribute> {
         attributes.unwrap_or_else(|fault| {
-            self.told(code_of(&fault), shown, &format_args!("attributes: {fault}"));
+            self.problem(code_of(&fault), shown, &format_args!("attributes: {fault}"));
             Vec::new()
         })
     }
@@ -400,15 +407,15 @@ impl Shared {
                 let end = name.iter().position(|byte| *byte == b'.').map_or(name.len(), |dot| dot + 1);
                 let namespace = crate::inspect::format::escape(&name[..end]);
                 let why = io::Error::from(error).to_string();
-                let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-                *told.attributes.entry((namespace, why)).or_default() += 1;
+                let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+                *problems.attributes.entry((namespace, why)).or_default() += 1;
             }
             error => {
                 let what = format!("cannot set the attribute {}", crate::inspect::format::escape(name));
                 let why = io::Error::from(error);
                 // Lack of space may concern only this inode's attributes: the next file shows whether the
                 // disk is full.
-                self.told(exit::TARGET, shown, &format_args!("{what}: {why}"));
+                self.problem(exit::TARGET, shown, &format_args!("{what}: {why}"));
             }
         }
     }
@@ -434,7 +441,7 @@ impl Shared {
     }
 
     /// The attributes to set. Without the right owner, capabilities are omitted, as set-uid bits are.
-    fn lent<'a>(
+    fn allowed_attributes<'a>(
         &self,
         stat: &Stat,
         attributes: &'a [Attribute],
@@ -446,7 +453,7 @@ impl Shared {
 
     /// Sets owner, attributes, mode and times of an open file or directory, in this order: a change of owner
     /// clears set-uid bits and capabilities, and an ACL changes the mode.
-    fn settle(&self, fd: BorrowedFd<'_>, shown: &str, metadata: &Metadata) {
+    fn set_metadata(&self, fd: BorrowedFd<'_>, shown: &str, metadata: &Metadata) {
         let stat = &metadata.stat;
         let refused = |what: &str, error: Errno| self.refused(shown, what, error.into());
         let mut owned = true;
@@ -457,7 +464,7 @@ impl Shared {
                 self.refused(shown, "cannot set the owner", error);
                 owned = false;
             }
-            for Attribute { name, value } in self.lent(stat, &metadata.attributes, owned) {
+            for Attribute { name, value } in self.allowed_attributes(stat, &metadata.attributes, owned) {
                 if let Err(error) = rustix::fs::fsetxattr(fd, name.as_slice(), value, XattrFlags::empty()) {
                     self.attribute_refused(shown, name, error);
                 }
@@ -477,7 +484,7 @@ impl Shared {
 impl Drop for Dir {
     fn drop(&mut self) {
         if let Some(metadata) = self.metadata.take() {
-            self.shared.settle(self.fd.as_fd(), &self.shown, &metadata);
+            self.shared.set_metadata(self.fd.as_fd(), &self.shown, &metadata);
         }
     }
 }
@@ -515,8 +522,8 @@ impl Worker<'_> {
             // After a full disk, workers only drain the queue.
             let stopped = self.shared.stop.load(Ordering::Relaxed);
             if let Link::First(first) = &job.link {
-                let mut telling = Telling { first, made: false };
-                telling.made = !stopped && self.job(&job);
+                let mut guard = FirstNameGuard { first, created: false };
+                guard.created = !stopped && self.job(&job);
             } else if !stopped {
                 self.job(&job);
             }
@@ -541,7 +548,7 @@ impl Worker<'_> {
         match result {
             Ok(()) => true,
             Err(Failure::Image(fault)) => {
-                self.shared.told(code_of(&fault), &job.shown, &fault);
+                self.shared.problem(code_of(&fault), &job.shown, &fault);
                 false
             }
             Err(Failure::Host(what, error)) => {
@@ -601,12 +608,12 @@ impl Worker<'_> {
                 self.replacing(job, make).map_err(host(what))?;
             }
         }
-        self.settle_unopened(job);
+        self.set_metadata_by_path(job);
         Ok(())
     }
 
     /// Sets the metadata of files that must not be opened: links, devices, fifos.
-    fn settle_unopened(&self, job: &Job) {
+    fn set_metadata_by_path(&self, job: &Job) {
         let (shared, stat) = (self.shared, &job.loaded.stat);
         let (dir, name) = (&job.dir.fd, job.name.as_slice());
         let refused = |what: &str, error: Errno| shared.refused(&job.shown, what, error.into());
@@ -625,7 +632,7 @@ impl Worker<'_> {
         {
             // The path leads through the directory that is held open, and the last component is not followed.
             let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
-            for Attribute { name, value } in shared.lent(stat, attributes, owned) {
+            for Attribute { name, value } in shared.allowed_attributes(stat, attributes, owned) {
                 if let Err(error) =
                     rustix::fs::lsetxattr(path.as_slice(), name.as_slice(), value, XattrFlags::empty())
                 {
@@ -678,12 +685,12 @@ impl Worker<'_> {
         let attributes = match &job.loaded.xattrs {
             Ok(attributes) => attributes.clone(),
             Err(fault) => {
-                self.shared.told(code_of(fault), &job.shown, &format_args!("attributes: {fault}"));
+                self.shared.problem(code_of(fault), &job.shown, &format_args!("attributes: {fault}"));
                 Vec::new()
             }
         };
         let metadata = Metadata { stat: job.loaded.stat.clone(), attributes };
-        self.shared.settle(file.as_fd(), &job.shown, &metadata);
+        self.shared.set_metadata(file.as_fd(), &job.shown, &metadata);
         filled
     }
 

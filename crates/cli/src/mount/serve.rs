@@ -43,7 +43,7 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
         say!("note: {note}");
     }
     let volume = open(args, flags, &log)?;
-    tell_recovery(args, &volume, &log);
+    report_recovery(args, &volume, &log);
     let reporter = Arc::clone(&log);
     let server = Server::new(volume, Box::new(move |damage| reporter.damage(damage)))
         .with_collect(crate::allocator::collect);
@@ -258,7 +258,7 @@ impl From<ArgError> for MountError {
 }
 
 /// Reports a journal that needed recovery: the only property of an image that its user must know.
-fn tell_recovery(args: &MountArgs, volume: &Volume, log: &Log) {
+fn report_recovery(args: &MountArgs, volume: &Volume, log: &Log) {
     let recovery = volume.recovery();
     let image = Path::new(&args.image).display();
     if recovery.needed && recovery.blocks > 0 {
