@@ -31,7 +31,7 @@ pub(crate) struct MapRoot {
 
 /// A run of blocks contiguous in the file and on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct MappedRun {
     pub(crate) lblk: Lblk,
     pub(crate) pblk: Pblk,
     pub(crate) len: u32,
@@ -52,7 +52,7 @@ pub(crate) trait Visit {
     /// A block of the map itself. Returns `false` to skip it.
     fn node(&mut self, block: Pblk) -> bool;
     /// Data, in order of logical blocks.
-    fn run(&mut self, run: Run) -> ControlFlow<()>;
+    fn run(&mut self, run: MappedRun) -> ControlFlow<()>;
     /// A broken rule; the walk continues where it can.
     fn broken(&mut self, fault: MapFault);
 }
@@ -91,7 +91,7 @@ impl Entered {
 
 /// The data runs of a file in logical order, without findings, which pass 1 made. Damaged subtrees and runs
 /// outside the device are skipped. `None` from `each` ends the walk.
-pub(crate) fn data_runs(image: &Image<'_>, root: &MapRoot, each: &mut dyn FnMut(Run) -> Option<()>) {
+pub(crate) fn data_runs(image: &Image<'_>, root: &MapRoot, each: &mut dyn FnMut(MappedRun) -> Option<()>) {
     data_runs_where(image, root, &|_| true, each);
 }
 
@@ -100,17 +100,17 @@ pub(crate) fn data_runs_where(
     image: &Image<'_>,
     root: &MapRoot,
     may_enter: &dyn Fn(Pblk) -> bool,
-    each: &mut dyn FnMut(Run) -> Option<()>,
+    each: &mut dyn FnMut(MappedRun) -> Option<()>,
 ) {
     struct Data<'f> {
         may_enter: &'f dyn Fn(Pblk) -> bool,
-        each: &'f mut dyn FnMut(Run) -> Option<()>,
+        each: &'f mut dyn FnMut(MappedRun) -> Option<()>,
     }
     impl Visit for Data<'_> {
         fn node(&mut self, block: Pblk) -> bool {
             (self.may_enter)(block)
         }
-        fn run(&mut self, run: Run) -> ControlFlow<()> {
+        fn run(&mut self, run: MappedRun) -> ControlFlow<()> {
             match (self.each)(run) {
                 Some(()) => ControlFlow::Continue(()),
                 None => ControlFlow::Break(()),

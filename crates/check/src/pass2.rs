@@ -32,7 +32,7 @@ use extant_base::{Ino, Lblk, Pblk};
 use extant_ondisk::inode::flags;
 use extant_ondisk::{Features, Geometry};
 
-use crate::map::Run;
+use crate::map::MappedRun;
 use crate::progress::Meter;
 use crate::rules::directory as rules;
 use crate::state::{DirNote, PerGroup, State};
@@ -301,7 +301,7 @@ impl<'a> Large<'a> {
 }
 
 /// Reads a run, in one request if the device can. Adds blocks that cannot be read to `bad`.
-fn fill(dir: &Dir<'_>, run: Run, bytes: &mut [u8], bad: &mut Vec<Lblk>) {
+fn fill(dir: &Dir<'_>, run: MappedRun, bytes: &mut [u8], bad: &mut Vec<Lblk>) {
     let image = &dir.state.image;
     if image.read_blocks(run.pblk, bytes).is_ok() {
         return;
@@ -316,7 +316,7 @@ fn fill(dir: &Dir<'_>, run: Run, bytes: &mut [u8], bad: &mut Vec<Lblk>) {
 }
 
 /// The location of each block of a run.
-fn places(run: Run) -> impl Iterator<Item = Where> {
+fn places(run: MappedRun) -> impl Iterator<Item = Where> {
     (0..run.len).map(move |i| Where {
         lblk: Lblk(run.lblk.0 + i),
         pblk: Some(Pblk(run.pblk.0 + u64::from(i))),
@@ -357,7 +357,7 @@ impl Worker {
         if bytes.len() < dir.blocks as usize * block_len {
             bytes.resize(dir.blocks as usize * block_len, 0);
         }
-        let bytes_of = |run: &Run| {
+        let bytes_of = |run: &MappedRun| {
             let start = run.lblk.0 as usize * block_len;
             start..start + run.len as usize * block_len
         };

@@ -16,7 +16,7 @@ use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::xattr::{self, AttrValue, StoredAttr};
 
 use crate::FindingPlace;
-use crate::map::{self, MapFault, MapRoot, Run, Visit};
+use crate::map::{self, MapFault, MapRoot, MappedRun, Visit};
 use crate::rules::xattr as rules;
 use crate::state::State;
 
@@ -347,7 +347,7 @@ struct ValueRuns<'b> {
     blocks: u64,
     /// The next block to be found.
     next: u64,
-    runs: Vec<Run>,
+    runs: Vec<MappedRun>,
     block_bytes: u64,
     /// Bytes of maps and values that may still be read.
     budget: &'b mut u64,
@@ -369,7 +369,7 @@ impl Visit for ValueRuns<'_> {
         self.next < self.blocks && self.spend(self.block_bytes)
     }
 
-    fn run(&mut self, mut run: Run) -> ControlFlow<()> {
+    fn run(&mut self, mut run: MappedRun) -> ControlFlow<()> {
         if self.next >= self.blocks || u64::from(run.lblk.0) != self.next {
             return ControlFlow::Break(()); // all is found, or there is a hole
         }

@@ -6,7 +6,7 @@ use extant_base::{Lblk, Pblk};
 use extant_ondisk::extent::{self, MAX_DEPTH};
 
 use crate::image::Image;
-use crate::map::{Entered, MapFault, MapRoot, Run, Visit};
+use crate::map::{Entered, MapFault, MapRoot, MappedRun, Visit};
 use crate::rules::map as rules;
 use crate::{FindingPlace, Rule};
 
@@ -120,7 +120,7 @@ impl Tree<'_, '_> {
             self.broken(&rules::OUTSIDE, Some(lblk), Some(pblk), says);
             return ControlFlow::Continue(());
         }
-        self.visitor.run(Run { lblk: Lblk(lblk as u32), pblk, len, unwritten })
+        self.visitor.run(MappedRun { lblk: Lblk(lblk as u32), pblk, len, unwritten })
     }
 
     fn index(&mut self, slot: &[u8], at: Option<Pblk>, depth: u16, end: u64) -> ControlFlow<()> {

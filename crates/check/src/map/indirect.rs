@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use extant_base::{Ino, Lblk, Pblk};
 
 use crate::image::Image;
-use crate::map::{Entered, MapFault, MapRoot, Run, Visit};
+use crate::map::{Entered, MapFault, MapRoot, MappedRun, Visit};
 use crate::rules::map as rules;
 use crate::{FindingPlace, Rule};
 
@@ -37,7 +37,7 @@ struct Map<'w, 'i> {
     visitor: &'w mut dyn Visit,
     entered: &'w mut Entered,
     /// The run that the next entry may extend.
-    open: Option<Run>,
+    open: Option<MappedRun>,
 }
 
 impl Map<'_, '_> {
@@ -75,7 +75,7 @@ impl Map<'_, '_> {
             return ControlFlow::Continue(());
         }
         self.flush()?;
-        self.open = Some(Run { lblk: Lblk(lblk32), pblk, len: 1, unwritten: false });
+        self.open = Some(MappedRun { lblk: Lblk(lblk32), pblk, len: 1, unwritten: false });
         ControlFlow::Continue(())
     }
 

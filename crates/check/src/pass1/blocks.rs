@@ -8,7 +8,7 @@ use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::{Features, Superblock, indirect};
 
 use crate::FindingPlace;
-use crate::map::{self, MapFault, MapRoot, Run, Visit};
+use crate::map::{self, MapFault, MapRoot, MappedRun, Visit};
 use crate::pass1::fields::Subject;
 use crate::pass1::special::Role;
 use crate::rules::{inode as rules, map as map_rules};
@@ -161,7 +161,7 @@ impl Subject<'_, '_> {
     }
 
     /// Checks the target of a symbolic link.
-    fn symlink(&self, attrs: &InodeAttrs, first: Option<Run>) {
+    fn symlink(&self, attrs: &InodeAttrs, first: Option<MappedRun>) {
         let inode = self.inode;
         let broken =
             |says: String| self.state.findings.broken(&rules::SYMLINK, FindingPlace::ino(self.ino), says);
@@ -217,7 +217,7 @@ struct Walk<'s, 'd> {
     clusters: u64,
     /// The last cluster claimed for data: its number on the device, and in the file.
     previous: Option<(u64, u64)>,
-    first: Option<Run>,
+    first: Option<MappedRun>,
     last: Option<u64>,
     last_written: Option<u64>,
     damaged: bool,
@@ -291,7 +291,7 @@ impl<'s, 'd> Walk<'s, 'd> {
     }
 
     /// Are all blocks of this run reserved descriptor blocks? A bad block there is harmless.
-    fn is_reserved(&self, run: Run) -> bool {
+    fn is_reserved(&self, run: MappedRun) -> bool {
         let geometry = &self.state.image.geometry;
         let Some(group) = geometry.group_of(run.pblk) else { return false };
         let (start, len) = geometry.group_head(group).reserved;
@@ -308,7 +308,7 @@ impl<'s, 'd> Walk<'s, 'd> {
         );
     }
 
-    fn claim(&mut self, run: Run) {
+    fn claim(&mut self, run: MappedRun) {
         let claims = &self.state.claims;
         let len = u64::from(run.len);
         let (mut first, last) = (claims.cluster_of(run.pblk), claims.cluster_of(Pblk(run.pblk.0 + len - 1)));
@@ -356,7 +356,7 @@ impl Visit for Walk<'_, '_> {
         true
     }
 
-    fn run(&mut self, run: Run) -> ControlFlow<()> {
+    fn run(&mut self, run: MappedRun) -> ControlFlow<()> {
         if self.state.image.zones.overlap(run.pblk, run.len.into()) {
             if self.bad_blocks && self.is_reserved(run) {
                 return ControlFlow::Continue(());

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use extant_base::{Group, Ino, Pblk};
 use extant_ondisk::inode::{Inode, flags, inode_seed};
 
-use crate::map::{self, MapFault, MapRoot, Run, Visit};
+use crate::map::{self, MapFault, MapRoot, MappedRun, Visit};
 use crate::rules::map as rules;
 use crate::state::State;
 use crate::{FindingPlace, parallel};
@@ -199,7 +199,7 @@ impl Visit for Claims<'_, '_> {
         self.left > 0 && self.state.may_enter_shared(block)
     }
 
-    fn run(&mut self, run: Run) -> ControlFlow<()> {
+    fn run(&mut self, run: MappedRun) -> ControlFlow<()> {
         self.claim(run.pblk, run.len.into());
         if self.left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }

@@ -3,7 +3,7 @@
 use extant_base::{Lblk, Pblk};
 
 use super::block::Dir;
-use crate::map::{Run, data_runs_where};
+use crate::map::{MappedRun, data_runs_where};
 use crate::rules::directory as rules;
 use crate::{FindingPlace, image::Image};
 
@@ -14,7 +14,7 @@ pub(super) const READ_LEN: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     /// Sorted and disjoint, cut at the directory's size.
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<MappedRun>,
     /// Total blocks of all runs.
     pub(super) mapped: u64,
 }
@@ -53,7 +53,7 @@ impl Layout {
                 return None;
             }
             self.mapped += u64::from(len);
-            self.runs.push(Run { len, ..run });
+            self.runs.push(MappedRun { len, ..run });
             Some(())
         });
         (!too_much).then_some(())
@@ -85,7 +85,7 @@ impl Layout {
         &self,
         range: std::ops::Range<u64>,
         blocks_at_once: u32,
-    ) -> impl Iterator<Item = Run> + '_ {
+    ) -> impl Iterator<Item = MappedRun> + '_ {
         let mut before = 0;
         self.runs
             .iter()
@@ -93,7 +93,7 @@ impl Layout {
                 let (start, end) = (before, before + u64::from(run.len));
                 before = end;
                 let (from, to) = (range.start.max(start), range.end.min(end));
-                (from < to).then(|| Run {
+                (from < to).then(|| MappedRun {
                     lblk: Lblk(run.lblk.0 + (from - start) as u32),
                     pblk: Pblk(run.pblk.0 + (from - start)),
                     len: (to - from) as u32,
@@ -101,7 +101,7 @@ impl Layout {
                 })
             })
             .flat_map(move |run| {
-                (0..run.len).step_by(blocks_at_once as usize).map(move |done| Run {
+                (0..run.len).step_by(blocks_at_once as usize).map(move |done| MappedRun {
                     lblk: Lblk(run.lblk.0 + done),
                     pblk: Pblk(run.pblk.0 + u64::from(done)),
                     len: blocks_at_once.min(run.len - done),
@@ -156,16 +156,16 @@ impl Source for InMemory<'_> {
 mod tests {
     use super::*;
 
-    fn run(lblk: u32, pblk: u64, len: u32) -> Run {
-        Run { lblk: Lblk(lblk), pblk: Pblk(pblk), len, unwritten: false }
+    fn run(lblk: u32, pblk: u64, len: u32) -> MappedRun {
+        MappedRun { lblk: Lblk(lblk), pblk: Pblk(pblk), len, unwritten: false }
     }
 
     #[test]
     fn pieces_count_what_is_mapped() {
         let layout = Layout { runs: vec![run(0, 100, 5), run(8, 200, 1), run(9, 300, 4)], mapped: 10 };
-        let pieces: Vec<Run> = layout.pieces(3..8, 3).collect();
+        let pieces: Vec<MappedRun> = layout.pieces(3..8, 3).collect();
         assert_eq!(pieces, [run(3, 103, 2), run(8, 200, 1), run(9, 300, 2)]);
-        let pieces: Vec<Run> = layout.pieces(0..10, 2).collect();
+        let pieces: Vec<MappedRun> = layout.pieces(0..10, 2).collect();
         assert_eq!(
             pieces,
             [run(0, 100, 2), run(2, 102, 2), run(4, 104, 1), run(8, 200, 1), run(9, 300, 2), run(11, 302, 2)]
