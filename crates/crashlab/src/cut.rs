@@ -71,9 +71,9 @@ impl CrashRun {
             format!("    {op:?}{meanwhile}")
         });
         let ops: Vec<String> = ops.collect();
-        let told = self.recording.event(event).map(|event| event.to_string()).unwrap_or_default();
+        let event_text = self.recording.event(event).map(|event| event.to_string()).unwrap_or_default();
         Verdict::Violation(format!(
-            "cut at event {event} ({told}), survivors by seed {seed}: {why}\n  {:?}\n{}",
+            "cut at event {event} ({event_text}), survivors by seed {seed}: {why}\n  {:?}\n{}",
             self.schedule,
             ops.join("\n")
         ))

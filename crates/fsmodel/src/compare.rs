@@ -139,7 +139,10 @@ fn run(
     for op in ops {
         let (answer, other) = (left.apply(&op), right.apply(&op));
         if answer != other {
-            return Err((report.n_ops, vec![format!("{op:?}: {} != {}", told(answer), told(other))]));
+            return Err((
+                report.n_ops,
+                vec![format!("{op:?}: {} != {}", answer_text(answer), answer_text(other))],
+            ));
         }
         report.count(&op, answer);
         n_unchecked += 1;
@@ -164,7 +167,7 @@ fn check(
     if lines.is_empty() { Ok(()) } else { Err((report.n_ops.saturating_sub(1), lines)) }
 }
 
-fn told(answer: Result<(), Errno>) -> String {
+fn answer_text(answer: Result<(), Errno>) -> String {
     answer.map_or_else(|errno| errno.to_string(), |()| "ok".to_owned())
 }
 

@@ -136,10 +136,10 @@ impl Lines<'_> {
             if value == other {
                 continue;
             }
-            let tell = |value: Option<&Bytes>| {
+            let text = |value: Option<&Bytes>| {
                 value.map_or("none".to_owned(), |value| format!("{value:?}, {} bytes", value.0.len()))
             };
-            self.add(&format!("xattr {}", short(&name.0)), &format!("{} != {}", tell(value), tell(other)));
+            self.add(&format!("xattr {}", short(&name.0)), &format!("{} != {}", text(value), text(other)));
         }
     }
 }

@@ -162,31 +162,31 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
 }
 
 /// Where the threads work.
-trait Target: Sync {
+trait IoTarget: Sync {
     fn read(&self, thread: u64, at: u64, buf: &mut [u8]) -> Result<(), String>;
     fn write(&self, thread: u64, at: u64, bytes: &[u8]) -> Result<(), String>;
     fn flush(&self, thread: u64) -> Result<(), String>;
     fn counts(&self) -> FlushCounts;
 }
 
-fn told(fault: impl fmt::Display) -> String {
+fn fault_text(fault: impl fmt::Display) -> String {
     fault.to_string()
 }
 
 /// Each thread works on its part of a device.
 struct Disk(Coordinator<Modelled<MemDevice>>);
 
-impl Target for Disk {
+impl IoTarget for Disk {
     fn read(&self, thread: u64, at: u64, buf: &mut [u8]) -> Result<(), String> {
-        self.0.read_at(thread * SHARE + at, buf).map_err(told)
+        self.0.read_at(thread * SHARE + at, buf).map_err(fault_text)
     }
 
     fn write(&self, thread: u64, at: u64, bytes: &[u8]) -> Result<(), String> {
-        self.0.write_at(thread * SHARE + at, bytes).map_err(told)
+        self.0.write_at(thread * SHARE + at, bytes).map_err(fault_text)
     }
 
     fn flush(&self, thread: u64) -> Result<(), String> {
-        self.0.flush_for(Stream(thread)).map(drop).map_err(told)
+        self.0.flush_for(Stream(thread)).map(drop).map_err(fault_text)
     }
 
     fn counts(&self) -> FlushCounts {
@@ -218,17 +218,17 @@ impl Files {
     }
 }
 
-impl Target for Files {
+impl IoTarget for Files {
     fn read(&self, thread: u64, at: u64, buf: &mut [u8]) -> Result<(), String> {
-        self.volume.read_at(self.inos[thread as usize], at, buf).map(drop).map_err(told)
+        self.volume.read_at(self.inos[thread as usize], at, buf).map(drop).map_err(fault_text)
     }
 
     fn write(&self, thread: u64, at: u64, bytes: &[u8]) -> Result<(), String> {
-        self.volume.write_at(self.inos[thread as usize], at, bytes).map(drop).map_err(told)
+        self.volume.write_at(self.inos[thread as usize], at, bytes).map(drop).map_err(fault_text)
     }
 
     fn flush(&self, thread: u64) -> Result<(), String> {
-        self.volume.fdatasync(self.inos[thread as usize]).map_err(told)
+        self.volume.fdatasync(self.inos[thread as usize]).map_err(fault_text)
     }
 
     fn counts(&self) -> FlushCounts {
@@ -354,7 +354,7 @@ fn turn_on(
 
 fn work(
     study: &Study,
-    disk: &dyn Target,
+    disk: &dyn IoTarget,
     thread: u64,
     flushes: bool,
     stop: &AtomicBool,

@@ -221,11 +221,11 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     let (mut dir_bytes, mut dir_extents) = (0, 0);
     if let Ok(inode) = volume.inode(dir.dir()) {
         dir_bytes = inode.size();
-        let told = volume.extents(&inode, 0, u64::MAX, &mut |_| {
+        let walked = volume.extents(&inode, 0, u64::MAX, &mut |_| {
             dir_extents += 1;
             Some(())
         });
-        told.map_err(|fault| LabFault::Device(fault.to_string()))?;
+        walked.map_err(|fault| LabFault::Device(fault.to_string()))?;
     }
     let resident_bytes = volume.metadata_stats().bytes as u64;
     let journal = volume.journal_stats().unwrap_or_default();

@@ -210,11 +210,11 @@ impl Kernel {
     pub fn at(path: &std::path::Path) -> Result<Self, Failed> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty());
-        Ok(Self { dir: told(dir, "open", path.to_string_lossy().as_bytes())? })
+        Ok(Self { dir: with_context(dir, "open", path.to_string_lossy().as_bytes())? })
     }
 }
 
-fn told<T>(done: Result<T, Errno>, operation: &'static str, name: &[u8]) -> Result<T, Failed> {
+fn with_context<T>(done: Result<T, Errno>, operation: &'static str, name: &[u8]) -> Result<T, Failed> {
     done.map_err(|errno| Failed {
         operation,
         name: name.escape_ascii().to_string(),
@@ -229,7 +229,7 @@ impl WorkDir for Kernel {
     fn open(&mut self, name: &[u8]) -> Result<Self::File, Failed> {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.dir, name, flags, Mode::from(0o644));
-        told(opened, "open", name)
+        with_context(opened, "open", name)
     }
 
     fn close(&mut self, file: Self::File) -> Result<(), Failed> {
@@ -239,36 +239,36 @@ impl WorkDir for Kernel {
 
     fn mknod(&mut self, name: &[u8]) -> Result<(), Failed> {
         let mode = Mode::from(0o444);
-        told(rustix::fs::mknodat(&self.dir, name, SystemType::RegularFile, mode, 0), "mknod", name)
+        with_context(rustix::fs::mknodat(&self.dir, name, SystemType::RegularFile, mode, 0), "mknod", name)
     }
 
     fn mkdir(&mut self, name: &[u8]) -> Result<(), Failed> {
-        told(rustix::fs::mkdirat(&self.dir, name, Mode::from(0o755)), "mkdir", name)
+        with_context(rustix::fs::mkdirat(&self.dir, name, Mode::from(0o755)), "mkdir", name)
     }
 
     fn link(&mut self, target: &[u8], name: &[u8]) -> Result<(), Failed> {
-        told(rustix::fs::linkat(&self.dir, target, &self.dir, name, AtFlags::empty()), "link", name)
+        with_context(rustix::fs::linkat(&self.dir, target, &self.dir, name, AtFlags::empty()), "link", name)
     }
 
     fn unlink(&mut self, name: &[u8]) -> Result<(), Failed> {
-        told(rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()), "unlink", name)
+        with_context(rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()), "unlink", name)
     }
 
     fn rmdir(&mut self, name: &[u8]) -> Result<(), Failed> {
-        told(rustix::fs::unlinkat(&self.dir, name, AtFlags::REMOVEDIR), "rmdir", name)
+        with_context(rustix::fs::unlinkat(&self.dir, name, AtFlags::REMOVEDIR), "rmdir", name)
     }
 
     fn set_size(&mut self, file: &Self::File, size: u64) -> Result<(), Failed> {
-        told(rustix::fs::ftruncate(file, size), "ftruncate", b"")
+        with_context(rustix::fs::ftruncate(file, size), "ftruncate", b"")
     }
 
     fn below(&mut self, name: &[u8]) -> Result<Self, Failed> {
         let made = rustix::fs::mkdirat(&self.dir, name, Mode::from(0o755));
         if made != Err(Errno::EXIST) {
-            told(made, "mkdir", name)?;
+            with_context(made, "mkdir", name)?;
         }
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let dir = told(rustix::fs::openat(&self.dir, name, flags, Mode::empty()), "open", name)?;
+        let dir = with_context(rustix::fs::openat(&self.dir, name, flags, Mode::empty()), "open", name)?;
         Ok(Self { dir })
     }
 }

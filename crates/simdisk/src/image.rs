@@ -18,11 +18,11 @@ type Chunk = [u8; CHUNK];
 static ZEROS: Chunk = [0; CHUNK];
 
 #[derive(Clone, Default)]
-enum Node {
+enum RadixNode {
     /// Reads as zeros.
     #[default]
     Empty,
-    Inner(Arc<[Node; FAN]>),
+    Inner(Arc<[RadixNode; FAN]>),
     Chunk(Arc<Chunk>),
 }
 
@@ -33,7 +33,7 @@ pub struct Image {
     size: u64,
     /// Levels of inner nodes above the chunks.
     levels: u32,
-    root: Node,
+    root: RadixNode,
 }
 
 impl std::fmt::Debug for Image {
@@ -72,7 +72,7 @@ impl Image {
         while levels * FAN_BITS < u64::BITS && chunks > 1 << (levels * FAN_BITS) {
             levels += 1;
         }
-        Self { size, levels, root: Node::Empty }
+        Self { size, levels, root: RadixNode::Empty }
     }
 
     /// An image that holds `bytes`.
@@ -120,15 +120,15 @@ impl Image {
     /// The first error of `each`; it ends the walk.
     pub fn for_each_chunk<E>(&self, mut each: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
         fn walk<E>(
-            node: &Node,
+            node: &RadixNode,
             first: u64,
             level: u32,
             each: &mut impl FnMut(u64, &Chunk) -> Result<(), E>,
         ) -> Result<(), E> {
             match node {
-                Node::Empty => Ok(()),
-                Node::Chunk(chunk) => each(first, chunk),
-                Node::Inner(children) => children.iter().enumerate().try_for_each(|(index, child)| {
+                RadixNode::Empty => Ok(()),
+                RadixNode::Chunk(chunk) => each(first, chunk),
+                RadixNode::Inner(children) => children.iter().enumerate().try_for_each(|(index, child)| {
                     walk(child, first + ((index as u64) << (FAN_BITS * (level - 1))), level - 1, each)
                 }),
             }
@@ -146,10 +146,10 @@ impl Image {
     }
 
     /// The node of a chunk, or an empty node above it.
-    fn node(&self, chunk: u64) -> &Node {
+    fn node(&self, chunk: u64) -> &RadixNode {
         let mut node = &self.root;
         let mut level = self.levels;
-        while let Node::Inner(children) = node {
+        while let RadixNode::Inner(children) = node {
             node = &children[child_index(chunk, level)];
             level -= 1;
         }
@@ -158,19 +158,19 @@ impl Image {
 
     fn chunk(&self, chunk: u64) -> Option<&Chunk> {
         match self.node(chunk) {
-            Node::Chunk(bytes) => Some(bytes),
+            RadixNode::Chunk(bytes) => Some(bytes),
             _ => None,
         }
     }
 
     /// The node of a chunk. Creates the path to it and makes it unshared.
-    fn slot(&mut self, chunk: u64) -> &mut Node {
+    fn slot(&mut self, chunk: u64) -> &mut RadixNode {
         let mut node = &mut self.root;
         for level in (1..=self.levels).rev() {
-            if matches!(node, Node::Empty) {
-                *node = Node::Inner(Arc::new([const { Node::Empty }; FAN]));
+            if matches!(node, RadixNode::Empty) {
+                *node = RadixNode::Inner(Arc::new([const { RadixNode::Empty }; FAN]));
             }
-            let Node::Inner(children) = node else { unreachable!("chunks lie on level 0 only") };
+            let RadixNode::Inner(children) = node else { unreachable!("chunks lie on level 0 only") };
             node = &mut Arc::make_mut(children)[child_index(chunk, level)];
         }
         node
@@ -199,13 +199,13 @@ impl Image {
             let slot = self.slot(chunk);
             match slot {
                 // Overwriting a whole shared chunk needs no copy of it.
-                Node::Chunk(old) if bytes.len() < CHUNK || Arc::strong_count(old) == 1 => {
+                RadixNode::Chunk(old) if bytes.len() < CHUNK || Arc::strong_count(old) == 1 => {
                     Arc::make_mut(old)[within..within + bytes.len()].copy_from_slice(bytes);
                 }
                 _ => {
                     let mut new = ZEROS;
                     new[within..within + bytes.len()].copy_from_slice(bytes);
-                    *slot = Node::Chunk(Arc::new(new));
+                    *slot = RadixNode::Chunk(Arc::new(new));
                 }
             }
         }
@@ -230,8 +230,8 @@ impl Image {
             let within = (at % CHUNK as u64) as usize;
             let len = (CHUNK - within).min(usize::try_from(end - at).unwrap_or(CHUNK));
             match from.node(chunk) {
-                Node::Chunk(bytes) if len < CHUNK => self.write(at, &bytes[within..within + len]),
-                node @ Node::Chunk(_) => *self.slot(chunk) = node.clone(),
+                RadixNode::Chunk(bytes) if len < CHUNK => self.write(at, &bytes[within..within + len]),
+                node @ RadixNode::Chunk(_) => *self.slot(chunk) = node.clone(),
                 _ if len < CHUNK => self.zero_inside(at, at + len as u64),
                 _ => clear(&mut self.root, self.levels, chunk, chunk + 1),
             }
@@ -261,7 +261,7 @@ impl Image {
         let chunk = offset / CHUNK as u64;
         if offset < end && self.chunk(chunk).is_some() {
             let within = (offset % CHUNK as u64) as usize;
-            if let Node::Chunk(bytes) = self.slot(chunk) {
+            if let RadixNode::Chunk(bytes) = self.slot(chunk) {
                 Arc::make_mut(bytes)[within..within + (end - offset) as usize].fill(0);
             }
         }
@@ -274,17 +274,17 @@ impl Image {
 }
 
 /// Drops the chunks `from..to`, counted from the node's first chunk.
-fn clear(node: &mut Node, level: u32, from: u64, to: u64) {
-    if from >= to || matches!(node, Node::Empty) {
+fn clear(node: &mut RadixNode, level: u32, from: u64, to: u64) {
+    if from >= to || matches!(node, RadixNode::Empty) {
         return;
     }
     let under = level.checked_sub(1).map_or(0, |below| FAN_BITS * below);
     let whole = if level == 0 { 1 } else { 1u64.checked_shl(under + FAN_BITS).unwrap_or(u64::MAX) };
     if from == 0 && to >= whole {
-        *node = Node::Empty;
+        *node = RadixNode::Empty;
         return;
     }
-    let Node::Inner(children) = node else { return };
+    let RadixNode::Inner(children) = node else { return };
     let children = Arc::make_mut(children);
     let last = ((to - 1) >> under) as usize;
     for (index, child) in children.iter_mut().enumerate().take(last + 1).skip((from >> under) as usize) {
@@ -296,22 +296,22 @@ fn clear(node: &mut Node, level: u32, from: u64, to: u64) {
 impl PartialEq for Image {
     /// Compares the bytes. Shared parts are skipped.
     fn eq(&self, other: &Self) -> bool {
-        fn same(a: &Node, b: &Node) -> bool {
+        fn same(a: &RadixNode, b: &RadixNode) -> bool {
             match (a, b) {
-                (Node::Empty, Node::Empty) => true,
-                (Node::Chunk(a), Node::Chunk(b)) => Arc::ptr_eq(a, b) || a == b,
-                (Node::Inner(a), Node::Inner(b)) => {
+                (RadixNode::Empty, RadixNode::Empty) => true,
+                (RadixNode::Chunk(a), RadixNode::Chunk(b)) => Arc::ptr_eq(a, b) || a == b,
+                (RadixNode::Inner(a), RadixNode::Inner(b)) => {
                     Arc::ptr_eq(a, b) || a.iter().zip(b.iter()).all(|(a, b)| same(a, b))
                 }
-                (Node::Empty, node) | (node, Node::Empty) => is_zero(node),
-                _ => false, // impossible for trees of the same size
+                (RadixNode::Empty, node) | (node, RadixNode::Empty) => is_zero(node),
+                _ => false, // not of trees of one size
             }
         }
-        fn is_zero(node: &Node) -> bool {
+        fn is_zero(node: &RadixNode) -> bool {
             match node {
-                Node::Empty => true,
-                Node::Chunk(chunk) => **chunk == ZEROS,
-                Node::Inner(children) => children.iter().all(is_zero),
+                RadixNode::Empty => true,
+                RadixNode::Chunk(chunk) => **chunk == ZEROS,
+                RadixNode::Inner(children) => children.iter().all(is_zero),
             }
         }
         self.size == other.size && same(&self.root, &other.root)

@@ -65,9 +65,9 @@ impl DataRun {
                 format!("    {number}: {:?}{file} (events {}..{})", taken.step, taken.begun, taken.ended)
             })
             .collect();
-        let told = self.recording.event(event).map(|event| event.to_string()).unwrap_or_default();
+        let event_text = self.recording.event(event).map(|event| event.to_string()).unwrap_or_default();
         Verdict::Violation(format!(
-            "cut at event {event} ({told}), survivors by seed {seed}: {why}\n  {:?}\n{}",
+            "cut at event {event} ({event_text}), survivors by seed {seed}: {why}\n  {:?}\n{}",
             self.schedule,
             steps.join("\n")
         ))
@@ -127,8 +127,8 @@ impl DataRun {
                 char::from(name(at)[0]),
                 expected.len() as u64 * UNIT,
                 place as u64 * UNIT,
-                shown.get(place).map_or("nothing".to_owned(), |unit| super::model::told(*unit)),
-                super::model::told(expected[place])
+                shown.get(place).map_or("nothing".to_owned(), |unit| super::model::describe(*unit)),
+                super::model::describe(expected[place])
             ));
         }
         Ok(())

@@ -21,7 +21,7 @@ pub(super) fn token(file: u32, step: usize, at: u64) -> u64 {
 }
 
 /// Describes a unit in words.
-pub(super) fn told(unit: u64) -> String {
+pub(super) fn describe(unit: u64) -> String {
     if unit == 0 {
         return "zeros".to_owned();
     }
@@ -66,7 +66,7 @@ impl Memory {
         let unit = |of: &[u64], at: usize| of.get(at).copied().unwrap_or_default();
         let is_neither = |at: &usize| ![0, unit(&before, *at), unit(&whole, *at)].contains(&found[*at]);
         if let Some(at) = (0..found.len()).find(is_neither) {
-            return Err(format!("unit {at} became {}", told(found[at])));
+            return Err(format!("unit {at} became {}", describe(found[at])));
         }
         self.files.insert(file, Arc::new(found));
         Ok(())

@@ -17,7 +17,7 @@ use extant_simdisk::{FlushCost, Recording, SimDisk};
 use extant_volume::{FlushSettings, New, OpenOptions, Volume, WriteOptions};
 
 use super::DataKind;
-use super::model::{token, told};
+use super::model::{describe, token};
 use super::run::{name, read};
 use crate::Verdict;
 
@@ -132,7 +132,7 @@ impl RecordsRun {
                 if !is_allowed {
                     return Err(format!(
                         "thread {thread}: record {low} was acknowledged, {high} begun; there is {}",
-                        told(unit)
+                        describe(unit)
                     ));
                 }
             }

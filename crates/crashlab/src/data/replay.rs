@@ -14,7 +14,7 @@ use std::ops::Range;
 use extant_volume::Allocate;
 
 use super::DataKind;
-use super::model::{token, told, units};
+use super::model::{describe, token, units};
 use super::run::{DataRun, Taken};
 use super::step::{Step, UNIT};
 
@@ -329,11 +329,11 @@ impl Allowed {
         };
         if let Some(at) = found.iter().enumerate().position(differs) {
             let cell = self.cells.get(at).cloned().unwrap_or(Cell::ZEROS);
-            let may: Vec<String> = cell.units().map(told).collect();
+            let may: Vec<String> = cell.units().map(describe).collect();
             let place = at as u64 * UNIT;
             return Err(format!(
                 "at {place} it holds {}, and may hold {}",
-                told(found[at]),
+                describe(found[at]),
                 may.join(", or ")
             ));
         }

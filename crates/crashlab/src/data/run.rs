@@ -124,7 +124,7 @@ impl DataRun {
             let of = (schedule.kind, schedule.space);
             let step = Step::any(&mut random, &memory, of);
             let begun = disk.events();
-            let told = |why: String, taken: &[Taken]| {
+            let failure = |why: String, taken: &[Taken]| {
                 let steps: Vec<String> = taken.iter().map(|taken| format!("{:?}", taken.step)).collect();
                 format!("step {number}, {step:?}: {why}; {schedule:?}, after {}", steps.join(", "))
             };
@@ -132,21 +132,21 @@ impl DataRun {
             let step = match subject.take(number, step, file) {
                 Ok(step) => step,
                 Err(fault) if fault.is(Refusal::NoSpace) && step.may_be_refused(of) => step.refused(),
-                Err(fault) => return Err(told(fault.to_string(), &taken)),
+                Err(fault) => return Err(failure(fault.to_string(), &taken)),
             };
             if let Step::Partly(name, mode, pos, len) = step {
                 let found = subject.inos[name].map_or(Ok(Vec::new()), |ino| read(&subject.volume, ino));
                 let whole = Step::Allocate(name, mode, pos, len);
                 found
                     .and_then(|found| memory.take_part(number, whole, found))
-                    .map_err(|why| told(why, &taken))?;
+                    .map_err(|why| failure(why, &taken))?;
             } else {
                 memory.take(number, step);
             }
             taken.push(Taken { step, begun, ended: disk.events(), file, memory: memory.clone() });
             // Reading keeps bytes in memory; most steps should not find them there.
             if random.one_in(8) || number == schedule.steps {
-                subject.compare(&memory).map_err(|why| told(why, &taken))?;
+                subject.compare(&memory).map_err(|why| failure(why, &taken))?;
             }
         }
         drop(subject);

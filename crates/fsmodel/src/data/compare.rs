@@ -222,13 +222,14 @@ fn check(model: &mut Model, subjects: &mut [&mut dyn DataFs], report: &mut Repor
                     Err(Errno::ENXIO)
                 }
             };
-            let told = map_by_seeks(seek);
+            let mapped = map_by_seeks(seek);
             if let Some(parted) = parted {
                 return Err(parted);
             }
-            let told = told.map_err(|errno| (n, Some(file), format!("seeks through the file: {errno}")))?;
+            let mapped =
+                mapped.map_err(|errno| (n, Some(file), format!("seeks through the file: {errno}")))?;
             let beginning = std::iter::once(0..READ_MAX);
-            for Range { start, end } in told.into_iter().chain(own).chain(beginning) {
+            for Range { start, end } in mapped.into_iter().chain(own).chain(beginning) {
                 let mut pos = start;
                 while pos < end {
                     let len = (end - pos).min(READ_MAX);

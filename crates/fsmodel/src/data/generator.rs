@@ -29,14 +29,14 @@ pub struct Options {
     /// The modes of fallocate to use.
     pub modes: Vec<Fallocate>,
     /// Whether to use [`Op::Map`] and [`Op::Reopen`].
-    pub settle: bool,
+    pub checks: bool,
 }
 
 impl Default for Options {
     /// All operations, on six files.
     fn default() -> Self {
         let modes = Fallocate::ALL.to_vec();
-        Self { limits: Limits::default(), n_files: 6, far: true, writes: true, modes, settle: true }
+        Self { limits: Limits::default(), n_files: 6, far: true, writes: true, modes, checks: true }
     }
 }
 
@@ -247,8 +247,8 @@ impl Generator {
             91 if self.options.writes || self.rng.one_in(4) => Op::Truncate { file, size: 0 },
             93..95 => Op::Fsync { file },
             95 => Op::Fdatasync { file },
-            96..99 if self.options.settle => Op::Map { file },
-            99 if self.options.settle && self.rng.percent(40) => Op::Reopen,
+            96..99 if self.options.checks => Op::Map { file },
+            99 if self.options.checks && self.rng.percent(40) => Op::Reopen,
             _ => Op::Stat { file },
         }
     }

@@ -375,9 +375,9 @@ impl Model {
     /// # Errors
     /// Describes what is wrong.
     pub fn judge(&self, op: &Op, expected: &Expected, answer: &Expected) -> Result<(), String> {
-        let told = |answer: &Expected| answer.as_ref().map_or_else(Errno::to_string, |ok| format!("{ok:?}"));
+        let text = |answer: &Expected| answer.as_ref().map_or_else(Errno::to_string, |ok| format!("{ok:?}"));
         let parted =
-            || Err(format!("{op:?}: {} is expected, the answer is {}", told(expected), told(answer)));
+            || Err(format!("{op:?}: {} is expected, the answer is {}", text(expected), text(answer)));
         let file = |file: u8| self.files.get(&file);
         match (op, answer) {
             (Op::Read { pos, .. }, Ok(Answer::Bytes(got))) => {

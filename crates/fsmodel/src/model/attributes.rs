@@ -35,7 +35,7 @@ const END_MARK_LEN: usize = 4;
 const ENTRY_LEN: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum AttributePlace {
     Body,
     Block,
 }
@@ -44,8 +44,8 @@ enum Place {
 struct Attribute {
     name: Bytes,
     value: Bytes,
-    place: Place,
     /// Bytes of its value in its place, rounded up; 0 for a value in an EA inode.
+    place: AttributePlace,
     room: usize,
     in_inode: bool,
 }
@@ -133,7 +133,7 @@ impl Attributes {
             (true, false) => &[false, true],
         };
         for &in_inode in candidates {
-            for place in [Place::Body, Place::Block] {
+            for place in [AttributePlace::Body, AttributePlace::Block] {
                 let room = if in_inode { 0 } else { stored_len.next_multiple_of(4) };
                 let new = Attribute { name: name.into(), value: value.into(), place, room, in_inode };
                 if self.fits(limits, &new, old) {
@@ -155,14 +155,16 @@ impl Attributes {
             return true;
         }
         let whole = match new.place {
-            Place::Body => (limits.inode_size as usize).saturating_sub(FIXED_INODE_LEN + BODY_MAGIC_LEN),
-            Place::Block => limits.block_size as usize - BLOCK_HEADER_LEN,
+            AttributePlace::Body => {
+                (limits.inode_size as usize).saturating_sub(FIXED_INODE_LEN + BODY_MAGIC_LEN)
+            }
+            AttributePlace::Block => limits.block_size as usize - BLOCK_HEADER_LEN,
         };
         let others = self.0.iter().enumerate().filter(|(n, a)| a.place == new.place && Some(*n) != old);
         let (entries, values) =
             others.fold((0, 0), |(entries, values), (_, a)| (entries + a.entry_len(), values + a.room));
-        if new.place == Place::Block && limits.ea_inode && new.room > 0 {
             // Measured from the beginning of the block, including the header.
+        if new.place == AttributePlace::Block && limits.ea_inode && new.room > 0 {
             let reserve = (limits.block_size as usize / 8).min(1024);
             if (limits.block_size as usize).saturating_sub(values + new.room) < reserve {
                 return false;

@@ -9,7 +9,7 @@ impl Model {
     pub(super) fn create(&mut self, at: &At, inode: Inode) -> Result<(), Errno> {
         let (dir, name) = self.vacant(at)?;
         let inode = self.born(dir, inode)?;
-        let ino = self.settle(inode);
+        let ino = self.assign_ino(inode);
         self.enter(dir, name, ino);
         Ok(())
     }
@@ -30,7 +30,7 @@ impl Model {
         let inode =
             Inode { size: target.0.len() as u64, target: target.clone(), ..Inode::new(Kind::Symlink, 0o777) };
         let inode = self.born(dir, inode)?;
-        let ino = self.settle(inode);
+        let ino = self.assign_ino(inode);
         self.enter(dir, at.name(), ino);
         Ok(())
     }
@@ -40,7 +40,7 @@ impl Model {
         let inode = self.born(dir, Inode::new(Kind::File, mode & 0o7777))?;
         if linked {
             let (dir, name) = self.vacant(at)?;
-            let ino = self.settle(inode);
+            let ino = self.assign_ino(inode);
             self.enter(dir, name, ino);
         }
         Ok(())
@@ -75,7 +75,7 @@ impl Model {
     }
 
     /// Gives the inode a number.
-    fn settle(&mut self, inode: Inode) -> Ino {
+    fn assign_ino(&mut self, inode: Inode) -> Ino {
         let ino = self.free.pop().unwrap_or_else(|| {
             self.inodes.push(None);
             self.inodes.len() - 1
@@ -233,7 +233,7 @@ impl Model {
         self.leave(old_dir, old.name());
         self.enter(new_dir, new.name(), source);
         if let Some(whiteout) = whiteout {
-            let ino = self.settle(whiteout);
+            let ino = self.assign_ino(whiteout);
             self.enter(old_dir, old.name(), ino);
         }
         Ok(())

@@ -23,11 +23,11 @@ use rustix::io::Errno;
 use crate::trees::{Limits, Random, adversarial_within};
 
 /// A directory in which files are created, by relative path.
-pub(super) struct Place {
+pub(super) struct WorkTree {
     root: PathBuf,
 }
 
-impl Place {
+impl WorkTree {
     pub(super) fn new(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
@@ -145,7 +145,7 @@ pub(super) fn sync_all(root: &Path) {
 /// The tree of [`trees::adversarial`](crate::trees::adversarial), about 6,000 inodes: for the plain shapes.
 pub(super) fn everything(root: &Path) {
     // What cannot be created here is in the report, and is missing in every other image, too.
-    let _ = adversarial_within(root, &Limits::for_block_size(Place::new(root).block_size()));
+    let _ = adversarial_within(root, &Limits::for_block_size(WorkTree::new(root).block_size()));
 }
 
 /// As [`everything`], for `mke2fs -d` and debugfs, which read every hole.
@@ -155,7 +155,7 @@ pub(super) fn everything_small(root: &Path) {
 
 /// A little of everything: for features that change the layout and not the content.
 pub(super) fn mixed(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let block = place.block_size() as usize;
     let sizes = [0, 1, 59, 60, 61, 200, block - 1, block, block + 1, 12 * block, 13 * block + 7, 40 * block];
     let files = place.dir("files");

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use super::Place;
+use super::WorkTree;
 use crate::trees::Random;
 
 /// Attributes in the inode body, in a block, and in a block that several inodes share; all namespaces; ACLs.
 pub(in crate::matrix) fn attributes(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let block = place.block_size() as usize;
 
     for len in [0, 1, 3, 4, 5, 30, 60, 100, 200, block / 2, block - 100] {
@@ -61,7 +61,7 @@ pub(in crate::matrix) fn attributes(root: &Path) {
 
 /// ACLs in the format of the system call: version 2, then (tag, permissions, id) of 2, 2 and 4 bytes,
 /// little-endian.
-fn acls(place: &Place) {
+fn acls(place: &WorkTree) {
     const NO_ID: u32 = u32::MAX;
     let acl = |entries: &[(u16, u16, u32)]| {
         let mut bytes = 2u32.to_le_bytes().to_vec();
@@ -90,7 +90,7 @@ fn acls(place: &Place) {
 
 /// Values in EA inodes, some of them shared.
 pub(in crate::matrix) fn in_inodes(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     for len in [100, 1000, 4000, 4096, 4097, 16_384, 65_000, 65_536] {
         let name = format!("large-{len}");
         place.filled(&name, 10);
@@ -113,7 +113,7 @@ pub(in crate::matrix) fn in_inodes(root: &Path) {
 /// Data, directories and symlinks inside inodes, with attributes that take their room; some grow out of their
 /// inodes.
 pub(in crate::matrix) fn inline_data(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let sizes = [0, 15, 30, 45, 59, 60, 61, 100, 130, 150, 155, 160, 161, 200, 500, 900, 1100];
     for len in sizes {
         place.filled(format!("of-{len}"), len);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::FallocateFlags;
 
-use super::{Place, mixed, sync_all};
+use super::{WorkTree, mixed, sync_all};
 use crate::trees::Random;
 
 /// The journal's magic, big-endian: a data block that starts with it must be escaped in the journal.
@@ -16,7 +16,7 @@ const JOURNAL_MAGIC: [u8; 4] = [0xC0, 0x3B, 0x39, 0x98];
 pub(in crate::matrix) fn transactions(root: &Path) -> Vec<File> {
     mixed(root);
     sync_all(root);
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     for round in 0..5 {
         let dir = place.dir(format!("round-{round}"));
         for i in 0..60 {
@@ -44,7 +44,7 @@ pub(in crate::matrix) fn transactions(root: &Path) -> Vec<File> {
 
 /// Data in the journal; some of it starts with the journal's own magic number.
 pub(in crate::matrix) fn journalled_data(root: &Path) -> Vec<File> {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let block = place.block_size() as usize;
     let mut bytes = Random::new(3).bytes(10 * block);
     for i in [0, 3, 4, 9] {
@@ -67,7 +67,7 @@ pub(in crate::matrix) fn journalled_data(root: &Path) -> Vec<File> {
 /// Orphans: files of several sizes and a directory, unlinked while open.
 pub(in crate::matrix) fn orphans(root: &Path) -> Vec<File> {
     drop(transactions(root));
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let mut orphans = Vec::new();
     for i in 0..300 {
         let name = format!("orphan-{i}");
@@ -98,7 +98,7 @@ pub(in crate::matrix) fn orphans(root: &Path) -> Vec<File> {
 /// Small changes with an fsync each: fast commits, if the file system has them.
 pub(in crate::matrix) fn fsyncs(root: &Path) -> Vec<File> {
     mixed(root);
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let block = place.block_size();
     let dir = place.dir("fast");
     drop(dir.dir("sub"));

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::Place;
+use super::WorkTree;
 
 /// Creates `n` names of at least `len` bytes. To save inodes there is one empty file per `n_links` names; the
 /// others are its hard links.
-fn names(place: &Place, n: usize, len: usize, n_links: usize) {
+fn names(place: &WorkTree, n: usize, len: usize, n_links: usize) {
     let name = |i: usize| {
         let mut name = format!("{i:07}");
         while name.len() < len {
@@ -27,7 +27,7 @@ fn names(place: &Place, n: usize, len: usize, n_links: usize) {
 
 /// Directories from one block up to an index of two levels, with blocks of 1 KiB.
 pub(in crate::matrix) fn indexed(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     for n in [10, 20, 60, 500, 3000] {
         names(&place.dir(format!("of-{n}")), n, 40, 100);
     }
@@ -37,7 +37,7 @@ pub(in crate::matrix) fn indexed(root: &Path) {
 }
 
 /// Names with every byte, up to 255 bytes long, enough for an index: signed and unsigned hashes differ.
-fn every_byte(place: &Place) {
+fn every_byte(place: &WorkTree) {
     let bytes: Vec<u8> = (1..=255u8).filter(|&byte| byte != b'/').collect();
     for &byte in &bytes {
         // A single dot is the directory itself.
@@ -50,7 +50,7 @@ fn every_byte(place: &Place) {
 
 /// Names with all byte values, also of directories.
 pub(in crate::matrix) fn strange_names(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     every_byte(&place.dir("every byte"));
     place.filled("line\nbreak", 1);
     drop(place.dir("dir\n\x1B[31m").dir(b"\xFE\xFF not utf-8"));
@@ -64,17 +64,17 @@ pub(in crate::matrix) fn strange_names(root: &Path) {
 /// levels have room for about 120 x 126 leaves if all nodes are full; names in random order leave them about
 /// two thirds full.
 pub(in crate::matrix) fn three_levels(root: &Path) {
-    names(&Place::new(root).dir("deep"), 32_000, 250, 60_000);
+    names(&WorkTree::new(root).dir("deep"), 32_000, 250, 60_000);
 }
 
 /// Two levels with blocks of 4 KiB: more than 508 leaves of 16 names.
 pub(in crate::matrix) fn many(root: &Path) {
-    names(&Place::new(root).dir("many"), 12_000, 230, 60_000);
+    names(&WorkTree::new(root).dir("many"), 12_000, 230, 60_000);
 }
 
 /// Directories with most names removed.
 pub(in crate::matrix) fn deletions(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     for (name, keep_every) in [("half", 2), ("few", 10), ("hardly-any", 500), ("none", usize::MAX)] {
         let dir = place.dir(name);
         names(&dir, 2000, 60, 1);
@@ -95,7 +95,7 @@ pub(in crate::matrix) fn deletions(root: &Path) {
 
 /// More subdirectories than a link count can hold.
 pub(in crate::matrix) fn subdirectories(root: &Path) {
-    let many = Place::new(root).dir("many");
+    let many = WorkTree::new(root).dir("many");
     for i in 0..65_010 {
         drop(many.dir(format!("{i}")));
     }
@@ -103,7 +103,7 @@ pub(in crate::matrix) fn subdirectories(root: &Path) {
 
 /// Many hard links of one file, and files with two names each.
 pub(in crate::matrix) fn hard_links(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     names(&place.dir("names"), 64_000, 8, 64_000);
     let several = place.dir("several");
     for i in 0..10 {
@@ -114,7 +114,7 @@ pub(in crate::matrix) fn hard_links(root: &Path) {
 
 /// Inodes freed and reused: new generations, no stale contents, no stale attributes.
 pub(in crate::matrix) fn reuse(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     for round in 0..4 {
         let dir = place.dir(format!("round-{round}"));
         for i in 0..150 {

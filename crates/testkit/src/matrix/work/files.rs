@@ -6,12 +6,12 @@ use std::path::Path;
 
 use rustix::fs::FallocateFlags;
 
-use super::Place;
+use super::WorkTree;
 use crate::trees::Random;
 
 /// Holes and unwritten extents of every origin; without extents, as far as possible.
 pub(in crate::matrix) fn holes(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let block = place.block_size();
     let data = |n: u64| Random::new(n).bytes((n * block) as usize);
     let plain = FallocateFlags::empty();
@@ -58,7 +58,7 @@ pub(in crate::matrix) fn holes(root: &Path) {
 }
 
 /// Writes every other block of a file: one extent each.
-fn every_other(place: &Place, name: &str, n: u64) {
+fn every_other(place: &WorkTree, name: &str, n: u64) {
     let block = place.block_size();
     let file = place.open(name);
     for i in 0..n {
@@ -70,7 +70,7 @@ fn every_other(place: &Place, name: &str, n: u64) {
 /// Extent trees of depth 0, 1 and (at 1 KiB) 2, made by holes and by punching; unwritten extents between
 /// them; files written in turns.
 pub(in crate::matrix) fn fragmented(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let block = place.block_size();
     for n in [3, 4, 5, 80, 400, 1500] {
         every_other(&place, &format!("extents-{n}"), n);
@@ -98,21 +98,21 @@ pub(in crate::matrix) fn fragmented(root: &Path) {
 /// An extent tree of depth 3 with blocks of 1 KiB: more than 4 x 83 x 84 extents, so that it does
 /// not matter whether the order of growth leaves leaves half full.
 pub(in crate::matrix) fn depth_three(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     every_other(&place, "deep", 29_000);
     place.filled("plain", 5000);
 }
 
 /// An extent tree of depth 2 with blocks of 4 KiB: more than 4 x 340 extents.
 pub(in crate::matrix) fn depth_two(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     every_other(&place, "deep", 3000);
     place.filled("plain", 5000);
 }
 
 /// Sparse files at the limits of direct, indirect, double and triple indirect blocks.
 pub(in crate::matrix) fn indirect(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let block = place.block_size();
     let per_block = block / 4;
     let edges = [12, 12 + per_block, 12 + per_block + per_block * per_block];
@@ -139,7 +139,7 @@ pub(in crate::matrix) fn indirect(root: &Path) {
 /// Sparse files above 2 and 4 GiB, and up to the limit of block numbers: 16 TiB less a block with blocks of 4
 /// KiB.
 pub(in crate::matrix) fn large_offsets(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     let block = place.block_size();
     for gib in [2u64, 4, 5, 1000] {
         place.write_at(format!("at-{gib}-gib"), (gib << 30) - 5, b"on both sides of it");

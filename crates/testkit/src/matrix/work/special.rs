@@ -7,10 +7,10 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, IFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use super::Place;
+use super::WorkTree;
 
 /// Every kind of node; device numbers in the old (8 and 8 bits) and the new encoding.
-pub(in crate::matrix) fn nodes(place: &Place) {
+pub(in crate::matrix) fn nodes(place: &WorkTree) {
     place.node("fifo", FileType::Fifo, 0, 0);
     place.node("socket", FileType::Socket, 0, 0);
     place.node("null", FileType::CharacterDevice, 1, 3);
@@ -21,7 +21,7 @@ pub(in crate::matrix) fn nodes(place: &Place) {
 }
 
 /// Symlinks of about 60 bytes, the limit of an inode, and of the maximum length of a block.
-pub(in crate::matrix) fn symlinks(place: &Place) {
+pub(in crate::matrix) fn symlinks(place: &WorkTree) {
     let longest = (place.block_size() as usize).min(4096) - 1;
     for len in [1, 58, 59, 60, 61, 120, 200, longest - 1, longest] {
         let target: Vec<u8> =
@@ -35,7 +35,7 @@ pub(in crate::matrix) fn symlinks(place: &Place) {
 /// Times at the limits of 32 bits and of the epoch bits, and between them; owners and modes of all sizes;
 /// flags.
 pub(in crate::matrix) fn metadata(root: &Path) {
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     times(&place.dir("times"));
     let owners = place.dir("owners");
     for id in [0, 1, 65_534, 65_535, 65_536, 70_000, 0x1234_5678, u32::MAX - 1] {
@@ -72,7 +72,7 @@ pub(in crate::matrix) fn metadata(root: &Path) {
     symlinks(&place.dir("symlinks"));
 }
 
-fn times(place: &Place) {
+fn times(place: &WorkTree) {
     let seconds: [i64; 12] = [
         -(1 << 31),   // 1901, the first
         -631_152_000, // 1950
@@ -134,7 +134,7 @@ pub(in crate::matrix) fn encrypted(root: &Path) {
 /// bytes in the place of the Merkle tree and the descriptor.
 pub(in crate::matrix) fn before_verity(root: &Path) {
     super::mixed(root);
-    let place = Place::new(root);
+    let place = WorkTree::new(root);
     place.filled("verity", 100_000);
     place.write_at("verity", 131_072, &[0xA5; 4096]);
     place.write_at("verity", 131_072 + 4096, &[0x5A; 260]);
