@@ -93,11 +93,11 @@ impl Mirror {
     }
 
     fn all(&self, change: impl Fn(&dyn Device) -> Result<(), DeviceFault>) -> Result<(), DeviceFault> {
-        self.settle(self.working().map(|member| (member, change(&*member.device))).collect())
+        self.exclude_failed(self.working().map(|member| (member, change(&*member.device))).collect())
     }
 
     /// Excludes the members that failed if another member succeeded, and returns the result.
-    fn settle(&self, results: Vec<(&Member, Result<(), DeviceFault>)>) -> Result<(), DeviceFault> {
+    fn exclude_failed(&self, results: Vec<(&Member, Result<(), DeviceFault>)>) -> Result<(), DeviceFault> {
         if results.iter().all(|(_, result)| result.is_ok()) {
             return Ok(());
         }
@@ -172,7 +172,7 @@ impl Device for Mirror {
     fn flush(&self) -> Result<(), DeviceFault> {
         let working: Vec<&Member> = self.working().collect();
         let devices: Vec<&dyn Device> = working.iter().map(|member| &*member.device).collect();
-        self.settle(working.into_iter().zip(flush_each(&devices)).collect())
+        self.exclude_failed(working.into_iter().zip(flush_each(&devices)).collect())
     }
 
     fn flush_nanos(&self) -> Option<u64> {

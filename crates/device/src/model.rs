@@ -220,13 +220,13 @@ impl State {
 }
 
 /// A request: byte offset and length.
-type Run = (u64, u64);
+type Request = (u64, u64);
 
 /// Converts ranges to requests, in order of their offsets; adjacent ranges become one request.
-fn runs(ranges: impl Iterator<Item = Run>) -> Vec<Run> {
-    let mut sorted: Vec<Run> = ranges.filter(|(_, len)| *len > 0).collect();
+fn runs(ranges: impl Iterator<Item = Request>) -> Vec<Request> {
+    let mut sorted: Vec<Request> = ranges.filter(|(_, len)| *len > 0).collect();
     sorted.sort_unstable();
-    let mut runs: Vec<Run> = Vec::with_capacity(sorted.len());
+    let mut runs: Vec<Request> = Vec::with_capacity(sorted.len());
     for (offset, len) in sorted {
         match runs.last_mut() {
             Some((start, before)) if *start + *before == offset => *before += len,
@@ -285,7 +285,7 @@ impl<D: Device> Modelled<D> {
     }
 
     /// Runs these requests, all started together; the cost of each depends on the state and its start.
-    fn spend_runs(&self, runs: &[Run], cost: impl Fn(&mut State, Duration, Run) -> Duration) {
+    fn spend_runs(&self, runs: &[Request], cost: impl Fn(&mut State, Duration, Request) -> Duration) {
         self.spend(|state, now| {
             let done =
                 runs.iter().map(|run| state.occupy(now, false, |state, start| cost(state, start, *run)));
@@ -293,7 +293,7 @@ impl<D: Device> Modelled<D> {
         });
     }
 
-    fn read(&self, runs: &[Run]) {
+    fn read(&self, runs: &[Request]) {
         let model = &self.model;
         self.spend_runs(runs, |state, _, (offset, len)| {
             let seek = seek(model, state, self.inner.size_bytes(), offset, len);
@@ -306,7 +306,7 @@ impl<D: Device> Modelled<D> {
         });
     }
 
-    fn write(&self, runs: &[Run]) {
+    fn write(&self, runs: &[Request]) {
         let model = &self.model;
         self.spend_runs(runs, |state, start, (offset, len)| {
             if model.cache_bytes == 0 {

@@ -31,7 +31,7 @@ const NAMES_PIECE: usize = 1024;
 const EMPTYING_TRIES: u32 = 8;
 
 /// The parent directory and the name that a path refers to.
-struct Spot {
+struct ParentAndName {
     dir: Ino,
     /// Empty for the root, which has no name.
     name: Vec<u8>,
@@ -39,7 +39,7 @@ struct Spot {
     has_slash: bool,
 }
 
-impl Spot {
+impl ParentAndName {
     /// Returns an error for paths that only a directory can have.
     fn for_file(self, refusal: Refusal) -> Result<Self, Fault> {
         match self.name.as_slice() {
@@ -209,11 +209,11 @@ impl FileSystem {
     pub fn create_node(&self, path: impl AsRef<Path>, new: &New<'_>) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
         let make = || {
-            let spot = self.spot(path)?.for_any(Refusal::Exists)?;
-            if spot.has_slash && new.kind != FileType::Directory {
+            let at = self.resolve_parent(path)?.for_any(Refusal::Exists)?;
+            if at.has_slash && new.kind != FileType::Directory {
                 return Err(Refusal::NotDirectory.into());
             }
-            self.volume.create(spot.dir, &spot.name, new)
+            self.volume.create(at.dir, &at.name, new)
         };
         make().map_err(Error::at(path))
     }
@@ -227,8 +227,8 @@ impl FileSystem {
         let (original, link) = (bytes(original.as_ref()), bytes(link.as_ref()));
         let add = || {
             let inode = self.volume.resolve(original, Follow::NotTheLast)?;
-            let spot = self.spot(link)?.for_file(Refusal::Exists)?;
-            self.volume.link(inode.ino(), spot.dir, &spot.name)
+            let at = self.resolve_parent(link)?.for_file(Refusal::Exists)?;
+            self.volume.link(inode.ino(), at.dir, &at.name)
         };
         add().map_err(Error::between(original, link))
     }
@@ -242,8 +242,8 @@ impl FileSystem {
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let remove = || {
-            let spot = self.spot(path)?.for_file(Refusal::IsDirectory)?;
-            self.volume.unlink(spot.dir, &spot.name)
+            let at = self.resolve_parent(path)?.for_file(Refusal::IsDirectory)?;
+            self.volume.unlink(at.dir, &at.name)
         };
         remove().map_err(Error::at(path))
     }
@@ -256,8 +256,8 @@ impl FileSystem {
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let remove = || {
-            let spot = self.spot(path)?.for_any(Refusal::Busy)?;
-            self.volume.rmdir(spot.dir, &spot.name)
+            let at = self.resolve_parent(path)?.for_any(Refusal::Busy)?;
+            self.volume.rmdir(at.dir, &at.name)
         };
         remove().map_err(Error::at(path))
     }
@@ -269,25 +269,25 @@ impl FileSystem {
     /// As [`remove_dir`](Self::remove_dir), with the path of the name that could not be removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
-        let (spot, ino) = (|| {
+        let (at, ino) = (|| {
             let inode = self.volume.resolve(path, Follow::NotTheLast)?;
             if inode.kind() != FileType::Directory {
                 return Err(Refusal::NotDirectory.into());
             }
-            let spot = self.spot(path)?.for_any(Refusal::Busy)?;
+            let at = self.resolve_parent(path)?.for_any(Refusal::Busy)?;
             // Checked before anything is removed: rmdir cannot remove a directory by these names.
-            if matches!(spot.name.as_slice(), b"." | b"..") {
+            if matches!(at.name.as_slice(), b"." | b"..") {
                 return Err(Refusal::Invalid.into());
             }
-            Ok((spot, inode.ino()))
+            Ok((at, inode.ino()))
         })()
         .map_err(Error::at(path))?;
-        let mut above = vec![Emptied::new(ino, spot.name.clone())];
+        let mut above = vec![Emptied::new(ino, at.name.clone())];
         let mut inside = HashSet::from([ino]);
         while let Some(dir) = above.last_mut() {
             match self.empty_on(dir) {
                 Ok(None) => {
-                    let parent = above.len().checked_sub(2).map_or(spot.dir, |at| above[at].ino);
+                    let parent = above.len().checked_sub(2).map_or(at.dir, |at| above[at].ino);
                     let Some(dir) = above.last_mut() else { break };
                     match self.volume.rmdir(parent, &dir.name) {
                         // Another thread added names after the listing.
@@ -367,8 +367,8 @@ impl FileSystem {
     ) -> Result<(), Error> {
         let (from, to) = (bytes(from.as_ref()), bytes(to.as_ref()));
         let renamed = || {
-            let source = self.spot(from)?.for_any(Refusal::Busy)?;
-            let target = self.spot(to)?.for_any(Refusal::Busy)?;
+            let source = self.resolve_parent(from)?.for_any(Refusal::Busy)?;
+            let target = self.resolve_parent(to)?.for_any(Refusal::Busy)?;
             if source.has_slash || target.has_slash {
                 let moved = self.volume.inode(source.dir)?;
                 let moved = self.volume.lookup(&moved, &source.name)?;
@@ -541,7 +541,7 @@ impl FileSystem {
 
     /// Finds the directory and the name that a path refers to. Symbolic links in the directory part are
     /// followed.
-    fn spot(&self, path: &[u8]) -> Result<Spot, Fault> {
+    fn resolve_parent(&self, path: &[u8]) -> Result<ParentAndName, Fault> {
         let has_slash = path.ends_with(b"/");
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
@@ -549,7 +549,7 @@ impl FileSystem {
         if dir.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }
-        Ok(Spot { dir: dir.ino(), name: path[start..end].to_vec(), has_slash })
+        Ok(ParentAndName { dir: dir.ino(), name: path[start..end].to_vec(), has_slash })
     }
 }
 

@@ -312,7 +312,7 @@ impl<D: Device> Coordinator<D> {
         drop(rounds);
         // Other requests wait for the result: it must be set even after a panic, or they wait forever.
         let flushed = catch_unwind(AssertUnwindSafe(|| self.make()));
-        let made = flushed.as_ref().map_or_else(|_| self.settle(Err(panicked())), Clone::clone);
+        let made = flushed.as_ref().map_or_else(|_| self.record_outcome(Err(panicked())), Clone::clone);
         let mut rounds = self.rounds();
         if self.settings.join_in_flight {
             rounds.next = None;
@@ -356,7 +356,7 @@ impl<D: Device> Coordinator<D> {
     fn flush_covering(&self) -> Result<(), Failed> {
         let issued = self.written.load(Ordering::Acquire);
         self.check()?;
-        self.settle(self.device.flush())?;
+        self.record_outcome(self.device.flush())?;
         self.flushed.fetch_max(issued, Ordering::AcqRel);
         Ok(())
     }
@@ -368,8 +368,8 @@ impl<D: Device> Coordinator<D> {
 
     /// The outcome of a flush or durable write, including earlier and concurrent failures. The operating
     /// system reports a failed write only once and drops it; the next flush then succeeds.
-    fn settle(&self, made: Result<(), DeviceFault>) -> Result<(), Failed> {
-        match made {
+    fn record_outcome(&self, outcome: Result<(), DeviceFault>) -> Result<(), Failed> {
+        match outcome {
             Ok(()) => self.check(),
             Err(fault) => Err(self.failed.get_or_init(|| Failed(Arc::new(fault))).clone()),
         }
@@ -443,7 +443,7 @@ impl<D: Device> Device for Coordinator<D> {
     /// A successful durable write needs no flush.
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         // The write is made in any case: it may be the record of the failure.
-        match self.settle(self.device.write_durable_at(offset, bytes)) {
+        match self.record_outcome(self.device.write_durable_at(offset, bytes)) {
             Ok(()) => Ok(()),
             Err(failed) => self.count(Err(failed.again())),
         }

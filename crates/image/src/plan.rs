@@ -381,7 +381,7 @@ impl<'t> Plan<'t> {
         plan.metadata_clusters = clusters - free + u64::from(plan.geometry().first_data_block);
         plan.place_directory(ROOT)?;
         plan.place_directory(input.lost_found)?;
-        plan.settle_cursor();
+        plan.mark_taken();
         plan.place_specials(input)?;
         plan.number_inodes(input);
         for i in 0..plan.sealed.directories.len() {
@@ -394,7 +394,7 @@ impl<'t> Plan<'t> {
         for i in 0..plan.by_ino.len() {
             plan.place_file(plan.by_ino[i])?;
         }
-        plan.settle_cursor();
+        plan.mark_taken();
         plan.check_links()?;
         plan.finish_specials();
         plan.count();
@@ -440,7 +440,7 @@ impl<'t> Plan<'t> {
         let mut runs: Vec<BlockRun> = Vec::with_capacity(1);
         while left > 0 {
             if self.cursor.at >= self.cursor.gap.end {
-                self.settle_cursor();
+                self.mark_taken();
                 let from = self.cursor.gap.end;
                 let gap = self.layout.space.gap_at(from, self.geometry().blocks).ok_or(PlanFault::Full)?;
                 self.cursor = Cursor { at: gap.start, gap: Gap { start: gap.start, end: gap.end() } };
@@ -455,7 +455,7 @@ impl<'t> Plan<'t> {
 
     /// Marks the blocks before the cursor as taken in the space, so that other allocations avoid them
     /// (INV-P3).
-    fn settle_cursor(&mut self) {
+    fn mark_taken(&mut self) {
         let Cursor { at, gap } = &mut self.cursor;
         self.layout.space.take(gap.start, *at - gap.start);
         gap.start = *at;

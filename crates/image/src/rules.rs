@@ -193,14 +193,14 @@ pub fn apply(tree: &mut Tree, rules: &[Rule]) -> Result<(), RuleFault> {
             );
         }
         for index in nodes {
-            settle(tree, rule, index)?;
+            apply_rule(tree, rule, index)?;
         }
     }
     Ok(())
 }
 
 /// Applies a rule to a node.
-fn settle(tree: &mut Tree, rule: &Rule, index: u32) -> Result<(), RuleFault> {
+fn apply_rule(tree: &mut Tree, rule: &Rule, index: u32) -> Result<(), RuleFault> {
     let is_dir = tree.nodes[index as usize].is_dir();
     let file_type = tree.nodes[index as usize].file_type();
     if rule.make == Make::File && file_type != FileType::Regular {

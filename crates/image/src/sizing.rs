@@ -124,7 +124,7 @@ pub fn size(
         sb.blocks_count * block_size.bytes() / options.inode_ratio.unwrap_or(usual)
     });
     sb.reserved_blocks_count = (blocks as f64 * options.reserved_percent.unwrap_or(5.0) / 100.0) as u64;
-    let geometry = settle(options, &mut sb, wanted.max(1), tail)?;
+    let geometry = fit_groups(options, &mut sb, wanted.max(1), tail)?;
     fill_constants(options, &mut sb);
     Ok(Sized { superblock: sb, geometry, groups_per_flex })
 }
@@ -230,7 +230,7 @@ fn choose_backups(options: &FormatOptions, sb: &mut Superblock) -> Result<(), Si
 
 /// Computes inodes per group, reserved descriptor blocks and the final number of blocks. Repeats until they
 /// are consistent.
-fn settle(
+fn fit_groups(
     options: &FormatOptions,
     sb: &mut Superblock,
     wanted_inodes: u64,
@@ -268,7 +268,7 @@ fn settle(
             sb.blocks_count = asked_blocks;
             continue;
         }
-        settle_backups(sb, asked_backups, groups);
+        place_backups(sb, asked_backups, groups);
         sb.features.compat &= !Features::RESIZE_INODE;
         sb.reserved_gdt_blocks = 0;
         if wants_resize && !sb.features.has_incompat(Features::META_BG) {
@@ -382,7 +382,7 @@ fn fit_inodes(
     Ok(true)
 }
 
-fn settle_backups(sb: &mut Superblock, asked: [u32; 2], groups: u32) {
+fn place_backups(sb: &mut Superblock, asked: [u32; 2], groups: u32) {
     if !sb.features.has_compat(Features::SPARSE_SUPER2) {
         return;
     }

@@ -188,11 +188,11 @@ struct Draft {
     /// Each item, with the range of the buffer for its data.
     items: Vec<(Item, Option<Range<usize>>)>,
     /// A read that may still grow.
-    run: Option<Run>,
+    run: Option<ReadRun>,
 }
 
 /// Files that are neighbours on the device.
-struct Run {
+struct ReadRun {
     physical: u64,
     /// Where the run begins in the buffer.
     at: usize,
@@ -321,7 +321,7 @@ impl Loader {
             _ => {
                 self.read_run(draft);
                 let at = draft.reserve(len).start;
-                draft.run = Some(Run { physical, at, len, members: vec![place] });
+                draft.run = Some(ReadRun { physical, at, len, members: vec![place] });
                 at
             }
         };
