@@ -191,8 +191,8 @@ fn exercise(kind: &Kind, arguments: &Arguments, fsx: &Path, extant: &Path) -> Re
         match command.output() {
             Ok(output) if output.status.success() => left -= ops,
             Ok(output) => {
-                let told = String::from_utf8_lossy(&output.stderr);
-                let lines: Vec<&str> = told.lines().collect();
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                let lines: Vec<&str> = stderr.lines().collect();
                 if lines.last().is_some_and(|last| is_its_own(last)) {
                     println!(
                         "{}: seed {seed} asks for no bytes, which is refused anywhere: left out",

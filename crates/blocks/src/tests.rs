@@ -136,14 +136,14 @@ fn copies_are_what_was_put_there() {
         let sources: Vec<_> = sources.iter().filter(|source| source.len() >= 640 + end.len()).collect();
         for source in &sources {
             let kept = &source[..source.len() - end.len()];
-            let told = copies.push(source.len(), |copy| {
+            let pushed = copies.push(source.len(), |copy| {
                 copy.put(&kept[..cuts[0]]);
                 copy.put(&kept[cuts[0]..cuts[1]]);
                 copy.put(&kept[cuts[1]..]);
                 copy.put(end);
                 end.len()
             });
-            assert_eq!(told, end.len());
+            assert_eq!(pushed, end.len());
         }
         let made: Vec<Block> = copies.finish().collect();
         assert_eq!(made.len(), sources.len());

@@ -14,7 +14,7 @@ fn check(image: &Path) -> Report {
 }
 
 /// The findings as text, a line each.
-fn told(report: &Report, least: Severity) -> String {
+fn text(report: &Report, least: Severity) -> String {
     // JO017: resize2fs, tune2fs and e2fsck move or grow the journal without updating the superblock's copy of
     // its map.
     let findings =
@@ -46,7 +46,7 @@ fn images_of_mke2fs_and_the_kernel_have_no_findings() {
         checked += 1;
         // Only an unmount updates the counts in the superblock.
         let least = if recipe.is_dirty() { Severity::Error } else { Severity::Note };
-        let findings = told(&report, least);
+        let findings = text(&report, least);
         if !findings.is_empty() {
             bad += &format!("{}:\n{findings}", recipe.name);
         }

@@ -175,9 +175,9 @@ fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) 
                             to_file(&disk, &path).expect("scratch can be written");
                             kernel.fetch_add(1, Ordering::Relaxed);
                             if let Err(what) = kernel_says(&run, &path, event) {
-                                let told =
+                                let text =
                                     format!("run {number}, event {event}, seed {seed}: kernel: {what}");
-                                violations.lock().unwrap().push(told);
+                                violations.lock().unwrap().push(text);
                             }
                         }
                     }

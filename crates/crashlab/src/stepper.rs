@@ -237,8 +237,8 @@ pub(crate) fn run(device: &Interrupted, stepper: &Arc<Mutex<Stepper>>) -> Result
             let is_whole = locked(stepper).steps.len().is_multiple_of(2);
             let volume = engine.volume();
             let checkpoint = || {
-                let done = if is_whole { volume.checkpoint() } else { volume.make_room() };
-                done.map_err(|fault| format!("checkpoint: {fault}"))
+                let done_sender = if is_whole { volume.checkpoint() } else { volume.make_room() };
+                done_sender.map_err(|fault| format!("checkpoint: {fault}"))
             };
             meanwhile(device, stepper, checkpoint)?;
         }
@@ -301,12 +301,12 @@ impl Meanwhile {
         while self.left > 0 && locked(&self.stepper).will_step_meanwhile() {
             self.left -= 1;
             let stepper = Arc::clone(&self.stepper);
-            let (tell, told) = mpsc::channel::<()>();
+            let (done_sender, done_receiver) = mpsc::channel::<()>();
             let working = std::thread::spawn(move || {
                 locked(&stepper).step_meanwhile();
-                drop(tell);
+                drop(done_sender);
             });
-            if told.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if done_receiver.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 *locked(&self.stuck) = Some(working);
                 self.left = 0;
             } else if let Err(panic) = working.join() {

@@ -51,10 +51,10 @@ fn levels(disk: &SimDisk) -> u32 {
     let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     to_file(disk, &path).unwrap();
-    let told = extant_testkit::run("debugfs", ["-R", "htree_dump tree/names", path.to_str().unwrap()]);
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let line = told.lines().find_map(|line| line.trim().strip_prefix("Indirect levels: "));
-    line.and_then(|levels| levels.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+    let dump = extant_testkit::run("debugfs", ["-R", "htree_dump tree/names", path.to_str().unwrap()]);
+    let dump = String::from_utf8_lossy(&dump.stdout).into_owned();
+    let line = dump.lines().find_map(|line| line.trim().strip_prefix("Indirect levels: "));
+    line.and_then(|levels| levels.parse().ok()).unwrap_or_else(|| panic!("{dump}"))
 }
 
 #[test]

@@ -75,28 +75,28 @@ struct Sweep {
 
 impl Sweep {
     /// The tree on the disk must be one of these, and the volume must be writable. e2fsck judges a sample.
-    fn judge(&mut self, disk: &Disk, trees: &[Tree], told: &dyn std::fmt::Display) {
+    fn judge(&mut self, disk: &Disk, trees: &[Tree], case: &dyn std::fmt::Display) {
         disk.disarm_all();
-        let engine = Engine::open(disk.clone(), options()).unwrap_or_else(|why| panic!("{told}: {why}"));
+        let engine = Engine::open(disk.clone(), options()).unwrap_or_else(|why| panic!("{case}: {why}"));
         let found = look(&engine);
         assert!(
             trees.iter().any(|tree| diff(tree, &found).is_empty()),
-            "{told}: not one of these trees; from the last: {:#?}",
+            "{case}: not one of these trees; from the last: {:#?}",
             trees.last().map(|tree| diff(tree, &found))
         );
-        engine.close().unwrap_or_else(|why| panic!("{told}: {why}"));
+        engine.close().unwrap_or_else(|why| panic!("{case}: {why}"));
         self.runs += 1;
         if self.runs.is_multiple_of(16) {
             let scratch = extant_testkit::scratch();
             let path = scratch.path().join("image");
             to_file(disk.inner(), &path).unwrap();
-            e2fsck_says(&path).unwrap_or_else(|why| panic!("{told}: {why}"));
+            e2fsck_says(&path).unwrap_or_else(|why| panic!("{case}: {why}"));
         }
     }
 
     /// Fails the n-th read of the operation, and `times - 1` reads after it.
     fn read(&mut self, image: &Image, op: &Op, n: u64, times: u64, expected: &Expected) -> bool {
-        let told = format!("{op:?}, read {n} of it fails, {times} times");
+        let case = format!("{op:?}, read {n} of it fails, {times} times");
         let disk = disk(image);
         let mut engine = Engine::open(disk.clone(), options()).unwrap();
         let rule = disk.arm(Rule::fail(extant_simdisk::Op::Read, EIO).nth(n).times(times));
@@ -104,41 +104,41 @@ impl Sweep {
         let is_hit = disk.hits(rule) > 0;
         disk.disarm_all();
         let is_whole = answer == expected.answer;
-        assert!(is_whole || answer == Err(Errno(EIO)) && is_hit, "{told}: {answer:?}");
+        assert!(is_whole || answer == Err(Errno(EIO)) && is_hit, "{case}: {answer:?}");
         let tree = &expected.trees[usize::from(is_whole)];
         match engine.volume().sync() {
             // The failure was contained: the volume shows the state before.
             Ok(()) => {
                 let lines = diff(tree, &look(&engine));
-                assert!(lines.is_empty(), "{told}: {lines:?}");
+                assert!(lines.is_empty(), "{case}: {lines:?}");
             }
             Err(fault) => {
-                assert!(!is_whole, "{told}: {fault}");
-                assert_eq!(fault.errno(), 30, "{told}: {fault}");
+                assert!(!is_whole, "{case}: {fault}");
+                assert_eq!(fault.errno(), 30, "{case}: {fault}");
                 let more = Op::Mkdir { at: extant_fsmodel::At::new("more"), mode: 0o755 };
-                assert_eq!(engine.apply(&more), Err(Errno(30)), "{told}");
+                assert_eq!(engine.apply(&more), Err(Errno(30)), "{case}");
                 self.aborted += 1;
             }
         }
         drop(engine);
-        self.judge(&disk, std::slice::from_ref(tree), &told);
+        self.judge(&disk, std::slice::from_ref(tree), &case);
         is_hit
     }
 
     /// Fails the n-th write or flush of a session: open, the operation, a sync, close.
     fn session(&mut self, image: &Image, op: &Op, rule: Rule, expected: &Expected) -> bool {
-        let told = format!("{op:?}, {rule:?}");
+        let case = format!("{op:?}, {rule:?}");
         let disk = disk(image);
         let rule = disk.arm(rule);
         let mut is_durable = false;
         if let Ok(mut engine) = Engine::open(disk.clone(), options()) {
             let answer = engine.apply(op);
-            assert!(answer == expected.answer || disk.hits(rule) > 0, "{told}: {answer:?}");
+            assert!(answer == expected.answer || disk.hits(rule) > 0, "{case}: {answer:?}");
             is_durable = engine.volume().sync().is_ok();
             is_durable |= engine.close().is_ok();
         }
         let is_hit = disk.hits(rule) > 0;
-        self.judge(&disk, &expected.trees[usize::from(is_durable)..], &told);
+        self.judge(&disk, &expected.trees[usize::from(is_durable)..], &case);
         is_hit
     }
 }

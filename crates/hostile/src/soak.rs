@@ -65,15 +65,15 @@ pub fn soak(images: &[(String, Mutator)], what: Soak) -> Soaked {
                     }
                     let seed = what.first_seed.wrapping_add(round);
                     let at = (seed % images.len() as u64) as usize;
-                    let told = copies[at].round(&images[at].1, &images[at].0, seed, &what);
+                    let soaked = copies[at].round(&images[at].1, &images[at].0, seed, &what);
                     let mut total = total.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     total.rounds += 1;
-                    total.opened += told.opened;
-                    total.found += told.found;
-                    total.changed += told.changed;
-                    total.worse.extend(told.worse);
-                    total.slowest = total.slowest.max(told.slowest);
-                    total.failures.extend(told.failures);
+                    total.opened += soaked.opened;
+                    total.found += soaked.found;
+                    total.changed += soaked.changed;
+                    total.worse.extend(soaked.worse);
+                    total.slowest = total.slowest.max(soaked.slowest);
+                    total.failures.extend(soaked.failures);
                 }
             });
         }
@@ -101,39 +101,39 @@ impl Copy {
     fn round(&mut self, mutator: &Mutator, name: &str, seed: u64, what: &Soak) -> Soaked {
         let damage = mutator.damage(&mut self.bytes, seed);
         self.show(&damage.undo);
-        let mut told = Soaked::default();
+        let mut soaked = Soaked::default();
         let start = Instant::now();
         let restorable = Arc::new(Restorable::over(&self.device));
         let ran = catch_unwind(AssertUnwindSafe(|| {
             if !what.changes {
                 let walked = walk(Arc::<MemDevice>::clone(&self.device));
-                told.opened = u64::from(walked.opened);
-                told.found = u64::from(is_damaged(&verify(&*self.device)));
+                soaked.opened = u64::from(walked.opened);
+                soaked.found = u64::from(is_damaged(&verify(&*self.device)));
                 return;
             }
             let before = verify(&*self.device);
             let changed = change(Arc::<Restorable>::clone(&restorable), seed);
-            told.opened = u64::from(changed.opened);
-            told.found = u64::from(is_damaged(&before));
-            told.changed = changed.done as u64;
+            soaked.opened = u64::from(changed.opened);
+            soaked.found = u64::from(is_damaged(&before));
+            soaked.changed = changed.done as u64;
             let (before, after) = (before.unwrap_or_default(), verify(&*self.device).unwrap_or_default());
             let mut codes: Vec<_> = after.into_iter().filter(|code| !before.contains(code)).collect();
             codes.dedup();
             if !codes.is_empty() {
-                told.worse.push(format!("{name}: {}: {}", codes.join(" "), damage.story));
+                soaked.worse.push(format!("{name}: {}: {}", codes.join(" "), damage.story));
             }
         }));
-        told.slowest = start.elapsed();
+        soaked.slowest = start.elapsed();
         if ran.is_err() {
-            told.failures.push(format!("{name}: panic: {}", damage.story));
+            soaked.failures.push(format!("{name}: panic: {}", damage.story));
         }
-        if told.slowest > what.round_max {
-            told.failures.push(format!("{name}: took {:?}: {}", told.slowest, damage.story));
+        if soaked.slowest > what.round_max {
+            soaked.failures.push(format!("{name}: took {:?}: {}", soaked.slowest, damage.story));
         }
         mutator.undo(&mut self.bytes, &damage);
         self.show(&damage.undo);
         restorable.restore(&self.bytes);
-        told
+        soaked
     }
 
     /// Copies the changed ranges of the image to the device.

@@ -76,21 +76,21 @@ fn the_verdict_is_e2fscks_in_98_of_100_cases() {
                             ),
                             false => first_words(&judged.stdout),
                         };
-                        let told = format!(
+                        let text = format!(
                             "{name}: {mutation}{}: ours {}, e2fsck {}: {why}",
                             if sealed { "" } else { " (not sealed)" },
                             if ours { "clean" } else { "damaged" },
                             if theirs { "clean" } else { "damaged" },
                         );
-                        disagreements.lock().unwrap().insert(case, told);
+                        disagreements.lock().unwrap().insert(case, text);
                     }
                 }
             });
         }
     });
     let disagreements = disagreements.into_inner().unwrap();
-    for told in disagreements.values() {
-        println!("{told}");
+    for text in disagreements.values() {
+        println!("{text}");
     }
     let (cases, damaged) = (cases.len(), damaged.into_inner());
     let agree = 100.0 * (cases - disagreements.len()) as f64 / cases as f64;

@@ -49,11 +49,11 @@ fn examine(built: &Built) {
 
 fn report(outcomes: &[Outcome]) {
     for outcome in outcomes {
-        let told = match &outcome.built {
+        let result = match &outcome.built {
             Ok(built) => format!("{} KiB", disk_kib(built)),
             Err(why) => why.clone(),
         };
-        println!("{:28} {:6} ms  {told}", outcome.recipe.name, outcome.time.as_millis());
+        println!("{:28} {:6} ms  {result}", outcome.recipe.name, outcome.time.as_millis());
     }
     let failed: Vec<&str> =
         outcomes.iter().filter(|outcome| outcome.built.is_err()).map(|outcome| outcome.recipe.name).collect();

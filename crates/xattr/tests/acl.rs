@@ -64,7 +64,7 @@ fn mode_of(path: &Path) -> u16 {
 }
 
 /// The stored value in the format of the system calls.
-fn told(stored: Option<Vec<u8>>) -> Option<Vec<u8>> {
+fn as_kernel(stored: Option<Vec<u8>>) -> Option<Vec<u8>> {
     stored.map(|stored| Acl::from_disk(&stored).unwrap().to_xattr())
 }
 
@@ -101,7 +101,7 @@ fn acls_do_what_the_kernels_do() {
                 assert_eq!(by_kernel, Ok(()), "{value:?}");
                 let change = acl::set_access(list.as_ref(), before);
                 assert_eq!(mode_of(&file), change.mode, "{list:?}");
-                assert_eq!(kernel_value(&file, ACCESS), told(change.stored.clone()), "{list:?}");
+                assert_eq!(kernel_value(&file, ACCESS), as_kernel(change.stored.clone()), "{list:?}");
                 set_count += 1;
                 // A chmod afterwards.
                 let mode = numbers.below(0o1000) as u16;
@@ -126,20 +126,20 @@ fn acls_do_what_the_kernels_do() {
         };
         let expected = acl::set_default(list.as_ref(), false).map(drop).map_err(|fault| errno(&fault));
         assert_eq!(on_file, expected, "{list:?}");
-        assert_eq!(kernel_value(&dir, DEFAULT), told(acl::set_default(list.as_ref(), true).unwrap()));
+        assert_eq!(kernel_value(&dir, DEFAULT), as_kernel(acl::set_default(list.as_ref(), true).unwrap()));
         let Some(list) = list else { continue };
         let mode = numbers.below(0o1000) as u16;
         let new = dir.join(format!("file{i}"));
         std::fs::OpenOptions::new().create_new(true).write(true).mode(mode.into()).open(&new).unwrap();
         let inherited = acl::inherit(&list, 0o100_000 | mode, false).unwrap();
         assert_eq!(mode_of(&new), inherited.mode, "{mode:o} {list:?}");
-        assert_eq!(kernel_value(&new, ACCESS), told(inherited.access));
+        assert_eq!(kernel_value(&new, ACCESS), as_kernel(inherited.access));
         let new = dir.join(format!("dir{i}"));
         std::fs::create_dir(&new).unwrap();
         let inherited = acl::inherit(&list, 0o040_777, true).unwrap();
         assert_eq!(mode_of(&new), inherited.mode);
-        assert_eq!(kernel_value(&new, ACCESS), told(inherited.access));
-        assert_eq!(kernel_value(&new, DEFAULT), told(inherited.default));
+        assert_eq!(kernel_value(&new, ACCESS), as_kernel(inherited.access));
+        assert_eq!(kernel_value(&new, DEFAULT), as_kernel(inherited.default));
     }
     assert!(set_count > 300, "{set_count} were set");
     let _ = lremovexattr(&file, ACCESS);

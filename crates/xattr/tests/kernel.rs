@@ -42,7 +42,7 @@ fn attributes_are_told_as_by_the_kernel() {
         let image = scratch.path().join("image");
         let fixed = ["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-O", features];
         extant_testkit::run("mke2fs", fixed.into_iter().chain([image.to_str().unwrap(), "32M"]));
-        let (inos, told);
+        let (inos, expected);
         {
             let mount = LoopMount::new(&image, "rw").unwrap();
             let dir = mount.path().join("dir");
@@ -78,12 +78,12 @@ fn attributes_are_told_as_by_the_kernel() {
             set(&dir, "system.posix_acl_default", &acl);
             let [none, few, many] = paths;
             let all = [none, few, many, dir];
-            told = all.clone().map(|path| kernel_attrs(&path));
+            expected = all.clone().map(|path| kernel_attrs(&path));
             inos = all.map(|path| path.metadata().unwrap().ino());
         }
-        assert!(told[2].len() > 60);
+        assert!(expected[2].len() > 60);
         let image = Image::open(&image);
-        for (ino, told) in inos.into_iter().zip(told) {
+        for (ino, expected) in inos.into_iter().zip(expected) {
             let (inode, bytes) = image.inode(ino);
             let places = Places {
                 ino: Ino(ino as u32),
@@ -91,12 +91,12 @@ fn attributes_are_told_as_by_the_kernel() {
                 block: Pblk(inode.file_acl),
                 fs_seed: image.sb.features.metadata_csum().then(|| image.sb.fs_seed()),
             };
-            let names: Vec<_> = told.iter().map(|(name, _)| name.clone()).collect();
+            let names: Vec<_> = expected.iter().map(|(name, _)| name.clone()).collect();
             assert_eq!(places.names(&image.buffers).unwrap(), names, "{features}: inode {ino}");
             let all = places.all(&image.buffers, &image).unwrap();
             let all: Vec<_> = all.into_iter().map(|attr| (attr.name, attr.value)).collect();
-            assert!(all == told, "{features}: values of inode {ino}");
-            for (name, value) in told {
+            assert!(all == expected, "{features}: values of inode {ino}");
+            for (name, value) in expected {
                 assert!(places.get(&image.buffers, &image, &name).unwrap() == Some(value));
             }
             assert_eq!(places.get(&image.buffers, &image, b"user.absent").unwrap(), None);

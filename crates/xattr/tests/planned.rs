@@ -112,22 +112,22 @@ fn plans_are_good_for_e2fsck_and_the_kernel() {
             set(&file, "trusted.kept", &[4; 9]);
             ino = file.metadata().unwrap().ino();
         }
-        let told = change(&image, ino);
-        assert!(told.len() > 6, "{features}: {} attributes", told.len());
-        assert_eq!(told[&b"security.kept"[..]], [3; 200]);
+        let expected = change(&image, ino);
+        assert!(expected.len() > 6, "{features}: {} attributes", expected.len());
+        assert_eq!(expected[&b"security.kept"[..]], [3; 200]);
         extant_testkit::e2fsck_clean(&image);
         {
             let mount = LoopMount::new(&image, "rw").unwrap();
             let file = mount.path().join("file");
-            assert!(kernel_attrs(&file) == told, "{features}");
+            assert!(kernel_attrs(&file) == expected, "{features}");
             assert_eq!(std::fs::read(&file).unwrap(), vec![0xAB; 80], "inline data stays");
             // The kernel continues with this layout.
-            let names: Vec<_> = told.keys().filter(|name| name.starts_with(b"user.")).collect();
+            let names: Vec<_> = expected.keys().filter(|name| name.starts_with(b"user.")).collect();
             for name in &names[..names.len() / 2] {
                 lremovexattr(&file, &name[..]).unwrap();
             }
             set(&file, "user.new", &[1; 40]);
-            assert_eq!(kernel_attrs(&file).len(), told.len() - names.len() / 2 + 1);
+            assert_eq!(kernel_attrs(&file).len(), expected.len() - names.len() / 2 + 1);
         }
         extant_testkit::e2fsck_clean(&image);
     }

@@ -263,12 +263,12 @@ fn a_script_copies_files_of_the_host() {
     });
     // A missing file, or a directory without -r, undoes the previous lines, too.
     let before = std::fs::read(&image.path).unwrap();
-    for (line, code, told) in [
+    for (line, code, message) in [
         (format!("cp {site}/none /x"), SOURCE, "none: "),
         (format!("cp {site}/below /x"), USAGE, "is a directory; copy it with -r"),
     ] {
         let outcome = image.script(&[], &format!("cp -r {site} /again\n{line}\n"));
-        assert_has(outcome.code(code), told);
+        assert_has(outcome.code(code), message);
         assert_has(outcome.code(code), "line 2: ");
         assert!(std::fs::read(&image.path).unwrap() == before, "{}", outcome.line);
     }
@@ -283,26 +283,26 @@ fn a_script_that_fails_leaves_the_image_byte_for_byte() {
         assert!(std::fs::read(&image.path).unwrap() == before, "{}", outcome.line);
     };
     let outcome = image.script(&[], "mkdir /a\ntouch /a/b\nmkdir /there\nmkdir /never\n");
-    let told = outcome.code(EXISTS);
-    assert_has(told, "line 3: ");
-    assert_has(told, "/there: the name exists");
-    assert_has(told, "nothing of the script was done: ");
-    assert!(!told.contains("never"), "{told}");
+    let message = outcome.code(EXISTS);
+    assert_has(message, "line 3: ");
+    assert_has(message, "/there: the name exists");
+    assert_has(message, "nothing of the script was done: ");
+    assert!(!message.contains("never"), "{message}");
     unchanged(&outcome);
 
     // All invalid lines are reported before anything is done.
     let outcome = image.script(&[], "mkdir /a\nmkdirs /b\n\nchmod 9 /a\nrm 'open\n");
-    let told = outcome.code(USAGE);
+    let message = outcome.code(USAGE);
     for part in [
         "line 2: there is no command \"mkdirs\"; did you mean mkdir?",
         "line 4: ",
         "is no mode",
         "line 5: a ' that is not closed",
     ] {
-        assert_has(told, part);
+        assert_has(message, part);
     }
-    assert_has(told, "nothing of the script was done: ");
-    assert_eq!(told.lines().count(), 4, "{told}");
+    assert_has(message, "nothing of the script was done: ");
+    assert_eq!(message.lines().count(), 4, "{message}");
     unchanged(&outcome);
 
     let file = image.path.with_extension("txt");
@@ -319,9 +319,9 @@ fn a_script_that_fails_leaves_the_image_byte_for_byte() {
 
     // With --keep-going, the remaining lines are executed.
     let outcome = image.script(&["--keep-going"], "mkdir /a\nmkdirs /b\nmkdir /there\nmkdir /c\n");
-    let told = outcome.code(EXISTS);
-    assert_has(told, "line 2: ");
-    assert_has(told, "line 3: ");
+    let message = outcome.code(EXISTS);
+    assert_has(message, "line 2: ");
+    assert_has(message, "line 3: ");
     image.mounted(|root| assert!(root.join("a").is_dir() && root.join("c").is_dir()));
 }
 
@@ -340,9 +340,9 @@ fn one_writes_at_a_time_and_anybody_reads() {
     if is_root() {
         let mount = LoopMount::new(&image.path, "rw").unwrap_or_else(|error| panic!("{error}"));
         let outcome = image.run("mkdir :/c");
-        let told = outcome.code(BUSY);
-        assert_has(told, "is mounted on ");
-        assert_has(told, mount.path().to_str().unwrap());
+        let message = outcome.code(BUSY);
+        assert_has(message, "is mounted on ");
+        assert_has(message, mount.path().to_str().unwrap());
         drop(mount);
         image.done("mkdir :/c");
     }
@@ -428,12 +428,12 @@ fn a_wait_for_another_machine_is_said_and_has_an_end() {
 #[test]
 fn commands_are_no_mounts() {
     let image = Image::new(&[]);
-    let told = |label: &str| common::superblock_field(&image.path, label);
-    let (count, time) = (told("Mount count"), told("Last mount time"));
+    let superblock_field = |label: &str| common::superblock_field(&image.path, label);
+    let (count, time) = (superblock_field("Mount count"), superblock_field("Last mount time"));
     for number in 0..3 {
         image.done(&format!("mkdir :/{number}"));
     }
-    assert_eq!((told("Mount count"), told("Last mount time")), (count, time));
+    assert_eq!((superblock_field("Mount count"), superblock_field("Last mount time")), (count, time));
 }
 
 /// The defaults that `tune2fs -o` sets apply to commands, too.

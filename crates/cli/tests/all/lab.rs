@@ -27,8 +27,8 @@ fn a_large_directory_is_told_of_by_runs_in_a_file_too() {
     let image = scratch.path().join("image");
     let name = image.to_str().unwrap();
     let args = ["large-dir", "--json", "--names", "5000", "--per", "1000", "--runs", "3", "--image", name];
-    let told = json(&args);
-    let hashes = told["hashes"].as_array().unwrap();
+    let report = json(&args);
+    let hashes = report["hashes"].as_array().unwrap();
     assert_eq!(hashes.len(), 2);
     for of in hashes {
         assert_eq!((&of["done"], &of["check_errors"]), (&Value::from(5000), &Value::from(0)), "{of}");
@@ -50,14 +50,14 @@ fn orphans_are_compared_in_memory_and_in_a_file() {
     for image in ["mem:64M", name.to_str().unwrap()] {
         let modes = "list-v0,list-v3,file,none";
         let args = ["orphans", "--json", "--modes", modes, "--widths", "1,2", "--runs", "2", "--loops", "1"];
-        let told = json(&[&args[..], &["--size", "64M", "--image", image]].concat());
-        let rows = told["rows"].as_array().unwrap();
+        let report = json(&[&args[..], &["--size", "64M", "--image", image]].concat());
+        let rows = report["rows"].as_array().unwrap();
         assert_eq!(rows.len(), 8);
         let lock = |mode: &str| {
             let row = rows.iter().find(|row| row["mode"] == mode).unwrap();
             row["lock"]["acquisitions"].as_u64().unwrap()
         };
-        assert!(lock("list-v3") * 2 <= lock("list-v0") + 100 && lock("file") == 0, "{image}: {told}");
+        assert!(lock("list-v3") * 2 <= lock("list-v0") + 100 && lock("file") == 0, "{image}: {report}");
     }
     e2fsck_clean(&name);
 }

@@ -527,11 +527,11 @@ fn a_journal_that_waits_is_told_and_not_written() {
     let built = matrix::build(&recipe.expect("there are dirty ones"), dir.path());
     let before = Sha256::digest(std::fs::read(&built.image).unwrap());
     let mount = Mount { dir: tempfile::tempdir().unwrap() };
-    let told = mount.try_mount(&built.image, &[]);
-    assert!(told.code(0).contains("replay of its journal"), "{}", told.stderr);
+    let outcome = mount.try_mount(&built.image, &[]);
+    assert!(outcome.code(0).contains("replay of its journal"), "{}", outcome.stderr);
     mount.unmount();
-    let told = mount.try_mount(&built.image, &["-o", "noload"]);
-    assert!(!told.code(0).contains("replay"), "{}", told.stderr);
+    let outcome = mount.try_mount(&built.image, &["-o", "noload"]);
+    assert!(!outcome.code(0).contains("replay"), "{}", outcome.stderr);
     mount.unmount();
     assert_eq!(Sha256::digest(std::fs::read(&built.image).unwrap()), before);
 }

@@ -456,9 +456,9 @@ fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
     let fill = |dir: &Path, who: &str| {
         let script =
             format!("{who} dd if=/dev/zero of=d/f bs=64k 2>/dev/null || sync d/f; stat -f -c '%f %a' .");
-        let told = runs(dir, &script);
+        let output = runs(dir, &script);
         runs(dir, "rm d/f; sync -f .");
-        let mut numbers = told.split_whitespace().map(|word| word.parse::<u64>().unwrap());
+        let mut numbers = output.split_whitespace().map(|word| word.parse::<u64>().unwrap());
         (numbers.next().unwrap(), numbers.next().unwrap())
     };
     let in_each = |what: &str, dir: &Path| {
@@ -570,8 +570,8 @@ fn what_was_synced_outlives_a_killed_server() {
         });
         wait_until("the server ends", || has_ended(server));
         mount.unmount();
-        let told = mount.try_mount(&image, &[]);
-        assert!(told.code(0).contains("journal was replayed"), "{}", told.stderr);
+        let outcome = mount.try_mount(&image, &[]);
+        assert!(outcome.code(0).contains("journal was replayed"), "{}", outcome.stderr);
         let check = |root: &Path| {
             for number in 0..synced {
                 let there = std::fs::read(root.join(name(number))).unwrap();

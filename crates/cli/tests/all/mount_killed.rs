@@ -302,9 +302,9 @@ fn killed_at_random_moments_it_keeps_what_it_promised() {
             let story = format!(
                 "EXTANT_SEED={seed} EXTANT_KILLS={kills}, {options:?}, kill {round} after {moment:?}"
             );
-            let told = mount.try_mount(&image, &["--threads", "4"]);
-            told.code(0);
-            replayed += u64::from(told.stderr.contains("journal was replayed"));
+            let outcome = mount.try_mount(&image, &["--threads", "4"]);
+            outcome.code(0);
+            replayed += u64::from(outcome.stderr.contains("journal was replayed"));
             writers.iter_mut().for_each(|writer| writer.check(&story));
             mount.unmount();
             e2fsck_clean(&image);

@@ -330,10 +330,10 @@ fn ways_of_writing_leave_the_same() {
         let mount = Mount::new(&image, &["-o", options]);
         let script = "seq 100000 > a; cp a b; truncate -s 5000 b; cat a >> b; seq 10 > c; mv c a; : > b; seq 3 > b; \
                       exec 3<>a; rm a; seq 7 >&3; seq 400 | xargs touch; rm 1*; cksum b <&3";
-        let told = runs(mount.path(), script);
+        let output = runs(mount.path(), script);
         assert!(
-            told.starts_with(&runs(mount.path(), "seq 3 | cksum | cut -d' ' -f1-2").trim().to_owned()),
-            "{options}: {told}"
+            output.starts_with(&runs(mount.path(), "seq 3 | cksum | cut -d' ' -f1-2").trim().to_owned()),
+            "{options}: {output}"
         );
         mount.unmount();
         e2fsck_clean(&image);

@@ -82,9 +82,9 @@ done
         for writer in writers {
             finish(writer);
         }
-        let told = "PRAGMA integrity_check; SELECT rows FROM total; SELECT count(DISTINCT writer * 1000 + number) FROM t;";
-        let told = runs(mount.path(), &format!("sqlite3 {database} '{told}'"));
-        assert_eq!(told, "ok\n120\n120\n", "{mode}");
+        let query = "PRAGMA integrity_check; SELECT rows FROM total; SELECT count(DISTINCT writer * 1000 + number) FROM t;";
+        let output = runs(mount.path(), &format!("sqlite3 {database} '{query}'"));
+        assert_eq!(output, "ok\n120\n120\n", "{mode}");
     }
     mount.unmount();
     e2fsck_clean(&image);
@@ -124,14 +124,14 @@ git -C clone ls-tree -r HEAD | git hash-object --stdin
     let source = dir.path().join("source.git");
     // Single objects, written through shared mappings where git uses them.
     run(mount.path(), &format!("git clone -q --no-local -c core.fsync=all {} clone", source.display()));
-    let told = run(mount.path(), CHECK);
+    let before = run(mount.path(), CHECK);
     let again = "cd clone; git checkout -q -b side HEAD~100; seq 3 > more; git add more; git -c user.name=a -c user.email=b commit -qm more; \
                  git checkout -q main; git gc -q --prune=now; git repack -qadf; git pack-refs --all; git branch -D -q side";
     run(mount.path(), again);
-    assert_eq!(run(mount.path(), CHECK), told);
+    assert_eq!(run(mount.path(), CHECK), before);
     mount.unmount();
     e2fsck_clean(&image);
     mount.try_mount(&image, &[]).code(0);
-    assert_eq!(run(mount.path(), CHECK), told);
+    assert_eq!(run(mount.path(), CHECK), before);
     mount.unmount();
 }

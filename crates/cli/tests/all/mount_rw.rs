@@ -285,8 +285,8 @@ fn a_killed_server_loses_nothing_that_was_synced() {
     wait_until("the server ends", || has_ended(server));
     drop(held);
     mount.unmount();
-    let told = mount.try_mount(&image, &[]);
-    assert!(told.code(0).contains("journal was replayed"), "{}", told.stderr);
+    let outcome = mount.try_mount(&image, &[]);
+    assert!(outcome.code(0).contains("journal was replayed"), "{}", outcome.stderr);
     // Later changes may be there, completely or in part.
     runs(mount.path(), "find d -name 'lost*' -delete");
     let names = |stats: &[String]| -> Vec<String> {

@@ -257,9 +257,9 @@ fn scripts_put_and_reserve_as_a_whole_or_not_at_all() {
         ("rm /none", NOT_FOUND, "no such file"),
     ] {
         let script = format!("put --from '{}' /etc/f\ntruncate -s 3 /etc/f\n{line}\n", file.display());
-        let told = image.script(&[], &script);
-        assert_has(told.code(code), part);
-        assert_has(&told.stderr, "line 3: ");
+        let outcome = image.script(&[], &script);
+        assert_has(outcome.code(code), part);
+        assert_has(&outcome.stderr, "line 3: ");
         assert!(std::fs::read(&image.path).unwrap() == before, "{line}");
     }
     assert_eq!(image.script(&["-n"], "truncate -s 0 /etc/f\n").code, 0);

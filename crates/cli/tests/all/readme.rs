@@ -168,8 +168,8 @@ fn assert_blocks_do(page: &str, text: &str, blocks_min: usize) {
         assert_eq!(results.len(), steps.len(), "{page}:{}: a command swallowed the rest", steps[0].line);
         for (at, (step, (lines, code))) in steps.iter().zip(&results).enumerate() {
             let printed: Vec<&str> = lines.iter().map(String::as_str).collect();
-            let is_told = steps.get(at + 1).is_some_and(|next| next.command == "echo $?");
-            if !is_as_shown(&step.shown, &printed) || (*code != 0 && !is_told) {
+            let is_shown = steps.get(at + 1).is_some_and(|next| next.command == "echo $?");
+            if !is_as_shown(&step.shown, &printed) || (*code != 0 && !is_shown) {
                 faults.push(format!(
                     "{page}:{}: $ {}\n(exit code {code}) printed:\n{}\nand the page shows:\n{}",
                     step.line,

@@ -24,9 +24,9 @@ fn what_is_free_takes_no_room_any_more() {
     let free = df[0]["free_bytes"].as_u64().unwrap();
 
     let trimmed = run(args!["trim", "--json", path]).report();
-    let told = trimmed[0]["trimmed_bytes"].as_u64().unwrap();
-    assert_eq!(told, free);
-    assert!(kept(path) + told / 2 < before, "{} of {before}", kept(path));
+    let reported = trimmed[0]["trimmed_bytes"].as_u64().unwrap();
+    assert_eq!(reported, free);
+    assert!(kept(path) + reported / 2 < before, "{} of {before}", kept(path));
     e2fsck_clean(path);
 
     let none = run(args!["trim", "--minimum", "1T", path]);

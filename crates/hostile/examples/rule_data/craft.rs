@@ -48,11 +48,11 @@ fn with_orphan(mutator: &Mutator, present: bool, ino: u32) -> Vec<u8> {
     let sb = volume.superblock().clone();
     let file = volume.inode(Ino(sb.orphan_file_inum)).expect("the orphan file");
     let mut place = 0;
-    let told = volume.extents(&file, 0, 1, &mut |extent| {
+    let walked = volume.extents(&file, 0, 1, &mut |extent| {
         place = extent.physical;
         None
     });
-    told.expect("its map");
+    walked.expect("its map");
     let bs = volume.geometry().block_size;
     let block = &mut bytes[place as usize..place as usize + bs.len()];
     block[..4].copy_from_slice(&ino.to_le_bytes());
