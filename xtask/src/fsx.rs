@@ -225,7 +225,7 @@ mod tests {
     use super::is_its_own;
 
     #[test]
-    fn a_refusal_of_no_bytes_is_told_from_others() {
+    fn a_refusal_of_no_bytes_is_distinguished_from_others() {
         assert!(is_its_own("[ERROR fsx] 11191 POSIX_FALLOCATE  0xecce5 =>  0xecce4 (    0x0 bytes)"));
         assert!(!is_its_own("[ERROR fsx] 11184 POSIX_FALLOCATE  0xa1e00 =>  0xa390c ( 0x1b0d bytes)"));
         assert!(!is_its_own("[ERROR fsx] 11190 MAPWRITE  0xb4336 =>  0xbb228 (    0x0 bytes)"));

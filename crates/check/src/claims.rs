@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_claim_is_told_and_kept() {
+    fn a_second_claim_is_reported_and_kept() {
         let claims = claims();
         assert_eq!(claims.claim(100, 300), Ok(()));
         assert!(!claims.any_twice());

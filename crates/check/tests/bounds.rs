@@ -57,7 +57,7 @@ fn thousands_of_claims_of_the_same_blocks_end() {
 }
 
 #[test]
-fn a_value_with_a_hole_is_told() {
+fn a_value_with_a_hole_is_reported() {
     let dir = extant_testkit::scratch();
     let value = dir.path().join("value");
     std::fs::write(&value, vec![b'v'; 1024]).unwrap();

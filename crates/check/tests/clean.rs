@@ -60,7 +60,7 @@ fn images_of_mke2fs_and_the_kernel_have_no_findings() {
 }
 
 #[test]
-fn any_number_of_threads_tells_the_same() {
+fn any_number_of_threads_reports_the_same() {
     let dir = extant_testkit::scratch();
     let image = dir.path().join("t.img");
     extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", image.to_str().unwrap(), "64M"]);

@@ -237,8 +237,8 @@ pub(crate) fn run(device: &Interrupted, stepper: &Arc<Mutex<Stepper>>) -> Result
             let is_whole = locked(stepper).steps.len().is_multiple_of(2);
             let volume = engine.volume();
             let checkpoint = || {
-                let done_sender = if is_whole { volume.checkpoint() } else { volume.make_room() };
-                done_sender.map_err(|fault| format!("checkpoint: {fault}"))
+                let done = if is_whole { volume.checkpoint() } else { volume.make_room() };
+                done.map_err(|fault| format!("checkpoint: {fault}"))
             };
             meanwhile(device, stepper, checkpoint)?;
         }

@@ -209,11 +209,11 @@ impl FileSystem {
     pub fn create_node(&self, path: impl AsRef<Path>, new: &New<'_>) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
         let make = || {
-            let at = self.resolve_parent(path)?.for_any(Refusal::Exists)?;
-            if at.has_slash && new.kind != FileType::Directory {
+            let location = self.resolve_parent(path)?.for_any(Refusal::Exists)?;
+            if location.has_slash && new.kind != FileType::Directory {
                 return Err(Refusal::NotDirectory.into());
             }
-            self.volume.create(at.dir, &at.name, new)
+            self.volume.create(location.dir, &location.name, new)
         };
         make().map_err(Error::at(path))
     }
@@ -227,7 +227,7 @@ impl FileSystem {
         let (original, link) = (bytes(original.as_ref()), bytes(link.as_ref()));
         let add = || {
             let inode = self.volume.resolve(original, Follow::NotTheLast)?;
-            let at = self.resolve_parent(link)?.for_file(Refusal::Exists)?;
+            let location = self.resolve_parent(link)?.for_file(Refusal::Exists)?;
             self.volume.link(inode.ino(), at.dir, &at.name)
         };
         add().map_err(Error::between(original, link))
@@ -242,8 +242,8 @@ impl FileSystem {
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let remove = || {
-            let at = self.resolve_parent(path)?.for_file(Refusal::IsDirectory)?;
-            self.volume.unlink(at.dir, &at.name)
+            let location = self.resolve_parent(path)?.for_file(Refusal::IsDirectory)?;
+            self.volume.unlink(location.dir, &location.name)
         };
         remove().map_err(Error::at(path))
     }
@@ -256,8 +256,8 @@ impl FileSystem {
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let remove = || {
-            let at = self.resolve_parent(path)?.for_any(Refusal::Busy)?;
-            self.volume.rmdir(at.dir, &at.name)
+            let location = self.resolve_parent(path)?.for_any(Refusal::Busy)?;
+            self.volume.rmdir(location.dir, &location.name)
         };
         remove().map_err(Error::at(path))
     }
@@ -269,25 +269,25 @@ impl FileSystem {
     /// As [`remove_dir`](Self::remove_dir), with the path of the name that could not be removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
-        let (at, ino) = (|| {
+        let (location, ino) = (|| {
             let inode = self.volume.resolve(path, Follow::NotTheLast)?;
             if inode.kind() != FileType::Directory {
                 return Err(Refusal::NotDirectory.into());
             }
-            let at = self.resolve_parent(path)?.for_any(Refusal::Busy)?;
+            let location = self.resolve_parent(path)?.for_any(Refusal::Busy)?;
             // Checked before anything is removed: rmdir cannot remove a directory by these names.
-            if matches!(at.name.as_slice(), b"." | b"..") {
+            if matches!(location.name.as_slice(), b"." | b"..") {
                 return Err(Refusal::Invalid.into());
             }
-            Ok((at, inode.ino()))
+            Ok((location, inode.ino()))
         })()
         .map_err(Error::at(path))?;
-        let mut above = vec![Emptied::new(ino, at.name.clone())];
+        let mut above = vec![Emptied::new(ino, location.name.clone())];
         let mut inside = HashSet::from([ino]);
         while let Some(dir) = above.last_mut() {
             match self.empty_on(dir) {
                 Ok(None) => {
-                    let parent = above.len().checked_sub(2).map_or(at.dir, |at| above[at].ino);
+                    let parent = above.len().checked_sub(2).map_or(location.dir, |at| above[at].ino);
                     let Some(dir) = above.last_mut() else { break };
                     match self.volume.rmdir(parent, &dir.name) {
                         // Another thread added names after the listing.

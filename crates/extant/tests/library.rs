@@ -84,7 +84,7 @@ fn a_walk_is_the_same_with_any_number_of_threads() {
 }
 
 #[test]
-fn walks_end_where_they_are_told_to() {
+fn walks_end_where_the_callback_stops_them() {
     let (_dir, fs) = tree();
     let top: Vec<_> =
         fs.walk("/").unwrap().depth_max(1).order(Order::Names).into_iter().map(Result::unwrap).collect();

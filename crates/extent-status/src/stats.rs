@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_told_to_an_eighth_of_a_doubling() {
+    fn quantiles_are_accurate_to_an_eighth_of_a_doubling() {
         let mut times = Times::default();
         (1..=1000u64).for_each(|us| times.add(us * 1000));
         for (share, ns) in [(0.5, 500_000.0), (0.99, 990_000.0), (1.0, 1_000_000.0)] {

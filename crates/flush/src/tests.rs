@@ -89,7 +89,7 @@ fn run(coordinator: &Coordinator<Cached>, threads: u64, rounds: u64) {
 }
 
 #[test]
-fn what_is_told_to_be_durable_is() {
+fn what_is_reported_durable_is() {
     for mode in Mode::ALL {
         for delay in Delay::ALL {
             for flush in [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(3)] {
@@ -179,7 +179,7 @@ fn nothing_is_flushed_twice_by_epoch() {
 }
 
 #[test]
-fn a_flush_that_fails_covers_nothing_and_everybody_is_told() {
+fn a_failed_flush_covers_nothing_and_is_reported_to_all() {
     let coordinator = of(Mode::Epoch, Delay::None, Duration::from_millis(20));
     coordinator.device().fails.store(true, Ordering::Relaxed);
     std::thread::scope(|scope| {

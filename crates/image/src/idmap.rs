@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_told_apart() {
+    fn what_is_no_number_is_recognized() {
         assert!(matches!(map(&["root:0"]), Err(IdMapFault::Name { .. })));
         assert!(matches!(map(&["0:0:0"]), Err(IdMapFault::Empty { .. })));
         assert!(matches!(map(&["4294967296:0"]), Err(IdMapFault::TooLarge { .. })));

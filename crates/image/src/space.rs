@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn allocation_fills_gaps_in_order_and_tells_what_is_missing() {
+    fn allocation_fills_gaps_in_order_and_returns_what_is_missing() {
         let mut space = Space::new(1);
         space.take(0, 10);
         space.take(15, 5);

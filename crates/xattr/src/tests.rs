@@ -109,7 +109,7 @@ fn without_a_body_or_a_block_there_is_nothing() {
 }
 
 #[test]
-fn acls_are_told_in_the_form_of_users() {
+fn acls_are_returned_in_the_form_of_user_space() {
     let entries = [(AclTag::UserObj, 6), (AclTag::User(7), 4), (AclTag::GroupObj, 4), (AclTag::Mask, 4)];
     let acl = Acl { entries: entries.into_iter().map(|(tag, perm)| AclEntry { tag, perm }).collect() };
     let (access, none) = (acl.to_disk(), Acl::default().to_disk());

@@ -33,7 +33,7 @@ fn kernel_attrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn attributes_are_told_as_by_the_kernel() {
+fn attributes_are_returned_as_by_the_kernel() {
     if extant_testkit::not_root() {
         return;
     }

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told() {
+    fn impossible_patterns_are_refused() {
         for bad in ["/[a", "/{a,b", "/a\\"] {
             assert!(Glob::parse(bad.as_bytes()).is_err(), "{bad}");
         }

@@ -227,7 +227,7 @@ fn files_and_directories_do_not_take_each_others_place() {
 }
 
 #[test]
-fn duplicate_entries_are_told_and_the_last_one_counts() {
+fn duplicate_entries_are_reported_and_the_last_one_counts() {
     let bench = Bench::new();
     let mut tar = Tar::in_memory();
     tar.file("x", "first").file("y", "only").file("x", "second").symlink("x", "third").file("x", "fourth");
@@ -487,7 +487,7 @@ fn what_the_format_cannot_hold_is_named_with_what_to_do() {
 }
 
 #[test]
-fn command_lines_that_make_no_sense_are_told_apart() {
+fn senseless_command_lines_are_distinguished() {
     let bench = Bench::new();
     let no_source = run(args!["build", "-o", bench.image()]);
     assert_has(no_source.code(USAGE), "--from");

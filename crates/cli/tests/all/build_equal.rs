@@ -191,7 +191,7 @@ fn trees_in_blocks_of_64_kib_equal_their_source() {
 }
 
 #[test]
-fn times_that_a_small_inode_cannot_hold_are_told() {
+fn times_that_a_small_inode_cannot_hold_are_reported() {
     let scratch = scratch();
     let tree = scratch.path().join("tree");
     std::fs::create_dir(&tree).unwrap();

@@ -138,7 +138,7 @@ fn a_pretended_owner_that_cannot_be_seen_is_refused() {
 /// In a user namespace that maps one ID, files of other users appear to belong to 65534. The image has that
 /// ID, and there is a warning.
 #[test]
-fn owners_that_a_user_namespace_does_not_show_are_told() {
+fn owners_that_a_user_namespace_does_not_show_are_reported() {
     let dir = scratch();
     if !is_root() || !has("unshare") {
         eprintln!("not root: no file of another owner can be made");

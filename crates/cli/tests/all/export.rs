@@ -116,7 +116,7 @@ fn an_image_of_the_archive_is_the_same_image() {
 }
 
 #[test]
-fn one_file_goes_where_it_is_told_to() {
+fn one_file_goes_to_the_named_destination() {
     let scratch = scratch();
     let dir = scratch.path();
     let tree = dir.join("tree");

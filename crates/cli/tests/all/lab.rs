@@ -22,7 +22,7 @@ fn names_are_made_in_memory_and_in_an_image() {
 }
 
 #[test]
-fn a_large_directory_is_told_of_by_runs_in_a_file_too() {
+fn a_large_directory_is_measured_by_runs_in_a_file_too() {
     let scratch = scratch();
     let image = scratch.path().join("image");
     let name = image.to_str().unwrap();

@@ -267,7 +267,7 @@ fn what_is_wrong_is_in_the_exit_code() {
 }
 
 #[test]
-fn damage_is_told_and_the_rest_is_shown() {
+fn damage_is_reported_and_the_rest_is_shown() {
     let small = small();
     extant_testkit::run("debugfs", args!["-w", "-R", "clri /etc/group", &small.image]);
     let outcome = run([OsString::from("ls"), OsString::from("-l"), small.arg("/etc")]);
@@ -302,7 +302,7 @@ fn a_directory_that_contains_itself_is_entered_once() {
 }
 
 #[test]
-fn a_journal_that_waits_is_shown_as_replayed_and_told_once() {
+fn a_pending_journal_is_shown_as_replayed_and_reported_once() {
     let scratch = scratch();
     let tree = scratch.path().join("tree");
     std::fs::create_dir(&tree).unwrap();

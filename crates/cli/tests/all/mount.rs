@@ -518,7 +518,7 @@ fn mistakes_are_explained() {
 }
 
 #[test]
-fn a_journal_that_waits_is_told_and_not_written() {
+fn a_pending_journal_is_reported_and_not_written() {
     if !has_fuse_and_root() {
         return;
     }

@@ -342,7 +342,7 @@ fn ways_of_writing_leave_the_same() {
 
 /// The mount's root reports the state of the extent cache, in the format of the kernel's file.
 #[test]
-fn the_root_tells_what_is_known_of_extents() {
+fn the_root_shows_the_extent_statistics() {
     if !has_fuse() {
         return;
     }

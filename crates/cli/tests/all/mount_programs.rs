@@ -82,8 +82,8 @@ done
         for writer in writers {
             finish(writer);
         }
-        let query = "PRAGMA integrity_check; SELECT rows FROM total; SELECT count(DISTINCT writer * 1000 + number) FROM t;";
-        let output = runs(mount.path(), &format!("sqlite3 {database} '{query}'"));
+        let sql = "PRAGMA integrity_check; SELECT rows FROM total; SELECT count(DISTINCT writer * 1000 + number) FROM t;";
+        let output = runs(mount.path(), &format!("sqlite3 {database} '{sql}'"));
         assert_eq!(output, "ok\n120\n120\n", "{mode}");
     }
     mount.unmount();

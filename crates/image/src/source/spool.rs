@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn appended_bytes_are_found_at_the_offsets_told() {
+    fn appended_bytes_are_found_at_the_returned_offsets() {
         let dir = tempfile::tempdir().unwrap();
         let mut spool = Spool::new(dir.path());
         let large: Vec<u8> = (0..3 * BUFFER_BYTES + 17).map(|i| (i % 251) as u8).collect();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_reader_is_told_apart_from_a_failing_one() {
+    fn a_short_reader_is_distinguished_from_a_failing_one() {
         let mut spool = Spool::new(std::env::temp_dir());
         assert!(matches!(spool.append(&mut &b"abc"[..], 10), Err(AppendFault::Ended(3))));
         assert_eq!(spool.append(&mut &b"xy"[..], 2).unwrap(), 3);

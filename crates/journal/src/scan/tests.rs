@@ -515,7 +515,7 @@ problem: log block 14: copy of block 70000 in transaction 3 belongs outside of t
 }
 
 #[test]
-fn entries_tell_what_a_transaction_holds() {
+fn entries_list_what_a_transaction_holds() {
     use crate::{Entry, each_entry};
     let mut log = TestLog::new(Checksums::V2, false);
     log.revoke(&[5, 6]);

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_tells_where_the_next_begins() {
+    fn a_leaf_returns_where_the_next_begins() {
         let dir = two_level_dir();
         let mut lookup = Lookup::by_hash(FORMAT, 7, 0x30);
         let Step::NeedBlock(root) = lookup.start() else { panic!() };

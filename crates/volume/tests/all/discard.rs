@@ -139,7 +139,7 @@ impl Device for Deaf {
 }
 
 #[test]
-fn a_device_that_cannot_be_told_is_let_alone() {
+fn a_device_without_discard_is_left_alone() {
     let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let volume = open(Arc::new(Deaf(image(&path, &[]))), true);

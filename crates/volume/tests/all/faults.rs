@@ -198,7 +198,7 @@ fn a_release_too_many_does_nothing() {
 }
 
 #[test]
-fn what_could_not_be_written_is_told_once_to_each_that_has_the_file_open() {
+fn a_lost_write_is_reported_once_to_each_open_file() {
     let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &[]);

@@ -105,7 +105,7 @@ fn root_fills_a_file_system_without_extents_to_the_pool_and_loses_nothing() {
 }
 
 #[test]
-fn the_library_acts_as_root_unless_told_otherwise() {
+fn the_library_acts_as_root_by_default() {
     let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &[]);

@@ -39,7 +39,7 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
                 extant_testkit::walk::by_debugfs(&built.image)
             };
             if !built.mountable {
-                ours.entries.values_mut().for_each(as_debugfs_tells_it);
+                ours.entries.values_mut().for_each(as_debugfs_reports_it);
             }
             if name == "encrypted-tree" {
                 // The kernel encodes names without a key in its own way: these are only counted.
@@ -72,7 +72,7 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
 }
 
 /// ACL entries have id 0 where no id belongs (the kernel has 0xFFFFFFFF there); targets are text.
-fn as_debugfs_tells_it(entry: &mut extant_testkit::Entry) {
+fn as_debugfs_reports_it(entry: &mut extant_testkit::Entry) {
     if let Some(target) = &mut entry.target {
         *target = String::from_utf8_lossy(target).into_owned().into_bytes();
     }

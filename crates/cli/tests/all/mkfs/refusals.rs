@@ -94,7 +94,7 @@ fn a_target_that_cannot_be_written_is_exit_code_1() {
 }
 
 #[test]
-fn a_dry_run_tells_everything_and_writes_nothing() {
+fn a_dry_run_reports_everything_and_writes_nothing() {
     let dir = scratch();
     let image = dir.path().join("dry.img");
     let text = make(&image, "-n --json -s 16T -O bigalloc -C 1M");
