@@ -228,7 +228,7 @@ impl FileSystem {
         let add = || {
             let inode = self.volume.resolve(original, Follow::NotTheLast)?;
             let location = self.resolve_parent(link)?.for_file(Refusal::Exists)?;
-            self.volume.link(inode.ino(), at.dir, &at.name)
+            self.volume.link(inode.ino(), location.dir, &location.name)
         };
         add().map_err(Error::between(original, link))
     }
