@@ -154,7 +154,8 @@ impl FileCaches {
         }
     }
 
-    /// Marks the file as dirty: it stays in memory until [`settle`](Self::settle) finds that it is clean.
+    /// Marks the file as dirty: it stays in memory until [`release_if_clean`](Self::release_if_clean) finds
+    /// that it is clean.
     ///
     /// Called before the bytes become dirty, so that write-back finds the file, and again after.
     pub fn note_dirty(&self, node: &Arc<LiveInode>, data: &FileData) {

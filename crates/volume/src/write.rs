@@ -233,7 +233,7 @@ impl Writer {
     ///
     /// The operation must refuse before its first change, or undo its changes. Any other failure (damage, the
     /// device) may leave it half done. If it then has changes that it did not settle (see
-    /// [`extant_buffer::Edit::settle`]), the journal is aborted before they can be committed.
+    /// [`extant_buffer::Edit::mark_complete`]), the journal is aborted before they can be committed.
     fn run<R>(
         &self,
         credits: u32,
