@@ -113,10 +113,8 @@ impl Notifier {
     fn send(&self, code: i32, parts: &[&[u8]]) -> io::Result<()> {
         let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
         let header = OutHeader { len: len as u32, error: code, unique: 0 };
-        let all: Vec<IoSlice<'_>> = std::iter::once(header.as_bytes())
-            .chain(parts.iter().copied())
-            .map(IoSlice::new)
-            .collect();
+        let all: Vec<IoSlice<'_>> =
+            std::iter::once(header.as_bytes()).chain(parts.iter().copied()).map(IoSlice::new).collect();
         self.connection.write(&all)
     }
 }

@@ -15,8 +15,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::protocol::{
     AccessIn, BatchForgetIn, BmapIn, CopyFileRangeIn, CreateIn, FallocateIn, FlushIn, ForgetIn, ForgetOne,
     FsyncIn, GetattrIn, GetxattrIn, InHeader, InitIn, InterruptIn, IoctlIn, LinkIn, LkIn, LseekIn, MkdirIn,
-    MknodIn, OpenIn, PollIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatxIn, SyncfsIn,
-    WriteIn,
+    MknodIn, OpenIn, PollIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatxIn,
+    SyncfsIn, WriteIn,
 };
 
 /// Why a request cannot be read. The kernel sends no such request.
@@ -419,7 +419,8 @@ mod tests {
     #[test]
     fn bytes_that_a_request_says_it_has_are_there() {
         let write = WriteIn { size: 5, ..WriteIn::default() };
-        let of = |bytes: &[u8]| Request::parse(&request(16, &[write.as_bytes(), bytes].concat()), EXT).is_ok();
+        let of =
+            |bytes: &[u8]| Request::parse(&request(16, &[write.as_bytes(), bytes].concat()), EXT).is_ok();
         assert!(of(b"12345") && !of(b"1234"));
         let old = [&2_u32.to_ne_bytes()[..], &0_u32.to_ne_bytes(), b"user.a\0xy"].concat();
         let old = request(21, &old);

@@ -56,7 +56,12 @@ impl Bound {
     /// The calling thread; `None` if binding it is not possible, or of no use: there is one CPU.
     pub(crate) fn new() -> Option<Self> {
         let free = sched_getaffinity(None).ok().filter(|free| free.count() > 1)?;
-        can_return().then(|| Self { thread: gettid(), free, cpu: Mutex::default(), is_bound: AtomicBool::new(false) })
+        can_return().then(|| Self {
+            thread: gettid(),
+            free,
+            cpu: Mutex::default(),
+            is_bound: AtomicBool::new(false),
+        })
     }
 
     fn cpu(&self) -> MutexGuard<'_, Option<usize>> {

@@ -201,9 +201,5 @@ fn negotiate(connection: &Connection, handler: &mut impl Handler) -> io::Result<
 
 fn offered(asked: &InitIn) -> Offered {
     let high = if u64::from(asked.flags) & init::INIT_EXT != 0 { u64::from(asked.flags2) << 32 } else { 0 };
-    Offered {
-        minor: asked.minor,
-        flags: u64::from(asked.flags) | high,
-        max_readahead: asked.max_readahead,
-    }
+    Offered { minor: asked.minor, flags: u64::from(asked.flags) | high, max_readahead: asked.max_readahead }
 }

@@ -122,7 +122,8 @@ pub(crate) fn run<H: Handler>(session: &Session<H>, config: Config) -> io::Resul
                 };
                 crew.end(served.err());
             };
-            let started = std::thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work);
+            let started =
+                std::thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work);
             // With fewer threads it is served all the same.
             if let (Err(error), 0) = (started, number) {
                 crew.end(None);
@@ -253,7 +254,8 @@ fn lead_bound<H: Handler>(
     let connection = session.connection();
     let mut buffer = vec![0; session.buffer_len()];
     // On one CPU client and server share it in any case.
-    let may_be_alone = bound.is_some() || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+    let may_be_alone =
+        bound.is_some() || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
     if has_others && !may_be_alone {
         crew.share();
         return read_and_answer(session, &mut buffer, || true);

@@ -34,20 +34,20 @@
 #![forbid(unsafe_code)]
 
 pub mod attributes;
-pub mod transport;
 mod listing;
 pub mod mounting;
 mod openers;
 mod remounting;
 mod serve;
 mod server;
+pub mod transport;
 
-pub use transport::{
-    ALLOCATIONS_ATTRIBUTE, EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE,
-    Threads,
-};
 pub use mounting::{MountFault, MountOptions, UnmountFault, unmount};
 pub use openers::Opener;
 pub use remounting::{Remount, RemountFault, remount};
 pub use serve::{Access, Caller, Errno, Name, Opened, Serve};
 pub use server::{Report, Server};
+pub use transport::{
+    ALLOCATIONS_ATTRIBUTE, EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE,
+    Threads,
+};

@@ -307,10 +307,12 @@ impl<S: Serve> Handler for Transport<S> {
                 self.statx(node, handle, reply);
             }
             Operation::Setattr(set, ()) => self.setattr(request, &set, reply),
-            Operation::Readlink(..) => match convert::ino_of(node).and_then(|ino| self.serve.read_link(ino)) {
-                Ok(target) => reply.bytes(&target),
-                Err(errno) => fail(reply, errno),
-            },
+            Operation::Readlink(..) => {
+                match convert::ino_of(node).and_then(|ino| self.serve.read_link(ino)) {
+                    Ok(target) => reply.bytes(&target),
+                    Err(errno) => fail(reply, errno),
+                }
+            }
             Operation::Symlink(_, Names(name, target)) => {
                 let new = New { kind: FileType::Symlink, target, ..changes::new(request, 0o777, 0) };
                 self.tell_made(&self.make(request, node, name, &new), reply);
@@ -393,7 +395,9 @@ impl<S: Serve> Handler for Transport<S> {
                     Err(errno) => fail(reply, errno),
                 }
             }
-            Operation::Removexattr(_, NameOf(name)) => changes::done(self.remove_attribute(node, name), reply),
+            Operation::Removexattr(_, NameOf(name)) => {
+                changes::done(self.remove_attribute(node, name), reply)
+            }
             // Closing makes nothing durable and finds no error. Where nothing is done then either, there is
             // no need to ask again.
             Operation::Flush(..) if !self.serve.asks_to_close() => fail(reply, Errno::NOSYS),

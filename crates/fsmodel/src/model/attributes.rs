@@ -163,7 +163,7 @@ impl Attributes {
         let others = self.0.iter().enumerate().filter(|(n, a)| a.place == new.place && Some(*n) != old);
         let (entries, values) =
             others.fold((0, 0), |(entries, values), (_, a)| (entries + a.entry_len(), values + a.room));
-            // Measured from the beginning of the block, including the header.
+        // Measured from the beginning of the block, including the header.
         if new.place == AttributePlace::Block && limits.ea_inode && new.room > 0 {
             let reserve = (limits.block_size as usize / 8).min(1024);
             if (limits.block_size as usize).saturating_sub(values + new.room) < reserve {

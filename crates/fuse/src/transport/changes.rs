@@ -118,12 +118,7 @@ impl<S: Serve> Transport<S> {
         Ok(())
     }
 
-    pub(super) fn rename(
-        &self,
-        from: (u64, &[u8]),
-        to: (u64, &[u8]),
-        flags: u32,
-    ) -> Result<(), Errno> {
+    pub(super) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<(), Errno> {
         let how = match flags {
             0 => Rename::Replace,
             RENAME_NOREPLACE => Rename::NoReplace,

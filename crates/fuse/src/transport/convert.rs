@@ -268,7 +268,8 @@ mod tests {
     fn times_keep_their_seconds_and_at_most_a_second_of_nanoseconds() {
         assert_eq!(time(Timestamp { seconds: -2, nanos: 800_000_000 }), (-2, 800_000_000));
         assert_eq!(time(Timestamp { seconds: 5, nanos: (1 << 30) - 1 }), (5, 999_999_999));
-        let set = SetattrIn { valid: fattr::ATIME, atime: (-2_i64) as u64, atimensec: 5, ..SetattrIn::default() };
+        let set =
+            SetattrIn { valid: fattr::ATIME, atime: (-2_i64) as u64, atimensec: 5, ..SetattrIn::default() };
         let before = Timestamp { seconds: -2, nanos: 5 };
         assert_eq!(times_of(&set), [Some(TimeToSet::At(before)), None, None]);
     }

@@ -133,12 +133,7 @@ impl<S: Serve> Transport<S> {
 
     /// Returns attributes to an opener that may write, after all that the kernel keeps of the file is
     /// written. `reply` comes back if there is no reason to wait.
-    pub(super) fn tell_writer(
-        &self,
-        node: u64,
-        handle: u64,
-        reply: Reply,
-    ) -> Option<Reply> {
+    pub(super) fn tell_writer(&self, node: u64, handle: u64, reply: Reply) -> Option<Reply> {
         if !content::is_late(handle) || !self.is_short() {
             return Some(reply);
         }
@@ -149,7 +144,9 @@ impl<S: Serve> Transport<S> {
                 false => serve.stat(ino),
             });
             match told {
-                Ok(stat) => reply.structure(&AttrOut { attr: convert::attributes(&stat), ..AttrOut::default() }),
+                Ok(stat) => {
+                    reply.structure(&AttrOut { attr: convert::attributes(&stat), ..AttrOut::default() })
+                }
                 Err(errno) => fail(reply, errno),
             }
         });
