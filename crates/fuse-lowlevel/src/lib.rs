@@ -30,6 +30,7 @@ pub mod protocol;
 mod reply;
 mod session;
 mod spliced;
+mod uring;
 mod workers;
 
 pub use connection::{Connection, Notifier};

@@ -10,6 +10,7 @@ use zerocopy::{Immutable, IntoBytes};
 use crate::connection::Connection;
 use crate::protocol::{Dirent, EntryOut, GetxattrOut, IoctlOut, OutHeader};
 use crate::spliced;
+use crate::uring::Slot;
 
 /// EIO, the error of a reply that was dropped unsent.
 const EIO: i32 = 5;
@@ -27,6 +28,7 @@ thread_local! {
 #[derive(Debug)]
 enum Sink {
     Device(Arc<Connection>),
+    Ring(Slot),
     Sent,
 }
 
@@ -48,9 +50,17 @@ impl Reply {
         Self { unique, sink: Sink::Device(connection) }
     }
 
+    pub(crate) fn to_ring(slot: Slot, unique: u64) -> Self {
+        Self { unique, sink: Sink::Ring(slot) }
+    }
+
     /// A failed write says that the request was interrupted, or the connection has ended.
     fn send(&mut self, error: i32, parts: &[&[u8]]) {
-        let Sink::Device(connection) = std::mem::replace(&mut self.sink, Sink::Sent) else { return };
+        let connection = match std::mem::replace(&mut self.sink, Sink::Sent) {
+            Sink::Device(connection) => connection,
+            Sink::Ring(slot) => return slot.send(self.unique, error, parts),
+            Sink::Sent => return,
+        };
         let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
         let header = OutHeader { len: len as u32, error, unique: self.unique };
         let mut slices = [IoSlice::new(&[]); PARTS_MAX + 1];
@@ -109,6 +119,11 @@ impl Reply {
 
     /// `fill` writes at most `size` bytes, and returns how many, or an errno.
     pub fn read(mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
+        if let Sink::Ring(_) = &self.sink
+            && let Sink::Ring(slot) = std::mem::replace(&mut self.sink, Sink::Sent)
+        {
+            return slot.fill(self.unique, size, fill);
+        }
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size {
                 buffer.resize(size, 0);
@@ -127,7 +142,8 @@ impl Reply {
     pub fn splice(mut self, file: BorrowedFd<'_>, at: u64, len: usize) -> Option<Self> {
         let is_sent = match &self.sink {
             Sink::Device(connection) => spliced::send(connection.fd(), self.unique, file, at, len),
-            Sink::Sent => false,
+            // The entry's memory is what the kernel copies from.
+            Sink::Ring(_) | Sink::Sent => false,
         };
         if is_sent {
             self.sink = Sink::Sent;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use zerocopy::IntoBytes;
 
@@ -10,7 +10,7 @@ use crate::connection::{Connection, Notifier};
 use crate::operation::{Layout, Operation, Request, forgets};
 use crate::protocol::{InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, READ_BUFFER_MIN, init};
 use crate::reply::Reply;
-use crate::workers;
+use crate::{uring, workers};
 
 const ENOSYS: i32 = 38;
 const EIO: i32 = 5;
@@ -68,20 +68,25 @@ pub struct Session<H> {
     handler: H,
     layout: Layout,
     buffer_len: usize,
+    payload_len: usize,
+    has_ring: bool,
 }
 
 impl<H: Handler> Session<H> {
-    /// Waits for the kernel's INIT and answers it. `connection`: a descriptor of /dev/fuse that is mounted.
+    /// Waits for the kernel's INIT and answers it. `connection`: a descriptor of /dev/fuse that is mounted;
+    /// `rings`: whether requests come over io_uring, if the kernel offers that and a ring can be made here.
     ///
     /// # Errors
     /// The kernel speaks an older version of the protocol; the connection failed or ended.
-    pub fn new(connection: OwnedFd, mut handler: H) -> io::Result<Self> {
+    pub fn new(connection: OwnedFd, mut handler: H, rings: bool) -> io::Result<Self> {
         let connection = Arc::new(Connection::new(connection));
-        let taken = negotiate(&connection, &mut handler)?;
+        let taken = negotiate(&connection, &mut handler, rings && uring::is_possible())?;
         let layout = Layout { setxattr_ext: taken.flags & init::SETXATTR_EXT != 0 };
         // A write, its header and its structure.
         let buffer_len = (taken.max_write as usize + 4096).max(READ_BUFFER_MIN);
-        Ok(Self { connection, handler, layout, buffer_len })
+        let has_ring = taken.flags & init::OVER_IO_URING != 0;
+        let payload_len = (taken.max_write as usize).max(READ_BUFFER_MIN);
+        Ok(Self { connection, handler, layout, buffer_len, payload_len, has_ring })
     }
 
     /// The file system.
@@ -100,7 +105,42 @@ impl<H: Handler> Session<H> {
     /// # Errors
     /// The connection failed, or a thread could not be started.
     pub fn run(&self, config: Config) -> io::Result<()> {
-        workers::run(self, config)
+        if self.has_ring { self.run_rings() } else { workers::run(self, config) }
+    }
+
+    /// Do requests come over io_uring?
+    #[must_use]
+    pub fn has_rings(&self) -> bool {
+        self.has_ring
+    }
+
+    /// A thread for each queue, and one for what still comes through the device.
+    fn run_rings(&self) -> io::Result<()> {
+        let failed = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for queue in 0..uring::possible_cpus() {
+                let failed = &failed;
+                std::thread::Builder::new().name(format!("fuse-{queue}")).spawn_scoped(scope, move || {
+                    if let Err(error) = uring::serve(self, queue) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    }
+                })?;
+            }
+            let mut buffer = vec![0; self.buffer_len];
+            while let Some(len) = self.connection.read(&mut buffer)? {
+                self.answer(&buffer[..len]);
+            }
+            Ok::<(), io::Error>(())
+        })?;
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(crate) fn payload_len(&self) -> usize {
+        self.payload_len
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
@@ -152,7 +192,7 @@ impl<H: Handler> Session<H> {
 }
 
 /// Answers INIT.
-fn negotiate(connection: &Connection, handler: &mut impl Handler) -> io::Result<Taken> {
+fn negotiate(connection: &Connection, handler: &mut impl Handler, rings: bool) -> io::Result<Taken> {
     let mut buffer = vec![0; READ_BUFFER_MIN];
     loop {
         let ended = || io::Error::new(io::ErrorKind::ConnectionAborted, "unmounted before the first request");
@@ -177,6 +217,9 @@ fn negotiate(connection: &Connection, handler: &mut impl Handler) -> io::Result<
         }
         let offered = offered(&asked);
         let mut taken = handler.init(&offered);
+        if rings {
+            taken.flags |= init::OVER_IO_URING;
+        }
         let always = init::BIG_WRITES | init::MAX_PAGES | init::INIT_EXT | init::SETXATTR_EXT;
         taken.flags = (taken.flags | always) & offered.flags;
         taken.max_readahead = taken.max_readahead.min(offered.max_readahead);

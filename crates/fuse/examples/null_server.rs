@@ -2,7 +2,7 @@
 //! transport cost by themselves.
 //!
 //! ```text
-//! null_server DIR SIZE_BYTES [THREADS]      DIR/zeros is a file of that size; SIGTERM or umount ends it
+//! null_server DIR SIZE_BYTES [THREADS [uring]]      DIR/zeros is a file of that size; SIGTERM or umount ends it
 //! ```
 //!
 //! The same transport, options and threads as `extant mount -o rw`: the difference between the two is the
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use extant_base::Ino;
-use extant_fuse::{Access, Errno, MountOptions, Mounted, Name, Opened, Opener, Serve, Threads};
+use extant_fuse::{Access, Channel, Errno, MountOptions, Mounted, Name, Opened, Opener, Serve, Threads};
 use extant_volume::{Cursor, FileType, New, Permit, Rename, Seek, SetAttr, Stat, StatFs};
 
 const ZEROS: Ino = Ino(11);
@@ -265,7 +265,7 @@ impl Serve for Null {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args_os().skip(1);
     let (Some(dir), Some(size)) = (args.next(), args.next()) else {
-        return Err("usage: null_server DIR SIZE_BYTES [THREADS]".into());
+        return Err("usage: null_server DIR SIZE_BYTES [THREADS [uring]]".into());
     };
     let size = size.to_string_lossy().parse()?;
     let mut threads = Threads::default();
@@ -273,6 +273,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         threads.count = count.to_string_lossy().parse()?;
     }
     let mut options = MountOptions::new("null");
+    if args.next().is_some_and(|transport| transport == "uring") {
+        options.transport = Channel::Rings;
+    }
     options.subtype = "extant-null".to_owned();
     options.read_only = false;
     let null = std::sync::Arc::new(Null::new(size));

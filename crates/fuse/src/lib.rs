@@ -48,6 +48,6 @@ pub use remounting::{Remount, RemountFault, remount};
 pub use serve::{Access, Caller, Errno, Name, Opened, Serve};
 pub use server::{Report, Server};
 pub use transport::{
-    ALLOCATIONS_ATTRIBUTE, EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE,
-    Threads,
+    ALLOCATIONS_ATTRIBUTE, Channel, EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE,
+    SHUTDOWN_ATTRIBUTE, Threads, serve_connection,
 };

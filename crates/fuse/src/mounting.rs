@@ -24,6 +24,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{getegid, geteuid};
 
+use crate::transport::Channel;
+
 /// What holds for a mount as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of mount(8), one each")]
@@ -53,6 +55,8 @@ pub struct MountOptions {
     /// writes cost less, and that there is no space for them may be reported by the next write, fsync or
     /// close only.
     pub writeback_cache: bool,
+    /// How requests come from the kernel.
+    pub transport: Channel,
 }
 
 impl MountOptions {
@@ -72,6 +76,7 @@ impl MountOptions {
             sync: false,
             no_symfollow: false,
             writeback_cache: false,
+            transport: Channel::Auto,
         }
     }
 

@@ -45,9 +45,9 @@ impl Openers {
         locked(&self.files).drain().map(|(_, (ino, _))| ino).collect()
     }
 
-    /// Closes it; was it open?
-    pub(crate) fn close(&self, handle: u64) -> bool {
-        locked(&self.files).remove(&handle).is_some()
+    /// Closes a handle. Returns the inode that it was open for.
+    pub(crate) fn close(&self, handle: u64) -> Option<Ino> {
+        locked(&self.files).remove(&handle).map(|(ino, _)| ino)
     }
 
     pub(crate) fn fsync(
@@ -110,7 +110,7 @@ mod tests {
         let (one, two) =
             (openers.open(Ino(12), ErrorCursor::default()), openers.open(Ino(12), ErrorCursor::default()));
         assert!(one != 0 && one != two);
-        assert!(openers.close(one) && !openers.close(one) && !openers.close(0));
+        assert_eq!([one, one, 0].map(|handle| openers.close(handle)), [Some(Ino(12)), None, None]);
         assert!(openers.open(Ino(12), ErrorCursor::default()) != one);
     }
 }

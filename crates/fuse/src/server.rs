@@ -322,10 +322,11 @@ impl Serve for Server {
         })
     }
 
-    fn closed(&self, ino: Ino, handle: u64) {
+    fn closed(&self, _: Ino, handle: u64) {
         // Errors go to the report; no reply is expected.
-        let was_open = self.openers.close(handle);
-        let _ = self.ask(|volume| if was_open { volume.released(ino) } else { Ok(()) });
+        if let Some(ino) = self.openers.close(handle) {
+            let _ = self.ask(|volume| volume.released(ino));
+        }
     }
 
     fn closing(&self, ino: Ino) {

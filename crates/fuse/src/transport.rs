@@ -60,7 +60,7 @@ use extant_fuse_lowlevel::{
 use extant_volume::{Cursor, FileType, New, Permit, Seek, SetAttr, Stat};
 use late::Late;
 use lookups::Lookups;
-pub use mounted::{Mounted, Threads};
+pub use mounted::{Channel, Mounted, Threads, serve_connection};
 
 use crate::listing::{Listings, Want};
 use crate::mounting::MountOptions;
@@ -144,6 +144,14 @@ impl<S: Serve> Transport<S> {
             kills_set_id: false,
             opens_by_itself: false,
             opens_dirs_by_itself: false,
+        }
+    }
+
+    /// Invalidations can be sent from now on.
+    fn connect(&self, notifier: Notifier) {
+        let _ = self.notifier.set(notifier);
+        if self.writable {
+            self.drops.start();
         }
     }
 

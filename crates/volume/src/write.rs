@@ -275,7 +275,19 @@ impl Writer {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
         }
-        let node = self.inodes().get(ino)?;
+        Self::check_owner(self.inodes().get(ino)?)
+    }
+
+    /// As [`inode_to_change`](Self::inode_to_change), also for an inode without links.
+    fn unlinked_to_change(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
+        if self.shared().is_special(ino) {
+            return Err(Refusal::NotPermitted.into());
+        }
+        Self::check_owner(self.inodes().get_unlinked(ino)?)
+    }
+
+    /// Refuses an inode that belongs to others.
+    fn check_owner(node: Arc<LiveInode>) -> Result<Arc<LiveInode>, Fault> {
         // It holds an attribute value, and belongs to the inodes with that attribute.
         if node.values().has_flag(flags::EA_INODE) { Err(Refusal::Stale.into()) } else { Ok(node) }
     }

@@ -4,6 +4,7 @@
 //! module).
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +20,19 @@ use crate::mounting::{self, MountFault, MountOptions};
 /// requests of the largest size keep all CPUs busy: with a third of it, a reader and the server wait for each
 /// other in turns (3.1 against 3.7 GB/s); with more the pages are cold when the reader gets to them.
 const READ_AHEAD_KIB: u32 = 24 << 10;
+
+/// How requests come from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Channel {
+    /// The faster one of those that the kernel offers.
+    #[default]
+    Auto,
+    /// /dev/fuse.
+    Device,
+    /// io_uring where the kernel offers it, which needs its fuse module's parameter `enable_uring`, and
+    /// /dev/fuse where it does not.
+    Rings,
+}
 
 /// How a mount is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,15 +71,12 @@ impl<S: Serve> Mounted<S> {
         let dir = dir.canonicalize().map_err(wrong_dir)?;
         let connection = mounting::mount(&dir, options, splice_len_max())?;
         let transport = Transport::new(serve, options);
-        let (notifier, number) = (Arc::clone(&transport.notifier), Arc::clone(&transport.connection));
+        let number = Arc::clone(&transport.connection);
         let late = transport.writes_back.then(|| Arc::clone(&transport.late));
-        match Session::new(connection, transport) {
+        match Session::new(connection, transport, options.transport == Channel::Rings) {
             Ok(session) => {
                 // Nothing is asked before `serve`.
-                let _ = notifier.set(session.notifier());
-                if session.handler().writable {
-                    session.handler().drops.start();
-                }
+                session.handler().connect(session.notifier());
                 if let Ok(Some(entry)) = mounted_at(&dir) {
                     let _ = number.set(entry.device.1);
                     if let Some(late) = late {
@@ -89,6 +100,12 @@ impl<S: Serve> Mounted<S> {
         &self.dir
     }
 
+    /// Do requests come over io_uring?
+    #[must_use]
+    pub fn has_rings(&self) -> bool {
+        self.session.has_rings()
+    }
+
     /// Serves until it is unmounted, by whomever.
     ///
     /// # Errors
@@ -101,6 +118,22 @@ impl<S: Serve> Mounted<S> {
         }
         ended
     }
+}
+
+/// Serves a connection that is not mounted by this process, until its other end is closed: of a virtual
+/// machine, of another mount namespace, of a test's fake kernel.
+///
+/// # Errors
+/// The connection failed, or its first request is not INIT.
+pub fn serve_connection<S: Serve>(
+    serve: Arc<S>,
+    connection: OwnedFd,
+    options: &MountOptions,
+    threads: Threads,
+) -> io::Result<()> {
+    let session = Session::new(connection, Transport::new(serve, options), false)?;
+    session.handler().connect(session.notifier());
+    session.run(Config { threads: threads.count.max(1) })
 }
 
 /// Gives an error to all waiting callers, where the system lets the owner of a connection do that.

@@ -36,7 +36,8 @@ impl Volume {
         if matches!(name, b"." | b"..") {
             return Err(Refusal::Exists.into());
         }
-        let node = writer.inodes().get_unlinked(ino)?;
+        // Of inodes without a name, those that are open can get one again.
+        let node = writer.unlinked_to_change(ino)?;
         let parent = writer.inode_to_change(dir)?;
         if node.ino() == parent.ino() {
             let exists = writer.lookup(dir, name)?.is_some();

@@ -163,3 +163,24 @@ fn a_range_is_trimmed_to_the_block() {
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
 }
+
+/// The file system's own inodes have no names and take no changes, whatever number a caller gives.
+#[test]
+fn inodes_of_the_file_system_itself_are_not_changed() {
+    let scratch = extant_testkit::scratch();
+    let path = image(scratch.path(), &[], &[]);
+    let volume = open(&path);
+    for ino in (3..=10).map(Ino) {
+        let no = Some(Refusal::NotPermitted);
+        assert_eq!(refused(volume.link(ino, Ino::ROOT, b"name")), no, "{ino}");
+        assert_eq!(refused(volume.create(ino, b"name", &New::file(0o644))), no, "{ino}");
+        assert_eq!(refused(volume.write_at(ino, 0, b"bytes")), no, "{ino}");
+        assert_eq!(
+            refused(volume.set_attr(ino, &SetAttr { size: Some(0), ..SetAttr::default() })),
+            no,
+            "{ino}"
+        );
+    }
+    volume.close().unwrap();
+    extant_testkit::e2fsck_clean(&path);
+}

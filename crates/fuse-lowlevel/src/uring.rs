@@ -1,0 +1,331 @@
+//! FUSE over io_uring: one queue and one thread for each CPU.
+//!
+//! The kernel puts a request into a fetched entry of the queue of the CPU on which its caller runs, and the
+//! queue's thread, which runs on that CPU, is woken there. The thread commits a reply and fetches the next
+//! request with one system call. Forgets and interrupts still come through /dev/fuse.
+//!
+//! ```text
+//!  register --> [with the kernel] --completion: request--> [with us] --reply--> commit and fetch
+//!                     ^                                                              |
+//!                     +--------------------------------------------------------------+
+//! ```
+//!
+//! An entry is a header and a payload in our memory, which the kernel fills with a request and reads a reply
+//! from.
+//!
+//! Invariants
+//! 1. The memory of an entry belongs to the kernel from its registration or commit to the next completion,
+//!    and to the one [`Slot`] that answers its request from there to the commit. It is freed after the ring.
+//! 2. Only the queue's thread submits to its ring. A reply from another thread is handed to it by an eventfd.
+//! 3. Every request is committed exactly once.
+//!
+//! Source: Linux, include/uapi/linux/fuse.h (`fuse_uring_req_header`, `fuse_uring_cmd_req`),
+//! Documentation/filesystems/fuse/fuse-io-uring.rst.
+
+#![allow(unsafe_code)]
+
+use std::cell::{RefCell, UnsafeCell};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use io_uring::squeue::Entry128;
+use io_uring::{IoUring, cqueue, opcode, types};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::connection::Connection;
+use crate::operation::{FIXED_MAX, Request};
+use crate::protocol::{InHeader, OutHeader};
+use crate::reply::Reply;
+use crate::session::{Handler, Session};
+
+/// Requests of a queue that are with the kernel, or being answered, at the same time.
+const DEPTH: usize = 8;
+/// Commands of `enum fuse_uring_cmd`.
+const REGISTER: u32 = 1;
+const COMMIT_AND_FETCH: u32 = 2;
+/// Offsets in an entry's header, and its size.
+const OP_IN: usize = 128;
+const ENT: usize = 256;
+const HEADER_LEN: usize = 288;
+/// In `fuse_uring_ent_in_out`: the number that a commit names, and the payload's length.
+const COMMIT_ID: usize = ENT + 8;
+const PAYLOAD_LEN: usize = ENT + 16;
+/// Number of the completion that the eventfd gives.
+const BELL: u64 = u64::MAX;
+
+thread_local! {
+    /// The payload of a request, while its reply may already be written into the entry.
+    static PAYLOAD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Can a ring of the kind that FUSE needs be made here?
+pub(crate) fn is_possible() -> bool {
+    IoUring::<Entry128, cqueue::Entry>::builder().setup_single_issuer().build(2).is_ok()
+}
+
+/// Memory of one entry.
+struct Memory {
+    header: Box<[UnsafeCell<u8>]>,
+    payload: Box<[UnsafeCell<u8>]>,
+    /// Header and payload, as the kernel is told of them.
+    iovecs: [libc::iovec; 2],
+}
+
+impl Memory {
+    fn new(payload_len: usize) -> Self {
+        let zeroed = |len: usize| {
+            let bytes = vec![0_u8; len].into_boxed_slice();
+            // SAFETY: UnsafeCell<u8> has the layout of u8, so the allocation is the same.
+            unsafe { Box::from_raw(Box::into_raw(bytes) as *mut [UnsafeCell<u8>]) }
+        };
+        let (header, payload) = (zeroed(HEADER_LEN), zeroed(payload_len));
+        let part = |bytes: &[UnsafeCell<u8>]| libc::iovec {
+            iov_base: UnsafeCell::raw_get(bytes.as_ptr()).cast(),
+            iov_len: bytes.len(),
+        };
+        let iovecs = [part(&header), part(&payload)];
+        Self { header, payload, iovecs }
+    }
+}
+
+/// What a queue's thread and the replies to its requests share.
+struct Queue {
+    entries: Vec<Memory>,
+    bell: OwnedFd,
+    /// Entries with replies that other threads gave, to be committed.
+    ready: Mutex<Vec<usize>>,
+    thread: std::thread::ThreadId,
+}
+
+// SAFETY: an entry's memory is accessed by the one owner that invariant 1 names; the pointers in `iovecs` are
+// to memory that the same value owns, and are read by the kernel only.
+unsafe impl Send for Queue {}
+// SAFETY: as for Send.
+unsafe impl Sync for Queue {}
+
+/// An entry with a request that is to be answered. The one owner of the entry's memory until it is committed.
+pub(crate) struct Slot {
+    queue: Arc<Queue>,
+    index: usize,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Slot({})", self.index)
+    }
+}
+
+impl Slot {
+    fn memory(&self) -> &Memory {
+        &self.queue.entries[self.index]
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "the slot owns the memory of its entry, and is not cloned")]
+    fn header(&self) -> &mut [u8] {
+        let header = &self.memory().header;
+        // SAFETY: the memory is live and this long, and by invariant 1 nothing else accesses it meanwhile.
+        // The callers, all in this module, keep one reference at a time.
+        unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(header.as_ptr()), header.len()) }
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "the slot owns the memory of its entry, and is not cloned")]
+    fn payload(&self) -> &mut [u8] {
+        let payload = &self.memory().payload;
+        // SAFETY: as in `header`.
+        unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(payload.as_ptr()), payload.len()) }
+    }
+
+    /// Puts a reply in place: `error` is 0 or negative.
+    pub(crate) fn send(self, unique: u64, error: i32, parts: &[&[u8]]) {
+        let mut at = 0;
+        let payload = self.payload();
+        for part in parts {
+            let end = at + part.len();
+            let Some(into) = payload.get_mut(at..end) else {
+                // Longer than any request asks for.
+                return self.finish(unique, -5, 0);
+            };
+            into.copy_from_slice(part);
+            at = end;
+        }
+        self.finish(unique, error, at);
+    }
+
+    /// Has `fill` write the reply into place; at most `size` bytes.
+    pub(crate) fn fill(self, unique: u64, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
+        let payload = self.payload();
+        let size = size.min(payload.len());
+        match fill(&mut payload[..size]) {
+            Ok(len) => self.finish(unique, 0, len.min(size)),
+            Err(errno) => self.finish(unique, -errno, 0),
+        }
+    }
+
+    fn finish(self, unique: u64, error: i32, len: usize) {
+        let header = self.header();
+        let out = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique };
+        header[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        header[PAYLOAD_LEN..PAYLOAD_LEN + 4].copy_from_slice(&(len as u32).to_ne_bytes());
+        let ready = &self.queue.ready;
+        ready.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
+        if std::thread::current().id() != self.queue.thread {
+            let _ = rustix::io::write(&self.queue.bell, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Number of CPUs that the kernel may ever have: it has a queue for each.
+pub(crate) fn possible_cpus() -> usize {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map_or(1, |last| last + 1)
+}
+
+/// Serves one queue until the connection ends.
+pub(crate) fn serve<H: Handler>(session: &Session<H>, queue_id: usize) -> io::Result<()> {
+    let mut one = CpuSet::new();
+    if queue_id < CpuSet::MAX_CPU {
+        one.set(queue_id);
+        // A CPU that is offline, or not ours, gives its queue's requests to a thread elsewhere.
+        let _ = sched_setaffinity(None, &one);
+    }
+    let payload_len = session.payload_len();
+    let queue = Arc::new(Queue {
+        entries: (0..DEPTH).map(|_| Memory::new(payload_len)).collect(),
+        bell: eventfd(0, EventfdFlags::CLOEXEC)?,
+        ready: Mutex::default(),
+        thread: std::thread::current().id(),
+    });
+    let mut ring: IoUring<Entry128, cqueue::Entry> =
+        IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(2 * DEPTH as u32)?;
+    let result = Ring { ring: &mut ring, queue: &queue, queue_id: queue_id as u16, rung: Box::new([0; 8]) }
+        .run(session);
+    // The ring goes before the memory that it was given.
+    drop(ring);
+    drop(queue);
+    result
+}
+
+struct Ring<'a> {
+    ring: &'a mut IoUring<Entry128, cqueue::Entry>,
+    queue: &'a Arc<Queue>,
+    queue_id: u16,
+    /// What is read from the eventfd.
+    rung: Box<[u8; 8]>,
+}
+
+impl Ring<'_> {
+    fn run<H: Handler>(&mut self, session: &Session<H>) -> io::Result<()> {
+        for index in 0..DEPTH {
+            self.push(session.connection(), REGISTER, index)?;
+        }
+        self.listen()?;
+        loop {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+                Err(error) => return Err(error),
+            }
+            let done: Vec<(u64, i32)> =
+                self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
+            for (number, result) in done {
+                match (number, result) {
+                    (BELL, _) => self.listen()?,
+                    (index, 0) => self.answer(session, index as usize),
+                    // The connection has ended: the entry is ours for good.
+                    (_, result) if [libc::ENOTCONN, libc::ENODEV, libc::ECANCELED].contains(&-result) => {
+                        return Ok(());
+                    }
+                    (_, result) if session.connection().has_ended() || result == -libc::EINTR => {
+                        return Ok(());
+                    }
+                    (_, result) => return Err(io::Error::from_raw_os_error(-result)),
+                }
+                self.commit(session.connection())?;
+            }
+            self.commit(session.connection())?;
+        }
+    }
+
+    /// Commits the entries that have replies.
+    fn commit(&mut self, connection: &Connection) -> io::Result<()> {
+        let ready = std::mem::take(&mut *self.queue.ready.lock().unwrap_or_else(PoisonError::into_inner));
+        for index in ready {
+            self.push(connection, COMMIT_AND_FETCH, index)?;
+        }
+        Ok(())
+    }
+
+    fn answer<H: Handler>(&mut self, session: &Session<H>, index: usize) {
+        let slot = Slot { queue: Arc::clone(self.queue), index };
+        // The kernel's own fields stay where they are; the request is read before the reply overwrites it.
+        let mut header = [0; ENT];
+        header.copy_from_slice(&slot.header()[..ENT]);
+        let len = slot.header()[PAYLOAD_LEN..PAYLOAD_LEN + 4].try_into().map_or(0, u32::from_ne_bytes);
+        let unique = InHeader::read_from_prefix(&header).map_or(0, |(header, _)| header.unique);
+        PAYLOAD.with_borrow_mut(|tail| {
+            let payload = slot.payload();
+            let len = (len as usize).min(payload.len());
+            tail.clear();
+            tail.extend_from_slice(&payload[..len]);
+            let fixed = &header[OP_IN..OP_IN + FIXED_MAX];
+            let request =
+                Request::parse_parts(&header[..size_of::<InHeader>()], fixed, tail, session.layout());
+            let reply = Reply::to_ring(slot, unique);
+            match request {
+                Ok(request) => session.dispatch(&request, reply),
+                Err(_) => reply.error(libc::EIO),
+            }
+        });
+    }
+
+    /// Has the ring complete when another thread rings the bell.
+    fn listen(&mut self) -> io::Result<()> {
+        let bell = types::Fd(self.queue.bell.as_raw_fd());
+        let read = opcode::Read::new(bell, self.rung.as_mut_ptr(), 8).build().user_data(BELL);
+        self.submit(read.into())
+    }
+
+    fn push(&mut self, connection: &Connection, command: u32, index: usize) -> io::Result<()> {
+        let memory = &self.queue.entries[index];
+        let commit_id: u64 = {
+            let slot = Slot { queue: Arc::clone(self.queue), index };
+            slot.header()[COMMIT_ID..COMMIT_ID + 8].try_into().map_or(0, u64::from_ne_bytes)
+        };
+        let mut cmd = [0; 80];
+        if command == COMMIT_AND_FETCH {
+            cmd[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+        }
+        cmd[16..18].copy_from_slice(&self.queue_id.to_ne_bytes());
+        let fd = types::Fd(connection.fd().as_raw_fd());
+        let entry = opcode::UringCmd80::new(fd, command)
+            .cmd(cmd)
+            .addr((command == REGISTER).then(|| memory.iovecs.as_ptr() as u64))
+            .build()
+            .user_data(index as u64);
+        // The crate has no field for `len`, which is the number of iovecs.
+        // SAFETY: an entry of 128 bytes is plain data; `len` is the 32-bit word at offset 24.
+        let entry: Entry128 = unsafe {
+            let mut bytes: [u8; 128] = std::mem::transmute(entry);
+            if command == REGISTER {
+                bytes[24..28].copy_from_slice(&2_u32.to_ne_bytes());
+            }
+            std::mem::transmute(bytes)
+        };
+        self.submit(entry)
+    }
+
+    fn submit(&mut self, entry: Entry128) -> io::Result<()> {
+        loop {
+            // SAFETY: the memory that an entry names lives as long as the ring: iovecs and their parts in the
+            // queue, `rung` here.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return Ok(());
+            }
+            self.ring.submit()?;
+        }
+    }
+}

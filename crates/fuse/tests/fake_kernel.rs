@@ -1,0 +1,310 @@
+//! A fake kernel sends anything to a mount's server: well-formed requests with all kinds of values, cut off,
+//! longer than they say, of unknown kinds. Each request that expects a reply gets exactly one, of the form that
+//! the protocol's table states; nothing panics or hangs, and the file system is consistent afterwards.
+//!
+//! Runs for a second; `FAKE_KERNEL_SECONDS` and `FAKE_KERNEL_SEED` ask for more.
+
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use extant_device::FileDevice;
+use extant_fuse::{MountOptions, Server, Threads, serve_connection};
+use extant_fuse_lowlevel::operation::{Answer, TABLE, row_of};
+use extant_fuse_lowlevel::protocol::{InHeader, InitIn, OutHeader};
+use extant_testkit::trees::Random;
+use extant_volume::{OpenOptions, Volume};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A request is answered within this time, or the server hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Largest request and reply: what a socket takes in one message.
+const MESSAGE_MAX: usize = 64 << 10;
+
+struct Kernel {
+    socket: OwnedFd,
+    random: Random,
+    unique: u64,
+    /// Inode numbers and handles that replies had.
+    nodes: Vec<u64>,
+    handles: Vec<u64>,
+    sent: u64,
+    refused: u64,
+}
+
+impl Kernel {
+    fn below(&mut self, limit: usize) -> usize {
+        self.random.below(limit as u64) as usize
+    }
+
+    fn pick(&mut self, numbers: &[u64]) -> u64 {
+        numbers[self.below(numbers.len())]
+    }
+
+    /// A number that a field may have: small, large, an inode, an offset.
+    fn number(&mut self) -> u64 {
+        match self.below(8) {
+            0 => 0,
+            1 => self.random.below(16),
+            2 => self.random.below(4096),
+            3 => self.random.below(1 << 20),
+            4 => self.random.below(1 << 33),
+            5 => u64::MAX - self.random.below(4),
+            6 => 1 << self.below(64),
+            _ => self.random.below(u64::MAX),
+        }
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        match self.below(12) {
+            0 => b".".to_vec(),
+            1 => b"..".to_vec(),
+            2 => vec![b'n'; self.below(300)],
+            3 => (0..self.below(20)).map(|_| self.random.below(256) as u8).collect(),
+            4 => b"user.a".to_vec(),
+            5 => b"system.posix_acl_access".to_vec(),
+            _ => format!("f{}", self.below(20)).into_bytes(),
+        }
+    }
+
+    fn fixed(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            let number = match self.below(3) {
+                0 if !self.handles.is_empty() => {
+                    let handles = std::mem::take(&mut self.handles);
+                    let handle = self.pick(&handles);
+                    self.handles = handles;
+                    handle
+                }
+                1 => u64::from(self.below(0x1_0000) as u16) | (self.number() << 32),
+                _ => self.number(),
+            };
+            bytes.extend_from_slice(&number.to_ne_bytes());
+        }
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// One request, with the number that its reply is to have.
+    fn request(&mut self) -> (InHeader, Vec<u8>) {
+        let row = TABLE[self.below(TABLE.len())];
+        let opcode = if self.below(200) == 0 { self.number() as u32 } else { row.opcode };
+        let mut body = self.fixed(row.fixed);
+        // The number of bytes that follow is right mostly.
+        let data_len = self.below(6000);
+        match row.name {
+            "write" => body[16..20].copy_from_slice(&(data_len as u32).to_ne_bytes()),
+            "setxattr" => body[..4].copy_from_slice(&(data_len as u32).to_ne_bytes()),
+            "ioctl" => body[24..28].copy_from_slice(&(data_len as u32).to_ne_bytes()),
+            "read" | "readdir" | "readdirplus" => {
+                body[16..20]
+                    .copy_from_slice(&(self.random.below(MESSAGE_MAX as u64 / 2) as u32).to_ne_bytes());
+            }
+            "getxattr" | "listxattr" => body[..4].copy_from_slice(&(data_len as u32).to_ne_bytes()),
+            // No file of this image becomes larger than the image, or it takes seconds to truncate it.
+            "fallocate" | "copy_file_range" if self.below(4) > 0 => {
+                body[8..16].copy_from_slice(&self.random.below(1 << 22).to_ne_bytes());
+                body[16..24].copy_from_slice(&self.random.below(1 << 22).to_ne_bytes());
+            }
+            _ => {}
+        }
+        if self.below(2) == 0 && row.name == "write" {
+            body[8..16].copy_from_slice(&self.random.below(1 << 22).to_ne_bytes());
+        }
+        let names = if matches!(row.name, "symlink" | "rename" | "rename2") { 2 } else { 1 };
+        for _ in 0..names {
+            body.extend(self.name());
+            body.push(0);
+        }
+        body.extend((0..data_len).map(|at| at as u8));
+        if self.below(50) == 0 {
+            body.truncate(self.below(body.len() + 1));
+        }
+        self.unique += 2;
+        let nodes = std::mem::take(&mut self.nodes);
+        let nodeid = if self.below(20) == 0 { self.number() } else { self.pick(&nodes) };
+        self.nodes = nodes;
+        let id = if self.below(2) == 0 { 0 } else { 1000 };
+        let len = (size_of::<InHeader>() + body.len()) as u32;
+        let pid = if self.below(4) == 0 { self.number() as u32 } else { std::process::id() };
+        (
+            InHeader {
+                len,
+                opcode,
+                unique: self.unique,
+                nodeid,
+                uid: id,
+                gid: id,
+                pid,
+                ..InHeader::default()
+            },
+            body,
+        )
+    }
+
+    fn send(&mut self, header: &InHeader, body: &[u8]) {
+        rustix::io::writev(&self.socket, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]).unwrap();
+        self.sent += 1;
+    }
+
+    /// The reply to a request; invalidations that come before it are read, too.
+    fn receive(&mut self, header: &InHeader) -> (OutHeader, Vec<u8>) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            assert!(poll(&mut fds, Some(&wait)).unwrap() > 0, "no reply to {header:?}");
+            let mut reply = vec![0; 2 * MESSAGE_MAX];
+            let len = rustix::io::read(&self.socket, &mut reply).unwrap();
+            assert!(len > 0, "the server has ended at {header:?}");
+            reply.truncate(len);
+            let (out, body) = OutHeader::read_from_prefix(&reply).unwrap();
+            assert_eq!(out.len as usize, len);
+            if out.unique == 0 {
+                continue;
+            }
+            assert_eq!(out.unique, header.unique, "a reply to another request");
+            return (out, body.to_vec());
+        }
+    }
+
+    /// Sends a request, and judges its reply.
+    fn ask(&mut self) {
+        let (header, body) = self.request();
+        let row = row_of(header.opcode);
+        self.send(&header, &body);
+        let malformed_forget = row.is_some_and(|row| row.answer == Answer::Never) && body.len() < 16;
+        if malformed_forget {
+            // It may be cut off, and is answered with an error then.
+            return self.drain(&header);
+        }
+        if row.is_some_and(|row| row.answer == Answer::Never) {
+            return;
+        }
+        let (out, answer) = self.receive(&header);
+        if out.error != 0 {
+            assert!((-4095..0).contains(&out.error), "{out:?}");
+            assert!(answer.is_empty(), "an error with an answer: {header:?}");
+            self.refused += 1;
+            return;
+        }
+        let row = row.expect("an unknown operation is refused");
+        match row.answer {
+            Answer::Fixed(size) => assert_eq!(answer.len(), size, "{}", row.name),
+            Answer::Empty => assert!(answer.is_empty(), "{}", row.name),
+            Answer::Data | Answer::Xattr | Answer::Ioctl => {
+                assert!(answer.len() <= MESSAGE_MAX, "{}", row.name)
+            }
+            Answer::Never => unreachable!("not received"),
+        }
+        let number = || answer.get(..8).map(|eight| u64::from_ne_bytes(eight.try_into().unwrap()));
+        match row.name {
+            "lookup" | "mknod" | "mkdir" | "symlink" | "link" | "create" | "tmpfile" => {
+                self.nodes.extend(number().filter(|node| *node != 0));
+            }
+            "open" => self.handles.extend(number()),
+            _ => {}
+        }
+        if self.nodes.len() > 60 {
+            self.nodes.remove(1);
+        }
+        self.handles.truncate(20);
+    }
+
+    /// Sends a request that is always answered, and skips what comes before its reply.
+    fn drain(&mut self, skipped: &InHeader) {
+        self.unique += 2;
+        let len = (size_of::<InHeader>() + 16) as u32;
+        let header = InHeader { len, opcode: 3, unique: self.unique, nodeid: 1, ..InHeader::default() };
+        self.send(&header, &[0; 16]);
+        let mut reply = vec![0; 2 * MESSAGE_MAX];
+        loop {
+            let len = rustix::io::read(&self.socket, &mut reply).unwrap();
+            let (out, _) = OutHeader::read_from_prefix(&reply[..len]).unwrap();
+            if out.unique == header.unique {
+                return;
+            }
+            assert!(out.unique == 0 || out.unique == skipped.unique, "{out:?}");
+        }
+    }
+
+    fn init(&mut self) {
+        let init =
+            InitIn { major: 7, minor: 45, max_readahead: 1 << 20, flags: u32::MAX, ..InitIn::default() };
+        let len = (size_of::<InHeader>() + size_of::<InitIn>()) as u32;
+        let header = InHeader { len, opcode: 26, unique: 1, ..InHeader::default() };
+        self.send(&header, init.as_bytes());
+    }
+}
+
+fn knob(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn whatever_the_kernel_sends_is_answered_and_the_file_system_stays_consistent() {
+    let end = Instant::now() + Duration::from_secs(knob("FAKE_KERNEL_SECONDS", 1));
+    let mut seed = knob("FAKE_KERNEL_SEED", 1);
+    while Instant::now() < end {
+        round(seed, end.min(Instant::now() + Duration::from_secs(10)));
+        seed += 1;
+    }
+}
+
+fn round(seed: u64, end: Instant) {
+    let scratch = extant_testkit::scratch();
+    let image = scratch.path().join("image");
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "32M"]);
+    let volume = Volume::open(Arc::new(FileDevice::open_locked(&image).unwrap()), &OpenOptions::default());
+    let has_panicked = Arc::new(AtomicBool::new(false));
+    let report = {
+        let has_panicked = Arc::clone(&has_panicked);
+        move |text: &str| {
+            if text.contains("internal error") {
+                eprintln!("{text}");
+                has_panicked.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    let server = Arc::new(Server::new(volume.unwrap(), Box::new(report)).with_opens());
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let options = MountOptions {
+        read_only: false,
+        default_permissions: seed % 2 == 0,
+        writeback_cache: seed % 3 == 0,
+        ..MountOptions::new("fake")
+    };
+    let serving = {
+        let server = Arc::clone(&server);
+        std::thread::spawn(move || serve_connection(server, theirs, &options, Threads { count: 3 }))
+    };
+    let random = Random::new(seed);
+    let mut kernel =
+        Kernel { socket: ours, random, unique: 2, nodes: vec![1], handles: Vec::new(), sent: 0, refused: 0 };
+    kernel.init();
+    let _ = kernel.receive(&InHeader { unique: 1, ..InHeader::default() });
+    while Instant::now() < end {
+        kernel.ask();
+    }
+    assert!(kernel.refused < kernel.sent, "seed {seed}: everything is refused");
+    println!("seed {seed}: {} requests, {} refused", kernel.sent, kernel.refused);
+    drop(kernel);
+    serving.join().unwrap().unwrap();
+    assert!(!has_panicked.load(Ordering::Relaxed), "seed {seed}");
+    let closed = server.close();
+    // An ioctl may have shut it down.
+    if closed.is_err() {
+        Volume::open(Arc::new(FileDevice::open_locked(&image).unwrap()), &OpenOptions::default())
+            .unwrap()
+            .close()
+            .unwrap();
+    }
+    extant_testkit::e2fsck_clean(&image);
+}
