@@ -284,14 +284,15 @@ fn lead_bound<H: Handler>(
         } else if is_shared == Some(false) {
             crew.is_shared.store(false, Ordering::Release);
         }
+        session.answer(&buffer[..len]);
+        crew.leads.fetch_add(1, Ordering::AcqRel);
+        // After the reply: a client that executes a program keeps its files in /proc locked while it waits.
         if let (Some(bound), Some(sender), true) = (bound, &sender, judge.is_alone())
             && sender.waits
             && sender.thread != 0
         {
             pursuit.follow(bound, sender.thread);
         }
-        session.answer(&buffer[..len]);
-        crew.leads.fetch_add(1, Ordering::AcqRel);
     }
 }
 
