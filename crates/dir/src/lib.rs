@@ -1,22 +1,23 @@
 //! Directories: lookup, readdir and changes, linear, indexed and inline.
 //!
-//! Owns: how names are found and listed, positions that stay valid ([`Cursor`]), how entries are added and
-//! removed ([`edit`]). Does **not** own: the mapping of a directory's blocks ([`DirBlocks`] provides them),
-//! inodes.
+//! Owns: how names are found and listed, positions in a listing that stay valid ([`Cursor`]), how entries are
+//! added and removed ([`edit`]). Does **not** own: the mapping of a directory's blocks (the caller provides
+//! the blocks, as [`DirBlocks`]), inodes.
 //!
 //! Invariants
 //! 1. INV-Y1: a name that exists during a whole listing is returned exactly once.
-//! 2. Walks are bounded by the directory's size. If an index breaks a rule, a lookup fails with
-//!    metadata_csum, and searches linearly without. A listing returns what can be read, and reports the rest.
+//! 2. Walks are bounded by the directory's size. If the index breaks a rule of the format, a lookup fails on
+//!    a file system with metadata_csum; without metadata_csum it searches the directory linearly. A listing
+//!    returns what can be read, and reports the rest.
 //! 3. Positions rise: a listing that continues at an entry's [`next`](DirEntry::next) never returns that
 //!    entry again.
-//! 4. Names with a slash or NUL are not listed (except ciphertext, which may hold any byte), nor are further
-//!    "." and "..". Every entry left out is reported as damage. So is a duplicate name, if names are listed
-//!    by hash.
+//! 4. These entries are left out of a listing, and reported as damage: a name with a slash or NUL (but in an
+//!    encrypted directory names are ciphertext, and may hold any byte); a second "." or "..". A listing in
+//!    the order of hashes also reports duplicate names as damage.
 //!
-//! Two kinds of directories are searched block by block although they have an index: directories that are
-//! encrypted and casefolded (their hashes need a key), and casefolded ones if the folded name's hash does not
-//! lead to the name.
+//! A lookup searches an indexed directory block by block in two cases. In an encrypted and casefolded
+//! directory the hashes cannot be computed, because they need a key. In a casefolded directory the lookup
+//! falls back to this search if it does not find the name by the hash of the folded name.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 

@@ -2,22 +2,24 @@
 //!
 //! Owns: finding an inode in its table, verifying and caching it ([`Inodes`] for reading, [`InodeCache`] for
 //! writing); the bytes of files, wherever they are stored; the mapping of a file's blocks; adding and
-//! removing blocks of directories ([`Change`]); inodes to be deleted after a crash ([`Orphans`]). Does
-//! **not** own: names (see `dir`; volume combines names and inodes), the order of an operation's steps (see
-//! `volume`).
+//! removing blocks of directories ([`Change`]); the record of inodes to be deleted or truncated after a crash
+//! ([`Orphans`]). Does **not** own: names (see `dir`; `volume` combines names and inodes), the order of an
+//! operation's steps (see `volume`).
 //!
 //! ```text
-//!  Inodes::get(ino) -> Arc<Inode> -- read_at --> inline | extents | indirect | hole
-//!                                 -- map ------> one range
-//!                                 -- blocks ---> DirBlocks for `dir`
-//!                                 -- places ---> attributes for `xattr`
+//!  Inodes::get(ino) -> Arc<Inode> -- read_at ----> bytes: inline | by extents | by indirect blocks | holes
+//!                                 -- map --------> one mapped range
+//!                                 -- dir_blocks -> a directory's blocks, as `dir` reads them (DirBlocks)
+//!                                 -- places -----> where attributes are stored, for `xattr`
 //! ```
 //!
 //! Invariants
 //! 1. An [`Inode`] was verified when it was loaded: checksum, mode, size within the limit of its map.
-//! 2. A read returns zeros for holes and unwritten extents, and for nothing else; it never passes i_size.
-//! 3. No lock is held across device I/O.
-//! 4. Values from a fast commit ([`Overrides`]) replace those in the inode tables.
+//! 2. A read returns zeros for holes and unwritten extents, and stored bytes for all else. It ends at i_size.
+//! 3. The lock of a table of inodes, or of another structure that all inodes share, is not held during device
+//!    I/O. Locks of a single inode may be.
+//! 4. If a fast commit changed an inode, its values ([`Overrides`]) are used instead of those in the inode
+//!    table.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! The journal. Recovery reads the log after a crash and computes what must be replayed. The live journal
-//! makes many changes durable in one transaction.
+//! commits the changes of many operations together, as one transaction.
 //!
 //! ```text
 //! Log (device, map, block size) ── scan ──> ReplayPlan ──> Overlay    read-only: shows the log replayed
@@ -7,11 +7,22 @@
 //! Journal ── start ──> Handle ── change ──> commit ──> checkpoint     see `engine`
 //! ```
 //!
-//! Owns: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules ([`scan()`]), the result
-//! of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply on top of it ([`FastCommitPlan`]),
-//! and the device that shows a plan's blocks in their places ([`Overlay`]).
+//! Terms: a *log block* is a number within the log, counted from the log's first block. A *copy* is a block's
+//! content in the log. The *home* of a block is its own place in the target, the file system that the log
+//! belongs to.
 //!
-//! The live part owns transactions, the order of their writes, and the rule when a changed block may leave
+//! A commit (in `engine`): the committer closes the transaction: new handles wait until the open ones have
+//! ended. Then the next transaction starts. If an operation changes a block of the closed transaction before
+//! the committer has taken it, the cache keeps the old version for the commit. The committer computes the
+//! blocks' checksums and writes revoke records, descriptors and copies to the log. It flushes the device and
+//! then writes the commit block durably. Later a checkpoint writes the blocks to their homes, flushes, and
+//! durably moves the log's start past the transaction.
+//!
+//! Owns, for recovery: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules
+//! ([`scan()`]), the result of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply after that
+//! plan ([`FastCommitPlan`]), and the device that shows a plan's copies at their homes ([`Overlay`]).
+//!
+//! Owns, for writing: transactions, the order of their writes, and the rule when a changed block may leave
 //! the cache.
 //!
 //! Does **not** own: where a log lives (the caller lists its blocks; this crate knows no inode and no
@@ -23,13 +34,11 @@
 //! 2. INV-R2: no bytes in the log make a scan panic, hang, or use memory out of proportion. The scan reads
 //!    each log block at most once, and blocks of revoke records once more. Memory grows with the number of
 //!    blocks logged, not with the number of blocks that revoke records name.
-//! 3. INV-R3: a plan holds committed transactions only. Among several copies of a block the newest sound one
-//!    wins, unless a revoke record at least as new as the copy names the block.
+//! 3. INV-R3: a plan holds copies of committed transactions only. If the log has several copies of a block,
+//!    the plan holds the newest one with a correct checksum; but none if a revoke record for the block is in
+//!    the same transaction as this copy, or in a later one.
 //! 4. INV-R4: a plan never names a block outside the target, nor a block of the log itself.
 //! 5. [`ReplayPlan::problems`] lists what was left out, with the reason and the place.
-//!
-//! Terms: a *log block* is a number within the log, counted from the log's first block; the *home* of a
-//! logged block is its own place in the target; a *copy* is a logged block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 //!

@@ -4,15 +4,17 @@
 //! operations are in [`ops`]. Does **not** own: any layout, cache or tree.
 //!
 //! ```text
-//!  device -> probe -> policy -> locate log -> scan -> overlay -> reload -> fast commits -> Volume
-//!            (superblock)       (journal)     (ReplayPlan)  (nothing is written)
-//! for writing:                             -> replay home -> allocator, inodes, journal -> orphans -> Volume
+//!  device -> probe the superblock -> feature policy -> find the log -> scan it: ReplayPlan
+//!    to read   -> Overlay of the plan, in memory -> probe again -> fast commits, in memory -> Volume
+//!    to write  -> replay: write the plan's blocks home -> allocator, inodes, journal -> orphans -> Volume
 //! ```
 //!
 //! Invariants
 //! 1. Opening for reading never writes a byte. A log that needs replay is overlaid on the device in memory.
 //! 2. Unknown feature bits refuse the open; the error names them (see [`policy`]).
-//! 3. Many threads can use a volume at the same time. Operations hold no lock across device I/O.
+//! 3. Many threads can use a volume at the same time. Locks of shared tables (rows 9 to 12 of docs/locks.md)
+//!    are not held during device I/O, except that a group of the allocator waits for its own bitmap. Locks of
+//!    a single file or directory may be held during I/O.
 //! 4. Operations end in bounded time and memory, whatever bytes the image holds.
 
 #![forbid(unsafe_code)]

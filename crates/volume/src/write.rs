@@ -6,13 +6,13 @@
 //! ```
 //!
 //! Invariants
-//! 1. INV-EN10: a refused operation leaves no lasting change: what it took (an inode number) it returned in
-//!    the same transaction. An operation that fails after a change that it cannot undo is never committed:
-//!    the journal is aborted (see [`Writer::run`]).
+//! 1. INV-EN10: a refused operation leaves no lasting change. If it has allocated something, such as an inode
+//!    number, it frees that in the same transaction. If an operation fails after a change that it cannot
+//!    undo, this transaction is never committed: the journal aborts (see [`Writer::run`]).
 //! 2. INV-EN9 (docs/locks.md): operation locks: a directory before the inodes in it; of two directories,
 //!    ancestors first, otherwise by number; then the handle.
-//! 3. INV-EN6: an inode without links that is still open is an orphan. One that is not open is deleted at
-//!    once, in the same transaction if that has room.
+//! 3. INV-EN6: an inode without links that is still open is an orphan. An inode that loses its last link
+//!    while it is not open is deleted at once, in the same transaction if that has room.
 //! 4. A new inode's operation lock is held until the inode has its name. A caller with a stale inode number
 //!    therefore never sees an inode that may still be taken back.
 
