@@ -1,39 +1,47 @@
 //! Allocation of blocks and inodes, with their bitmaps and group descriptors.
 //!
-//! Owns: the bitmaps of all groups, the descriptors' counts and flags, the counts of free, promised and
-//! reserved space, and the choice of blocks and inodes. Does **not** own: the log (a transaction is a number
-//! here, and the log's owner reports when it is
+//! Owns: the bitmaps of all groups; the counts and flags in group descriptors; the counts of free space, of
+//! space promised to delayed writes, and of root's reserve; the choice of blocks and inodes. Does **not**
+//! own: the log (a transaction is a number here; the owner of the log reports when a transaction is
 //! [`committed`](Alloc::committed)), the use of a block, the fields of an inode, the bytes of the superblock.
 //!
 //! The unit of allocation is a cluster: a block, or with bigalloc a power of two of blocks. Calls count in
 //! blocks, and allocate and free whole clusters.
 //!
 //! ```text
-//!            allocate              free                       committed
+//!            allocate              free                       its transaction is committed
 //!   free ───────────────▶ used ──────────────▶ freed, busy ──────────────▶ free
 //!     │                    ▲
-//!     └──▶ window ─────────┘      a window is busy in memory only: a crash loses it without a leak
+//!     └──▶ window ─────────┘
 //! ```
 //!
-//! Invariants
-//! 1. A cluster is busy in memory if its bit is set in the bitmap on disk, if a transaction that is not yet
-//!    committed freed it, if it is in a window, or if it holds the file system's own metadata. Only clusters
-//!    that are not busy are allocated. So a freed block is not reused before its freeing is durable.
-//!    Otherwise, after a power failure, the old file would come back with the new file's bytes.
-//! 2. A change of a block bitmap is one [`Edit::change`](extant_buffer::Edit::change) of the caller's
-//!    transaction. Inode bitmaps and descriptors change in memory. [`seal`](Alloc::seal) writes them to their
-//!    blocks once per commit, with the bitmaps' checksums at that time; until then a changed inode bitmap
-//!    stays in memory.
-//! 3. A refusal changes nothing.
-//! 4. A group of which the bitmap or descriptor breaks a rule is set aside with the reason
-//!    ([`problems`](Alloc::problems)): nothing is allocated there.
-//! 5. Opening reads nothing. Descriptors are read block by block, and bitmaps one by one, when they are
-//!    needed. The shrinker evicts maps that were not used recently when the memory budget is exceeded.
+//! A *window* is a run of free clusters that is kept for the next allocations of one owner, usually a growing
+//! directory. Its clusters are busy in memory and free in the bitmap, so a crash leaks nothing.
 //!
-//! Locks, in order: one group; then one of: a set of the index, the list of dirty groups, of pending groups,
-//! of groups with windows, of zones, of problems. Two groups are never locked together. No lock is held
-//! across I/O, with two exceptions: a group that reads its bitmap because the cache evicted it after the
-//! readahead, and a group of which a free run is being discarded on the device ([`Alloc::each_free`]).
+//! Invariants
+//! 1. Only clusters that are not busy are allocated. A cluster is busy if its bit is set in the bitmap block,
+//!    if it was freed by a transaction that is not yet committed, if it is in a window, or if it holds the
+//!    file system's own metadata. So a freed block is not reused before its freeing is durable. Otherwise a
+//!    power failure could bring back the old file, with the new file's bytes in the block.
+//! 2. A change of a block bitmap is one [`Edit::change`](extant_buffer::Edit::change) in the caller's
+//!    transaction. Inode bitmaps and descriptors change in memory only. Once per commit,
+//!    [`seal`](Alloc::seal) writes the changed ones to their blocks, and the current checksums of the bitmaps
+//!    into the descriptors. Until then a changed inode bitmap stays in memory.
+//! 3. A refusal changes nothing.
+//! 4. If the bitmap or descriptor of a group breaks a rule, nothing is allocated in the group, and
+//!    [`problems`](Alloc::problems) has the reason.
+//! 5. [`open`](Alloc::open) reads nothing. Descriptors are read block by block, and bitmaps one by one, when
+//!    they are needed. When the memory budget is exceeded, the shrinker evicts bitmaps that were not used
+//!    recently.
+//!
+//! Locks, in order:
+//! 1. one group (two groups are never locked together);
+//! 2. one of: a set of groups in the index, the list of groups with changes to write, of groups with freed
+//!    clusters that are not yet committed, of groups with windows, of areas of metadata (zones), of problems.
+//!
+//! A group stays locked during I/O in two cases: while its bitmap is read, if the cache evicted the bitmap
+//! after it was prefetched; and while one of its free runs is discarded on the device ([`Alloc::each_free`]).
+//! No other lock is held during I/O.
 //!
 //! ```
 //! use extant_alloc::{Flags, Options, Request};

@@ -1,30 +1,32 @@
 //! A shared cache of metadata blocks: read once, verified on entry.
 //!
-//! Owns: the cache of blocks, its budget, the owner as which each block was verified, changes in memory
-//! ([`Edit`]). Does **not** own: the meaning of a block (callers provide the verification), file data, the
-//! writeback of changed blocks (see `journal`).
+//! Owns: the cache of blocks, its charges to the memory budget, the owner for which each block was verified,
+//! changes in memory ([`Edit`]). Does **not** own: the meaning of a block (callers provide the verification),
+//! file data, the writeback of changed blocks (see `journal`).
 //!
 //! Invariants
-//! 1. INV-M3: a block is returned for an [`Owner`] only after its verification for that owner passed on these
-//!    bytes. The cache records the last owner that passed, so verification of a block with one owner runs
-//!    once. A block changed in the cache belongs to the owner that changed it, even if it is later read for
-//!    another owner: the commit computes the checksum for the owner of the change.
+//! 1. INV-M3: an [`Owner`] is a kind of block and an inode. A block is returned for an owner only after these
+//!    bytes passed the verification for that owner. The cache records the last owner for which they passed,
+//!    so a block with one owner is verified once. When a block is changed, the owner of the change is
+//!    recorded, even if the block is later read for another owner: the commit computes the checksum for the
+//!    owner of the change.
 //! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and later changes go to a
 //!    separate copy.
-//! 3. Memory is charged to the budget, and the cache evicts the least recently touched blocks on request.
-//!    Blocks in use are not evicted, because that would free no memory. References held by an in-memory
-//!    device do not count as use.
+//! 3. Memory is charged to the budget. When the budget is exceeded, the cache evicts blocks by second chance
+//!    (the CLOCK algorithm): blocks that were not touched since the last pass. A block whose bytes are in use
+//!    is not evicted, because that would free no memory. References that a device in memory holds do not
+//!    count as use.
 //! 4. No lock is held across device I/O, a verification or a charge.
 //! 5. INV-M6: the cache never replaces bytes by older ones: if a block is changed, written home and evicted
 //!    while the cache reads it from the device, the read bytes are dropped.
-//! 6. A changed block stays until the device has the changes of its transaction
-//!    ([`Buffers::set_clean_through`]).
-//! 7. While a commit [takes](Buffers::begin_taking) a transaction's blocks, the next transaction may change,
-//!    drop and create blocks. The commit gets the blocks as the first transaction left them.
-//! 8. A block marked as ending in its checksum does so: see [`PendingChange`]. A block stored with the
-//!    checksum of all its bytes ([`BlockContents`]) has exactly these bytes as long as that checksum is
-//!    recorded.
-//! 9. [Pending changes](PendingChange) are applied before a block's bytes are read.
+//! 6. A changed block stays in the cache until its changes are written home ([`Buffers::set_clean_through`]).
+//! 7. While a commit [takes](Buffers::begin_taking) the blocks of a closed transaction, the next transaction
+//!    may change, drop and create blocks. The commit gets the blocks as the closed transaction left them.
+//! 8. A caller can change a few bytes of a block without reading it: a [pending change](PendingChange), which
+//!    is kept beside the block. Pending changes are applied before the block's bytes are read or committed.
+//! 9. The cache records two facts for the commit, and drops them when a change makes them wrong: that a block
+//!    ends in the right checksum of its own bytes (see [`PendingChange`]), and the checksum over a whole
+//!    block that was stored with it ([`BlockContents`]).
 //!
 //! Locks: one per shard. No thread holds two of them.
 //!

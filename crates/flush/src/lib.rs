@@ -8,8 +8,11 @@
 //!                                                            waits for this flush
 //! ```
 //!
+//! A *round* is the requests that share one flush. The first request of a round is its *leader*, which makes
+//! the flush.
+//!
 //! A [`Coordinator`] wraps a device. Writes pass through it, so it knows what was written. Flushes that are
-//! not shared (a journal's commits) pass through it, too, so it knows what they covered.
+//! not shared (a journal's commits) pass through it, too, so it knows which writes they covered.
 //!
 //! Owns: rounds, delays, counters, and which writes a flush covers. Does **not** own: the measurement of
 //! flush times (the device does it, see `device`), commits, and the reason for a flush.
@@ -18,10 +21,12 @@
 //! 1. INV-EN21: a flush covers the writes that completed before it was **issued**. So a request may join a
 //!    round until the flush is issued, but not while it is in flight: a later write may still be in the
 //!    device's cache when that flush ends.
-//! 2. At most one round is in flight, and one collects. Each request belongs to exactly one round, and
-//!    returns its result.
-//! 3. A leader flushes regardless of what happens to the requests that joined. It sleeps without a lock.
-//! 4. A failed flush covers nothing, and no later flush succeeds: the lost writes cannot be recovered.
+//! 2. At most one round is in flight, and at most one more collects requests. A request that joins a round
+//!    returns the result of this round's flush.
+//! 3. A leader flushes regardless of what happens to the requests that joined its round. It holds no lock
+//!    while it waits.
+//! 4. A failed flush covers no write. All later flushes fail, too, because the lost writes cannot be
+//!    recovered.
 //!
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 //!

@@ -1,9 +1,14 @@
 //! The page cache: which bytes of files are in memory, which of them are valid, and which are dirty.
 //!
-//! Bytes are kept in *folios* of 4 KiB to 2 MiB. A folio is as large as the reads and writes that create it.
-//! For each file block it has one bit that says whether the block is uptodate, and one that says whether the
-//! block is newer than the file's *backing*. All operations work on ranges: a write of 1 MiB finds and locks
-//! one or two folios, copies once and sets two ranges of bits.
+//! Bytes are kept in *folios* of 4 KiB to 2 MiB. A folio is as large as the read or write that creates it. A
+//! *chunk* is 2 MiB of a file, at a multiple of that; each chunk has a list of its folios. A file's *backing*
+//! ([`Backing`]) supplies the bytes that are not in the cache. For each file block a folio has one bit that
+//! says whether the block may be read (it is *uptodate*), and one that says whether it is newer than the
+//! backing (it is *dirty*). All operations work on ranges: a write of 1 MiB finds and locks one or two
+//! folios, copies once and sets two ranges of bits.
+//!
+//! A *run* ([`WritebackRun`]) is contiguous dirty bytes of a file that a caller has taken to write them to
+//! the backing. The caller *settles* the run when it reports how the write ended.
 //!
 //! ```text
 //!            write                  take_run            done
@@ -16,9 +21,9 @@
 //! Owns: folios and their memory; which blocks are uptodate, dirty or in writeback; the order of writeback;
 //! the limits of dirty bytes; readahead; which writeback errors each open file has seen.
 //!
-//! Does **not** own: where bytes are stored (a [`Backing`] maps and reads ranges; the caller that takes a
-//! [`WritebackRun`] writes it), file sizes, allocation, threads, a clock. Nothing here depends on the kind of
-//! file system.
+//! Does **not** own: where bytes are stored (a [`Backing`] maps and reads ranges; the caller that takes a run
+//! writes it), file sizes, allocation, threads, time (callers pass it in). Nothing here depends on the kind
+//! of file system.
 //!
 //! Invariants
 //! 1. INV-PC1: a read returns the bytes of the last write, or those of the backing; zeros where the backing
@@ -26,21 +31,30 @@
 //! 2. Bytes of a block that is not uptodate are never returned: recycled memory holds bytes of other files.
 //! 3. A dirty block stays in the cache until a run writes it to the backing, or the caller drops it with
 //!    [`truncate`](File::truncate) or [`discard`](File::discard). Only clean folios are reclaimed.
-//! 4. INV-PC3: a block is in one [`WritebackRun`] at a time. The bytes of a run do not change: **a writer
-//!    does not wait for the device, it copies**. The first write into a folio that a run holds moves the
-//!    folio to memory of its own. (Waiting instead would cost one device write each time. A copy costs 0.2 ms
-//!    at most, once for each run and folio. Its memory is within the limit of dirty bytes, because bytes in
-//!    writeback count as dirty there.)
-//! 5. Reads of cached bytes take only shared locks: of the file's map, of the chunk's list and of the folio.
+//! 4. INV-PC3: a block is in one run at a time, and the bytes of a run do not change. A write into a folio
+//!    that shares memory with a run does not wait for the device: it first copies the folio to new memory,
+//!    and the run keeps the old memory. The copy takes 0.2 ms at most, and is made once for each run and
+//!    folio; waiting would take as long as the device's write. The old memory counts against the limit of
+//!    dirty bytes until the run is settled.
+//! 5. Reads of cached bytes take only shared locks: of the file's map of chunks, of the chunk's list and of
+//!    the folio.
 //! 6. Each open file gets every writeback failure once: see [`Handle::take_error`].
 //! 7. [Pinned](File::pin) bytes do not change either: invariant 4 holds for them as for the bytes of a run.
-//! 8. The work of one reclaim is bounded by the number of bytes wanted.
+//! 8. The work of one reclaim is bounded by the number of bytes wanted. Folios are reclaimed by second chance
+//!    (the CLOCK algorithm).
 //!
-//! Lock order: [`File::stop_fills`]; a file's map of chunks; a chunk's list; a folio (only fills lock
-//! several, in rising order); a file's list of dirty chunks; the cache's list of files; and last, one at a
-//! time: the pool, a ring of the clock, the counts of settled runs, the lock of the waiters. While the
-//! backing reads, only the folio's own lock and the shared side of `stop_fills` are held. The caller's inode
-//! lock comes before all of these; locks of the backing come after the folio lock.
+//! Lock order:
+//! 1. the caller's inode lock;
+//! 2. [`File::stop_fills`];
+//! 3. a file's map of chunks;
+//! 4. a chunk's list of folios;
+//! 5. a folio (only a fill locks several folios, in rising order), then locks of the backing;
+//! 6. a file's list of dirty chunks;
+//! 7. the cache's list of files with dirty chunks;
+//! 8. one of: the pool of free memory, a ring of folios that reclaim goes through, the counts of settled
+//!    runs, the lock of throttled writers.
+//!
+//! While the backing reads, only the lock of the folio and the shared side of `stop_fills` are held.
 //!
 //! ```
 //! use extant_page_cache::{Backing, Config, Extent, PageCache, Take};
