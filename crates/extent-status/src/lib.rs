@@ -1,4 +1,5 @@
-//! The extent status cache: the block map of a file as far as it is known in memory, and its reclaim.
+//! The extent status cache: what is known in memory of the block maps of files, and the reclaim of that
+//! memory.
 //!
 //! ```text
 //!            Cache  one per file system: policy, limit, ring of inodes, counters
@@ -12,38 +13,68 @@
 //! ```
 //!
 //! A known block is *written*, *unwritten* (allocated, reads as zeros), *delayed* (space is reserved, to be
-//! allocated at writeback), or a *hole*. A block that is not delayed can be read from the disk again, so its
-//! entry may be evicted at any time. A delayed block is recorded here and nowhere else. A reservation of
-//! space for delayed blocks is called a *promise* in names.
+//! allocated at writeback), or a *hole*. The status of a block that is not delayed can be read from the map
+//! on disk again, so its entry may be evicted at any time. That a block is delayed is recorded here and
+//! nowhere else. The reservation of space for delayed blocks is called a *promise* in the names of functions.
 //!
-//! Owns: the entries of all inodes, their merging and splitting, which reservations an operation uses up, the
-//! order of reclaim, seven policies of that ([`Policy`]), statistics.
+//! Owns: the entries of all inodes, their merging and splitting; which reservations an operation uses up;
+//! reclaim, with a choice of seven policies ([`Policy`]); a limit of the number of entries; statistics.
 //!
-//! Does **not** own: any layout or I/O (the caller reads the map on disk: [`Source`]), the lock that keeps
-//! map and cache consistent, the count of reservations, memory beyond a limit of entries and what it charges
-//! to a budget ([`Cache::with_budget`]).
+//! Does **not** own: any layout or I/O (the caller reads the map on disk: [`Source`]); the lock that keeps
+//! the map on disk and the cache consistent; the sum of all reservations; the budget of memory that several
+//! caches share ([`Cache::with_budget`] charges it).
 //!
 //! Invariants
 //! 1. INV-ES1: entries of an inode are in order, disjoint, not empty; adjacent entries that can be merged are
 //!    merged (unless `no_merge`).
-//! 2. INV-ES2: a block has one status. A delayed one is never evicted by reclaim, `clear` or a weak insert.
-//! 3. If two sources differ, an inserted entry stays and an entry read from disk is rejected
-//!    ([`Inode::cache`]).
+//! 2. INV-ES2: a block has one status. A delayed block is not evicted by reclaim or [`Inode::clear`], and not
+//!    replaced by [`Inode::cache`].
+//! 3. [`Inode::insert`] records a change, and replaces what was known of its blocks. [`Inode::cache`] gets an
+//!    entry that was read from disk. If that contradicts what is known, it is rejected and what is known
+//!    stays.
 //! 4. [`Inode::seq`] changes with every change of a block's status; caching and evicting entries do not
 //!    change it.
-//! 5. Reservations held by the caller = [`Inode::promises`], if the caller settles what each operation
-//!    returns.
-//! 6. With every policy except those with lists of entries, an entry of a large tree takes at most 24 bytes,
-//!    overhead included.
-//! 7. A scan with the default policy reclaims from one inode. It examines no more than a few inodes and
-//!    [`SCAN_MIN`] entries, whatever the size of the cache and of the request. It moves and frees only memory
-//!    of those and of a piece of the tree.
-//! 8. The budget is charged for the memory of entries, inodes and lists, up to a page. Charges are made with
-//!    no lock held; releases may be made under any lock.
+//! 5. [`Inode::promises`] is the number of reserved clusters that the caller must hold for the inode. It is
+//!    right if the caller subtracts from its own count what each operation returns ([`Settled`]).
+//! 6. An entry of a large tree takes at most 24 bytes, overhead included. The policies es-ilist and es-gc are
+//!    the exception, because they keep a list node for each entry.
+//! 7. A scan with the default policy reclaims from one inode. Whatever the size of the cache and of the
+//!    request, it examines no more than a few inodes, and chunks with [`SCAN_MIN`] entries together. It moves
+//!    and frees only the memory of these chunks and of a part of the inode's tree.
+//! 8. The memory of entries, inodes and lists is charged to the budget, with a difference of a page at most.
+//!    Charges are made with no lock held; releases may be made under any lock.
 //!
-//! Lock order: the caller's mapping lock, an inode's state, the ring. With the ring's lock held, an inode's
-//! state is only *tried*. The LRU policies are the exception: they wait for an inode under the ring's lock,
-//! and never take the ring's lock under an inode's lock.
+//! Lock order: the caller's mapping lock, an inode's state, the ring (the lists of inodes). A thread that
+//! holds the ring's lock only *tries* to lock an inode's state. The policies baseline and es-cache are the
+//! exception: they wait for an inode's state while they hold the ring's lock, and they never take the ring's
+//! lock while they hold an inode's state.
+//!
+//! # The default policy
+//!
+//! The policy es-chunk reclaims by chunks. A chunk holds up to 64 entries of an inode, with bits for each
+//! entry: *found* by a lookup since the last visit of the chunk, *protected* (found before an earlier visit),
+//! *new* (added since the last visit). A chunk is *cold* if it has a reclaimable entry that is not protected,
+//! and *warm* if all of its reclaimable entries are protected. Each inode has one FIFO queue of cold chunks
+//! and one of warm chunks. The cache has two round-robin lists of inodes: those with a cold chunk, and those
+//! with warm chunks only.
+//!
+//! A scan takes the next inode of the first list, and visits cold chunks from the front of the inode's queue.
+//! A visit:
+//! 1. Found entries of the chunk become protected. If there are any, the whole chunk is spared: it goes to
+//!    the end of its queue, or of the warm queue if no entry is left that is not protected. A chunk is spared
+//!    three times in a row at most.
+//! 2. If it is not spared, all of its entries that are not protected are evicted together, except delayed and
+//!    new ones.
+//!
+//! Three cases lead to a visit of warm chunks. The second list is used if it is more than 32 times as long as
+//! the first. It is used for one chunk at every 32nd step if lookups have missed at least 32 times since this
+//! was last checked. And if an inode of the first list has more than 32 times as many warm chunks as cold
+//! ones, one warm chunk is visited first. In a warm chunk, entries that were not found since the last visit
+//! lose their protection, and are evicted unless they are new.
+//!
+//! A scan runs after an insertion if there are more reclaimable entries than the limit. `inode` sets the
+//! limit so that entries take 1/16 of the memory budget. Scans also run when the budget is exceeded; if these
+//! reclaim nothing, new entries are evicted, too.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.
