@@ -61,7 +61,7 @@ pub enum Policy {
     EsGc,
     /// Merged into the kernel in place of the last two.
     Upstream,
-    /// The default: whole chunks, by the bits of their entries.
+    /// The default: reclaims chunk by chunk, by bits of the entries.
     #[default]
     EsChunk,
 }

@@ -272,7 +272,7 @@ impl PageCache {
         self.shared.wake_flusher();
     }
 
-    /// Evicts clean folios of about `bytes` bytes, least recently used first, with bounded work, and returns
+    /// Evicts clean folios of about `bytes` bytes, by second chance, with bounded work, and returns
     /// their memory to the system. Returns the number of bytes freed.
     pub fn shrink(&self, bytes: u64) -> u64 {
         self.shared.shrink_by(bytes)
