@@ -35,7 +35,7 @@
 //! 4. [`Inode::seq`] changes with every change of a block's status; caching and evicting entries do not
 //!    change it.
 //! 5. [`Inode::promises`] is the number of reserved clusters that the caller must hold for the inode. It is
-//!    right if the caller subtracts from its own count what each operation returns ([`Settled`]).
+//!    right if the caller subtracts from its own count what each operation returns ([`EndedReservation`]).
 //! 6. An entry of a large tree takes at most 24 bytes, overhead included. The policies es-ilist and es-gc are
 //!    the exception, because they keep a list node for each entry.
 //! 7. A scan with the default policy reclaims from one inode. Whatever the size of the cache and of the

@@ -1,7 +1,7 @@
 //! Where a server's thread runs: on the CPU of its client, in turns with it.
 //!
-//! When a reply wakes the client, the scheduler puts the client on an idle CPU if its own is busy, and its own
-//! is: the server runs there. From then on each request and each reply wakes a sleeping CPU, which takes
+//! When a reply wakes the client, the scheduler puts the client on an idle CPU if its own is busy, and its
+//! own is: the server runs there. From then on each request and each reply wakes a sleeping CPU, which takes
 //! longer than most requests, and many times as long in a virtual machine. A CPU that runs only SCHED_IDLE
 //! threads counts as idle, though: a server with that policy leaves the client where it is, and the client
 //! runs at once.

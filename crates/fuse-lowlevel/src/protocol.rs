@@ -17,7 +17,8 @@ pub const MINOR_MIN: u32 = 31;
 pub const READ_BUFFER_MIN: usize = 8192;
 /// Number of the root directory.
 pub const ROOT_ID: u64 = 1;
-/// User or group id of a request that has none: with [`init::ALLOW_IDMAP`], every request that creates no inode.
+/// User or group id of a request that has none: with [`init::ALLOW_IDMAP`], every request that creates no
+/// inode.
 pub const INVALID_ID: u32 = u32::MAX;
 
 /// Flags of INIT, in the request (what the kernel offers) and in the reply (what the server takes).
@@ -108,7 +109,8 @@ macro_rules! structures {
     ($($(#[$meta:meta])* struct $name:ident { $($field:ident: $type:ty,)* })*) => {
         $(
             $(#[$meta])*
-            #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+            #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+            #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
             #[repr(C)]
             #[allow(missing_docs)]
             pub struct $name { $(pub $field: $type,)* }
@@ -119,7 +121,8 @@ macro_rules! structures {
 structures! {
     /// Head of each request.
     struct InHeader {
-        len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, total_extlen: u16, pad: u16,
+        len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32,
+        total_extlen: u16, pad: u16,
     }
     /// Head of each reply.
     struct OutHeader { len: u32, error: i32, unique: u64, }
@@ -138,8 +141,10 @@ structures! {
     struct AttrOut { attr_valid: u64, attr_valid_nsec: u32, pad: u32, attr: Attr, }
     struct SxTime { sec: i64, nsec: u32, spare: i32, }
     struct Statx {
-        mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare0: u16, ino: u64,
-        size: u64, blocks: u64, attributes_mask: u64, atime: SxTime, btime: SxTime, ctime: SxTime, mtime: SxTime,
+        mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16,
+        spare0: u16, ino: u64,
+        size: u64, blocks: u64, attributes_mask: u64, atime: SxTime, btime: SxTime, ctime: SxTime,
+        mtime: SxTime,
         rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
     }
     struct StatxIn { getattr_flags: u32, spare: u32, fh: u64, sx_flags: u32, sx_mask: u32, }
@@ -151,7 +156,8 @@ structures! {
     struct LinkIn { oldnodeid: u64, }
     struct SetattrIn {
         valid: u32, pad: u32, fh: u64, size: u64, lock_owner: u64, atime: u64, mtime: u64, ctime: u64,
-        atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, spare: u32, uid: u32, gid: u32, spare2: u32,
+        atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, spare: u32, uid: u32, gid: u32,
+        spare2: u32,
     }
     struct OpenIn { flags: u32, open_flags: u32, }
     struct CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32, }
@@ -161,7 +167,8 @@ structures! {
     struct FlushIn { fh: u64, spare: u32, pad: u32, lock_owner: u64, }
     /// Of READ, READDIR and READDIRPLUS.
     struct ReadIn { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, pad: u32, }
-    struct WriteIn { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, pad: u32, }
+    struct WriteIn { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64,
+        flags: u32, pad: u32, }
     struct WriteOut { size: u32, pad: u32, }
     struct StatfsOut {
         blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
@@ -176,7 +183,8 @@ structures! {
     struct AccessIn { mask: u32, pad: u32, }
     struct InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, spare: [u32; 11], }
     struct InitOut {
-        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,
+        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,
+        congestion_threshold: u16,
         max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32, max_stack_depth: u32,
         request_timeout: u16, spare: [u16; 11],
     }

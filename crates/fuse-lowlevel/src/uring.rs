@@ -70,7 +70,7 @@ pub(crate) fn is_possible() -> bool {
 struct Memory {
     header: Box<[UnsafeCell<u8>]>,
     payload: Box<[UnsafeCell<u8>]>,
-    /// Header and payload, as the kernel is told of them.
+    /// Header and payload, as the kernel gets them.
     iovecs: [libc::iovec; 2],
 }
 

@@ -1,8 +1,8 @@
 //! The threads that serve /dev/fuse.
 //!
-//! Most requests cost a few microseconds, and the waking of a sleeping CPU many times that. So one thread, the
-//! leader, serves alone while that is enough, on the CPU where its client runs (see [`placement`]): client and
-//! leader take turns, and no other CPU is woken. The other threads are parked.
+//! Most requests cost a few microseconds, and the waking of a sleeping CPU many times that. So one thread,
+//! the leader, serves alone while that is enough, on the CPU where its client runs (see [`placement`]):
+//! client and leader take turns, and no other CPU is woken. The other threads are parked.
 //!
 //! ```text
 //!  alone:    leader, bound to the client's CPU: read handle | read handle ...   the others: parked
@@ -16,7 +16,8 @@
 //!
 //! A leader that blocks in a request, or gets no CPU, is noticed by another thread, the watcher: a request
 //! waited for a whole [`TICK`], and the leader did nothing. The watcher releases the leader and serves until
-//! the leader is back; if a caller waited, threads share then. Where the leader cannot be bound, threads share always.
+//! the leader is back; if a caller waited, threads share then. Where the leader cannot be bound, threads
+//! share always.
 //!
 //! Invariants
 //! 1. A request that arrives while a thread blocks is read by another one: at once if threads share, within
@@ -186,8 +187,8 @@ impl Judge {
     }
 }
 
-/// When the leader looks for its client's CPU: that takes as long as some requests, so only when the client is
-/// another one, or requests are slow, which they are when the client was moved to another CPU.
+/// When the leader looks for its client's CPU: that takes as long as some requests, so only when the client
+/// is another one, or requests are slow, which they are when the client was moved to another CPU.
 struct Pursuit {
     client: u32,
     last: Instant,

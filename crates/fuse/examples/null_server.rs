@@ -2,7 +2,8 @@
 //! transport cost by themselves.
 //!
 //! ```text
-//! null_server DIR SIZE_BYTES [THREADS [uring]]      DIR/zeros is a file of that size; SIGTERM or umount ends it
+//! null_server DIR SIZE_BYTES [THREADS [uring]]
+//!     DIR/zeros is a file of that size; SIGTERM or umount ends it
 //! ```
 //!
 //! The same transport, options and threads as `extant mount -o rw`: the difference between the two is the

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  kernel --- fuse-lowlevel --- transport --- Serve (a trait, values only) --- Server --- Volume
-//!                            (could be NFS, virtiofs, NBD's cousin ...)          a null server, a test's fake
+//!                              (could be NFS, virtiofs ...)             a null server, a test's fake
 //! ```
 //!
 //! Invariants

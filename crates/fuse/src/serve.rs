@@ -238,8 +238,8 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Makes a regular file without a name, as O_TMPFILE does. It stays until it is [let go](Self::forget), or
-    /// gets a name.
+    /// Makes a regular file without a name, as O_TMPFILE does. It stays until it is [let go](Self::forget),
+    /// or gets a name.
     ///
     /// # Errors
     /// As [`create`](Self::create).

@@ -1,6 +1,6 @@
 //! A fake kernel sends anything to a mount's server: well-formed requests with all kinds of values, cut off,
-//! longer than they say, of unknown kinds. Each request that expects a reply gets exactly one, of the form that
-//! the protocol's table states; nothing panics or hangs, and the file system is consistent afterwards.
+//! longer than they say, of unknown kinds. Each request that expects a reply gets exactly one, of the form
+//! that the protocol's table states; nothing panics or hangs, and the file system is consistent afterwards.
 //!
 //! Runs for a second; `FAKE_KERNEL_SECONDS` and `FAKE_KERNEL_SEED` ask for more.
 

@@ -101,7 +101,7 @@ pub struct Study {
     /// Size of the load: 1 is the size of the original study (3 GB of memory for a run). It scales the trees
     /// of `giant-trees`, the inodes of `many-inodes`, and the reader's files.
     pub scale: f64,
-    /// How scans are timed. User calls are timed by the wall clock.
+    /// How scans are timed. User calls are timed in wall-clock time.
     pub clock: Clock,
     /// A run ends early once its scans have examined this many entries and inodes, and number at least
     /// [`SCANS_MIN`]. `None`: the run makes all calls.

@@ -680,7 +680,7 @@ impl Worker<'_> {
         let Some(fd) = opened.take() else { return Ok(()) };
         let file = File::from(fd);
         let filled = self.fill(job, &file);
-        // An incomplete file gets its metadata, too: it must not be readable for users who have no access in
+        // An incomplete file gets its metadata, too: it must not be readable for users that have no access in
         // the image.
         let attributes = match &job.loaded.xattrs {
             Ok(attributes) => attributes.clone(),
