@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use extant_device::Io;
+use extant_fuse::Channel;
 use extant_fuse::mounting::is_plain_word;
 use extant_volume::{
     Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings,
@@ -42,6 +43,7 @@ pub(super) struct MountFlags {
     pub(super) writeback_cache: bool,
     pub(super) discard: Option<bool>,
     pub(super) io: Io,
+    pub(super) transport: Channel,
     pub(super) image_direct: bool,
     pub(super) no_barriers: Option<bool>,
     pub(super) flush: FlushSettings,
@@ -183,6 +185,10 @@ impl MountFlags {
                 let ways = [("auto", Io::Auto), ("calls", Io::Calls), ("rings", Io::Rings)];
                 self.io = named(key, value, ways)?;
             }
+            (b"transport", Some(value)) => {
+                let ways = [("auto", Channel::Auto), ("dev", Channel::Device), ("uring", Channel::Rings)];
+                self.transport = named(key, value, ways)?;
+            }
             (b"backup", Some(value)) => {
                 self.backup = backup(&value.to_string_lossy()).map_err(|why| format!("-o backup=: {why}"))?;
             }
@@ -311,7 +317,7 @@ const OURS: [&str; 37] = [
 ];
 
 /// Options with a value.
-const WITH_VALUE: [&[u8]; 16] = [
+const WITH_VALUE: [&[u8]; 17] = [
     b"commit",
     b"log",
     b"backup",
@@ -322,6 +328,7 @@ const WITH_VALUE: [&[u8]; 16] = [
     b"errors",
     b"data",
     b"io",
+    b"transport",
     b"flush",
     b"flush_delay",
     b"min_batch_time",
@@ -386,6 +393,11 @@ mod tests {
         let io =
             ["rw", "io=calls", "io=calls,io=rings", "io=rings,io=auto"].map(|text| parse(text).unwrap().io);
         assert_eq!(io, [Io::Auto, Io::Calls, Io::Rings, Io::Auto]);
+        let transport = ["rw", "transport=dev", "transport=uring", "transport=uring,transport=auto"];
+        assert_eq!(
+            transport.map(|text| parse(text).unwrap().transport),
+            [Channel::Auto, Channel::Device, Channel::Rings, Channel::Auto]
+        );
         let direct = ["", "image_direct", "image_direct,noimage_direct"];
         assert_eq!(direct.map(|text| parse(text).unwrap().image_direct), [false, true, false]);
         let studied = parse(

@@ -301,6 +301,7 @@ fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> Mou
         sync: flags.sync,
         no_symfollow: flags.no_symfollow,
         writeback_cache: flags.writeback_cache,
+        transport: flags.transport,
         ..careful
     }
 }

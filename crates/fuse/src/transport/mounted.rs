@@ -24,7 +24,7 @@ const READ_AHEAD_KIB: u32 = 24 << 10;
 /// How requests come from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Channel {
-    /// The faster one of those that the kernel offers.
+    /// /dev/fuse, which is faster for a single client: see `fuse-lowlevel`'s placement.
     #[default]
     Auto,
     /// /dev/fuse.
