@@ -81,7 +81,9 @@
 //!
 //! ```
 //! use extant_base::{Ino, Lblk};
-//! use extant_extent_status::{Allocation, Answer, Cache, END, Entry, Options, Settled, Source, Status};
+//! use extant_extent_status::{
+//!     Allocation, Answer, Cache, END, EndedReservation, Entry, Options, Source, Status,
+//! };
 //!
 //! struct Empty; // a file without blocks on disk
 //! impl Source for Empty {
@@ -96,7 +98,7 @@
 //! assert_eq!((delayed.status, delayed.len), (Status::Delayed, 4));
 //! // Writeback allocated blocks for them: the reservation of four becomes the allocation.
 //! let written = Entry::mapped(0, 4, 1000, Status::Written);
-//! assert_eq!(file.insert(written, Allocation::Delayed), Settled::Claim(4));
+//! assert_eq!(file.insert(written, Allocation::Delayed), EndedReservation::Claim(4));
 //! assert_eq!(file.lookup(Lblk(3)).unwrap().entry, written);
 //! assert_eq!(file.lookup(Lblk(4)).unwrap().entry.status, Status::Hole);
 //! ```

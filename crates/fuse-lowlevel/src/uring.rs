@@ -303,7 +303,7 @@ impl Ring<'_> {
         let fd = types::Fd(connection.fd().as_raw_fd());
         let entry = opcode::UringCmd80::new(fd, command)
             .cmd(cmd)
-            .addr((command == REGISTER).then(|| memory.iovecs.as_ptr() as u64))
+            .addr((command == REGISTER).then_some(memory.iovecs.as_ptr() as u64))
             .build()
             .user_data(index as u64);
         // The crate has no field for `len`, which is the number of iovecs.

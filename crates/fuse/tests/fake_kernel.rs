@@ -277,8 +277,8 @@ fn round(seed: u64, end: Instant) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let options = MountOptions {
         read_only: false,
-        default_permissions: seed % 2 == 0,
-        writeback_cache: seed % 3 == 0,
+        default_permissions: seed.is_multiple_of(2),
+        writeback_cache: seed.is_multiple_of(3),
         ..MountOptions::new("fake")
     };
     let serving = {
