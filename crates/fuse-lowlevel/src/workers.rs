@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(2);
 const IDLE_TICKS: u32 = 8;
 /// Requests from one decision to the next.
 const WINDOW: u32 = 16;
-/// Requests of a window that others waited behind, from which on threads share.
+/// Requests of a window that are heavy, or that others waited behind, from which on threads share.
 const WINDOW_WAITED: u32 = 4;
 /// From one request to the next it takes longer if a sleeping CPU is woken.
 const SLOW: Duration = Duration::from_micros(50);
@@ -51,6 +51,8 @@ const SLOW: Duration = Duration::from_micros(50);
 const PATIENCE: (u32, u32) = (4, 1024);
 /// Requests from one look to the next where clients change.
 const LOOK_REQUESTS: u32 = 8;
+/// Requests of this many bytes are heavy.
+const HEAVY_LEN: usize = 32 << 10;
 /// How long threads share before the leader tries it alone again: at first, and at most.
 const SHARED_FOR: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
@@ -223,6 +225,8 @@ impl Pursuit {
 struct Sender {
     thread: u32,
     waits: bool,
+    /// The request keeps other threads of the server busy, which would not let a SCHED_IDLE leader run.
+    is_heavy: bool,
 }
 
 impl Sender {
@@ -233,7 +237,9 @@ impl Sender {
         };
         // FORGET, RELEASE, RELEASEDIR and BATCH_FORGET are sent while their sender goes on.
         let waits = !matches!(word(4)?, 2 | 18 | 29 | 42);
-        Some(Self { thread: word(32)?, waits })
+        // FSYNC, FSYNCDIR, FALLOCATE and SYNCFS; writes of many bytes.
+        let is_heavy = matches!(word(4)?, 20 | 30 | 43 | 50) || request.len() >= HEAVY_LEN;
+        Some(Self { thread: word(32)?, waits, is_heavy })
     }
 }
 
@@ -269,8 +275,9 @@ fn lead_bound<H: Handler>(
         let sender = Sender::of(&buffer[..len]);
         let waits = has_others
             && judge.is_alone()
-            && sender.as_ref().is_some_and(|sender| sender.waits)
-            && connection.has_request();
+            && sender
+                .as_ref()
+                .is_some_and(|sender| sender.is_heavy || sender.waits && connection.has_request());
         let is_shared = if crew.has_starved.swap(false, Ordering::AcqRel) {
             judge.share();
             Some(true)
