@@ -100,7 +100,6 @@ Performance:
   io=auto, io=calls, io=rings
                         submit batches by one call each or by io_uring; default: the faster one,
                         as measured
-
   transport=auto, transport=dev, transport=uring
                         how requests come from the kernel: through /dev/fuse (default), or by
                         io_uring where the fuse module's enable_uring is Y, else through /dev/fuse

@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -19,16 +19,27 @@ use crate::protocol::{InvalEntryOut, InvalInodeOut, OutHeader, notify};
 pub struct Connection {
     fd: OwnedFd,
     has_ended: AtomicBool,
+    /// Replies that were sent, or begun.
+    replies: AtomicU64,
 }
 
 impl Connection {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd, has_ended: AtomicBool::new(false) }
+        Self { fd, has_ended: AtomicBool::new(false), replies: AtomicU64::new(0) }
     }
 
     /// Was it unmounted?
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// A reply is about to be sent: its caller goes on from here.
+    pub(crate) fn count_reply(&self) {
+        self.replies.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn replies(&self) -> u64 {
+        self.replies.load(Ordering::Acquire)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -61,6 +61,7 @@ impl Reply {
             Sink::Ring(slot) => return slot.send(self.unique, error, parts),
             Sink::Sent => return,
         };
+        connection.count_reply();
         let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
         let header = OutHeader { len: len as u32, error, unique: self.unique };
         let mut slices = [IoSlice::new(&[]); PARTS_MAX + 1];
@@ -141,7 +142,10 @@ impl Reply {
     #[must_use = "the reply is still to be sent"]
     pub fn splice(mut self, file: BorrowedFd<'_>, at: u64, len: usize) -> Option<Self> {
         let is_sent = match &self.sink {
-            Sink::Device(connection) => spliced::send(connection.fd(), self.unique, file, at, len),
+            Sink::Device(connection) => {
+                connection.count_reply();
+                spliced::send(connection.fd(), self.unique, file, at, len)
+            }
             // The entry's memory is what the kernel copies from.
             Sink::Ring(_) | Sink::Sent => false,
         };
@@ -167,10 +171,8 @@ impl Listing {
         Self { bytes: Vec::new(), size: size as usize }
     }
 
-    /// Adds a name. `offset` is where a listing goes on after it, `kind` its type as in [`kind_of`]; `entry`
-    /// is the inode, for READDIRPLUS. Returns false if there is no room for it.
-    ///
-    /// [`kind_of`]: https://man7.org/linux/man-pages/man3/readdir.3.html
+    /// Adds a name. `offset` is where a listing goes on after it, `kind` its type as in `d_type` of
+    /// readdir(3); `entry` is the inode, for READDIRPLUS. Returns false if there is no room for it.
     pub fn add(&mut self, ino: u64, offset: u64, kind: u32, name: &[u8], entry: Option<&EntryOut>) -> bool {
         let head = entry.map_or(0, |_| size_of::<EntryOut>());
         let len = (head + size_of::<Dirent>() + name.len()).next_multiple_of(8);

@@ -18,9 +18,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, write};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use zerocopy::IntoBytes;
 
-/// Bytes of a header: length, error, number of the request.
-const HEADER_LEN: usize = 16;
+use crate::protocol::OutHeader;
+
 /// The default limit of a pipe's size, unless the administrator lowered it.
 const CAPACITY: usize = 1 << 20;
 
@@ -81,11 +82,9 @@ impl Pipe {
         at: u64,
         len: usize,
     ) -> Result<(), Errno> {
-        let whole = u32::try_from(HEADER_LEN + len).map_err(|_| Errno::OVERFLOW)?;
-        let mut header = [0; HEADER_LEN];
-        header[..4].copy_from_slice(&whole.to_ne_bytes());
-        header[8..].copy_from_slice(&unique.to_ne_bytes());
-        if write(&self.into, &header)? != HEADER_LEN {
+        let whole = u32::try_from(size_of::<OutHeader>() + len).map_err(|_| Errno::OVERFLOW)?;
+        let header = OutHeader { len: whole, error: 0, unique };
+        if write(&self.into, header.as_bytes())? != size_of::<OutHeader>() {
             return Err(Errno::AGAIN);
         }
         let (mut at, mut left) = (at, len);

@@ -14,9 +14,10 @@
 //!  alone
 //! ```
 //!
-//! A leader that blocks in a request, or gets no CPU, is noticed by another thread, the watcher: a request
-//! waited for a whole [`TICK`], and the leader did nothing. The watcher releases the leader and serves until
-//! the leader is back; if a caller waited, threads share then. Where the leader cannot be bound, threads
+//! A leader that blocks in a request, or gets no CPU, is noticed by another thread, the watcher: a caller
+//! waited for a whole [`TICK`], for the leader's reply or for its request to be read, and the leader did
+//! nothing. The watcher releases the leader and reads what waits; then threads share. A leader that has
+//! replied and gets no CPU is no such case: its client computes. Where the leader cannot be bound, threads
 //! share always.
 //!
 //! Invariants
@@ -64,6 +65,8 @@ struct Crew {
     bell: OwnedFd,
     /// Odd while the leader handles a request.
     leads: AtomicU64,
+    /// The connection's replies when the leader began with its request.
+    replies_before: AtomicU64,
     is_shared: AtomicBool,
     /// A caller waited for a leader that got no CPU, or blocked.
     has_starved: AtomicBool,
@@ -109,17 +112,21 @@ pub(crate) fn run<H: Handler>(session: &Session<H>, config: Config) -> io::Resul
         woken: Condvar::new(),
         bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         leads: AtomicU64::new(0),
+        replies_before: AtomicU64::new(0),
         is_shared: AtomicBool::new(false),
         has_starved: AtomicBool::new(false),
         bound: Mutex::default(),
     };
     let threads = config.threads.max(1);
     std::thread::scope(|scope| {
-        for number in 0..threads {
+        // The watcher first: a leader must not be bound without it. With fewer threads it is served all the
+        // same.
+        let mut has_watcher = false;
+        for number in (1..threads).chain([0]) {
             let crew = &crew;
             let work = move || {
                 let served = match number {
-                    0 => lead(session, crew, threads > 1),
+                    0 => lead(session, crew, has_watcher),
                     1 => watch(session, crew),
                     _ => follow(session, crew),
                 };
@@ -127,10 +134,13 @@ pub(crate) fn run<H: Handler>(session: &Session<H>, config: Config) -> io::Resul
             };
             let started =
                 std::thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work);
-            // With fewer threads it is served all the same.
-            if let (Err(error), 0) = (started, number) {
-                crew.end(None);
-                return Err(error);
+            match started {
+                Err(error) if number == 0 => {
+                    crew.end(None);
+                    return Err(error);
+                }
+                Err(_) => {}
+                Ok(_) => has_watcher |= number == 1,
             }
         }
         Ok(())
@@ -271,6 +281,7 @@ fn lead_bound<H: Handler>(
     let mut pursuit = Pursuit::new();
     loop {
         let Some(len) = connection.read(&mut buffer)? else { return Ok(()) };
+        crew.replies_before.store(connection.replies(), Ordering::Release);
         crew.leads.fetch_add(1, Ordering::AcqRel);
         let sender = Sender::of(&buffer[..len]);
         let waits = has_others
@@ -350,13 +361,19 @@ fn watch<H: Handler>(session: &Session<H>, crew: &Crew) -> io::Result<()> {
             continue;
         }
         let leads = crew.leads.load(Ordering::Acquire);
-        let waits = leads == seen && connection.has_request();
+        let is_unanswered =
+            leads % 2 == 1 && connection.replies() == crew.replies_before.load(Ordering::Acquire);
+        let waits = leads == seen && (is_unanswered || connection.has_request());
         if waits && has_waited {
+            if is_unanswered {
+                crew.has_starved.store(true, Ordering::Release);
+            }
             if let Some(bound) = &*locked(&crew.bound) {
                 bound.release();
             }
             buffer.resize(session.buffer_len(), 0);
             while crew.leads.load(Ordering::Acquire) == leads {
+                // Until the leader is back there is no other reader.
                 let Some(len) = connection.read(&mut buffer)? else { return Ok(()) };
                 // A client that computes keeps its server from the CPU; what it does not wait for may wait.
                 if Sender::of(&buffer[..len]).is_some_and(|sender| sender.waits) {

@@ -310,10 +310,7 @@ impl<S: Serve> Handler for Transport<S> {
                 let handle = (get.flags & flag::GETATTR_FH != 0).then_some(get.fh);
                 self.getattr(node, handle, reply);
             }
-            Operation::Statx(get, ()) => {
-                let handle = (get.getattr_flags & flag::GETATTR_FH != 0).then_some(get.fh);
-                self.statx(node, handle, reply);
-            }
+            Operation::Statx(..) => self.statx(node, reply),
             Operation::Setattr(set, ()) => self.setattr(request, &set, reply),
             Operation::Readlink(..) => {
                 match convert::ino_of(node).and_then(|ino| self.serve.read_link(ino)) {
@@ -505,7 +502,7 @@ impl<S: Serve> Transport<S> {
     }
 
     /// The kernel asks by STATX only for what GETATTR has not: the time of birth.
-    fn statx(&self, node: u64, _: Option<u64>, reply: Reply) {
+    fn statx(&self, node: u64, reply: Reply) {
         match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
             Ok(stat) => {
                 let attr_valid = self.attributes_live(&stat).as_secs();

@@ -1,9 +1,10 @@
 //! What writing takes off a file, unless the writer has CAP_FSETID: set-user-id, and set-group-id where the
 //! group may execute the file or the writer is not in its group.
 //!
-//! The kernel marks such writes. Other requests that change bytes carry no mark:
-//! then the caller is checked, but only for files with such bits, which are few. The kernel removes the
-//! attribute `security.capability` by itself.
+//! The kernel marks such writes. For other requests that change bytes or owners the server checks the caller,
+//! but only for files with such bits, which are few; the marks that the kernel sets on some of them
+//! (FATTR_KILL_SUIDGID, FUSE_SETXATTR_ACL_KILL_SGID) are not used. The kernel removes the attribute
+//! `security.capability` by itself.
 //!
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_HANDLE_KILLPRIV_V2), linux/capability.h;
 //! proc_pid_status(5).
