@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
@@ -116,23 +116,31 @@ impl<H: Handler> Session<H> {
 
     /// A thread for each queue, and one for what still comes through the device.
     fn run_rings(&self) -> io::Result<()> {
-        let failed = Mutex::new(None);
+        let queues = uring::Queues::new(self)?;
         std::thread::scope(|scope| {
-            for queue in 0..uring::possible_cpus() {
-                let failed = &failed;
-                std::thread::Builder::new().name(format!("fuse-{queue}")).spawn_scoped(scope, move || {
-                    if let Err(error) = uring::serve(self, queue) {
-                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                    }
-                })?;
+            for number in 0..queues.count() {
+                let queues = &queues;
+                let serve = move || queues.serve(self, number);
+                let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
+                if let Err(error) = thread.spawn_scoped(scope, serve) {
+                    queues.fail(error);
+                }
             }
             let mut buffer = vec![0; self.buffer_len];
-            while let Some(len) = self.connection.read(&mut buffer)? {
-                self.answer(&buffer[..len]);
+            // Without one queue the kernel sends nothing more.
+            while !queues.have_failed() {
+                self.connection.wait(queues.alarm());
+                if queues.have_failed() {
+                    break;
+                }
+                match self.connection.read(&mut buffer) {
+                    Ok(Some(len)) => self.answer(&buffer[..len]),
+                    Ok(None) => break,
+                    Err(error) => queues.fail(error),
+                }
             }
-            Ok::<(), io::Error>(())
-        })?;
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+        });
+        queues.into_result()
     }
 
     pub(crate) fn layout(&self) -> Layout {

@@ -26,8 +26,9 @@
 
 use std::cell::{RefCell, UnsafeCell};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
 
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -97,7 +98,19 @@ struct Queue {
     bell: OwnedFd,
     /// Entries with replies that other threads gave, to be committed.
     ready: Mutex<Vec<usize>>,
-    thread: std::thread::ThreadId,
+    /// The thread that serves it.
+    thread: OnceLock<ThreadId>,
+}
+
+impl Queue {
+    fn new(payload_len: usize) -> io::Result<Self> {
+        Ok(Self {
+            entries: (0..DEPTH).map(|_| Memory::new(payload_len)).collect(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC)?,
+            ready: Mutex::default(),
+            thread: OnceLock::new(),
+        })
+    }
 }
 
 // SAFETY: an entry's memory is accessed by the one owner that invariant 1 names; the pointers in `iovecs` are
@@ -171,42 +184,85 @@ impl Slot {
         header[PAYLOAD_LEN..PAYLOAD_LEN + 4].copy_from_slice(&(len as u32).to_ne_bytes());
         let ready = &self.queue.ready;
         ready.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
-        if std::thread::current().id() != self.queue.thread {
+        if self.queue.thread.get() != Some(&std::thread::current().id()) {
             let _ = rustix::io::write(&self.queue.bell, &1_u64.to_ne_bytes());
         }
     }
 }
 
 /// Number of CPUs that the kernel may ever have: it has a queue for each.
-pub(crate) fn possible_cpus() -> usize {
+fn possible_cpus() -> usize {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
     last.map_or(1, |last| last + 1)
 }
 
-/// Serves one queue until the connection ends.
-pub(crate) fn serve<H: Handler>(session: &Session<H>, queue_id: usize) -> io::Result<()> {
+/// The queues of a session. The kernel sends requests only while all of them are served, so one that fails
+/// ends the others.
+pub(crate) struct Queues {
+    queues: Vec<Arc<Queue>>,
+    /// Readable once a queue has failed.
+    alarm: OwnedFd,
+    failed: Mutex<Option<io::Error>>,
+}
+
+impl Queues {
+    pub(crate) fn new<H: Handler>(session: &Session<H>) -> io::Result<Self> {
+        let queues = (0..possible_cpus()).map(|_| Queue::new(session.payload_len()).map(Arc::new));
+        let alarm = eventfd(0, EventfdFlags::CLOEXEC)?;
+        Ok(Self { queues: queues.collect::<io::Result<_>>()?, alarm, failed: Mutex::default() })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub(crate) fn alarm(&self) -> BorrowedFd<'_> {
+        self.alarm.as_fd()
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<io::Error>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn have_failed(&self) -> bool {
+        self.failed().is_some()
+    }
+
+    /// Ends all queues.
+    pub(crate) fn fail(&self, error: io::Error) {
+        self.failed().get_or_insert(error);
+        for bell in self.queues.iter().map(|queue| &queue.bell).chain([&self.alarm]) {
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
+    }
+
+    pub(crate) fn into_result(self) -> io::Result<()> {
+        self.failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// Serves one queue until the connection ends, or a queue fails.
+    pub(crate) fn serve<H: Handler>(&self, session: &Session<H>, number: usize) {
+        if let Err(error) = serve(session, self, number) {
+            self.fail(error);
+        }
+    }
+}
+
+fn serve<H: Handler>(session: &Session<H>, queues: &Queues, queue_id: usize) -> io::Result<()> {
     let mut one = CpuSet::new();
     if queue_id < CpuSet::MAX_CPU {
         one.set(queue_id);
         // A CPU that is offline, or not ours, gives its queue's requests to a thread elsewhere.
         let _ = sched_setaffinity(None, &one);
     }
-    let payload_len = session.payload_len();
-    let queue = Arc::new(Queue {
-        entries: (0..DEPTH).map(|_| Memory::new(payload_len)).collect(),
-        bell: eventfd(0, EventfdFlags::CLOEXEC)?,
-        ready: Mutex::default(),
-        thread: std::thread::current().id(),
-    });
+    let queue = &queues.queues[queue_id];
+    let _ = queue.thread.set(std::thread::current().id());
+    // What is read from the bell. Like the entries' memory it outlives the ring.
+    let mut rung = [0; 8];
     let mut ring: IoUring<Entry128, cqueue::Entry> =
         IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(2 * DEPTH as u32)?;
-    let result = Ring { ring: &mut ring, queue: &queue, queue_id: queue_id as u16, rung: Box::new([0; 8]) }
-        .run(session);
-    // The ring goes before the memory that it was given.
-    drop(ring);
-    drop(queue);
-    result
+    Ring { ring: &mut ring, queue, queue_id: queue_id as u16, rung: &mut rung }.run(session, queues)
 }
 
 struct Ring<'a> {
@@ -214,11 +270,11 @@ struct Ring<'a> {
     queue: &'a Arc<Queue>,
     queue_id: u16,
     /// What is read from the eventfd.
-    rung: Box<[u8; 8]>,
+    rung: &'a mut [u8; 8],
 }
 
 impl Ring<'_> {
-    fn run<H: Handler>(&mut self, session: &Session<H>) -> io::Result<()> {
+    fn run<H: Handler>(&mut self, session: &Session<H>, queues: &Queues) -> io::Result<()> {
         for index in 0..DEPTH {
             self.push(session.connection(), REGISTER, index)?;
         }
@@ -233,6 +289,7 @@ impl Ring<'_> {
                 self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
             for (number, result) in done {
                 match (number, result) {
+                    (BELL, _) if queues.have_failed() => return Ok(()),
                     (BELL, _) => self.listen()?,
                     (index, 0) => self.answer(session, index as usize),
                     // The connection has ended: the entry is ours for good.

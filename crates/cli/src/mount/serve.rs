@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use extant_device::Device;
 use extant_device::mount_table::mounted_at;
-use extant_fuse::{MountOptions, Mounted, Serve, Server, Threads, UnmountFault, unmount};
+use extant_fuse::{Channel, MountOptions, Mounted, Serve, Server, Threads, UnmountFault, unmount};
 use extant_volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -118,6 +118,11 @@ fn serve(
     let watcher = watcher.inspect_err(|_| {
         let _ = unmount(&dir, true);
     })?;
+    if flags.transport == Channel::Rings && !mounted.has_rings() {
+        let why =
+            "FUSE over io_uring is not available (as root: echo Y >/sys/module/fuse/parameters/enable_uring)";
+        log.record(Level::Info, &format!("{why}; requests come through /dev/fuse"));
+    }
     let way = if server.is_writable() { "read-write" } else { "read-only" };
     log.record(Level::Info, &format!("mounted on {}, {way}", dir.display()));
     if is_daemon {
