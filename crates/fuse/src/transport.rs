@@ -589,7 +589,10 @@ impl<S: Serve> Transport<S> {
                 self.drop_set_id(request, node, ino)?;
             }
             if is_late {
-                return self.serve.write(Permit::Cache, ino, offset, bytes);
+                // The kernel does not look at the size that is returned for a page of its cache: a write that
+                // is short must be an error.
+                let len = self.serve.write(Permit::Cache, ino, offset, bytes)?;
+                return if len == bytes.len() { Ok(len) } else { Err(Errno::NOSPC) };
             }
             let permit = content::permit_of(asked.fh);
             self.with_reserve(request, || self.serve.write(permit, ino, offset, bytes))

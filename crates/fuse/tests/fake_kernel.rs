@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use extant_device::FileDevice;
 use extant_fuse::{MountOptions, Server, Threads, serve_connection};
 use extant_fuse_lowlevel::operation::{Answer, TABLE, row_of};
-use extant_fuse_lowlevel::protocol::{InHeader, InitIn, OutHeader};
+use extant_fuse_lowlevel::protocol::{EntryOut, InHeader, InitIn, OutHeader};
 use extant_testkit::trees::Random;
 use extant_volume::{OpenOptions, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -234,6 +234,15 @@ impl Kernel {
         }
     }
 
+    /// Sends a request, and returns its reply.
+    fn call(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> (OutHeader, Vec<u8>) {
+        self.unique += 2;
+        let len = (size_of::<InHeader>() + body.len()) as u32;
+        let header = InHeader { len, opcode, unique: self.unique, nodeid, ..InHeader::default() };
+        self.send(&header, body);
+        self.receive(&header)
+    }
+
     fn init(&mut self) {
         let init =
             InitIn { major: 7, minor: 45, max_readahead: 1 << 20, flags: u32::MAX, ..InitIn::default() };
@@ -257,54 +266,125 @@ fn whatever_the_kernel_sends_is_answered_and_the_file_system_stays_consistent() 
     }
 }
 
-fn round(seed: u64, end: Instant) {
-    let scratch = extant_testkit::scratch();
-    let image = scratch.path().join("image");
-    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "32M"]);
-    let volume = Volume::open(Arc::new(FileDevice::open_locked(&image).unwrap()), &OpenOptions::default());
-    let has_panicked = Arc::new(AtomicBool::new(false));
-    let report = {
-        let has_panicked = Arc::clone(&has_panicked);
-        move |text: &str| {
-            if text.contains("internal error") {
-                eprintln!("{text}");
-                has_panicked.store(true, Ordering::Relaxed);
+/// A server of a new image that a fake kernel is connected to.
+struct Served {
+    kernel: Kernel,
+    server: Arc<Server>,
+    serving: std::thread::JoinHandle<std::io::Result<()>>,
+    has_panicked: Arc<AtomicBool>,
+    image: std::path::PathBuf,
+    _scratch: tempfile::TempDir,
+}
+
+impl Served {
+    fn new(seed: u64, size: &str, options: MountOptions) -> Self {
+        let scratch = extant_testkit::scratch();
+        let image = scratch.path().join("image");
+        extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), size]);
+        let device = Arc::new(FileDevice::open_locked(&image).unwrap());
+        let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+        let has_panicked = Arc::new(AtomicBool::new(false));
+        let report = {
+            let has_panicked = Arc::clone(&has_panicked);
+            move |text: &str| {
+                if text.contains("internal error") {
+                    eprintln!("{text}");
+                    has_panicked.store(true, Ordering::Relaxed);
+                }
             }
+        };
+        let server = Arc::new(Server::new(volume, Box::new(report)).with_opens());
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let serving = {
+            let server = Arc::clone(&server);
+            std::thread::spawn(move || serve_connection(server, theirs, &options, Threads { count: 3 }))
+        };
+        let random = Random::new(seed);
+        let mut kernel = Kernel {
+            socket: ours,
+            random,
+            unique: 2,
+            nodes: vec![1],
+            handles: Vec::new(),
+            sent: 0,
+            refused: 0,
+        };
+        kernel.init();
+        let _ = kernel.receive(&InHeader { unique: 1, ..InHeader::default() });
+        Self { kernel, server, serving, has_panicked, image, _scratch: scratch }
+    }
+
+    /// Ends the connection and checks the image.
+    fn end(self) {
+        drop(self.kernel);
+        self.serving.join().unwrap().unwrap();
+        assert!(!self.has_panicked.load(Ordering::Relaxed), "a panic");
+        let closed = self.server.close();
+        // An ioctl may have shut it down.
+        if closed.is_err() {
+            let device = Arc::new(FileDevice::open_locked(&self.image).unwrap());
+            Volume::open(device, &OpenOptions::default()).unwrap().close().unwrap();
         }
-    };
-    let server = Arc::new(Server::new(volume.unwrap(), Box::new(report)).with_opens());
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        extant_testkit::e2fsck_clean(&self.image);
+    }
+}
+
+fn round(seed: u64, end: Instant) {
     let options = MountOptions {
         read_only: false,
         default_permissions: seed.is_multiple_of(2),
         writeback_cache: seed.is_multiple_of(3),
         ..MountOptions::new("fake")
     };
-    let serving = {
-        let server = Arc::clone(&server);
-        std::thread::spawn(move || serve_connection(server, theirs, &options, Threads { count: 3 }))
-    };
-    let random = Random::new(seed);
-    let mut kernel =
-        Kernel { socket: ours, random, unique: 2, nodes: vec![1], handles: Vec::new(), sent: 0, refused: 0 };
-    kernel.init();
-    let _ = kernel.receive(&InHeader { unique: 1, ..InHeader::default() });
+    println!("seed {seed}");
+    let mut served = Served::new(seed, "32M", options);
+    let kernel = &mut served.kernel;
     while Instant::now() < end {
         kernel.ask();
     }
     assert!(kernel.refused < kernel.sent, "seed {seed}: everything is refused");
-    println!("seed {seed}: {} requests, {} refused", kernel.sent, kernel.refused);
-    drop(kernel);
-    serving.join().unwrap().unwrap();
-    assert!(!has_panicked.load(Ordering::Relaxed), "seed {seed}");
-    let closed = server.close();
-    // An ioctl may have shut it down.
-    if closed.is_err() {
-        Volume::open(Arc::new(FileDevice::open_locked(&image).unwrap()), &OpenOptions::default())
-            .unwrap()
-            .close()
-            .unwrap();
-    }
-    extant_testkit::e2fsck_clean(&image);
+    println!("{} requests, {} refused", kernel.sent, kernel.refused);
+    served.end();
+}
+
+/// The kernel does not look at the size of a write from its page cache: where space ends within it, the
+/// answer must be an error, or the writer never learns of the loss.
+#[test]
+fn a_write_from_the_page_cache_is_refused_if_it_is_short() {
+    const CREATE: u32 = 35;
+    const WRITE: u32 = 16;
+    const WRITE_CACHE: u32 = 1;
+    let options = MountOptions { read_only: false, writeback_cache: true, ..MountOptions::new("fake") };
+    let mut served = Served::new(1, "8M", options);
+    let kernel = &mut served.kernel;
+    let mut create = vec![0; 16];
+    create[..4].copy_from_slice(&2u32.to_ne_bytes());
+    create[4..8].copy_from_slice(&0o100_644_u32.to_ne_bytes());
+    create.extend(b"f\0");
+    let (out, made) = kernel.call(CREATE, 1, &create);
+    assert_eq!(out.error, 0);
+    let number = |at: usize| u64::from_ne_bytes(made[at..at + 8].try_into().unwrap());
+    let (node, handle) = (number(0), number(size_of::<EntryOut>()));
+    // Pieces of 61 blocks: the free space is no multiple of them.
+    let size = 61 << 10;
+    let mut written = 0;
+    let error = loop {
+        let mut write = Vec::new();
+        write.extend(handle.to_ne_bytes());
+        write.extend((written as u64).to_ne_bytes());
+        write.extend((size as u32).to_ne_bytes());
+        write.extend(WRITE_CACHE.to_ne_bytes());
+        write.resize(40, 0);
+        write.resize(40 + size, 7);
+        let (out, answer) = kernel.call(WRITE, node, &write);
+        if out.error != 0 {
+            break out.error;
+        }
+        assert_eq!(answer[..4], (size as u32).to_ne_bytes(), "a short write at {written}");
+        written += size;
+        assert!(written < 8 << 20, "more than there is");
+    };
+    assert_eq!(error, -28);
+    served.end();
 }
