@@ -80,9 +80,14 @@ impl Engine {
         None
     }
 
-    /// As [`apply`](Subject::apply), but with a shared reference.
-    pub(crate) fn make(&self, op: &Op) -> Result<(), Errno> {
-        self.call(op).map_err(|fault| {
+    /// As [`apply`](Subject::apply), but with a shared reference. With `held`, an inode that loses its last
+    /// name counts as opened and is added to it, as a mount does.
+    pub(crate) fn make(&self, op: &Op, held: Option<&mut Vec<Ino>>) -> Result<(), Errno> {
+        let done = match held {
+            Some(held) => self.remove_held(op).map(|ino| held.extend(ino)),
+            None => self.call(op),
+        };
+        done.map_err(|fault| {
             if matches!(fault, Fault::Corrupt(_) | Fault::Device(_) | Fault::Aborted(_)) {
                 eprintln!("{op:?}: {fault}");
             }
@@ -124,6 +129,19 @@ impl Engine {
         self.volume.set_attr(ino, set).map(drop)
     }
 
+    /// Makes an operation; removals hold the inode that loses its last name.
+    fn remove_held(&self, op: &Op) -> Result<Option<Ino>, Fault> {
+        match op {
+            Op::Unlink { at } => self.volume.unlink_held(self.dir(at)?, at.name()),
+            Op::Rmdir { at } => self.volume.rmdir_held(self.dir(at)?, at.name()),
+            Op::Rename { old, new, mode } => {
+                let (from, to) = (self.dir(old)?, self.dir(new)?);
+                self.volume.rename_held((from, old.name()), (to, new.name()), how(*mode))
+            }
+            _ => self.call(op).map(|()| None),
+        }
+    }
+
     fn call(&self, op: &Op) -> Result<(), Fault> {
         let volume = &self.volume;
         // The system calls for attributes check their arguments before they look up the name.
@@ -160,12 +178,7 @@ impl Engine {
             Op::Unlink { at } => volume.unlink(self.dir(at)?, at.name()),
             Op::Rmdir { at } => volume.rmdir(self.dir(at)?, at.name()),
             Op::Rename { old, new, mode } => {
-                let how = match mode {
-                    RenameMode::Replace => Rename::Replace,
-                    RenameMode::NoReplace => Rename::NoReplace,
-                    RenameMode::Exchange => Rename::Exchange,
-                    RenameMode::Whiteout => Rename::Whiteout,
-                };
+                let how = how(*mode);
                 let (from, to) = (self.dir(old)?, self.dir(new)?);
                 volume.rename((from, old.name()), (to, new.name()), how)
             }
@@ -246,7 +259,7 @@ fn time_of(set: &SetTime) -> Option<Timestamp> {
 
 impl Subject for Engine {
     fn apply(&mut self, op: &Op) -> Result<(), Errno> {
-        self.make(op)
+        self.make(op, None)
     }
 
     fn tree(&mut self) -> Tree {
@@ -318,4 +331,13 @@ fn node(volume: &Volume, inode: &Inode) -> Result<ModelNode, Fault> {
         atime: time(stat.atime),
         mtime: time(stat.mtime),
     })
+}
+
+fn how(mode: RenameMode) -> Rename {
+    match mode {
+        RenameMode::Replace => Rename::Replace,
+        RenameMode::NoReplace => Rename::NoReplace,
+        RenameMode::Exchange => Rename::Exchange,
+        RenameMode::Whiteout => Rename::Whiteout,
+    }
 }

@@ -112,7 +112,8 @@ impl Stepper {
             volume.released(ino).map_err(|fault| format!("close: {fault}"))?;
         }
         self.last = Some(op.clone());
-        let _ = self.engine.make(&op);
+        let is_held = self.steps.len().is_multiple_of(2);
+        let _ = self.engine.make(&op, is_held.then_some(&mut self.open));
         self.blocks += blocks_of(&op);
         let tree = crate::tree(volume)?;
         self.watched.look(volume, &tree);

@@ -219,40 +219,20 @@ impl Server {
         Ok(())
     }
 
-    /// Holds `victim` while `change` may remove its last name; keeps and returns it if that happened.
-    fn keep_while(
-        &self,
-        volume: &Volume,
-        victim: Ino,
-        change: impl FnOnce() -> Result<(), Fault>,
-    ) -> Result<Option<Ino>, Fault> {
-        volume.opened(victim)?;
-        let changed = change();
-        let has_names = |inode: InodeRef| inode.fields().links > 0;
-        if changed.is_ok() && !volume.inode(victim).is_ok_and(has_names) {
-            self.kept().insert(victim);
-            return Ok(Some(victim));
+    /// A name to remove, as the directory has it.
+    fn existing<'a>(&self, volume: &Volume, dir: Ino, name: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
+        if !self.has_encrypted {
+            return Ok(name.into());
         }
-        let released = volume.released(victim);
-        changed.and(released).map(|()| None)
+        Ok(Self::stored(volume, &*volume.inode(dir)?, name)?.ok_or(Refusal::NotFound)?)
     }
 
-    fn take_name(
-        &self,
-        dir: Ino,
-        name: &[u8],
-        take: impl FnOnce(&Volume, &[u8]) -> Result<(), Fault>,
-    ) -> Result<Option<Ino>, Errno> {
-        self.ask(|volume| {
-            let inode = volume.inode(dir)?;
-            let name = Self::stored(volume, &inode, name)?.ok_or(Refusal::NotFound)?;
-            // Their removal is refused later, with a reason of its own.
-            if matches!(&*name, b"." | b"..") {
-                return take(volume, &name).map(|()| None);
-            }
-            let victim = volume.lookup(&inode, &name)?.ino();
-            self.keep_while(volume, victim, || take(volume, &name))
-        })
+    /// Remembers an inode that a removal held.
+    fn keep(&self, held: Option<Ino>) -> Option<Ino> {
+        if let Some(ino) = held {
+            self.kept().insert(ino);
+        }
+        held
     }
 
     /// Refusals are the caller's business; everything else should be heard of.
@@ -442,26 +422,18 @@ impl Serve for Server {
     }
 
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Errno> {
-        self.take_name(dir, name, |volume, name| volume.unlink(dir, name))
+        self.ask(|volume| Ok(self.keep(volume.unlink_held(dir, &self.existing(volume, dir, name)?)?)))
     }
 
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Errno> {
-        self.take_name(dir, name, |volume, name| volume.rmdir(dir, name))
+        self.ask(|volume| Ok(self.keep(volume.rmdir_held(dir, &self.existing(volume, dir, name)?)?)))
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<Option<Ino>, Errno> {
         self.ask_for_room(|volume| {
             self.check_key(volume, from.0)?;
             self.check_key(volume, to.0)?;
-            let replaces = matches!(how, Rename::Replace | Rename::Whiteout);
-            let in_way = match replaces && !matches!(to.1, b"." | b"..") {
-                true => volume.inode(to.0).and_then(|dir| volume.lookup(&dir, to.1)).ok(),
-                false => None,
-            };
-            match in_way {
-                Some(victim) => self.keep_while(volume, victim.ino(), || volume.rename(from, to, how)),
-                None => volume.rename(from, to, how).map(|()| None),
-            }
+            Ok(self.keep(volume.rename_held(from, to, how)?))
         })
     }
 

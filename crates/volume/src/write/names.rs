@@ -121,10 +121,19 @@ impl Volume {
     /// [`Refusal::NotFound`], [`Refusal::IsDirectory`], [`Refusal::NotPermitted`]; the directory is corrupt;
     /// the device failed.
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
-        self.noted(self.remove_name(dir, name))
+        self.noted(self.remove_name(dir, name, LastName::Deletes)).map(|_| ())
     }
 
-    fn remove_name(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
+    /// As [`unlink`](Self::unlink), for callers that may still use the inode. An inode that loses its last
+    /// name is returned and counted as opened; [`released`](Self::released) deletes it.
+    ///
+    /// # Errors
+    /// As [`unlink`](Self::unlink).
+    pub fn unlink_held(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Fault> {
+        self.noted(self.remove_name(dir, name, LastName::Opens))
+    }
+
+    fn remove_name(&self, dir: Ino, name: &[u8], last: LastName) -> Result<Option<Ino>, Fault> {
         let writer = self.writer()?;
         check_name(name)?;
         if matches!(name, b"." | b"..") {
@@ -144,14 +153,15 @@ impl Volume {
         loop {
             let done = writer.run(NAME_CREDITS, |change| {
                 writer.ready_names_of(&Change { is_removal: true, ..*change }, &parent, of_dir)?;
-                writer.unlink_at_once(change, &parent, of_dir, name, waited_for.get())
+                writer.unlink_at_once(change, &parent, of_dir, name, waited_for.get(), last)
             })?;
             match done {
-                Unlinked::Done => return Ok(()),
+                Unlinked::Done => return Ok(None),
+                Unlinked::Held(ino) => return Ok(Some(ino)),
                 Unlinked::Orphaned(node) => {
                     // No name leads to it now, but an operation that found it before may still hold its lock.
                     let _operation = operation.take().unwrap_or_else(|| node.operation.write());
-                    return writer.delete_unnamed(&node);
+                    return writer.delete_unnamed(&node).map(|()| None);
                 }
                 // The directory is locked, so the name still leads to it.
                 Unlinked::WaitFor(ino) => {
@@ -168,10 +178,18 @@ impl Volume {
     /// [`Refusal::NotFound`], [`Refusal::NotDirectory`], [`Refusal::NotEmpty`], [`Refusal::Invalid`] for ".",
     /// as [`unlink`](Self::unlink).
     pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
-        self.noted(self.remove_dir(dir, name))
+        self.noted(self.remove_dir(dir, name, LastName::Deletes)).map(|_| ())
     }
 
-    fn remove_dir(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
+    /// As [`rmdir`](Self::rmdir), with the inode held as by [`unlink_held`](Self::unlink_held).
+    ///
+    /// # Errors
+    /// As [`rmdir`](Self::rmdir).
+    pub fn rmdir_held(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Fault> {
+        self.noted(self.remove_dir(dir, name, LastName::Opens))
+    }
+
+    fn remove_dir(&self, dir: Ino, name: &[u8], last: LastName) -> Result<Option<Ino>, Fault> {
         let writer = self.writer()?;
         check_name(name)?;
         match name {
@@ -193,19 +211,43 @@ impl Volume {
             check_flags(of_dir, values.fields.flags)?;
         }
         writer.check_empty(&node)?;
-        let is_gone = writer.run(NAME_CREDITS, |change| {
+        let dropped = writer.run(NAME_CREDITS, |change| {
             writer.ready_names_of(&Change { is_removal: true, ..*change }, &parent, of_dir)?;
             writer.change_names(change, &parent, -1, |dir| dir.remove_found(name, location))?;
-            writer.drop_dir(change, &node)
+            writer.drop_dir(change, &node, last)
         })?;
-        writer.delete_if(is_gone, &node, operation)
+        let held = writer.after_drop(dropped, &node);
+        drop(operation);
+        held
     }
+}
+
+/// What becomes of an inode without names that is not open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LastName {
+    /// It is deleted.
+    Deletes,
+    /// It counts as opened by the caller.
+    Opens,
+}
+
+/// What is left to do for an inode after one of its links was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dropped {
+    /// Nothing: it has other names, is open, or was deleted in the same transaction.
+    Done,
+    /// It is an orphan: it is to be deleted in steps.
+    Orphaned,
+    /// It has no name and counts as opened by the caller.
+    Held,
 }
 
 /// The result of an attempt to remove a name.
 enum Unlinked {
     /// The name is removed.
     Done,
+    /// The name was the last one, and this inode counts as opened by the caller.
+    Held(Ino),
     /// The name was the last one, and this inode is an orphan now: it is to be deleted in steps.
     Orphaned(Arc<LiveInode>),
     /// The inode is not in memory, or its operation lock is taken: nothing was changed.
@@ -222,6 +264,7 @@ impl Writer {
         of_dir: u32,
         name: &[u8],
         locked: Option<&Arc<LiveInode>>,
+        last: LastName,
     ) -> Result<Unlinked, Fault> {
         let at_hand = OnceCell::new();
         let mut operation = None;
@@ -251,9 +294,13 @@ impl Writer {
         let ino = removed?;
         let node = locked.filter(|node| node.ino() == ino).or(at_hand.get());
         let node = node.expect("the removed inode was passed");
-        let is_gone = self.drop_link(change, node)?;
+        let dropped = self.drop_link(change, node, last)?;
         drop(operation);
-        Ok(if is_gone { Unlinked::Orphaned(Arc::clone(node)) } else { Unlinked::Done })
+        Ok(match dropped {
+            Dropped::Done => Unlinked::Done,
+            Dropped::Orphaned => Unlinked::Orphaned(Arc::clone(node)),
+            Dropped::Held => Unlinked::Held(ino),
+        })
     }
 
     /// The inode that a name of this directory leads to, if it is in memory.
@@ -387,48 +434,69 @@ impl Writer {
         check_flags(dir.values().fields.flags, of_inode)
     }
 
-    /// Removes one link. Returns `true` if the inode has no links left and became an orphan that is not open:
-    /// the caller deletes it in steps.
-    pub(super) fn drop_link(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<bool, Fault> {
+    /// Removes one link. The caller holds the inode's operation lock, and does what is left to do.
+    pub(super) fn drop_link(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<LiveInode>,
+        last: LastName,
+    ) -> Result<Dropped, Fault> {
         let now = self.now();
         let mut values = change.live.edit(node, change.edit.transaction());
         values.fields.ctime = now;
         values.fields.links = values.fields.links.saturating_sub(1);
         if values.fields.links > 0 {
-            return Ok(false);
+            return Ok(Dropped::Done);
         }
         // The usual case of a deletion: the inode has nothing but a number to free.
         let is_bare = values.is_bare() && node.orphan() == OrphanState::None;
-        if is_bare && self.may_go_now(node) && self.keeper.orphans.mode() != OrphanMode::ListV0 {
+        let may_go_now = last == LastName::Deletes && self.may_go_now(node);
+        if is_bare && may_go_now && self.keeper.orphans.mode() != OrphanMode::ListV0 {
             self.end(&mut values, now);
             drop(values);
             self.keeper.alloc.free_inode(change.edit, node.ino(), false)?;
-            return Ok(false);
+            return Ok(Dropped::Done);
         }
         drop(values);
-        self.orphan_or_delete(change, node)
+        self.orphan_or_delete(change, node, last)
     }
 
-    /// Removes a directory's last link.
-    pub(super) fn drop_dir(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<bool, Fault> {
+    /// Removes a directory's last link. The caller holds the directory's operation lock.
+    pub(super) fn drop_dir(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<LiveInode>,
+        last: LastName,
+    ) -> Result<Dropped, Fault> {
         {
             let mut values = change.live.edit(node, change.edit.transaction());
             values.fields.ctime = self.now();
             values.fields.links = 0;
             values.fields.size = 0;
         }
-        self.orphan_or_delete(change, node)
+        self.orphan_or_delete(change, node, last)
     }
 
-    /// Deletes the inode in the same transaction if that has room, and makes it an orphan otherwise. Returns
-    /// `true` if it is to be deleted in steps.
-    fn orphan_or_delete(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<bool, Fault> {
+    /// Deletes the inode in the same transaction if that has room, and makes it an orphan otherwise.
+    fn orphan_or_delete(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<LiveInode>,
+        last: LastName,
+    ) -> Result<Dropped, Fault> {
+        if last == LastName::Opens {
+            self.keeper.orphans.add(change.live, node, change.edit)?;
+            // Not before it can fail. The operation lock keeps the deletion by another opener away.
+            node.opens.fetch_add(1, Ordering::AcqRel);
+            return Ok(Dropped::Held);
+        }
         if self.may_go_now(node) && self.is_short(node) {
             self.delete_now(change, node)?;
-            return Ok(false);
+            return Ok(Dropped::Done);
         }
         self.keeper.orphans.add(change.live, node, change.edit)?;
-        Ok(node.opens.load(Ordering::Acquire) == 0)
+        let is_open = node.opens.load(Ordering::Acquire) > 0;
+        Ok(if is_open { Dropped::Done } else { Dropped::Orphaned })
     }
 
     /// Returns whether the inode may skip the orphan list if one transaction deletes all of it.
@@ -436,13 +504,14 @@ impl Writer {
         self.skip_short_orphans && node.opens.load(Ordering::Acquire) == 0
     }
 
-    pub(super) fn delete_if(
-        &self,
-        is_gone: bool,
-        node: &Arc<LiveInode>,
-        _operation: RwLockWriteGuard<'_, ()>,
-    ) -> Result<(), Fault> {
-        if is_gone { self.delete_unnamed(node) } else { Ok(()) }
+    /// Does what is left to do for an inode after its link was removed, outside of the transaction. Returns
+    /// the inode if it is held. The caller holds its operation lock.
+    pub(super) fn after_drop(&self, dropped: Dropped, node: &Arc<LiveInode>) -> Result<Option<Ino>, Fault> {
+        match dropped {
+            Dropped::Done => Ok(None),
+            Dropped::Held => Ok(Some(node.ino())),
+            Dropped::Orphaned => self.delete_unnamed(node).map(|()| None),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use extant_inode::{Change, LiveInode};
 use extant_ondisk::filetype::FileType;
 use parking_lot::RwLockWriteGuard;
 
+use super::names::{Dropped, LastName};
 use super::new::{LINKS_MAX, New};
 use super::{NAME_CREDITS, Writer, check_name};
 use crate::{Fault, Refusal, Volume};
@@ -53,10 +54,29 @@ impl Volume {
     /// directory that requires another project; [`Refusal::Busy`] for "." and "..";
     /// [`Refusal::TooManyNames`]; [`Refusal::NoSpace`].
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
-        self.noted(self.move_name(from, to, how))
+        self.noted(self.move_name(from, to, how, LastName::Deletes)).map(|_| ())
     }
 
-    fn move_name(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
+    /// As [`rename`](Self::rename), with a replaced inode held as by [`unlink_held`](Self::unlink_held).
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename).
+    pub fn rename_held(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        how: Rename,
+    ) -> Result<Option<Ino>, Fault> {
+        self.noted(self.move_name(from, to, how, LastName::Opens))
+    }
+
+    fn move_name(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        how: Rename,
+        last: LastName,
+    ) -> Result<Option<Ino>, Fault> {
         let writer = self.writer()?;
         let (from_dir, to_dir) = (writer.inode_to_change(from.0)?, writer.inode_to_change(to.0)?);
         for dir in [&from_dir, &to_dir] {
@@ -114,11 +134,11 @@ impl Volume {
             }
         }
         if existing.as_ref().is_some_and(|other| other.ino() == moved.ino()) {
-            return Ok(());
+            return Ok(None);
         }
         match (how, existing) {
-            (Rename::Exchange, Some(other)) => writer.exchange(&from, &to, &moved, &other),
-            (_, existing) => writer.replace(&from, &to, &moved, existing.as_ref(), how),
+            (Rename::Exchange, Some(other)) => writer.exchange(&from, &to, &moved, &other).map(|()| None),
+            (_, existing) => writer.replace(&from, &to, &moved, existing.as_ref(), (how, last)),
         }
     }
 }
@@ -166,8 +186,8 @@ impl Writer {
         to: &DirName<'_>,
         moved: &Arc<LiveInode>,
         existing: Option<&Arc<LiveInode>>,
-        how: Rename,
-    ) -> Result<(), Fault> {
+        (how, last): (Rename, LastName),
+    ) -> Result<Option<Ino>, Fault> {
         let is_across = from.dir.ino() != to.dir.ino();
         let is_dir = self.is_dir(moved);
         let victim_is_dir = existing.is_some_and(|node| self.is_dir(node));
@@ -202,15 +222,15 @@ impl Writer {
             // lost. fsync reports failures.
             let _ = self.flusher.flush_file(moved, &data, 0..u64::MAX);
         }
-        let is_gone = self.run(2 * NAME_CREDITS, |change| {
+        let dropped = self.run(2 * NAME_CREDITS, |change| {
             self.ready_names(change, from.dir)?;
             self.ready_names(change, to.dir)?;
             if is_dir && is_across {
                 self.ready_names(change, moved)?;
             }
-            let mut is_gone = false;
+            let mut dropped = Dropped::Done;
             let mut go_on = |whiteout: Option<&Arc<LiveInode>>| {
-                is_gone = self.move_entries(change, from, to, moved, existing, whiteout)?;
+                dropped = self.move_entries(change, from, to, moved, (existing, last), whiteout)?;
                 Ok(())
             };
             match how {
@@ -219,26 +239,24 @@ impl Writer {
                 }
                 _ => go_on(None)?,
             }
-            Ok(is_gone)
+            Ok(dropped)
         })?;
-        if is_gone && let Some(victim) = existing {
-            self.delete_unnamed(victim)?;
-        }
+        let held = existing.map_or(Ok(None), |victim| self.after_drop(dropped, victim));
         drop(operations);
-        Ok(())
+        held
     }
 
-    /// Changes the entries of both directories and everything that depends on them. Returns whether the
-    /// replaced inode is to be deleted in steps.
+    /// Changes the entries of both directories and everything that depends on them. Returns what is left to
+    /// do for the replaced inode.
     fn move_entries(
         &self,
         change: &Change<'_>,
         from: &DirName<'_>,
         to: &DirName<'_>,
         moved: &Arc<LiveInode>,
-        existing: Option<&Arc<LiveInode>>,
+        (existing, last): (Option<&Arc<LiveInode>>, LastName),
         whiteout: Option<&Arc<LiveInode>>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<Dropped, Fault> {
         let is_across = from.dir.ino() != to.dir.ino();
         let kind = moved.values().kind();
         let is_dir = kind == FileType::Directory;
@@ -261,9 +279,9 @@ impl Writer {
             self.touch_dir(change, to.dir, i32::from(is_dir && !victim_is_dir));
         }
         match existing {
-            Some(victim) if victim_is_dir => self.drop_dir(change, victim),
-            Some(victim) => self.drop_link(change, victim),
-            None => Ok(false),
+            Some(victim) if victim_is_dir => self.drop_dir(change, victim, last),
+            Some(victim) => self.drop_link(change, victim, last),
+            None => Ok(Dropped::Done),
         }
     }
 

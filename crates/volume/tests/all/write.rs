@@ -223,6 +223,42 @@ fn what_was_synced_survives_without_closing() {
     });
 }
 
+/// A removal that holds its inode makes the orphan in the transaction that removes the name. Names that
+/// remain are not held; a crash deletes what is held.
+#[test]
+fn a_removal_holds_an_inode_that_loses_its_last_name() {
+    each_kind(|kind, path| {
+        let volume = open(path, WriteOptions::default());
+        let root = Ino::ROOT;
+        let file = |name: &[u8]| volume.create(root, name, &New::file(0o644)).unwrap().ino();
+        let (one, two, three) = (file(b"one"), file(b"two"), file(b"three"));
+        let dir = volume.create(root, b"dir", &New::directory(0o755)).unwrap().ino();
+        volume.link(one, root, b"other").unwrap();
+        assert_eq!(volume.unlink_held(root, b"one").unwrap(), None, "{kind}");
+        assert_eq!(volume.unlink_held(root, b"other").unwrap(), Some(one), "{kind}");
+        let replace = Rename::Replace;
+        assert_eq!(volume.rename_held((root, b"two"), (root, b"three"), replace).unwrap(), Some(three));
+        assert_eq!(volume.rmdir_held(root, b"dir").unwrap(), Some(dir), "{kind}");
+        assert!(volume.unlink_held(root, b"one").is_err_and(|fault| fault.is(Refusal::NotFound)), "{kind}");
+        for held in [one, three, dir] {
+            assert_eq!(volume.inode(held).unwrap().fields().links, 0, "{kind}: {held}");
+        }
+        volume.write_at(one, 0, b"still used").unwrap();
+        volume.released(one).unwrap();
+        assert!(volume.inode(one).is_err(), "{kind}: deleted when it is released");
+        let has_journal = volume.journal_stats().is_some();
+        volume.sync().unwrap();
+        drop(volume);
+        let volume = open(path, WriteOptions::default());
+        if has_journal {
+            assert_eq!(volume.recovery().deleted_orphans, 2, "{kind}");
+        }
+        assert_eq!(volume.lookup(&volume.root().unwrap(), b"three").unwrap().ino(), two, "{kind}");
+        volume.close().unwrap();
+        extant_testkit::e2fsck_clean(path);
+    });
+}
+
 /// A new table block whose inodes are created in sequence is encoded when the thread moves on to the next
 /// block. Later changes must still be written, in the same transaction and in the next one. The same holds
 /// for inodes that reuse these numbers.
