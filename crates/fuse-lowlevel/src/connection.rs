@@ -1,7 +1,6 @@
-//! One connection to the kernel: requests are read from it, replies and invalidations written to it.
+//! One connection to the kernel: requests are read from it, replies and invalidations are written to it.
 //!
-//! Any descriptor works that keeps messages apart: /dev/fuse, or a SOCK_SEQPACKET socket with a fake kernel
-//! at its other end.
+//! The descriptor must preserve message boundaries: /dev/fuse, or a SOCK_SEQPACKET socket to a fake kernel.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +18,7 @@ use crate::protocol::{InvalEntryOut, InvalInodeOut, OutHeader, notify};
 pub struct Connection {
     fd: OwnedFd,
     has_ended: AtomicBool,
-    /// Replies that were sent, or begun.
+    /// Number of replies that were sent, or are being sent.
     replies: AtomicU64,
 }
 
@@ -28,12 +27,12 @@ impl Connection {
         Self { fd, has_ended: AtomicBool::new(false), replies: AtomicU64::new(0) }
     }
 
-    /// Was it unmounted?
+    /// Returns whether the file system was unmounted.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// A reply is about to be sent: its caller goes on from here.
+    /// Counts a reply that is about to be sent: from then on the client may run.
     pub(crate) fn count_reply(&self) {
         self.replies.fetch_add(1, Ordering::AcqRel);
     }
@@ -46,7 +45,8 @@ impl Connection {
         self.fd.as_fd()
     }
 
-    /// Waits for a request: its length in bytes; `None` once the file system is unmounted.
+    /// Waits for a request and reads it. Returns its length in bytes; `None` if the file system was
+    /// unmounted.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.fd, &mut *buffer) {
@@ -63,13 +63,13 @@ impl Connection {
         }
     }
 
-    /// Is there a request, or the end of the connection, so that a read returns at once?
+    /// Returns whether a read would return at once: there is a request, or the connection has ended.
     pub(crate) fn has_request(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// Waits for a request that no thread reads at once, or until `bell` is readable.
+    /// Waits until the connection or `bell` is readable.
     pub(crate) fn wait(&self, bell: BorrowedFd<'_>) {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN), PollFd::new(&bell, PollFlags::IN)];
         let _ = poll(&mut fds, None);
@@ -87,10 +87,10 @@ impl Connection {
     }
 }
 
-/// Has the kernel drop what it caches.
+/// Invalidates cached state in the kernel.
 ///
-/// The kernel waits for pages that are being read or written, and those requests wait for a server's thread:
-/// a thread that answers requests must not drop pages.
+/// A thread that serves requests must not invalidate pages: the kernel waits for pages that are being read or
+/// written, and these requests wait for a server thread, which is a deadlock.
 #[derive(Debug, Clone)]
 pub struct Notifier {
     connection: Arc<Connection>,
@@ -101,17 +101,17 @@ impl Notifier {
         Self { connection }
     }
 
-    /// Drops the attributes of an inode, and its pages from byte `offset` on: `len` bytes, or all if that is
-    /// 0. With a negative offset the pages stay.
+    /// Invalidates the attributes of an inode, and its pages from byte `offset` on: `len` bytes, or all if
+    /// `len` is 0. With a negative offset the pages stay valid.
     ///
     /// # Errors
-    /// The kernel does not know the inode (ENOENT), or the connection has ended.
+    /// The kernel does not have the inode (ENOENT), or the connection has ended.
     pub fn inval_inode(&self, ino: u64, offset: i64, len: i64) -> io::Result<()> {
         let body = InvalInodeOut { ino, off: offset, len };
         self.send(notify::INVAL_INODE, &[body.as_bytes()])
     }
 
-    /// Drops a name of a directory.
+    /// Invalidates a name of a directory.
     ///
     /// # Errors
     /// As [`inval_inode`](Self::inval_inode); a name of more than 4 GiB.

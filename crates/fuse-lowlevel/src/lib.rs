@@ -2,8 +2,8 @@
 //!
 //! Owns: the protocol as data ([`protocol`], [`operation::TABLE`]), reading requests and writing replies
 //! ([`Request`], [`Reply`]), INIT, invalidations ([`Notifier`]), and the threads that serve a connection
-//! ([`Session`]). Does **not** own: what a file system answers (see [`Handler`]), how a connection is made
-//! and mounted (the caller brings a descriptor).
+//! ([`Session`]). Does **not** own: the file system (see [`Handler`]), mounting (the caller passes a mounted
+//! descriptor).
 //!
 //! ```text
 //!             +-- /dev/fuse: read(2) --> Request::parse --+

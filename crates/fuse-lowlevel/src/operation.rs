@@ -19,10 +19,10 @@ use crate::protocol::{
     SyncfsIn, WriteIn,
 };
 
-/// Why a request cannot be read. The kernel sends no such request.
+/// Why a request cannot be parsed. The kernel never sends such a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
-    /// Fewer bytes than its header, its structure or its own length field ask for.
+    /// The request is shorter than its header, its structure or its length field requires.
     Short,
     /// A name without its terminating zero, or an empty one.
     Name,
@@ -39,7 +39,7 @@ pub enum Answer {
     Fixed(usize),
     /// At most as many bytes as the request's size field says.
     Data,
-    /// [`Data`](Self::Data), or the size of it where the request's size is 0.
+    /// [`Data`](Self::Data), or only its size if the request's size is 0.
     Xattr,
     /// A structure of 16 bytes, then at most as many bytes as the request says.
     Ioctl,
@@ -54,7 +54,7 @@ pub struct Row {
     pub name: &'static str,
     /// Size of its fixed structure.
     pub fixed: usize,
-    /// Size of that structure in kernels that know less of it.
+    /// Size of this structure in older kernels.
     pub fixed_min: usize,
     /// What a reply holds.
     pub answer: Answer,
@@ -120,7 +120,7 @@ impl<'a> Tail<'a> for Bytes<'a> {
     }
 }
 
-/// The fixed structure: `size` bytes of it are there, and the rest is zeros.
+/// Parses the fixed structure. If an older kernel sent a shorter one, the missing fields are zero.
 fn fixed<T: FromBytes + IntoBytes + zerocopy::Immutable + Default>(bytes: &[u8]) -> Result<T, Malformed> {
     if let Ok(whole) = T::read_from_bytes(bytes) {
         return Ok(whole);
@@ -138,7 +138,7 @@ pub struct Nothing {}
 
 macro_rules! operations {
     ($($opcode:literal $variant:ident ($fixed:ident, $tail:ty) $name:literal $answer:expr,)*) => {
-        /// What the kernel asks for: the operation's structure, and its tail.
+        /// What the kernel requests: the operation's structure and its tail.
         #[derive(Debug, Clone, Copy, PartialEq)]
         #[allow(missing_docs)]
         pub enum Operation<'a> {
@@ -147,7 +147,7 @@ macro_rules! operations {
             Unknown,
         }
 
-        /// Every operation of the protocol that can be asked of a file system.
+        /// All operations of the protocol that a file system can serve.
         pub const TABLE: &[Row] = &[
             $(Row {
                 opcode: $opcode,
@@ -233,7 +233,7 @@ operations! {
     52 Statx(StatxIn, ()) "statx" Answer::Fixed(288),
 }
 
-/// Index in [`TABLE`] of each opcode; [`u8::MAX`] for those that it lacks.
+/// Index in [`TABLE`] of each opcode; [`u8::MAX`] for opcodes that the table lacks.
 const INDEX: [u8; 64] = {
     let mut index = [u8::MAX; 64];
     let mut at = 0;
@@ -250,14 +250,14 @@ pub fn row_of(opcode: u32) -> Option<&'static Row> {
     INDEX.get(opcode as usize).and_then(|at| TABLE.get(usize::from(*at)))
 }
 
-/// The largest structure of a request that a ring has room for.
+/// Space for the structure of a request in an entry of a ring.
 pub(crate) const FIXED_MAX: usize = 128;
 
 /// A request.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     header: InHeader,
-    /// What is asked for.
+    /// What the kernel requests.
     pub operation: Operation<'a>,
 }
 
@@ -294,7 +294,7 @@ impl<'a> Request<'a> {
 
     fn of(header: InHeader, head: &[u8], tail: &'a [u8]) -> Result<Self, Malformed> {
         let operation = operation(header.opcode, head, tail)?;
-        // The bytes that a request says it has.
+        // Check that the request has as many bytes as its length field states.
         let operation = match operation {
             Operation::Write(write, Bytes(bytes)) => {
                 let bytes = bytes.get(..write.size as usize).ok_or(Malformed::Short)?;
@@ -325,7 +325,7 @@ impl<'a> Request<'a> {
         self.header.opcode
     }
 
-    /// The inode that is asked about, or the directory.
+    /// The inode that the request is about, or the directory.
     #[must_use]
     pub fn node(&self) -> u64 {
         self.header.nodeid
@@ -343,20 +343,20 @@ impl<'a> Request<'a> {
         self.header.gid
     }
 
-    /// The calling thread; 0 if it cannot be seen from here, or there is none.
+    /// The calling thread; 0 if there is none, or if it is not visible in the server's PID namespace.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.header.pid
     }
 }
 
-/// Pairs of a BATCH_FORGET: as many as it says, at most as many as are there.
+/// The pairs of a BATCH_FORGET: as many as its count states, limited to the pairs that it contains.
 pub(crate) fn forgets(batch: BatchForgetIn, bytes: &[u8]) -> impl Iterator<Item = ForgetOne> {
     let pairs = bytes.chunks_exact(size_of::<ForgetOne>()).take(batch.count as usize);
     pairs.filter_map(|pair| ForgetOne::read_from_bytes(pair).ok())
 }
 
-/// What INIT settled about the layout of requests.
+/// The layout of requests, as INIT negotiated it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Layout {
     /// [`SETXATTR_EXT`](crate::protocol::init::SETXATTR_EXT) was taken.

@@ -1,4 +1,4 @@
-//! Where a server's thread runs: on the CPU of its client, in turns with it.
+//! Binding of a server thread to the CPU of its client, so that the two take turns.
 //!
 //! When a reply wakes the client, the scheduler puts the client on an idle CPU if its own is busy, and its
 //! own is: the server runs there. From then on each request and each reply wakes a sleeping CPU, which takes
@@ -26,10 +26,10 @@ fn set_policy(thread: i32, policy: i32) -> bool {
     unsafe { libc::sched_setscheduler(thread, policy, &raw const param) == 0 }
 }
 
-/// Can a thread take the normal policy back?
+/// Returns whether a thread can set the normal policy again after SCHED_IDLE.
 fn can_return() -> bool {
     let tried = || set_policy(0, libc::SCHED_IDLE) && set_policy(0, libc::SCHED_OTHER);
-    // In a thread of its own, which ends with the policy it is left with.
+    // In a new thread, because the thread may be unable to restore its policy.
     std::thread::scope(|scope| scope.spawn(tried).join().unwrap_or(false))
 }
 
@@ -37,7 +37,7 @@ fn can_return() -> bool {
 fn cpu_of(thread: u32) -> Option<usize> {
     let text = std::fs::read(format!("/proc/{thread}/stat")).ok()?;
     let after_name = text.iter().rposition(|byte| *byte == b')')?;
-    // Field 39, of which the name is the second.
+    // Field 39; the name is field 2.
     let field = text.get(after_name + 2..)?.split(|byte| *byte == b' ').nth(36)?;
     std::str::from_utf8(field).ok()?.parse().ok()
 }
@@ -89,7 +89,7 @@ impl Bound {
         self.is_bound.load(Ordering::Acquire)
     }
 
-    /// Takes the binding off, from any thread. Returns whether there was one.
+    /// Ends the binding; any thread may call this. Returns whether the thread was bound.
     pub(crate) fn release(&self) -> bool {
         let mut bound = self.cpu();
         if bound.is_none() {

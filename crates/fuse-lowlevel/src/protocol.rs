@@ -7,7 +7,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Version of the protocol that this crate speaks. The kernel answers an older server by its version.
+/// Version of the protocol that this crate implements. The kernel adapts to a server with a smaller minor
+/// version.
 pub const MAJOR: u32 = 7;
 /// See [`MAJOR`].
 pub const MINOR: u32 = 42;
@@ -99,7 +100,7 @@ pub mod flag {
     pub const OPEN_KILL_SUIDGID: u32 = 1;
 }
 
-/// Codes of messages that no request asked for; they are in the place of the error.
+/// Codes of notifications, which are messages without a request. They are in the field of the error.
 pub(crate) mod notify {
     pub(crate) const INVAL_INODE: i32 = 2;
     pub(crate) const INVAL_ENTRY: i32 = 3;

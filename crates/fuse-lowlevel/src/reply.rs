@@ -1,4 +1,4 @@
-//! Replies: each request gets one, from any thread, at any time.
+//! Replies. Each request gets exactly one, sent by any thread at any time.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -20,7 +20,7 @@ const ERANGE: i32 = 34;
 const PARTS_MAX: usize = 3;
 
 thread_local! {
-    /// What a read fills before it goes to the kernel.
+    /// Buffer for the data of reads.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -32,7 +32,7 @@ enum Sink {
     Sent,
 }
 
-/// The reply to one request. Dropped without being sent it is EIO.
+/// The reply to one request. If it is dropped unsent, it sends EIO.
 #[derive(Debug)]
 pub struct Reply {
     unique: u64,
@@ -54,7 +54,7 @@ impl Reply {
         Self { unique, sink: Sink::Ring(slot) }
     }
 
-    /// A failed write says that the request was interrupted, or the connection has ended.
+    /// Errors of the write are ignored: the request was interrupted, or the connection has ended.
     fn send(&mut self, error: i32, parts: &[&[u8]]) {
         let connection = match std::mem::replace(&mut self.sink, Sink::Sent) {
             Sink::Device(connection) => connection,
@@ -77,7 +77,7 @@ impl Reply {
         self.sink = Sink::Sent;
     }
 
-    /// Sends a reply whose failure matters.
+    /// Sends a reply, and returns an error of the write.
     pub(crate) fn raw(connection: &Connection, unique: u64, error: i32, body: &[u8]) -> io::Result<()> {
         let header = OutHeader { len: (size_of::<OutHeader>() + body.len()) as u32, error, unique };
         connection.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)])
@@ -118,7 +118,7 @@ impl Reply {
         self.send(0, &[IoctlOut::default().as_bytes(), bytes]);
     }
 
-    /// `fill` writes at most `size` bytes, and returns how many, or an errno.
+    /// Sends data: `fill` writes at most `size` bytes, and returns how many, or an errno.
     pub fn read(mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
         if let Sink::Ring(_) = &self.sink
             && let Sink::Ring(slot) = std::mem::replace(&mut self.sink, Sink::Sent)
@@ -146,7 +146,7 @@ impl Reply {
                 connection.count_reply();
                 spliced::send(connection.fd(), self.unique, file, at, len)
             }
-            // The entry's memory is what the kernel copies from.
+            // With a ring, the kernel copies from the entry's memory only.
             Sink::Ring(_) | Sink::Sent => false,
         };
         if is_sent {

@@ -1,4 +1,4 @@
-//! A served connection: INIT, then requests until the file system is unmounted.
+//! A session on a connection: INIT, then requests until the file system is unmounted.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -48,9 +48,9 @@ pub struct Taken {
     pub max_readahead: u32,
     /// The largest write, in bytes.
     pub max_write: u32,
-    /// Requests that the kernel sends ahead of its readers at the same time.
+    /// Background requests (readahead, writeback) that the kernel has in flight at the same time.
     pub max_background: u16,
-    /// The smallest difference of two times that is kept: a power of ten, in nanoseconds.
+    /// The granularity of stored times, in nanoseconds: a power of ten.
     pub time_gran: u32,
 }
 
@@ -114,7 +114,7 @@ impl<H: Handler> Session<H> {
         self.has_ring
     }
 
-    /// A thread for each queue, and one for what still comes through the device.
+    /// One thread for each queue; this thread serves the requests that still arrive on /dev/fuse.
     fn run_rings(&self) -> io::Result<()> {
         let queues = uring::Queues::new(self)?;
         std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ impl<H: Handler> Session<H> {
                 }
             }
             let mut buffer = vec![0; self.buffer_len];
-            // Without one queue the kernel sends nothing more.
+            // If one queue fails, the kernel sends no more requests.
             while !queues.have_failed() {
                 self.connection.wait(queues.alarm());
                 if queues.have_failed() {
@@ -166,7 +166,7 @@ impl<H: Handler> Session<H> {
                 let reply = Reply::to_device(Arc::clone(&self.connection), request.unique());
                 self.dispatch(&request, reply);
             }
-            // The number is the one thing that a reply needs.
+            // A reply needs only the request's number.
             Err(_) => {
                 let unique = bytes.get(8..16).and_then(|eight| eight.try_into().ok());
                 if let Some(unique) = unique {
@@ -176,7 +176,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Answers what concerns the protocol alone; the rest is the handler's.
+    /// Serves operations of the protocol itself, and passes all others to the handler.
     pub(crate) fn dispatch(&self, request: &Request<'_>, reply: Reply) {
         match request.operation {
             Operation::Forget(forget, ()) => {
@@ -190,7 +190,7 @@ impl<H: Handler> Session<H> {
                 }
             }
             Operation::NotifyReply(..) => reply.never(),
-            // Not asked for again: a request that takes long is not given up half-way.
+            // Requests in progress cannot be interrupted. After ENOSYS the kernel sends no more INTERRUPTs.
             Operation::Interrupt(..) | Operation::Unknown => reply.error(ENOSYS),
             Operation::Init(..) => reply.error(EIO),
             Operation::Destroy(..) => reply.ok(),
@@ -211,7 +211,7 @@ fn negotiate(connection: &Connection, handler: &mut impl Handler, rings: bool) -
         };
         let send = |error: i32, body: &[u8]| Reply::raw(connection, unique, error, body);
         if asked.major > MAJOR {
-            // The kernel asks again, by our version.
+            // The kernel sends INIT again, with this version.
             send(0, InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() }.as_bytes())?;
             continue;
         }

@@ -1,15 +1,15 @@
-//! Answers to reads whose bytes the kernel moves: out of the image's page cache into the reader's, never
-//! through our memory.
+//! Replies to reads by splice(2): the kernel moves the bytes from the image's page cache to the reader,
+//! without a copy in this process.
 //!
 //! ```text
 //!  header ---write---+
-//!                    +--> pipe (of the thread) ---splice---> /dev/fuse: one answer
+//!                    +--> pipe (of the thread) ---splice---> /dev/fuse: one reply
 //!  image ----splice--+
 //! ```
 //!
 //! Invariants
-//! 1. A pipe is empty between answers: one that may not be is thrown away.
-//! 2. An answer is sent whole or not at all. What was not sent is still to be answered.
+//! 1. A pipe is empty between replies: after a failure it is closed.
+//! 2. A reply is sent as a whole or not at all. If it is not sent, the caller sends it in another way.
 //!
 //! Source: splice(2), pipe(7) ("pipe capacity"), kernel include/uapi/linux/fuse.h (`fuse_out_header`).
 
@@ -29,14 +29,14 @@ thread_local! {
     static PIPE: RefCell<Option<Pipe>> = const { RefCell::new(None) };
 }
 
-/// The longest read that fits with its header, wherever it begins in a page.
+/// The longest read that fits into a pipe with its header, for any offset within a page.
 #[must_use]
 pub fn len_max() -> usize {
     CAPACITY - 2 * rustix::param::page_size()
 }
 
-/// Answers request `unique` with `len` bytes of `file` from byte `at` on; false when that did not work, and
-/// nothing was sent.
+/// Replies to request `unique` with `len` bytes of `file` from byte `at` on. Returns false if that failed;
+/// then nothing was sent.
 pub(crate) fn send(
     connection: BorrowedFd<'_>,
     unique: u64,
@@ -63,7 +63,7 @@ pub(crate) fn send(
 struct Pipe {
     out: OwnedFd,
     into: OwnedFd,
-    /// How many it holds.
+    /// Its capacity.
     pages: u64,
 }
 

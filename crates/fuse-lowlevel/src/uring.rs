@@ -42,7 +42,7 @@ use crate::protocol::{InHeader, OutHeader};
 use crate::reply::Reply;
 use crate::session::{Handler, Session};
 
-/// Requests of a queue that are with the kernel, or being answered, at the same time.
+/// Entries of a queue.
 const DEPTH: usize = 8;
 /// Commands of `enum fuse_uring_cmd`.
 const REGISTER: u32 = 1;
@@ -54,15 +54,15 @@ const HEADER_LEN: usize = 288;
 /// In `fuse_uring_ent_in_out`: the number that a commit names, and the payload's length.
 const COMMIT_ID: usize = ENT + 8;
 const PAYLOAD_LEN: usize = ENT + 16;
-/// Number of the completion that the eventfd gives.
+/// `user_data` of the completions of the eventfd.
 const BELL: u64 = u64::MAX;
 
 thread_local! {
-    /// The payload of a request, while its reply may already be written into the entry.
+    /// A copy of a request's payload, because the reply overwrites the payload in the entry.
     static PAYLOAD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Can a ring of the kind that FUSE needs be made here?
+/// Returns whether this process can create a ring of the kind that FUSE needs.
 pub(crate) fn is_possible() -> bool {
     IoUring::<Entry128, cqueue::Entry>::builder().setup_single_issuer().build(2).is_ok()
 }
@@ -92,11 +92,11 @@ impl Memory {
     }
 }
 
-/// What a queue's thread and the replies to its requests share.
+/// A queue's state, shared by its thread and the replies to its requests.
 struct Queue {
     entries: Vec<Memory>,
     bell: OwnedFd,
-    /// Entries with replies that other threads gave, to be committed.
+    /// Entries with complete replies, to be committed by the queue's thread.
     ready: Mutex<Vec<usize>>,
     /// The thread that serves it.
     thread: OnceLock<ThreadId>,
@@ -151,14 +151,14 @@ impl Slot {
         unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(payload.as_ptr()), payload.len()) }
     }
 
-    /// Puts a reply in place: `error` is 0 or negative.
+    /// Writes a reply into the entry. `error` is 0 or negative.
     pub(crate) fn send(self, unique: u64, error: i32, parts: &[&[u8]]) {
         let mut at = 0;
         let payload = self.payload();
         for part in parts {
             let end = at + part.len();
             let Some(into) = payload.get_mut(at..end) else {
-                // Longer than any request asks for.
+                // Longer than the largest reply that a request allows.
                 return self.finish(unique, -5, 0);
             };
             into.copy_from_slice(part);
@@ -167,7 +167,7 @@ impl Slot {
         self.finish(unique, error, at);
     }
 
-    /// Has `fill` write the reply into place; at most `size` bytes.
+    /// Lets `fill` write the reply's data into the entry, at most `size` bytes.
     pub(crate) fn fill(self, unique: u64, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
         let payload = self.payload();
         let size = size.min(payload.len());
@@ -190,7 +190,7 @@ impl Slot {
     }
 }
 
-/// Number of CPUs that the kernel may ever have: it has a queue for each.
+/// Number of possible CPUs. The kernel has a queue for each of them.
 fn possible_cpus() -> usize {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
@@ -253,12 +253,12 @@ fn serve<H: Handler>(session: &Session<H>, queues: &Queues, queue_id: usize) -> 
     let mut one = CpuSet::new();
     if queue_id < CpuSet::MAX_CPU {
         one.set(queue_id);
-        // A CPU that is offline, or not ours, gives its queue's requests to a thread elsewhere.
+        // This fails for a CPU that is offline or not permitted; then the thread runs on another CPU.
         let _ = sched_setaffinity(None, &one);
     }
     let queue = &queues.queues[queue_id];
     let _ = queue.thread.set(std::thread::current().id());
-    // What is read from the bell. Like the entries' memory it outlives the ring.
+    // Buffer for reads of the eventfd. Like the entries' memory it outlives the ring.
     let mut rung = [0; 8];
     let mut ring: IoUring<Entry128, cqueue::Entry> =
         IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(2 * DEPTH as u32)?;
@@ -269,7 +269,7 @@ struct Ring<'a> {
     ring: &'a mut IoUring<Entry128, cqueue::Entry>,
     queue: &'a Arc<Queue>,
     queue_id: u16,
-    /// What is read from the eventfd.
+    /// Buffer for reads of the eventfd.
     rung: &'a mut [u8; 8],
 }
 
@@ -292,7 +292,7 @@ impl Ring<'_> {
                     (BELL, _) if queues.have_failed() => return Ok(()),
                     (BELL, _) => self.listen()?,
                     (index, 0) => self.answer(session, index as usize),
-                    // The connection has ended: the entry is ours for good.
+                    // The connection has ended: the kernel does not use the entry any more.
                     (_, result) if [libc::ENOTCONN, libc::ENODEV, libc::ECANCELED].contains(&-result) => {
                         return Ok(());
                     }
@@ -318,7 +318,7 @@ impl Ring<'_> {
 
     fn answer<H: Handler>(&mut self, session: &Session<H>, index: usize) {
         let slot = Slot { queue: Arc::clone(self.queue), index };
-        // The kernel's own fields stay where they are; the request is read before the reply overwrites it.
+        // Copied, because the reply overwrites the request's header.
         let mut header = [0; ENT];
         header.copy_from_slice(&slot.header()[..ENT]);
         let len = slot.header()[PAYLOAD_LEN..PAYLOAD_LEN + 4].try_into().map_or(0, u32::from_ne_bytes);
@@ -339,7 +339,7 @@ impl Ring<'_> {
         });
     }
 
-    /// Has the ring complete when another thread rings the bell.
+    /// Submits a read of the eventfd, so that a write by another thread wakes this one.
     fn listen(&mut self) -> io::Result<()> {
         let bell = types::Fd(self.queue.bell.as_raw_fd());
         let read = opcode::Read::new(bell, self.rung.as_mut_ptr(), 8).build().user_data(BELL);

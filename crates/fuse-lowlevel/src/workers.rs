@@ -1,29 +1,29 @@
 //! The threads that serve /dev/fuse.
 //!
-//! Most requests cost a few microseconds, and the waking of a sleeping CPU many times that. So one thread,
-//! the leader, serves alone while that is enough, on the CPU where its client runs (see [`placement`]):
+//! Most requests take a few microseconds; to wake a sleeping CPU takes many times that. So while one thread
+//! is enough, one thread, the leader, serves alone, on the CPU where its client runs (see [`placement`]):
 //! client and leader take turns, and no other CPU is woken. The other threads are parked.
 //!
 //! ```text
 //!  alone:    leader, bound to the client's CPU: read handle | read handle ...   the others: parked
-//!     |  further requests wait when the leader reads one (several clients, readahead)
+//!     |  when the leader reads a request, others are pending (several clients, readahead)
 //!     v
-//!  shared:   every thread, on any CPU: read handle | read handle ...
-//!     |  after a while the leader tries it alone again
+//!  shared:   all threads, on any CPU: read handle | read handle ...
+//!     |  after a while the leader serves alone again, as a trial
 //!     v
 //!  alone
 //! ```
 //!
-//! A leader that blocks in a request, or gets no CPU, is noticed by another thread, the watcher: a caller
-//! waited for a whole [`TICK`], for the leader's reply or for its request to be read, and the leader did
-//! nothing. The watcher releases the leader and reads what waits; then threads share. A leader that has
-//! replied and gets no CPU is no such case: its client computes. Where the leader cannot be bound, threads
-//! share always.
+//! Another thread, the watcher, detects a leader that blocks in a request or gets no CPU: a caller has waited
+//! for a whole [`TICK`], for the leader's reply or for its request to be read, and the leader made no
+//! progress. The watcher releases the leader and reads the pending requests; then all threads share. A leader
+//! that has replied and gets no CPU is not such a case, because its client is computing. If the leader cannot
+//! be bound, threads always share.
 //!
 //! Invariants
-//! 1. A request that arrives while a thread blocks is read by another one: at once if threads share, within
-//!    three [`TICK`]s otherwise.
-//! 2. Nothing ticks while there are no requests.
+//! 1. A request that arrives while a thread blocks is read by another thread: at once if threads share,
+//!    otherwise within three [`TICK`]s.
+//! 2. No thread wakes up periodically while there are no requests.
 //!
 //! [`placement`]: crate::placement
 
@@ -38,37 +38,37 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::placement::Bound;
 use crate::session::{Config, Handler, Session};
 
-/// How often the watcher looks at the leader.
+/// How often the watcher checks the leader.
 const TICK: Duration = Duration::from_millis(2);
-/// Ticks without anything done after which the watcher waits for a request.
+/// After this number of ticks without requests the watcher sleeps until the next request.
 const IDLE_TICKS: u32 = 8;
-/// Requests from one decision to the next.
+/// Number of requests between decisions whether to share.
 const WINDOW: u32 = 16;
-/// Requests of a window that are heavy, or that others waited behind, from which on threads share.
+/// Threads share if this many requests of a window are heavy, or have others pending behind them.
 const WINDOW_WAITED: u32 = 4;
-/// From one request to the next it takes longer if a sleeping CPU is woken.
+/// A longer interval between two requests means that a sleeping CPU was woken.
 const SLOW: Duration = Duration::from_micros(50);
-/// Slow requests from one look for the client's CPU to the next: at first, and at most.
+/// Number of slow requests between checks of the client's CPU: initial and largest value.
 const PATIENCE: (u32, u32) = (4, 1024);
-/// Requests from one look to the next where clients change.
+/// Number of requests between these checks if the client changes.
 const LOOK_REQUESTS: u32 = 8;
 /// Requests of this many bytes are heavy.
 const HEAVY_LEN: usize = 32 << 10;
-/// How long threads share before the leader tries it alone again: at first, and at most.
+/// How long threads share before the leader serves alone again: initial and largest value.
 const SHARED_FOR: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// What the threads of a session share.
 struct Crew {
     state: Mutex<State>,
     woken: Condvar,
-    /// Readable at the end, for the watcher.
+    /// Wakes the watcher: readable after the end, or a change to sharing.
     bell: OwnedFd,
     /// Odd while the leader handles a request.
     leads: AtomicU64,
-    /// The connection's replies when the leader began with its request.
+    /// The connection's count of replies when the leader read its request.
     replies_before: AtomicU64,
     is_shared: AtomicBool,
-    /// A caller waited for a leader that got no CPU, or blocked.
+    /// A caller waited for a leader that blocked or got no CPU.
     has_starved: AtomicBool,
     bound: Mutex<Option<Arc<Bound>>>,
 }
@@ -119,8 +119,8 @@ pub(crate) fn run<H: Handler>(session: &Session<H>, config: Config) -> io::Resul
     };
     let threads = config.threads.max(1);
     std::thread::scope(|scope| {
-        // The watcher first: a leader must not be bound without it. With fewer threads it is served all the
-        // same.
+        // The watcher first, because the leader must not be bound without it. If other threads cannot be
+        // started, the session is served by fewer.
         let mut has_watcher = false;
         for number in (1..threads).chain([0]) {
             let crew = &crew;
@@ -166,13 +166,14 @@ impl Judge {
         self.shared_until.is_none()
     }
 
-    /// Shares from now on, for a while.
+    /// Starts sharing, for `shared_for`.
     fn share(&mut self) {
         self.shared_until = Some(Instant::now() + self.shared_for);
         self.shared_for = (self.shared_for * 2).min(SHARED_FOR.1);
     }
 
-    /// A request came; `waits`: another one waits behind it. At the end of a window, whether to share.
+    /// Counts a request; `waits`: it is heavy, or another one is pending. Returns whether to share, at the
+    /// end of a window only.
     fn note(&mut self, waits: bool) -> Option<bool> {
         self.requests += 1;
         self.waited += u32::from(waits);
@@ -199,14 +200,14 @@ impl Judge {
     }
 }
 
-/// When the leader looks for its client's CPU: that takes as long as some requests, so only when the client
-/// is another one, or requests are slow, which they are when the client was moved to another CPU.
+/// Decides when the leader checks its client's CPU. A check costs as much as several requests, so it is made
+/// only if the client changed, or if requests are slow, which they are after the client moved to another CPU.
 struct Pursuit {
     client: u32,
     last: Instant,
     requests: u32,
     slow: u32,
-    /// Slow requests from one look to the next.
+    /// Number of slow requests until the next check.
     patience: u32,
 }
 
@@ -245,7 +246,7 @@ impl Sender {
             let four = request.get(at..at + 4)?.try_into().ok()?;
             Some(u32::from_ne_bytes(four))
         };
-        // FORGET, RELEASE, RELEASEDIR and BATCH_FORGET are sent while their sender goes on.
+        // The senders of FORGET, RELEASE, RELEASEDIR and BATCH_FORGET do not wait.
         let waits = !matches!(word(4)?, 2 | 18 | 29 | 42);
         // FSYNC, FSYNCDIR, FALLOCATE and SYNCFS; writes of many bytes.
         let is_heavy = matches!(word(4)?, 20 | 30 | 43 | 50) || request.len() >= HEAVY_LEN;
@@ -257,7 +258,7 @@ fn lead<H: Handler>(session: &Session<H>, crew: &Crew, has_others: bool) -> io::
     let bound = if has_others { Bound::new().map(Arc::new) } else { None };
     locked(&crew.bound).clone_from(&bound);
     let served = lead_bound(session, crew, has_others, bound.as_deref());
-    // The number of a thread that has ended may be another one's.
+    // After the thread's end its number may be reused.
     *locked(&crew.bound) = None;
     served
 }
@@ -270,7 +271,7 @@ fn lead_bound<H: Handler>(
 ) -> io::Result<()> {
     let connection = session.connection();
     let mut buffer = vec![0; session.buffer_len()];
-    // On one CPU client and server share it in any case.
+    // With a single CPU, client and server share it without being bound.
     let may_be_alone =
         bound.is_some() || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
     if has_others && !may_be_alone {
@@ -315,7 +316,7 @@ fn lead_bound<H: Handler>(
     }
 }
 
-/// Serves while `goes_on` says so; it is asked before each read.
+/// Serves while `goes_on`, which is called before each read, returns true.
 fn read_and_answer<H: Handler>(
     session: &Session<H>,
     buffer: &mut Vec<u8>,
@@ -348,7 +349,7 @@ fn follow<H: Handler>(session: &Session<H>, crew: &Crew) -> io::Result<()> {
     Ok(())
 }
 
-/// As [`follow`], and takes over from a leader that does nothing while a request waits.
+/// As [`follow`], and also takes over from a leader that makes no progress while a request is pending.
 fn watch<H: Handler>(session: &Session<H>, crew: &Crew) -> io::Result<()> {
     let connection = session.connection();
     let mut buffer = Vec::new();
@@ -373,9 +374,10 @@ fn watch<H: Handler>(session: &Session<H>, crew: &Crew) -> io::Result<()> {
             }
             buffer.resize(session.buffer_len(), 0);
             while crew.leads.load(Ordering::Acquire) == leads {
-                // Until the leader is back there is no other reader.
+                // Until the leader continues, no other thread reads requests.
                 let Some(len) = connection.read(&mut buffer)? else { return Ok(()) };
-                // A client that computes keeps its server from the CPU; what it does not wait for may wait.
+                // Requests without a waiting sender may stay pending while the client computes on the
+                // leader's CPU.
                 if Sender::of(&buffer[..len]).is_some_and(|sender| sender.waits) {
                     crew.has_starved.store(true, Ordering::Release);
                 }

@@ -1,13 +1,13 @@
-//! A FUSE server that keeps names and sizes in hash maps and throws bytes away: what the kernel and the
-//! transport cost by themselves.
+//! A FUSE server that keeps names and sizes in hash maps and discards data. It measures the cost of the
+//! kernel and of the transport alone.
 //!
 //! ```text
 //! null_server DIR SIZE_BYTES [THREADS [uring]]
-//!     DIR/zeros is a file of that size; SIGTERM or umount ends it
+//!     DIR/zeros is a file of this size; SIGTERM or an unmount ends the server
 //! ```
 //!
-//! The same transport, options and threads as `extant mount -o rw`: the difference between the two is the
-//! volume.
+//! Transport, options and threads are those of `extant mount -o rw`, so the difference between the two is the
+//! cost of the volume.
 
 #![forbid(unsafe_code)]
 
@@ -24,10 +24,10 @@ use extant_volume::{Cursor, FileType, New, Permit, Rename, Seek, SetAttr, Stat, 
 const ZEROS: Ino = Ino(11);
 const EXIST: Errno = Errno(17);
 const NOTEMPTY: Errno = Errno(39);
-/// Parts of the tables, each with a lock.
+/// Shards of the tables, with a lock each.
 const SHARDS: usize = 64;
 
-/// A directory's names, with a number for each by which a listing goes on.
+/// A directory's names. Each has a number, which is its position in listings.
 #[derive(Default)]
 struct Dir {
     names: HashMap<Vec<u8>, (u64, Ino)>,
@@ -108,7 +108,7 @@ impl Null {
         Ok(ino)
     }
 
-    /// Drops a link. Returns the inode once it has none.
+    /// Removes a link. Returns the inode if it was the last one.
     fn unlinked(&self, ino: Ino) -> Option<Ino> {
         let mut inodes = self.inodes(ino);
         let stat = inodes.get_mut(&ino.0)?;
@@ -146,7 +146,7 @@ impl Serve for Null {
         Ok(Opened { handle: 1, appends_only: false })
     }
 
-    /// Leaves the buffer as it is: it contains zeros.
+    /// Does not fill the buffer, which contains zeros.
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         Ok(self.stat(ino)?.size.saturating_sub(offset).min(buf.len() as u64) as usize)
     }

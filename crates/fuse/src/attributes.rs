@@ -1,8 +1,12 @@
-//! What ioctls ask for, and how they are answered.
+//! Ioctls: decoding of commands and their input, encoding of their output. Pure functions, without state: the
+//! transport executes what [`ioctl`] returns.
 //!
 //! Inode flags: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_GETVERSION, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR.
 //! The file system as a whole: FITRIM, FS_IOC_GETFSLABEL, FS_IOC_SETFSLABEL, FS_IOC_GETFSUUID,
 //! EXT4_IOC_GETFSUUID, FS_IOC_GETFSSYSFSPATH, EXT4_IOC_SHUTDOWN.
+//!
+//! Invariant: commands that change flags are accepted only by the numbers for which the kernel checks the
+//! caller's permission.
 //!
 //! Source: kernel include/uapi/linux/fs.h (numbers, `struct fsxattr`, `struct fstrim_range`, `struct
 //! fsuuid2`, `struct fs_sysfs_path`), include/uapi/linux/ext4.h (`struct fsuuid`); kernel
@@ -16,77 +20,76 @@ use rustix::ioctl::opcode;
 
 use crate::Errno;
 
-/// The low half of a command's number: what is asked, without the size of the answer, which differs between
-/// 32 and 64 bit.
+/// Low half of a command: type and number, without direction and size, because the size of a `long` differs
+/// between 32-bit and 64-bit programs.
 const GETFLAGS: u32 = 0x6601;
 const GETVERSION: u32 = 0x7601;
 const FSGETXATTR: u32 = 0x581F;
 const SETVERSION: u32 = 0x7602;
 
-/// Commands that change something, by their whole numbers: for these, and no other, the kernel checks first
-/// whether the caller owns the file and may set such flags; and it passes them on by these numbers, also for
-/// 32-bit programs. It passes any other number on unchecked.
+/// Commands that change flags, with direction and size. For exactly these, the kernel checks whether the
+/// caller owns the file and may set the flags, and it converts commands of 32-bit programs to these. Other
+/// commands reach the server unchecked.
 const SETFLAGS: u32 = opcode::write::<std::ffi::c_long>(b'f', 2) as u32;
 const FSSETXATTR: u32 = opcode::write::<[u8; 28]>(b'X', 32) as u32;
 
-/// About the file system as a whole, by their whole numbers.
+/// Commands about the file system as a whole, with direction and size.
 const FITRIM: u32 = opcode::read_write::<[u64; 3]>(b'X', 121) as u32;
 const GETFSLABEL: u32 = opcode::read::<[u8; FS_LABEL_LEN]>(0x94, 49) as u32;
 const SETFSLABEL: u32 = opcode::write::<[u8; FS_LABEL_LEN]>(0x94, 50) as u32;
 const GETFSUUID: u32 = opcode::read::<[u8; 17]>(0x15, 0) as u32;
 const GETFSSYSFSPATH: u32 = opcode::read::<[u8; 129]>(0x15, 1) as u32;
-/// By its number it has an answer of 8 bytes and is given nothing: FUSE brings no UUID back, only how long it
-/// is.
+/// By its direction and size this command has no input, and 8 bytes of output. So through FUSE it can return
+/// the length of the UUID, but not the UUID, which would follow these bytes.
 const EXT4_GETFSUUID: u32 = opcode::read::<[u32; 2]>(b'f', 44) as u32;
-/// Bytes of a label in the calls about it.
+/// Size of a label in FS_IOC_GETFSLABEL and FS_IOC_SETFSLABEL.
 const FS_LABEL_LEN: usize = 256;
 const UUID_LEN: u8 = 16;
 
-/// By its number EXT4_IOC_SHUTDOWN only has an answer, though it is given flags: FUSE does not pass them on.
-/// A number with the other direction has them: `_IOW('X', 125, __u32)`.
+/// EXT4_IOC_SHUTDOWN takes flags, but its number has the direction of output, so FUSE does not pass the
+/// flags. `_IOW('X', 125, __u32)` has the right direction, and is accepted, too.
 const SHUTDOWN: u32 = 0x587D;
 
 /// EXT4_IOC_MOVE_EXT swaps extents of two files (e4defrag), EXT4_IOC_SWAP_BOOT the blocks of a file and of
-/// the boot loader's inode. They are the file system's to know, and this one does neither.
+/// the boot loader's inode. They are commands of ext4, but not implemented: EOPNOTSUPP, not ENOTTY.
 const MOVE_EXT: u32 = 0x660F;
 const SWAP_BOOT: u32 = 0x6611;
 
-/// Flags that users see; the rest (the kernel's own bookkeeping) stays hidden, as with the kernel's ext4.
+/// Flags that are returned to users, as by the kernel's ext4. The others are internal.
 const USER_VISIBLE: u32 = 0x725B_DFFF;
 
-/// Of them those that are meant to be changed; the others that come along with a change are left as they are.
+/// Flags that users may change. Other visible flags in a change are ignored.
 const USER_MODIFIABLE: u32 = 0x624B_C0FF;
 
-/// What an ioctl asks for.
+/// A decoded ioctl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ioctl {
-    /// These bytes, at most as many as were asked for.
+    /// Return these bytes; the transport cuts them to the size of the caller's buffer.
     Answer(Vec<u8>),
-    /// This is to be changed.
+    /// Change attributes.
     Change(SetAttr),
-    /// The file system is to be shut down.
+    /// Shut down the file system.
     Shutdown(Shutdown),
-    /// Free blocks in this range of bytes are to be discarded, in runs of at least so many bytes. The answer
-    /// is a [`trimmed`] range.
+    /// Discard free blocks in this range of bytes, in runs of at least this many bytes. The output is that of
+    /// [`trimmed`].
     Trim(Range<u64>, u64),
-    /// The answer is a [`label_answer`].
+    /// Return the label, by [`label_answer`].
     GetLabel,
-    /// The file system is to have this label.
+    /// Set the label.
     SetLabel(Vec<u8>),
-    /// The answer is a [`uuid_answer`].
+    /// Return the UUID, by [`uuid_answer`].
     GetUuid,
-    /// The answer is a [`sysfs_answer`].
+    /// Return the path below /sys/fs, by [`sysfs_answer`].
     GetSysfsPath,
 }
 
-/// The answer to FITRIM: the range that was asked for, with the number of bytes that were discarded in the
-/// place of its length.
+/// The output of FITRIM, `struct fstrim_range`: `bytes` is the number of discarded bytes, in the field `len`.
 #[must_use]
 pub fn trimmed(range: &Range<u64>, min_bytes: u64, bytes: u64) -> Vec<u8> {
     [range.start, bytes, min_bytes].iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
-/// A label, with zeros behind it.
+/// The output of FS_IOC_GETFSLABEL: the label, padded with zeros.
 #[must_use]
 pub fn label_answer(label: &[u8]) -> Vec<u8> {
     let mut bytes = label.to_vec();
@@ -94,13 +97,13 @@ pub fn label_answer(label: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A UUID behind its length.
+/// The output of FS_IOC_GETFSUUID, `struct fsuuid2`: the length, then the UUID.
 #[must_use]
 pub fn uuid_answer(uuid: &[u8; 16]) -> Vec<u8> {
     [&[UUID_LEN][..], uuid].concat()
 }
 
-/// A path below /sys/fs behind its length, with zeros behind it.
+/// The output of FS_IOC_GETFSSYSFSPATH, `struct fs_sysfs_path`: the length, then the path, padded with zeros.
 #[must_use]
 pub fn sysfs_answer(path: &str) -> Vec<u8> {
     let mut bytes = [&[path.len() as u8][..], path.as_bytes()].concat();
@@ -108,11 +111,11 @@ pub fn sysfs_answer(path: &str) -> Vec<u8> {
     bytes
 }
 
-/// Answers an ioctl about an inode: `command` as ioctl(2) has it, `input` as the caller gave it.
+/// Decodes an ioctl on the inode with these attributes.
 ///
 /// # Errors
-/// [`Errno::NOTTY`] for unknown commands, [`Errno::OPNOTSUPP`] for flags that no user may set and for
-/// swapping blocks, [`Errno::INVAL`] if the input is too short.
+/// [`Errno::NOTTY`] for unknown commands, [`Errno::OPNOTSUPP`] for flags that users may not set and for
+/// known commands that are not implemented, [`Errno::INVAL`] for invalid input.
 pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
     let word = |at: usize| {
         let four = input.get(at..at + 4).and_then(|four| four.try_into().ok());
@@ -130,12 +133,12 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
             };
         }
         FSSETXATTR => {
-            // The kernel has refused unknown flags; of the others ext4 leaves aside those that it has no
-            // place for.
+            // The kernel has refused unknown flags. Flags that ext4 does not store are ignored, as by the
+            // kernel's ext4.
             let (given, project) = (word(0)?, word(12)?);
             let modifiable = inode_flags(u32::MAX) & USER_MODIFIABLE;
             let flags = Some(with_flags(inode_flags(given), modifiable));
-            // Where there are no projects, none is what a file has.
+            // An unchanged project ID is no change: without the feature `project` it could not be set.
             let project = (project != stat.project).then_some(project);
             return Ok(Ioctl::Change(SetAttr { flags, project, ..SetAttr::default() }));
         }
@@ -168,7 +171,7 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
             bytes[12..16].copy_from_slice(&stat.project.to_ne_bytes());
             Ok(Ioctl::Answer(bytes))
         }
-        // Without flags the one that loses nothing.
+        // Without flags: the mode that loses nothing.
         SHUTDOWN if input.is_empty() => Ok(Ioctl::Shutdown(Shutdown::Flush)),
         SHUTDOWN => match word(0)? {
             0 => Ok(Ioctl::Shutdown(Shutdown::Flush)),
@@ -176,7 +179,7 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
             2 => Ok(Ioctl::Shutdown(Shutdown::Nothing)),
             _ => Err(Errno::INVAL),
         },
-        // A generation distinguishes uses of a number: users may not change it.
+        // NFS file handles rely on the generation to distinguish uses of an inode number.
         SETVERSION => Err(Errno::OPNOTSUPP),
         MOVE_EXT | SWAP_BOOT => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::NOTTY),
@@ -193,7 +196,7 @@ fn trim_of(input: &[u8]) -> Result<Ioctl, Errno> {
     }
 }
 
-/// Inode flags and their spelling in `fsx_xflags`.
+/// Inode flags, and the same flags in `fsx_xflags`.
 const EXTENDED: [(u32, u32); 8] = [
     (flags::IMMUTABLE, 0x8),
     (flags::APPEND, 0x10),
@@ -312,7 +315,7 @@ mod tests {
         // EXT4_IOC_MOVE_EXT with its `struct move_extent`, and EXT4_IOC_SWAP_BOOT.
         assert_eq!(ioctl(&stat(), 0xC028_660F, &[0; 40]), Err(Errno::OPNOTSUPP));
         assert_eq!(ioctl(&stat(), 0x6611, &[]), Err(Errno::OPNOTSUPP));
-        // FIFREEZE and a terminal's.
+        // FIFREEZE and TCGETS.
         for unknown in [0xC004_5877, 0x5401] {
             assert_eq!(ioctl(&stat(), unknown, &[]), Err(Errno::NOTTY));
         }

@@ -1,22 +1,25 @@
 //! An extant volume as a FUSE file system.
 //!
-//! Owns: answering everything that can be asked ([`Server`]), and carrying it to and from the kernel
-//! ([`Mounted`]); mounting and unmounting by root and by ordinary users ([`MountOptions`], [`unmount`]). Does
-//! **not** own: what a volume holds (see `volume`), the command line, daemons and signals (see the command).
+//! Owns: the file system's operations on a volume ([`Server`]); FUSE requests and replies ([`transport`]);
+//! mounting and unmounting, by root and by ordinary users ([`Mounted`], [`MountOptions`], [`unmount`]). Does
+//! **not** own: the volume (see `volume`), the protocol (see `fuse-lowlevel`), the command line, daemons and
+//! signals (see the command).
 //!
 //! ```text
-//!  kernel --- fuse-lowlevel --- transport --- Serve (a trait, values only) --- Server --- Volume
-//!                              (could be NFS, virtiofs ...)             a null server, a test's fake
+//!  kernel --- fuse-lowlevel --- transport --- trait Serve --- Server --- Volume
+//!                               or: NFS, ...                  or: a null server, a fake in tests
 //! ```
 //!
 //! Invariants
-//! 1. [`Serve`] has no word of FUSE in it, [`transport`] none of ext4 but the root's number: either can
-//!    be replaced.
-//! 2. A volume that is open for reading is never written: changes are refused with EROFS. One that is open
-//!    for writing is opened with [`extant_volume::WriteOptions::keeps_set_id`]: the kernel knows which
-//!    writers keep those bits.
-//! 3. Damage of the image is an error of the one request that meets it, and goes to the server's report.
-//! 4. A volume that is open for writing ends with [`Server::close`]; without, it is as after a power cut.
+//! 1. [`Serve`] does not depend on FUSE, and [`transport`] depends on ext4 only in the inode number of the
+//!    root. So each can be replaced.
+//! 2. A volume that is open for reading is never written: changes fail with EROFS. A volume that is open for
+//!    writing is opened with [`extant_volume::WriteOptions::keeps_set_id`], because the kernel decides which
+//!    writes clear set-id bits.
+//! 3. If a request finds damage in the image, that request fails, and the damage is reported ([`Report`]).
+//!    Other requests are not affected.
+//! 4. A volume that is open for writing is closed by [`Server::close`]. Without that, its state on the device
+//!    is that after a power cut.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -26,7 +29,7 @@
 //! let server = Arc::new(Server::new(volume(), Box::new(|damage| eprintln!("{damage}"))));
 //! let options = MountOptions::new("a.img");
 //! let mounted = Mounted::new(Arc::clone(&server), "/mnt".as_ref(), &options, Threads::default())?;
-//! mounted.serve()?; // until it is unmounted
+//! mounted.serve()?; // returns after the unmount
 //! server.close()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

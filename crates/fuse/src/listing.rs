@@ -1,22 +1,28 @@
-//! Names of a directory gathered in batches, whatever pieces the transport asks for.
+//! Directory listings, read from the volume in batches.
 //!
-//! A transport reads a few dozen names at a time; finding the position again and sorting a block by hash
-//! costs more than returning its names. So a batch is gathered at once, its inodes are prefetched in few
-//! transfers, and the rest stays pending under the position where the reader will continue.
+//! A READDIR request returns a few dozen names. To find its position in the directory, the volume has to sort
+//! a block's names by hash, which costs more than to return them. So names are read in large batches, and the
+//! batch's inodes are prefetched in few transfers. Names that do not fit into the reply stay pending, under
+//! the position at which the reader will continue.
 //!
 //! ```text
-//!  list(dir, 0) -> gather 1000 names -> 180 returned .... 820 pending under (dir, cursor of the 180th)
-//!  list(dir, cursor of the 180th) -> taken up, 180 returned, 640 pending
+//!  READDIR(dir, 0)       read 1000 names, return 180; pending at (dir, cursor of the 180th): 820 names
+//!  READDIR(dir, cursor)  take the pending batch, return 180; 640 names stay pending
 //! ```
 //!
-//! Does **not** own: what a directory holds ([`Serve::list`] is asked).
+//! Data structure: a queue of pending batches by directory and cursor, oldest first; and the directories that
+//! changed while they had a pending batch.
+//!
+//! Does **not** own: the content of directories (see [`Serve::list`]).
 //!
 //! Invariants
-//! 1. Pending names are those of a fresh listing from the same position: a change of a directory drops them
-//!    ([`Listings::forget`]), or the removed name of them ([`Listings::forget_name`]), while nothing lists
-//!    the directory (INV-U13). The batch after that is small: another change may follow soon.
-//! 2. At most [`WAITING_MAX`] batches wait, of at most [`BATCH_NAMES`] names each.
-//! 3. Every name has a position of its own (`dir` sees to that), so a listing can go on behind any.
+//! 1. Pending names equal those of a new listing from the same position (INV-U13). A change of a directory
+//!    drops its batches ([`Listings::forget`]), or only the removed name ([`Listings::forget_name`]); the
+//!    kernel lists no directory during a change of it. The next batch is small, because another change may
+//!    follow soon.
+//! 2. There are at most [`WAITING_MAX`] pending batches, of at most [`BATCH_NAMES`] names each.
+//! 3. Each name has a cursor of its own (the crate `dir` ensures that), so a listing can continue after any
+//!    name.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
@@ -28,15 +34,15 @@ use extant_volume::{Cursor, FileType};
 
 use crate::{Errno, Name, Serve};
 
-/// Names after which a batch ends: with 255 bytes each, below 300 KB.
+/// Names per batch; with names of 255 bytes this is below 300 KB.
 const BATCH_NAMES: usize = 1024;
-/// The same after a change: as many as a transport asks for at a time, or a few times that.
+/// Names per batch after a change: about as many as one or a few requests return.
 const BATCH_NAMES_CHANGED: usize = 128;
-/// Names that a transport gets at a time of a directory that changed less than [`CHANGED_FOR`] ago: the
-/// kernel lets no name be made or removed while it waits for an answer, and takes in what is in it.
+/// Names per reply if the directory changed less than [`CHANGED_FOR`] ago. The kernel holds the directory's
+/// lock while it waits for the reply and instantiates its entries, so long replies delay creates and unlinks.
 const PIECE_CHANGED: usize = 24;
 const CHANGED_FOR: Duration = Duration::from_secs(1);
-/// Batches that wait, the oldest thrown away: some megabytes at the very most.
+/// Pending batches; beyond that the oldest is dropped. Together they take a few megabytes at most.
 const WAITING_MAX: usize = 32;
 
 struct Slot {
@@ -46,14 +52,15 @@ struct Slot {
     name_end: u32,
 }
 
-/// Names in a row.
+/// Consecutive names of a directory.
 #[derive(Default)]
 struct Batch {
     slots: Vec<Slot>,
+    /// The bytes of all names, without separators.
     names: Vec<u8>,
-    /// Names already returned.
+    /// Number of names that were returned.
     told: usize,
-    /// Nothing follows the last one.
+    /// The directory has no further names.
     is_last: bool,
 }
 
@@ -78,7 +85,7 @@ impl Batch {
         Some(Name { ino: slot.ino, kind: slot.kind, name: self.name(self.told), next: slot.next })
     }
 
-    /// Removes a name that was not returned yet.
+    /// Removes a name, unless it was returned already.
     fn remove(&mut self, name: &[u8]) {
         let Some(number) = (self.told..self.slots.len()).find(|number| self.name(*number) == name) else {
             return;
@@ -93,7 +100,7 @@ impl Batch {
     }
 }
 
-/// Listings that are under way.
+/// Pending batches of all directories.
 #[derive(Default)]
 pub(crate) struct Listings {
     waiting: Mutex<Waiting>,
@@ -102,9 +109,9 @@ pub(crate) struct Listings {
 #[derive(Default)]
 struct Waiting {
     batches: VecDeque<(Ino, Cursor, Batch)>,
-    /// Directories of which a batch was thrown away, until the next one is gathered.
+    /// Directories of which a batch was dropped by a change, until the next batch is read.
     thrown: HashSet<Ino>,
-    /// Directories that changed while they were being listed, and when.
+    /// Directories that changed while they had a pending batch, and the time of the last change.
     changed: HashMap<Ino, Instant>,
 }
 
@@ -117,7 +124,7 @@ impl Waiting {
     }
 }
 
-/// Will the inodes behind the names be asked for?
+/// Whether the listing returns attributes, too (READDIRPLUS), so that inodes are prefetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
     Names,
@@ -125,8 +132,8 @@ pub(crate) enum Want {
 }
 
 impl Listings {
-    /// Returns names from `from` on until `each` breaks; that one counts as not returned. Fewer of a
-    /// directory that is changing.
+    /// Passes names from the position `from` on to `each`, until `each` breaks; the name at which it breaks
+    /// counts as not returned. Stops after [`PIECE_CHANGED`] names if the directory changed recently.
     ///
     /// # Errors
     /// As [`Serve::list`].
@@ -161,7 +168,7 @@ impl Listings {
         }
     }
 
-    /// The names of this directory changed, or its number leads to another one.
+    /// Drops all pending names of a directory: its names changed, or its inode number was reused.
     pub(crate) fn forget(&self, dir: Ino) {
         let mut waiting = self.waiting();
         let before = waiting.batches.len();
@@ -175,7 +182,7 @@ impl Listings {
         }
     }
 
-    /// A name went out of this directory, and nothing else changed in it.
+    /// Drops a removed name of a directory in which nothing else changed.
     pub(crate) fn forget_name(&self, dir: Ino, name: &[u8]) {
         let mut waiting = self.waiting();
         let mut is_listed = false;
@@ -188,7 +195,7 @@ impl Listings {
         }
     }
 
-    /// How many names are returned at a time.
+    /// The most names per reply.
     fn piece_max(&self, dir: Ino) -> usize {
         let changed = self.waiting().changed.get(&dir).copied();
         if changed.is_some_and(|at| at.elapsed() < CHANGED_FOR) { PIECE_CHANGED } else { usize::MAX }
@@ -228,7 +235,7 @@ fn gather(serve: &dyn Serve, dir: Ino, from: Cursor, want: Want, names_max: usiz
         batch.push(&name);
         ControlFlow::Continue(())
     })?;
-    // A listing that goes nowhere must end, whatever the bytes of the image.
+    // In a damaged image the cursor might not advance. The listing must end all the same.
     if batch.slots.last().is_none_or(|last| last.next == from) {
         batch.is_last = true;
     }
@@ -335,7 +342,7 @@ mod tests {
         for piece in [1, 7, 180, 1023, 1024, 1025, 5000] {
             let (serve, listings) = (Numbers::new(3000), Listings::default());
             assert_eq!(read_in_pieces(&listings, &serve, piece, Want::Inodes), all, "{piece}");
-            // Three batches, and at most one look behind the end.
+            // Three batches, and at most one read after the end.
             assert!(serve.listings.load(Ordering::Relaxed) <= 4, "{piece}");
             assert_eq!(serve.prefetched.load(Ordering::Relaxed), 3000, "{piece}");
         }
@@ -375,8 +382,8 @@ mod tests {
         assert_eq!(listings.waiting().batches.len(), WAITING_MAX);
     }
 
-    /// A listing beside which every name goes away, some before it comes to them: the directory is not listed
-    /// again for each.
+    /// Names are removed during a listing, some of them before the listing returns them. The directory must
+    /// not be read again for each of them.
     #[test]
     fn names_that_go_are_not_told_and_others_once() {
         let (serve, listings) = (Numbers::new(3000), Listings::default());
@@ -395,7 +402,7 @@ mod tests {
             if told.len() == before {
                 break;
             }
-            // The last one returned, the next one, and one in the middle of the pending ones.
+            // The last returned name, the next one, and one in the middle of the pending names.
             let last: u64 = told.last().unwrap().parse().unwrap();
             for gone in [last, last + 1, last + 300] {
                 listings.forget_name(Ino::ROOT, gone.to_string().as_bytes());
@@ -406,10 +413,10 @@ mod tests {
         let numbers: Vec<u64> = told.iter().map(|name| name.parse().unwrap()).collect();
         assert!(numbers.is_sorted() && numbers.windows(2).all(|pair| pair[0] != pair[1]));
         assert!(serve.listings.load(Ordering::Relaxed) <= 4);
-        // Of 3000 names a twentieth was next when it went; those in the middle went from what waited, or were
-        // not gathered yet.
+        // About a twentieth of the 3000 names was removed as the next one. The others were removed from the
+        // pending names, or had not been read yet; this directory still returns the latter.
         assert!((2700..2860).contains(&numbers.len()), "{}", numbers.len());
-        // A change of another kind has it listed again, for a small batch.
+        // After another change the directory is read again, in a small batch.
         let (serve, listings) = (Numbers::new(3000), Listings::default());
         let tell = |count: usize, at| {
             let mut told = 0;

@@ -1,11 +1,11 @@
-//! Getting a connection to the kernel with a directory mounted on it, and letting go of both.
+//! Mounting and unmounting.
 //!
-//! Root mounts by mount(2); other users through `fusermount3`, which is setuid root and returns the
-//! connection over a socket. The same for unmounting.
+//! Root uses mount(2) and umount2(2). Other users use `fusermount3`, which is setuid root, and passes the
+//! connection (a descriptor of /dev/fuse) over a socket.
 //!
-//! Does **not** own: what is said over the connection (see [`crate::transport`]).
+//! Does **not** own: requests on the connection (see [`crate::transport`]).
 //!
-//! Invariant: every fault says what the person can do about it.
+//! Invariant: the message of each fault that the user can remedy says how.
 //!
 //! Source: kernel Documentation/filesystems/fuse.rst (mount options); fusermount3(1).
 
@@ -26,42 +26,42 @@ use rustix::process::{getegid, geteuid};
 
 use crate::transport::Channel;
 
-/// What holds for a mount as a whole.
+/// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of mount(8), one each")]
 pub struct MountOptions {
-    /// What the table of mounts names as the source: the image.
+    /// The source in /proc/mounts: the image.
     pub fs_name: OsString,
-    /// What the table shows behind "fuse.".
+    /// The type in /proc/mounts after "fuse.".
     pub subtype: String,
-    /// Nothing can be changed; the kernel says so by itself.
+    /// The kernel refuses changes.
     pub read_only: bool,
-    /// Other users may look, too.
+    /// Other users have access, too.
     pub allow_other: bool,
-    /// The kernel checks modes, owners and ACLs, as for any file system. Without it, every user with access
-    /// to the mount may read everything.
+    /// The kernel checks modes, owners and ACLs. Without this, each user with access to the mount has access
+    /// to all files.
     pub default_permissions: bool,
     /// Device nodes can be opened.
     pub dev: bool,
-    /// Set-id bits count.
+    /// Set-id bits have an effect.
     pub suid: bool,
-    /// Programs can be started.
+    /// Programs can be executed.
     pub exec: bool,
     /// Each write is durable when it returns.
     pub sync: bool,
     /// Symbolic links are not followed.
     pub no_symfollow: bool,
-    /// The kernel keeps what is written, with sizes and times of its own, and passes it on later: small
-    /// writes cost less, and that there is no space for them may be reported by the next write, fsync or
-    /// close only.
+    /// The kernel buffers writes, with sizes and times of its own, and writes them back later. Small writes
+    /// cost less; but if there is no space, this may be reported only by the next write, fsync or close.
     pub writeback_cache: bool,
     /// How requests come from the kernel.
     pub transport: Channel,
 }
 
 impl MountOptions {
-    /// The careful ones: read-only, no devices, no set-id bits, the owner of the mount only. Modes count for
-    /// root, whose mount others may use through him; an ordinary user can read the image anyway.
+    /// The defaults: read-only, no devices, no set-id bits, access for the mounting user only. Permissions
+    /// are checked if root mounts, because other users can reach the mount through programs of root; an
+    /// ordinary user can read the image anyway.
     #[must_use]
     pub fn new(fs_name: impl Into<OsString>) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl MountOptions {
         }
     }
 
-    /// The kernel's options and the helper's words for them.
+    /// The flags of mount(2), and the same as options of fusermount3.
     fn switches(&self) -> (MountFlags, Vec<&'static str>) {
         let (mut flags, mut words) = match self.read_only {
             true => (MountFlags::RDONLY, vec!["ro"]),
@@ -101,7 +101,7 @@ impl MountOptions {
         (flags, words)
     }
 
-    /// Options of the fuse file system itself, in both ways of mounting.
+    /// Options of the file system type fuse, the same for mount(2) and fusermount3.
     fn words(&self, read_max: usize) -> Vec<String> {
         let all = [(self.allow_other, "allow_other"), (self.default_permissions, "default_permissions")];
         let set = all.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned());
@@ -109,27 +109,28 @@ impl MountOptions {
     }
 }
 
-/// Why nothing was mounted.
+/// Why a mount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountFault {
-    /// The kernel has no FUSE, or a container hides it.
+    /// There is no /dev/fuse, or no driver for it.
     #[error(
-        "there is no /dev/fuse: load the kernel module (`modprobe fuse`), or start the container with `--device /dev/fuse`"
+        "there is no /dev/fuse: load the kernel module (`modprobe fuse`), or start the container with \
+         `--device /dev/fuse`"
     )]
     NoDevice,
-    /// The device's mode keeps us out.
+    /// /dev/fuse cannot be opened, for example because of its mode.
     #[error(
-        "/dev/fuse cannot be opened: {0}; it should be open for all users: `chmod 666 /dev/fuse` as root \
+        "/dev/fuse cannot be opened: {0}; make it accessible: `chmod 666 /dev/fuse` as root \
          (a container needs `--device /dev/fuse` as well)"
     )]
     DeviceForbidden(io::Error),
-    /// The setuid helper is missing.
+    /// An ordinary user mounts, and fusermount3 is missing.
     #[error("only root can mount without fusermount3: install the package fuse3, or mount as root")]
     NoHelper,
-    /// The system's administrator did not allow it.
+    /// The configuration of fusermount3 forbids `allow_other`.
     #[error(
-        "allow_other is not permitted to ordinary users here: leave it out, or have root put the line \
-         `user_allow_other` into /etc/fuse.conf"
+        "allow_other is not permitted for ordinary users: omit it, or add the line `user_allow_other` to \
+         /etc/fuse.conf as root"
     )]
     AllowOther,
     /// The directory cannot be mounted on.
@@ -140,41 +141,41 @@ pub enum MountFault {
         /// What is wrong with it.
         reason: io::Error,
     },
-    /// mount(2) refused.
+    /// mount(2) failed.
     #[error("the kernel refuses to mount on {}: {reason}", .dir.display())]
     Kernel {
         /// The directory.
         dir: PathBuf,
-        /// Its reason.
+        /// The error of mount(2).
         reason: io::Error,
     },
-    /// The helper refused.
+    /// fusermount3 failed.
     #[error("cannot mount on {}: {said}", .dir.display())]
     Helper {
         /// The directory.
         dir: PathBuf,
-        /// What it said.
+        /// Its message.
         said: String,
     },
-    /// The kernel and the transport do not understand each other.
-    #[error("the kernel's FUSE does not answer as it should: {0}")]
+    /// The negotiation of the protocol failed.
+    #[error("cannot start the FUSE connection: {0}")]
     Connection(io::Error),
 }
 
-/// Why something is still mounted.
+/// Why an unmount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountFault {
-    /// A file or directory of it is open.
+    /// A process uses the mount: an open file, or a working directory.
     #[error(
-        "{} is in use, by nothing that can be seen from here (as root, `fuser -vm DIR` may show more); end that, or unmount lazily \
-         with -l",
-        .dir.display()
+        "{dir} is busy, and this user can see no process that uses it; find the process as root (`fuser -vm \
+         {dir}`) and end it, or unmount lazily with -l",
+        dir = .dir.display()
     )]
     Busy {
         /// The directory.
         dir: PathBuf,
     },
-    /// The kernel or the helper refused.
+    /// umount2(2) or fusermount3 failed.
     #[error("cannot unmount {}: {reason}", .dir.display())]
     Refused {
         /// The directory.
@@ -184,8 +185,8 @@ pub enum UnmountFault {
     },
 }
 
-/// Mounts a new FUSE connection on `dir` (absolute, no symbolic links in it). Processes that use the
-/// directory wait until the connection is served. `read_max`: bytes that the kernel reads at a time, at most.
+/// Mounts a new FUSE connection on `dir` (an absolute path without symbolic links). Processes that access the
+/// directory wait until the connection is served. `read_max`: the size of the largest read, in bytes.
 ///
 /// # Errors
 /// See [`MountFault`].
@@ -195,11 +196,11 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions, read_max: usize) -> Resu
     if !metadata.is_dir() {
         return Err(directory(io::ErrorKind::NotADirectory.into()));
     }
-    // Opened with open(2): the helper would do it with the rights of its caller, and threads need connections
-    // of their own.
+    // Opened here even if fusermount3 mounts, which opens the device itself with the user's rights: so a
+    // failure is found first, and gets a precise message.
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|error| {
         match error.kind() {
-            // ENODEV and ENXIO: the node is there, the driver is not.
+            // ENXIO and ENODEV: the device node exists, but not the driver.
             _ if matches!(error.raw_os_error(), Some(6 | 19)) => MountFault::NoDevice,
             io::ErrorKind::NotFound => MountFault::NoDevice,
             _ => MountFault::DeviceForbidden(error),
@@ -209,7 +210,8 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions, read_max: usize) -> Resu
         return mount_by_helper(dir, options, read_max);
     }
     match mount_directly(dir, options, read_max, device.into()) {
-        // Root in a container may lack the capability, and the helper has it no more than he.
+        // Root in a container may lack CAP_SYS_ADMIN. fusermount3 lacks it, too, but its error is more
+        // precise.
         Err(MountFault::Kernel { reason, .. })
             if reason.kind() == io::ErrorKind::PermissionDenied && helper().is_some() =>
         {
@@ -253,7 +255,7 @@ fn mount_by_helper(dir: &Path, options: &MountOptions, read_max: usize) -> Resul
     let mut list = words.collect::<Vec<_>>().join(",").into_bytes();
     for (key, value) in [("fsname", options.fs_name.as_bytes()), ("subtype", options.subtype.as_bytes())] {
         list.extend_from_slice(format!(",{key}=").as_bytes());
-        // The helper takes a backslash off whatever follows.
+        // In these values fusermount3 removes a backslash before any byte.
         for &byte in value {
             if matches!(byte, b',' | b'\\') {
                 list.push(b'\\');
@@ -268,8 +270,7 @@ fn mount_by_helper(dir: &Path, options: &MountOptions, read_max: usize) -> Resul
         .arg(OsString::from_vec(list))
         .arg("--")
         .arg(dir)
-        // The helper gets the number of the socket, and its own standard input is the one number known in
-        // advance.
+        // fusermount3 gets the number of the socket's descriptor. That of standard input is known in advance.
         .env("_FUSE_COMMFD", "0")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
@@ -287,11 +288,11 @@ fn mount_by_helper(dir: &Path, options: &MountOptions, read_max: usize) -> Resul
         _ if text.contains("user_allow_other") => Err(MountFault::AllowOther),
         Ok(None) if text.trim().is_empty() => Err(said(format!("fusermount3 ended with {status}"))),
         Ok(None) => Err(said(text.trim().to_owned())),
-        Err(error) => Err(said(format!("nothing came back from fusermount3: {error}"))),
+        Err(error) => Err(said(format!("fusermount3 passed no connection: {error}"))),
     }
 }
 
-/// The descriptor that the helper sends; `None` when it ended without.
+/// Receives the descriptor that fusermount3 sends; `None` if it ended without sending one.
 fn receive_connection(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -307,10 +308,10 @@ fn receive_connection(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(connections.next())
 }
 
-/// `fusermount3`, or its forerunner, which speaks the same.
+/// The path of `fusermount3`, or of its predecessor `fusermount`, which has the same interface.
 fn helper() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Some systems keep it out of an ordinary user's PATH.
+    // On some systems its directory is not in the PATH of ordinary users.
     let directories = std::env::split_paths(&path).chain(["/usr/bin", "/bin", "/sbin"].map(PathBuf::from));
     let directories: Vec<PathBuf> = directories.collect();
     ["fusermount3", "fusermount"]
@@ -319,7 +320,8 @@ fn helper() -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Unmounts what is on top of `dir` (absolute). `lazy`: out of the tree at once, gone when its last user is.
+/// Unmounts the topmost mount on `dir` (an absolute path). `lazy`: detaches it from the tree at once, and
+/// ends it when the last process has stopped using it.
 ///
 /// # Errors
 /// See [`UnmountFault`].
@@ -350,7 +352,7 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> Result<(), UnmountFault> {
     match output.status.success() {
         true => Ok(()),
         false if said.contains("busy") => Err(UnmountFault::Busy { dir: dir.to_owned() }),
-        // Systems made by debootstrap alone lack the link.
+        // Minimal systems (debootstrap) lack the symbolic link /etc/mtab.
         false if said.contains("/etc/mtab") => {
             Err(refused(format!("{said} (as root: ln -s /proc/self/mounts /etc/mtab)")))
         }
@@ -358,7 +360,8 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> Result<(), UnmountFault> {
     }
 }
 
-/// May `word` stand among options of a mount, where commas part them?
+/// May `word` be the value of a mount option without escapes? That is, printable ASCII without commas and
+/// backslashes.
 #[must_use]
 pub fn is_plain_word(word: &OsStr) -> bool {
     !word.is_empty()

@@ -1,7 +1,15 @@
-//! Which write-back errors were reported to which opener.
+//! Which writeback errors were reported to which opener.
 //!
-//! Where the kernel reports opens and closes, each open file gets an error once, as with any file system.
-//! Where it does not, which saves two requests per file, each process does, and later ones too.
+//! If opens are tracked, fsync(2) reports an error once per open file, as in the kernel's file systems. If
+//! they are not, which saves two requests per open, it reports the error once per process, also to processes
+//! that opened the file after the error.
+//!
+//! Data structures: a map from handles to inodes and error cursors; and a map from inode and process to error
+//! cursors, which has entries only for inodes that had errors.
+//!
+//! Invariants
+//! 1. A handle is not 0 and is never used twice.
+//! 2. At most [`PROCESSES_MAX`] processes are remembered.
 //!
 //! Does **not** own: the errors (see [`extant_volume::Volume::fsync_as`]).
 
@@ -12,15 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use extant_base::Ino;
 use extant_volume::{ErrorCursor, Fault, Volume};
 
-/// The most processes that are remembered; beyond that some get an error again.
+/// Entries of the map of processes. A full map is cleared, and then a process may get the same error again.
 const PROCESSES_MAX: usize = 4096;
 
-/// The known openers of a file.
+/// What identifies the caller of fsync(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opener {
-    /// What [`Serve::open`](crate::Serve::open) gave out; 0 if it was not asked.
+    /// The result of [`Serve::open`](crate::Serve::open); 0 if opens are not tracked.
     pub handle: u64,
-    /// The thread that asks; 0 if it is not known.
+    /// The calling thread; 0 if it is not known.
     pub thread: u32,
 }
 
@@ -28,28 +36,29 @@ pub struct Opener {
 pub(crate) struct Openers {
     last: AtomicU64,
     files: Mutex<HashMap<u64, (Ino, Arc<ErrorCursor>)>>,
-    /// Of inodes only that had errors.
+    /// Only of inodes that had errors.
     processes: Mutex<HashMap<(Ino, u32), Arc<ErrorCursor>>>,
 }
 
 impl Openers {
-    /// A file is opened: its handle.
+    /// Adds an open file. Returns its handle.
     pub(crate) fn open(&self, ino: Ino, told: ErrorCursor) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         locked(&self.files).insert(handle, (ino, Arc::new(told)));
         handle
     }
 
-    /// Closes all that is open: their inodes, each as often as it was open.
+    /// Closes all handles. Returns their inodes, each as often as it was open.
     pub(crate) fn close_all(&self) -> Vec<Ino> {
         locked(&self.files).drain().map(|(_, (ino, _))| ino).collect()
     }
 
-    /// Closes a handle. Returns the inode that it was open for.
+    /// Closes a handle. Returns its inode.
     pub(crate) fn close(&self, handle: u64) -> Option<Ino> {
         locked(&self.files).remove(&handle).map(|(ino, _)| ino)
     }
 
+    /// Makes a file durable. Returns an earlier writeback error if this opener did not get it yet.
     pub(crate) fn fsync(
         &self,
         volume: &Volume,
@@ -80,7 +89,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The process that a thread belongs to; the thread itself if that cannot be found out any more.
+/// The process of a thread; the thread itself if it has ended.
 fn process_of(thread: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let told = status.lines().find_map(|line| line.strip_prefix("Tgid:"));

@@ -1,11 +1,12 @@
-//! Changing the switches of a mount that stands.
+//! `mount -o remount`: changes of the flags of an existing mount.
 //!
-//! The kernel changes them by itself without a request to the server. So read-write is limited by the server:
-//! the volume of one that was opened for reading stays read-only. The other way round a mount that became
-//! read-only still holds its image, locked, and can be made read-write again.
+//! The kernel changes these flags without a request to the server. So a volume that was opened for reading
+//! stays read-only, whatever the flags. Conversely, the server of a mount that became read-only keeps the
+//! image open for writing, and locked; such a mount can become read-write again.
 //!
-//! Source: mount(2), "Remounting an existing mount"; kernel fs/fuse (it takes no other changes of its
-//! options).
+//! Invariant: when [`remount`] has made a mount read-only, all changes are durable.
+//!
+//! Source: mount(2), "Remounting an existing mount". The kernel's FUSE accepts no changes of its own options.
 
 use std::fs::File;
 use std::io;
@@ -18,48 +19,49 @@ use rustix::mount::MountFlags;
 
 use crate::{MODE_ATTRIBUTE, SERVER_ATTRIBUTE};
 
-/// What is to change; `None` stays.
+/// The flags to change; `None` leaves a flag as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Remount {
-    /// Nothing can be changed, or again can.
+    /// Read-only.
     pub read_only: Option<bool>,
-    /// Device nodes can be opened.
+    /// Device nodes can be opened (no MS_NODEV).
     pub dev: Option<bool>,
-    /// Set-id bits count.
+    /// Set-id bits have an effect (no MS_NOSUID).
     pub suid: Option<bool>,
-    /// Programs can be started.
+    /// Programs can be executed (no MS_NOEXEC).
     pub exec: Option<bool>,
 }
 
-/// Why a mount stays as it is.
+/// Why a remount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemountFault {
-    /// Nothing, or another mount.
-    #[error("{} is no mount of extant", .0.display())]
+    /// Not a mount point, or of another file system.
+    #[error("{} is not a mount of extant", .0.display())]
     NotOurs(PathBuf),
-    /// The server has the image for reading.
+    /// The image was opened for reading.
     #[error(
-        "{} is served from an image that was opened for reading only; unmount it, and mount it with -o rw", .0.display()
+        "the image of {} was opened for reading only; unmount it, and mount it with -o rw", .0.display()
     )]
     OpenForReading(PathBuf),
     /// Files are open for writing.
     #[error(
-        "files of {} are open for writing (`fuser -vm DIR` shows the processes), it stays read-write", .0.display()
+        "files of {dir} are open for writing, so it stays read-write; `fuser -vm {dir}` shows the processes",
+        dir = .0.display()
     )]
     Busy(PathBuf),
-    /// Only root may.
-    #[error("only root can remount; unmount it, and mount it with the other options")]
+    /// The caller is not root.
+    #[error("only root can remount; unmount it, and mount it with the new options")]
     Forbidden,
     /// Changes could not be made durable.
-    #[error("changes could not be written, it stays as it is: {0}")]
+    #[error("changes could not be made durable: {0}")]
     NotSynced(io::Error),
     /// The kernel refused.
-    #[error("the kernel refuses: {0}")]
+    #[error("the kernel refuses the remount: {0}")]
     Kernel(io::Error),
 }
 
-/// Changes a mount of extant on `dir` (absolute, no symbolic links in it). One that becomes read-only is
-/// durable then.
+/// Changes the flags of the mount of extant on `dir` (an absolute path without symbolic links). If it becomes
+/// read-only, all changes are durable afterwards.
 ///
 /// # Errors
 /// See [`RemountFault`].
@@ -78,7 +80,7 @@ pub fn remount(dir: &Path, change: Remount) -> Result<(), RemountFault> {
     }
     let now = rustix::fs::statvfs(dir).map_err(|error| RemountFault::Kernel(error.into()))?.f_flag;
     let mut flags = MountFlags::empty();
-    // What is not named would be switched off.
+    // mount(2) clears the flags that are not passed.
     for (held, flag, to) in [
         (StatVfsMountFlags::RDONLY, MountFlags::RDONLY, change.read_only),
         (StatVfsMountFlags::NODEV, MountFlags::NODEV, change.dev.map(|may| !may)),
@@ -99,11 +101,11 @@ pub fn remount(dir: &Path, change: Remount) -> Result<(), RemountFault> {
         Errno::PERM => RemountFault::Forbidden,
         error => RemountFault::Kernel(error.into()),
     })?;
-    // What came between.
+    // Changes between the first sync and the remount.
     if becomes_read_only { sync(dir) } else { Ok(()) }
 }
 
-/// Extant takes an fsync of the root for one of everything.
+/// Makes everything durable: the server treats fsync(2) of the root as syncfs(2).
 fn sync(dir: &Path) -> Result<(), RemountFault> {
     File::open(dir).and_then(|root| root.sync_all()).map_err(RemountFault::NotSynced)
 }

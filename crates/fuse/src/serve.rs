@@ -1,4 +1,8 @@
-//! The interface between a volume and a transport: requests in, values out, independent of any protocol.
+//! The trait [`Serve`]: the operations of a file system, by inode number, independent of any protocol. The
+//! transport calls it; [`Server`](crate::Server) implements it on a volume, and tests and benchmarks
+//! implement it without one.
+//!
+//! Invariant: nothing here refers to FUSE.
 
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -12,38 +16,38 @@ use extant_volume::{
 
 use crate::Opener;
 
-/// Why a request was refused: the number that system calls return.
+/// The errno of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// For root and the mounting user only.
+    /// Operation not permitted.
     pub const PERM: Errno = Errno(1);
     /// No such file or directory.
     pub const NOENT: Errno = Errno(2);
     /// I/O error.
     pub const IO: Errno = Errno(5);
-    /// No such device or address; for SEEK_DATA and SEEK_HOLE past the end.
+    /// No such device or address; of SEEK_DATA and SEEK_HOLE: the offset is past the end.
     pub const NXIO: Errno = Errno(6);
     /// Invalid argument.
     pub const INVAL: Errno = Errno(22);
-    /// Not an ioctl of this file.
+    /// Not an ioctl of this file system.
     pub const NOTTY: Errno = Errno(25);
     /// No space left.
     pub const NOSPC: Errno = Errno(28);
     /// Read-only file system.
     pub const ROFS: Errno = Errno(30);
-    /// The buffer is too small for the answer.
+    /// The buffer is too small for the result.
     pub const RANGE: Errno = Errno(34);
-    /// Not implemented, and there is no need to ask again.
+    /// Not implemented. The kernel sends no more requests of this kind.
     pub const NOSYS: Errno = Errno(38);
-    /// Not possible here.
+    /// Operation not supported.
     pub const OPNOTSUPP: Errno = Errno(95);
     /// No such attribute.
     pub const NODATA: Errno = Errno(61);
-    /// No inode with this number any more.
+    /// Stale file handle: there is no inode with this number.
     pub const STALE: Errno = Errno(116);
-    /// The structure needs cleaning: the image is damaged there.
+    /// Structure needs cleaning: the image is damaged.
     pub const UCLEAN: Errno = Errno(117);
 }
 
@@ -53,65 +57,66 @@ impl fmt::Display for Errno {
     }
 }
 
-/// One name of a directory, "." and ".." among them.
+/// A name in a directory listing, which includes "." and "..".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name<'a> {
-    /// The inode it leads to.
+    /// Its inode.
     pub ino: Ino,
-    /// Type in the directory entry; `None` if it has none.
+    /// The type in the directory entry; `None` without the feature `filetype`.
     pub kind: Option<FileType>,
     /// 1 to 255 bytes.
     pub name: &'a [u8],
-    /// The position behind this name.
+    /// The position after this name.
     pub next: Cursor,
 }
 
-/// The caller, as far as an answer depends on it.
+/// The caller of an operation whose result depends on the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    /// User id; root may see names of trusted attributes.
+    /// User id.
     pub uid: u32,
 }
 
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
-    /// Bytes are going to be written.
+    /// For writing.
     pub write: bool,
-    /// Each write goes to the end (O_APPEND).
+    /// Each write appends (O_APPEND).
     pub append: bool,
 }
 
-/// A file that was opened.
+/// The result of [`Serve::open`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Opened {
-    /// For [`Serve::closed`]; other than 0 if it counts.
+    /// A number for [`Serve::closed`] and [`Serve::sync`], below 2^62; 0 if opens are not tracked.
     pub handle: u64,
-    /// The file may only be appended to, and is open for that: no page of it may be mapped for writing.
+    /// An append-only file is open for writing, so the kernel must not map it for writing.
     pub appends_only: bool,
 }
 
-/// Everything that can be asked of a file system. Inode numbers are ext4's: the root is 2.
+/// The operations of a file system. Inode numbers are ext4's: the root is 2.
 ///
-/// Implementations answer many threads at the same time, and an answer depends on no earlier request: a
-/// transport may call in any order, twice, or never. One exception: an inode that lost its last name stays
-/// for its users, until the transport reports the end of use ([`forget`](Self::forget)).
+/// Many threads call an implementation at the same time. It keeps no state between calls, except for:
 ///
-/// Changes are refused with [`Errno::ROFS`] by default.
+/// - inodes that lost their last name: they live until [`forget`](Self::forget);
+/// - open files, if [`asks_to_open`](Self::asks_to_open): they are open until [`closed`](Self::closed).
+///
+/// By default, changes fail with [`Errno::ROFS`].
 pub trait Serve: Send + Sync + 'static {
-    /// What `name` in the directory `dir` leads to; `None` if there is no such name.
+    /// The inode with this name in the directory `dir`; `None` if there is no such name.
     ///
     /// # Errors
-    /// Not a directory, damage, or the device refused.
+    /// Not a directory, damage, a device error.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>, Errno>;
 
     /// The result of stat(2).
     ///
     /// # Errors
-    /// No such inode, damage, or the device refused.
+    /// No such inode, damage, a device error.
     fn stat(&self, ino: Ino) -> Result<Stat, Errno>;
 
-    /// The smallest difference of two times that is kept: a power of ten nanoseconds, a second at most.
+    /// The granularity of stored times: a power of ten, from a nanosecond to a second.
     fn time_granularity(&self) -> Duration {
         Duration::from_nanos(1)
     }
@@ -125,42 +130,42 @@ pub trait Serve: Send + Sync + 'static {
     /// Not a symbolic link; as [`stat`](Self::stat).
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, Errno>;
 
-    /// Opens a file, if it may be opened so. Asked only if [`asks_to_open`](Self::asks_to_open).
+    /// Opens a file. Called only if [`asks_to_open`](Self::asks_to_open).
     ///
     /// # Errors
-    /// No key for encrypted content; [`Errno::PERM`] for writing to what is immutable, or elsewhere than to
-    /// the end of what is append-only; as [`stat`](Self::stat).
+    /// No key for encrypted content; [`Errno::PERM`] for writing to an immutable file, or for writing without
+    /// O_APPEND to an append-only file; as [`stat`](Self::stat).
     fn open(&self, _ino: Ino, _access: Access) -> Result<Opened, Errno> {
         Ok(Opened::default())
     }
 
-    /// An open file was released.
+    /// The last descriptor of an open file was closed.
     fn closed(&self, _ino: Ino, _handle: u64) {}
 
-    /// A file is closed and may stay open: a process has two descriptors of it. Called for each close, with
-    /// or without reported opens, if [`asks_to_close`](Self::asks_to_close).
+    /// A descriptor of a file is being closed; others may remain. Called for each close(2) if
+    /// [`asks_to_close`](Self::asks_to_close), whether opens are tracked or not.
     fn closing(&self, _ino: Ino) {}
 
-    /// Is anything done at [`closing`](Self::closing)? If not, a transport can spare itself a request for
-    /// each.
+    /// Returns whether [`closing`](Self::closing) does anything. If not, the transport saves one request per
+    /// close.
     fn asks_to_close(&self) -> bool {
         false
     }
 
-    /// Are there files that cannot be opened, or do opens matter? If not, a transport can save two requests
-    /// per file.
+    /// Returns whether [`open`](Self::open) and [`closed`](Self::closed) must be called. If not, the
+    /// transport saves two requests per open file.
     fn asks_to_open(&self) -> bool {
         false
     }
 
-    /// Reads from byte `offset` on; fewer bytes than `buf` holds only at the end of the file.
+    /// Reads from byte `offset` on. Returns fewer bytes than `buf` has only at the end of the file.
     ///
     /// # Errors
     /// A directory, no key for encrypted content; as [`stat`](Self::stat).
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Zero-copy read of `len` bytes of content from `offset` on: `take` gets an open file and the offset of
-    /// the bytes. False if they have to be [`read`](Self::read).
+    /// Zero-copy read: passes to `take` a descriptor and an offset at which it has `len` bytes of the content
+    /// from `offset` on. Returns false if these bytes have to be [`read`](Self::read).
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -174,10 +179,10 @@ pub trait Serve: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Returns the names of a directory from `from` on until `each` breaks.
+    /// Passes the names of a directory from the position `from` on to `each`, until `each` breaks.
     ///
     /// # Errors
-    /// Not a directory, nothing of it can be read.
+    /// Not a directory; the directory cannot be read at all.
     fn list(
         &self,
         dir: Ino,
@@ -191,14 +196,14 @@ pub trait Serve: Send + Sync + 'static {
     /// As [`stat`](Self::stat).
     fn stat_fs(&self) -> Result<StatFs, Errno>;
 
-    /// What is known in memory of files' blocks, as the lines of the kernel's `es_shrinker_info`; `None`
-    /// where nothing of it is kept.
+    /// Statistics of the extent-status cache, in the form of the kernel's `es_shrinker_info`; `None` if there
+    /// is no such cache.
     fn extents_told(&self) -> Option<String> {
         None
     }
 
-    /// What was done to find free space, as the lines of the kernel's `mb_stats`; `None` where nothing is
-    /// allocated.
+    /// Statistics of the block allocator, in the form of the kernel's `mb_stats`; `None` if there is no
+    /// allocator.
     fn allocations_told(&self) -> Option<String> {
         None
     }
@@ -225,21 +230,21 @@ pub trait Serve: Send + Sync + 'static {
     /// [`Errno::NXIO`] past the end or when there is no more data; as [`stat`](Self::stat).
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno>;
 
-    /// Can anything be changed? The answer is always the same.
+    /// Returns whether the file system can be changed. The result never changes.
     fn is_writable(&self) -> bool {
         false
     }
 
-    /// Makes an inode with a name.
+    /// Creates an inode with a name.
     ///
     /// # Errors
-    /// The name exists or is too long, there is no space, the directory is full, immutable or gone.
+    /// The name exists or is too long; no space; the directory is full, immutable or deleted.
     fn create(&self, _dir: Ino, _name: &[u8], _new: &New<'_>) -> Result<Stat, Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Makes a regular file without a name, as O_TMPFILE does. It stays until it is [let go](Self::forget),
-    /// or gets a name.
+    /// Creates a regular file without a name (O_TMPFILE). It lives until [`forget`](Self::forget), unless it
+    /// gets a name.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -247,58 +252,59 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Writes into a regular file from byte `offset` on, which may lie behind its end; how many bytes: fewer
-    /// only when there is no space for more. They need not be durable.
+    /// Writes to a regular file from byte `offset` on, which may be after its end. Returns how many bytes
+    /// were written: fewer than given only if there is no space for more. They are not durable yet.
     ///
     /// # Errors
-    /// No space, too large, immutable, no key for encrypted content; as [`stat`](Self::stat).
+    /// No space; the file would be too large; immutable; no key for encrypted content; as
+    /// [`stat`](Self::stat).
     fn write(&self, _permit: Permit, _ino: Ino, _offset: u64, _bytes: &[u8]) -> Result<usize, Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Copies bytes from one regular file to another, or inside of one, where the ranges are apart; how many:
-    /// fewer at the end of the source, and when there is no space for more.
+    /// Copies bytes between regular files, or between ranges of a file that do not overlap. Returns how many
+    /// bytes were copied: fewer than given at the end of the source, and if there is no space for more.
     ///
     /// # Errors
-    /// Ranges that overlap; as [`read`](Self::read) and [`write`](Self::write).
+    /// The ranges overlap; as [`read`](Self::read) and [`write`](Self::write).
     fn copy(&self, _permit: Permit, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<u64, Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Changes which blocks a range of a regular file has.
+    /// fallocate(2): changes the allocation of a range of a regular file.
     ///
     /// # Errors
-    /// As [`write`](Self::write); [`Errno::OPNOTSUPP`] for what cannot be done to this file.
+    /// As [`write`](Self::write); [`Errno::OPNOTSUPP`] if this file does not support the mode.
     fn allocate(&self, _ino: Ino, _how: Allocate, _offset: u64, _len: u64) -> Result<(), Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Gives an inode another name.
+    /// Adds a name to an inode.
     ///
     /// # Errors
-    /// As [`create`](Self::create); a directory; too many names.
+    /// As [`create`](Self::create); the inode is a directory, or has too many links.
     fn link(&self, _ino: Ino, _dir: Ino, _name: &[u8]) -> Result<Stat, Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Removes a name. Returns the inode if it has none any more: it stays until it is [let
-    /// go](Self::forget).
+    /// Removes a name. If it was the last name of its inode, returns the inode, which lives until
+    /// [`forget`](Self::forget).
     ///
     /// # Errors
-    /// No such name, a directory, immutable.
+    /// No such name; a directory; immutable.
     fn unlink(&self, _dir: Ino, _name: &[u8]) -> Result<Option<Ino>, Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Removes an empty directory. Returns and keeps it as [`unlink`](Self::unlink) does.
+    /// Removes an empty directory. Returns its inode, as [`unlink`](Self::unlink) does.
     ///
     /// # Errors
-    /// No such name, not a directory, names in it, immutable.
+    /// No such name; not a directory; not empty; immutable.
     fn rmdir(&self, _dir: Ino, _name: &[u8]) -> Result<Option<Ino>, Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Moves a name. Returns the replaced inode if it has no name any more, and keeps it, as
+    /// Moves a name. If this removed the last name of a replaced inode, returns that inode, as
     /// [`unlink`](Self::unlink) does.
     ///
     /// # Errors
@@ -307,100 +313,101 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Changes attributes; returns all of them afterwards.
+    /// Changes attributes. Returns all attributes after the change.
     ///
     /// # Errors
-    /// A size of what has none, or too large; immutable.
+    /// A new size for an inode that is not a regular file, or a size that is too large; immutable.
     fn set_attr(&self, _ino: Ino, _set: &SetAttr) -> Result<Stat, Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Sets an extended attribute by its full name; ACLs as the system call has them.
+    /// Sets an extended attribute by its full name. An ACL has the format of setxattr(2).
     ///
     /// # Errors
-    /// There already, or not there, as `how` asks; no space; not for this inode; not an ACL.
+    /// The attribute exists or does not exist, contrary to `how`; no space; not permitted for this type of
+    /// inode; an invalid ACL.
     fn set_xattr(&self, _ino: Ino, _name: &[u8], _value: &[u8], _how: SetXattr) -> Result<(), Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Removes an extended attribute by its full name. An ACL that is not there counts as removed.
+    /// Removes an extended attribute by its full name.
     ///
     /// # Errors
-    /// [`Errno::NODATA`]; immutable.
+    /// [`Errno::NODATA`] if there is none, except for ACLs; immutable.
     fn remove_xattr(&self, _ino: Ino, _name: &[u8]) -> Result<(), Errno> {
         Err(Errno::ROFS)
     }
 
-    /// The inode, which lost its last name, is no longer in use.
+    /// An inode without names is no longer in use: releases it.
     fn forget(&self, _ino: Ino) {}
 
-    /// The kernel dropped its last lookup of this inode: what is cached of it is unlikely to be needed soon.
+    /// A hint that the kernel has forgotten this inode, so its cached state is not likely to be needed soon.
     fn evict(&self, _ino: Ino) {}
 
-    /// Makes what was done to an inode durable; for the root, all that was done. `data_only`: of the inode
-    /// itself only what it takes to read its bytes.
+    /// Makes the changes of an inode durable; for the root, all changes. `data_only`: fdatasync(2), of the
+    /// inode only what is needed to read the data.
     ///
     /// # Errors
-    /// The device failed, now or before; or there was no space for earlier writes. An earlier error is
+    /// The device failed, now or in earlier writeback; no space for earlier writes. An earlier error is
     /// returned once per opener.
     fn sync(&self, _ino: Ino, _opener: Opener, _data_only: bool) -> Result<(), Errno> {
         Ok(())
     }
 
-    /// Ends reading and writing for good: what is asked from now on is refused with [`Errno::IO`].
+    /// Shuts the file system down: all further operations fail with [`Errno::IO`].
     ///
     /// # Errors
-    /// What was to be made durable before could not be.
+    /// Changes could not be made durable before.
     fn shut_down(&self, _how: Shutdown) -> Result<(), Errno> {
         Err(Errno::ROFS)
     }
 
-    /// May this user take reserved blocks? `is_in_group` checks the user's groups; the transport knows
-    /// capabilities.
+    /// Returns whether this user may use reserved blocks. `is_in_group` checks the user's groups. The
+    /// transport checks capabilities itself.
     fn may_use_reserve(&self, _uid: u32, _is_in_group: &dyn Fn(u32) -> bool) -> bool {
         false
     }
 
-    /// Was it [shut down](Self::shut_down)?
+    /// Returns whether the file system was [shut down](Self::shut_down).
     fn is_shut_down(&self) -> bool {
         false
     }
 
-    /// The label.
+    /// The label of the file system.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// [`Errno::NOTTY`] if the file system has no labels.
     fn label(&self) -> Result<Vec<u8>, Errno> {
         Err(Errno::NOTTY)
     }
 
-    /// The UUID.
+    /// The UUID of the file system.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// [`Errno::NOTTY`] if the file system has none.
     fn uuid(&self) -> Result<[u8; 16], Errno> {
         Err(Errno::NOTTY)
     }
 
-    /// Changes the label; it is durable then.
+    /// Changes the label, and makes the change durable.
     ///
     /// # Errors
-    /// Too long; the device refused.
+    /// The label is too long; the device failed.
     fn set_label(&self, _label: &[u8]) -> Result<(), Errno> {
         Err(Errno::ROFS)
     }
 
-    /// Reports to the device which blocks in a range of its bytes are free, in runs of at least `min_bytes`:
-    /// how many bytes that were.
+    /// FITRIM: discards the free blocks in a range of bytes of the device, in runs of at least `min_bytes`.
+    /// Returns the number of discarded bytes.
     ///
     /// # Errors
-    /// [`Errno::INVAL`] for a range past the end, or shorter than a block; [`Errno::OPNOTSUPP`] where the
-    /// device has no use for it.
+    /// [`Errno::INVAL`] for a range past the end or shorter than a block, or if `min_bytes` is more than a
+    /// group; [`Errno::OPNOTSUPP`] if the device does not support discards.
     fn trim(&self, _range: Range<u64>, _min_bytes: u64) -> Result<u64, Errno> {
         Err(Errno::ROFS)
     }
 
-    /// May this user shut it down, trim it and change its label?
+    /// May this user shut down, trim and label the file system?
     fn may_administer(&self, caller: Caller) -> bool {
         caller.uid == 0
     }

@@ -1,14 +1,21 @@
-//! A volume that answers.
-//!
-//! Names of encrypted directories are ciphertext that no kernel takes as names; they go out and come in
-//! spelled (see [`extant::spelled`]). Without the key, such names can be taken away, and none can be made.
+//! [`Serve`], implemented on a [`Volume`].
 //!
 //! ```text
-//!  Open(volume) -- close(), once every running request is answered --> Closed(outcome); every further request: EIO
+//!  Open(volume) -- close(), after all requests in progress --> Closed(result): further requests get EIO
 //! ```
 //!
-//! An inode that loses its last name is held open in the volume, and remembered here until it is let go, or
-//! the volume closed.
+//! State: the volume, or the result of its close; the inodes without names that are still in use; the open
+//! files, if opens are tracked (see `openers`).
+//!
+//! Does **not** own: when an inode is no longer in use (see `transport::lookups`).
+//!
+//! Invariants
+//! 1. An inode whose last name is removed through this server is open in the volume, so it lives, until the
+//!    transport releases it ([`Serve::forget`]) or the server is closed.
+//! 2. A panic in an operation becomes EIO, is reported, and aborts the journal.
+//! 3. Names in encrypted directories are ciphertext, which may contain bytes that no file name can have. They
+//!    are encoded when they are returned, and decoded when they are looked up (see [`extant::spelled`]).
+//!    Without the key, names can be removed, but not created.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -36,17 +43,17 @@ use crate::{Access, Caller, Errno, Name, Opened, Opener, Serve};
 /// Called with a description of damage, from any thread.
 pub type Report = Box<dyn Fn(&str) + Send + Sync>;
 
-/// How often, and how long each time, an operation without space waits for removed inodes to be released: the
-/// transport does that a moment after the reply to the removal, and on another thread.
+/// How often, and how long each time, an operation that finds no space waits for the release of removed
+/// inodes. After the reply to an unlink, another thread gets the kernel's FORGET and releases the inode.
 const ROOM_TRIES: u32 = 20;
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 
-/// Answers requests out of a [`Volume`].
+/// Serves a [`Volume`].
 pub struct Server {
     state: RwLock<State>,
-    /// Inodes in use without names.
+    /// Inodes without names that are in use.
     kept: Mutex<HashSet<Ino>>,
-    /// How many are being deleted, kept no more.
+    /// Number of inodes that are being deleted, and are not in `kept` any more.
     leaving: AtomicU32,
     is_writable: bool,
     has_encrypted: bool,
@@ -57,22 +64,22 @@ pub struct Server {
     collect: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// Inodes that a thread evicts on requests of the kernel from one call of [`Server::with_collect`]'s function
-/// to the next.
+/// A thread calls the function of [`Server::with_collect`] after this number of evictions.
 const EVICTIONS_PER_COLLECT: u32 = 4096;
 
 thread_local! {
     static EVICTED: Cell<u32> = const { Cell::new(0) };
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one, and it is open nearly always")]
+#[expect(clippy::large_enum_variant, reason = "there is one value, and it is nearly always open")]
 enum State {
     Open(Volume),
     Closed(Result<(), String>),
 }
 
 impl Server {
-    /// A server of this volume. Damage and device errors go to `report`, because callers see just a number.
+    /// Serves this volume. Damage and device errors are passed to `report`, because callers get an errno
+    /// only.
     #[must_use]
     pub fn new(volume: Volume, report: Report) -> Self {
         Self {
@@ -89,38 +96,38 @@ impl Server {
         }
     }
 
-    /// Calls `collect` in threads that handle requests, each time that the kernel forgot thousands of inodes:
-    /// for allocators that return memory when they are asked.
+    /// Calls `collect`, in threads that handle requests, each time that thousands of inodes were evicted: for
+    /// memory allocators that return memory to the system on demand.
     #[must_use]
     pub fn with_collect(self, collect: impl Fn() + Send + Sync + 'static) -> Self {
         Self { collect: Some(Box::new(collect)), ..self }
     }
 
-    /// Makes the kernel report each open and close of a file, at the cost of two requests: write-back errors
-    /// are then returned once per open file, and overwrites are written back at the close.
+    /// Tracks opens, at the cost of two requests per open file: writeback errors are then returned once per
+    /// open file, and a file whose whole content was replaced is written back at the last close.
     #[must_use]
     pub fn with_opens(self) -> Self {
         Self { tells_opens: true, ..self }
     }
 
-    /// Makes the kernel report each close of a file, at the cost of a request each: overwrites are written
-    /// back then. Not if the volume keeps those in memory like other writes.
+    /// Tracks closes, at the cost of a request per close: a file whose whole content was replaced is written
+    /// back then. Has no effect if the volume does not write back such files early (`noauto_da_alloc`).
     #[must_use]
     pub fn with_closes(self) -> Self {
         let has_use = self.ask(|volume| Ok(volume.asks_for_closing()));
         Self { tells_closes: has_use == Ok(true), ..self }
     }
 
-    /// Waits for requests in progress, deletes inodes without names, writes everything home and closes the
-    /// volume. Every further request is refused. The first call counts; others return its result.
+    /// Waits for requests in progress, deletes inodes without names, checkpoints the journal and closes the
+    /// volume. All further requests fail. A second call returns the result of the first.
     ///
     /// # Errors
-    /// In words, why changes may be lost.
+    /// A message: why changes may be lost.
     pub fn close(&self) -> Result<(), String> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let volume = match &mut *state {
             State::Closed(outcome) => return outcome.clone(),
-            // Should closing panic, others find it failed.
+            // The state in case that the close panics.
             open @ State::Open(_) => {
                 let failed = State::Closed(Err("the volume could not be closed".to_owned()));
                 match std::mem::replace(open, failed) {
@@ -130,7 +137,8 @@ impl Server {
             }
         };
         let kept = std::mem::take(&mut *self.kept());
-        // What is open without a name goes as well: a mount that ends by a signal has users left.
+        // Files without names that are still open are deleted, too: after a lazy unmount by a signal,
+        // processes may have them open.
         for ino in kept.into_iter().chain(self.openers.close_all()) {
             if let Err(fault) = volume.released(ino) {
                 (self.report)(&fault.to_string());
@@ -141,11 +149,11 @@ impl Server {
         outcome
     }
 
-    /// Asks the volume; refusals become numbers.
+    /// Runs an operation on the volume. Faults become errnos.
     fn ask<R>(&self, question: impl FnOnce(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
-            // A panic must not end the answering thread, or the kernel waits for it forever. The volume
-            // writes nothing after it.
+            // A panic must not end the server thread, or its caller would wait forever. The volume writes
+            // nothing afterwards, because its state in memory may be inconsistent.
             State::Open(volume) => match catch_unwind(AssertUnwindSafe(|| question(volume))) {
                 Ok(done) => done.map_err(|fault| self.refuse(&fault)),
                 Err(panic) => {
@@ -159,13 +167,13 @@ impl Server {
         }
     }
 
-    /// As [`ask`](Self::ask), for what takes space. When there is none, but something removed may be on its
-    /// way out, that is waited for.
+    /// As [`ask`](Self::ask), for operations that allocate. If there is no space, but removed inodes are
+    /// about to be released, waits for that and tries again.
     fn ask_for_room<R>(&self, mut question: impl FnMut(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
         self.ask(|volume| {
             let mut tries = 0;
             loop {
-                // Asked before: it may be gone when the refusal comes.
+                // Read before the operation: the release may happen between its failure and here.
                 let is_leaving = !self.kept().is_empty() || self.leaving.load(Ordering::Acquire) > 0;
                 match question(volume) {
                     Err(fault) if fault.wants_room() && is_leaving && tries < ROOM_TRIES => {
@@ -182,7 +190,7 @@ impl Server {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name as the directory has it; `None` if it cannot be there.
+    /// The name as it is stored in the directory; `None` if the directory cannot contain it.
     fn stored<'a>(volume: &Volume, dir: &Inode, name: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>, Fault> {
         if !dir.has_flag(flags::ENCRYPT) || matches!(name, b"." | b"..") {
             return Ok(Some(name.into()));
@@ -199,7 +207,7 @@ impl Server {
                     }
                     ControlFlow::Continue(())
                 };
-                // Damage is reported by the listing, which is where such a name comes from.
+                // Damage is not reported here: the listing that returned this name has reported it.
                 volume.read_dir(dir, Cursor::START, &mut each, &mut |_| ())?;
                 Ok(found)
             }
@@ -211,7 +219,7 @@ impl Server {
         volume.lookup(dir, &name)
     }
 
-    /// Can names be made in this directory, or moved from and to it?
+    /// Fails in encrypted directories, where names cannot be created or moved without the key.
     fn check_key(&self, volume: &Volume, dir: Ino) -> Result<(), Fault> {
         if self.has_encrypted && volume.inode(dir)?.has_flag(flags::ENCRYPT) {
             return Err(Refusal::NeedsKey.into());
@@ -235,7 +243,7 @@ impl Server {
         held
     }
 
-    /// Refusals are the caller's business; everything else should be heard of.
+    /// Converts a fault to an errno. Reports it unless it is an ordinary refusal, such as EEXIST.
     fn refuse(&self, fault: &Fault) -> Errno {
         if !matches!(fault, Fault::Refused(_)) {
             (self.report)(&fault.to_string());
@@ -244,7 +252,7 @@ impl Server {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
@@ -293,7 +301,7 @@ impl Serve for Server {
             let file = volume.inode(ino)?;
             volume.check_open(ino, access.write, access.append)?;
             if file.kind() == FileType::Regular {
-                // Reading nothing is refused for the reasons for which reading something is.
+                // A read of 0 bytes fails if reads of this file fail.
                 volume.read(&file, 0, &mut [])?;
             }
             volume.opened(ino)?;
@@ -303,7 +311,7 @@ impl Serve for Server {
     }
 
     fn closed(&self, _: Ino, handle: u64) {
-        // Errors go to the report; no reply is expected.
+        // RELEASE has no reply that could carry an error; `ask` reports it.
         if let Some(ino) = self.openers.close(handle) {
             let _ = self.ask(|volume| volume.released(ino));
         }
@@ -352,7 +360,7 @@ impl Serve for Server {
                 let name = if encrypted { spelled::spell(entry.name) } else { entry.name.into() };
                 each(Name { ino: entry.ino, kind: entry.kind, name: &name, next: entry.next })
             };
-            // As the kernel does: what can be read is listed, and the damage goes to the log.
+            // As in the kernel's ext4, damaged blocks are skipped and reported.
             let mut damage = |fault: Fault| (self.report)(&fault.to_string());
             volume.read_dir(&dir, from, &mut pass_on, &mut damage)
         })
@@ -368,7 +376,8 @@ impl Serve for Server {
 
     fn xattr_names(&self, ino: Ino, caller: Caller) -> Result<Vec<Vec<u8>>, Errno> {
         let mut names = self.ask(|volume| volume.xattr_names(&*volume.inode(ino)?))?;
-        // The kernel requires CAP_SYS_ADMIN, which no transport passes on; it guards the values by itself.
+        // The kernel requires CAP_SYS_ADMIN, but a request does not contain capabilities. The kernel itself
+        // protects the values.
         names.retain(|name| caller.uid == 0 || !name.starts_with(b"trusted."));
         Ok(names)
     }
@@ -454,7 +463,7 @@ impl Serve for Server {
     }
 
     fn forget(&self, ino: Ino) {
-        // Errors go to the report; no reply is expected.
+        // FORGET has no reply; `ask` reports errors.
         let _ = self.ask(|volume| {
             self.leaving.fetch_add(1, Ordering::AcqRel);
             let was_kept = self.kept().remove(&ino);
@@ -532,7 +541,8 @@ mod tests {
 
     use super::*;
 
-    /// An image whose directory `enc` says that it is encrypted, and holds this name in the place of `plain`.
+    /// Serves an image with an encrypted directory `enc`, which contains the name `cipher` instead of
+    /// `plain`.
     fn server(scratch: &std::path::Path, plain: &str, cipher: &[u8]) -> Server {
         let (tree, image) = (scratch.join("tree"), scratch.join("a.img"));
         std::fs::create_dir_all(tree.join("enc")).unwrap();

@@ -1,33 +1,37 @@
-//! Requests of the kernel's FUSE, answered by an implementation of [`Serve`].
+//! FUSE requests, served by an implementation of [`Serve`].
 //!
-//! Owns: the meaning of each request, what the kernel may cache and for how long, the life of a mount. Does
-//! **not** own: the protocol and its threads (see [`extant_fuse_lowlevel`]), any answer (see [`Serve`]), how
-//! a connection is made (see [`crate::mounting`]).
+//! Owns: the meaning of each request, what the kernel may cache and for how long, a mount from its start to
+//! its end ([`Mounted`]). Does **not** own: the protocol and the threads (see [`extant_fuse_lowlevel`]), the
+//! operations (see [`Serve`]), mount(2) and fusermount3 (see [`crate::mounting`]).
 //!
 //! ```text
-//!  kernel --> fuse-lowlevel --Request, Reply--> Transport --values--> dyn Serve
+//!  kernel --> fuse-lowlevel --Request, Reply--> Transport --inode numbers, values--> dyn Serve
 //!  [mounted] -- unmount, by any process --> every thread reads ENODEV --> serve() returns
 //! ```
 //!
+//! State: `lookups` (the kernel's lookup count per inode), `listings` (names read from directories and not
+//! returned yet), `drops` (the queue of page-cache invalidations), `late` (dirty data of the kernel's
+//! write-back cache), and the flags that INIT agreed on.
+//!
 //! Invariants
-//! 1. Nothing changes but through this mount, so the kernel may cache names (negative entries too),
-//!    attributes, link targets and pages without limit. What a request changes besides the content of its
-//!    reply, the kernel drops by itself (attributes of directories, of inodes that lost a name), or gets an
-//!    invalidation before the reply. Only failed reads are repeated. Listings are cached where nothing
-//!    changes at all.
-//! 2. The kernel's number of the root is 1, ext4's is 2; ext4's 1 is never used (see `convert`).
-//! 3. What lost its last name is let go when the kernel forgot it, not before (see `lookups`). Where the
-//!    server does not ask for it, nothing is remembered about open files, and the kernel never reports that
-//!    it opens one.
-//! 4. A read allocates nothing once its thread has answered one of the same size. A large one that is
-//!    contiguous in an open file is spliced, not copied.
-//! 5. A write is answered after the server has the bytes: the kernel keeps no bytes that the server lacks,
-//!    except those of shared mappings. Its pages of a file are as it wrote them, and it has requested all
-//!    other changes (sizes, holes) itself. With [`MountOptions::writeback_cache`] it keeps dirty pages (see
-//!    `late`).
-//! 6. A write by a user that may not keep set-id bits clears them. The kernel marks such writes where it can;
-//!    otherwise the server checks (see `privileges`): so the kernel need not read the attributes before a
-//!    write.
+//! 1. Only this mount changes the volume, so the kernel may cache names (negative entries too), attributes,
+//!    link targets and pages without limit. If a request changes more than its reply returns, the kernel
+//!    either drops its cached state itself (attributes of directories, and of inodes that lost a name), or
+//!    gets an invalidation before the reply. Failures are not cached. The kernel caches listings only if the
+//!    volume is read-only.
+//! 2. The root has number 1 in the protocol and 2 in ext4; ext4's inode 1 is never returned (see `convert`).
+//! 3. An inode without names is released when the kernel has forgotten it, not earlier (see `lookups`). If
+//!    the server does not track opens, the kernel sends no OPEN or RELEASE, and open files have no state
+//!    here.
+//! 4. A read allocates no memory if its thread has served a read of this size before. A large read that is
+//!    contiguous in the image is spliced, not copied.
+//! 5. The reply to a write is sent after the server has the bytes, so the kernel has dirty pages of shared
+//!    mappings only. With [`MountOptions::writeback_cache`] it has other dirty pages, too (see `late`).
+//!    Cached pages stay valid, because each change of a file's content (writes, sizes, holes) was requested
+//!    by the kernel.
+//! 6. A write by a user without CAP_FSETID clears set-id bits. The kernel marks such writes if it can;
+//!    otherwise the server checks the writer (see `privileges`). So the kernel need not fetch attributes
+//!    before each write.
 //!
 //! Source: kernel include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
 
@@ -66,63 +70,67 @@ use crate::listing::{Listings, Want};
 use crate::mounting::MountOptions;
 use crate::{Access, Caller, Errno, Name, Opener, Serve};
 
-/// How long the kernel may cache: practically forever, and short enough for any kernel's clock.
+/// How long the kernel may cache names and attributes: without limit in practice, and small enough not to
+/// overflow the kernel's jiffies.
 const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The largest answer to a read; kernels ask for 1 MiB unless their administrator raised
-/// fs.fuse.max_pages_limit.
+/// The largest reply to a read. The kernel requests at most 1 MiB unless fs.fuse.max_pages_limit was raised.
 const READ_MAX: usize = 16 << 20;
-/// The largest write, which is also what kernels take unless their administrator raised that limit.
+/// The largest write; also the kernel's limit unless fs.fuse.max_pages_limit was raised.
 const WRITE_MAX: u32 = 1 << 20;
-/// Requests that the kernel sends ahead of its readers at the same time.
+/// Background requests (readahead, writeback) that the kernel has in flight at the same time.
 const BACKGROUND: u16 = 64;
-/// The attribute of every inode that says which process serves the mount, in decimal; in no list.
+/// Extended attribute of every inode: the process id of the server, in decimal. listxattr(2) does not show
+/// it.
 pub const SERVER_ATTRIBUTE: &str = "extant.server";
-/// The attribute of every inode that is there when the file system was shut down; in no list.
+/// Extended attribute of every inode, which exists after the file system was shut down. listxattr(2) does not
+/// show it.
 pub const SHUTDOWN_ATTRIBUTE: &str = "extant.shutdown";
-/// The attribute of the root that states what the server can do, whatever the mount may: "rw" or "ro"; not
-/// listed.
+/// Extended attribute of the root: "rw" if the volume is open for writing, else "ro". A remount of the mount
+/// does not change it. listxattr(2) does not show it.
 pub const MODE_ATTRIBUTE: &str = "extant.mode";
 
-/// The attribute of the root with the state of the extent cache, as the kernel's `es_shrinker_info`; not
-/// listed.
+/// Extended attribute of the root: statistics of the extent-status cache, in the form of the kernel's
+/// `es_shrinker_info`. listxattr(2) does not show it.
 pub const EXTENTS_ATTRIBUTE: &str = "extant.es_shrinker_info";
-/// The attribute of the root with the allocator's counters, as the kernel's `mb_stats`; not listed.
+/// Extended attribute of the root: statistics of the block allocator, in the form of the kernel's `mb_stats`.
+/// listxattr(2) does not show it.
 pub const ALLOCATIONS_ATTRIBUTE: &str = "extant.mb_stats";
 
-/// Reads of at least this many bytes are spliced: below, three system calls cost more than the copy.
+/// Reads of at least this many bytes are spliced. For smaller reads three system calls cost more than the
+/// copy.
 const SPLICE_MIN: usize = 64 << 10;
 
-/// The adapter between the protocol and a server.
+/// Serves FUSE requests through a [`Serve`].
 struct Transport<S> {
     serve: Arc<S>,
     listings: Listings,
     lookups: Lookups,
     notifier: Arc<OnceLock<Notifier>>,
-    /// Its number in /sys/fs/fuse/connections.
+    /// The connection's number in /sys/fs/fuse/connections.
     connection: Arc<OnceLock<u32>>,
     drops: Drops,
     late: Arc<Late>,
     writable: bool,
-    /// The kernel checks permissions.
+    /// `default_permissions`: the kernel checks permissions.
     checks: bool,
-    /// The kernel keeps what is written.
+    /// The kernel buffers writes (FUSE_WRITEBACK_CACHE).
     writes_back: bool,
-    /// The kernel leaves it to us to take off set-id bits.
+    /// The server must clear set-id bits (FUSE_HANDLE_KILLPRIV_V2).
     kills_set_id: bool,
-    /// The kernel takes "not implemented" to open as "no need to ask": nothing to remember about open files.
+    /// OPEN gets ENOSYS, after which the kernel opens files without requests. Open files have no state then.
     opens_by_itself: bool,
+    /// The same for OPENDIR.
     opens_dirs_by_itself: bool,
 }
 
-/// Answers with an error.
 fn fail(reply: Reply, errno: Errno) {
     reply.error(errno.0);
 }
 
-/// What is found under a name.
+/// Result of a lookup.
 enum Found {
     Entry(Stat),
-    /// The root, from below.
+    /// The root, found through "." or "..".
     Root(Stat),
     Nothing,
 }
@@ -147,7 +155,7 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Invalidations can be sent from now on.
+    /// Makes invalidations possible, once the session exists.
     fn connect(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
         if self.writable {
@@ -155,7 +163,8 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// "." and ".." are asked for when a file handle of NFS is to become a path again; "." then of any inode.
+    /// Looks up a name. The kernel looks up "." and ".." to turn an NFS file handle into a dentry, and "." in
+    /// any inode.
     fn find(&self, parent: u64, name: &[u8]) -> Result<Found, Errno> {
         let parent = convert::ino_of(parent)?;
         let found = match name {
@@ -170,11 +179,11 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Answers a read by moving pages; the reply comes back when it is still to be sent.
+    /// Replies to a read by splice(2). Returns the reply if that is not possible.
     fn splice(&self, node: u64, offset: u64, size: usize, reply: Reply) -> Option<Reply> {
         let Ok(ino) = convert::ino_of(node) else { return Some(reply) };
         let mut reply = Some(reply);
-        // The read reports an error.
+        // An error is found again by the read that follows.
         let _ = self.serve.file_range(ino, offset, size as u64, &mut |file, at| {
             reply = reply.take().and_then(|reply| reply.splice(file, at, size));
         });
@@ -183,7 +192,7 @@ impl<S: Serve> Transport<S> {
 
     fn attribute(&self, node: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let ino = convert::ino_of(node)?;
-        // Of any inode: a bind mount shows a part of the tree alone.
+        // Any inode has it, because a bind mount may show a part of the tree without the root.
         if name == SERVER_ATTRIBUTE.as_bytes() {
             return Ok(std::process::id().to_string().into_bytes());
         }
@@ -212,8 +221,8 @@ impl<S: Serve> Transport<S> {
         Ok(list)
     }
 
-    /// One entry of readdirplus. An inode that cannot be read is returned with its name and type, without
-    /// validity: the next request for it gets the error.
+    /// One entry of READDIRPLUS. If the inode cannot be read, the entry has its number and type and a timeout
+    /// of 0, so the kernel requests the inode again and gets the error.
     fn entry_of(&self, serve: &impl Serve, name: &Name<'_>) -> EntryOut {
         let is_dot = matches!(name.name, b"." | b"..");
         let in_doubt = |ino| convert::entry_in_doubt(ino, name.kind.unwrap_or(FileType::Regular));
@@ -226,8 +235,8 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Adds names to a reply until `add` says that it is full. An error after the first name waits for the
-    /// next request.
+    /// Passes names to `add` until it returns that the reply is full. An error after the first name is
+    /// returned by the next request.
     fn tell_names(
         &self,
         dir: u64,
@@ -262,18 +271,18 @@ impl<S: Serve> Handler for Transport<S> {
             | init::HAS_IOCTL_DIR
             | init::NO_OPEN_SUPPORT
             | init::PARALLEL_DIROPS;
-        // The kernel caches listings of directories that it opens itself. It drops them when names change,
-        // and then loses the position of a reader in the middle: names would be missed.
+        // With NO_OPENDIR_SUPPORT the kernel caches listings. It drops them when names change, and a reader
+        // in the middle then loses its position and misses names. So only for read-only volumes.
         flags |= match self.writable {
-            // A default ACL replaces the umask, which is in the request.
+            // DONT_MASK: the server applies the umask of the request, since a default ACL replaces it.
             true => init::DONT_MASK | init::HANDLE_KILLPRIV_V2,
             false => init::NO_OPENDIR_SUPPORT,
         };
         if self.writes_back {
-            // Where space is short files are written past the cache, and mapped all the same.
+            // While space is low, files are opened for direct I/O (see `late`), and may still be mapped.
             flags |= init::WRITEBACK_CACHE | init::DIRECT_IO_ALLOW_MMAP;
         }
-        // ACLs without any check would be an empty promise, and asking for them turns checks on.
+        // This flag turns on the kernel's permission checks. Without these checks ACLs have no effect.
         if self.checks {
             flags |= init::POSIX_ACL;
         }
@@ -286,7 +295,8 @@ impl<S: Serve> Handler for Transport<S> {
             max_readahead: u32::MAX,
             max_write: WRITE_MAX,
             max_background: BACKGROUND,
-            // With the write-back cache the kernel makes times itself, and shows what it made.
+            // With the write-back cache the kernel sets times itself. They must not change when they are
+            // stored.
             time_gran: u32::try_from(self.serve.time_granularity().as_nanos()).unwrap_or(1),
         }
     }
@@ -353,7 +363,7 @@ impl<S: Serve> Handler for Transport<S> {
             }
             Operation::Open(open, ()) => self.open(node, open.flags, reply),
             Operation::Create(asked, NameOf(name)) => {
-                // A file that opens itself needs no more than to be made, which the kernel falls back to.
+                // After ENOSYS the kernel uses MKNOD, and opens the file without a request.
                 if self.opens_by_itself {
                     return fail(reply, Errno::NOSYS);
                 }
@@ -403,11 +413,11 @@ impl<S: Serve> Handler for Transport<S> {
             Operation::Removexattr(_, NameOf(name)) => {
                 changes::done(self.remove_attribute(node, name), reply)
             }
-            // Closing makes nothing durable and finds no error. Where nothing is done then either, there is
-            // no need to ask again.
+            // FLUSH makes nothing durable and reports no errors. After ENOSYS the kernel sends no more of
+            // them.
             Operation::Flush(..) if !self.serve.asks_to_close() => fail(reply, Errno::NOSYS),
             Operation::Flush(..) => {
-                // Before the reply: a commit after the close includes it.
+                // Before the reply, so that a commit after close(2) contains what this starts.
                 if let Ok(ino) = convert::ino_of(node) {
                     self.serve.closing(ino);
                 }
@@ -427,7 +437,7 @@ impl<S: Serve> Handler for Transport<S> {
                     Err(errno) => fail(reply, errno),
                 }
             }
-            // SEEK_DATA and SEEK_HOLE; the kernel does the others by itself.
+            // SEEK_DATA and SEEK_HOLE. The kernel handles the others without a request.
             Operation::Lseek(seek, ()) => match seek.whence {
                 3 => self.seek(node, seek.offset, Seek::Data, reply),
                 4 => self.seek(node, seek.offset, Seek::Hole, reply),
@@ -440,7 +450,7 @@ impl<S: Serve> Handler for Transport<S> {
                     self.with_reserve(request, || self.serve.allocate(ino, how, asked.offset, asked.length))
                 });
                 if allocated.is_err() {
-                    // Some of it may be there, behind the end that the kernel knows.
+                    // A part may have been allocated, and may have changed the size.
                     self.drop_attributes(node);
                 }
                 changes::done(allocated, reply);
@@ -461,9 +471,9 @@ impl<S: Serve> Handler for Transport<S> {
                     }
                 }
             }
-            // ACCESS comes only without checks by the kernel: then everything is allowed, and there is no
-            // need to ask again. BMAP: block numbers of the image are of no use to callers, since a boot
-            // loader would find other blocks there. Locks are kept by the kernel.
+            // ACCESS is only sent without default_permissions: then everything is allowed, and after ENOSYS
+            // the kernel sends no more of them. BMAP: blocks of an image file are not blocks of a device, so
+            // a boot loader would read wrong blocks. File locks are kept by the kernel.
             _ => fail(reply, Errno::NOSYS),
         }
     }
@@ -473,7 +483,7 @@ impl<S: Serve> Transport<S> {
     fn lookup(&self, parent: u64, name: &[u8], reply: Reply) {
         match self.find(parent, name) {
             Ok(Found::Entry(stat)) => self.tell_entry(&stat, reply),
-            // Its number is to be asked for again, as the one that the kernel gets here is not ext4's.
+            // With a timeout of 0, because the inode number in this entry is the protocol's, not ext4's.
             Ok(Found::Root(stat)) => reply.structure(&convert::root_entry(&stat)),
             Ok(Found::Nothing) => reply.structure(&convert::no_entry()),
             Err(errno) => fail(reply, errno),
@@ -501,7 +511,7 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// The kernel asks by STATX only for what GETATTR has not: the time of birth.
+    /// The kernel sends STATX only for what GETATTR lacks: the birth time.
     fn statx(&self, node: u64, reply: Reply) {
         match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
             Ok(stat) => {
@@ -527,7 +537,7 @@ impl<S: Serve> Transport<S> {
             times_from: convert::times_from(times, self.writes_back),
             ..SetAttr::default()
         };
-        // The given owner is the present one: nothing to set, but a change.
+        // A chown(2) that changes nothing still sets ctime.
         if set == SetAttr::default() {
             set.ctime = Some(convert::timestamp(TimeToSet::Now));
         }
@@ -558,7 +568,8 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Opens a new file, and returns it. A new file refuses no way of opening.
+    /// Replies to CREATE or TMPFILE: opens the new file and returns it. A new file has no flags that restrict
+    /// how it is opened.
     fn tell_opened(&self, made: Result<Stat, Errno>, reply: Reply) {
         let open = |stat: Stat| self.serve.open(stat.ino, Access::default()).map(|opened| (stat, opened));
         match made.and_then(open) {
@@ -589,8 +600,8 @@ impl<S: Serve> Transport<S> {
                 self.drop_set_id(request, node, ino)?;
             }
             if is_late {
-                // The kernel does not look at the size that is returned for a page of its cache: a write that
-                // is short must be an error.
+                // The kernel ignores the size in the reply to a write from its page cache, so a short write
+                // must fail.
                 let len = self.serve.write(Permit::Cache, ino, offset, bytes)?;
                 return if len == bytes.len() { Ok(len) } else { Err(Errno::NOSPC) };
             }
@@ -604,7 +615,7 @@ impl<S: Serve> Transport<S> {
             Ok(len) => {
                 let done = move || reply.structure(&WriteOut { size: len as u32, pad: 0 });
                 if content::is_past_cache(asked.fh, asked.flags) && len > 0 {
-                    // The kernel drops nothing that it does not wait for.
+                    // After asynchronous direct I/O the kernel does not invalidate its pages itself.
                     self.drops.after(node, offset..offset + len as u64, done);
                 } else {
                     done();
@@ -617,7 +628,7 @@ impl<S: Serve> Transport<S> {
     fn readdir(&self, dir: u64, offset: u64, size: u32, reply: Reply) {
         let mut listing = Listing::new(size);
         let told = self.tell_names(dir, offset, Want::Names, &mut |serve, name| {
-            // Types of a directory without them come from the inodes.
+            // Without the feature `filetype` the types are only in the inodes.
             let kind = name.kind.or_else(|| serve.stat(name.ino).ok().map(|stat| stat.kind));
             let kind = convert::dirent_kind(kind.unwrap_or(FileType::Regular));
             !listing.add(name.ino.0.into(), name.next.0, kind, name.name, None)
@@ -634,7 +645,7 @@ impl<S: Serve> Transport<S> {
             let entry = self.entry_of(serve, &name);
             let kind = entry.attr.mode >> 12;
             let is_full = !listing.add(entry.attr.ino, name.next.0, kind, name.name, Some(&entry));
-            // The dots are returned, and not counted as lookups.
+            // The kernel does not count "." and ".." as lookups.
             if self.writable && !is_full && entry.nodeid != 0 && !matches!(name.name, b"." | b"..") {
                 self.lookups.told(name.ino);
             }

@@ -1,5 +1,4 @@
-//! fsync returns write-back errors: once per open file where the kernel reports opens, and once per process
-//! where it does not.
+//! fsync(2) returns writeback errors: once per open file if opens are tracked, and once per process if not.
 //!
 //! Needs /dev/fuse and root.
 
@@ -15,7 +14,7 @@ use extant_simdisk::{EIO, Faulty, Op, Rule};
 use extant_testkit::{e2fsck_clean, is_root, run, scratch};
 use extant_volume::{OpenOptions, Volume};
 
-/// Runs `test` on a mount of a new file system, and the disk that it is on.
+/// Mounts a new file system, and passes the mount point and the disk to `test`.
 fn on_mount(tells_opens: bool, test: impl FnOnce(&Path, &Faulty<FileDevice>) + std::panic::UnwindSafe) {
     if !is_root() || !Path::new("/dev/fuse").exists() {
         println!("skipped: not root, or no /dev/fuse");
@@ -37,7 +36,7 @@ fn on_mount(tells_opens: bool, test: impl FnOnce(&Path, &Faulty<FileDevice>) + s
     let serving = std::thread::spawn(move || mounted.serve());
     let disk_of_test = std::panic::AssertUnwindSafe(&disk);
     let tested = std::panic::catch_unwind(|| test(&mnt, &disk_of_test));
-    // A process that another test starts has our files open until it is another program.
+    // A process that another test starts inherits our descriptors until its execve(2).
     let mut tries = 0;
     while let Err(fault) = extant_fuse::unmount(&mnt, tested.is_err()) {
         tries += 1;
@@ -56,8 +55,8 @@ fn refused(done: Result<(), Error>) -> Option<i32> {
     done.err().and_then(|error| error.raw_os_error())
 }
 
-/// A file with one writer and another opener, whose bytes cannot reach the device: the result of its writer's
-/// fsync.
+/// Opens a file twice, writes to it, and lets the writeback fail; the writer's fsync(2) has returned the
+/// error. Returns the writer and the other open file.
 fn fail(dir: &Path, disk: &Faulty<FileDevice>) -> (File, File) {
     let mut writer = File::create(dir.join("file")).unwrap();
     let other = File::options().write(true).open(dir.join("file")).unwrap();
@@ -88,7 +87,7 @@ fn each_process_is_told_once() {
         });
         writer.sync_all().unwrap();
         let sync = || extant_testkit::command("sync").arg(dir.join("file")).output().unwrap();
-        // Each run is a process of its own.
+        // Each run is a new process.
         for _ in 0..2 {
             assert!(!sync().status.success());
         }

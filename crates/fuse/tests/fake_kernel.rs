@@ -1,8 +1,8 @@
-//! A fake kernel sends anything to a mount's server: well-formed requests with all kinds of values, cut off,
-//! longer than they say, of unknown kinds. Each request that expects a reply gets exactly one, of the form
-//! that the protocol's table states; nothing panics or hangs, and the file system is consistent afterwards.
+//! A fake kernel sends random requests to a server: well-formed ones with arbitrary values, truncated ones,
+//! ones with a wrong length, and unknown operations. Each request that expects a reply gets exactly one, of
+//! the form in the protocol's table. Nothing panics or hangs, and the file system is consistent afterwards.
 //!
-//! Runs for a second; `FAKE_KERNEL_SECONDS` and `FAKE_KERNEL_SEED` ask for more.
+//! Runs for a second. `FAKE_KERNEL_SECONDS` sets another duration, `FAKE_KERNEL_SEED` the seed.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -20,16 +20,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A request is answered within this time, or the server hangs.
+/// A reply that takes longer than this counts as a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Largest request and reply: what a socket takes in one message.
+/// Largest request and reply: the limit of a message on the socket.
 const MESSAGE_MAX: usize = 64 << 10;
 
 struct Kernel {
     socket: OwnedFd,
     random: Random,
     unique: u64,
-    /// Inode numbers and handles that replies had.
+    /// Node ids and file handles from replies.
     nodes: Vec<u64>,
     handles: Vec<u64>,
     sent: u64,
@@ -45,7 +45,7 @@ impl Kernel {
         numbers[self.below(numbers.len())]
     }
 
-    /// A number that a field may have: small, large, an inode, an offset.
+    /// A random value for a field: small, large, like an inode number, like an offset.
     fn number(&mut self) -> u64 {
         match self.below(8) {
             0 => 0,
@@ -90,12 +90,12 @@ impl Kernel {
         bytes
     }
 
-    /// One request, with the number that its reply is to have.
+    /// A random request: header and body.
     fn request(&mut self) -> (InHeader, Vec<u8>) {
         let row = TABLE[self.below(TABLE.len())];
         let opcode = if self.below(200) == 0 { self.number() as u32 } else { row.opcode };
         let mut body = self.fixed(row.fixed);
-        // The number of bytes that follow is right mostly.
+        // The length field is usually right.
         let data_len = self.below(6000);
         match row.name {
             "write" => body[16..20].copy_from_slice(&(data_len as u32).to_ne_bytes()),
@@ -106,7 +106,7 @@ impl Kernel {
                     .copy_from_slice(&(self.random.below(MESSAGE_MAX as u64 / 2) as u32).to_ne_bytes());
             }
             "getxattr" | "listxattr" => body[..4].copy_from_slice(&(data_len as u32).to_ne_bytes()),
-            // No file of this image becomes larger than the image, or it takes seconds to truncate it.
+            // Offsets are usually small, because the truncation of a very large file takes seconds.
             "fallocate" | "copy_file_range" if self.below(4) > 0 => {
                 body[8..16].copy_from_slice(&self.random.below(1 << 22).to_ne_bytes());
                 body[16..24].copy_from_slice(&self.random.below(1 << 22).to_ne_bytes());
@@ -152,7 +152,7 @@ impl Kernel {
         self.sent += 1;
     }
 
-    /// The reply to a request; invalidations that come before it are read, too.
+    /// Receives the reply to a request. Skips invalidations that arrive before it.
     fn receive(&mut self, header: &InHeader) -> (OutHeader, Vec<u8>) {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -174,14 +174,14 @@ impl Kernel {
         }
     }
 
-    /// Sends a request, and judges its reply.
+    /// Sends a random request, and checks its reply.
     fn ask(&mut self) {
         let (header, body) = self.request();
         let row = row_of(header.opcode);
         self.send(&header, &body);
         let malformed_forget = row.is_some_and(|row| row.answer == Answer::Never) && body.len() < 16;
         if malformed_forget {
-            // It may be cut off, and is answered with an error then.
+            // A truncated request of this kind is answered with an error.
             return self.drain(&header);
         }
         if row.is_some_and(|row| row.answer == Answer::Never) {
@@ -217,7 +217,7 @@ impl Kernel {
         self.handles.truncate(20);
     }
 
-    /// Sends a request that is always answered, and skips what comes before its reply.
+    /// Sends a GETATTR of the root, and skips all messages before its reply.
     fn drain(&mut self, skipped: &InHeader) {
         self.unique += 2;
         let len = (size_of::<InHeader>() + 16) as u32;
@@ -266,7 +266,7 @@ fn whatever_the_kernel_sends_is_answered_and_the_file_system_stays_consistent() 
     }
 }
 
-/// A server of a new image that a fake kernel is connected to.
+/// A server of a new image, and the fake kernel that is connected to it.
 struct Served {
     kernel: Kernel,
     server: Arc<Server>,
@@ -322,7 +322,7 @@ impl Served {
         self.serving.join().unwrap().unwrap();
         assert!(!self.has_panicked.load(Ordering::Relaxed), "a panic");
         let closed = self.server.close();
-        // An ioctl may have shut it down.
+        // After EXT4_IOC_SHUTDOWN the close fails, and the journal has to be replayed.
         if closed.is_err() {
             let device = Arc::new(FileDevice::open_locked(&self.image).unwrap());
             Volume::open(device, &OpenOptions::default()).unwrap().close().unwrap();
@@ -349,8 +349,8 @@ fn round(seed: u64, end: Instant) {
     served.end();
 }
 
-/// The kernel does not look at the size of a write from its page cache: where space ends within it, the
-/// answer must be an error, or the writer never learns of the loss.
+/// The kernel ignores the size in the reply to a write from its page cache. If space ends within such a
+/// write, the reply must be an error, or the loss is never reported to the writer.
 #[test]
 fn a_write_from_the_page_cache_is_refused_if_it_is_short() {
     const CREATE: u32 = 35;
@@ -367,7 +367,7 @@ fn a_write_from_the_page_cache_is_refused_if_it_is_short() {
     assert_eq!(out.error, 0);
     let number = |at: usize| u64::from_ne_bytes(made[at..at + 8].try_into().unwrap());
     let (node, handle) = (number(0), number(size_of::<EntryOut>()));
-    // Pieces of 61 blocks: the free space is no multiple of them.
+    // Writes of 61 blocks, so that the free space is not a multiple of their size.
     let size = 61 << 10;
     let mut written = 0;
     let error = loop {

@@ -1,5 +1,5 @@
-//! Random operations through a writable mount: the same answers and the same trees as the model, which is
-//! held against the kernel's ext4 elsewhere.
+//! Random operations on a read-write mount have the same results, and make the same trees, as on the model.
+//! The tests of `fsmodel` compare the model with the kernel's ext4.
 //!
 //! `EXTANT_OPS` sets the number of operations of each test (20,000 in CI), `EXTANT_SEED` the seed. Needs
 //! /dev/fuse and root.
@@ -20,7 +20,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-/// Leaves out what the transport has no request for: O_TMPFILE.
+/// Skips O_TMPFILE, which the kernel's FUSE has only since Linux 6.1.
 struct WithoutTmpfile<S>(S);
 
 impl<S: Subject> Subject for WithoutTmpfile<S> {
@@ -33,7 +33,7 @@ impl<S: Subject> Subject for WithoutTmpfile<S> {
     }
 }
 
-/// Runs `test` on a mount of a new file system of these features; e2fsck is to find it clean afterwards.
+/// Mounts a new file system with these features and runs `test` on it. Afterwards e2fsck must find it clean.
 fn on_mount(features: &str, limits: Limits, test: impl FnOnce(&Path) + std::panic::UnwindSafe) {
     if !is_root() || !Path::new("/dev/fuse").exists() {
         println!("skipped: not root, or no /dev/fuse");

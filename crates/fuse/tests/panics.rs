@@ -1,5 +1,5 @@
-//! A panic while a request is answered: the request gets EIO, the reason is reported, others are answered,
-//! and the image can be closed.
+//! A panic in an operation: the request fails with EIO, the cause is reported, other requests are served, and
+//! the image can be closed.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +25,7 @@ fn a_request_that_panics_is_answered_and_nothing_is_written_after_it() {
     server.create(Ino::ROOT, b"synced", &New::file(0o644)).unwrap();
     server.sync(Ino::ROOT, Opener { handle: 0, thread: 0 }, false).unwrap();
 
-    // The block of lost+found is not in memory yet.
+    // The directory block of lost+found is not in memory yet, so this create reads from the device.
     disk.arm(Rule::new(Op::Read, Effect::Panic));
     assert_eq!(server.create(Ino(11), b"file", &New::file(0o644)).unwrap_err(), Errno::IO);
     disk.disarm_all();

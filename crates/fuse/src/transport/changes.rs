@@ -1,6 +1,11 @@
-//! Requests that change something: their meaning to the server, and the invalidations that the kernel needs.
+//! Requests that change names, attributes or the whole file system: how they map to [`Serve`], and which
+//! cached state they invalidate, in the kernel and in `listings`.
 //!
-//! Does **not** own: the list of requests (see the parent module), what a change does (see [`Serve`]).
+//! Does **not** own: the dispatch of requests (see the parent module), the changes themselves (see
+//! [`Serve`]), the content of files (see `content`).
+//!
+//! Invariant: after a change of a directory, before the reply, `listings` has no name of the directory that
+//! was removed, and no batch that lacks a new one.
 
 use extant_base::Ino;
 use extant_fuse_lowlevel::{Reply, Request};
@@ -20,7 +25,7 @@ const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
 
-/// A regular file of the caller.
+/// A new regular file that the caller owns. Other types replace `kind`.
 pub(super) fn new(request: &Request<'_>, mode: u32, umask: u32) -> New<'static> {
     New {
         umask: (umask & 0o777) as u16,
@@ -30,7 +35,7 @@ pub(super) fn new(request: &Request<'_>, mode: u32, umask: u32) -> New<'static> 
     }
 }
 
-/// The answer to a request that has none but its errno.
+/// Replies with success, without a body, or with an error.
 pub(super) fn done(done: Result<(), Errno>, reply: Reply) {
     match done {
         Ok(()) => reply.ok(),
@@ -39,7 +44,7 @@ pub(super) fn done(done: Result<(), Errno>, reply: Reply) {
 }
 
 impl<S: Serve> Transport<S> {
-    /// Returns a name's inode, which the kernel knows from now on.
+    /// Replies with an entry, and counts the kernel's lookup.
     pub(super) fn tell_entry(&self, stat: &Stat, reply: Reply) {
         if self.writable {
             self.lookups.told(stat.ino);
@@ -54,7 +59,8 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Without changes there is nothing to make durable, and no need to ask again.
+    /// FSYNC, FSYNCDIR and SYNCFS. A read-only volume has nothing to make durable: after ENOSYS the kernel
+    /// sends no more of them.
     pub(super) fn tell_synced(&self, node: u64, opener: Opener, data_only: bool, reply: Reply) {
         let synced = if self.writable {
             convert::ino_of(node).and_then(|ino| self.serve.sync(ino, opener, data_only))
@@ -75,7 +81,7 @@ impl<S: Serve> Transport<S> {
         let made = self.with_reserve(request, || self.serve.create(dir, name, new));
         self.listings.forget(dir);
         if let Ok(stat) = &made {
-            // Its number may have been another directory's.
+            // The inode number may have been that of a deleted directory.
             self.listings.forget(stat.ino);
         }
         made
@@ -109,7 +115,7 @@ impl<S: Serve> Transport<S> {
     ) -> Result<(), Errno> {
         let dir = convert::ino_of(parent)?;
         let taken = take(dir, name);
-        // The kernel lists no directory while a name goes out of it.
+        // The kernel holds the directory's lock, so no listing runs at the same time.
         match taken {
             Ok(_) => self.listings.forget_name(dir, name),
             Err(_) => self.listings.forget(dir),
@@ -124,7 +130,7 @@ impl<S: Serve> Transport<S> {
             RENAME_NOREPLACE => Rename::NoReplace,
             RENAME_EXCHANGE => Rename::Exchange,
             RENAME_WHITEOUT => Rename::Whiteout,
-            // The new name is free: the kernel has looked it up, and nothing else changes there meanwhile.
+            // The kernel has looked up the new name under the directory's lock: it is free.
             both if both == RENAME_NOREPLACE | RENAME_WHITEOUT => Rename::Whiteout,
             _ => return Err(Errno::INVAL),
         };
@@ -137,7 +143,7 @@ impl<S: Serve> Transport<S> {
         Ok(())
     }
 
-    /// What lost its last name stays until the kernel forgets it.
+    /// Marks an inode that lost its last name. If the kernel does not hold it, releases it at once.
     fn keep(&self, nameless: Option<Ino>) {
         if let Some(ino) = nameless.filter(|ino| !self.lookups.keep(*ino)) {
             self.serve.forget(ino);
@@ -164,7 +170,7 @@ impl<S: Serve> Transport<S> {
             return Ok(());
         }
         let lost = self.kills_set_id && self.drop_set_gid(request, ino)?;
-        // An access ACL changes the mode; without checks the kernel does not know that.
+        // An access ACL changes the mode. Without default_permissions the kernel does not update it.
         if lost || !self.checks {
             self.drop_attributes(node);
         }
@@ -175,7 +181,7 @@ impl<S: Serve> Transport<S> {
         self.serve.remove_xattr(convert::ino_of(node)?, name)
     }
 
-    /// Ends everything; then the kernel drops its cache of files, so that readers get the error.
+    /// Shuts the file system down, and invalidates the kernel's pages of all files, so that reads fail.
     pub(super) fn shut_down(&self, caller: Caller, how: Shutdown) -> Result<(), Errno> {
         self.check_administrator(caller)?;
         let done = self.serve.shut_down(how);
@@ -185,12 +191,12 @@ impl<S: Serve> Transport<S> {
         done
     }
 
-    /// May the caller do what concerns the file system as a whole?
+    /// Fails unless the caller may trim, label or shut down the file system.
     fn check_administrator(&self, caller: Caller) -> Result<(), Errno> {
         if self.serve.may_administer(caller) { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// Does what an ioctl asks for; its answer.
+    /// Executes an ioctl and returns its output.
     pub(super) fn answer_ioctl(
         &self,
         request: &Request<'_>,
@@ -230,10 +236,10 @@ impl<S: Serve> Transport<S> {
         Ok(Vec::new())
     }
 
-    /// Has the kernel ask for the attributes again.
+    /// Invalidates the kernel's cached attributes of an inode.
     pub(super) fn drop_attributes(&self, node: u64) {
         if let Some(notifier) = self.notifier.get() {
-            // A negative offset: pages stay. An error says that it does not know the inode.
+            // A negative offset keeps the pages. An error means that the kernel does not have the inode.
             let _ = notifier.inval_inode(node, -1, 0);
         }
     }

@@ -1,10 +1,17 @@
-//! Requests that change the content of files.
+//! Values of requests that change the content of files: modes of fallocate(2), and file handles.
 //!
-//! The kernel's values are taken as they are: it knows where an append begins, because it keeps the size and
-//! lets one write at a time into a file; it clears set-id bits and capabilities with requests of their own
-//! before a write.
+//! A file handle of the protocol has 64 bits: the server's number ([`Opened::handle`](crate::Opened)), and
+//! two bits that this module adds.
 //!
-//! Does **not** own: the list of requests (see the parent module), bytes (see [`Serve`]).
+//! ```text
+//!   bit 63         bit 62         bits 61..0
+//!   direct I/O     buffered       the server's number; 0: opens are not tracked
+//! ```
+//!
+//! The offset of a write is taken as the kernel sends it. This is right for appends, too: the kernel has the
+//! size, and serializes the writes of a file.
+//!
+//! Does **not** own: the dispatch of requests (see the parent module), the content (see [`Serve`]).
 //!
 //! Source: fallocate(2), copy_file_range(2).
 
@@ -24,13 +31,13 @@ const INSERT_RANGE: u32 = 0x20;
 const UNSHARE_RANGE: u32 = 0x40;
 const WRITE_ZEROES: u32 = 0x80;
 
-/// Bytes that one request copies: the caller can be interrupted then, and requests the rest.
+/// Bytes that one request copies at most. Between requests the caller can be interrupted.
 const COPY_MAX: u64 = 64 << 20;
 
-/// What a mode of fallocate(2) asks for.
+/// Decodes a mode of fallocate(2).
 ///
 /// # Errors
-/// [`Errno::OPNOTSUPP`]: flags that are not known, or do not go together.
+/// [`Errno::OPNOTSUPP`]: an unknown flag, or an invalid combination.
 pub(super) fn allocate_of(mode: u32) -> Result<Allocate, Errno> {
     const PUNCH: u32 = PUNCH_HOLE | KEEP_SIZE;
     const ZERO_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
@@ -49,40 +56,39 @@ pub(super) fn allocate_of(mode: u32) -> Result<Allocate, Errno> {
     }
 }
 
-/// The kernel keeps no pages for this opener: the file may only be appended to, so none may be mapped for
-/// writing, or space is short.
+/// The file is open for direct I/O: because it is append-only, so that it cannot be mapped for writing, or
+/// because space is low.
 const PAST_CACHE: u64 = 1 << 63;
-/// The opener writes to pages that the kernel passes on later.
+/// The kernel buffers writes through this handle (`writeback_cache`).
 const LATE: u64 = 1 << 62;
 
-/// The handle that the kernel gets of an open file, from the server's number.
+/// The protocol's file handle of an open file.
 pub(super) fn handle(number: u64, is_past_cache: bool, is_late: bool) -> u64 {
     number | if is_past_cache { PAST_CACHE } else { 0 } | if is_late { LATE } else { 0 }
 }
 
-/// The number that the server gave.
+/// The server's number of an open file.
 pub(super) fn number_of(handle: u64) -> u64 {
     handle & !(PAST_CACHE | LATE)
 }
 
-/// Does the opener write to pages that the kernel passes on later?
+/// Does the kernel buffer writes through this handle?
 pub(super) fn is_late(handle: u64) -> bool {
     handle & LATE != 0
 }
 
-/// Does a write through this handle leave what the kernel has of the file as it is?
+/// Does a write through this handle bypass the kernel's page cache?
 pub(super) fn is_past_cache(handle: u64, flags: u32) -> bool {
     handle & PAST_CACHE != 0 || flags & OFlags::DIRECT.bits() != 0
 }
 
-/// The right to write through this handle: permission is checked at open, not again.
+/// Whether the inode's flags still have to be checked: if opens are tracked, they were checked at open.
 pub(super) fn permit_of(handle: u64) -> Permit {
     if number_of(handle) == 0 { Permit::Flags } else { Permit::Opened }
 }
 
 impl<S: Serve> Transport<S> {
-    /// Copies bytes from one file to another, or inside of one; how many. Fewer than asked for also of more
-    /// than one request takes.
+    /// Copies bytes between files, or within a file, at most [`COPY_MAX`]. Returns how many were copied.
     pub(super) fn copy(
         &self,
         permit: Permit,

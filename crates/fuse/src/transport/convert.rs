@@ -1,4 +1,8 @@
-//! Values of the volume in the spelling of the FUSE protocol.
+//! Conversions between values of the volume and structures of the FUSE protocol. Pure functions, without
+//! state.
+//!
+//! Invariant: node ids of the protocol are inode numbers of ext4, except that the root is 1 instead of 2.
+//! Inode 1 of ext4 (the list of bad blocks) has no node id.
 
 use std::time::Duration;
 
@@ -12,11 +16,10 @@ use rustix::fs::OFlags;
 use super::REMEMBER;
 use crate::{Access, Errno};
 
-/// The inode that the kernel asks about. The protocol's number of the root is 1; ext4's is 2, and its number
-/// 1, the list of bad blocks, is never shown.
+/// The inode number of a node id.
 ///
 /// # Errors
-/// A number that was never handed out: beyond 32 bits, or ext4's number of the root.
+/// [`Errno::STALE`] for a node id that is never returned to the kernel: 0, 2, or more than 32 bits.
 pub(super) fn ino_of(node: u64) -> Result<Ino, Errno> {
     match u32::try_from(node) {
         Ok(1) => Ok(Ino::ROOT),
@@ -26,13 +29,13 @@ pub(super) fn ino_of(node: u64) -> Result<Ino, Errno> {
     }
 }
 
-/// May an ordinary name lead to this inode? The root would become a directory with two parents, and number 1
-/// the root.
+/// May a directory entry (other than "." and "..") refer to this inode? In a damaged image it may refer to 2,
+/// and the root would have two parents; or to 1, which is the root's node id.
 pub(super) fn can_be_named(ino: Ino) -> bool {
     !matches!(ino, Ino(0) | Ino::BAD_BLOCKS | Ino::ROOT)
 }
 
-/// The result of stat(2), under ext4's own number.
+/// The result of stat(2), with ext4's inode number.
 pub(super) fn attributes(stat: &Stat) -> Attr {
     let (atime, mtime, ctime) = (time(stat.atime), time(stat.mtime), time(stat.ctime));
     Attr {
@@ -55,12 +58,12 @@ pub(super) fn attributes(stat: &Stat) -> Attr {
     }
 }
 
-/// Type and permissions as st_mode has them.
+/// st_mode: type and permissions.
 fn mode(stat: &Stat) -> u32 {
     dirent_kind(stat.kind) << 12 | u32::from(stat.mode & 0o7777)
 }
 
-/// The result of statx(2). ext4's inode flags that statx(2) names are among the attributes.
+/// The result of statx(2), with the inode flags that it has attributes for.
 pub(super) fn statx(stat: &Stat) -> Statx {
     let sx = |at: Timestamp| {
         let (sec, nsec) = time(at);
@@ -105,7 +108,7 @@ const STATX_ATTR_NODUMP: u64 = 0x40;
 const STATX_ATTR_ENCRYPTED: u64 = 0x800;
 const STATX_ATTR_VERITY: u64 = 0x10_0000;
 
-/// A name's inode, with the time for which the kernel may keep its attributes.
+/// A directory entry and its attributes, with the time for which the kernel may cache the attributes.
 pub(super) fn entry(stat: &Stat, attributes_live: Duration) -> EntryOut {
     EntryOut {
         nodeid: stat.ino.0.into(),
@@ -117,7 +120,8 @@ pub(super) fn entry(stat: &Stat, attributes_live: Duration) -> EntryOut {
     }
 }
 
-/// The root as the parent of a directory, under the protocol's number, and to be asked for again.
+/// The root, found through "." or "..": with its node id also as inode number, and timeouts of 0 for the
+/// attributes.
 pub(super) fn root_entry(stat: &Stat) -> EntryOut {
     EntryOut {
         nodeid: ROOT_ID,
@@ -128,19 +132,19 @@ pub(super) fn root_entry(stat: &Stat) -> EntryOut {
     }
 }
 
-/// "No such name", which the kernel may keep.
+/// A negative entry, which the kernel may cache.
 pub(super) fn no_entry() -> EntryOut {
     EntryOut { entry_valid: REMEMBER.as_secs(), ..EntryOut::default() }
 }
 
-/// An inode that cannot be read: its number and type, not to be kept.
+/// An inode that cannot be read: its number and type, with timeouts of 0.
 pub(super) fn entry_in_doubt(ino: u64, kind: FileType) -> EntryOut {
     let attr = Attr { ino, mode: dirent_kind(kind) << 12, nlink: 1, blksize: 4096, ..Attr::default() };
     EntryOut { nodeid: ino, attr, ..EntryOut::default() }
 }
 
-/// A type as in `d_type` of a directory entry, which is that of a mode, shifted. The protocol has no word for
-/// an unknown type that the kernel would look up.
+/// `d_type` of a directory entry: the type bits of st_mode, shifted. An unknown type is returned as that of a
+/// regular file.
 pub(super) fn dirent_kind(kind: FileType) -> u32 {
     match kind {
         FileType::Fifo => 1,
@@ -153,20 +157,21 @@ pub(super) fn dirent_kind(kind: FileType) -> u32 {
     }
 }
 
-/// Seconds since 1970, and nanoseconds, of which a damaged inode may hold too many.
+/// Seconds since 1970 and nanoseconds, which may be too large in a damaged inode.
 fn time(time: Timestamp) -> (i64, u32) {
     (time.seconds, time.nanos.min(999_999_999))
 }
 
-/// The kernel's 32-bit form: 12 bits of major between 8 low and 12 high bits of minor.
+/// The kernel's 32-bit device number, from the high bits: 12 bits of minor, 12 bits of major, 8 bits of
+/// minor.
 fn device_number((major, minor): (u32, u32)) -> u32 {
     (minor & 0xFF) | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12
 }
 
-/// The type in a mode, as mknod(2) has it; no bits stand for a regular file.
+/// The type in a mode of mknod(2), where 0 is a regular file.
 ///
 /// # Errors
-/// A type that cannot be made so.
+/// [`Errno::INVAL`] for types that mknod(2) does not create.
 pub(super) fn kind_of_mode(mode: u32) -> Result<FileType, Errno> {
     match mode & 0o170_000 {
         0 | 0o100_000 => Ok(FileType::Regular),
@@ -183,14 +188,14 @@ pub(super) fn device_parts(device: u32) -> (u32, u32) {
     (device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xF_FF00)
 }
 
-/// A time that a request sets.
+/// The new value of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TimeToSet {
     Now,
     At(Timestamp),
 }
 
-/// The times that a SETATTR sets: atime, mtime, ctime.
+/// The times that SETATTR sets: atime, mtime, ctime.
 pub(super) fn times_of(set: &SetattrIn) -> [Option<TimeToSet>; 3] {
     let at = |valid: u32, now: u32, seconds: u64, nanos: u32| match set.valid {
         bits if bits & now != 0 => Some(TimeToSet::Now),
@@ -204,11 +209,12 @@ pub(super) fn times_of(set: &SetattrIn) -> [Option<TimeToSet>; 3] {
     ]
 }
 
-/// Where the times that are to be set come from. `writes_back`: the kernel keeps what is written, and the
-/// times of that.
+/// Where the times of a SETATTR come from. `writes_back`: the kernel has a write-back cache, and with it its
+/// own mtime and ctime of each regular file.
 ///
-/// It reports the latter by a change of mtime and ctime, as nothing else does; and then sends only that atime
-/// is to be now.
+/// The kernel writes back its mtime and ctime by a SETATTR of these two without atime; no other SETATTR has
+/// this form. For utimensat(2) with the current time, such a kernel sends atime as "now", with its own mtime
+/// and ctime, which are equal.
 pub(super) fn times_from(times: [Option<TimeToSet>; 3], writes_back: bool) -> TimesFrom {
     match times {
         [Some(TimeToSet::Now), Some(TimeToSet::Now), _] => TimesFrom::Touch,
@@ -220,17 +226,17 @@ pub(super) fn times_from(times: [Option<TimeToSet>; 3], writes_back: bool) -> Ti
     }
 }
 
-/// How the kernel asks to open a file.
+/// Decodes flags of open(2).
 pub(super) fn access(flags: u32) -> Access {
     let append = flags & OFlags::APPEND.bits() != 0;
     Access { write: flags & OFlags::ACCMODE.bits() != OFlags::RDONLY.bits(), append }
 }
 
-/// A time to be set.
+/// The timestamp to store.
 pub(super) fn timestamp(time: TimeToSet) -> Timestamp {
     match time {
         TimeToSet::At(time) => time,
-        // The clock that every other change takes its time from.
+        // The clock of the timestamps of all other changes.
         TimeToSet::Now => {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
             Timestamp { seconds: now.tv_sec, nanos: now.tv_nsec as u32 }

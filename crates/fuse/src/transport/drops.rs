@@ -1,17 +1,22 @@
-//! Pages of the kernel's cache that are dropped before a request is answered (INV-U11).
+//! Invalidation of pages in the kernel's page cache before a reply (INV-U11).
 //!
-//! - A write past the cache made them old. The kernel drops them by itself after a write that it waits for.
-//!   After one of io_submit(2) or io_uring it does not, and a reader that filled a page while the write was
-//!   under way would see the old bytes for as long as the kernel keeps the page.
-//! - They hold bytes that the kernel was given and did not pass on yet: dropping a page writes it first.
+//! There are two reasons to invalidate pages:
+//! - Direct I/O made them stale. The kernel invalidates them itself after a synchronous direct write, but not
+//!   after one of io_submit(2) or io_uring. If a page was read during such a write, it would return the old
+//!   bytes for as long as the kernel caches it.
+//! - They are dirty (`writeback_cache`), and the request needs their data: an invalidation writes dirty pages
+//!   back first.
 //!
 //! ```text
-//!   server's thread:  queue
-//!   this thread:      queue --> pages dropped --> answer
+//!   server thread:        queue (node, range, reply)
+//!   invalidation thread:  take from the queue --> FUSE_NOTIFY_INVAL_INODE --> reply
 //! ```
 //!
-//! Invariant: no server's thread drops pages itself. The kernel waits for pages that are being read or
-//! written, and these requests wait for a server's thread.
+//! Data structure: a channel to one thread, which exists only if the volume is writable. The thread ends when
+//! the channel is closed, together with the transport.
+//!
+//! Invariant: no server thread invalidates pages itself. The kernel waits for pages that are being read or
+//! written, and these requests wait for a server thread: a deadlock.
 
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
@@ -19,14 +24,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use extant_fuse_lowlevel::Notifier;
 
-/// What is to be dropped, and what comes then.
+/// A queued invalidation, and the function to call after it.
 struct Drop {
     node: u64,
     range: Range<u64>,
     then: Box<dyn FnOnce() + Send>,
 }
 
-/// The queue, and its thread.
+/// The queue of invalidations, and the thread that executes them.
 pub(super) struct Drops {
     notifier: Arc<OnceLock<Notifier>>,
     queue: Mutex<Option<Sender<Drop>>>,
@@ -37,7 +42,8 @@ impl Drops {
         Self { notifier, queue: Mutex::default() }
     }
 
-    /// Has the kernel drop its pages of a range, and its attributes; then does the rest. Not in this thread.
+    /// Queues an invalidation of an inode's attributes and of its pages in a range. The thread calls `then`
+    /// afterwards.
     pub(super) fn after(&self, node: u64, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
         let drop = Drop { node, range, then: Box::new(then) };
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,24 +51,23 @@ impl Drops {
             Some(sender) => sender.send(drop).err().map(|refused| refused.0),
             None => Some(drop),
         };
-        // Without the thread the answer comes all the same.
+        // Without the thread nothing is invalidated, but the reply must be sent.
         if let Some(drop) = left {
             (drop.then)();
         }
     }
 
-    /// Starts the thread. Not from a thread that serves requests: that one may be bound to a CPU, and what it
-    /// starts would be as well.
+    /// Starts the thread. Not to be called by a thread that serves requests: it may be bound to a CPU, and a
+    /// new thread inherits that.
     pub(super) fn start(&self) {
         let Some(notifier) = self.notifier.get().cloned() else { return };
         let (sender, receiver) = channel::<Drop>();
         let work = move || {
             for Drop { node, range, then } in receiver {
-                // A length of 0 stands for all that follows; a negative offset would stand for attributes
-                // alone.
+                // A length of 0 means up to the end. (A negative offset means attributes only.)
                 let len = i64::try_from(range.end - range.start).unwrap_or(0);
                 if let Ok(start) = i64::try_from(range.start) {
-                    // An error says that the kernel has nothing of it.
+                    // An error means that the kernel does not have the inode.
                     let _ = notifier.inval_inode(node, start, len);
                 }
                 then();

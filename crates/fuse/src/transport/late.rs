@@ -1,14 +1,27 @@
-//! Writes that the kernel keeps, with
-//! [`MountOptions::writeback_cache`](crate::MountOptions::writeback_cache), where space is short.
+//! Dirty data of the kernel's write-back cache
+//! ([`MountOptions::writeback_cache`](crate::MountOptions::writeback_cache)), and what to do when space is
+//! low.
 //!
-//! The kernel does not report how much it keeps, so what it took may find no space later. It keeps a bounded
-//! amount, though: while more than that is free, all of it has a place. Below that
+//! The kernel does not report how much dirty data it has, so the server cannot reserve space for it, and its
+//! writeback may fail for lack of space. But the amount is bounded (`kept_max`). While twice this bound is
+//! free, all dirty data has space. With less free space:
 //!
-//! - files are opened past the cache: a write comes at once, and is refused if there is no space;
-//! - of files that were opened before, the kernel is made to ask for attributes before each write(2). Then
-//!   what it keeps of the file is written first, and the writer gets an error if that failed. So at most one
-//!   write(2) of each of these files is taken without a place for it, and the next write(2), fsync(2) and
-//!   close(2) report it.
+//! - Files are opened for direct I/O. So each write reaches the server at once, and fails if there is no
+//!   space.
+//! - For files that were opened earlier, attributes get a timeout of 0. So the kernel sends GETATTR before
+//!   each write(2), and the server delays the reply until the file's dirty data is written back (see
+//!   `drops`). If that failed, the reply is ENOSPC. So per file, the data of at most one write(2) is accepted
+//!   without space, and the next write(2), fsync(2) or close(2) returns the error.
+//!
+//! ```text
+//!   [enough space] -- free < 2 * bound: write back all files that are open for writing --> [low]
+//!         ^---------------------- free >= 2 * bound --------------------------------------- |
+//! ```
+//!
+//! State: the bound, whether space is low, the files that are open for buffered writing with a count each,
+//! and the files whose writeback failed without a report to a writer.
+//!
+//! Does **not** own: the invalidations (see `drops`), the bits of file handles (see `content`).
 //!
 //! Source: kernel fs/fuse/file.c (a write to the cache updates the attributes first),
 //! Documentation/ABI/testing/sysfs-class-bdi.
@@ -27,25 +40,28 @@ use extant_volume::{FileType, Seek, Stat};
 use super::{REMEMBER, Transport, content, convert, fail};
 use crate::{Access, Errno, Opened, Serve};
 
-/// What the kernel is asked to keep at most.
+/// The limit of dirty data that is set for the mount, in bytes.
 const KEPT_MAX: u64 = 32 << 20;
-/// What it keeps by its defaults at most, as a part of all memory: 20 % of what is free, in a fifth of it.
+/// Without that limit, dirty data is at most this part of all memory (4 %): the default of vm.dirty_ratio is
+/// 20 %, and one FUSE mount gets at most a fifth of that.
 const MEMORY_PART: u64 = 25;
 
-/// What is known of the kernel's writes to come.
+/// What is known about the kernel's dirty data.
 #[derive(Default)]
 pub(super) struct Late {
-    /// Bytes that the kernel keeps at most.
+    /// Bound of the dirty data, in bytes.
     kept_max: AtomicU64,
+    /// Space was low at the last check.
     is_short: AtomicBool,
-    /// Files that are open for writing through the kernel's cache, and how often.
+    /// Files that are open for buffered writing, with the number of opens.
     writers: Mutex<HashMap<Ino, u32>>,
-    /// Files of which the kernel kept bytes that could not be written, unknown to any writer.
+    /// Files whose writeback failed, until a writer gets the error.
     failed: Mutex<HashSet<Ino>>,
 }
 
 impl Late {
-    /// Bounds what the kernel keeps of the mount on this device, where it lets us.
+    /// Limits the kernel's dirty data of the mount with this device number. That needs root and Linux 6.2;
+    /// otherwise the kernel's defaults bound it.
     pub(super) fn bound(&self, (major, minor): (u32, u32)) {
         let knobs = format!("/sys/class/bdi/{major}:{minor}");
         let set = |name: &str, value: u64| std::fs::write(Path::new(&knobs).join(name), value.to_string());
@@ -70,8 +86,8 @@ impl Late {
 }
 
 impl<S: Serve> Transport<S> {
-    /// Is there so little space that the kernel may have taken more? Once it is so, the kernel writes what it
-    /// keeps, and asks from then on.
+    /// Returns whether dirty data might not find space. When that becomes true, starts the writeback of all
+    /// files that are open for writing; attributes get a timeout of 0 from then on.
     fn is_short(&self) -> bool {
         if !self.writes_back {
             return false;
@@ -89,13 +105,13 @@ impl<S: Serve> Transport<S> {
         is_short
     }
 
-    /// How long the kernel may remember attributes.
+    /// How long the kernel may cache the attributes of an inode.
     pub(super) fn attributes_live(&self, stat: &Stat) -> Duration {
         let asks = self.late.is_short.load(Ordering::Acquire) && stat.kind == FileType::Regular;
         if asks { Duration::ZERO } else { REMEMBER }
     }
 
-    /// The reply about a file that was opened.
+    /// The reply for a file that was opened.
     pub(super) fn handle_of(&self, ino: Ino, access: Access, opened: Opened) -> OpenOut {
         let is_past_cache = opened.appends_only || access.write && self.is_short();
         let is_late = self.writes_back && access.write && !is_past_cache;
@@ -112,13 +128,14 @@ impl<S: Serve> Transport<S> {
         }
     }
 
+    /// Counts a release of a handle.
     pub(super) fn note_closed(&self, ino: Ino, handle: u64) {
         if content::is_late(handle) {
             self.late.closed(ino);
         }
     }
 
-    /// The kernel wrote what it kept of a file.
+    /// Notes that the kernel wrote back dirty data of a file, and whether that failed.
     pub(super) fn note_late_write(&self, node: u64, ino: Ino, is_refused: bool) {
         if !self.writes_back {
             return;
@@ -126,13 +143,13 @@ impl<S: Serve> Transport<S> {
         self.is_short();
         if is_refused {
             locked(&self.late.failed).insert(ino);
-            // Readers get what there is.
+            // So that reads return what is stored.
             self.drops.after(node, 0..u64::MAX, || ());
         }
     }
 
-    /// Returns attributes to an opener that may write, after all that the kernel keeps of the file is
-    /// written. `reply` comes back if there is no reason to wait.
+    /// Replies to a GETATTR that the kernel may have sent before a buffered write: after the file's dirty
+    /// data is written back, with an error if that failed. Returns the reply if there is no reason to wait.
     pub(super) fn tell_writer(&self, node: u64, handle: u64, reply: Reply) -> Option<Reply> {
         if !content::is_late(handle) || !self.is_short() {
             return Some(reply);
@@ -153,12 +170,12 @@ impl<S: Serve> Transport<S> {
         None
     }
 
-    /// Where data and holes are, with what the kernel keeps of the file.
+    /// SEEK_DATA and SEEK_HOLE, after the writeback of the file's dirty data.
     pub(super) fn seek(&self, node: u64, offset: u64, what: Seek, reply: Reply) {
         let serve = Arc::clone(&self.serve);
         let answer = move || {
             let place = convert::ino_of(node).and_then(|ino| {
-                // A negative one.
+                // A negative offset.
                 let offset = i64::try_from(offset).map_err(|_| Errno::NXIO)?;
                 serve.seek(ino, offset as u64, what)
             });
@@ -175,7 +192,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of memory that the machine has.
+/// Size of the machine's memory, in bytes.
 fn memory_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));

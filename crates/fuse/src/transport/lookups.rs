@@ -1,28 +1,32 @@
 //! The kernel's lookup counts of inodes.
 //!
-//! The kernel requests an inode by number for as long as it holds it: by a name, an open file, a working
-//! directory. It ends that with "forget". So a file without a name lives until then, and opens need not be
+//! While the kernel holds an inode (a dentry, an open file, a working directory), it may send requests with
+//! the inode's number. FORGET ends this. So a file without names is kept until then, and opens need not be
 //! counted.
 //!
 //! ```text
-//!  reply: count + 1   [count > 0, named] -- last name taken --> [count > 0, kept] -- forgotten, count = 0 --> to be let go
+//!  each reply with the entry: count + 1
+//!  [count > 0, has names] -- last name removed --> [count > 0, unlinked] -- FORGET, count = 0 --> release
 //! ```
 //!
-//! Does **not** own: inodes, or keeping them (see [`crate::Serve::forget`]).
+//! Data structure: hash maps from inode numbers to counts, in shards with a lock each. An inode with count 0
+//! has no entry.
+//!
+//! Does **not** own: the inodes, and their release (see [`crate::Serve::forget`]).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use extant_base::Ino;
 
-/// Parts that are locked apart, since every answer with an inode in it comes by.
+/// Shards with a lock each, because each reply with an entry takes one of the locks.
 const SHARDS: usize = 16;
 
-/// Entries that a shard keeps room for when the kernel forgets inodes.
+/// A shard whose capacity is at most this is not shrunk.
 const CAPACITY_KEPT: usize = 1024;
 
-/// The lookup count of one inode. The highest bit is set when the inode has lost its last name. One word,
-/// because millions of these may be in memory.
+/// The lookup count of one inode. The highest bit is set if the inode has lost its last name. A single word,
+/// because there may be millions of these.
 #[derive(Debug, Default, Clone, Copy)]
 struct Known(u64);
 
@@ -38,7 +42,7 @@ impl Known {
     }
 }
 
-/// Counts per inode.
+/// The lookup counts of all inodes that the kernel holds.
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
     shards: [Mutex<HashMap<u32, Known>>; SHARDS],
@@ -49,18 +53,19 @@ impl Lookups {
         self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The inode is in the next reply to the kernel.
+    /// Counts a lookup: the next reply to the kernel contains this inode.
     pub(super) fn told(&self, ino: Ino) {
         self.shard(ino).entry(ino.0).or_default().0 += 1;
     }
 
-    /// All inodes that the kernel knows.
+    /// All inodes that the kernel holds.
     pub(super) fn known(&self) -> Vec<Ino> {
         let shards = self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
         shards.flat_map(|shard| shard.keys().copied().map(Ino).collect::<Vec<_>>()).collect()
     }
 
-    /// The inode has no name any more. `false`: the kernel does not hold it, it can be released at once.
+    /// Marks an inode that lost its last name. Returns false if the kernel does not hold the inode: it can be
+    /// released at once.
     pub(super) fn keep(&self, ino: Ino) -> bool {
         match self.shard(ino).get_mut(&ino.0) {
             Some(known) => {
@@ -71,8 +76,8 @@ impl Lookups {
         }
     }
 
-    /// Takes off the lookups that the kernel dropped. Returns `None` while others remain, and
-    /// `Some(has_no_name)` when these were the last: an inode without a name is to be released then.
+    /// Subtracts the lookups that the kernel dropped. Returns `None` if others remain. If these were the
+    /// last, returns whether the inode is unlinked: then the caller releases it.
     pub(super) fn forget(&self, ino: Ino, count: u64) -> Option<bool> {
         let mut shard = self.shard(ino);
         let known = shard.get_mut(&ino.0)?;
@@ -94,7 +99,7 @@ impl Lookups {
 mod tests {
     use super::*;
 
-    /// As `echo 2 >/proc/sys/vm/drop_caches` does.
+    /// The kernel forgets inodes, as after `echo 2 >/proc/sys/vm/drop_caches`.
     #[test]
     fn memory_of_forgotten_inodes_is_returned() {
         let lookups = Lookups::default();

@@ -1,7 +1,11 @@
-//! The life of a mount: it is made, served by threads, and ended by an unmount.
+//! A mount from its start to its end: mount, INIT, settings in /sys, serving until the unmount.
 //!
-//! Does **not** own: how one gets a connection (see [`crate::mounting`]), any request (see the parent
-//! module).
+//! ```text
+//!  Mounted::new: mount --> INIT --> limits in /sys/class/bdi      serve(): requests --> ENODEV (unmounted)
+//! ```
+//!
+//! Does **not** own: mount(2) and fusermount3 (see [`crate::mounting`]), the threads (see
+//! [`extant_fuse_lowlevel`]), requests (see the parent module).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,40 +20,40 @@ use super::Transport;
 use crate::Serve;
 use crate::mounting::{self, MountFault, MountOptions};
 
-/// The kernel's readahead for sequential readers on a mount made by root; its default is 128 KiB. This many
-/// requests of the largest size keep all CPUs busy: with a third of it, a reader and the server wait for each
-/// other in turns (3.1 against 3.7 GB/s); with more the pages are cold when the reader gets to them.
+/// Readahead of a mount made by root; the kernel's default is 128 KiB. With 24 requests of 1 MiB in flight
+/// the reader and the server seldom wait for each other: 3.7 GB/s, against 3.1 GB/s with a third of this.
+/// With more, the pages have left the CPU's caches when the reader gets to them.
 const READ_AHEAD_KIB: u32 = 24 << 10;
 
 /// How requests come from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Channel {
-    /// /dev/fuse, which is faster for a single client: see `fuse-lowlevel`'s placement.
+    /// /dev/fuse, which is faster for a single client (see `placement` in `fuse-lowlevel`).
     #[default]
     Auto,
     /// /dev/fuse.
     Device,
-    /// io_uring where the kernel offers it, which needs its fuse module's parameter `enable_uring`, and
-    /// /dev/fuse where it does not.
+    /// io_uring, if the kernel offers it (parameter `enable_uring` of its module `fuse`); otherwise
+    /// /dev/fuse.
     Rings,
 }
 
-/// How a mount is served.
+/// The threads that serve a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads {
-    /// How many threads answer, at least 1.
+    /// Their number, at least 1.
     pub count: usize,
 }
 
 impl Default for Threads {
-    /// One per core, from 2 (one computes while the other waits for the device) to 8.
+    /// One per core, but at least 2 (one computes while the other waits for the device), and at most 8.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Self { count: cores.clamp(2, 8) }
     }
 }
 
-/// A directory on which something is mounted that waits to be served.
+/// A mounted FUSE file system, ready to be served.
 pub struct Mounted<S: Serve> {
     session: Session<Transport<S>>,
     dir: PathBuf,
@@ -57,7 +61,7 @@ pub struct Mounted<S: Serve> {
 }
 
 impl<S: Serve> Mounted<S> {
-    /// Mounts on `dir`. Users of the directory wait until [`serve`](Self::serve) runs.
+    /// Mounts on `dir`. Processes that access the directory wait until [`serve`](Self::serve) runs.
     ///
     /// # Errors
     /// See [`MountFault`].
@@ -75,7 +79,7 @@ impl<S: Serve> Mounted<S> {
         let late = transport.writes_back.then(|| Arc::clone(&transport.late));
         match Session::new(connection, transport, options.transport == Channel::Rings) {
             Ok(session) => {
-                // Nothing is asked before `serve`.
+                // Requests are read from `serve` on only, so this comes before all of them.
                 session.handler().connect(session.notifier());
                 if let Ok(Some(entry)) = mounted_at(&dir) {
                     let _ = number.set(entry.device.1);
@@ -94,7 +98,7 @@ impl<S: Serve> Mounted<S> {
         }
     }
 
-    /// Where it is mounted: absolute, no symbolic links in it.
+    /// The mount point, as an absolute path without symbolic links.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -106,10 +110,10 @@ impl<S: Serve> Mounted<S> {
         self.session.has_rings()
     }
 
-    /// Serves until it is unmounted, by whomever.
+    /// Serves until the file system is unmounted, by any process.
     ///
     /// # Errors
-    /// The connection failed; it was unmounted then, if that was possible.
+    /// The connection failed. Then this unmounts the file system, if possible.
     pub fn serve(self) -> io::Result<()> {
         let ended = self.session.run(self.config);
         if ended.is_err() {
@@ -120,8 +124,8 @@ impl<S: Serve> Mounted<S> {
     }
 }
 
-/// Serves a connection that is not mounted by this process, until its other end is closed: of a virtual
-/// machine, of another mount namespace, of a test's fake kernel.
+/// Serves a connection that was not mounted by this process (in another mount namespace, a virtual machine, a
+/// fake kernel in a test), until the other end is closed.
 ///
 /// # Errors
 /// The connection failed, or its first request is not INIT.
@@ -136,14 +140,14 @@ pub fn serve_connection<S: Serve>(
     session.run(Config { threads: threads.count.max(1) })
 }
 
-/// Gives an error to all waiting callers, where the system lets the owner of a connection do that.
+/// Aborts the connection, if /sys/fs/fuse permits that: all pending requests fail.
 fn abort(dir: &Path) {
     if let Ok(Some(entry)) = mounted_at(dir) {
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", entry.device.1), "1");
     }
 }
 
-/// Lets the kernel request larger pieces. Only root may; other users keep the default.
+/// Sets the kernel's readahead. Only root may do this; for others the default stays.
 fn read_further_ahead(dir: &Path) {
     if let Ok(Some(entry)) = mounted_at(dir) {
         let (major, minor) = entry.device;

@@ -1,10 +1,16 @@
-//! What writing takes off a file, unless the writer has CAP_FSETID: set-user-id, and set-group-id where the
-//! group may execute the file or the writer is not in its group.
+//! Set-id bits, which writes and changes of owners clear unless the caller has CAP_FSETID.
 //!
-//! The kernel marks such writes. For other requests that change bytes or owners the server checks the caller,
-//! but only for files with such bits, which are few; the marks that the kernel sets on some of them
-//! (FATTR_KILL_SUIDGID, FUSE_SETXATTR_ACL_KILL_SGID) are not used. The kernel removes the attribute
-//! `security.capability` by itself.
+//! Cleared are set-user-id; and set-group-id, if the group may execute the file or the caller is not in the
+//! group. With FUSE_HANDLE_KILLPRIV_V2 this is the server's task. The kernel marks the WRITE requests that
+//! clear the bits. For truncate, fallocate, copy_file_range, chown and ACLs the server checks the caller
+//! itself, and ignores the kernel's marks (FATTR_KILL_SUIDGID, FUSE_SETXATTR_ACL_KILL_SGID). The caller is
+//! looked up only for files with such a bit, which are few. The kernel removes `security.capability` itself.
+//!
+//! A request has only the caller's thread, user and one group. Capabilities and further groups are read from
+//! /proc. This module has no state.
+//!
+//! Invariant: if the caller cannot be examined (it has ended, or is in another PID namespace), it counts as
+//! unprivileged.
 //!
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_HANDLE_KILLPRIV_V2), linux/capability.h;
 //! proc_pid_status(5).
@@ -16,51 +22,51 @@ use extant_volume::{FileType, SetAttr, Stat, unprivileged};
 use super::Transport;
 use crate::{Errno, Serve};
 
-/// Bit of CAP_FSETID in a set of capabilities.
+/// CAP_FSETID as a bit of a capability set.
 const FSETID: u64 = 1 << 4;
-/// Bit of CAP_SYS_RESOURCE in a set of capabilities.
+/// CAP_SYS_RESOURCE as a bit of a capability set.
 pub(super) const SYS_RESOURCE: u64 = 1 << 24;
 
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 
-/// Has the thread CAP_FSETID? An unknown one has not.
+/// Does the thread have CAP_FSETID?
 pub(super) fn may_keep_set_id(thread: u32) -> bool {
     has_capability(thread, &status(thread), FSETID)
 }
 
-/// May the thread say which files have their bytes in the journal? That takes space which others need:
-/// CAP_SYS_RESOURCE.
+/// May the thread change the flag `j` (data journaling)? As in the kernel, this needs CAP_SYS_RESOURCE.
 pub(super) fn may_journal(thread: u32) -> bool {
     has_capability(thread, &status(thread), SYS_RESOURCE)
 }
 
-/// A thread's status from the system; nothing for one that ended, or is invisible from here.
+/// /proc/TID/status; empty if the thread has ended or is not visible.
 pub(super) fn status(thread: u32) -> String {
     std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default()
 }
 
-/// Has the thread with this status a capability where the server runs? Capabilities in a user namespace of
-/// its own, which any user may make, do not count, as in the kernel.
+/// Does the thread with this status have a capability in the server's user namespace? As in the kernel,
+/// capabilities in another user namespace do not count, because any user can create one.
 pub(super) fn has_capability(thread: u32, status: &str, bit: u64) -> bool {
     let space = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user"));
     is_capable(status, bit)
         && matches!((space(&thread.to_string()), space("self")), (Ok(its), Ok(ours)) if its == ours)
 }
 
-/// Is this bit among the capabilities that count?
+/// Is this bit set in the effective capabilities?
 fn is_capable(status: &str, bit: u64) -> bool {
     let told = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     told.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).is_some_and(|set| set & bit != 0)
 }
 
-/// Is this group among those besides the first one?
+/// Is this one of the supplementary groups?
 pub(super) fn has_group(status: &str, group: u32) -> bool {
     let told = status.lines().find_map(|line| line.strip_prefix("Groups:"));
     told.is_some_and(|text| text.split_whitespace().any(|word| word.parse() == Ok(group)))
 }
 
-/// Has the file no set-group-id, or is the caller in its group, or allowed to set it for others?
+/// Returns whether set-group-id needs no clearing: it is not set, or the caller is in the file's group, or
+/// has CAP_FSETID.
 fn keeps_set_gid(request: &Request<'_>, stat: &Stat) -> bool {
     if stat.mode & SETGID == 0 || request.gid() == stat.gid {
         return true;
@@ -70,7 +76,7 @@ fn keeps_set_gid(request: &Request<'_>, stat: &Stat) -> bool {
 }
 
 impl<S: Serve> Transport<S> {
-    /// The permissions that a file gets because of a write; `None` if they stay.
+    /// The mode that a file gets by a write; `None` if the mode does not change.
     pub(super) fn mode_after_write(&self, request: &Request<'_>, ino: Ino) -> Result<Option<u16>, Errno> {
         if !self.kills_set_id {
             return Ok(None);
@@ -88,8 +94,8 @@ impl<S: Serve> Transport<S> {
         Ok((after != before).then_some(after))
     }
 
-    /// The permissions that a new owner or group leaves, where they are fewer than those that every such
-    /// change leaves.
+    /// The mode that a file gets by chown(2), if set-group-id has to be cleared, too; otherwise `None`, and
+    /// the volume clears the usual bits itself.
     pub(super) fn mode_after_chown(&self, request: &Request<'_>, ino: Ino) -> Result<Option<u16>, Errno> {
         if !self.kills_set_id {
             return Ok(None);
@@ -100,8 +106,8 @@ impl<S: Serve> Transport<S> {
         Ok((!stays).then_some(after & !SETGID))
     }
 
-    /// Clears set-group-id of a file whose ACL was set by a caller outside of its group, as chmod does, where
-    /// the kernel leaves that to the server. Was it set?
+    /// Clears set-group-id of a file whose ACL was set by a caller that is not in the file's group, as
+    /// chmod(2) does. Returns whether it was set.
     pub(super) fn drop_set_gid(&self, request: &Request<'_>, ino: Ino) -> Result<bool, Errno> {
         let stat = self.serve.stat(ino)?;
         if keeps_set_gid(request, &stat) {
@@ -112,8 +118,7 @@ impl<S: Serve> Transport<S> {
         Ok(true)
     }
 
-    /// Takes off what goes because of a write that is about to happen, and has the kernel ask for the mode
-    /// again.
+    /// Clears set-id bits before a write, and invalidates the kernel's attributes if the mode changed.
     pub(super) fn drop_set_id(&self, request: &Request<'_>, node: u64, ino: Ino) -> Result<(), Errno> {
         if let Some(mode) = self.mode_after_write(request, ino)? {
             self.serve.set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
@@ -144,7 +149,7 @@ mod tests {
         assert!(!may_keep_set_id(0));
     }
 
-    /// Any user may have all capabilities in a user namespace.
+    /// Any user can have all capabilities in a new user namespace.
     #[test]
     fn what_may_be_done_in_a_namespace_of_its_own_does_not_count() {
         let script = "grep CapEff /proc/self/status; exec cat";

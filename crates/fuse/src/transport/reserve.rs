@@ -1,8 +1,12 @@
-//! The users of reserved blocks: the user and the group that the superblock names, and holders of
-//! CAP_SYS_RESOURCE.
+//! Which requests may use the reserved blocks: those of the user and the group that the superblock names, and
+//! of processes with CAP_SYS_RESOURCE.
 //!
-//! A request has its user and one group. Further groups and capabilities are read from the system only when
-//! there is no space otherwise. Bytes that the kernel cached before it sent them have no known writer.
+//! A request has the caller's user and one group. Supplementary groups and capabilities are read from /proc,
+//! which is slow, so this happens only after an operation failed for lack of space. Writes from the kernel's
+//! page cache never use the reserve, because the process that wrote the data is unknown.
+//!
+//! Does **not** own: the reserve, and the privilege of a thread (see [`Acting`]). This module has no
+//! state.
 //!
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_WRITE_CACHE), linux/capability.h; proc_pid_status(5).
 
@@ -13,8 +17,8 @@ use super::{Transport, privileges};
 use crate::{Errno, Serve};
 
 impl<S: Serve> Transport<S> {
-    /// Runs an operation that takes space, with the reserve if its caller may use it. A refusal for lack of
-    /// space has changed nothing.
+    /// Runs an operation that allocates, with the reserve if the caller may use it. `work` may be called
+    /// twice, so it must not have changed anything if it fails with ENOSPC.
     pub(super) fn with_reserve<R>(
         &self,
         request: &Request<'_>,
@@ -38,6 +42,7 @@ impl<S: Serve> Transport<S> {
         }
     }
 
+    /// May the caller use the reserve by a supplementary group or a capability?
     fn is_let_in(&self, uid: u32, thread: u32) -> bool {
         let status = privileges::status(thread);
         privileges::has_capability(thread, &status, privileges::SYS_RESOURCE)
