@@ -55,7 +55,7 @@ impl File {
     pub(crate) fn new(volume: Arc<Volume>, inode: InodeRef) -> Result<Self, Fault> {
         volume.opened(inode.ino())?;
         let mut held = Held { volume, inode, error_cursor: ErrorCursor::default() };
-        held.error_cursor = held.volume.errors_told(held.inode.ino())?;
+        held.error_cursor = held.volume.sample_errors(held.inode.ino())?;
         Ok(Self { held: Arc::new(held), position: 0, durable: Durable::Later })
     }
 

@@ -138,7 +138,7 @@ impl Serve for Null {
         true
     }
 
-    fn asks_to_open(&self) -> bool {
+    fn tracks_opens(&self) -> bool {
         true
     }
 

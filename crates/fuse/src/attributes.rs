@@ -256,11 +256,11 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_told_in_both_spellings() {
+    fn flags_are_returned_in_both_forms() {
         // _IOR('f', 1, long) of 64 and 32 bit.
-        let told = (flags::IMMUTABLE | flags::NODUMP | flags::EXTENTS | flags::VERITY).to_ne_bytes();
-        assert_eq!(answer(0x8008_6601), told);
-        assert_eq!(answer(0x8004_6601), told);
+        let expected = (flags::IMMUTABLE | flags::NODUMP | flags::EXTENTS | flags::VERITY).to_ne_bytes();
+        assert_eq!(answer(0x8008_6601), expected);
+        assert_eq!(answer(0x8004_6601), expected);
         // _IOR('X', 31, struct fsxattr)
         let extended = answer(0x801C_581F);
         assert_eq!(extended[..4], (0x2_0000u32 | 0x80 | 0x8).to_ne_bytes());
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_keep_what_users_do_not_change() {
+    fn changes_keep_flags_that_users_may_not_change() {
         // chattr -i +a, with the flags that it read.
         let given = stat().flags & USER_VISIBLE & !flags::IMMUTABLE | flags::APPEND;
         let changed = stat().flags & !flags::IMMUTABLE | flags::APPEND;
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn shutting_down_has_three_ways() {
+    fn shutdown_has_three_modes() {
         let asked = |flags: &[u8]| ioctl(&stat(), 0x4004_587D, flags);
         let ways = [Shutdown::Flush, Shutdown::Journal, Shutdown::Nothing];
         for (flags, how) in (0u32..).zip(ways) {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused() {
+    fn unknown_commands_and_flags_are_refused() {
         assert_eq!(change(0x4008_6602, &[0xFF; 4]), Err(Errno::OPNOTSUPP));
         assert_eq!(change(0x4008_6602, &[]), Err(Errno::INVAL));
         // The kernel passes these on without a check of the caller.
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_system_as_a_whole_has_calls_of_its_own() {
+    fn commands_about_the_file_system_are_decoded() {
         let numbers: Vec<u8> = [4096u64, u64::MAX, 512].iter().flat_map(|n| n.to_ne_bytes()).collect();
         assert_eq!(ioctl(&stat(), 0xC018_5879, &numbers), Ok(Ioctl::Trim(4096..u64::MAX, 512)));
         assert_eq!(ioctl(&stat(), 0xC018_5879, &numbers[..16]), Err(Errno::INVAL));

@@ -51,6 +51,6 @@ pub use remounting::{Remount, RemountFault, remount};
 pub use serve::{Access, Caller, Errno, Name, Opened, Serve};
 pub use server::{Report, Server};
 pub use transport::{
-    ALLOCATIONS_ATTRIBUTE, Channel, EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE,
+    ALLOCATOR_STATS_ATTRIBUTE, Channel, EXTENT_STATS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE,
     SHUTDOWN_ATTRIBUTE, Threads, serve_connection,
 };

@@ -81,7 +81,7 @@ impl MountOptions {
     }
 
     /// The flags of mount(2), and the same as options of fusermount3.
-    fn switches(&self) -> (MountFlags, Vec<&'static str>) {
+    fn mount_flags(&self) -> (MountFlags, Vec<&'static str>) {
         let (mut flags, mut words) = match self.read_only {
             true => (MountFlags::RDONLY, vec!["ro"]),
             false => (MountFlags::empty(), vec!["rw"]),
@@ -102,7 +102,7 @@ impl MountOptions {
     }
 
     /// Options of the file system type fuse, the same for mount(2) and fusermount3.
-    fn words(&self, read_max: usize) -> Vec<String> {
+    fn fuse_options(&self, read_max: usize) -> Vec<String> {
         let all = [(self.allow_other, "allow_other"), (self.default_permissions, "default_permissions")];
         let set = all.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned());
         set.chain([format!("max_read={read_max}")]).collect()
@@ -150,12 +150,12 @@ pub enum MountFault {
         reason: io::Error,
     },
     /// fusermount3 failed.
-    #[error("cannot mount on {}: {said}", .dir.display())]
+    #[error("cannot mount on {}: {message}", .dir.display())]
     Helper {
         /// The directory.
         dir: PathBuf,
         /// Its message.
-        said: String,
+        message: String,
     },
     /// The negotiation of the protocol failed.
     #[error("cannot start the FUSE connection: {0}")]
@@ -227,7 +227,7 @@ fn mount_directly(
     read_max: usize,
     device: OwnedFd,
 ) -> Result<OwnedFd, MountFault> {
-    let (flags, _) = options.switches();
+    let (flags, _) = options.mount_flags();
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},subtype={}",
         device.as_raw_fd(),
@@ -235,7 +235,7 @@ fn mount_directly(
         getegid().as_raw(),
         options.subtype
     );
-    for word in options.words(read_max) {
+    for word in options.fuse_options(read_max) {
         data.push(',');
         data.push_str(&word);
     }
@@ -250,8 +250,8 @@ fn mount_directly(
 
 fn mount_by_helper(dir: &Path, options: &MountOptions, read_max: usize) -> Result<OwnedFd, MountFault> {
     let helper = helper().ok_or(MountFault::NoHelper)?;
-    let (_, words) = options.switches();
-    let words = words.into_iter().map(str::to_owned).chain(options.words(read_max));
+    let (_, words) = options.mount_flags();
+    let words = words.into_iter().map(str::to_owned).chain(options.fuse_options(read_max));
     let mut list = words.collect::<Vec<_>>().join(",").into_bytes();
     for (key, value) in [("fsname", options.fs_name.as_bytes()), ("subtype", options.subtype.as_bytes())] {
         list.extend_from_slice(format!(",{key}=").as_bytes());
@@ -263,8 +263,8 @@ fn mount_by_helper(dir: &Path, options: &MountOptions, read_max: usize) -> Resul
             list.push(byte);
         }
     }
-    let said = |said: String| MountFault::Helper { dir: dir.to_owned(), said };
-    let (ours, theirs) = UnixStream::pair().map_err(|error| said(error.to_string()))?;
+    let message = |message: String| MountFault::Helper { dir: dir.to_owned(), message };
+    let (ours, theirs) = UnixStream::pair().map_err(|error| message(error.to_string()))?;
     let child = Command::new(&helper)
         .arg("-o")
         .arg(OsString::from_vec(list))
@@ -276,19 +276,19 @@ fn mount_by_helper(dir: &Path, options: &MountOptions, read_max: usize) -> Resul
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = child.map_err(|error| said(format!("{}: {error}", helper.display())))?;
+    let mut child = child.map_err(|error| message(format!("{}: {error}", helper.display())))?;
     let received = receive_connection(&ours);
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
         let _ = stderr.read_to_string(&mut text);
     }
-    let status = child.wait().map_err(|error| said(error.to_string()))?;
+    let status = child.wait().map_err(|error| message(error.to_string()))?;
     match received {
         Ok(Some(connection)) => Ok(connection),
         _ if text.contains("user_allow_other") => Err(MountFault::AllowOther),
-        Ok(None) if text.trim().is_empty() => Err(said(format!("fusermount3 ended with {status}"))),
-        Ok(None) => Err(said(text.trim().to_owned())),
-        Err(error) => Err(said(format!("fusermount3 passed no connection: {error}"))),
+        Ok(None) if text.trim().is_empty() => Err(message(format!("fusermount3 ended with {status}"))),
+        Ok(None) => Err(message(text.trim().to_owned())),
+        Err(error) => Err(message(format!("fusermount3 passed no connection: {error}"))),
     }
 }
 
@@ -348,22 +348,22 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> Result<(), UnmountFault> {
     let mut command = Command::new(helper);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir).env("LC_ALL", "C").stdin(Stdio::null());
     let output = command.output().map_err(|error| refused(error.to_string()))?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     match output.status.success() {
         true => Ok(()),
-        false if said.contains("busy") => Err(UnmountFault::Busy { dir: dir.to_owned() }),
+        false if message.contains("busy") => Err(UnmountFault::Busy { dir: dir.to_owned() }),
         // Minimal systems (debootstrap) lack the symbolic link /etc/mtab.
-        false if said.contains("/etc/mtab") => {
-            Err(refused(format!("{said} (as root: ln -s /proc/self/mounts /etc/mtab)")))
+        false if message.contains("/etc/mtab") => {
+            Err(refused(format!("{message} (as root: ln -s /proc/self/mounts /etc/mtab)")))
         }
-        false => Err(refused(said)),
+        false => Err(refused(message)),
     }
 }
 
 /// May `word` be the value of a mount option without escapes? That is, printable ASCII without commas and
 /// backslashes.
 #[must_use]
-pub fn is_plain_word(word: &OsStr) -> bool {
+pub fn is_plain_value(word: &OsStr) -> bool {
     !word.is_empty()
         && word.as_bytes().iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b'\\'))
 }

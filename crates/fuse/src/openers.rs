@@ -42,9 +42,9 @@ pub(crate) struct Openers {
 
 impl Openers {
     /// Adds an open file. Returns its handle.
-    pub(crate) fn open(&self, ino: Ino, told: ErrorCursor) -> u64 {
+    pub(crate) fn open(&self, ino: Ino, cursor: ErrorCursor) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        locked(&self.files).insert(handle, (ino, Arc::new(told)));
+        locked(&self.files).insert(handle, (ino, Arc::new(cursor)));
         handle
     }
 
@@ -67,19 +67,19 @@ impl Openers {
         data_only: bool,
     ) -> Result<(), Fault> {
         let open = locked(&self.files).get(&opener.handle).cloned();
-        if let Some((_, told)) = open {
-            return volume.fsync_as(ino, &told, data_only);
+        if let Some((_, cursor)) = open {
+            return volume.fsync_as(ino, &cursor, data_only);
         }
         let key = || (ino, process_of(opener.thread));
         let known = if volume.had_errors(ino) { locked(&self.processes).get(&key()).cloned() } else { None };
-        let told = known.unwrap_or_default();
-        let done = volume.fsync_as(ino, &told, data_only);
+        let cursor = known.unwrap_or_default();
+        let done = volume.fsync_as(ino, &cursor, data_only);
         if volume.had_errors(ino) {
             let mut processes = locked(&self.processes);
             if processes.len() >= PROCESSES_MAX {
                 processes.clear();
             }
-            processes.insert(key(), told);
+            processes.insert(key(), cursor);
         }
         done
     }
@@ -92,8 +92,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The process of a thread; the thread itself if it has ended.
 fn process_of(thread: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let told = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-    told.and_then(|text| text.trim().parse().ok()).unwrap_or(thread)
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    line.and_then(|text| text.trim().parse().ok()).unwrap_or(thread)
 }
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_are_never_given_twice() {
+    fn handles_are_never_reused() {
         let openers = Openers::default();
         let (one, two) =
             (openers.open(Ino(12), ErrorCursor::default()), openers.open(Ino(12), ErrorCursor::default()));

@@ -89,7 +89,7 @@ pub struct Access {
 /// The result of [`Serve::open`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Opened {
-    /// A number for [`Serve::closed`] and [`Serve::sync`], below 2^62; 0 if opens are not tracked.
+    /// A number for [`Serve::release`] and [`Serve::sync`], below 2^62; 0 if opens are not tracked.
     pub handle: u64,
     /// An append-only file is open for writing, so the kernel must not map it for writing.
     pub appends_only: bool,
@@ -100,7 +100,7 @@ pub struct Opened {
 /// Many threads call an implementation at the same time. It keeps no state between calls, except for:
 ///
 /// - inodes that lost their last name: they live until [`forget`](Self::forget);
-/// - open files, if [`asks_to_open`](Self::asks_to_open): they are open until [`closed`](Self::closed).
+/// - open files, if [`tracks_opens`](Self::tracks_opens): they are open until [`release`](Self::release).
 ///
 /// By default, changes fail with [`Errno::ROFS`].
 pub trait Serve: Send + Sync + 'static {
@@ -130,7 +130,7 @@ pub trait Serve: Send + Sync + 'static {
     /// Not a symbolic link; as [`stat`](Self::stat).
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, Errno>;
 
-    /// Opens a file. Called only if [`asks_to_open`](Self::asks_to_open).
+    /// Opens a file. Called only if [`tracks_opens`](Self::tracks_opens).
     ///
     /// # Errors
     /// No key for encrypted content; [`Errno::PERM`] for writing to an immutable file, or for writing without
@@ -140,21 +140,21 @@ pub trait Serve: Send + Sync + 'static {
     }
 
     /// The last descriptor of an open file was closed.
-    fn closed(&self, _ino: Ino, _handle: u64) {}
+    fn release(&self, _ino: Ino, _handle: u64) {}
 
     /// A descriptor of a file is being closed; others may remain. Called for each close(2) if
-    /// [`asks_to_close`](Self::asks_to_close), whether opens are tracked or not.
-    fn closing(&self, _ino: Ino) {}
+    /// [`tracks_closes`](Self::tracks_closes), whether opens are tracked or not.
+    fn flush(&self, _ino: Ino) {}
 
-    /// Returns whether [`closing`](Self::closing) does anything. If not, the transport saves one request per
+    /// Returns whether [`flush`](Self::flush) does anything. If not, the transport saves one request per
     /// close.
-    fn asks_to_close(&self) -> bool {
+    fn tracks_closes(&self) -> bool {
         false
     }
 
-    /// Returns whether [`open`](Self::open) and [`closed`](Self::closed) must be called. If not, the
+    /// Returns whether [`open`](Self::open) and [`release`](Self::release) must be called. If not, the
     /// transport saves two requests per open file.
-    fn asks_to_open(&self) -> bool {
+    fn tracks_opens(&self) -> bool {
         false
     }
 
@@ -198,13 +198,13 @@ pub trait Serve: Send + Sync + 'static {
 
     /// Statistics of the extent-status cache, in the form of the kernel's `es_shrinker_info`; `None` if there
     /// is no such cache.
-    fn extents_told(&self) -> Option<String> {
+    fn extent_cache_stats(&self) -> Option<String> {
         None
     }
 
     /// Statistics of the block allocator, in the form of the kernel's `mb_stats`; `None` if there is no
     /// allocator.
-    fn allocations_told(&self) -> Option<String> {
+    fn allocator_stats(&self) -> Option<String> {
         None
     }
 

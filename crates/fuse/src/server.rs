@@ -45,20 +45,20 @@ pub type Report = Box<dyn Fn(&str) + Send + Sync>;
 
 /// How often, and how long each time, an operation that finds no space waits for the release of removed
 /// inodes. After the reply to an unlink, another thread gets the kernel's FORGET and releases the inode.
-const ROOM_TRIES: u32 = 20;
-const ROOM_WAIT: Duration = Duration::from_millis(1);
+const SPACE_TRIES: u32 = 20;
+const SPACE_WAIT: Duration = Duration::from_millis(1);
 
 /// Serves a [`Volume`].
 pub struct Server {
     state: RwLock<State>,
     /// Inodes without names that are in use.
-    kept: Mutex<HashSet<Ino>>,
-    /// Number of inodes that are being deleted, and are not in `kept` any more.
-    leaving: AtomicU32,
+    unlinked: Mutex<HashSet<Ino>>,
+    /// Number of inodes that are being deleted, and are not in `unlinked` any more.
+    deleting: AtomicU32,
     is_writable: bool,
     has_encrypted: bool,
-    tells_opens: bool,
-    tells_closes: bool,
+    tracks_opens: bool,
+    tracks_closes: bool,
     openers: Openers,
     report: Report,
     collect: Option<Box<dyn Fn() + Send + Sync>>,
@@ -84,12 +84,12 @@ impl Server {
     pub fn new(volume: Volume, report: Report) -> Self {
         Self {
             is_writable: volume.is_writable(),
-            tells_closes: false,
+            tracks_closes: false,
             has_encrypted: volume.superblock().features.has_incompat(Features::ENCRYPT),
             state: RwLock::new(State::Open(volume)),
-            kept: Mutex::default(),
-            leaving: AtomicU32::new(0),
-            tells_opens: false,
+            unlinked: Mutex::default(),
+            deleting: AtomicU32::new(0),
+            tracks_opens: false,
             openers: Openers::default(),
             report,
             collect: None,
@@ -107,15 +107,15 @@ impl Server {
     /// open file, and a file whose whole content was replaced is written back at the last close.
     #[must_use]
     pub fn with_opens(self) -> Self {
-        Self { tells_opens: true, ..self }
+        Self { tracks_opens: true, ..self }
     }
 
     /// Tracks closes, at the cost of a request per close: a file whose whole content was replaced is written
     /// back then. Has no effect if the volume does not write back such files early (`noauto_da_alloc`).
     #[must_use]
     pub fn with_closes(self) -> Self {
-        let has_use = self.ask(|volume| Ok(volume.asks_for_closing()));
-        Self { tells_closes: has_use == Ok(true), ..self }
+        let has_use = self.with_volume(|volume| Ok(volume.asks_for_closing()));
+        Self { tracks_closes: has_use == Ok(true), ..self }
     }
 
     /// Waits for requests in progress, deletes inodes without names, checkpoints the journal and closes the
@@ -136,10 +136,10 @@ impl Server {
                 }
             }
         };
-        let kept = std::mem::take(&mut *self.kept());
+        let unlinked = std::mem::take(&mut *self.unlinked());
         // Files without names that are still open are deleted, too: after a lazy unmount by a signal,
         // processes may have them open.
-        for ino in kept.into_iter().chain(self.openers.close_all()) {
+        for ino in unlinked.into_iter().chain(self.openers.close_all()) {
             if let Err(fault) = volume.released(ino) {
                 (self.report)(&fault.to_string());
             }
@@ -150,11 +150,11 @@ impl Server {
     }
 
     /// Runs an operation on the volume. Faults become errnos.
-    fn ask<R>(&self, question: impl FnOnce(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
+    fn with_volume<R>(&self, operation: impl FnOnce(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             // A panic must not end the server thread, or its caller would wait forever. The volume writes
             // nothing afterwards, because its state in memory may be inconsistent.
-            State::Open(volume) => match catch_unwind(AssertUnwindSafe(|| question(volume))) {
+            State::Open(volume) => match catch_unwind(AssertUnwindSafe(|| operation(volume))) {
                 Ok(done) => done.map_err(|fault| self.refuse(&fault)),
                 Err(panic) => {
                     let cause = format!("internal error, which is a defect of extant: {}", message(&*panic));
@@ -167,18 +167,21 @@ impl Server {
         }
     }
 
-    /// As [`ask`](Self::ask), for operations that allocate. If there is no space, but removed inodes are
-    /// about to be released, waits for that and tries again.
-    fn ask_for_room<R>(&self, mut question: impl FnMut(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
-        self.ask(|volume| {
+    /// As [`with_volume`](Self::with_volume), for operations that allocate. If there is no space, but removed
+    /// inodes are about to be released, waits for that and tries again.
+    fn with_space_retries<R>(
+        &self,
+        mut operation: impl FnMut(&Volume) -> Result<R, Fault>,
+    ) -> Result<R, Errno> {
+        self.with_volume(|volume| {
             let mut tries = 0;
             loop {
                 // Read before the operation: the release may happen between its failure and here.
-                let is_leaving = !self.kept().is_empty() || self.leaving.load(Ordering::Acquire) > 0;
-                match question(volume) {
-                    Err(fault) if fault.wants_room() && is_leaving && tries < ROOM_TRIES => {
+                let is_deleting = !self.unlinked().is_empty() || self.deleting.load(Ordering::Acquire) > 0;
+                match operation(volume) {
+                    Err(fault) if fault.wants_room() && is_deleting && tries < SPACE_TRIES => {
                         tries += 1;
-                        std::thread::sleep(ROOM_WAIT);
+                        std::thread::sleep(SPACE_WAIT);
                     }
                     done => return done,
                 }
@@ -186,8 +189,8 @@ impl Server {
         })
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashSet<Ino>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unlinked(&self) -> MutexGuard<'_, HashSet<Ino>> {
+        self.unlinked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The name as it is stored in the directory; `None` if the directory cannot contain it.
@@ -238,7 +241,7 @@ impl Server {
     /// Remembers an inode that a removal held.
     fn keep(&self, held: Option<Ino>) -> Option<Ino> {
         if let Some(ino) = held {
-            self.kept().insert(ino);
+            self.unlinked().insert(ino);
         }
         held
     }
@@ -260,11 +263,11 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 
 impl Serve for Server {
     fn time_granularity(&self) -> Duration {
-        self.ask(|volume| Ok(volume.time_granularity())).unwrap_or(Duration::from_nanos(1))
+        self.with_volume(|volume| Ok(volume.time_granularity())).unwrap_or(Duration::from_nanos(1))
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>, Errno> {
-        self.ask(|volume| {
+        self.with_volume(|volume| {
             let found = volume.inode(dir).and_then(|dir| Self::find(volume, &dir, name));
             match found {
                 Ok(inode) => Ok(Some(volume.stat(&inode))),
@@ -275,15 +278,15 @@ impl Serve for Server {
     }
 
     fn stat(&self, ino: Ino) -> Result<Stat, Errno> {
-        self.ask(|volume| Ok(volume.stat(&*volume.inode(ino)?)))
+        self.with_volume(|volume| Ok(volume.stat(&*volume.inode(ino)?)))
     }
 
-    fn extents_told(&self) -> Option<String> {
-        self.ask(|volume| Ok(volume.extent_stats())).ok()?.map(|stats| stats.es_shrinker_info())
+    fn extent_cache_stats(&self) -> Option<String> {
+        self.with_volume(|volume| Ok(volume.extent_stats())).ok()?.map(|stats| stats.es_shrinker_info())
     }
 
-    fn allocations_told(&self) -> Option<String> {
-        self.ask(|volume| Ok(volume.alloc_stats())).ok()?.map(|stats| stats.to_string())
+    fn allocator_stats(&self) -> Option<String> {
+        self.with_volume(|volume| Ok(volume.alloc_stats())).ok()?.map(|stats| stats.to_string())
     }
 
     fn prefetch(&self, inos: &[Ino]) {
@@ -293,11 +296,11 @@ impl Serve for Server {
     }
 
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        self.ask(|volume| volume.read_link(&*volume.inode(ino)?))
+        self.with_volume(|volume| volume.read_link(&*volume.inode(ino)?))
     }
 
     fn open(&self, ino: Ino, access: Access) -> Result<Opened, Errno> {
-        self.ask(|volume| {
+        self.with_volume(|volume| {
             let file = volume.inode(ino)?;
             volume.check_open(ino, access.write, access.append)?;
             if file.kind() == FileType::Regular {
@@ -305,32 +308,32 @@ impl Serve for Server {
                 volume.read(&file, 0, &mut [])?;
             }
             volume.opened(ino)?;
-            let handle = self.openers.open(ino, volume.errors_told(ino)?);
+            let handle = self.openers.open(ino, volume.sample_errors(ino)?);
             Ok(Opened { handle, appends_only: access.write && file.has_flag(flags::APPEND) })
         })
     }
 
-    fn closed(&self, _: Ino, handle: u64) {
-        // RELEASE has no reply that could carry an error; `ask` reports it.
+    fn release(&self, _: Ino, handle: u64) {
+        // RELEASE has no reply that could carry an error; `with_volume` reports it.
         if let Some(ino) = self.openers.close(handle) {
-            let _ = self.ask(|volume| volume.released(ino));
+            let _ = self.with_volume(|volume| volume.released(ino));
         }
     }
 
-    fn closing(&self, ino: Ino) {
+    fn flush(&self, ino: Ino) {
         // fsync returns write-back errors.
-        let _ = self.ask(|volume| {
+        let _ = self.with_volume(|volume| {
             volume.closing(ino);
             Ok(())
         });
     }
 
-    fn asks_to_close(&self) -> bool {
-        self.tells_closes
+    fn tracks_closes(&self) -> bool {
+        self.tracks_closes
     }
 
-    fn asks_to_open(&self) -> bool {
-        self.has_encrypted || self.tells_opens
+    fn tracks_opens(&self) -> bool {
+        self.has_encrypted || self.tracks_opens
     }
 
     fn file_range(
@@ -340,11 +343,11 @@ impl Serve for Server {
         len: u64,
         take: &mut dyn FnMut(BorrowedFd<'_>, u64),
     ) -> Result<bool, Errno> {
-        self.ask(|volume| volume.file_range(&*volume.inode(ino)?, offset, len, take))
+        self.with_volume(|volume| volume.file_range(&*volume.inode(ino)?, offset, len, take))
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        self.ask(|volume| volume.read(&*volume.inode(ino)?, offset, buf))
+        self.with_volume(|volume| volume.read(&*volume.inode(ino)?, offset, buf))
     }
 
     fn list(
@@ -353,7 +356,7 @@ impl Serve for Server {
         from: Cursor,
         each: &mut dyn FnMut(Name<'_>) -> ControlFlow<()>,
     ) -> Result<(), Errno> {
-        self.ask(|volume| {
+        self.with_volume(|volume| {
             let dir = volume.inode(dir)?;
             let encrypted = dir.has_flag(flags::ENCRYPT);
             let mut pass_on = |entry: extant_volume::DirEntry<'_>| {
@@ -367,15 +370,15 @@ impl Serve for Server {
     }
 
     fn stat_fs(&self) -> Result<StatFs, Errno> {
-        self.ask(Volume::statfs)
+        self.with_volume(Volume::statfs)
     }
 
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.ask(|volume| volume.xattr(&*volume.inode(ino)?, name))
+        self.with_volume(|volume| volume.xattr(&*volume.inode(ino)?, name))
     }
 
     fn xattr_names(&self, ino: Ino, caller: Caller) -> Result<Vec<Vec<u8>>, Errno> {
-        let mut names = self.ask(|volume| volume.xattr_names(&*volume.inode(ino)?))?;
+        let mut names = self.with_volume(|volume| volume.xattr_names(&*volume.inode(ino)?))?;
         // The kernel requires CAP_SYS_ADMIN, but a request does not contain capabilities. The kernel itself
         // protects the values.
         names.retain(|name| caller.uid == 0 || !name.starts_with(b"trusted."));
@@ -383,7 +386,7 @@ impl Serve for Server {
     }
 
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
-        self.ask(|volume| volume.seek(&*volume.inode(ino)?, offset, what))
+        self.with_volume(|volume| volume.seek(&*volume.inode(ino)?, offset, what))
     }
 
     fn is_writable(&self) -> bool {
@@ -391,39 +394,39 @@ impl Serve for Server {
     }
 
     fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Stat, Errno> {
-        self.ask_for_room(|volume| {
+        self.with_space_retries(|volume| {
             self.check_key(volume, dir)?;
             Ok(volume.stat(&*volume.create(dir, name, new)?))
         })
     }
 
     fn create_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<Stat, Errno> {
-        self.ask_for_room(|volume| {
+        self.with_space_retries(|volume| {
             self.check_key(volume, dir)?;
             let made = volume.create_unnamed(dir, new)?;
-            self.kept().insert(made.ino());
+            self.unlinked().insert(made.ino());
             Ok(volume.stat(&made))
         })
     }
 
     fn write(&self, permit: Permit, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        self.ask_for_room(|volume| volume.write_at_by(permit, ino, offset, bytes))
+        self.with_space_retries(|volume| volume.write_at_by(permit, ino, offset, bytes))
     }
 
     fn copy(&self, permit: Permit, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Errno> {
-        self.ask_for_room(|volume| volume.copy_range_by(permit, from, to, len))
+        self.with_space_retries(|volume| volume.copy_range_by(permit, from, to, len))
     }
 
     fn allocate(&self, ino: Ino, how: Allocate, offset: u64, len: u64) -> Result<(), Errno> {
-        self.ask_for_room(|volume| volume.fallocate(ino, how, offset, len))
+        self.with_space_retries(|volume| volume.fallocate(ino, how, offset, len))
     }
 
     fn may_use_reserve(&self, uid: u32, is_in_group: &dyn Fn(u32) -> bool) -> bool {
-        self.ask(|volume| Ok(volume.may_use_reserve(uid, is_in_group))) == Ok(true)
+        self.with_volume(|volume| Ok(volume.may_use_reserve(uid, is_in_group))) == Ok(true)
     }
 
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat, Errno> {
-        self.ask_for_room(|volume| {
+        self.with_space_retries(|volume| {
             self.check_key(volume, dir)?;
             volume.link(ino, dir, name)?;
             Ok(volume.stat(&*volume.inode(ino)?))
@@ -431,15 +434,15 @@ impl Serve for Server {
     }
 
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Errno> {
-        self.ask(|volume| Ok(self.keep(volume.unlink_held(dir, &self.existing(volume, dir, name)?)?)))
+        self.with_volume(|volume| Ok(self.keep(volume.unlink_held(dir, &self.existing(volume, dir, name)?)?)))
     }
 
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Errno> {
-        self.ask(|volume| Ok(self.keep(volume.rmdir_held(dir, &self.existing(volume, dir, name)?)?)))
+        self.with_volume(|volume| Ok(self.keep(volume.rmdir_held(dir, &self.existing(volume, dir, name)?)?)))
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<Option<Ino>, Errno> {
-        self.ask_for_room(|volume| {
+        self.with_space_retries(|volume| {
             self.check_key(volume, from.0)?;
             self.check_key(volume, to.0)?;
             Ok(self.keep(volume.rename_held(from, to, how)?))
@@ -447,34 +450,34 @@ impl Serve for Server {
     }
 
     fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Stat, Errno> {
-        self.ask(|volume| Ok(volume.stat(&*volume.set_attr(ino, set)?)))
+        self.with_volume(|volume| Ok(volume.stat(&*volume.set_attr(ino, set)?)))
     }
 
     fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Errno> {
-        self.ask_for_room(|volume| volume.set_xattr(ino, name, value, how))
+        self.with_space_retries(|volume| volume.set_xattr(ino, name, value, how))
     }
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let is_acl = matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default");
-        self.ask(|volume| match volume.remove_xattr(ino, name) {
+        self.with_volume(|volume| match volume.remove_xattr(ino, name) {
             Err(fault) if is_acl && fault.is(Refusal::NoAttribute) => Ok(()),
             done => done,
         })
     }
 
     fn forget(&self, ino: Ino) {
-        // FORGET has no reply; `ask` reports errors.
-        let _ = self.ask(|volume| {
-            self.leaving.fetch_add(1, Ordering::AcqRel);
-            let was_kept = self.kept().remove(&ino);
-            let released = if was_kept { volume.released(ino) } else { Ok(()) };
-            self.leaving.fetch_sub(1, Ordering::AcqRel);
+        // FORGET has no reply; `with_volume` reports errors.
+        let _ = self.with_volume(|volume| {
+            self.deleting.fetch_add(1, Ordering::AcqRel);
+            let was_unlinked = self.unlinked().remove(&ino);
+            let released = if was_unlinked { volume.released(ino) } else { Ok(()) };
+            self.deleting.fetch_sub(1, Ordering::AcqRel);
             released
         });
     }
 
     fn evict(&self, ino: Ino) {
-        let _ = self.ask(|volume| {
+        let _ = self.with_volume(|volume| {
             volume.evict(ino);
             Ok(())
         });
@@ -488,34 +491,34 @@ impl Serve for Server {
     }
 
     fn sync(&self, ino: Ino, opener: Opener, data_only: bool) -> Result<(), Errno> {
-        self.ask(|volume| match ino {
+        self.with_volume(|volume| match ino {
             Ino::ROOT => volume.sync(),
             _ => self.openers.fsync(volume, ino, opener, data_only),
         })
     }
 
     fn shut_down(&self, how: Shutdown) -> Result<(), Errno> {
-        self.ask(|volume| volume.shut_down(how))
+        self.with_volume(|volume| volume.shut_down(how))
     }
 
     fn is_shut_down(&self) -> bool {
-        self.ask(|volume| Ok(volume.is_shut_down())) == Ok(true)
+        self.with_volume(|volume| Ok(volume.is_shut_down())) == Ok(true)
     }
 
     fn label(&self) -> Result<Vec<u8>, Errno> {
-        self.ask(|volume| Ok(volume.label()))
+        self.with_volume(|volume| Ok(volume.label()))
     }
 
     fn uuid(&self) -> Result<[u8; 16], Errno> {
-        self.ask(|volume| Ok(volume.superblock().uuid))
+        self.with_volume(|volume| Ok(volume.superblock().uuid))
     }
 
     fn set_label(&self, label: &[u8]) -> Result<(), Errno> {
-        self.ask(|volume| volume.set_label(label))
+        self.with_volume(|volume| volume.set_label(label))
     }
 
     fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64, Errno> {
-        self.ask(|volume| {
+        self.with_volume(|volume| {
             let geometry = volume.geometry();
             let bs = geometry.block_size;
             let (len, end) = (range.end - range.start, geometry.blocks << bs.log2());
@@ -556,14 +559,14 @@ mod tests {
         let flagged = command.args(["-w", "-R", "sif /enc flags 0x80800"]).arg(&image).output().unwrap();
         assert!(flagged.status.success(), "{flagged:?}");
         let mut bytes = std::fs::read(&image).unwrap();
-        let places: Vec<usize> = bytes
+        let offsets: Vec<usize> = bytes
             .windows(plain.len())
             .enumerate()
             .filter(|(_, at)| *at == plain.as_bytes())
             .map(|(at, _)| at)
             .collect();
-        assert!(!places.is_empty());
-        for at in places {
+        assert!(!offsets.is_empty());
+        for at in offsets {
             bytes[at..at + plain.len()].copy_from_slice(cipher);
         }
         std::fs::write(&image, bytes).unwrap();
@@ -573,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_encrypted_directories_can_be_listed_and_asked_for() {
+    fn names_in_encrypted_directories_can_be_listed_and_looked_up() {
         let every: Vec<u8> = (0..=254).collect();
         for cipher in [&b"a/b\0%"[..], &every[1..=100], &every[..189], &every] {
             let scratch = extant_testkit::scratch();

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! State: `lookups` (the kernel's lookup count per inode), `listings` (names read from directories and not
-//! returned yet), `drops` (the queue of page-cache invalidations), `late` (dirty data of the kernel's
-//! write-back cache), and the flags that INIT agreed on.
+//! returned yet), `invalidator` (the queue of page-cache invalidations), `writeback` (dirty data of the
+//! kernel's write-back cache), and the flags that INIT agreed on.
 //!
 //! Invariants
 //! 1. Only this mount changes the volume, so the kernel may cache names (negative entries too), attributes,
@@ -26,7 +26,7 @@
 //! 4. A read allocates no memory if its thread has served a read of this size before. A large read that is
 //!    contiguous in the image is spliced, not copied.
 //! 5. The reply to a write is sent after the server has the bytes, so the kernel has dirty pages of shared
-//!    mappings only. With [`MountOptions::writeback_cache`] it has other dirty pages, too (see `late`).
+//!    mappings only. With [`MountOptions::writeback_cache`] it has other dirty pages, too (see `writeback`).
 //!    Cached pages stay valid, because each change of a file's content (writes, sizes, holes) was requested
 //!    by the kernel.
 //! 6. A write by a user without CAP_FSETID clears set-id bits. The kernel marks such writes if it can;
@@ -38,19 +38,18 @@
 mod changes;
 mod content;
 mod convert;
-mod drops;
-mod late;
+mod invalidator;
 mod lookups;
 mod mounted;
 mod privileges;
 mod reserve;
+mod writeback;
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use convert::TimeToSet;
-use drops::Drops;
 use extant_base::Ino;
 use extant_fuse_lowlevel::operation::Nothing;
 use extant_fuse_lowlevel::protocol::{
@@ -62,17 +61,18 @@ use extant_fuse_lowlevel::{
     Request, Taken,
 };
 use extant_volume::{Cursor, FileType, New, Permit, Seek, SetAttr, Stat};
-use late::Late;
+use invalidator::Invalidator;
 use lookups::Lookups;
 pub use mounted::{Channel, Mounted, Threads, serve_connection};
+use writeback::Writeback;
 
-use crate::listing::{Listings, Want};
+use crate::listing::{Listings, ReaddirMode};
 use crate::mounting::MountOptions;
 use crate::{Access, Caller, Errno, Name, Opener, Serve};
 
 /// How long the kernel may cache names and attributes: without limit in practice, and small enough not to
 /// overflow the kernel's jiffies.
-const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
+const CACHE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The largest reply to a read. The kernel requests at most 1 MiB unless fs.fuse.max_pages_limit was raised.
 const READ_MAX: usize = 16 << 20;
 /// The largest write; also the kernel's limit unless fs.fuse.max_pages_limit was raised.
@@ -91,10 +91,10 @@ pub const MODE_ATTRIBUTE: &str = "extant.mode";
 
 /// Extended attribute of the root: statistics of the extent-status cache, in the form of the kernel's
 /// `es_shrinker_info`. listxattr(2) does not show it.
-pub const EXTENTS_ATTRIBUTE: &str = "extant.es_shrinker_info";
+pub const EXTENT_STATS_ATTRIBUTE: &str = "extant.es_shrinker_info";
 /// Extended attribute of the root: statistics of the block allocator, in the form of the kernel's `mb_stats`.
 /// listxattr(2) does not show it.
-pub const ALLOCATIONS_ATTRIBUTE: &str = "extant.mb_stats";
+pub const ALLOCATOR_STATS_ATTRIBUTE: &str = "extant.mb_stats";
 
 /// Reads of at least this many bytes are spliced. For smaller reads three system calls cost more than the
 /// copy.
@@ -108,19 +108,19 @@ struct Transport<S> {
     notifier: Arc<OnceLock<Notifier>>,
     /// The connection's number in /sys/fs/fuse/connections.
     connection: Arc<OnceLock<u32>>,
-    drops: Drops,
-    late: Arc<Late>,
+    invalidator: Invalidator,
+    writeback: Arc<Writeback>,
     writable: bool,
     /// `default_permissions`: the kernel checks permissions.
-    checks: bool,
+    default_permissions: bool,
     /// The kernel buffers writes (FUSE_WRITEBACK_CACHE).
-    writes_back: bool,
+    has_writeback_cache: bool,
     /// The server must clear set-id bits (FUSE_HANDLE_KILLPRIV_V2).
-    kills_set_id: bool,
+    handles_killpriv: bool,
     /// OPEN gets ENOSYS, after which the kernel opens files without requests. Open files have no state then.
-    opens_by_itself: bool,
+    no_open: bool,
     /// The same for OPENDIR.
-    opens_dirs_by_itself: bool,
+    no_opendir: bool,
 }
 
 fn fail(reply: Reply, errno: Errno) {
@@ -140,18 +140,18 @@ impl<S: Serve> Transport<S> {
         let notifier = Arc::<OnceLock<Notifier>>::default();
         Self {
             connection: Arc::default(),
-            drops: Drops::new(Arc::clone(&notifier)),
-            late: Arc::default(),
+            invalidator: Invalidator::new(Arc::clone(&notifier)),
+            writeback: Arc::default(),
             writable: serve.is_writable(),
             serve,
             listings: Listings::default(),
             lookups: Lookups::default(),
             notifier,
-            checks: options.default_permissions,
-            writes_back: options.writeback_cache && !options.read_only,
-            kills_set_id: false,
-            opens_by_itself: false,
-            opens_dirs_by_itself: false,
+            default_permissions: options.default_permissions,
+            has_writeback_cache: options.writeback_cache && !options.read_only,
+            handles_killpriv: false,
+            no_open: false,
+            no_opendir: false,
         }
     }
 
@@ -159,7 +159,7 @@ impl<S: Serve> Transport<S> {
     fn connect(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
         if self.writable {
-            self.drops.start();
+            self.invalidator.start();
         }
     }
 
@@ -202,11 +202,11 @@ impl<S: Serve> Transport<S> {
         if ino == Ino::ROOT && name == MODE_ATTRIBUTE.as_bytes() {
             return Ok(if self.writable { b"rw" } else { b"ro" }.to_vec());
         }
-        if ino == Ino::ROOT && name == EXTENTS_ATTRIBUTE.as_bytes() {
-            return self.serve.extents_told().map(String::into_bytes).ok_or(Errno::NODATA);
+        if ino == Ino::ROOT && name == EXTENT_STATS_ATTRIBUTE.as_bytes() {
+            return self.serve.extent_cache_stats().map(String::into_bytes).ok_or(Errno::NODATA);
         }
-        if ino == Ino::ROOT && name == ALLOCATIONS_ATTRIBUTE.as_bytes() {
-            return self.serve.allocations_told().map(String::into_bytes).ok_or(Errno::NODATA);
+        if ino == Ino::ROOT && name == ALLOCATOR_STATS_ATTRIBUTE.as_bytes() {
+            return self.serve.allocator_stats().map(String::into_bytes).ok_or(Errno::NODATA);
         }
         self.serve.xattr(ino, name)
     }
@@ -225,23 +225,23 @@ impl<S: Serve> Transport<S> {
     /// of 0, so the kernel requests the inode again and gets the error.
     fn entry_of(&self, serve: &impl Serve, name: &Name<'_>) -> EntryOut {
         let is_dot = matches!(name.name, b"." | b"..");
-        let in_doubt = |ino| convert::entry_in_doubt(ino, name.kind.unwrap_or(FileType::Regular));
+        let unreadable = |ino| convert::unreadable_entry(ino, name.kind.unwrap_or(FileType::Regular));
         if !is_dot && !convert::can_be_named(name.ino) {
-            return in_doubt(0);
+            return unreadable(0);
         }
         match serve.stat(name.ino) {
-            Ok(stat) => convert::entry(&stat, self.attributes_live(&stat)),
-            Err(_) => in_doubt(name.ino.0.into()),
+            Ok(stat) => convert::entry(&stat, self.attr_timeout(&stat)),
+            Err(_) => unreadable(name.ino.0.into()),
         }
     }
 
     /// Passes names to `add` until it returns that the reply is full. An error after the first name is
     /// returned by the next request.
-    fn tell_names(
+    fn list_names(
         &self,
         dir: u64,
         from: u64,
-        want: Want,
+        mode: ReaddirMode,
         add: &mut dyn FnMut(&S, Name<'_>) -> bool,
     ) -> Result<(), Errno> {
         let mut any = false;
@@ -253,7 +253,7 @@ impl<S: Serve> Transport<S> {
             ControlFlow::Continue(())
         };
         let dir = convert::ino_of(dir)?;
-        match self.listings.tell(&*self.serve, dir, Cursor(from), want, &mut each) {
+        match self.listings.list(&*self.serve, dir, Cursor(from), mode, &mut each) {
             Err(error) if !any => Err(error),
             _ => Ok(()),
         }
@@ -278,18 +278,18 @@ impl<S: Serve> Handler for Transport<S> {
             true => init::DONT_MASK | init::HANDLE_KILLPRIV_V2,
             false => init::NO_OPENDIR_SUPPORT,
         };
-        if self.writes_back {
-            // While space is low, files are opened for direct I/O (see `late`), and may still be mapped.
+        if self.has_writeback_cache {
+            // While space is low, files are opened for direct I/O (see `writeback`), and may still be mapped.
             flags |= init::WRITEBACK_CACHE | init::DIRECT_IO_ALLOW_MMAP;
         }
         // This flag turns on the kernel's permission checks. Without these checks ACLs have no effect.
-        if self.checks {
+        if self.default_permissions {
             flags |= init::POSIX_ACL;
         }
         let taken = flags & offered.flags;
-        self.kills_set_id = taken & init::HANDLE_KILLPRIV_V2 != 0;
-        self.opens_by_itself = taken & init::NO_OPEN_SUPPORT != 0 && !self.serve.asks_to_open();
-        self.opens_dirs_by_itself = taken & init::NO_OPENDIR_SUPPORT != 0;
+        self.handles_killpriv = taken & init::HANDLE_KILLPRIV_V2 != 0;
+        self.no_open = taken & init::NO_OPEN_SUPPORT != 0 && !self.serve.tracks_opens();
+        self.no_opendir = taken & init::NO_OPENDIR_SUPPORT != 0;
         Taken {
             flags,
             max_readahead: u32::MAX,
@@ -330,25 +330,25 @@ impl<S: Serve> Handler for Transport<S> {
             }
             Operation::Symlink(_, Names(name, target)) => {
                 let new = New { kind: FileType::Symlink, target, ..changes::new(request, 0o777, 0) };
-                self.tell_made(&self.make(request, node, name, &new), reply);
+                self.reply_entry_result(&self.create(request, node, name, &new), reply);
             }
             Operation::Mknod(asked, NameOf(name)) => {
                 let made = convert::kind_of_mode(asked.mode).and_then(|kind| {
                     let device = convert::device_parts(asked.rdev);
                     let new = New { kind, device, ..changes::new(request, asked.mode, asked.umask) };
-                    self.make(request, node, name, &new)
+                    self.create(request, node, name, &new)
                 });
-                self.tell_made(&made, reply);
+                self.reply_entry_result(&made, reply);
             }
             Operation::Mkdir(asked, NameOf(name)) => {
                 let new = New { kind: FileType::Directory, ..changes::new(request, asked.mode, asked.umask) };
-                self.tell_made(&self.make(request, node, name, &new), reply);
+                self.reply_entry_result(&self.create(request, node, name, &new), reply);
             }
             Operation::Unlink(_, NameOf(name)) => {
-                changes::done(self.take_name(node, name, |dir, name| self.serve.unlink(dir, name)), reply);
+                changes::done(self.remove_name(node, name, |dir, name| self.serve.unlink(dir, name)), reply);
             }
             Operation::Rmdir(_, NameOf(name)) => {
-                changes::done(self.take_name(node, name, |dir, name| self.serve.rmdir(dir, name)), reply);
+                changes::done(self.remove_name(node, name, |dir, name| self.serve.rmdir(dir, name)), reply);
             }
             Operation::Rename(to, Names(from, into)) => {
                 let done = self.with_reserve(request, || self.rename((node, from), (to.newdir, into), 0));
@@ -359,20 +359,23 @@ impl<S: Serve> Handler for Transport<S> {
                 changes::done(self.with_reserve(request, rename), reply);
             }
             Operation::Link(of, NameOf(name)) => {
-                self.tell_made(&self.with_reserve(request, || self.link(of.oldnodeid, node, name)), reply);
+                self.reply_entry_result(
+                    &self.with_reserve(request, || self.link(of.oldnodeid, node, name)),
+                    reply,
+                );
             }
             Operation::Open(open, ()) => self.open(node, open.flags, reply),
             Operation::Create(asked, NameOf(name)) => {
                 // After ENOSYS the kernel uses MKNOD, and opens the file without a request.
-                if self.opens_by_itself {
+                if self.no_open {
                     return fail(reply, Errno::NOSYS);
                 }
                 let new = changes::new(request, asked.mode, asked.umask);
-                self.tell_opened(self.make(request, node, name, &new), reply);
+                self.reply_create(self.create(request, node, name, &new), reply);
             }
             Operation::Tmpfile(asked, _) => {
                 let new = changes::new(request, asked.mode, asked.umask);
-                self.tell_opened(self.make_unnamed(request, node, &new), reply);
+                self.reply_create(self.create_unnamed(request, node, &new), reply);
             }
             Operation::Read(read, ()) => self.read(node, read.offset, read.size, reply),
             Operation::Write(write, Bytes(bytes)) => self.write(request, &write, bytes, reply),
@@ -380,21 +383,21 @@ impl<S: Serve> Handler for Transport<S> {
             Operation::Release(release, ()) => {
                 reply.ok();
                 if let Ok(ino) = convert::ino_of(node) {
-                    self.note_closed(ino, release.fh);
-                    self.serve.closed(ino, content::number_of(release.fh));
+                    self.note_release(ino, release.fh);
+                    self.serve.release(ino, content::number_of(release.fh));
                 }
             }
             Operation::Fsync(sync, ()) => {
                 let opener = Opener { handle: content::number_of(sync.fh), thread: request.pid() };
-                self.tell_synced(node, opener, sync.flags & flag::FSYNC_FDATASYNC != 0, reply);
+                self.fsync(node, opener, sync.flags & flag::FSYNC_FDATASYNC != 0, reply);
             }
             Operation::Fsyncdir(sync, ()) => {
                 let opener = Opener { handle: 0, thread: request.pid() };
-                self.tell_synced(node, opener, sync.flags & flag::FSYNC_FDATASYNC != 0, reply);
+                self.fsync(node, opener, sync.flags & flag::FSYNC_FDATASYNC != 0, reply);
             }
             Operation::Syncfs(..) => {
                 let opener = Opener { handle: 0, thread: request.pid() };
-                self.tell_synced(extant_fuse_lowlevel::protocol::ROOT_ID, opener, false, reply);
+                self.fsync(extant_fuse_lowlevel::protocol::ROOT_ID, opener, false, reply);
             }
             Operation::Setxattr(set, NameAndBytes(name, value)) => {
                 let set = || self.set_attribute(request, node, name, value, set.flags);
@@ -415,15 +418,15 @@ impl<S: Serve> Handler for Transport<S> {
             }
             // FLUSH makes nothing durable and reports no errors. After ENOSYS the kernel sends no more of
             // them.
-            Operation::Flush(..) if !self.serve.asks_to_close() => fail(reply, Errno::NOSYS),
+            Operation::Flush(..) if !self.serve.tracks_closes() => fail(reply, Errno::NOSYS),
             Operation::Flush(..) => {
                 // Before the reply, so that a commit after close(2) contains what this starts.
                 if let Ok(ino) = convert::ino_of(node) {
-                    self.serve.closing(ino);
+                    self.serve.flush(ino);
                 }
                 reply.ok();
             }
-            Operation::Opendir(..) if self.opens_dirs_by_itself => fail(reply, Errno::NOSYS),
+            Operation::Opendir(..) if self.no_opendir => fail(reply, Errno::NOSYS),
             Operation::Opendir(..) => {
                 let cached = if self.writable { 0 } else { fopen::KEEP_CACHE | fopen::CACHE_DIR };
                 reply.structure(&OpenOut { open_flags: cached, ..OpenOut::default() });
@@ -446,19 +449,19 @@ impl<S: Serve> Handler for Transport<S> {
             Operation::Fallocate(asked, ()) => {
                 let allocated = convert::ino_of(node).and_then(|ino| {
                     let how = content::allocate_of(asked.mode)?;
-                    self.drop_set_id(request, node, ino)?;
+                    self.clear_set_id(request, node, ino)?;
                     self.with_reserve(request, || self.serve.allocate(ino, how, asked.offset, asked.length))
                 });
                 if allocated.is_err() {
                     // A part may have been allocated, and may have changed the size.
-                    self.drop_attributes(node);
+                    self.invalidate_attributes(node);
                 }
                 changes::done(allocated, reply);
             }
             Operation::CopyFileRange(asked, ()) => {
                 let copied = convert::ino_of(node).and_then(|from| {
                     let to = convert::ino_of(asked.nodeid_out)?;
-                    self.drop_set_id(request, asked.nodeid_out, to)?;
+                    self.clear_set_id(request, asked.nodeid_out, to)?;
                     let (from, to) = ((from, asked.off_in), (to, asked.off_out));
                     let permit = content::permit_of(asked.fh_out);
                     self.with_reserve(request, || self.copy(permit, from, to, asked.len))
@@ -466,7 +469,7 @@ impl<S: Serve> Handler for Transport<S> {
                 match copied {
                     Ok(size) => reply.structure(&WriteOut { size, pad: 0 }),
                     Err(errno) => {
-                        self.drop_attributes(asked.nodeid_out);
+                        self.invalidate_attributes(asked.nodeid_out);
                         fail(reply, errno);
                     }
                 }
@@ -482,18 +485,18 @@ impl<S: Serve> Handler for Transport<S> {
 impl<S: Serve> Transport<S> {
     fn lookup(&self, parent: u64, name: &[u8], reply: Reply) {
         match self.find(parent, name) {
-            Ok(Found::Entry(stat)) => self.tell_entry(&stat, reply),
+            Ok(Found::Entry(stat)) => self.reply_entry(&stat, reply),
             // With a timeout of 0, because the inode number in this entry is the protocol's, not ext4's.
             Ok(Found::Root(stat)) => reply.structure(&convert::root_entry(&stat)),
-            Ok(Found::Nothing) => reply.structure(&convert::no_entry()),
+            Ok(Found::Nothing) => reply.structure(&convert::negative_entry()),
             Err(errno) => fail(reply, errno),
         }
     }
 
-    fn tell_attributes(&self, stat: Result<Stat, Errno>, reply: Reply) {
+    fn reply_attributes(&self, stat: Result<Stat, Errno>, reply: Reply) {
         match stat {
             Ok(stat) => {
-                let attr_valid = self.attributes_live(&stat).as_secs();
+                let attr_valid = self.attr_timeout(&stat).as_secs();
                 let attr = convert::attributes(&stat);
                 reply.structure(&AttrOut { attr_valid, attr, ..AttrOut::default() });
             }
@@ -503,11 +506,11 @@ impl<S: Serve> Transport<S> {
 
     fn getattr(&self, node: u64, handle: Option<u64>, reply: Reply) {
         let reply = match handle {
-            Some(handle) => self.tell_writer(node, handle, reply),
+            Some(handle) => self.getattr_after_writeback(node, handle, reply),
             None => Some(reply),
         };
         if let Some(reply) = reply {
-            self.tell_attributes(convert::ino_of(node).and_then(|ino| self.serve.stat(ino)), reply);
+            self.reply_attributes(convert::ino_of(node).and_then(|ino| self.serve.stat(ino)), reply);
         }
     }
 
@@ -515,7 +518,7 @@ impl<S: Serve> Transport<S> {
     fn statx(&self, node: u64, reply: Reply) {
         match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
             Ok(stat) => {
-                let attr_valid = self.attributes_live(&stat).as_secs();
+                let attr_valid = self.attr_timeout(&stat).as_secs();
                 reply.structure(&StatxOut { attr_valid, stat: convert::statx(&stat), ..StatxOut::default() });
             }
             Err(errno) => fail(reply, errno),
@@ -534,7 +537,7 @@ impl<S: Serve> Transport<S> {
             atime,
             mtime,
             ctime,
-            times_from: convert::times_from(times, self.writes_back),
+            times_from: convert::times_from(times, self.has_writeback_cache),
             ..SetAttr::default()
         };
         // A chown(2) that changes nothing still sets ctime.
@@ -550,7 +553,7 @@ impl<S: Serve> Transport<S> {
             }
             self.with_reserve(request, || self.serve.set_attr(ino, &set))
         });
-        self.tell_attributes(done, reply);
+        self.reply_attributes(done, reply);
     }
 
     fn open(&self, node: u64, flags: u32, reply: Reply) {
@@ -558,25 +561,25 @@ impl<S: Serve> Transport<S> {
         if !self.writable && access.write {
             return fail(reply, Errno::ROFS);
         }
-        if self.opens_by_itself {
+        if self.no_open {
             return fail(reply, Errno::NOSYS);
         }
         let open = |ino| Ok((ino, self.serve.open(ino, access)?));
         match convert::ino_of(node).and_then(open) {
-            Ok((ino, opened)) => reply.structure(&self.handle_of(ino, access, opened)),
+            Ok((ino, opened)) => reply.structure(&self.open_reply(ino, access, opened)),
             Err(errno) => fail(reply, errno),
         }
     }
 
     /// Replies to CREATE or TMPFILE: opens the new file and returns it. A new file has no flags that restrict
     /// how it is opened.
-    fn tell_opened(&self, made: Result<Stat, Errno>, reply: Reply) {
+    fn reply_create(&self, made: Result<Stat, Errno>, reply: Reply) {
         let open = |stat: Stat| self.serve.open(stat.ino, Access::default()).map(|opened| (stat, opened));
         match made.and_then(open) {
             Ok((stat, opened)) => {
-                self.lookups.told(stat.ino);
-                let open = self.handle_of(stat.ino, Access { write: true, append: false }, opened);
-                reply.structure(&CreateOut { entry: convert::entry(&stat, REMEMBER), open });
+                self.lookups.increment(stat.ino);
+                let open = self.open_reply(stat.ino, Access { write: true, append: false }, opened);
+                reply.structure(&CreateOut { entry: convert::entry(&stat, CACHE_TIMEOUT), open });
             }
             Err(errno) => fail(reply, errno),
         }
@@ -594,12 +597,12 @@ impl<S: Serve> Transport<S> {
 
     fn write(&self, request: &Request<'_>, asked: &WriteIn, bytes: &[u8], reply: Reply) {
         let (node, offset) = (request.node(), asked.offset);
-        let is_late = asked.write_flags & flag::WRITE_CACHE != 0;
+        let is_writeback = asked.write_flags & flag::WRITE_CACHE != 0;
         let written = convert::ino_of(node).and_then(|ino| {
             if asked.write_flags & flag::WRITE_KILL_SUIDGID != 0 {
-                self.drop_set_id(request, node, ino)?;
+                self.clear_set_id(request, node, ino)?;
             }
-            if is_late {
+            if is_writeback {
                 // The kernel ignores the size in the reply to a write from its page cache, so a short write
                 // must fail.
                 let len = self.serve.write(Permit::Cache, ino, offset, bytes)?;
@@ -608,15 +611,15 @@ impl<S: Serve> Transport<S> {
             let permit = content::permit_of(asked.fh);
             self.with_reserve(request, || self.serve.write(permit, ino, offset, bytes))
         });
-        if let (true, Ok(ino)) = (is_late, convert::ino_of(node)) {
-            self.note_late_write(node, ino, written.is_err());
+        if let (true, Ok(ino)) = (is_writeback, convert::ino_of(node)) {
+            self.note_writeback(node, ino, written.is_err());
         }
         match written {
             Ok(len) => {
                 let done = move || reply.structure(&WriteOut { size: len as u32, pad: 0 });
-                if content::is_past_cache(asked.fh, asked.flags) && len > 0 {
+                if content::is_direct_io(asked.fh, asked.flags) && len > 0 {
                     // After asynchronous direct I/O the kernel does not invalidate its pages itself.
-                    self.drops.after(node, offset..offset + len as u64, done);
+                    self.invalidator.invalidate_then(node, offset..offset + len as u64, done);
                 } else {
                     done();
                 }
@@ -627,13 +630,13 @@ impl<S: Serve> Transport<S> {
 
     fn readdir(&self, dir: u64, offset: u64, size: u32, reply: Reply) {
         let mut listing = Listing::new(size);
-        let told = self.tell_names(dir, offset, Want::Names, &mut |serve, name| {
+        let listed = self.list_names(dir, offset, ReaddirMode::Plain, &mut |serve, name| {
             // Without the feature `filetype` the types are only in the inodes.
             let kind = name.kind.or_else(|| serve.stat(name.ino).ok().map(|stat| stat.kind));
             let kind = convert::dirent_kind(kind.unwrap_or(FileType::Regular));
             !listing.add(name.ino.0.into(), name.next.0, kind, name.name, None)
         });
-        match told {
+        match listed {
             Ok(()) => listing.send(reply),
             Err(errno) => fail(reply, errno),
         }
@@ -641,17 +644,17 @@ impl<S: Serve> Transport<S> {
 
     fn readdirplus(&self, dir: u64, offset: u64, size: u32, reply: Reply) {
         let mut listing = Listing::new(size);
-        let told = self.tell_names(dir, offset, Want::Inodes, &mut |serve, name| {
+        let listed = self.list_names(dir, offset, ReaddirMode::Plus, &mut |serve, name| {
             let entry = self.entry_of(serve, &name);
             let kind = entry.attr.mode >> 12;
             let is_full = !listing.add(entry.attr.ino, name.next.0, kind, name.name, Some(&entry));
             // The kernel does not count "." and ".." as lookups.
             if self.writable && !is_full && entry.nodeid != 0 && !matches!(name.name, b"." | b"..") {
-                self.lookups.told(name.ino);
+                self.lookups.increment(name.ino);
             }
             is_full
         });
-        match told {
+        match listed {
             Ok(()) => listing.send(reply),
             Err(errno) => fail(reply, errno),
         }

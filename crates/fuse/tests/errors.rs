@@ -15,7 +15,7 @@ use extant_testkit::{e2fsck_clean, is_root, run, scratch};
 use extant_volume::{OpenOptions, Volume};
 
 /// Mounts a new file system, and passes the mount point and the disk to `test`.
-fn on_mount(tells_opens: bool, test: impl FnOnce(&Path, &Faulty<FileDevice>) + std::panic::UnwindSafe) {
+fn on_mount(tracks_opens: bool, test: impl FnOnce(&Path, &Faulty<FileDevice>) + std::panic::UnwindSafe) {
     if !is_root() || !Path::new("/dev/fuse").exists() {
         println!("skipped: not root, or no /dev/fuse");
         return;
@@ -29,8 +29,8 @@ fn on_mount(tells_opens: bool, test: impl FnOnce(&Path, &Faulty<FileDevice>) + s
     );
     let disk = Arc::new(Faulty::new(FileDevice::open_locked(&image).unwrap()));
     let volume = Volume::open(disk.clone(), &OpenOptions::default()).unwrap();
-    let server = Server::new(volume, Box::new(|said| eprintln!("{said}")));
-    let server = Arc::new(if tells_opens { server.with_opens() } else { server });
+    let server = Server::new(volume, Box::new(|message| eprintln!("{message}")));
+    let server = Arc::new(if tracks_opens { server.with_opens() } else { server });
     let options = MountOptions { read_only: false, ..MountOptions::new("errors.img") };
     let mounted = Mounted::new(Arc::clone(&server), &mnt, &options, Threads::default()).unwrap();
     let serving = std::thread::spawn(move || mounted.serve());
@@ -67,7 +67,7 @@ fn fail(dir: &Path, disk: &Faulty<FileDevice>) -> (File, File) {
 }
 
 #[test]
-fn each_open_file_is_told_once() {
+fn each_open_file_gets_an_error_once() {
     on_mount(true, |dir, disk| {
         let (writer, other) = fail(dir, disk);
         writer.sync_all().unwrap();
@@ -79,7 +79,7 @@ fn each_open_file_is_told_once() {
 }
 
 #[test]
-fn each_process_is_told_once() {
+fn each_process_gets_an_error_once() {
     on_mount(false, |dir, disk| {
         let (writer, other) = fail(dir, disk);
         std::thread::scope(|scope| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use extant_device::Io;
 use extant_fuse::Channel;
-use extant_fuse::mounting::is_plain_word;
+use extant_fuse::mounting::is_plain_value;
 use extant_volume::{
     Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings,
     OnError, OrphanMode, WriteOptions,
@@ -227,7 +227,7 @@ impl MountFlags {
                 self.errors = Some(named(key, value, ways)?);
             }
             (b"fsname", Some(value)) => self.fs_name = Some(value.to_owned()),
-            (b"subtype", Some(value)) if is_plain_word(value) => {
+            (b"subtype", Some(value)) if is_plain_value(value) => {
                 self.subtype = Some(value.to_string_lossy().into_owned());
             }
             (b"subtype", Some(_)) => return Err("-o subtype=NAME: letters and digits only".to_owned()),

@@ -45,23 +45,23 @@ pub(super) fn done(done: Result<(), Errno>, reply: Reply) {
 
 impl<S: Serve> Transport<S> {
     /// Replies with an entry, and counts the kernel's lookup.
-    pub(super) fn tell_entry(&self, stat: &Stat, reply: Reply) {
+    pub(super) fn reply_entry(&self, stat: &Stat, reply: Reply) {
         if self.writable {
-            self.lookups.told(stat.ino);
+            self.lookups.increment(stat.ino);
         }
-        reply.structure(&convert::entry(stat, self.attributes_live(stat)));
+        reply.structure(&convert::entry(stat, self.attr_timeout(stat)));
     }
 
-    pub(super) fn tell_made(&self, made: &Result<Stat, Errno>, reply: Reply) {
+    pub(super) fn reply_entry_result(&self, made: &Result<Stat, Errno>, reply: Reply) {
         match made {
-            Ok(stat) => self.tell_entry(stat, reply),
+            Ok(stat) => self.reply_entry(stat, reply),
             Err(errno) => fail(reply, *errno),
         }
     }
 
     /// FSYNC, FSYNCDIR and SYNCFS. A read-only volume has nothing to make durable: after ENOSYS the kernel
     /// sends no more of them.
-    pub(super) fn tell_synced(&self, node: u64, opener: Opener, data_only: bool, reply: Reply) {
+    pub(super) fn fsync(&self, node: u64, opener: Opener, data_only: bool, reply: Reply) {
         let synced = if self.writable {
             convert::ino_of(node).and_then(|ino| self.serve.sync(ino, opener, data_only))
         } else {
@@ -70,7 +70,7 @@ impl<S: Serve> Transport<S> {
         done(synced, reply);
     }
 
-    pub(super) fn make(
+    pub(super) fn create(
         &self,
         request: &Request<'_>,
         parent: u64,
@@ -79,16 +79,16 @@ impl<S: Serve> Transport<S> {
     ) -> Result<Stat, Errno> {
         let dir = convert::ino_of(parent)?;
         let made = self.with_reserve(request, || self.serve.create(dir, name, new));
-        self.listings.forget(dir);
+        self.listings.invalidate(dir);
         if let Ok(stat) = &made {
             // The inode number may have been that of a deleted directory.
-            self.listings.forget(stat.ino);
+            self.listings.invalidate(stat.ino);
         }
         made
     }
 
-    /// As [`make`](Self::make), without a name.
-    pub(super) fn make_unnamed(
+    /// As [`create`](Self::create), without a name.
+    pub(super) fn create_unnamed(
         &self,
         request: &Request<'_>,
         parent: u64,
@@ -96,18 +96,18 @@ impl<S: Serve> Transport<S> {
     ) -> Result<Stat, Errno> {
         let dir = convert::ino_of(parent)?;
         let made = self.with_reserve(request, || self.serve.create_unnamed(dir, new))?;
-        self.listings.forget(made.ino);
+        self.listings.invalidate(made.ino);
         Ok(made)
     }
 
     pub(super) fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Stat, Errno> {
         let (ino, dir) = (convert::ino_of(node)?, convert::ino_of(parent)?);
         let linked = self.serve.link(ino, dir, name);
-        self.listings.forget(dir);
+        self.listings.invalidate(dir);
         linked
     }
 
-    pub(super) fn take_name(
+    pub(super) fn remove_name(
         &self,
         parent: u64,
         name: &[u8],
@@ -117,10 +117,10 @@ impl<S: Serve> Transport<S> {
         let taken = take(dir, name);
         // The kernel holds the directory's lock, so no listing runs at the same time.
         match taken {
-            Ok(_) => self.listings.forget_name(dir, name),
-            Err(_) => self.listings.forget(dir),
+            Ok(_) => self.listings.remove_name(dir, name),
+            Err(_) => self.listings.invalidate(dir),
         }
-        self.keep(taken?);
+        self.note_unlinked(taken?);
         Ok(())
     }
 
@@ -137,15 +137,15 @@ impl<S: Serve> Transport<S> {
         let (from_dir, to_dir) = (convert::ino_of(from.0)?, convert::ino_of(to.0)?);
         let moved = self.serve.rename((from_dir, from.1), (to_dir, to.1), how);
         for dir in [from_dir, to_dir] {
-            self.listings.forget(dir);
+            self.listings.invalidate(dir);
         }
-        self.keep(moved?);
+        self.note_unlinked(moved?);
         Ok(())
     }
 
     /// Marks an inode that lost its last name. If the kernel does not hold it, releases it at once.
-    fn keep(&self, nameless: Option<Ino>) {
-        if let Some(ino) = nameless.filter(|ino| !self.lookups.keep(*ino)) {
+    fn note_unlinked(&self, nameless: Option<Ino>) {
+        if let Some(ino) = nameless.filter(|ino| !self.lookups.mark_unlinked(*ino)) {
             self.serve.forget(ino);
         }
     }
@@ -169,10 +169,10 @@ impl<S: Serve> Transport<S> {
         if name != b"system.posix_acl_access" {
             return Ok(());
         }
-        let lost = self.kills_set_id && self.drop_set_gid(request, ino)?;
+        let lost = self.handles_killpriv && self.clear_set_gid(request, ino)?;
         // An access ACL changes the mode. Without default_permissions the kernel does not update it.
-        if lost || !self.checks {
-            self.drop_attributes(node);
+        if lost || !self.default_permissions {
+            self.invalidate_attributes(node);
         }
         Ok(())
     }
@@ -185,8 +185,8 @@ impl<S: Serve> Transport<S> {
     pub(super) fn shut_down(&self, caller: Caller, how: Shutdown) -> Result<(), Errno> {
         self.check_administrator(caller)?;
         let done = self.serve.shut_down(how);
-        for ino in self.lookups.known() {
-            self.drops.after(ino.0.into(), 0..u64::MAX, || ());
+        for ino in self.lookups.inodes() {
+            self.invalidator.invalidate_then(ino.0.into(), 0..u64::MAX, || ());
         }
         done
     }
@@ -230,14 +230,14 @@ impl<S: Serve> Transport<S> {
                     return Err(Errno::PERM);
                 }
                 self.serve.set_attr(stat.ino, &set)?;
-                self.drop_attributes(node);
+                self.invalidate_attributes(node);
             }
         }
         Ok(Vec::new())
     }
 
     /// Invalidates the kernel's cached attributes of an inode.
-    pub(super) fn drop_attributes(&self, node: u64) {
+    pub(super) fn invalidate_attributes(&self, node: u64) {
         if let Some(notifier) = self.notifier.get() {
             // A negative offset keeps the pages. An error means that the kernel does not have the inode.
             let _ = notifier.inval_inode(node, -1, 0);

@@ -58,28 +58,28 @@ pub(super) fn allocate_of(mode: u32) -> Result<Allocate, Errno> {
 
 /// The file is open for direct I/O: because it is append-only, so that it cannot be mapped for writing, or
 /// because space is low.
-const PAST_CACHE: u64 = 1 << 63;
+const DIRECT_IO: u64 = 1 << 63;
 /// The kernel buffers writes through this handle (`writeback_cache`).
-const LATE: u64 = 1 << 62;
+const BUFFERED: u64 = 1 << 62;
 
 /// The protocol's file handle of an open file.
-pub(super) fn handle(number: u64, is_past_cache: bool, is_late: bool) -> u64 {
-    number | if is_past_cache { PAST_CACHE } else { 0 } | if is_late { LATE } else { 0 }
+pub(super) fn handle(number: u64, is_direct_io: bool, is_buffered: bool) -> u64 {
+    number | if is_direct_io { DIRECT_IO } else { 0 } | if is_buffered { BUFFERED } else { 0 }
 }
 
 /// The server's number of an open file.
 pub(super) fn number_of(handle: u64) -> u64 {
-    handle & !(PAST_CACHE | LATE)
+    handle & !(DIRECT_IO | BUFFERED)
 }
 
 /// Does the kernel buffer writes through this handle?
-pub(super) fn is_late(handle: u64) -> bool {
-    handle & LATE != 0
+pub(super) fn is_buffered(handle: u64) -> bool {
+    handle & BUFFERED != 0
 }
 
 /// Does a write through this handle bypass the kernel's page cache?
-pub(super) fn is_past_cache(handle: u64, flags: u32) -> bool {
-    handle & PAST_CACHE != 0 || flags & OFlags::DIRECT.bits() != 0
+pub(super) fn is_direct_io(handle: u64, flags: u32) -> bool {
+    handle & DIRECT_IO != 0 || flags & OFlags::DIRECT.bits() != 0
 }
 
 /// Whether the inode's flags still have to be checked: if opens are tracked, they were checked at open.

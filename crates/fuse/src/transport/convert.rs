@@ -13,7 +13,7 @@ use extant_ondisk::time::Timestamp;
 use extant_volume::{FileType, Stat, TimesFrom};
 use rustix::fs::OFlags;
 
-use super::REMEMBER;
+use super::CACHE_TIMEOUT;
 use crate::{Access, Errno};
 
 /// The inode number of a node id.
@@ -109,12 +109,12 @@ const STATX_ATTR_ENCRYPTED: u64 = 0x800;
 const STATX_ATTR_VERITY: u64 = 0x10_0000;
 
 /// A directory entry and its attributes, with the time for which the kernel may cache the attributes.
-pub(super) fn entry(stat: &Stat, attributes_live: Duration) -> EntryOut {
+pub(super) fn entry(stat: &Stat, attr_timeout: Duration) -> EntryOut {
     EntryOut {
         nodeid: stat.ino.0.into(),
         generation: stat.generation.into(),
-        entry_valid: REMEMBER.as_secs(),
-        attr_valid: attributes_live.as_secs(),
+        entry_valid: CACHE_TIMEOUT.as_secs(),
+        attr_valid: attr_timeout.as_secs(),
         attr: attributes(stat),
         ..EntryOut::default()
     }
@@ -133,12 +133,12 @@ pub(super) fn root_entry(stat: &Stat) -> EntryOut {
 }
 
 /// A negative entry, which the kernel may cache.
-pub(super) fn no_entry() -> EntryOut {
-    EntryOut { entry_valid: REMEMBER.as_secs(), ..EntryOut::default() }
+pub(super) fn negative_entry() -> EntryOut {
+    EntryOut { entry_valid: CACHE_TIMEOUT.as_secs(), ..EntryOut::default() }
 }
 
 /// An inode that cannot be read: its number and type, with timeouts of 0.
-pub(super) fn entry_in_doubt(ino: u64, kind: FileType) -> EntryOut {
+pub(super) fn unreadable_entry(ino: u64, kind: FileType) -> EntryOut {
     let attr = Attr { ino, mode: dirent_kind(kind) << 12, nlink: 1, blksize: 4096, ..Attr::default() };
     EntryOut { nodeid: ino, attr, ..EntryOut::default() }
 }
@@ -209,19 +209,19 @@ pub(super) fn times_of(set: &SetattrIn) -> [Option<TimeToSet>; 3] {
     ]
 }
 
-/// Where the times of a SETATTR come from. `writes_back`: the kernel has a write-back cache, and with it its
-/// own mtime and ctime of each regular file.
+/// Where the times of a SETATTR come from. `has_writeback_cache`: the kernel has a write-back cache, and with
+/// it its own mtime and ctime of each regular file.
 ///
 /// The kernel writes back its mtime and ctime by a SETATTR of these two without atime; no other SETATTR has
 /// this form. For utimensat(2) with the current time, such a kernel sends atime as "now", with its own mtime
 /// and ctime, which are equal.
-pub(super) fn times_from(times: [Option<TimeToSet>; 3], writes_back: bool) -> TimesFrom {
+pub(super) fn times_from(times: [Option<TimeToSet>; 3], has_writeback_cache: bool) -> TimesFrom {
     match times {
         [Some(TimeToSet::Now), Some(TimeToSet::Now), _] => TimesFrom::Touch,
         [Some(TimeToSet::Now), Some(TimeToSet::At(mtime)), Some(TimeToSet::At(ctime))] if mtime == ctime => {
             TimesFrom::Touch
         }
-        [None, Some(_), Some(_)] if writes_back => TimesFrom::Cache,
+        [None, Some(_), Some(_)] if has_writeback_cache => TimesFrom::Cache,
         _ => TimesFrom::Caller,
     }
 }

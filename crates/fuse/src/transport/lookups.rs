@@ -23,53 +23,53 @@ use extant_base::Ino;
 const SHARDS: usize = 16;
 
 /// A shard whose capacity is at most this is not shrunk.
-const CAPACITY_KEPT: usize = 1024;
+const CAPACITY_MIN: usize = 1024;
 
 /// The lookup count of one inode. The highest bit is set if the inode has lost its last name. A single word,
 /// because there may be millions of these.
 #[derive(Debug, Default, Clone, Copy)]
-struct Known(u64);
+struct LookupCount(u64);
 
-impl Known {
-    const KEPT: u64 = 1 << 63;
+impl LookupCount {
+    const UNLINKED: u64 = 1 << 63;
 
     fn count(self) -> u64 {
-        self.0 & !Self::KEPT
+        self.0 & !Self::UNLINKED
     }
 
-    fn is_kept(self) -> bool {
-        self.0 & Self::KEPT != 0
+    fn is_unlinked(self) -> bool {
+        self.0 & Self::UNLINKED != 0
     }
 }
 
 /// The lookup counts of all inodes that the kernel holds.
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
-    shards: [Mutex<HashMap<u32, Known>>; SHARDS],
+    shards: [Mutex<HashMap<u32, LookupCount>>; SHARDS],
 }
 
 impl Lookups {
-    fn shard(&self, ino: Ino) -> MutexGuard<'_, HashMap<u32, Known>> {
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, HashMap<u32, LookupCount>> {
         self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a lookup: the next reply to the kernel contains this inode.
-    pub(super) fn told(&self, ino: Ino) {
+    pub(super) fn increment(&self, ino: Ino) {
         self.shard(ino).entry(ino.0).or_default().0 += 1;
     }
 
     /// All inodes that the kernel holds.
-    pub(super) fn known(&self) -> Vec<Ino> {
+    pub(super) fn inodes(&self) -> Vec<Ino> {
         let shards = self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
         shards.flat_map(|shard| shard.keys().copied().map(Ino).collect::<Vec<_>>()).collect()
     }
 
     /// Marks an inode that lost its last name. Returns false if the kernel does not hold the inode: it can be
     /// released at once.
-    pub(super) fn keep(&self, ino: Ino) -> bool {
+    pub(super) fn mark_unlinked(&self, ino: Ino) -> bool {
         match self.shard(ino).get_mut(&ino.0) {
-            Some(known) => {
-                known.0 |= Known::KEPT;
+            Some(lookups) => {
+                lookups.0 |= LookupCount::UNLINKED;
                 true
             }
             None => false,
@@ -80,18 +80,18 @@ impl Lookups {
     /// last, returns whether the inode is unlinked: then the caller releases it.
     pub(super) fn forget(&self, ino: Ino, count: u64) -> Option<bool> {
         let mut shard = self.shard(ino);
-        let known = shard.get_mut(&ino.0)?;
-        known.0 -= count.min(known.count());
-        if known.count() > 0 {
+        let lookups = shard.get_mut(&ino.0)?;
+        lookups.0 -= count.min(lookups.count());
+        if lookups.count() > 0 {
             return None;
         }
-        let was_kept = known.is_kept();
+        let was_unlinked = lookups.is_unlinked();
         shard.remove(&ino.0);
-        if shard.capacity() > CAPACITY_KEPT && shard.len() < shard.capacity() / 4 {
+        if shard.capacity() > CAPACITY_MIN && shard.len() < shard.capacity() / 4 {
             let len = shard.len();
-            shard.shrink_to((2 * len).max(CAPACITY_KEPT / 2));
+            shard.shrink_to((2 * len).max(CAPACITY_MIN / 2));
         }
-        Some(was_kept)
+        Some(was_unlinked)
     }
 }
 
@@ -105,29 +105,29 @@ mod tests {
         let lookups = Lookups::default();
         let capacity = || lookups.shards.iter().map(|shard| shard.lock().unwrap().capacity()).sum::<usize>();
         for ino in 12..100_000 {
-            lookups.told(Ino(ino));
-            lookups.told(Ino(ino));
+            lookups.increment(Ino(ino));
+            lookups.increment(Ino(ino));
         }
         assert!(capacity() >= 99_988);
         for ino in 12..99_000 {
             assert_eq!(lookups.forget(Ino(ino), 2), Some(false));
         }
-        assert_eq!(lookups.known().len(), 1000);
-        assert!(capacity() <= SHARDS * 2 * CAPACITY_KEPT, "{}", capacity());
+        assert_eq!(lookups.inodes().len(), 1000);
+        assert!(capacity() <= SHARDS * 2 * CAPACITY_MIN, "{}", capacity());
     }
 
     #[test]
-    fn what_lost_its_name_is_let_go_when_it_was_forgotten_as_often_as_told() {
+    fn an_unlinked_inode_is_released_when_all_lookups_are_forgotten() {
         let (lookups, ino) = (Lookups::default(), Ino(12));
-        assert!(!lookups.keep(ino), "the kernel does not hold it");
+        assert!(!lookups.mark_unlinked(ino), "the kernel does not hold it");
         for _ in 0..3 {
-            lookups.told(ino);
+            lookups.increment(ino);
         }
-        assert!(lookups.keep(ino));
+        assert!(lookups.mark_unlinked(ino));
         assert_eq!(lookups.forget(ino, 2), None);
         assert_eq!(lookups.forget(ino, 1), Some(true));
         assert_eq!(lookups.forget(ino, 1), None, "once only");
-        lookups.told(ino);
+        lookups.increment(ino);
         assert_eq!(lookups.forget(ino, 1), Some(false), "another inode of the same number, with a name");
     }
 }

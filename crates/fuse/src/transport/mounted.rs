@@ -76,18 +76,18 @@ impl<S: Serve> Mounted<S> {
         let connection = mounting::mount(&dir, options, splice_len_max())?;
         let transport = Transport::new(serve, options);
         let number = Arc::clone(&transport.connection);
-        let late = transport.writes_back.then(|| Arc::clone(&transport.late));
+        let writeback = transport.has_writeback_cache.then(|| Arc::clone(&transport.writeback));
         match Session::new(connection, transport, options.transport == Channel::Rings) {
             Ok(session) => {
                 // Requests are read from `serve` on only, so this comes before all of them.
                 session.handler().connect(session.notifier());
                 if let Ok(Some(entry)) = mounted_at(&dir) {
                     let _ = number.set(entry.device.1);
-                    if let Some(late) = late {
-                        late.bound(entry.device);
+                    if let Some(writeback) = writeback {
+                        writeback.limit_dirty(entry.device);
                     }
                 }
-                read_further_ahead(&dir);
+                set_readahead(&dir);
                 let config = Config { threads: threads.count.max(1) };
                 Ok(Self { session, dir, config })
             }
@@ -148,7 +148,7 @@ fn abort(dir: &Path) {
 }
 
 /// Sets the kernel's readahead. Only root may do this; for others the default stays.
-fn read_further_ahead(dir: &Path) {
+fn set_readahead(dir: &Path) {
     if let Ok(Some(entry)) = mounted_at(dir) {
         let (major, minor) = entry.device;
         let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

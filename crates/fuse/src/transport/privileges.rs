@@ -55,14 +55,14 @@ pub(super) fn has_capability(thread: u32, status: &str, bit: u64) -> bool {
 
 /// Is this bit set in the effective capabilities?
 fn is_capable(status: &str, bit: u64) -> bool {
-    let told = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    told.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).is_some_and(|set| set & bit != 0)
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).is_some_and(|set| set & bit != 0)
 }
 
 /// Is this one of the supplementary groups?
 pub(super) fn has_group(status: &str, group: u32) -> bool {
-    let told = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    told.is_some_and(|text| text.split_whitespace().any(|word| word.parse() == Ok(group)))
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.is_some_and(|text| text.split_whitespace().any(|word| word.parse() == Ok(group)))
 }
 
 /// Returns whether set-group-id needs no clearing: it is not set, or the caller is in the file's group, or
@@ -78,7 +78,7 @@ fn keeps_set_gid(request: &Request<'_>, stat: &Stat) -> bool {
 impl<S: Serve> Transport<S> {
     /// The mode that a file gets by a write; `None` if the mode does not change.
     pub(super) fn mode_after_write(&self, request: &Request<'_>, ino: Ino) -> Result<Option<u16>, Errno> {
-        if !self.kills_set_id {
+        if !self.handles_killpriv {
             return Ok(None);
         }
         let stat = self.serve.stat(ino)?;
@@ -97,7 +97,7 @@ impl<S: Serve> Transport<S> {
     /// The mode that a file gets by chown(2), if set-group-id has to be cleared, too; otherwise `None`, and
     /// the volume clears the usual bits itself.
     pub(super) fn mode_after_chown(&self, request: &Request<'_>, ino: Ino) -> Result<Option<u16>, Errno> {
-        if !self.kills_set_id {
+        if !self.handles_killpriv {
             return Ok(None);
         }
         let stat = self.serve.stat(ino)?;
@@ -108,7 +108,7 @@ impl<S: Serve> Transport<S> {
 
     /// Clears set-group-id of a file whose ACL was set by a caller that is not in the file's group, as
     /// chmod(2) does. Returns whether it was set.
-    pub(super) fn drop_set_gid(&self, request: &Request<'_>, ino: Ino) -> Result<bool, Errno> {
+    pub(super) fn clear_set_gid(&self, request: &Request<'_>, ino: Ino) -> Result<bool, Errno> {
         let stat = self.serve.stat(ino)?;
         if keeps_set_gid(request, &stat) {
             return Ok(false);
@@ -119,10 +119,10 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Clears set-id bits before a write, and invalidates the kernel's attributes if the mode changed.
-    pub(super) fn drop_set_id(&self, request: &Request<'_>, node: u64, ino: Ino) -> Result<(), Errno> {
+    pub(super) fn clear_set_id(&self, request: &Request<'_>, node: u64, ino: Ino) -> Result<(), Errno> {
         if let Some(mode) = self.mode_after_write(request, ino)? {
             self.serve.set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
-            self.drop_attributes(node);
+            self.invalidate_attributes(node);
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_the_capability_is_told_by_the_system() {
+    fn capabilities_and_groups_are_read_from_the_status() {
         let status = |set: &str| format!("Name:\tsh\nCapPrm:\t0000000000000010\nCapEff:\t{set}\n");
         let keeps = |status: &str| is_capable(status, FSETID);
         assert!(keeps(&status("000001ffffffffff")));
@@ -151,15 +151,15 @@ mod tests {
 
     /// Any user can have all capabilities in a new user namespace.
     #[test]
-    fn what_may_be_done_in_a_namespace_of_its_own_does_not_count() {
+    fn capabilities_in_another_user_namespace_do_not_count() {
         let script = "grep CapEff /proc/self/status; exec cat";
         let mut command = Command::new("unshare");
         let child = command.args(["-Ur", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut child) = child.spawn() else { return };
-        let mut told = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut told).unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         // Where user namespaces are forbidden, they give no access.
-        if is_capable(&told, FSETID) {
+        if is_capable(&line, FSETID) {
             let status = status(child.id());
             assert!(is_capable(&status, FSETID) && !has_capability(child.id(), &status, FSETID), "{status}");
         }

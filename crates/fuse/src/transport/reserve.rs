@@ -34,7 +34,7 @@ impl<S: Serve> Transport<S> {
             work()
         };
         match done {
-            Err(Errno::NOSPC) if self.is_let_in(uid, request.pid()) => {
+            Err(Errno::NOSPC) if self.has_reserve_access(uid, request.pid()) => {
                 let _root = Acting::as_root();
                 work()
             }
@@ -43,7 +43,7 @@ impl<S: Serve> Transport<S> {
     }
 
     /// May the caller use the reserve by a supplementary group or a capability?
-    fn is_let_in(&self, uid: u32, thread: u32) -> bool {
+    fn has_reserve_access(&self, uid: u32, thread: u32) -> bool {
         let status = privileges::status(thread);
         privileges::has_capability(thread, &status, privileges::SYS_RESOURCE)
             || self.serve.may_use_reserve(uid, &|group| privileges::has_group(&status, group))

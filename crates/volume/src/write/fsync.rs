@@ -47,7 +47,7 @@ impl Volume {
     ///
     /// # Errors
     /// No such inode; the device failed.
-    pub fn errors_told(&self, ino: Ino) -> Result<ErrorCursor, Fault> {
+    pub fn sample_errors(&self, ino: Ino) -> Result<ErrorCursor, Fault> {
         let Some(writer) = &self.writer else { return Ok(ErrorCursor::default()) };
         let data = writer.inodes().get_unlinked(ino)?.data();
         Ok(data.map_or_else(ErrorCursor::default, |data| ErrorCursor(data.pages.sample_errors())))

@@ -206,9 +206,9 @@ fn a_lost_write_is_reported_once_to_each_open_file() {
     let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.opened(ino).unwrap();
     // The first open comes before any of the file's bytes are in memory.
-    let one = volume.errors_told(ino).unwrap();
+    let one = volume.sample_errors(ino).unwrap();
     volume.write_at(ino, 0, &[1; 5000]).unwrap();
-    let other = volume.errors_told(ino).unwrap();
+    let other = volume.sample_errors(ino).unwrap();
     assert!(!volume.had_errors(ino));
     disk.arm(Rule::fail(Op::Write, EIO).times(1));
     assert!(!volume.write_back_some(u64::MAX).unwrap());
@@ -218,7 +218,7 @@ fn a_lost_write_is_reported_once_to_each_open_file() {
         volume.fsync_as(ino, cursor, true).unwrap();
     }
     // A later open does not report this error; callers without an open file share one report.
-    let late = volume.errors_told(ino).unwrap();
+    let late = volume.sample_errors(ino).unwrap();
     volume.fsync_as(ino, &late, false).unwrap();
     assert!(matches!(volume.fsync(ino), Err(Fault::LostWrite)));
     volume.fdatasync(ino).unwrap();

@@ -25,35 +25,35 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use extant_fuse_lowlevel::Notifier;
 
 /// A queued invalidation, and the function to call after it.
-struct Drop {
+struct Invalidation {
     node: u64,
     range: Range<u64>,
     then: Box<dyn FnOnce() + Send>,
 }
 
 /// The queue of invalidations, and the thread that executes them.
-pub(super) struct Drops {
+pub(super) struct Invalidator {
     notifier: Arc<OnceLock<Notifier>>,
-    queue: Mutex<Option<Sender<Drop>>>,
+    queue: Mutex<Option<Sender<Invalidation>>>,
 }
 
-impl Drops {
+impl Invalidator {
     pub(super) fn new(notifier: Arc<OnceLock<Notifier>>) -> Self {
         Self { notifier, queue: Mutex::default() }
     }
 
     /// Queues an invalidation of an inode's attributes and of its pages in a range. The thread calls `then`
     /// afterwards.
-    pub(super) fn after(&self, node: u64, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
-        let drop = Drop { node, range, then: Box::new(then) };
+    pub(super) fn invalidate_then(&self, node: u64, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
+        let invalidation = Invalidation { node, range, then: Box::new(then) };
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let left = match &*queue {
-            Some(sender) => sender.send(drop).err().map(|refused| refused.0),
-            None => Some(drop),
+            Some(sender) => sender.send(invalidation).err().map(|refused| refused.0),
+            None => Some(invalidation),
         };
         // Without the thread nothing is invalidated, but the reply must be sent.
-        if let Some(drop) = left {
-            (drop.then)();
+        if let Some(invalidation) = left {
+            (invalidation.then)();
         }
     }
 
@@ -61,9 +61,9 @@ impl Drops {
     /// new thread inherits that.
     pub(super) fn start(&self) {
         let Some(notifier) = self.notifier.get().cloned() else { return };
-        let (sender, receiver) = channel::<Drop>();
+        let (sender, receiver) = channel::<Invalidation>();
         let work = move || {
-            for Drop { node, range, then } in receiver {
+            for Invalidation { node, range, then } in receiver {
                 // A length of 0 means up to the end. (A negative offset means attributes only.)
                 let len = i64::try_from(range.end - range.start).unwrap_or(0);
                 if let Ok(start) = i64::try_from(range.start) {
@@ -73,7 +73,7 @@ impl Drops {
                 then();
             }
         };
-        if std::thread::Builder::new().name("drops".to_owned()).spawn(work).is_ok() {
+        if std::thread::Builder::new().name("invalidate".to_owned()).spawn(work).is_ok() {
             *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         }
     }

@@ -3,15 +3,15 @@
 //! low.
 //!
 //! The kernel does not report how much dirty data it has, so the server cannot reserve space for it, and its
-//! writeback may fail for lack of space. But the amount is bounded (`kept_max`). While twice this bound is
+//! writeback may fail for lack of space. But the amount is bounded (`dirty_max`). While twice this bound is
 //! free, all dirty data has space. With less free space:
 //!
 //! - Files are opened for direct I/O. So each write reaches the server at once, and fails if there is no
 //!   space.
 //! - For files that were opened earlier, attributes get a timeout of 0. So the kernel sends GETATTR before
 //!   each write(2), and the server delays the reply until the file's dirty data is written back (see
-//!   `drops`). If that failed, the reply is ENOSPC. So per file, the data of at most one write(2) is accepted
-//!   without space, and the next write(2), fsync(2) or close(2) returns the error.
+//!   `invalidator`). If that failed, the reply is ENOSPC. So per file, the data of at most one write(2) is
+//!   accepted without space, and the next write(2), fsync(2) or close(2) returns the error.
 //!
 //! ```text
 //!   [enough space] -- free < 2 * bound: write back all files that are open for writing --> [low]
@@ -21,7 +21,7 @@
 //! State: the bound, whether space is low, the files that are open for buffered writing with a count each,
 //! and the files whose writeback failed without a report to a writer.
 //!
-//! Does **not** own: the invalidations (see `drops`), the bits of file handles (see `content`).
+//! Does **not** own: the invalidations (see `invalidator`), the bits of file handles (see `content`).
 //!
 //! Source: kernel fs/fuse/file.c (a write to the cache updates the attributes first),
 //! Documentation/ABI/testing/sysfs-class-bdi.
@@ -37,37 +37,37 @@ use extant_fuse_lowlevel::Reply;
 use extant_fuse_lowlevel::protocol::{AttrOut, LseekOut, OpenOut, fopen};
 use extant_volume::{FileType, Seek, Stat};
 
-use super::{REMEMBER, Transport, content, convert, fail};
+use super::{CACHE_TIMEOUT, Transport, content, convert, fail};
 use crate::{Access, Errno, Opened, Serve};
 
 /// The limit of dirty data that is set for the mount, in bytes.
-const KEPT_MAX: u64 = 32 << 20;
+const DIRTY_MAX: u64 = 32 << 20;
 /// Without that limit, dirty data is at most this part of all memory (4 %): the default of vm.dirty_ratio is
 /// 20 %, and one FUSE mount gets at most a fifth of that.
-const MEMORY_PART: u64 = 25;
+const MEMORY_DIVISOR: u64 = 25;
 
 /// What is known about the kernel's dirty data.
 #[derive(Default)]
-pub(super) struct Late {
+pub(super) struct Writeback {
     /// Bound of the dirty data, in bytes.
-    kept_max: AtomicU64,
+    dirty_max: AtomicU64,
     /// Space was low at the last check.
-    is_short: AtomicBool,
+    is_space_low: AtomicBool,
     /// Files that are open for buffered writing, with the number of opens.
     writers: Mutex<HashMap<Ino, u32>>,
     /// Files whose writeback failed, until a writer gets the error.
     failed: Mutex<HashSet<Ino>>,
 }
 
-impl Late {
+impl Writeback {
     /// Limits the kernel's dirty data of the mount with this device number. That needs root and Linux 6.2;
     /// otherwise the kernel's defaults bound it.
-    pub(super) fn bound(&self, (major, minor): (u32, u32)) {
+    pub(super) fn limit_dirty(&self, (major, minor): (u32, u32)) {
         let knobs = format!("/sys/class/bdi/{major}:{minor}");
         let set = |name: &str, value: u64| std::fs::write(Path::new(&knobs).join(name), value.to_string());
-        let is_set = set("max_bytes", KEPT_MAX).and_then(|()| set("strict_limit", 1)).is_ok();
-        let kept_max = if is_set { KEPT_MAX } else { (memory_bytes() / MEMORY_PART).max(KEPT_MAX) };
-        self.kept_max.store(kept_max, Ordering::Relaxed);
+        let is_set = set("max_bytes", DIRTY_MAX).and_then(|()| set("strict_limit", 1)).is_ok();
+        let dirty_max = if is_set { DIRTY_MAX } else { (memory_bytes() / MEMORY_DIVISOR).max(DIRTY_MAX) };
+        self.dirty_max.store(dirty_max, Ordering::Relaxed);
     }
 
     fn opened(&self, ino: Ino) {
@@ -88,79 +88,79 @@ impl Late {
 impl<S: Serve> Transport<S> {
     /// Returns whether dirty data might not find space. When that becomes true, starts the writeback of all
     /// files that are open for writing; attributes get a timeout of 0 from then on.
-    fn is_short(&self) -> bool {
-        if !self.writes_back {
+    fn is_space_low(&self) -> bool {
+        if !self.has_writeback_cache {
             return false;
         }
         let free = self.serve.stat_fs().map_or(0, |all| all.blocks_available * u64::from(all.block_size));
-        let is_short = free < 2 * self.late.kept_max.load(Ordering::Relaxed);
-        if is_short && !self.late.is_short.swap(true, Ordering::AcqRel) {
-            let writers: Vec<Ino> = locked(&self.late.writers).keys().copied().collect();
+        let is_space_low = free < 2 * self.writeback.dirty_max.load(Ordering::Relaxed);
+        if is_space_low && !self.writeback.is_space_low.swap(true, Ordering::AcqRel) {
+            let writers: Vec<Ino> = locked(&self.writeback.writers).keys().copied().collect();
             for ino in writers {
-                self.drops.after(ino.0.into(), 0..u64::MAX, || ());
+                self.invalidator.invalidate_then(ino.0.into(), 0..u64::MAX, || ());
             }
-        } else if !is_short {
-            self.late.is_short.store(false, Ordering::Release);
+        } else if !is_space_low {
+            self.writeback.is_space_low.store(false, Ordering::Release);
         }
-        is_short
+        is_space_low
     }
 
     /// How long the kernel may cache the attributes of an inode.
-    pub(super) fn attributes_live(&self, stat: &Stat) -> Duration {
-        let asks = self.late.is_short.load(Ordering::Acquire) && stat.kind == FileType::Regular;
-        if asks { Duration::ZERO } else { REMEMBER }
+    pub(super) fn attr_timeout(&self, stat: &Stat) -> Duration {
+        let asks = self.writeback.is_space_low.load(Ordering::Acquire) && stat.kind == FileType::Regular;
+        if asks { Duration::ZERO } else { CACHE_TIMEOUT }
     }
 
     /// The reply for a file that was opened.
-    pub(super) fn handle_of(&self, ino: Ino, access: Access, opened: Opened) -> OpenOut {
-        let is_past_cache = opened.appends_only || access.write && self.is_short();
-        let is_late = self.writes_back && access.write && !is_past_cache;
-        if is_late {
-            self.late.opened(ino);
+    pub(super) fn open_reply(&self, ino: Ino, access: Access, opened: Opened) -> OpenOut {
+        let is_direct_io = opened.appends_only || access.write && self.is_space_low();
+        let is_buffered = self.has_writeback_cache && access.write && !is_direct_io;
+        if is_buffered {
+            self.writeback.opened(ino);
         }
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
         OpenOut {
-            fh: content::handle(opened.handle, is_past_cache, is_late),
+            fh: content::handle(opened.handle, is_direct_io, is_buffered),
             open_flags: fopen::KEEP_CACHE
-                | flag(is_past_cache, fopen::DIRECT_IO)
-                | flag(!self.serve.asks_to_close(), fopen::NOFLUSH),
+                | flag(is_direct_io, fopen::DIRECT_IO)
+                | flag(!self.serve.tracks_closes(), fopen::NOFLUSH),
             backing_id: 0,
         }
     }
 
     /// Counts a release of a handle.
-    pub(super) fn note_closed(&self, ino: Ino, handle: u64) {
-        if content::is_late(handle) {
-            self.late.closed(ino);
+    pub(super) fn note_release(&self, ino: Ino, handle: u64) {
+        if content::is_buffered(handle) {
+            self.writeback.closed(ino);
         }
     }
 
     /// Notes that the kernel wrote back dirty data of a file, and whether that failed.
-    pub(super) fn note_late_write(&self, node: u64, ino: Ino, is_refused: bool) {
-        if !self.writes_back {
+    pub(super) fn note_writeback(&self, node: u64, ino: Ino, is_refused: bool) {
+        if !self.has_writeback_cache {
             return;
         }
-        self.is_short();
+        self.is_space_low();
         if is_refused {
-            locked(&self.late.failed).insert(ino);
+            locked(&self.writeback.failed).insert(ino);
             // So that reads return what is stored.
-            self.drops.after(node, 0..u64::MAX, || ());
+            self.invalidator.invalidate_then(node, 0..u64::MAX, || ());
         }
     }
 
     /// Replies to a GETATTR that the kernel may have sent before a buffered write: after the file's dirty
     /// data is written back, with an error if that failed. Returns the reply if there is no reason to wait.
-    pub(super) fn tell_writer(&self, node: u64, handle: u64, reply: Reply) -> Option<Reply> {
-        if !content::is_late(handle) || !self.is_short() {
+    pub(super) fn getattr_after_writeback(&self, node: u64, handle: u64, reply: Reply) -> Option<Reply> {
+        if !content::is_buffered(handle) || !self.is_space_low() {
             return Some(reply);
         }
-        let (serve, late) = (Arc::clone(&self.serve), Arc::clone(&self.late));
-        self.drops.after(node, 0..u64::MAX, move || {
-            let told = convert::ino_of(node).and_then(|ino| match locked(&late.failed).remove(&ino) {
+        let (serve, writeback) = (Arc::clone(&self.serve), Arc::clone(&self.writeback));
+        self.invalidator.invalidate_then(node, 0..u64::MAX, move || {
+            let stat = convert::ino_of(node).and_then(|ino| match locked(&writeback.failed).remove(&ino) {
                 true => Err(Errno::NOSPC),
                 false => serve.stat(ino),
             });
-            match told {
+            match stat {
                 Ok(stat) => {
                     reply.structure(&AttrOut { attr: convert::attributes(&stat), ..AttrOut::default() })
                 }
@@ -184,7 +184,11 @@ impl<S: Serve> Transport<S> {
                 Err(errno) => fail(reply, errno),
             }
         };
-        if self.writes_back { self.drops.after(node, 0..u64::MAX, answer) } else { answer() }
+        if self.has_writeback_cache {
+            self.invalidator.invalidate_then(node, 0..u64::MAX, answer)
+        } else {
+            answer()
+        }
     }
 }
 
