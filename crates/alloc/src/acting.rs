@@ -56,8 +56,8 @@ mod tests {
     fn it_ends_where_it_ends_and_is_one_threads() {
         let outer = Acting::with(Privilege::Root);
         {
-            let _inner = Acting::with(Privilege::Everybody);
-            assert_eq!(ACTING.get(), Some(Privilege::Everybody));
+            let _inner = Acting::with(Privilege::User);
+            assert_eq!(ACTING.get(), Some(Privilege::User));
         }
         assert_eq!(ACTING.get(), Some(Privilege::Root));
         std::thread::scope(|scope| assert_eq!(scope.spawn(|| ACTING.get()).join().unwrap(), None));

@@ -48,7 +48,7 @@ impl Flags {
         match self {
             _ if self.has(Self::USE_RESERVED) => Privilege::Pool,
             _ if self.has(Self::USE_ROOT) => Privilege::Root,
-            _ => Privilege::Everybody,
+            _ => Privilege::User,
         }
     }
 }

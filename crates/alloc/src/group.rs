@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_turns_at_a_pace_has_to_go_and_who_comes_now_and_then_may_stay() {
+    fn frequent_sharers_leave_and_occasional_ones_stay() {
         let begun = Instant::now();
         let turns = |threads: usize, micros: u64| {
             let mut sharing = SharingDetector::default();

@@ -45,7 +45,7 @@ pub(crate) struct Space {
 pub enum Privilege {
     /// Ordinary users: neither root's reserve nor the pool.
     #[default]
-    Everybody,
+    User,
     /// Root, or the user and group named in the superblock: not the pool.
     Root,
     /// Metadata that must not fail: all reserves.
@@ -88,7 +88,7 @@ impl Space {
     fn floor(&self, privilege: Privilege) -> i64 {
         let (reserve, pool) = (self.root_reserve.load(Ordering::Relaxed), self.pool.load(Ordering::Relaxed));
         match privilege {
-            Privilege::Everybody => (reserve + pool) as i64,
+            Privilege::User => (reserve + pool) as i64,
             Privilege::Root => pool as i64,
             Privilege::Pool => 0,
         }
@@ -185,12 +185,12 @@ mod tests {
         let space = Space::default();
         space.recount(100, 0);
         space.set_reserves(10, 5);
-        assert_eq!(space.take(90, 90, Privilege::Everybody), None);
-        assert!(space.promise(50, Privilege::Everybody));
+        assert_eq!(space.take(90, 90, Privilege::User), None);
+        assert!(space.promise(50, Privilege::User));
         assert_eq!(space.free_and_dirty(), (100, 50));
         assert_eq!(space.room(), Room::Plenty);
-        assert_eq!(space.take(90, 1, Privilege::Everybody), Some(35));
-        assert_eq!(space.take(1, 1, Privilege::Everybody), None);
+        assert_eq!(space.take(90, 1, Privilege::User), Some(35));
+        assert_eq!(space.take(1, 1, Privilege::User), None);
         assert_eq!(space.take(90, 1, Privilege::Root), Some(10));
         assert_eq!(space.take(90, 1, Privilege::Pool), Some(5));
         assert_eq!((space.free_and_dirty().0, space.room()), (50, Room::Scarce));
@@ -198,6 +198,6 @@ mod tests {
         space.end_promise(20, false);
         space.end_promise(30, true);
         assert_eq!(space.free_and_dirty(), (30, 0));
-        assert_eq!(space.available_to(Privilege::Everybody), 15);
+        assert_eq!(space.available_to(Privilege::User), 15);
     }
 }

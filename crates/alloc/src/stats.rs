@@ -175,7 +175,7 @@ impl Alloc {
         Usage {
             blocks_free: free << log,
             blocks_dirty: dirty << log,
-            blocks_available: self.space.available_to(Privilege::Everybody) << log,
+            blocks_available: self.space.available_to(Privilege::User) << log,
             inodes_free: self.space.free_inodes(),
         }
     }

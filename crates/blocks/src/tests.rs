@@ -6,7 +6,7 @@ use super::{Block, Copies};
 use crate::region::{Class, Pool};
 
 #[test]
-fn bytes_are_shared_until_somebody_changes_them() {
+fn bytes_are_shared_until_they_are_changed() {
     for len in [1, 5, 512, 1024, 2048, 4096, 65536, 65537] {
         let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
         let mut mine = Block::copy_of(&bytes);

@@ -484,7 +484,7 @@ fn what_came_back_from_the_device_is_verified_before_it_is_changed() {
 /// Readers see pending changes applied, in order; a commit gets them in a copy that ends in the right
 /// checksum.
 #[test]
-fn changes_that_wait_are_made_before_anybody_sees_the_block() {
+fn pending_changes_are_applied_before_the_block_is_read() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
     let stranger = Owner { kind: Kind::DirLeaf, ino: 8 };
@@ -595,7 +595,7 @@ fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
 /// A block that no commit takes, because damage caused it to be freed and used in one transaction: its
 /// changes are lost with the transaction, and never get into another block.
 #[test]
-fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
+fn dropped_changes_do_not_get_into_other_blocks() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
     let patch = |block: Pblk, transaction: Tid, byte: u8| {

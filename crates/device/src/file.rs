@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_writes_and_anybody_reads() {
+    fn one_process_writes_at_a_time_and_any_number_read() {
         let file = file_of(b"content");
         let device = FileDevice::open_locked(file.path()).unwrap();
         let error = FileDevice::open_locked(file.path()).unwrap_err();

@@ -92,7 +92,7 @@ impl Shared {
 
     /// Notes that an inode is about to be used, and lists it with the policies that list every used inode.
     pub(crate) fn touch(&self, body: &Arc<Body>) {
-        if !self.options.policy.lists_whoever_is_used() {
+        if !self.options.policy.lists_inodes_at_first_use() {
             return;
         }
         let uses = self.uses.fetch_add(1, Relaxed);
@@ -116,7 +116,7 @@ impl Shared {
     /// Runs after entries were added, with no lock held: scans if the limit is exceeded. Policies with
     /// bounded scans run several, because otherwise caching whole leaves would outrun them.
     pub(crate) fn relieve(&self, own: &Arc<Body>) {
-        if self.options.policy.lists_whoever_is_used() {
+        if self.options.policy.lists_inodes_at_first_use() {
             // A scan may have removed it from the list before the new entries came.
             self.list(own);
         }

@@ -78,7 +78,7 @@ impl Body {
     pub(crate) fn sync(self: &Arc<Self>, shared: &Shared, state: &mut State) {
         self.count(shared, state);
         let policy = shared.options.policy;
-        if policy.lists_whoever_is_used() {
+        if policy.lists_inodes_at_first_use() {
             return;
         }
         let should = match (policy, state.tree.reclaimable()) {
@@ -508,7 +508,7 @@ impl Inode {
         state.tree.check(!self.shared.options.no_merge);
         assert_eq!(self.body.entries.load(Relaxed), state.tree.entries(), "entries as mirrored");
         assert_eq!(self.body.reclaimable.load(Relaxed), state.tree.reclaimable(), "reclaimable as mirrored");
-        if !self.shared.options.policy.lists_whoever_is_used() {
+        if !self.shared.options.policy.lists_inodes_at_first_use() {
             let listed = self.shared.ring.lock().list_of(&self.body);
             let should = match (self.shared.options.policy, state.tree.reclaimable()) {
                 (crate::Policy::EsChunk, _) => match state.tree.age() {

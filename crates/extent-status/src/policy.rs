@@ -106,7 +106,7 @@ impl Policy {
 
     /// Whether an inode is listed at its first use and stays until it is dropped; otherwise it is listed
     /// while it has reclaimable entries.
-    pub(crate) fn lists_whoever_is_used(self) -> bool {
+    pub(crate) fn lists_inodes_at_first_use(self) -> bool {
         !matches!(self, Self::Upstream | Self::EsChunk)
     }
 

@@ -23,7 +23,7 @@ fn delayed(inode: &Inode, from: u32, count: u32) {
 
 /// An inode with many delayed entries and one hole after them: policies that walk the tree examine all of it.
 #[test]
-fn delayed_entries_are_not_walked_by_who_knows_better() {
+fn policies_that_know_delayed_entries_do_not_walk_them() {
     for policy in Policy::ALL {
         let cache = cache(policy);
         let inode = cache.inode(Ino(12));
@@ -44,7 +44,7 @@ fn delayed_entries_are_not_walked_by_who_knows_better() {
 
 /// Many inodes with delayed entries only, and a few with reclaimable entries after them.
 #[test]
-fn inodes_with_nothing_to_give_are_not_walked_by_who_lists_the_others() {
+fn policies_that_list_reclaimable_inodes_do_not_walk_others() {
     for policy in Policy::ALL {
         let cache = cache(policy);
         let inodes: Vec<_> = (0..5000).map(|ino| cache.inode(Ino(ino + 12))).collect();

@@ -158,7 +158,7 @@ fn one_thread_alone_does_not_wait_for_others() {
 }
 
 #[test]
-fn a_fast_device_is_flushed_by_everybody_for_himself() {
+fn on_a_fast_device_each_thread_flushes() {
     let coordinator = of(Mode::Seed, Delay::Full, Duration::from_micros(50));
     run(&coordinator, 4, 20);
     let counts = coordinator.counts();

@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use extant_base::Ino;
 use extant_fuse::{Access, Channel, Errno, MountOptions, Mounted, Name, Opened, Opener, Serve, Threads};
-use extant_volume::{Cursor, FileType, New, Permit, Rename, Seek, SetAttr, Stat, StatFs};
+use extant_volume::{Cursor, FileType, New, Rename, Seek, SetAttr, Stat, StatFs, WriteAccess};
 
 const ZEROS: Ino = Ino(11);
 const EXIST: Errno = Errno(17);
@@ -206,7 +206,7 @@ impl Serve for Null {
         self.add(dir, name, ino).map(|()| stat)
     }
 
-    fn write(&self, _: Permit, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+    fn write(&self, _: WriteAccess, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         let mut inodes = self.inodes(ino);
         let stat = inodes.get_mut(&ino.0).ok_or(Errno::STALE)?;
         stat.size = stat.size.max(offset + bytes.len() as u64);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use extant_base::Ino;
 use extant_volume::{
-    Allocate, Cursor, FileType, New, Permit, Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs,
+    Allocate, Cursor, FileType, New, Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs, WriteAccess,
 };
 
 use crate::Opener;
@@ -258,7 +258,7 @@ pub trait Serve: Send + Sync + 'static {
     /// # Errors
     /// No space; the file would be too large; immutable; no key for encrypted content; as
     /// [`stat`](Self::stat).
-    fn write(&self, _permit: Permit, _ino: Ino, _offset: u64, _bytes: &[u8]) -> Result<usize, Errno> {
+    fn write(&self, _permit: WriteAccess, _ino: Ino, _offset: u64, _bytes: &[u8]) -> Result<usize, Errno> {
         Err(Errno::ROFS)
     }
 
@@ -267,7 +267,13 @@ pub trait Serve: Send + Sync + 'static {
     ///
     /// # Errors
     /// The ranges overlap; as [`read`](Self::read) and [`write`](Self::write).
-    fn copy(&self, _permit: Permit, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<u64, Errno> {
+    fn copy(
+        &self,
+        _permit: WriteAccess,
+        _from: (Ino, u64),
+        _to: (Ino, u64),
+        _len: u64,
+    ) -> Result<u64, Errno> {
         Err(Errno::ROFS)
     }
 

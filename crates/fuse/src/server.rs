@@ -33,8 +33,8 @@ use extant_base::Ino;
 use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
 use extant_volume::{
-    Allocate, Cursor, Fault, FileType, Inode, InodeRef, New, Permit, Refusal, Rename, Seek, SetAttr,
-    SetXattr, Shutdown, Stat, StatFs, Volume,
+    Allocate, Cursor, Fault, FileType, Inode, InodeRef, New, Refusal, Rename, Seek, SetAttr, SetXattr,
+    Shutdown, Stat, StatFs, Volume, WriteAccess,
 };
 
 use crate::openers::Openers;
@@ -409,12 +409,12 @@ impl Serve for Server {
         })
     }
 
-    fn write(&self, permit: Permit, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        self.with_space_retries(|volume| volume.write_at_by(permit, ino, offset, bytes))
+    fn write(&self, access: WriteAccess, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.with_space_retries(|volume| volume.write_at_by(access, ino, offset, bytes))
     }
 
-    fn copy(&self, permit: Permit, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Errno> {
-        self.with_space_retries(|volume| volume.copy_range_by(permit, from, to, len))
+    fn copy(&self, access: WriteAccess, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Errno> {
+        self.with_space_retries(|volume| volume.copy_range_by(access, from, to, len))
     }
 
     fn allocate(&self, ino: Ino, how: Allocate, offset: u64, len: u64) -> Result<(), Errno> {

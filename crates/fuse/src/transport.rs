@@ -60,7 +60,7 @@ use extant_fuse_lowlevel::{
     Bytes, Handler, Listing, Name as NameOf, NameAndBytes, Names, Notifier, Offered, Operation, Reply,
     Request, Taken,
 };
-use extant_volume::{Cursor, FileType, New, Permit, Seek, SetAttr, Stat};
+use extant_volume::{Cursor, FileType, New, Seek, SetAttr, Stat, WriteAccess};
 use invalidator::Invalidator;
 use lookups::Lookups;
 pub use mounted::{Channel, Mounted, Threads, serve_connection};
@@ -463,8 +463,8 @@ impl<S: Serve> Handler for Transport<S> {
                     let to = convert::ino_of(asked.nodeid_out)?;
                     self.clear_set_id(request, asked.nodeid_out, to)?;
                     let (from, to) = ((from, asked.off_in), (to, asked.off_out));
-                    let permit = content::permit_of(asked.fh_out);
-                    self.with_reserve(request, || self.copy(permit, from, to, asked.len))
+                    let access = content::write_access_of(asked.fh_out);
+                    self.with_reserve(request, || self.copy(access, from, to, asked.len))
                 });
                 match copied {
                     Ok(size) => reply.structure(&WriteOut { size, pad: 0 }),
@@ -605,11 +605,11 @@ impl<S: Serve> Transport<S> {
             if is_writeback {
                 // The kernel ignores the size in the reply to a write from its page cache, so a short write
                 // must fail.
-                let len = self.serve.write(Permit::Cache, ino, offset, bytes)?;
+                let len = self.serve.write(WriteAccess::Writeback, ino, offset, bytes)?;
                 return if len == bytes.len() { Ok(len) } else { Err(Errno::NOSPC) };
             }
-            let permit = content::permit_of(asked.fh);
-            self.with_reserve(request, || self.serve.write(permit, ino, offset, bytes))
+            let access = content::write_access_of(asked.fh);
+            self.with_reserve(request, || self.serve.write(access, ino, offset, bytes))
         });
         if let (true, Ok(ino)) = (is_writeback, convert::ino_of(node)) {
             self.note_writeback(node, ino, written.is_err());

@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_who_and_since_when() {
+    fn refusals_name_the_program_and_its_version() {
         let text = |profile, feature| {
             let feature = Feature::by_name(feature).unwrap();
             Profile::by_name(profile)

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_what_nobody_has_written() {
+    fn gaps_are_the_unwritten_blocks() {
         let file = Unconverted::default();
         let ok = || Ok::<_, ()>(());
         let one = file.write(10..20, ok).unwrap();

@@ -210,7 +210,7 @@ fn handles_in_lanes_and_commits() {
 /// A thread aborts in the middle of a change. All threads end, and neither that transaction nor a later one
 /// becomes durable.
 #[test]
-fn an_abort_ends_everybody() {
+fn an_abort_ends_all_threads() {
     for has_committer in [false, true] {
         schedules("journal: abort", 300, move || {
             let options = Options { transaction_max: 8, has_committer, ..Options::default() };

@@ -283,7 +283,7 @@ mod tests {
     /// A run ends when its scans have examined enough, but not before a minimum number of scans. All runs of
     /// a policy end at the same call.
     #[test]
-    fn who_looks_at_too_much_ends_before_the_others() {
+    fn a_shrinker_that_visits_too_much_ends_before_the_others() {
         let study = Study {
             cases: vec![Case::ManyInodes],
             policies: vec![Policy::EsChunk],

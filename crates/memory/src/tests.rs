@@ -57,7 +57,7 @@ impl Shrinker for Toy {
 }
 
 #[test]
-fn under_the_limit_nobody_is_asked() {
+fn under_the_limit_no_shrinker_is_called() {
     let budget = Budget::new(1 << 20);
     let toy = Toy::new(&budget, 0);
     assert_eq!(toy.put(1 << 19), 0);

@@ -184,7 +184,7 @@ fn writers_wait_at_the_hard_limit_and_no_longer_than_they_say() {
 }
 
 #[test]
-fn who_writes_back_is_called() {
+fn the_writeback_thread_is_called() {
     let config =
         Config { dirty_background_bytes: MIB, dirty_bytes_max: 2 * MIB, ..Config::of_bytes(64 * MIB) };
     let (cache, toy) = (cache(config), Toy::new(4096));

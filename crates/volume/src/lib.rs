@@ -56,7 +56,7 @@ pub use probe::BySuperblock;
 pub use stat::{Stat, StatFs};
 pub use write::{
     Acting, Allocate, DefaultOptions, DiscardStats, ErrorCursor, HINTED_NAMES_MAX, LABEL_MAX, New, OnError,
-    PAGE_BYTES, Permit, Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteOptions, unprivileged,
+    PAGE_BYTES, Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteAccess, WriteOptions, unprivileged,
 };
 
 /// An inode in memory; cheap to clone.

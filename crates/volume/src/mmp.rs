@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_heard_of() {
+    fn waits_are_reported() {
         let waits = Mutex::new(Vec::new());
         let on_wait = |waiting: &Waiting| waits.lock().push((waiting.left, waiting.by.clone()));
         sleep(Duration::from_millis(5), Duration::from_secs(9), "a host", &on_wait);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn who_died_is_waited_for_and_who_lives_is_left_alone() {
+    fn a_dead_owner_is_waited_for_and_a_live_one_is_left_alone() {
         let waits = std::cell::RefCell::new(Vec::new());
         let dead = device(1000);
         let wait = |time: Duration, _: Duration, _: &str| waits.borrow_mut().push(time.as_secs());
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_overrun_stops_and_writes_no_more() {
+    fn an_overrun_owner_stops_and_writes_no_more() {
         let device = device(Mmp::SEQ_CLEAN);
         let block = claim_block(&place(&device), CHECK_MIN, &|_, _, _| {}).unwrap();
         let first = block.sequence;

@@ -64,7 +64,7 @@ use parking_lot::Mutex;
 use crate::{Fault, Refusal, Volume};
 
 pub use attributes::{SetAttr, TimesFrom};
-pub use data::{Permit, unprivileged};
+pub use data::{WriteAccess, unprivileged};
 pub use defaults::DefaultOptions;
 pub use direct::PAGE_BYTES;
 pub use discard::DiscardStats;

@@ -129,15 +129,15 @@ fn the_file_systems_own_blocks_are_never_given_out() {
 }
 
 #[test]
-fn reserves_are_kept_from_those_who_may_not_have_them() {
+fn reserves_are_kept_from_unprivileged_allocations() {
     let image = Image::mke2fs("40M", SMALL);
     let alloc = image.open(Options::default());
     alloc.set_reserves(100, 50);
     let edit = image.edit(extant_base::Tid(1));
     let free = alloc.usage().blocks_free;
     assert_eq!(alloc.usage().blocks_available, free - 150);
-    alloc.claim(free - 160, Privilege::Everybody).unwrap();
-    assert_eq!(alloc.claim(11, Privilege::Everybody), Err(NoSpace { pending: false }));
+    alloc.claim(free - 160, Privilege::User).unwrap();
+    assert_eq!(alloc.claim(11, Privilege::User), Err(NoSpace { pending: false }));
     let ask = |len, flags| Request { flags, ..request(0, len, len) };
     assert!(alloc.allocate(&edit, &ask(11, Flags::METADATA)).is_err());
     alloc.allocate(&edit, &ask(11, Flags::METADATA | Flags::USE_ROOT)).unwrap();

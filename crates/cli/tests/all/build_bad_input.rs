@@ -65,7 +65,7 @@ impl Bench {
 }
 
 /// Makes a command run as the user `nobody`, if this process is root.
-fn as_nobody(command: &mut std::process::Command) -> &mut std::process::Command {
+fn as_ordinary_user(command: &mut std::process::Command) -> &mut std::process::Command {
     if is_root() { command.uid(65_534).gid(65_534) } else { command }
 }
 
@@ -101,7 +101,7 @@ fn all_unreadable_files_are_named_in_one_run() {
     for threads in ["1", "4"] {
         let mut command = extant_testkit::command(binary.to_str().unwrap());
         command.args(["build", "-j", threads, "--from"]).arg(&tree).arg("-o").arg(out.join("image"));
-        let refused = outcome(as_nobody(&mut command));
+        let refused = outcome(as_ordinary_user(&mut command));
         let said = refused.code(SOURCE);
         for path in ["/a: ", "/b/c: ", "/d/e/f: ", "/closed: "] {
             let line = said.lines().find(|line| line.contains(&format!("{}{path}", tree.display())));

@@ -326,7 +326,7 @@ fn a_script_that_fails_leaves_the_image_byte_for_byte() {
 }
 
 #[test]
-fn one_writes_at_a_time_and_anybody_reads() {
+fn there_is_one_writer_and_any_number_of_readers() {
     let image = Image::new(&[]);
     image.done("mkdir :/a");
     let held = extant::open_writable(&image.path).unwrap();

@@ -338,7 +338,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn every_command_bears_an_output_that_nobody_reads() {
+fn every_command_handles_a_closed_output() {
     // `extant ... | head -1`: no panic, no message, and the exit code of the command's work.
     let dir = place();
     std::fs::write(dir.path().join("script"), "mkdir /from-script\n").unwrap();

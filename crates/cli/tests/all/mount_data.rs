@@ -429,7 +429,7 @@ fn ranges_are_reserved_punched_copied_and_sought() {
 /// The users of reserved blocks: the same users stop at the same amount of free space on the kernel's mount
 /// of the same image.
 #[test]
-fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
+fn the_reserve_is_for_users_that_the_kernel_permits() {
     if !has_fuse_and_root() {
         return;
     }

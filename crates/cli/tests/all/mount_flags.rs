@@ -80,7 +80,7 @@ fn set_id_bits_go_when_the_kernel_takes_them() {
 /// One process writes with io_submit and O_DIRECT, and reads the bytes through the page cache, while two
 /// others fill the cache.
 #[test]
-fn what_was_written_past_the_cache_is_read_through_it() {
+fn direct_writes_are_read_through_the_page_cache() {
     if !has_fuse() || extant_testkit::command("python3").arg("-V").output().is_err() {
         return;
     }

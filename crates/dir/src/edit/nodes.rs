@@ -396,7 +396,7 @@ mod tests {
 
     /// An entry that continues the hash of a removed entry becomes the first of that hash.
     #[test]
-    fn who_follows_a_removed_entry_continues_nothing() {
+    fn an_entry_after_a_removed_one_continues_nothing() {
         for lblk in [Lblk(0), Lblk(4)] {
             let mut nodes = Nodes { room: 9, ..Nodes::default() };
             let keys = [0, 16, 17, 30];

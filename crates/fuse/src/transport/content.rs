@@ -16,7 +16,7 @@
 //! Source: fallocate(2), copy_file_range(2).
 
 use extant_base::Ino;
-use extant_volume::{Allocate, Permit};
+use extant_volume::{Allocate, WriteAccess};
 use rustix::fs::OFlags;
 
 use super::Transport;
@@ -83,20 +83,20 @@ pub(super) fn is_direct_io(handle: u64, flags: u32) -> bool {
 }
 
 /// Whether the inode's flags still have to be checked: if opens are tracked, they were checked at open.
-pub(super) fn permit_of(handle: u64) -> Permit {
-    if number_of(handle) == 0 { Permit::Flags } else { Permit::Opened }
+pub(super) fn write_access_of(handle: u64) -> WriteAccess {
+    if number_of(handle) == 0 { WriteAccess::Flags } else { WriteAccess::Opened }
 }
 
 impl<S: Serve> Transport<S> {
     /// Copies bytes between files, or within a file, at most [`COPY_MAX`]. Returns how many were copied.
     pub(super) fn copy(
         &self,
-        permit: Permit,
+        access: WriteAccess,
         from: (Ino, u64),
         to: (Ino, u64),
         len: u64,
     ) -> Result<u32, Errno> {
-        let copied = self.serve.copy(permit, from, to, len.min(COPY_MAX))?;
+        let copied = self.serve.copy(access, from, to, len.min(COPY_MAX))?;
         u32::try_from(copied).map_err(|_| Errno::INVAL)
     }
 }

@@ -30,7 +30,7 @@ impl<S: Serve> Transport<S> {
             return work();
         }
         let done = {
-            let _anybody = Acting::as_anybody();
+            let _user = Acting::as_user();
             work()
         };
         match done {

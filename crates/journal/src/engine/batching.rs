@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_after_another_waits_as_long_as_a_commit_takes() {
+    fn a_later_request_waits_as_long_as_a_commit_takes() {
         let batcher = Batcher::new(Some(Batching::default()));
         batcher.note(ms(8));
         batcher.note(ms(4));

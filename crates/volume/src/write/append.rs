@@ -3,7 +3,7 @@
 use extant_base::Ino;
 use extant_ondisk::inode::flags;
 
-use super::{Permit, Writer};
+use super::{WriteAccess, Writer};
 use crate::{Fault, Volume};
 
 impl Volume {
@@ -28,7 +28,7 @@ impl Writer {
         let node = self.inode_to_change(ino)?;
         let _operation = self.lock_node(&node)?;
         let pos = node.values().size();
-        let done = self.write_locked(Permit::Flags, &node, pos, bytes)?;
+        let done = self.write_locked(WriteAccess::Flags, &node, pos, bytes)?;
         let is_sync = node.values().has_flag(flags::SYNC);
         Ok((pos, done, is_sync))
     }

@@ -25,7 +25,7 @@ use extant_inode::LiveInode;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
-use super::{Permit, Writer};
+use super::{WriteAccess, Writer};
 use crate::{Fault, Refusal, Seek, Volume};
 
 /// Bytes copied under the locks at a time.
@@ -38,7 +38,7 @@ struct Copy<'a> {
     from: u64,
     to: u64,
     left: u64,
-    permit: Permit,
+    access: WriteAccess,
 }
 
 impl Volume {
@@ -50,7 +50,7 @@ impl Volume {
     /// [`Refusal::Invalid`] for two overlapping ranges of one file; as [`write_at`](Self::write_at) of the
     /// target and [`read_at`](Self::read_at) of the source.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Fault> {
-        self.copy_range_by(Permit::Flags, from, to, len)
+        self.copy_range_by(WriteAccess::Flags, from, to, len)
     }
 
     /// As [`copy_range`](Self::copy_range), for a caller that was permitted to write to the target before.
@@ -59,13 +59,13 @@ impl Volume {
     /// As [`copy_range`](Self::copy_range).
     pub fn copy_range_by(
         &self,
-        permit: Permit,
+        access: WriteAccess,
         from: (Ino, u64),
         to: (Ino, u64),
         len: u64,
     ) -> Result<u64, Fault> {
         let writer = self.writer()?;
-        let (done, is_sync) = self.noted(writer.copy_range(permit, from, to, len))?;
+        let (done, is_sync) = self.noted(writer.copy_range(access, from, to, len))?;
         if is_sync {
             self.fsync_range(to.0, to.1..to.1 + done, None, false)?;
         }
@@ -77,7 +77,7 @@ impl Writer {
     /// Copies. Returns the number of bytes, and whether they must be durable at once (`chattr +S`).
     fn copy_range(
         &self,
-        permit: Permit,
+        access: WriteAccess,
         (from_ino, from): (Ino, u64),
         (to_ino, to): (Ino, u64),
         len: u64,
@@ -90,7 +90,7 @@ impl Writer {
         }
         let len = len.min(source.values().size().saturating_sub(from));
         let fits = usize::try_from(len).unwrap_or(usize::MAX);
-        let fits = self.check_writable(permit, &target, to, fits)? as u64;
+        let fits = self.check_writable(access, &target, to, fits)? as u64;
         if from_ino == to_ino && from < to.saturating_add(len) && to < from + len {
             return Err(Refusal::Invalid.into());
         }
@@ -98,7 +98,7 @@ impl Writer {
         let mut buffer = Vec::new();
         while done < len {
             let (from, to) = (from + done, to + done);
-            let copy = Copy { source: &source, target: &target, from, to, left: len - done, permit };
+            let copy = Copy { source: &source, target: &target, from, to, left: len - done, access };
             self.flusher.throttle();
             match self.copy_piece(&copy, &mut buffer) {
                 Ok(0) => break,
@@ -114,7 +114,7 @@ impl Writer {
 
     /// Copies a piece. Returns the number of bytes; 0 at the end of the source.
     fn copy_piece(&self, copy: &Copy<'_>, buffer: &mut Vec<u8>) -> Result<u64, Fault> {
-        let Copy { source, target, from, to, permit, .. } = *copy;
+        let Copy { source, target, from, to, access, .. } = *copy;
         // In the order of inode numbers; a single lock if both are the same inode.
         let before = (source.ino() < target.ino()).then(|| source.operation.read());
         let _target = self.lock_node(target)?;
@@ -134,17 +134,17 @@ impl Writer {
                     buffer.clear();
                     let end = self.data_run(target, to..to + end.min(PIECE))?;
                     buffer.resize(end as usize, 0);
-                    Ok(self.write_locked(permit, target, to, buffer)? as u64)
+                    Ok(self.write_locked(access, target, to, buffer)? as u64)
                 }
                 skipped => {
-                    self.check_writable(permit, target, to, skipped as usize)?;
+                    self.check_writable(access, target, to, skipped as usize)?;
                     self.note_write(target)?;
                     Ok(skipped)
                 }
             };
         }
         if hole == left {
-            self.check_writable(permit, target, to, hole as usize)?;
+            self.check_writable(access, target, to, hole as usize)?;
             self.note_write(target)?;
             self.set_size(target, to + hole)?;
             return Ok(hole);
@@ -156,7 +156,7 @@ impl Writer {
         let end = if may_skip { self.data_run(source, from..from + end)? } else { end };
         buffer.resize(end as usize, 0);
         let got = self.read_locked(source, from, buffer)?;
-        let written = self.write_locked(permit, target, to, &buffer[..got])? as u64;
+        let written = self.write_locked(access, target, to, &buffer[..got])? as u64;
         Ok(hole + written)
     }
 

@@ -32,26 +32,26 @@ use crate::{Fault, Refusal, Seek, Volume};
 const SETUID: u16 = 0o4000;
 const GROUP_EXEC: u16 = 0o0010;
 
-/// What permits a write to an append-only or immutable file.
+/// How write access to an append-only or immutable file is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Permit {
+pub enum WriteAccess {
     /// The current flags: an immutable file is not written, an append-only file is not overwritten.
     Flags,
     /// The file was opened for writing [when its flags permitted it](Volume::check_open). The append-only
     /// flag is only checked on opening.
     Opened,
-    /// A cache above accepted the data when that was permitted, and writes it back now.
-    Cache,
+    /// Not at all: a cache of the caller accepted the data when that was permitted, and now writes it back.
+    Writeback,
 }
 
-impl Permit {
+impl WriteAccess {
     /// Returns whether a file with these flags may be written, at its end or elsewhere.
-    fn lets(self, of_file: u32, is_at_end: bool) -> bool {
-        let immutable = of_file & flags::IMMUTABLE != 0;
+    fn allows(self, file_flags: u32, is_at_end: bool) -> bool {
+        let immutable = file_flags & flags::IMMUTABLE != 0;
         match self {
-            Self::Flags => !immutable && (of_file & flags::APPEND == 0 || is_at_end),
+            Self::Flags => !immutable && (file_flags & flags::APPEND == 0 || is_at_end),
             Self::Opened => !immutable,
-            Self::Cache => true,
+            Self::Writeback => true,
         }
     }
 }
@@ -65,8 +65,8 @@ impl Volume {
     pub fn check_open(&self, ino: Ino, write: bool, append: bool) -> Result<(), Fault> {
         match &self.writer {
             Some(writer) if write => {
-                let of_file = writer.inode_to_change(ino)?.values().fields.flags;
-                let may = Permit::Flags.lets(of_file, append);
+                let file_flags = writer.inode_to_change(ino)?.values().fields.flags;
+                let may = WriteAccess::Flags.allows(file_flags, append);
                 if may { Ok(()) } else { Err(Refusal::NotPermitted.into()) }
             }
             _ => Ok(()),
@@ -81,17 +81,17 @@ impl Volume {
     /// [`Refusal::NoSpace`], [`Refusal::TooLarge`], [`Refusal::NotPermitted`]; [`Refusal::WrongType`] or
     /// [`Refusal::IsDirectory`] if it is not a regular file; the map is corrupt; the device failed.
     pub fn write_at(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
-        self.write_at_by(Permit::Flags, ino, pos, bytes)
+        self.write_at_by(WriteAccess::Flags, ino, pos, bytes)
     }
 
     /// As [`write_at`](Self::write_at), for a caller that was permitted to write before.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
-    pub fn write_at_by(&self, permit: Permit, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+    pub fn write_at_by(&self, access: WriteAccess, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let writer = self.writer()?;
         writer.flusher.throttle();
-        let (done, is_sync) = self.noted(writer.write(permit, ino, pos, bytes))?;
+        let (done, is_sync) = self.noted(writer.write(access, ino, pos, bytes))?;
         if is_sync {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }
@@ -129,14 +129,14 @@ impl Writer {
     /// Writes. Returns the number of bytes, and whether they must be durable at once (`chattr +S`).
     pub(super) fn write(
         &self,
-        permit: Permit,
+        access: WriteAccess,
         ino: Ino,
         pos: u64,
         bytes: &[u8],
     ) -> Result<(usize, bool), Fault> {
         let node = self.inode_to_change(ino)?;
         let _operation = self.lock_node(&node)?;
-        let done = self.write_locked(permit, &node, pos, bytes)?;
+        let done = self.write_locked(access, &node, pos, bytes)?;
         let is_sync = node.values().has_flag(flags::SYNC);
         Ok((done, is_sync))
     }
@@ -144,12 +144,12 @@ impl Writer {
     /// Writes. The caller holds the operation lock exclusively.
     pub(super) fn write_locked(
         &self,
-        permit: Permit,
+        access: WriteAccess,
         node: &Arc<LiveInode>,
         pos: u64,
         bytes: &[u8],
     ) -> Result<usize, Fault> {
-        let len = self.check_writable(permit, node, pos, bytes.len())?;
+        let len = self.check_writable(access, node, pos, bytes.len())?;
         if len == 0 {
             return Ok(0);
         }
@@ -185,7 +185,7 @@ impl Writer {
     /// Checks a write. Returns how many of its bytes fit below the maximum size.
     pub(super) fn check_writable(
         &self,
-        permit: Permit,
+        access: WriteAccess,
         node: &LiveInode,
         pos: u64,
         len: usize,
@@ -199,8 +199,8 @@ impl Writer {
         if values.has_flag(flags::ENCRYPT) {
             return Err(Refusal::NeedsKey.into());
         }
-        let is_let = permit.lets(values.fields.flags, pos == values.size());
-        if values.has_flag(flags::VERITY) || !is_let {
+        let is_allowed = access.allows(values.fields.flags, pos == values.size());
+        if values.has_flag(flags::VERITY) || !is_allowed {
             return Err(Refusal::NotPermitted.into());
         }
         let max = self.size_max(values.has_flag(flags::EXTENTS) || self.becomes_extents(values.fields.flags));
@@ -211,8 +211,8 @@ impl Writer {
     }
 
     /// Returns whether the file's map will use extents once the file needs a map.
-    fn becomes_extents(&self, of_file: u32) -> bool {
-        of_file & flags::INLINE_DATA != 0
+    fn becomes_extents(&self, file_flags: u32) -> bool {
+        file_flags & flags::INLINE_DATA != 0
             && self.shared().sb.features.has_incompat(extant_ondisk::Features::EXTENTS)
     }
 

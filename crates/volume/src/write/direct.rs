@@ -21,7 +21,7 @@ use extant_inode::{FileData, LiveInode};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
-use super::{Permit, Writer};
+use super::{WriteAccess, Writer};
 use crate::{Fault, Refusal, Volume};
 
 /// Bytes of a page, for [`Volume::read_page`] and [`Volume::make_writable`].
@@ -121,7 +121,7 @@ impl Writer {
         if done == bytes.len() {
             return Ok(done);
         }
-        let written = self.write(Permit::Flags, ino, pos + done as u64, &bytes[done..]);
+        let written = self.write(WriteAccess::Flags, ino, pos + done as u64, &bytes[done..]);
         let written = match written {
             Err(_) if done > 0 => return Ok(done),
             written => written?.0,
@@ -142,7 +142,7 @@ impl Writer {
     /// Returns the number of bytes.
     fn write_in_place(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let _operation = self.lock_node(node)?;
-        let len = self.check_writable(Permit::Flags, node, pos, bytes.len())? as u64;
+        let len = self.check_writable(WriteAccess::Flags, node, pos, bytes.len())? as u64;
         let bs = self.shared().geometry.block_size;
         let data = self.inodes().data(node);
         let end = (pos + len).min(data.size() & !(bs.bytes() - 1));
@@ -193,7 +193,7 @@ impl Writer {
         }
         let mut bytes = vec![0; (size - pos).min(PAGE_BYTES as u64) as usize];
         self.read_locked(&node, pos, &mut bytes)?;
-        let written = self.write_locked(Permit::Flags, &node, pos, &bytes)?;
+        let written = self.write_locked(WriteAccess::Flags, &node, pos, &bytes)?;
         if written == bytes.len() { Ok(()) } else { Err(Refusal::NoSpace.into()) }
     }
 }

@@ -275,7 +275,7 @@ fn engine(
     let journal = Arc::new(journal.map_err(|fault| OpenFault::Journal(fault.to_string()))?);
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
     let privilege = match options.write.keep_reserve {
-        true => extant_alloc::Privilege::Everybody,
+        true => extant_alloc::Privilege::User,
         false => extant_alloc::Privilege::Root,
     };
     let in_alloc = extant_alloc::Options {

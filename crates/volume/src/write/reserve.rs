@@ -29,8 +29,8 @@ impl Acting {
     }
 
     /// Operations may not use the reserve.
-    pub fn as_anybody() -> Self {
-        Self { _of_thread: extant_alloc::Acting::with(Privilege::Everybody) }
+    pub fn as_user() -> Self {
+        Self { _of_thread: extant_alloc::Acting::with(Privilege::User) }
     }
 }
 

@@ -39,7 +39,7 @@ fn what_is_unmapped_is_known_no_more() {
 
 /// Another machine owns the file system now, its log and its superblock included.
 #[test]
-fn who_lost_a_file_system_writes_nothing_to_it() {
+fn after_the_loss_of_a_file_system_nothing_is_written_to_it() {
     let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);

@@ -216,7 +216,7 @@ fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {
 
 /// Threads that create names with immediate durability share commits: each waits a little for the others.
 #[test]
-fn who_needs_a_commit_at_once_lets_others_in() {
+fn an_urgent_commit_request_lets_others_in() {
     let commits = |batching: Batching| {
         let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");

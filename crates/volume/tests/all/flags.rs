@@ -5,7 +5,7 @@ use crate::common::small::{image, open};
 use extant_base::Ino;
 use extant_ondisk::inode::flags;
 use extant_ondisk::time::Timestamp;
-use extant_volume::{Fault, FileType, New, Permit, Refusal, SetAttr, TimesFrom, Volume};
+use extant_volume::{Fault, FileType, New, Refusal, SetAttr, TimesFrom, Volume, WriteAccess};
 
 fn set(volume: &Volume, ino: Ino, flags: u32) -> Result<(), Fault> {
     volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() }).map(drop)
@@ -56,7 +56,7 @@ fn each_flag_has_types_that_can_have_it() {
 /// Operations that are refused on an immutable file may be allowed on an append-only one, or for a cache that
 /// accepted the bytes earlier.
 #[test]
-fn who_may_write_depends_on_when_it_was_permitted() {
+fn write_access_depends_on_when_it_was_checked() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[], &[]);
     let volume = open(&path);
@@ -79,17 +79,17 @@ fn who_may_write_depends_on_when_it_was_permitted() {
         let opened = [false, true].map(|append| refused(volume.check_open(ino, true, append)));
         assert_eq!(opened, opens, "{more:#x}");
         assert_eq!(refused(volume.check_open(ino, false, false)), None);
-        let permits = [Permit::Flags, Permit::Opened, Permit::Cache];
+        let accesses = [WriteAccess::Flags, WriteAccess::Opened, WriteAccess::Writeback];
         assert_eq!(
-            permits.map(|permit| refused(volume.write_at_by(permit, ino, 7, b"x"))),
+            accesses.map(|access| refused(volume.write_at_by(access, ino, 7, b"x"))),
             replaces,
             "{more:#x}"
         );
-        let copied = permits.map(|permit| refused(volume.copy_range_by(permit, (other, 0), (ino, 9), 50)));
+        let copied = accesses.map(|access| refused(volume.copy_range_by(access, (other, 0), (ino, 9), 50)));
         assert_eq!(copied, replaces, "{more:#x}");
         let end = || volume.stat(&volume.inode(ino).unwrap()).size;
         assert_eq!(
-            permits.map(|permit| refused(volume.write_at_by(permit, ino, end(), b"x"))),
+            accesses.map(|access| refused(volume.write_at_by(access, ino, end(), b"x"))),
             appends,
             "{more:#x}"
         );

@@ -50,7 +50,7 @@ fn set_size(volume: &Volume, ino: Ino, size: u64) {
 /// A file is truncated inside a block whose newer bytes are in memory: in the end the device has them, and
 /// zeros after them.
 #[test]
-fn who_cuts_a_block_does_not_bring_older_bytes_back() {
+fn a_truncate_within_a_block_does_not_bring_older_bytes_back() {
     let (disk, volume) = made("8M", DataPath::Iomap);
     let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.write_at(ino, 0, &[1; 1024]).unwrap();
@@ -169,7 +169,7 @@ fn what_is_written_behind_a_block_that_fails_is_there() {
 
 /// fsync waits for bytes that were written before it, not for later ones, however fast they come.
 #[test]
-fn who_makes_bytes_durable_does_not_wait_for_later_ones() {
+fn fsync_does_not_wait_for_later_writes() {
     let (disk, volume) = made("8M", DataPath::Iomap);
     let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.write_at(ino, 0, &[1; 64 << 10]).unwrap();
@@ -196,7 +196,7 @@ fn who_makes_bytes_durable_does_not_wait_for_later_ones() {
 
 /// An orphan list contains a free inode, or an inode twice: the bitmap decides.
 #[test]
-fn orphans_that_are_none_do_not_keep_anybody_from_writing() {
+fn false_orphans_do_not_prevent_writing() {
     let (disk, volume) = made("8M", DataPath::Iomap);
     let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.write_at(ino, 0, &[1; 300]).unwrap();
@@ -214,7 +214,7 @@ fn orphans_that_are_none_do_not_keep_anybody_from_writing() {
 
 /// On a file system with errors, the owner of an orphan's blocks is unknown.
 #[test]
-fn orphans_of_a_damaged_file_system_wait_for_who_mends_it() {
+fn orphans_of_a_damaged_file_system_are_left_for_e2fsck() {
     for has_errors in [false, true] {
         let (disk, volume) = made("8M", DataPath::Iomap);
         let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();

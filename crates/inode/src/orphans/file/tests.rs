@@ -70,7 +70,7 @@ fn all_slots_can_be_had_and_again_after_they_were_given_back() {
 }
 
 #[test]
-fn a_lane_keeps_a_slot_for_who_is_in_it_next() {
+fn a_lane_keeps_a_slot_for_its_next_user() {
     let (file, buffers) = file();
     let (kept, other) = (file.claim(Ino(20), 0).unwrap(), file.claim(Ino(21), 0).unwrap());
     file.give_back(kept, Some(3));
