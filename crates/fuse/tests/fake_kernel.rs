@@ -17,7 +17,7 @@ use extant_fuse_lowlevel::protocol::{EntryOut, InHeader, InitIn, OutHeader};
 use extant_testkit::trees::Random;
 use extant_volume::{OpenOptions, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A reply that takes longer than this counts as a hang.
@@ -317,8 +317,12 @@ impl Served {
 
     /// Ends the connection and checks the image.
     fn end(self) {
-        // Not closed yet: unread invalidations would make this end of the connection an error.
-        shutdown(&self.kernel.socket, Shutdown::Write).unwrap();
+        // Read up to the end: if the socket were closed with unread invalidations, the server would get
+        // ECONNRESET instead of the end of the connection.
+        let socket = &self.kernel.socket;
+        rustix::net::shutdown(socket, rustix::net::Shutdown::Write).unwrap();
+        let mut message = vec![0; 2 * MESSAGE_MAX];
+        while rustix::io::read(socket, &mut message).unwrap() > 0 {}
         self.serving.join().unwrap().unwrap();
         assert!(!self.has_panicked.load(Ordering::Relaxed), "a panic");
         let closed = self.server.close();
