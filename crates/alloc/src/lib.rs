@@ -27,7 +27,7 @@
 //!    transaction. Inode bitmaps and descriptors change in memory only. Once per commit,
 //!    [`seal`](Alloc::seal) writes the changed ones to their blocks, and the current checksums of the bitmaps
 //!    into the descriptors. Until then a changed inode bitmap stays in memory.
-//! 3. A refusal changes nothing.
+//! 3. An allocation or freeing that is refused changes nothing.
 //! 4. If the bitmap or descriptor of a group breaks a rule, nothing is allocated in the group, and
 //!    [`problems`](Alloc::problems) has the reason.
 //! 5. [`open`](Alloc::open) reads nothing. Descriptors are read block by block, and bitmaps one by one, when
@@ -36,8 +36,13 @@
 //!
 //! Locks, in order:
 //! 1. one group (two groups are never locked together);
-//! 2. one of: a set of groups in the index, the list of groups with changes to write, of groups with freed
-//!    clusters that are not yet committed, of groups with windows, of areas of metadata (zones), of problems.
+//! 2. one of these:
+//!    - a set of groups in the index;
+//!    - the list of groups with changes to write;
+//!    - the list of groups with freed clusters that are not yet committed;
+//!    - the list of groups with windows;
+//!    - the list of areas of metadata (zones);
+//!    - the list of problems.
 //!
 //! A group stays locked during I/O in two cases: while its bitmap is read, if the cache evicted the bitmap
 //! after it was prefetched; and while one of its free runs is discarded on the device ([`Alloc::each_free`]).

@@ -6,10 +6,10 @@
 //!
 //! Invariants
 //! 1. INV-M3: an [`Owner`] is a kind of block and an inode. A block is returned for an owner only after these
-//!    bytes passed the verification for that owner. The cache records the last owner for which they passed,
-//!    so a block with one owner is verified once. When a block is changed, the owner of the change is
-//!    recorded, even if the block is later read for another owner: the commit computes the checksum for the
-//!    owner of the change.
+//!    bytes passed the verification for that owner. The cache records one owner per block: the last one for
+//!    which they passed. So a block with one owner is verified once. A change records the owner of the
+//!    change. That record stays until the block is written home, even if the block is read for another owner
+//!    meanwhile, because the commit computes the checksum for the owner of the change.
 //! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and later changes go to a
 //!    separate copy.
 //! 3. Memory is charged to the budget. When the budget is exceeded, the cache evicts blocks by second chance
@@ -24,9 +24,9 @@
 //!    may change, drop and create blocks. The commit gets the blocks as the closed transaction left them.
 //! 8. A caller can change a few bytes of a block without reading it: a [pending change](PendingChange), which
 //!    is kept beside the block. Pending changes are applied before the block's bytes are read or committed.
-//! 9. The cache records two facts for the commit, and drops them when a change makes them wrong: that a block
-//!    ends in the right checksum of its own bytes (see [`PendingChange`]), and the checksum over a whole
-//!    block that was stored with it ([`BlockContents`]).
+//! 9. The cache records two facts of a block for the commit: whether the checksum in the block's last four
+//!    bytes is right (see [`PendingChange`]); and, if the creator of the block passed it along
+//!    ([`BlockContents`]), the CRC-32C of all its bytes. Any change of the bytes drops both.
 //!
 //! Locks: one per shard. No thread holds two of them.
 //!

@@ -15,9 +15,10 @@
 //!    encrypted directory names are ciphertext, and may hold any byte); a second "." or "..". A listing in
 //!    the order of hashes also reports duplicate names as damage.
 //!
-//! A lookup searches an indexed directory block by block in two cases. In an encrypted and casefolded
-//! directory the hashes cannot be computed, because they need a key. In a casefolded directory the lookup
-//! falls back to this search if it does not find the name by the hash of the folded name.
+//! A lookup searches an indexed directory block by block in three cases:
+//! - The directory is encrypted and casefolded. Its hashes cannot be computed, because they need a key.
+//! - The directory is casefolded, and the lookup does not find the name by the hash of the folded name.
+//! - The index breaks a rule, and the file system has no metadata_csum (invariant 2).
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 

@@ -26,7 +26,7 @@
 //!
 //! Invariants
 //! 1. INV-ES1: entries of an inode are in order, disjoint, not empty; adjacent entries that can be merged are
-//!    merged (unless `no_merge`).
+//!    merged, unless [`Options::no_merge`] is set.
 //! 2. INV-ES2: a block has one status. A delayed block is not evicted by reclaim or [`Inode::clear`], and not
 //!    replaced by [`Inode::cache`].
 //! 3. [`Inode::insert`] records a change, and replaces what was known of its blocks. [`Inode::cache`] gets an
@@ -39,7 +39,7 @@
 //! 6. An entry of a large tree takes at most 24 bytes, overhead included. The policies es-ilist and es-gc are
 //!    the exception, because they keep a list node for each entry.
 //! 7. A scan with the default policy reclaims from one inode. Whatever the size of the cache and of the
-//!    request, it examines no more than a few inodes, and chunks with [`SCAN_MIN`] entries together. It moves
+//!    request, it examines at most 9 inodes, and chunks of at most [`SCAN_MIN`] entries in total. It moves
 //!    and frees only the memory of these chunks and of a part of the inode's tree.
 //! 8. The memory of entries, inodes and lists is charged to the budget, with a difference of a page at most.
 //!    Charges are made with no lock held; releases may be made under any lock.
@@ -51,30 +51,35 @@
 //!
 //! # The default policy
 //!
-//! The policy es-chunk reclaims by chunks. A chunk holds up to 64 entries of an inode, with bits for each
-//! entry: *found* by a lookup since the last visit of the chunk, *protected* (found before an earlier visit),
-//! *new* (added since the last visit). A chunk is *cold* if it has a reclaimable entry that is not protected,
-//! and *warm* if all of its reclaimable entries are protected. Each inode has one FIFO queue of cold chunks
-//! and one of warm chunks. The cache has two round-robin lists of inodes: those with a cold chunk, and those
-//! with warm chunks only.
+//! The policy es-chunk reclaims by chunks. A chunk holds up to 64 entries of an inode, with three bits for
+//! each entry: *found* by a lookup since the last visit of the chunk; *protected*, because an earlier visit
+//! saw that it had been found; *new*, because it was added since the last visit. (The chunks of `page-cache`
+//! are something else.) A chunk is *cold* if it has a reclaimable entry that is not protected, and *warm* if
+//! all of its reclaimable entries are protected. Each inode has one FIFO queue of cold chunks and one of warm
+//! chunks. The cache has two round-robin lists of inodes: those with a cold chunk, and those with warm chunks
+//! only.
 //!
 //! A scan takes the next inode of the first list, and visits cold chunks from the front of the inode's queue.
 //! A visit:
 //! 1. Found entries of the chunk become protected. If there are any, the whole chunk is spared: it goes to
-//!    the end of its queue, or of the warm queue if no entry is left that is not protected. A chunk is spared
-//!    three times in a row at most.
+//!    the end of the cold queue, or of the warm queue if all its reclaimable entries are now protected. A
+//!    chunk is spared three times in a row at most.
 //! 2. If it is not spared, all of its entries that are not protected are evicted together, except delayed and
 //!    new ones.
 //!
-//! Three cases lead to a visit of warm chunks. The second list is used if it is more than 32 times as long as
-//! the first. It is used for one chunk at every 32nd step if lookups have missed at least 32 times since this
-//! was last checked. And if an inode of the first list has more than 32 times as many warm chunks as cold
-//! ones, one warm chunk is visited first. In a warm chunk, entries that were not found since the last visit
-//! lose their protection, and are evicted unless they are new.
+//! Three cases lead to a visit of warm chunks:
+//! - A scan takes its inode from the second list if that is more than 32 times as long as the first.
+//! - Every 32nd time that a scan takes an inode, it takes it from the second list and visits one chunk, if
+//!   lookups have missed at least 32 times since this was last checked.
+//! - If an inode of the first list has more than 32 times as many warm chunks as cold ones, one warm chunk is
+//!   visited first.
 //!
-//! A scan runs after an insertion if there are more reclaimable entries than the limit. `inode` sets the
-//! limit so that entries take 1/16 of the memory budget. Scans also run when the budget is exceeded; if these
-//! reclaim nothing, new entries are evicted, too.
+//! In a visited warm chunk, entries that were not found since the last visit lose their protection, and are
+//! evicted unless they are new.
+//!
+//! Up to eight scans run after an insertion, as long as there are more reclaimable entries than the limit.
+//! `inode` sets the limit so that entries take 1/16 of the memory budget. Scans also run when the budget is
+//! exceeded; if these reclaim nothing, new entries are evicted, too.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.

@@ -1,7 +1,7 @@
 //! Shared flushes of a device's cache: concurrent requests wait for one flush instead of making one each.
 //!
 //! ```text
-//!          a thread requests        leader: after a delay         the flush ends
+//!          a thread requests        leader: after its wait        the flush ends
 //! [idle] ------------------> [collecting] ----------------> [in flight] --------------> the round returns
 //!                             requests join:                 new requests form the
 //!                             one flush for all              next round; its leader
@@ -9,7 +9,9 @@
 //! ```
 //!
 //! A *round* is the requests that share one flush. The first request of a round is its *leader*, which makes
-//! the flush.
+//! the flush. The leader waits until no other round's flush is in flight. In the mode `seed` it then waits a
+//! little longer for others to join. In all other modes, such as the default `epoch`, it then flushes at
+//! once.
 //!
 //! A [`Coordinator`] wraps a device. Writes pass through it, so it knows what was written. Flushes that are
 //! not shared (a journal's commits) pass through it, too, so it knows which writes they covered.
@@ -23,8 +25,8 @@
 //!    device's cache when that flush ends.
 //! 2. At most one round is in flight, and at most one more collects requests. A request that joins a round
 //!    returns the result of this round's flush.
-//! 3. A leader flushes regardless of what happens to the requests that joined its round. It holds no lock
-//!    while it waits.
+//! 3. A leader always sets the result of its round, even if its flush panics, because joined requests wait
+//!    for it. It holds no lock while it waits.
 //! 4. A failed flush covers no write. All later flushes fail, too, because the lost writes cannot be
 //!    recovered.
 //!

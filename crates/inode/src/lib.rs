@@ -1,4 +1,4 @@
-//! Inodes in memory: reads and changes them and their contents.
+//! Inodes in memory, and all reads and changes of them and of their contents.
 //!
 //! Owns: finding an inode in its table, verifying and caching it ([`Inodes`] for reading, [`InodeCache`] for
 //! writing); the bytes of files, wherever they are stored; the mapping of a file's blocks; adding and
@@ -15,7 +15,8 @@
 //!
 //! Invariants
 //! 1. An [`Inode`] was verified when it was loaded: checksum, mode, size within the limit of its map.
-//! 2. A read returns zeros for holes and unwritten extents, and stored bytes for all else. It ends at i_size.
+//! 2. [`Inode::read_at`] returns zeros for holes and unwritten extents, and stored bytes for all else. It
+//!    ends at i_size. It does not see dirty folios, which only [`FileData`] has.
 //! 3. The lock of a table of inodes, or of another structure that all inodes share, is not held during device
 //!    I/O. Locks of a single inode may be.
 //! 4. If a fast commit changed an inode, its values ([`Overrides`]) are used instead of those in the inode

@@ -11,12 +11,13 @@
 //! content in the log. The *home* of a block is its own place in the target, the file system that the log
 //! belongs to.
 //!
-//! A commit (in `engine`): the committer closes the transaction: new handles wait until the open ones have
-//! ended. Then the next transaction starts. If an operation changes a block of the closed transaction before
-//! the committer has taken it, the cache keeps the old version for the commit. The committer computes the
-//! blocks' checksums and writes revoke records, descriptors and copies to the log. It flushes the device and
-//! then writes the commit block durably. Later a checkpoint writes the blocks to their homes, flushes, and
-//! durably moves the log's start past the transaction.
+//! A commit (in `engine`) begins when the committer closes the transaction: new handles wait until the open
+//! ones have ended. Then the next transaction starts. If an operation changes a block of the closed
+//! transaction before the committer has taken a reference to the block's bytes, the cache keeps the old
+//! version for the commit. The committer computes the blocks' checksums and writes revoke records,
+//! descriptors and copies to the log. It flushes the device and then writes the commit block durably. Later a
+//! checkpoint writes the blocks to their homes, flushes, and durably moves the log's start past the
+//! transaction.
 //!
 //! Owns, for recovery: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules
 //! ([`scan()`]), the result of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply after that
@@ -34,9 +35,9 @@
 //! 2. INV-R2: no bytes in the log make a scan panic, hang, or use memory out of proportion. The scan reads
 //!    each log block at most once, and blocks of revoke records once more. Memory grows with the number of
 //!    blocks logged, not with the number of blocks that revoke records name.
-//! 3. INV-R3: a plan holds copies of committed transactions only. If the log has several copies of a block,
-//!    the plan holds the newest one with a correct checksum; but none if a revoke record for the block is in
-//!    the same transaction as this copy, or in a later one.
+//! 3. INV-R3: a plan holds copies of committed transactions only. Of several copies of a block it holds the
+//!    newest one with a correct checksum. It holds no copy of a block that the copy's own transaction or a
+//!    later one revokes.
 //! 4. INV-R4: a plan never names a block outside the target, nor a block of the log itself.
 //! 5. [`ReplayPlan::problems`] lists what was left out, with the reason and the place.
 //!

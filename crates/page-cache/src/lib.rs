@@ -1,14 +1,17 @@
 //! The page cache: which bytes of files are in memory, which of them are valid, and which are dirty.
 //!
-//! Bytes are kept in *folios* of 4 KiB to 2 MiB. A folio is as large as the read or write that creates it. A
-//! *chunk* is 2 MiB of a file, at a multiple of that; each chunk has a list of its folios. A file's *backing*
+//! Bytes are kept in *folios* of 4 KiB to 2 MiB. The size of a folio is a power of two, and it lies at a
+//! multiple of its size in the file. The read or write that creates it chooses the largest size that it fills
+//! there, but at least a block and a page. A *chunk* is 2 MiB of a file, at a multiple of that; each chunk
+//! has a list of its folios. (The chunks of `extent-status` are something else.) A file's *backing*
 //! ([`Backing`]) supplies the bytes that are not in the cache. For each file block a folio has one bit that
 //! says whether the block may be read (it is *uptodate*), and one that says whether it is newer than the
 //! backing (it is *dirty*). All operations work on ranges: a write of 1 MiB finds and locks one or two
 //! folios, copies once and sets two ranges of bits.
 //!
 //! A *run* ([`WritebackRun`]) is contiguous dirty bytes of a file that a caller has taken to write them to
-//! the backing. The caller *settles* the run when it reports how the write ended.
+//! the backing. The caller *settles* the run when it reports how the write ended. A caller can also *pin*
+//! cached bytes ([`File::pin`]), to send them to a reader without a copy.
 //!
 //! ```text
 //!            write                  take_run            done
@@ -39,7 +42,7 @@
 //! 5. Reads of cached bytes take only shared locks: of the file's map of chunks, of the chunk's list and of
 //!    the folio.
 //! 6. Each open file gets every writeback failure once: see [`Handle::take_error`].
-//! 7. [Pinned](File::pin) bytes do not change either: invariant 4 holds for them as for the bytes of a run.
+//! 7. Pinned bytes do not change: invariant 4 holds for them as for the bytes of a run.
 //! 8. The work of one reclaim is bounded by the number of bytes wanted. Folios are reclaimed by second chance
 //!    (the CLOCK algorithm).
 //!
@@ -54,7 +57,8 @@
 //! 8. one of: the pool of free memory, a ring of folios that reclaim goes through, the counts of settled
 //!    runs, the lock of throttled writers.
 //!
-//! While the backing reads, only the lock of the folio and the shared side of `stop_fills` are held.
+//! While the backing reads, only the locks of the folios being filled and the shared side of `stop_fills` are
+//! held.
 //!
 //! ```
 //! use extant_page_cache::{Backing, Config, Extent, PageCache, Take};

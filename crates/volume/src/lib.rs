@@ -11,10 +11,12 @@
 //!
 //! Invariants
 //! 1. Opening for reading never writes a byte. A log that needs replay is overlaid on the device in memory.
-//! 2. Unknown feature bits refuse the open; the error names them (see [`policy`]).
+//! 2. The open is refused if an unknown incompat bit is set or, for writing, an unknown ro_compat bit. The
+//!    error names the bits (see [`policy`]).
 //! 3. Many threads can use a volume at the same time. Locks of shared tables (rows 9 to 12 of docs/locks.md)
-//!    are not held during device I/O, except that a group of the allocator waits for its own bitmap. Locks of
-//!    a single file or directory may be held during I/O.
+//!    are not held during device I/O, with one exception: a group of the allocator stays locked while its
+//!    bitmap is read, and while one of its free runs is discarded. Locks of a single file or directory may be
+//!    held during I/O.
 //! 4. Operations end in bounded time and memory, whatever bytes the image holds.
 
 #![forbid(unsafe_code)]

@@ -14,7 +14,7 @@
 //! 3. INV-EN6: an inode without links that is still open is an orphan. An inode that loses its last link
 //!    while it is not open is deleted at once, in the same transaction if that has room.
 //! 4. A new inode's operation lock is held until the inode has its name. A caller with a stale inode number
-//!    therefore never sees an inode that may still be taken back.
+//!    therefore never sees an inode whose creation may still fail.
 
 mod announce;
 mod append;

@@ -53,7 +53,8 @@ pub struct WriteOptions {
     pub track_all_orphans: bool,
     /// Do not flush at commits: for measurements, and for devices that make writes durable at once.
     pub no_barriers: bool,
-    /// Most blocks in a transaction. 0 stands for the smaller of the log's limit and an eighth of the budget.
+    /// Most blocks in a transaction. 0 stands for the smaller of the log's limit and an eighth of the budget,
+    /// which counts as at least 512 blocks.
     pub transaction_max: u32,
     /// How file data gets from memory to the device.
     pub data: DataPath,
