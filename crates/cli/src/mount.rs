@@ -67,19 +67,22 @@ Common:
                         also bsdgroups, sysvgroups
   fsname=NAME           source in the mount table; default: the image
   subtype=NAME          type in the mount table after `fuse.`; default: extant
-  log=FILE|syslog|none  where damage and errors are reported; default: standard error, in the
+  log=FILE, log=syslog, log=none
+                        where damage and errors are reported; default: standard error, in the
                         background journald or syslog
   remount               change ro, rw, dev, suid, noexec of the mount on DIR
 
 Durability and damage:
-  commit=SECONDS        longest time between commits, and until dirty data is written back;
-                        default: 5, and 30 for data
+  commit=SECONDS        longest time between two commits (default: 5), and how long data stays
+                        dirty before it is written back (default: 30, also the most)
   sync                  each write is durable when it returns
-  data=ordered          per-block path only: a commit waits for the data of its files (default)
-  data=writeback        per-block path only: a commit does not wait; after a crash files may show
-                        stale blocks
+  data=ordered          with nobuffered_iomap only: a commit waits until the data of newly
+                        allocated blocks is written (default)
+  data=writeback        with nobuffered_iomap only: a commit does not wait; after a crash files
+                        may show the old content of blocks
   data=journal          write data through the journal
-  noauto_da_alloc       do not write back files early that replace others by rename or truncate
+  noauto_da_alloc       do not write back data early that replaces older data by rename or
+                        truncate
   errors=continue, errors=remount-ro, errors=panic
                         what to do when damage is found; default: as the superblock says
   noload, norecovery    ignore the journal (not with rw)
@@ -92,9 +95,10 @@ Performance:
   writeback_cache       the kernel buffers writes, so small writes cost less. When space runs out
                         a write may succeed and the next write, fsync or close fail
   notrack_opens         the kernel does not ask the server at open: faster. chattr +i and +a are
-                        then enforced by write, and write-back errors are reported once per
-                        process, not per open file
-  track_closes          close waits until data that replaces a file's is written back
+                        then enforced by write, write-back errors are reported once per
+                        process, not per open file, and close starts no write-back
+  track_closes          close of a file that was truncated to 0 and rewritten waits until the new
+                        data is written back
   discard               freed blocks become holes of the image file, or are discarded on a device
   image_direct          access the image with O_DIRECT, where it can be
   io=auto, io=calls, io=rings
@@ -109,15 +113,18 @@ For measuring:
                         also nodelalloc
   flush=MODE            how threads that sync share flushes of the device: epoch (default), merge,
                         seed, empty-txn, none
-  flush_delay=MODE      how long flush=seed waits for others: aged (default), full, none
+  flush_delay=MODE      how long the first fsync waits for others with flush=seed: full (as long
+                        as a flush takes), aged (until the last flush was that long ago;
+                        default), none
   min_batch_time=US, max_batch_time=US
                         bounds of the time that a synchronous commit waits for others; default: 0
                         and 15000
   nobarrier             neither commits nor fsync flush: a power cut may destroy the file system
   es_policy=NAME        reclaim policy of the extent-status cache: es-chunk (default), or one of
                         `extant lab shrinker`
-  orphans=MODE          how inodes without names are tracked: file (default), list-v3, list-v0;
-                        none leaks their blocks in a crash until e2fsck
+  orphans=MODE          how inodes to delete or truncate after a crash are recorded: file
+                        (default), list-v3, list-v0; with none a crash leaks their blocks until
+                        e2fsck
 
 Other options of ext4(5) and mount(8) are accepted. A note says which of them have no effect.
 
@@ -128,7 +135,8 @@ Examples:
   sudo extant mount root.img /mnt -o allow_other
 
 Exit codes: 0 the mount answers (with -f: it was unmounted); 1 it cannot be mounted, or (with -f) \
-changes could not be written; 2 usage; 8 the image cannot be read; 10 the image is in use.";
+changes could not be written; 2 usage; 8 the image cannot be read, or with rw cannot be written \
+(features, damage); 10 the image is in use.";
 
 /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
 #[derive(Debug, Args)]

@@ -53,7 +53,7 @@ pub(crate) struct UmountArgs {
     /// The directory.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Take it out of the tree though it is in use; it ends when its last user does. Does not wait.
+    /// Unmount lazily, also while it is in use: the server ends when its last user does. Does not wait.
     #[arg(short, long)]
     lazy: bool,
     /// Called by umount(8): what was shut down is no error.
