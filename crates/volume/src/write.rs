@@ -12,7 +12,8 @@
 //! 2. INV-EN9 (docs/locks.md): operation locks: a directory before the inodes in it; of two directories,
 //!    ancestors first, otherwise by number; then the handle.
 //! 3. INV-EN6: an inode without links that is still open is an orphan. An inode that loses its last link
-//!    while it is not open is deleted at once, in the same transaction if that has room.
+//!    while it is not open is deleted at once, in the same transaction if that has room, unless the caller
+//!    holds it ([`Volume::unlink_held`]).
 //! 4. A new inode's operation lock is held until the inode has its name. A caller with a stale inode number
 //!    therefore never sees an inode whose creation may still fail.
 
