@@ -29,6 +29,15 @@ largest() {
     printf '%s\n' "$@" | sort -g | tail -n 1
 }
 
+# smallest NUMBER...: null when there is none.
+smallest() {
+    if (($# == 0)); then
+        printf null
+        return
+    fi
+    printf '%s\n' "$@" | sort -g | sed -n 1p
+}
+
 # ratio A B: A / B, null when one of them is.
 ratio() {
     if [[ "$1" == null || "$2" == null ]]; then
@@ -53,6 +62,7 @@ warm() {
     mb="${WARM_MB:-${1:-$most}}"
     ((mb > 0)) || return 0
     sleep "${SETTLE:-4}"
+    # shellcheck disable=SC2154 # The script that sources this file has it.
     head -c "$((mb < most ? mb : most))M" /dev/zero >"$work/warm"
     rm -- "$work/warm"
 }
