@@ -37,6 +37,11 @@ impl Connection {
         self.replies.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// The reply could not be sent.
+    pub(crate) fn uncount_reply(&self) {
+        self.replies.fetch_sub(1, Ordering::AcqRel);
+    }
+
     pub(crate) fn replies(&self) -> u64 {
         self.replies.load(Ordering::Acquire)
     }

@@ -14,6 +14,10 @@ use crate::uring::Slot;
 
 /// EIO, the error of a reply that was dropped unsent.
 const EIO: i32 = 5;
+/// ENOENT, the kernel's answer to a reply to an interrupted request.
+const ENOENT: i32 = 2;
+/// ENODEV, the kernel's answer after the unmount.
+const ENODEV: i32 = 19;
 /// ERANGE, the error of an attribute that is larger than the caller's buffer.
 const ERANGE: i32 = 34;
 /// Parts of a reply after its header.
@@ -54,7 +58,8 @@ impl Reply {
         Self { unique, sink: Sink::Ring(slot) }
     }
 
-    /// Errors of the write are ignored: the request was interrupted, or the connection has ended.
+    /// The kernel refuses a reply if the request was interrupted or the connection has ended. If it fails to
+    /// take one for another reason, such as a lack of memory, the caller gets EIO instead of waiting forever.
     fn send(&mut self, error: i32, parts: &[&[u8]]) {
         let connection = match std::mem::replace(&mut self.sink, Sink::Sent) {
             Sink::Device(connection) => connection,
@@ -69,7 +74,11 @@ impl Reply {
         for (slice, part) in slices[1..].iter_mut().zip(parts) {
             *slice = IoSlice::new(part);
         }
-        let _ = connection.write(&slices[..=parts.len().min(PARTS_MAX)]);
+        let sent = connection.write(&slices[..=parts.len().min(PARTS_MAX)]);
+        let is_lost = sent.is_err_and(|fault| !matches!(fault.raw_os_error(), Some(ENOENT | ENODEV)));
+        if is_lost && !parts.is_empty() {
+            let _ = Self::raw(&connection, self.unique, -EIO, &[]);
+        }
     }
 
     /// The request expects no reply.
@@ -152,6 +161,9 @@ impl Reply {
         if is_sent {
             self.sink = Sink::Sent;
             return None;
+        }
+        if let Sink::Device(connection) = &self.sink {
+            connection.uncount_reply();
         }
         Some(self)
     }

@@ -20,7 +20,7 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,7 +52,7 @@ const SPACE_WAIT: Duration = Duration::from_millis(1);
 pub struct Server {
     state: RwLock<State>,
     /// Inodes without names that are in use.
-    unlinked: Mutex<HashSet<Ino>>,
+    unlinked: Mutex<HashMap<Ino, u32>>,
     /// Number of inodes that are being deleted, and are not in `unlinked` any more.
     deleting: AtomicU32,
     is_writable: bool,
@@ -139,7 +139,8 @@ impl Server {
         let unlinked = std::mem::take(&mut *self.unlinked());
         // Files without names that are still open are deleted, too: after a lazy unmount by a signal,
         // processes may have them open.
-        for ino in unlinked.into_iter().chain(self.openers.close_all()) {
+        let unlinked = unlinked.into_iter().flat_map(|(ino, opens)| (0..opens).map(move |_| ino));
+        for ino in unlinked.chain(self.openers.close_all()) {
             if let Err(fault) = volume.released(ino) {
                 (self.report)(&fault.to_string());
             }
@@ -189,7 +190,7 @@ impl Server {
         })
     }
 
-    fn unlinked(&self) -> MutexGuard<'_, HashSet<Ino>> {
+    fn unlinked(&self) -> MutexGuard<'_, HashMap<Ino, u32>> {
         self.unlinked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,7 +242,7 @@ impl Server {
     /// Remembers an inode that a removal held.
     fn keep(&self, held: Option<Ino>) -> Option<Ino> {
         if let Some(ino) = held {
-            self.unlinked().insert(ino);
+            *self.unlinked().entry(ino).or_default() += 1;
         }
         held
     }
@@ -404,7 +405,7 @@ impl Serve for Server {
         self.with_space_retries(|volume| {
             self.check_key(volume, dir)?;
             let made = volume.create_unnamed(dir, new)?;
-            self.unlinked().insert(made.ino());
+            *self.unlinked().entry(made.ino()).or_default() += 1;
             Ok(volume.stat(&made))
         })
     }
@@ -469,8 +470,8 @@ impl Serve for Server {
         // FORGET has no reply; `with_volume` reports errors.
         let _ = self.with_volume(|volume| {
             self.deleting.fetch_add(1, Ordering::AcqRel);
-            let was_unlinked = self.unlinked().remove(&ino);
-            let released = if was_unlinked { volume.released(ino) } else { Ok(()) };
+            let opens = self.unlinked().remove(&ino).unwrap_or(0);
+            let released = (0..opens).try_for_each(|_| volume.released(ino));
             self.deleting.fetch_sub(1, Ordering::AcqRel);
             released
         });

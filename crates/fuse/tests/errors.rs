@@ -1,4 +1,5 @@
 //! fsync(2) returns writeback errors: once per open file if opens are tracked, and once per process if not.
+//! Files without names are deleted when they are closed.
 //!
 //! Needs /dev/fuse and root.
 
@@ -92,4 +93,32 @@ fn each_process_gets_an_error_once() {
             assert!(!sync().status.success());
         }
     });
+}
+
+/// An O_TMPFILE file that got a name and lost it again is deleted when it is closed.
+#[test]
+fn an_unnamed_file_that_was_linked_and_unlinked_is_deleted() {
+    for tracks_opens in [true, false] {
+        on_mount(tracks_opens, |dir, _| {
+            let free = || rustix::fs::statvfs(dir).unwrap().f_bfree;
+            let before = free();
+            let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+            let file = rustix::fs::open(dir, flags, rustix::fs::Mode::RUSR).unwrap();
+            let mut file = File::from(file);
+            file.write_all(&[7; 1 << 20]).unwrap();
+            file.sync_all().unwrap();
+            assert!(free() < before);
+            let name = dir.join("name");
+            let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+            let follow = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+            rustix::fs::linkat(rustix::fs::CWD, link, rustix::fs::CWD, &name, follow).unwrap();
+            std::fs::remove_file(&name).unwrap();
+            drop(file);
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            while free() < before && std::time::Instant::now() < end {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            assert_eq!(free(), before, "the blocks are free when the file is closed");
+        });
+    }
 }
