@@ -2,7 +2,7 @@
 //! bare system.
 //!
 //! ```text
-//!  target/artifacts/extant_VERSION_ARCH.deb           binary, man pages, completions, helpers of mount(8)
+//!  target/artifacts/extant_VERSION_ARCH.deb           binary, man pages, completions, mount helpers, unit
 //!  target/artifacts/extant-VERSION-MACHINE-static     only the binary, for any Linux on that architecture
 //! ```
 //!
@@ -42,6 +42,7 @@ const TRIED_PACKAGE: &str = "
 for file in /usr/share/man/man1/extant.1.gz /usr/share/man/man1/extant-mount.1.gz \\
   /usr/share/bash-completion/completions/extant /usr/share/zsh/vendor-completions/_extant \\
   /usr/share/fish/vendor_completions.d/extant.fish; do test -s $file; done
+test -s /usr/lib/systemd/system/extant-mount@.service
 test -x /sbin/mount.fuse.extant && test -x /sbin/umount.fuse.extant
 if [ -e /dev/fuse ]; then
   mkdir -p mnt
@@ -130,6 +131,9 @@ impl Made<'_> {
         for name in ["mount.fuse.extant", "umount.fuse.extant"] {
             symlink("../bin/extant", root.join("usr/sbin").join(name)).map_err(|error| error.to_string())?;
         }
+        let unit = "extant-mount@.service";
+        let text = fs::read(workspace::root().join("packaging").join(unit)).map_err(|why| why.to_string())?;
+        put(&format!("usr/lib/systemd/system/{unit}"), &text)?;
         let licence =
             |name: &str| fs::read_to_string(workspace::root().join(name)).map_err(|why| why.to_string());
         let copyright = format!(

@@ -32,6 +32,7 @@ use serde_json::json;
 use crate::exit;
 use crate::imagearg::target::{OutputTarget, to_stdout};
 use crate::mkfs::{FormatArgs, UuidChoice, format_uuid, random_uuid, source_date_epoch};
+use crate::sandbox::{Needs, confine, directory_of};
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::voice::{self, say};
 
@@ -259,6 +260,12 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
             return exit::fail(exit::TARGET, &format!("signals cannot be handled: {error}"));
         }
     }
+    let mut writes = vec![beside.clone()];
+    if let OutputTarget::File(path) = &target {
+        writes.push(directory_of(path));
+    }
+    let needs = Needs { writes, reads_everywhere: true, keeps_capabilities: true, ..Needs::default() };
+    confine(&output.display().to_string(), &needs);
     let started = Instant::now();
     let result = build(&options, sources, to, &observer, &cancel);
     observer.finish();

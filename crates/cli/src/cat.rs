@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use extant::{Fault, FileType, Follow, Refusal};
 
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session};
+use crate::sandbox::Needs;
 
 /// Bytes per read.
 const PIECE: usize = 1 << 20;
@@ -37,6 +38,7 @@ pub(crate) fn run(args: &CatArgs) -> ExitCode {
 /// Prints files one after the other.
 pub(crate) fn print_files(open: &OpenArgs, files: &[OsString]) -> ExitCode {
     let mut session = Session::new(open);
+    session.confine(files, &Needs::default());
     let targets = session.targets(files, Follow::Links);
     // Reads are large, so a buffer would only add a copy.
     let mut out = io::stdout().lock();

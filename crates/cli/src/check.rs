@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::imagearg::{ArgError, ImageArg};
+use crate::sandbox::{Needs, confine};
 
 /// e2fsck's code for an operational error.
 pub(crate) const OPERATIONAL: u8 = 8;
@@ -106,6 +107,7 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
     }
     let device = open(image)?;
     let journal = args.journal.as_deref().map(open).transpose()?;
+    confine(name, &Needs { exit_code: Some(OPERATIONAL), ..Needs::default() });
     let bar = Bar::new(!args.quiet && !args.json && std::io::stderr().is_terminal());
     let options =
         extant_check::Options { threads: args.threads, progress: Some(&bar), journal: journal.as_deref() };

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::look::print::{JsonList, short_size};
 use crate::look::{OpenArgs, Session, output};
+use crate::sandbox::Needs;
 
 const EXAMPLES: &str = "\
 Blocks are counted as the kernel does for a mounted file system: those of the file system itself are in no column, and \
@@ -44,6 +45,7 @@ pub(crate) struct DfArgs {
 
 pub(crate) fn run(args: &DfArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
+    session.confine(&args.images, &Needs::default());
     let mut found = Vec::new();
     for target in session.targets(&args.images, extant::Follow::Links) {
         match target.fs.volume().statfs() {

@@ -29,6 +29,8 @@ pub(crate) const NOT_FOUND: u8 = 9;
 pub(crate) const BUSY: u8 = 10;
 /// An internal error: a panic, which is a defect of extant.
 pub(crate) const INTERNAL: u8 = 70;
+/// The sandbox refused a system call.
+pub(crate) const REFUSED_CALL: u8 = 71;
 /// Interrupted by a signal.
 pub(crate) const INTERRUPTED: u8 = 130;
 

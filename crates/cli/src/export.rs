@@ -16,6 +16,7 @@ use crate::look::host::{Choices, CopyTo, Host, open_named_dir};
 use crate::look::leave_out::LeaveOut;
 use crate::look::progress::Progress;
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session};
+use crate::sandbox::{Needs, directory_of};
 
 const EXAMPLES: &str = "\
 An archive is in POSIX pax format and holds names of any bytes, owners as numbers, times with nanoseconds, attributes, ACLs, \
@@ -65,6 +66,14 @@ pub(crate) struct ExportArgs {
 
 pub(crate) fn run(args: &ExportArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
+    let writes = match (&args.tar, &args.dir) {
+        (Some(file), _) if file.as_os_str() != "-" => vec![directory_of(file)],
+        (_, Some(dir)) if dir.exists() => vec![dir.clone()],
+        (_, Some(dir)) => vec![directory_of(dir)],
+        _ => Vec::new(),
+    };
+    let needs = Needs { writes, keeps_capabilities: true, ..Needs::default() };
+    session.confine(std::slice::from_ref(&args.source), &needs);
     let targets = session.targets(std::slice::from_ref(&args.source), Follow::NotTheLast);
     let [target] = &targets[..] else {
         if targets.len() > 1 {

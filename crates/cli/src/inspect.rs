@@ -51,6 +51,7 @@ use extant_ondisk::Features;
 
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg};
+use crate::sandbox::Needs;
 
 use dirwalk::InodeArg;
 use page::Page;
@@ -175,6 +176,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<ExitCode, InspectError> {
         )));
     }
     let device = Box::new(image.open_read_only()?);
+    crate::sandbox::confine(&image.to_string(), &Needs::default());
     let mut out = BufWriter::new(io::stdout().lock());
     let what = args.what.unwrap_or(What::Super);
     let damage = match print(device, &what, args.json, &mut out) {

@@ -23,6 +23,7 @@ pub(crate) mod outside;
 pub(crate) mod print;
 pub(crate) mod progress;
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock};
@@ -42,6 +43,7 @@ use crate::edit::staged::{HoldPolicy, Staged};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, by_number};
 use crate::inspect::format::{count, escape};
+use crate::sandbox::{self, Needs};
 use crate::usage;
 use crate::voice::{self, say};
 use glob::Glob;
@@ -112,7 +114,12 @@ pub(crate) struct Session {
     misused: bool,
     /// The images that were changed.
     changed: Vec<String>,
+    /// Devices that were opened before the process was confined, by the names of their images.
+    devices: HashMap<String, Result<Devices, (u8, String)>>,
 }
+
+/// An image, and its external journal.
+type Devices = (Arc<dyn Device>, Option<Arc<dyn Device>>);
 
 /// An image that was opened.
 struct Open {
@@ -249,6 +256,7 @@ impl Session {
             problems: 0,
             misused: false,
             changed: Vec::new(),
+            devices: HashMap::new(),
         }
     }
 
@@ -362,10 +370,23 @@ impl Session {
         Ok((opened, staged, guard))
     }
 
-    fn open_new(&self, image: &ImageArg) -> Result<FileSystem, (u8, String)> {
-        let unreadable = |why: &dyn Display| {
-            (exit::UNREADABLE, format!("{}: {why}", escape(image.to_string().as_bytes())))
-        };
+    /// Opens the images of the command line, and confines the process before their contents are looked at.
+    /// `needs`: what the command opens afterwards.
+    pub(crate) fn confine(&mut self, args: &[OsString], needs: &Needs) {
+        // What makes no sense is reported later, in its place.
+        let images: Vec<ImageArg> = args.iter().filter_map(|arg| ImageArg::parse(arg).ok()).collect();
+        for image in &images {
+            let name = image.to_string();
+            if !self.devices.contains_key(&name) {
+                let opened = self.open_devices(image);
+                self.devices.insert(name, opened);
+            }
+        }
+        let names: Vec<String> = images.iter().map(|image| escape(image.to_string().as_bytes())).collect();
+        sandbox::confine(&names.join(", "), needs);
+    }
+
+    fn open_devices(&self, image: &ImageArg) -> Result<Devices, (u8, String)> {
         let device = image.open_read_only().map_err(arg_failure)?;
         let journal_device = match &self.args.journal {
             None => None,
@@ -375,6 +396,15 @@ impl Session {
                 Some(opened.map_err(arg_failure).map_err(journal)?)
             }
         };
+        Ok((device, journal_device))
+    }
+
+    fn open_new(&mut self, image: &ImageArg) -> Result<FileSystem, (u8, String)> {
+        let unreadable = |why: &dyn Display| {
+            (exit::UNREADABLE, format!("{}: {why}", escape(image.to_string().as_bytes())))
+        };
+        let opened = self.devices.remove(&image.to_string());
+        let (device, journal_device) = opened.unwrap_or_else(|| self.open_devices(image))?;
         let options = OpenOptions {
             no_recovery: self.args.no_recovery,
             journal_device,

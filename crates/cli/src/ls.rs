@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::inspect::format::{escape, iso_seconds, json_bytes, mode_letters};
 use crate::look::print::{JsonList, is_device, put_target, short_size, stat_json};
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session, below, output};
+use crate::sandbox::Needs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -94,6 +95,7 @@ struct Line {
 
 pub(crate) fn run(args: &LsArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
+    session.confine(&args.files, &Needs::default());
     // As ls does: a link on the command line stands for its directory, unless the link itself is wanted.
     let follow = if args.long || args.directory { Follow::NotTheLast } else { Follow::Links };
     let targets = session.targets(&args.files, follow);

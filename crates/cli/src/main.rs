@@ -23,6 +23,7 @@ mod look;
 mod ls;
 mod mkfs;
 mod mount;
+mod sandbox;
 mod sizes;
 mod stat;
 mod times;
@@ -50,6 +51,7 @@ Exit codes:
   9  a path that was asked for is not in the image, or not of the kind that the command needs
   10  the image is in use: another program writes to it, or it is mounted
   70  an internal error, which is a defect of extant (check: 8)
+  71  the sandbox refused a system call (docs/security.md); images are as after a power cut
   130  interrupted
 A reader of the output that goes away (`extant ... | head`) changes none of these.";
 
@@ -70,6 +72,8 @@ Example:
 #[derive(Debug, Parser)]
 #[command(name = "extant", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
+    #[arg(long, global = true, display_order = 900, help = sandbox::HELP)]
+    no_sandbox: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -137,7 +141,7 @@ fn main() -> ExitCode {
 }
 
 fn run(is_check: bool) -> ExitCode {
-    if let Some(code) = mount::helpers::run_if_called_so() {
+    if let Some(code) = mount::unmounter::run_if_called_so().or_else(mount::helpers::run_if_called_so) {
         return code;
     }
     let cli = match Cli::try_parse() {
@@ -151,6 +155,9 @@ fn run(is_check: bool) -> ExitCode {
             return ExitCode::from(if is_check { check::USAGE } else { exit::USAGE_CODE });
         }
     };
+    if cli.no_sandbox {
+        sandbox::switch_off();
+    }
     match cli.command {
         Command::Build(args) => build::run(*args),
         Command::Mkfs(args) => mkfs::run(*args),

@@ -18,6 +18,7 @@
 //! 2. A signal unmounts first. Unless the process is killed, all changes are written home before it ends; an
 //!    exit code other than 0 means that they were not.
 
+mod confined;
 pub(crate) mod helpers;
 mod holders;
 mod log;
@@ -25,6 +26,7 @@ mod options;
 mod remount;
 mod serve;
 mod umount;
+pub(crate) mod unmounter;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

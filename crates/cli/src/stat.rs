@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::inspect::format::{bit_names, escape, hex, iso_time, json_bytes, mode_letters, quote};
 use crate::look::print::{JsonList, is_device, kind_words, put_target, stat_json};
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session, output};
+use crate::sandbox::Needs;
 
 /// Bytes of an attribute's value to show in text.
 const VALUE_TEXT_MAX: usize = 256;
@@ -41,6 +42,7 @@ pub(crate) struct StatArgs {
 
 pub(crate) fn run(args: &StatArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
+    session.confine(&args.files, &Needs::default());
     let follow = if args.dereference { Follow::Links } else { Follow::NotTheLast };
     let targets = session.targets(&args.files, follow);
     let mut out = output();

@@ -13,6 +13,7 @@ use crate::exit;
 use crate::inspect::format::{count, escape, json_bytes};
 use crate::look::print::{put_target, stat_json};
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session, below, output, shown};
+use crate::sandbox::Needs;
 
 /// Maximum depth of directories; no path could name a deeper one.
 const DEPTH_MAX: usize = 4096;
@@ -67,6 +68,7 @@ struct Counts {
 
 pub(crate) fn run(args: &TreeArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
+    session.confine(&args.files, &Needs::default());
     let targets = session.targets(&args.files, Follow::Links);
     let mut out = output();
     let printed = print_all(args, &mut session, &targets, &mut out);

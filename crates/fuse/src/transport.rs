@@ -63,7 +63,7 @@ use extant_fuse_lowlevel::{
 use extant_volume::{Cursor, FileType, New, Seek, SetAttr, Stat, WriteAccess};
 use invalidator::Invalidator;
 use lookups::Lookups;
-pub use mounted::{Channel, Mounted, Threads, serve_connection};
+pub use mounted::{Channel, Mounted, Threads, abort, serve_connection};
 use writeback::Writeback;
 
 use crate::listing::{Listings, ReaddirMode};

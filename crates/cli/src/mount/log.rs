@@ -18,6 +18,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -132,6 +133,22 @@ impl Log {
                 file.write_all(format!("{time} extant[{process}]: {}: {text}\n", level.name()).as_bytes())
             }
         };
+    }
+
+    /// Where a message goes when the process ends at once, and what stands before it there: its time is
+    /// missing in a file.
+    pub(super) fn emergency(&self) -> Option<(BorrowedFd<'_>, Vec<u8>)> {
+        let process = std::process::id();
+        let (fd, prefix) = match &self.sink {
+            Sink::Nowhere => return None,
+            Sink::Journal(socket) => (
+                socket.as_fd(),
+                format!("PRIORITY=3\nSYSLOG_IDENTIFIER=extant\nSYSLOG_PID={process}\nMESSAGE="),
+            ),
+            Sink::Syslog(socket) => (socket.as_fd(), format!("<{}>extant[{process}]: ", DAEMON | 3)),
+            Sink::File(file) => (file.as_fd(), format!("extant[{process}]: error: ")),
+        };
+        Some((fd, prefix.into_bytes()))
     }
 
     /// Reports damage, unless there was too much in the last time span.

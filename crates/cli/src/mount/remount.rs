@@ -109,7 +109,10 @@ impl Started {
         };
         let words = parts("cmdline")?.split_off(1);
         let command = <MountArgs as clap::Args>::augment_args(clap::Command::new("mount"));
-        let matches = command.try_get_matches_from(&words).ok()?;
+        // An option of the program, which may stand before the name of the command.
+        let global = OsStr::new("--no-sandbox");
+        let of_mount = words.iter().filter(|word| *word != global);
+        let matches = command.try_get_matches_from(of_mount).ok()?;
         let args = MountArgs::from_arg_matches(&matches).ok()?;
         let relative_to = parts("environ")?.iter().find_map(|pair| {
             let value = pair.as_bytes().strip_prefix(DAEMON.as_bytes())?.strip_prefix(b"=")?;
@@ -177,9 +180,7 @@ impl Started {
     fn mount(&self, relative_to: &Path, further: &[OsString]) -> bool {
         let mut command = Command::new("/proc/self/exe");
         // Options end at "--".
-        let (mount, others) =
-            self.words.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
-        command.arg0("extant").args(mount).args(with_further(others, further));
+        command.arg0("extant").args(with_further(&self.words, further));
         command.current_dir(relative_to).env_remove(DAEMON).stdin(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     }

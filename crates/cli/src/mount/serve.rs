@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use extant_device::Device;
 use extant_device::mount_table::mounted_at;
-use extant_fuse::{Channel, MountOptions, Mounted, Serve, Server, Threads, UnmountFault, unmount};
+use extant_fuse::{Channel, MountOptions, Mounted, Serve, Server, Threads, UnmountFault};
 use extant_volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -15,9 +15,11 @@ use signal_hook::iterator::Signals;
 
 use super::log::{Level, Log};
 use super::options::MountFlags;
-use super::{MountArgs, MountError, READY, umount};
+use super::unmounter::Unmounter;
+use super::{MountArgs, MountError, READY, confined, umount};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, Transfers};
+use crate::sandbox;
 use crate::sizes::parse_size;
 use crate::voice::say;
 
@@ -42,6 +44,13 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     for note in &flags.notes {
         say!("note: {note}");
     }
+    // Before anything is open: it stays outside of the sandbox.
+    let unmounter = match sandbox::reason_against() {
+        Some(_) => Unmounter::Direct,
+        None => Unmounter::start(&args.dir).map_err(|error| {
+            target(format!("{}: the process that unmounts cannot be started: {error}", args.dir.display()))
+        })?,
+    };
     let volume = open(args, flags, &log)?;
     report_recovery(args, &volume, &log);
     let reporter = Arc::clone(&log);
@@ -51,7 +60,7 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let tracks_opens = flags.read_write && (!flags.no_track_opens || flags.writeback_cache);
     let server = if tracks_opens { server.with_opens() } else { server };
     let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
-    let served = serve(args, flags, is_daemon, signals, (&server, &log));
+    let served = serve(args, flags, is_daemon, signals, (&server, &log, &Arc::new(unmounter)));
     // Changes are written even after a failure.
     let ended = served.and(close(args, &server));
     log.finish();
@@ -84,7 +93,7 @@ fn serve(
     flags: &MountFlags,
     is_daemon: bool,
     signals: Signals,
-    (server, log): (&Arc<Server>, &Arc<Log>),
+    (server, log, unmounter): (&Arc<Server>, &Arc<Log>, &Arc<Unmounter>),
 ) -> Result<(), MountError> {
     let target = |text: String| MountError::new(exit::TARGET, text);
     let options = mount_options(args, flags, server.is_writable());
@@ -99,6 +108,7 @@ fn serve(
     let device = mounted_at(&dir).ok().flatten().map(|entry| entry.device);
     let watcher = {
         let (dir, server, log) = (dir.clone(), Arc::clone(server), Arc::clone(log));
+        let unmounter = Arc::clone(unmounter);
         let of_end = Arc::clone(&log);
         let end = move || match server.close() {
             Ok(()) => {
@@ -112,12 +122,11 @@ fn serve(
         };
         std::thread::Builder::new()
             .name("signals".to_owned())
-            .spawn(move || unmount_on_signal(signals, &dir, device, &log, &end))
+            .spawn(move || unmount_on_signal(signals, &dir, device, (&log, &unmounter), &end))
             .map_err(|error| target(format!("cannot start a thread: {error}")))
     };
-    let watcher = watcher.inspect_err(|_| {
-        let _ = unmount(&dir, true);
-    })?;
+    let take_down = || unmounter.take_down(&dir, device);
+    let watcher = watcher.inspect_err(|_| take_down())?;
     if flags.transport == Channel::Rings && !mounted.has_rings() {
         let why =
             "FUSE over io_uring is not available (as root: echo Y >/sys/module/fuse/parameters/enable_uring)";
@@ -125,9 +134,14 @@ fn serve(
     }
     let way = if server.is_writable() { "read-write" } else { "read-only" };
     log.record(Level::Info, &format!("mounted on {}, {way}", dir.display()));
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+    confined::confine(args, flags, threads.count, log).map_err(|why| {
+        take_down();
+        target(why)
+    })?;
     if is_daemon {
-        leave_terminal(device).map_err(|error| {
-            let _ = unmount(&dir, true);
+        null.and_then(|null| leave_terminal(&null, device)).map_err(|error| {
+            take_down();
             target(format!("cannot become a background process: {error}"))
         })?;
     } else {
@@ -140,11 +154,11 @@ fn serve(
         );
         let _ = stdout.flush();
     }
-    let served = mounted.serve();
+    let served = mounted.serve_only();
     handle.close();
     let _ = watcher.join();
     served.map_err(|error| {
-        let _ = unmount(&dir, true);
+        take_down();
         target(format!("the connection to the kernel failed: {error}"))
     })
 }
@@ -313,8 +327,7 @@ fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> Mou
 
 /// Detaches from the terminal: changes to the root directory, creates a session, prints "ready", and
 /// redirects the standard streams to /dev/null, so that no reader waits for output.
-fn leave_terminal(device: Option<(u32, u32)>) -> std::io::Result<()> {
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+fn leave_terminal(null: &std::fs::File, device: Option<(u32, u32)>) -> std::io::Result<()> {
     std::env::set_current_dir("/")?;
     // Would fail for a process group leader, but this process is not one.
     rustix::process::setsid()?;
@@ -322,9 +335,9 @@ fn leave_terminal(device: Option<(u32, u32)>) -> std::io::Result<()> {
     // The pipe is closed if the first process was interrupted; the mount exists nevertheless.
     let device = device.map_or(String::new(), |(major, minor)| format!("{major}:{minor}"));
     let _ = writeln!(stdout, "{READY} {device}").and_then(|()| stdout.flush());
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
+    rustix::stdio::dup2_stdin(null)?;
+    rustix::stdio::dup2_stdout(null)?;
+    rustix::stdio::dup2_stderr(null)?;
     Ok(())
 }
 
@@ -335,7 +348,7 @@ fn unmount_on_signal(
     mut signals: Signals,
     dir: &Path,
     device: Option<(u32, u32)>,
-    log: &Log,
+    (log, unmounter): (&Log, &Unmounter),
     end: &dyn Fn(),
 ) {
     for _signal in signals.forever() {
@@ -347,10 +360,10 @@ fn unmount_on_signal(
         if !is_ours {
             end();
         }
-        match unmount(dir, false) {
+        match unmounter.unmount(dir, device, false) {
             // The serving threads notice the unmount, and the main thread ends the process.
             Ok(()) => return,
-            Err(UnmountFault::Busy { .. }) => match unmount(dir, true) {
+            Err(UnmountFault::Busy { .. }) => match unmounter.unmount(dir, device, true) {
                 Ok(()) => {}
                 Err(fault) => log.say(Level::Error, &fault.to_string()),
             },

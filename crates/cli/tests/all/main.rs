@@ -32,4 +32,5 @@ mod mount_rw;
 mod mount_writeback;
 mod put;
 mod readme;
+mod sandbox;
 mod trim;

@@ -566,6 +566,15 @@ fn part_of_an_ordinary_user() {
     let mut command = Command::new(std::env::var_os("EXTANT_TEST_BINARY").unwrap());
     outcome(command.arg("umount").arg(mount.path())).code(0);
     assert!(!mount.is_mounted());
+    // The server is confined, and has `fusermount3` executed by a process that is not.
+    mount.try_mount(Path::new(&image), &[]).code(0);
+    let server = mount.server();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.as_raw_pid())).unwrap();
+    for line in ["Seccomp:\t2", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"] {
+        assert!(status.lines().any(|found| found == line), "{status}");
+    }
+    rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
+    wait_until("the server unmounts", || !mount.is_mounted());
     // Options that root's configuration does not permit are refused with an explanation.
     if !std::fs::read_to_string("/etc/fuse.conf")
         .is_ok_and(|text| text.lines().any(|l| l.trim() == "user_allow_other"))

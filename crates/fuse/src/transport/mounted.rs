@@ -115,12 +115,21 @@ impl<S: Serve> Mounted<S> {
     /// # Errors
     /// The connection failed. Then this unmounts the file system, if possible.
     pub fn serve(self) -> io::Result<()> {
-        let ended = self.session.run(self.config);
+        let dir = self.dir.clone();
+        let ended = self.serve_only();
         if ended.is_err() {
-            abort(&self.dir);
-            let _ = mounting::unmount(&self.dir, true);
+            abort(&dir);
+            let _ = mounting::unmount(&dir, true);
         }
         ended
+    }
+
+    /// As [`serve`](Self::serve), for a process that may not unmount.
+    ///
+    /// # Errors
+    /// The connection failed, and is still mounted: see [`abort`] and [`unmount`](crate::unmount).
+    pub fn serve_only(self) -> io::Result<()> {
+        self.session.run(self.config)
     }
 }
 
@@ -140,8 +149,8 @@ pub fn serve_connection<S: Serve>(
     session.run(Config { threads: threads.count.max(1) })
 }
 
-/// Aborts the connection, if /sys/fs/fuse permits that: all pending requests fail.
-fn abort(dir: &Path) {
+/// Aborts the connection of the mount on `dir`, if /sys/fs/fuse permits that: all pending requests fail.
+pub fn abort(dir: &Path) {
     if let Ok(Some(entry)) = mounted_at(dir) {
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", entry.device.1), "1");
     }

@@ -1,0 +1,148 @@
+//! A small process beside a confined server, which unmounts on its behalf: the server has neither the
+//! capability for umount(2) nor may it execute `fusermount3`.
+//!
+//! ```text
+//!  server -- "now 0:45\n", "lazy ...", "abort ..." --> unmounter: is that device mounted on DIR? unmounts
+//!         <-- "ok\n", "busy\n", or a reason --
+//!  server ends: end of file                --> ends
+//! ```
+//!
+//! It is this program again, started before the image is open, with the directory as its only argument. It
+//! never sees a byte of the image or of a client. What a server under foreign control can do with it is to
+//! unmount its own mount.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use extant_device::mount_table::mounted_at;
+use extant_fuse::{UnmountFault, abort, unmount};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::umount;
+
+/// The name by which the program is called for this.
+const NAME: &str = "extant-unmounter";
+
+/// How a server unmounts.
+pub(super) enum Unmounter {
+    /// By itself.
+    Direct,
+    /// By the process at the other end.
+    Helper(Mutex<UnixStream>),
+}
+
+impl Unmounter {
+    /// Starts the process for a mount on `dir`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(super) fn start(dir: &Path) -> std::io::Result<Self> {
+        let dir = umount::absolute(dir)?;
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(NAME).arg(dir).current_dir("/").env_clear().process_group(0);
+        if let Some(path) = std::env::var_os("PATH") {
+            command.env("PATH", path);
+        }
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn()?;
+        Ok(Self::Helper(Mutex::new(ours)))
+    }
+
+    /// Unmounts `dir` if `device` is mounted there.
+    pub(super) fn unmount(
+        &self,
+        dir: &Path,
+        device: Option<(u32, u32)>,
+        lazy: bool,
+    ) -> Result<(), UnmountFault> {
+        match self {
+            Self::Direct => unmount(dir, lazy),
+            Self::Helper(socket) => asked(socket, dir, device, if lazy { "lazy" } else { "now" }),
+        }
+    }
+
+    /// After a failure: gives an error to all callers that wait for the server, and unmounts lazily.
+    pub(super) fn take_down(&self, dir: &Path, device: Option<(u32, u32)>) {
+        let _ = match self {
+            Self::Direct => {
+                abort(dir);
+                unmount(dir, true)
+            }
+            Self::Helper(socket) => asked(socket, dir, device, "abort"),
+        };
+    }
+}
+
+/// Has the process at the other end of the socket unmount.
+fn asked(
+    socket: &Mutex<UnixStream>,
+    dir: &Path,
+    device: Option<(u32, u32)>,
+    word: &str,
+) -> Result<(), UnmountFault> {
+    let refused = |reason: String| UnmountFault::Refused { dir: dir.to_owned(), reason };
+    let device = device.map_or(String::new(), |(major, minor)| format!(" {major}:{minor}"));
+    let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut answer = String::new();
+    let asked = (&*socket).write_all(format!("{word}{device}\n").as_bytes());
+    let answered = asked.and_then(|()| BufReader::new(&*socket).read_line(&mut answer));
+    match (answered, answer.trim_end()) {
+        (Ok(_), "ok") => Ok(()),
+        (Ok(_), "busy") => Err(UnmountFault::Busy { dir: dir.to_owned() }),
+        (Ok(_), "") => Err(refused("the process that unmounts has ended".to_owned())),
+        (Ok(_), reason) => Err(refused(reason.to_owned())),
+        (Err(error), _) => Err(refused(error.to_string())),
+    }
+}
+
+/// If the program is called as the unmounter, runs it.
+pub(crate) fn run_if_called_so() -> Option<ExitCode> {
+    let mut args = std::env::args_os();
+    if args.next().as_deref() != Some(OsStr::new(NAME)) {
+        return None;
+    }
+    let dir = PathBuf::from(args.next()?);
+    // It ends after its server, which may get the same signal, and then unmounts.
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    let mut words = std::io::stdin().lock();
+    let Ok(socket) = rustix::io::dup(&words) else { return Some(ExitCode::FAILURE) };
+    let mut socket = UnixStream::from(socket);
+    let mut line = String::new();
+    while words.read_line(&mut line).is_ok_and(|len| len > 0) {
+        let said = answer(&dir, line.trim_end());
+        if socket.write_all(format!("{}\n", said.replace('\n', " ")).as_bytes()).is_err() {
+            break;
+        }
+        line.clear();
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+fn answer(dir: &Path, line: &str) -> String {
+    let (word, device) = line.split_once(' ').map_or((line, None), |(word, device)| (word, Some(device)));
+    let found = mounted_at(dir).ok().flatten();
+    let is_ours = |entry: &extant_device::mount_table::MountEntry| {
+        device.is_none_or(|device| device == format!("{}:{}", entry.device.0, entry.device.1))
+    };
+    if !found.is_some_and(|entry| entry.fs_type.starts_with("fuse") && is_ours(&entry)) {
+        return "it is mounted there no more".to_owned();
+    }
+    if word == "abort" {
+        abort(dir);
+    }
+    match unmount(dir, word != "now") {
+        Ok(()) => "ok".to_owned(),
+        Err(UnmountFault::Busy { .. }) => "busy".to_owned(),
+        Err(UnmountFault::Refused { reason, .. }) => reason,
+    }
+}
