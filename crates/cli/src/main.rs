@@ -13,6 +13,7 @@ mod cat;
 mod check;
 mod cp;
 mod df;
+mod doctor;
 mod edit;
 mod exit;
 mod export;
@@ -111,6 +112,7 @@ enum Command {
     /// Unmount what `extant mount` mounted.
     Umount(mount::UmountArgs),
     InstallHelpers(mount::helpers::InstallArgs),
+    Doctor(doctor::DoctorArgs),
     /// Measure the engine: names, large directories, orphans, reads and writes, fsync.
     Lab(lab::LabArgs),
     /// Print a completion script for a shell.
@@ -179,6 +181,7 @@ fn run(is_check: bool) -> ExitCode {
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => mount::umount(&args),
         Command::InstallHelpers(args) => mount::helpers::install(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => {

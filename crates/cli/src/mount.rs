@@ -27,6 +27,7 @@ mod remount;
 mod serve;
 mod umount;
 pub(crate) mod unmounter;
+pub(crate) mod user_namespace;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

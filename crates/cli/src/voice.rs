@@ -28,7 +28,7 @@ pub(crate) fn say_line(text: Arguments<'_>) {
 
 /// Removes the error numbers that the standard library adds to the system's messages: `Permission denied (os
 /// error 13)`.
-fn without_numbers(text: &str) -> String {
+pub(crate) fn without_numbers(text: &str) -> String {
     const BEGIN: &str = " (os error ";
     let mut plain = String::new();
     let mut rest = text;

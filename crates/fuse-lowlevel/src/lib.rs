@@ -35,6 +35,7 @@ mod workers;
 
 pub use connection::{Connection, Notifier};
 pub use operation::{Bytes, Layout, Malformed, Name, NameAndBytes, Names, Operation, Request};
+pub use placement::can_return as can_follow_clients;
 pub use reply::{Listing, Reply};
 pub use session::{Config, Handler, Offered, Session, Taken};
 pub use spliced::len_max as splice_len_max;

@@ -26,8 +26,10 @@ fn set_policy(thread: i32, policy: i32) -> bool {
     unsafe { libc::sched_setscheduler(thread, policy, &raw const param) == 0 }
 }
 
-/// Returns whether a thread can set the normal policy again after SCHED_IDLE.
-fn can_return() -> bool {
+/// Returns whether a thread can set the normal policy again after SCHED_IDLE, so that a server thread can be
+/// bound to the CPU of its client.
+#[must_use]
+pub fn can_return() -> bool {
     let tried = || set_policy(0, libc::SCHED_IDLE) && set_policy(0, libc::SCHED_OTHER);
     // In a new thread, because the thread may be unable to restore its policy.
     std::thread::scope(|scope| scope.spawn(tried).join().unwrap_or(false))

@@ -309,7 +309,8 @@ fn receive_connection(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 }
 
 /// The path of `fusermount3`, or of its predecessor `fusermount`, which has the same interface.
-fn helper() -> Option<PathBuf> {
+#[must_use]
+pub fn helper() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // On some systems its directory is not in the PATH of ordinary users.
     let directories = std::env::split_paths(&path).chain(["/usr/bin", "/bin", "/sbin"].map(PathBuf::from));

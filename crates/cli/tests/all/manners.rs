@@ -317,6 +317,7 @@ const RIGHT: &[&str] = &[
     "mount --help",
     "umount --help",
     "$install-helpers s",
+    "doctor --help",
     "lab createmany -q -m test 100",
     "lab createmany --json -m test 100",
     "lab buffered --cases overwrite --sizes 4K --bytes 64K --rounds 1 --json",
