@@ -22,6 +22,7 @@ mod confined;
 pub(crate) mod helpers;
 mod holders;
 mod log;
+mod namespace;
 mod options;
 mod remount;
 mod serve;
@@ -29,6 +30,7 @@ mod umount;
 pub(crate) mod unmounter;
 pub(crate) mod user_namespace;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -136,24 +138,29 @@ Examples:
   extant mount disk.img#2 ~/mnt -f      (partition 2, until Ctrl-C)
   extant mount root.img /mnt -o rw && cp -a site/. /mnt/srv; extant umount /mnt
   sudo extant mount root.img /mnt -o allow_other
+  extant mount --namespace root.img -- tar c . >root.tar
 
 Exit codes: 0 the mount answers (with -f: it was unmounted); 1 it cannot be mounted, or (with -f) \
 changes could not be written; 2 usage; 8 the image cannot be read, or with rw cannot be written \
-(features, damage); 10 the image is in use.";
+(features, damage); 10 the image is in use. With --namespace that of the command; 126 it cannot be run; \
+127 it is not there; 128+N signal N ended it.";
 
 /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = MOUNT_HELP)]
 pub(crate) struct MountArgs {
     /// The image: a file or block device, IMG#N for its partition N, IMG@OFFSET for a file system at OFFSET.
     #[arg(value_name = "IMG[#N|@OFFSET]")]
-    image: std::ffi::OsString,
-    /// The directory.
+    image: OsString,
+    /// The directory; with --namespace the command.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    /// Arguments of the command of --namespace.
+    #[arg(hide = true)]
+    words: Vec<OsString>,
     /// Mount options, listed below.
     #[arg(short = 'o', value_name = "OPTIONS")]
-    options: Vec<std::ffi::OsString>,
+    options: Vec<OsString>,
     /// Mount read-write, as -o rw.
     #[arg(long)]
     rw: bool,
@@ -169,6 +176,17 @@ pub(crate) struct MountArgs {
     /// Memory for the mount's own caches; the kernel's page cache is not counted.
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     cache: String,
+    /// Run a command in namespaces of its own, with the image mounted there and nowhere else, and
+    /// without fusermount3: extant mount --namespace IMG -- COMMAND ARGS... It starts in the mount,
+    /// and $EXTANT_MOUNT names it. The image is closed when the command ends.
+    #[arg(long, conflicts_with = "foreground")]
+    namespace: bool,
+    /// Where --namespace mounts; default: a temporary directory.
+    #[arg(long, value_name = "DIR", requires = "namespace")]
+    at: Option<PathBuf>,
+    /// In the server of --namespace: the namespaces in which it runs.
+    #[arg(skip)]
+    within: Option<user_namespace::Kind>,
 }
 
 /// Why there is no mount, and the exit code.
@@ -201,18 +219,34 @@ pub(crate) fn mount(args: &MountArgs) -> ExitCode {
             Err(error) => exit::fail(error.code, &error.text),
         };
     }
+    let mut args = args.clone();
+    if !args.namespace
+        && let Some(word) = args.words.first()
+    {
+        let word = Path::new(word).display();
+        let text = format!("mount: one argument too many: {word}; a command goes with --namespace");
+        return exit::fail(exit::USAGE_CODE, &text);
+    }
+    if args.namespace
+        && let Some((dir, kind)) = namespace::served()
+    {
+        (args.dir, args.within) = (dir, Some(kind));
+    }
+    let args = &args;
     let done = MountFlags::parse(&lists, args.sloppy)
         .map_err(|text| MountError::new(exit::USAGE_CODE, text))
         .and_then(|flags| {
             let is_daemon = std::env::var_os(DAEMON).is_some();
             if args.foreground || is_daemon {
-                serve::run(args, &flags, is_daemon)
+                serve::run(args, &flags, is_daemon).map(|()| 0)
+            } else if args.namespace {
+                namespace::run(args)
             } else {
-                start_daemon(args)
+                start_server(&args.dir, &[]).map(|_server| 0)
             }
         });
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         // The background process has already reported it.
         Err(error) if error.text.is_empty() => ExitCode::from(error.code),
         Err(error) => exit::fail(error.code, &error.text),
@@ -220,14 +254,15 @@ pub(crate) fn mount(args: &MountArgs) -> ExitCode {
 }
 
 /// Starts the program again as a background process, and waits until the directory answers.
-fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
+fn start_server(dir: &Path, environment: &[(&str, OsString)]) -> Result<Child, MountError> {
     let fail = |text: String| MountError::new(exit::TARGET, text);
     let program = std::env::current_exe().ok().filter(|program| program.exists());
     let mut command = Command::new(program.as_deref().unwrap_or(Path::new("/proc/self/exe")));
     let relative_to = std::env::current_dir().unwrap_or_else(|_| "/".into());
     command.arg0("extant").args(std::env::args_os().skip(1)).env(DAEMON, relative_to);
+    command.envs(environment.iter().cloned());
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let before = top_of(&args.dir);
+    let before = top_of(dir);
     let mut child =
         command.spawn().map_err(|error| fail(format!("cannot start a background process: {error}")))?;
     let mut said = String::new();
@@ -242,7 +277,7 @@ fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
             Some(code) if code != 0 => MountError::new(code, ""),
             _ => {
                 // The process may have mounted before it ended.
-                let new = top_of(&args.dir).filter(|entry| Some(entry) != before.as_ref());
+                let new = top_of(dir).filter(|entry| Some(entry) != before.as_ref());
                 if let Some(entry) = new.filter(|entry| entry.fs_type.starts_with("fuse")) {
                     let _ = extant_fuse::unmount(&entry.dir, true);
                 }
@@ -251,9 +286,9 @@ fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
         });
     };
     // This call waits in the kernel until a thread answers, and fails if none is left.
-    match rustix::fs::statvfs(&args.dir) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(fail(undo(&args.dir, device.trim(), &mut child, error))),
+    match rustix::fs::statvfs(dir) {
+        Ok(_) => Ok(child),
+        Err(error) => Err(fail(undo(dir, device.trim(), &mut child, error))),
     }
 }
 

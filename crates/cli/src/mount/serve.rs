@@ -16,6 +16,7 @@ use signal_hook::iterator::Signals;
 use super::log::{Level, Log};
 use super::options::MountFlags;
 use super::unmounter::Unmounter;
+use super::user_namespace::Kind;
 use super::{MountArgs, MountError, READY, confined, umount};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, Transfers};
@@ -308,10 +309,12 @@ fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> Mou
     let absolute = std::path::absolute(&args.image).map(Into::into);
     let fs_name = flags.fs_name.clone().or(absolute.ok()).unwrap_or_else(|| args.image.clone());
     let careful = MountOptions::new(fs_name);
+    // Root of a user namespace is an ordinary user, to whose own image modes are no hindrance.
+    let checks = careful.default_permissions && args.within != Some(Kind::Users);
     MountOptions {
         allow_other: flags.allow_other,
         // If other users have access, file modes must restrict it.
-        default_permissions: careful.default_permissions || flags.default_permissions || flags.allow_other,
+        default_permissions: checks || flags.default_permissions || flags.allow_other,
         subtype: flags.subtype.clone().unwrap_or_else(|| careful.subtype.clone()),
         read_only: !is_writable,
         dev: flags.dev,

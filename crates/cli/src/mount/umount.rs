@@ -190,7 +190,7 @@ fn held(dir: &Path, holders: &[holders::Elsewhere]) -> MountError {
 
 /// Makes all changes durable: extant's server does so for an fsync of the root. No effect on read-only
 /// mounts.
-fn sync(dir: &Path) -> std::io::Result<()> {
+pub(super) fn sync(dir: &Path) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 

@@ -3,7 +3,7 @@
 //! The caller's user and group become 0 there: only ids of the namespace can own files or be given to them,
 //! and most files of an image are root's. All other ids appear as 65534, "nobody".
 //!
-//! Does **not** own: what is mounted there.
+//! Does **not** own: what is mounted there (see [`super::namespace`]).
 //!
 //! Source: user_namespaces(7), mount_namespaces(7), unshare(2).
 
@@ -13,12 +13,38 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
+use rustix::mount::MountPropagationFlags;
 use rustix::process::{getegid, geteuid};
 
-/// Moves this process, which must have no other thread, into namespaces of its own.
+/// Which namespaces were made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A mount namespace: the caller may mount already.
+    Mounts,
+    /// A mount namespace in a user namespace.
+    Users,
+}
+
+/// Moves this process, which must have no other thread, into namespaces of its own. Root gets a mount
+/// namespace if the system allows it, so that all ids stay what they are.
 ///
 /// # Errors
 /// A sentence with the reason and the remedy.
+pub(crate) fn enter() -> Result<Kind, String> {
+    if geteuid().is_root() && unshare(CloneFlags::CLONE_NEWNS).is_ok() {
+        // Mounts made here stay here; unmounts of the system still arrive here.
+        let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        rustix::mount::mount_change("/", flags)
+            .map_err(|error| format!("the mounts of the new namespace cannot be separated: {error}"))?;
+        return Ok(Kind::Mounts);
+    }
+    enter_users().map(|()| Kind::Users)
+}
+
+/// The same with a user namespace in any case.
+///
+/// # Errors
+/// See [`enter`].
 pub(crate) fn enter_users() -> Result<(), String> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)

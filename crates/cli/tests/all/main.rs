@@ -27,6 +27,7 @@ mod mount_admin;
 mod mount_data;
 mod mount_flags;
 mod mount_killed;
+mod mount_namespace;
 mod mount_options;
 mod mount_programs;
 mod mount_rw;
