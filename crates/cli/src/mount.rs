@@ -70,6 +70,9 @@ Common:
   nosymfollow           do not follow symbolic links
   grpid, nogrpid        new files get the group of their directory, or of the process (default);
                         also bsdgroups, sysvgroups
+  uid=N, gid=N          show all files as those of this user, this group
+  umask=M, fmask=M, dmask=M
+                        show all, all but directories, directories without these permissions
   fsname=NAME           source in the mount table; default: the image
   subtype=NAME          type in the mount table after `fuse.`; default: extant
   log=FILE, log=syslog, log=none

@@ -52,5 +52,5 @@ pub use serve::{Access, Caller, Errno, Name, Opened, Serve};
 pub use server::{Report, Server};
 pub use transport::{
     ALLOCATOR_STATS_ATTRIBUTE, Channel, EXTENT_STATS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE,
-    SHUTDOWN_ATTRIBUTE, Threads, abort, serve_connection,
+    SHUTDOWN_ATTRIBUTE, Shown, Threads, abort, serve_connection,
 };

@@ -24,7 +24,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{getegid, geteuid};
 
-use crate::transport::Channel;
+use crate::transport::{Channel, Shown};
 
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub struct MountOptions {
     pub writeback_cache: bool,
     /// How requests come from the kernel.
     pub transport: Channel,
+    /// Owners and permissions in place of those on disk.
+    pub shown: Shown,
 }
 
 impl MountOptions {
@@ -77,6 +79,7 @@ impl MountOptions {
             no_symfollow: false,
             writeback_cache: false,
             transport: Channel::Auto,
+            shown: Shown::default(),
         }
     }
 

@@ -43,6 +43,7 @@ mod lookups;
 mod mounted;
 mod privileges;
 mod reserve;
+mod shown;
 mod writeback;
 
 use std::ops::ControlFlow;
@@ -64,6 +65,7 @@ use extant_volume::{Cursor, FileType, New, Seek, SetAttr, Stat, WriteAccess};
 use invalidator::Invalidator;
 use lookups::Lookups;
 pub use mounted::{Channel, Mounted, Threads, abort, serve_connection};
+pub use shown::Shown;
 use writeback::Writeback;
 
 use crate::listing::{Listings, ReaddirMode};
@@ -111,6 +113,7 @@ struct Transport<S> {
     invalidator: Invalidator,
     writeback: Arc<Writeback>,
     writable: bool,
+    shown: Shown,
     /// `default_permissions`: the kernel checks permissions.
     default_permissions: bool,
     /// The kernel buffers writes (FUSE_WRITEBACK_CACHE).
@@ -147,6 +150,7 @@ impl<S: Serve> Transport<S> {
             listings: Listings::default(),
             lookups: Lookups::default(),
             notifier,
+            shown: options.shown,
             default_permissions: options.default_permissions,
             has_writeback_cache: options.writeback_cache && !options.read_only,
             handles_killpriv: false,
@@ -230,7 +234,7 @@ impl<S: Serve> Transport<S> {
             return unreadable(0);
         }
         match serve.stat(name.ino) {
-            Ok(stat) => convert::entry(&stat, self.attr_timeout(&stat)),
+            Ok(stat) => convert::entry(&self.shown.of(&stat), self.attr_timeout(&stat)),
             Err(_) => unreadable(name.ino.0.into()),
         }
     }
@@ -283,7 +287,8 @@ impl<S: Serve> Handler for Transport<S> {
             flags |= init::WRITEBACK_CACHE | init::DIRECT_IO_ALLOW_MMAP;
         }
         // This flag turns on the kernel's permission checks. Without these checks ACLs have no effect.
-        if self.default_permissions {
+        // Nor do they have one if other owners are shown than those that they name.
+        if self.default_permissions && !self.shown.differs() {
             flags |= init::POSIX_ACL;
         }
         let taken = flags & offered.flags;
@@ -487,7 +492,7 @@ impl<S: Serve> Transport<S> {
         match self.find(parent, name) {
             Ok(Found::Entry(stat)) => self.reply_entry(&stat, reply),
             // With a timeout of 0, because the inode number in this entry is the protocol's, not ext4's.
-            Ok(Found::Root(stat)) => reply.structure(&convert::root_entry(&stat)),
+            Ok(Found::Root(stat)) => reply.structure(&convert::root_entry(&self.shown.of(&stat))),
             Ok(Found::Nothing) => reply.structure(&convert::negative_entry()),
             Err(errno) => fail(reply, errno),
         }
@@ -497,7 +502,7 @@ impl<S: Serve> Transport<S> {
         match stat {
             Ok(stat) => {
                 let attr_valid = self.attr_timeout(&stat).as_secs();
-                let attr = convert::attributes(&stat);
+                let attr = convert::attributes(&self.shown.of(&stat));
                 reply.structure(&AttrOut { attr_valid, attr, ..AttrOut::default() });
             }
             Err(errno) => fail(reply, errno),
@@ -519,7 +524,11 @@ impl<S: Serve> Transport<S> {
         match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
             Ok(stat) => {
                 let attr_valid = self.attr_timeout(&stat).as_secs();
-                reply.structure(&StatxOut { attr_valid, stat: convert::statx(&stat), ..StatxOut::default() });
+                reply.structure(&StatxOut {
+                    attr_valid,
+                    stat: convert::statx(&self.shown.of(&stat)),
+                    ..StatxOut::default()
+                });
             }
             Err(errno) => fail(reply, errno),
         }
@@ -541,6 +550,13 @@ impl<S: Serve> Transport<S> {
             ..SetAttr::default()
         };
         // A chown(2) that changes nothing still sets ctime.
+        if self.shown.differs() {
+            let refused = convert::ino_of(request.node())
+                .and_then(|ino| self.shown.change(&self.serve.stat(ino)?, &mut set));
+            if let Err(errno) = refused {
+                return fail(reply, errno);
+            }
+        }
         if set == SetAttr::default() {
             set.ctime = Some(convert::timestamp(TimeToSet::Now));
         }
@@ -579,7 +595,10 @@ impl<S: Serve> Transport<S> {
             Ok((stat, opened)) => {
                 self.lookups.increment(stat.ino);
                 let open = self.open_reply(stat.ino, Access { write: true, append: false }, opened);
-                reply.structure(&CreateOut { entry: convert::entry(&stat, CACHE_TIMEOUT), open });
+                reply.structure(&CreateOut {
+                    entry: convert::entry(&self.shown.of(&stat), CACHE_TIMEOUT),
+                    open,
+                });
             }
             Err(errno) => fail(reply, errno),
         }

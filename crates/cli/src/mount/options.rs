@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use extant_device::Io;
-use extant_fuse::Channel;
 use extant_fuse::mounting::is_plain_value;
+use extant_fuse::{Channel, Shown};
 use extant_volume::{
     Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings,
     OnError, OrphanMode, WriteOptions,
@@ -44,6 +44,7 @@ pub(super) struct MountFlags {
     pub(super) discard: Option<bool>,
     pub(super) io: Io,
     pub(super) transport: Channel,
+    pub(super) shown: Shown,
     pub(super) image_direct: bool,
     pub(super) no_barriers: Option<bool>,
     pub(super) flush: FlushSettings,
@@ -192,6 +193,17 @@ impl MountFlags {
             (b"backup", Some(value)) => {
                 self.backup = backup(&value.to_string_lossy()).map_err(|why| format!("-o backup=: {why}"))?;
             }
+            (b"uid", Some(value)) => self.shown.uid = Some(id(key, value)?),
+            (b"gid", Some(value)) => self.shown.gid = Some(id(key, value)?),
+            (b"umask" | b"fmask" | b"dmask", Some(value)) => {
+                let mask = mask(key, value)?;
+                if key != b"dmask" {
+                    self.shown.file_mask = mask;
+                }
+                if key != b"fmask" {
+                    self.shown.dir_mask = mask;
+                }
+            }
             (b"image_direct", None) => self.image_direct = true,
             (b"noimage_direct", None) => self.image_direct = false,
             (b"barrier", None) => self.no_barriers = Some(false),
@@ -317,7 +329,12 @@ const OURS: [&str; 37] = [
 ];
 
 /// Options with a value.
-const WITH_VALUE: [&[u8]; 17] = [
+const WITH_VALUE: [&[u8]; 22] = [
+    b"uid",
+    b"gid",
+    b"umask",
+    b"fmask",
+    b"dmask",
     b"commit",
     b"log",
     b"backup",
@@ -345,6 +362,20 @@ fn named<T, const N: usize>(key: &[u8], value: &OsStr, ways: [(&str, T); N]) -> 
         let (last, others) = names.split_last().expect("there is a choice");
         format!("-o {}=: {} or {last}", String::from_utf8_lossy(key), others.join(", "))
     })
+}
+
+/// Parses the number of a user or group.
+fn id(key: &[u8], value: &OsStr) -> Result<u32, String> {
+    let number = value.to_str().and_then(|text| text.parse().ok()).filter(|id| *id != u32::MAX);
+    number.ok_or_else(|| format!("-o {}=: a number, as 1000", String::from_utf8_lossy(key)))
+}
+
+/// Parses permissions in octal.
+fn mask(key: &[u8], value: &OsStr) -> Result<u16, String> {
+    let number = value.to_str().and_then(|text| u16::from_str_radix(text, 8).ok());
+    number
+        .filter(|mask| *mask <= 0o777)
+        .ok_or_else(|| format!("-o {}=: octal up to 777, as 022", String::from_utf8_lossy(key)))
 }
 
 /// Parses a number of seconds; at most a day.
@@ -488,6 +519,7 @@ mod tests {
         assert!(parse("orphans").is_err() && parse("nobarrier=1").unwrap_err().contains("--help"));
         assert!(parse("fsname").unwrap_err().contains("fsname=..."));
         assert!(parse("subtype=a\\b").is_err());
+        assert!(parse("uid=root").unwrap_err().contains("1000") && parse("umask=8").is_err());
         assert!(parse("journal_dev=").is_err());
     }
 }

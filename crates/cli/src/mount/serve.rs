@@ -324,6 +324,7 @@ fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> Mou
         no_symfollow: flags.no_symfollow,
         writeback_cache: flags.writeback_cache,
         transport: flags.transport,
+        shown: flags.shown,
         ..careful
     }
 }

@@ -1,7 +1,7 @@
 //! A user namespace and a mount namespace of this process's own, in which it may mount without privileges.
 //!
 //! The caller's user and group become 0 there: only ids of the namespace can own files or be given to them,
-//! and most files of an image are root's. All other ids appear as 65534, "nobody".
+//! and most files of an image are root's. All other ids appear as 65534, the overflow id.
 //!
 //! Does **not** own: what is mounted there (see [`super::namespace`]).
 //!

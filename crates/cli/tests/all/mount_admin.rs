@@ -348,3 +348,54 @@ fn damage_that_a_background_mount_meets_is_in_its_log() {
     let nowhere = mount.try_mount(&image, &["-o", "log=/nowhere/mount.log"]);
     assert!(nowhere.code(FAILED).contains("/nowhere/mount.log"), "{}", nowhere.stderr);
 }
+
+/// Lines of /etc/fstab as the page shows them, mounted by mount(8) through its helper, and other owners.
+#[test]
+fn the_fstab_lines_of_the_page_mount_media_of_other_machines() {
+    if !has_fuse_and_root() {
+        return;
+    }
+    let (dir, image) = empty_image(&[]);
+    let page = include_str!("../../../../docs/mount.md");
+    let lines = page.lines().filter(|line| !line.starts_with('#') && line.contains("  fuse.extant  "));
+    let mount = Mount { dir: tempfile::tempdir().unwrap() };
+    let fstab = dir.path().join("fstab");
+    // systemd calls mount(8) with the fields of a unit.
+    let unit = page.split_once("\n[Mount]\n").unwrap().1;
+    let field = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    let unit = format!("What Where {} {}", field("Type="), field("Options="));
+    let mut count = 0;
+    for line in lines.chain([unit.as_str()]) {
+        count += 1;
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (image, place) = (image.display(), mount.path().display());
+        std::fs::write(&fstab, format!("{image} {place} {} {} 0 0\n", fields[2], fields[3])).unwrap();
+        let script = "ln -sf \"$0\" /sbin/mount.fuse.extant && mount -T \"$1\" \"$2\"";
+        let link = Path::new("/sbin/mount.fuse.extant");
+        let before = std::fs::read_link(link).ok();
+        let mut command = extant_testkit::command("sh");
+        let program = env!("CARGO_BIN_EXE_extant");
+        command.args(["-c", script, program]).arg(&fstab).arg(mount.path());
+        let mounted = outcome(&mut command);
+        std::fs::remove_file(link).unwrap();
+        if let Some(before) = before {
+            std::os::unix::fs::symlink(before, link).unwrap();
+        }
+        mounted.code(0);
+        let options = options_of(mount.path());
+        assert_eq!(fields[3].contains("ro,"), options.contains(" ro,"), "{line}: {options}");
+        if fields[3].contains("uid=1000") {
+            let shown = runs(mount.path(), "echo x >new; mkdir d; stat -c %u:%g:%a new d lost+found");
+            assert_eq!(shown, "1000:1000:640\n1000:1000:750\n1000:1000:700\n");
+            // What is shown already may be given; nothing else, and nothing of it reaches the disk.
+            runs(mount.path(), "chown 1000:1000 new; chmod 640 new");
+            runs(mount.path(), "! chown 1:1 new 2>/dev/null && ! chmod 777 new 2>/dev/null");
+        }
+        mount.unmount();
+        if fields[3].contains("uid=1000") {
+            let stat = outcome(extant().args(["stat", "--json"]).arg(format!("{image}:/new"))).report();
+            assert_eq!((&stat[0]["uid"], &stat[0]["mode"]), (&0.into(), &"0644".into()));
+        }
+    }
+    assert!(count >= 3, "{count} lines");
+}

@@ -49,7 +49,7 @@ impl<S: Serve> Transport<S> {
         if self.writable {
             self.lookups.increment(stat.ino);
         }
-        reply.structure(&convert::entry(stat, self.attr_timeout(stat)));
+        reply.structure(&convert::entry(&self.shown.of(stat), self.attr_timeout(stat)));
     }
 
     pub(super) fn reply_entry_result(&self, made: &Result<Stat, Errno>, reply: Reply) {

@@ -154,16 +154,17 @@ impl<S: Serve> Transport<S> {
         if !content::is_buffered(handle) || !self.is_space_low() {
             return Some(reply);
         }
-        let (serve, writeback) = (Arc::clone(&self.serve), Arc::clone(&self.writeback));
+        let (serve, writeback, shown) = (Arc::clone(&self.serve), Arc::clone(&self.writeback), self.shown);
         self.invalidator.invalidate_then(node, 0..u64::MAX, move || {
             let stat = convert::ino_of(node).and_then(|ino| match locked(&writeback.failed).remove(&ino) {
                 true => Err(Errno::NOSPC),
                 false => serve.stat(ino),
             });
             match stat {
-                Ok(stat) => {
-                    reply.structure(&AttrOut { attr: convert::attributes(&stat), ..AttrOut::default() })
-                }
+                Ok(stat) => reply.structure(&AttrOut {
+                    attr: convert::attributes(&shown.of(&stat)),
+                    ..AttrOut::default()
+                }),
                 Err(errno) => fail(reply, errno),
             }
         });
