@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::protocol::{InvalEntryOut, InvalInodeOut, OutHeader, notify};
+use crate::statistics::Statistics;
 
 /// A descriptor of /dev/fuse that is mounted.
 #[derive(Debug)]
@@ -20,11 +21,21 @@ pub struct Connection {
     has_ended: AtomicBool,
     /// Number of replies that were sent, or are being sent.
     replies: AtomicU64,
+    statistics: Statistics,
 }
 
 impl Connection {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd, has_ended: AtomicBool::new(false), replies: AtomicU64::new(0) }
+        Self {
+            fd,
+            has_ended: AtomicBool::new(false),
+            replies: AtomicU64::new(0),
+            statistics: Statistics::new(),
+        }
+    }
+
+    pub(crate) fn statistics(&self) -> &Statistics {
+        &self.statistics
     }
 
     /// Returns whether the file system was unmounted.

@@ -1,9 +1,9 @@
 //! The FUSE kernel protocol, over /dev/fuse and over io_uring.
 //!
 //! Owns: the protocol as data ([`protocol`], [`operation::TABLE`]), reading requests and writing replies
-//! ([`Request`], [`Reply`]), INIT, invalidations ([`Notifier`]), and the threads that serve a connection
-//! ([`Session`]). Does **not** own: the file system (see [`Handler`]), mounting (the caller passes a mounted
-//! descriptor).
+//! ([`Request`], [`Reply`]), INIT, invalidations ([`Notifier`]), the threads that serve a connection
+//! ([`Session`]), and the statistics of its requests ([`OperationStatistics`]). Does **not** own: the file
+//! system (see [`Handler`]), mounting (the caller passes a mounted descriptor).
 //!
 //! ```text
 //!             +-- /dev/fuse: read(2) --> Request::parse --+
@@ -30,6 +30,7 @@ pub mod protocol;
 mod reply;
 mod session;
 mod spliced;
+mod statistics;
 mod uring;
 mod workers;
 
@@ -39,3 +40,4 @@ pub use placement::can_return as can_follow_clients;
 pub use reply::{Listing, Reply};
 pub use session::{Config, Handler, Offered, Session, Taken};
 pub use spliced::len_max as splice_len_max;
+pub use statistics::{BUCKETS, OperationStatistics, bucket_bound};

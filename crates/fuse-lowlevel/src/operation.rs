@@ -244,10 +244,15 @@ const INDEX: [u8; 64] = {
     index
 };
 
+/// Index of an operation in [`TABLE`].
+pub(crate) fn index_of(opcode: u32) -> Option<usize> {
+    INDEX.get(opcode as usize).map(|at| usize::from(*at)).filter(|at| *at < TABLE.len())
+}
+
 /// Row of an operation in [`TABLE`].
 #[must_use]
 pub fn row_of(opcode: u32) -> Option<&'static Row> {
-    INDEX.get(opcode as usize).and_then(|at| TABLE.get(usize::from(*at)))
+    TABLE.get(index_of(opcode)?)
 }
 
 /// Space for the structure of a request in an entry of a ring.

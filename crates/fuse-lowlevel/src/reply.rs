@@ -4,12 +4,14 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::connection::Connection;
 use crate::protocol::{Dirent, EntryOut, GetxattrOut, IoctlOut, OutHeader};
 use crate::spliced;
+use crate::statistics::{Begun, OperationStatistics};
 use crate::uring::Slot;
 
 /// EIO, the error of a reply that was dropped unsent.
@@ -40,6 +42,7 @@ enum Sink {
 #[derive(Debug)]
 pub struct Reply {
     unique: u64,
+    begun: Begun,
     sink: Sink,
 }
 
@@ -50,12 +53,39 @@ impl Drop for Reply {
 }
 
 impl Reply {
-    pub(crate) fn to_device(connection: Arc<Connection>, unique: u64) -> Self {
-        Self { unique, sink: Sink::Device(connection) }
+    pub(crate) fn to_device(connection: Arc<Connection>, unique: u64, begun: Begun) -> Self {
+        Self { unique, begun, sink: Sink::Device(connection) }
     }
 
-    pub(crate) fn to_ring(slot: Slot, unique: u64) -> Self {
-        Self { unique, sink: Sink::Ring(slot) }
+    pub(crate) fn to_ring(slot: Slot, unique: u64, begun: Begun) -> Self {
+        Self { unique, begun, sink: Sink::Ring(slot) }
+    }
+
+    fn connection(&self) -> Option<&Connection> {
+        match &self.sink {
+            Sink::Device(connection) => Some(connection),
+            Sink::Ring(slot) => Some(slot.connection()),
+            Sink::Sent => None,
+        }
+    }
+
+    /// The statistics of the requests that were answered on this connection, in the order of the protocol's
+    /// table.
+    #[must_use]
+    pub fn statistics(&self) -> Vec<OperationStatistics> {
+        self.connection().map_or_else(Vec::new, |connection| connection.statistics().read())
+    }
+
+    /// Time since this connection was made.
+    #[must_use]
+    pub fn connection_age(&self) -> Duration {
+        self.connection().map_or(Duration::ZERO, |connection| connection.statistics().age())
+    }
+
+    /// Did the request come over io_uring?
+    #[must_use]
+    pub fn is_over_ring(&self) -> bool {
+        matches!(self.sink, Sink::Ring(_))
     }
 
     /// The kernel refuses a reply if the request was interrupted or the connection has ended. If it fails to
@@ -63,7 +93,7 @@ impl Reply {
     fn send(&mut self, error: i32, parts: &[&[u8]]) {
         let connection = match std::mem::replace(&mut self.sink, Sink::Sent) {
             Sink::Device(connection) => connection,
-            Sink::Ring(slot) => return slot.send(self.unique, error, parts),
+            Sink::Ring(slot) => return slot.send(self.unique, self.begun, error, parts),
             Sink::Sent => return,
         };
         connection.count_reply();
@@ -79,10 +109,14 @@ impl Reply {
         if is_lost && !parts.is_empty() {
             let _ = Self::raw(&connection, self.unique, -EIO, &[]);
         }
+        connection.statistics().end(self.begun, error != 0);
     }
 
     /// The request expects no reply.
     pub(crate) fn never(mut self) {
+        if let Some(connection) = self.connection() {
+            connection.statistics().end(self.begun, false);
+        }
         self.sink = Sink::Sent;
     }
 
@@ -132,7 +166,7 @@ impl Reply {
         if let Sink::Ring(_) = &self.sink
             && let Sink::Ring(slot) = std::mem::replace(&mut self.sink, Sink::Sent)
         {
-            return slot.fill(self.unique, size, fill);
+            return slot.fill(self.unique, self.begun, size, fill);
         }
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size {
@@ -153,7 +187,11 @@ impl Reply {
         let is_sent = match &self.sink {
             Sink::Device(connection) => {
                 connection.count_reply();
-                spliced::send(connection.fd(), self.unique, file, at, len)
+                let is_sent = spliced::send(connection.fd(), self.unique, file, at, len);
+                if is_sent {
+                    connection.statistics().end(self.begun, false);
+                }
+                is_sent
             }
             // With a ring, the kernel copies from the entry's memory only.
             Sink::Ring(_) | Sink::Sent => false,

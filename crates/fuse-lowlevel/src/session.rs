@@ -10,6 +10,7 @@ use crate::connection::{Connection, Notifier};
 use crate::operation::{Layout, Operation, Request, forgets};
 use crate::protocol::{InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, READ_BUFFER_MIN, init};
 use crate::reply::Reply;
+use crate::statistics::Begun;
 use crate::{uring, workers};
 
 const ENOSYS: i32 = 38;
@@ -134,7 +135,7 @@ impl<H: Handler> Session<H> {
                     break;
                 }
                 match self.connection.read(&mut buffer) {
-                    Ok(Some(len)) => self.answer(&buffer[..len]),
+                    Ok(Some(len)) => self.answer(&buffer[..len], self.begin(&buffer[..len])),
                     Ok(None) => break,
                     Err(error) => queues.fail(error),
                 }
@@ -159,18 +160,25 @@ impl<H: Handler> Session<H> {
         self.buffer_len
     }
 
+    /// Counts a request that was read just now.
+    pub(crate) fn begin(&self, bytes: &[u8]) -> Begun {
+        let opcode =
+            bytes.get(4..8).and_then(|four| four.try_into().ok()).map_or(u32::MAX, u32::from_ne_bytes);
+        self.connection.statistics().begin(opcode)
+    }
+
     /// Answers a request in one piece.
-    pub(crate) fn answer(&self, bytes: &[u8]) {
+    pub(crate) fn answer(&self, bytes: &[u8], begun: Begun) {
         match Request::parse(bytes, self.layout) {
             Ok(request) => {
-                let reply = Reply::to_device(Arc::clone(&self.connection), request.unique());
+                let reply = Reply::to_device(Arc::clone(&self.connection), request.unique(), begun);
                 self.dispatch(&request, reply);
             }
             // A reply needs only the request's number.
             Err(_) => {
                 let unique = bytes.get(8..16).and_then(|eight| eight.try_into().ok());
-                if let Some(unique) = unique {
-                    Reply::to_device(Arc::clone(&self.connection), u64::from_ne_bytes(unique)).error(EIO);
+                if let Some(unique) = unique.map(u64::from_ne_bytes) {
+                    Reply::to_device(Arc::clone(&self.connection), unique, begun).error(EIO);
                 }
             }
         }
@@ -180,14 +188,14 @@ impl<H: Handler> Session<H> {
     pub(crate) fn dispatch(&self, request: &Request<'_>, reply: Reply) {
         match request.operation {
             Operation::Forget(forget, ()) => {
-                reply.never();
                 self.handler.forget(request.node(), forget.nlookup);
+                reply.never();
             }
             Operation::BatchForget(batch, bytes) => {
-                reply.never();
                 for one in forgets(batch, bytes.0) {
                     self.handler.forget(one.nodeid, one.nlookup);
                 }
+                reply.never();
             }
             Operation::NotifyReply(..) => reply.never(),
             // Requests in progress cannot be interrupted. After ENOSYS the kernel sends no more INTERRUPTs.

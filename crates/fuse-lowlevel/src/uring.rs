@@ -41,6 +41,7 @@ use crate::operation::{FIXED_MAX, Request};
 use crate::protocol::{InHeader, OutHeader};
 use crate::reply::Reply;
 use crate::session::{Handler, Session};
+use crate::statistics::Begun;
 
 /// Entries of a queue.
 const DEPTH: usize = 8;
@@ -94,6 +95,7 @@ impl Memory {
 
 /// A queue's state, shared by its thread and the replies to its requests.
 struct Queue {
+    connection: Arc<Connection>,
     entries: Vec<Memory>,
     bell: OwnedFd,
     /// Entries with complete replies, to be committed by the queue's thread.
@@ -103,8 +105,9 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(payload_len: usize) -> io::Result<Self> {
+    fn new(connection: &Arc<Connection>, payload_len: usize) -> io::Result<Self> {
         Ok(Self {
+            connection: Arc::clone(connection),
             entries: (0..DEPTH).map(|_| Memory::new(payload_len)).collect(),
             bell: eventfd(0, EventfdFlags::CLOEXEC)?,
             ready: Mutex::default(),
@@ -132,6 +135,10 @@ impl std::fmt::Debug for Slot {
 }
 
 impl Slot {
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.queue.connection
+    }
+
     fn memory(&self) -> &Memory {
         &self.queue.entries[self.index]
     }
@@ -152,32 +159,38 @@ impl Slot {
     }
 
     /// Writes a reply into the entry. `error` is 0 or negative.
-    pub(crate) fn send(self, unique: u64, error: i32, parts: &[&[u8]]) {
+    pub(crate) fn send(self, unique: u64, begun: Begun, error: i32, parts: &[&[u8]]) {
         let mut at = 0;
         let payload = self.payload();
         for part in parts {
             let end = at + part.len();
             let Some(into) = payload.get_mut(at..end) else {
                 // Longer than the largest reply that a request allows.
-                return self.finish(unique, -5, 0);
+                return self.finish(unique, begun, -5, 0);
             };
             into.copy_from_slice(part);
             at = end;
         }
-        self.finish(unique, error, at);
+        self.finish(unique, begun, error, at);
     }
 
-    /// Lets `fill` write the reply's data into the entry, at most `size` bytes.
-    pub(crate) fn fill(self, unique: u64, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
+    /// Has `fill` write the reply into place; at most `size` bytes.
+    pub(crate) fn fill(
+        self,
+        unique: u64,
+        begun: Begun,
+        size: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>,
+    ) {
         let payload = self.payload();
         let size = size.min(payload.len());
         match fill(&mut payload[..size]) {
-            Ok(len) => self.finish(unique, 0, len.min(size)),
-            Err(errno) => self.finish(unique, -errno, 0),
+            Ok(len) => self.finish(unique, begun, 0, len.min(size)),
+            Err(errno) => self.finish(unique, begun, -errno, 0),
         }
     }
 
-    fn finish(self, unique: u64, error: i32, len: usize) {
+    fn finish(self, unique: u64, begun: Begun, error: i32, len: usize) {
         let header = self.header();
         let out = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique };
         header[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
@@ -187,6 +200,7 @@ impl Slot {
         if self.queue.thread.get() != Some(&std::thread::current().id()) {
             let _ = rustix::io::write(&self.queue.bell, &1_u64.to_ne_bytes());
         }
+        self.connection().statistics().end(begun, error != 0);
     }
 }
 
@@ -208,7 +222,8 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn new<H: Handler>(session: &Session<H>) -> io::Result<Self> {
-        let queues = (0..possible_cpus()).map(|_| Queue::new(session.payload_len()).map(Arc::new));
+        let new_queue = |_| Queue::new(session.connection(), session.payload_len()).map(Arc::new);
+        let queues = (0..possible_cpus()).map(new_queue);
         let alarm = eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Self { queues: queues.collect::<io::Result<_>>()?, alarm, failed: Mutex::default() })
     }
@@ -322,6 +337,7 @@ impl Ring<'_> {
         let mut header = [0; ENT];
         header.copy_from_slice(&slot.header()[..ENT]);
         let len = slot.header()[PAYLOAD_LEN..PAYLOAD_LEN + 4].try_into().map_or(0, u32::from_ne_bytes);
+        let begun = session.begin(&header);
         let unique = InHeader::read_from_prefix(&header).map_or(0, |(header, _)| header.unique);
         PAYLOAD.with_borrow_mut(|tail| {
             let payload = slot.payload();
@@ -331,7 +347,7 @@ impl Ring<'_> {
             let fixed = &header[OP_IN..OP_IN + FIXED_MAX];
             let request =
                 Request::parse_parts(&header[..size_of::<InHeader>()], fixed, tail, session.layout());
-            let reply = Reply::to_ring(slot, unique);
+            let reply = Reply::to_ring(slot, unique, begun);
             match request {
                 Ok(request) => session.dispatch(&request, reply),
                 Err(_) => reply.error(libc::EIO),

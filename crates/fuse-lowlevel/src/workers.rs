@@ -282,6 +282,7 @@ fn lead_bound<H: Handler>(
     let mut pursuit = Pursuit::new();
     loop {
         let Some(len) = connection.read(&mut buffer)? else { return Ok(()) };
+        let begun = session.begin(&buffer[..len]);
         crew.replies_before.store(connection.replies(), Ordering::Release);
         crew.leads.fetch_add(1, Ordering::AcqRel);
         let sender = Sender::of(&buffer[..len]);
@@ -304,7 +305,7 @@ fn lead_bound<H: Handler>(
         } else if is_shared == Some(false) {
             crew.is_shared.store(false, Ordering::Release);
         }
-        session.answer(&buffer[..len]);
+        session.answer(&buffer[..len], begun);
         crew.leads.fetch_add(1, Ordering::AcqRel);
         // After the reply: a client that executes a program keeps its files in /proc locked while it waits.
         if let (Some(bound), Some(sender), true) = (bound, &sender, judge.is_alone())
@@ -325,7 +326,7 @@ fn read_and_answer<H: Handler>(
     buffer.resize(session.buffer_len(), 0);
     while goes_on() {
         let Some(len) = session.connection().read(buffer)? else { return Ok(()) };
-        session.answer(&buffer[..len]);
+        session.answer(&buffer[..len], session.begin(&buffer[..len]));
     }
     Ok(())
 }
@@ -381,7 +382,7 @@ fn watch<H: Handler>(session: &Session<H>, crew: &Crew) -> io::Result<()> {
                 if Sender::of(&buffer[..len]).is_some_and(|sender| sender.waits) {
                     crew.has_starved.store(true, Ordering::Release);
                 }
-                session.answer(&buffer[..len]);
+                session.answer(&buffer[..len], session.begin(&buffer[..len]));
             }
             (seen, idle, has_waited) = (u64::MAX, 0, false);
             continue;
