@@ -168,7 +168,7 @@ impl Drop for Charged {
 
 impl Shrinker for DirMemory {
     fn name(&self) -> &'static str {
-        "what changers of directories remember"
+        "directory caches"
     }
 
     fn cached_bytes(&self) -> usize {

@@ -114,6 +114,12 @@ impl Orphans {
         self.list.is_empty() && self.file.as_ref().is_none_or(|file| file.used().is_empty())
     }
 
+    /// Number of tracked inodes.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.list.len() + self.file.as_ref().map_or(0, |file| file.used().len())
+    }
+
     /// Statistics of the list's lock.
     #[must_use]
     pub fn lock_stats(&self) -> LockStats {

@@ -140,6 +140,26 @@ pub enum StartFault {
     },
 }
 
+/// Why a transaction was committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CommitReason {
+    /// The commit interval had passed.
+    Interval,
+    /// A caller waits until its changes are durable: fsync, sync, O_SYNC.
+    Sync,
+    /// The transaction was full.
+    Full,
+    /// A caller needs space that the transaction has freed.
+    NoSpace,
+    /// The journal is closed.
+    Close,
+}
+
+impl CommitReason {
+    /// All reasons, in the order of [`Stats::commits_for`].
+    pub const ALL: [Self; 5] = [Self::Interval, Self::Sync, Self::Full, Self::NoSpace, Self::Close];
+}
+
 /// Counters since the journal was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
@@ -147,8 +167,18 @@ pub struct Stats {
     pub handles: u64,
     /// Transactions committed.
     pub commits: u64,
+    /// The same by reason, in the order of [`CommitReason::ALL`].
+    pub commits_for: [u64; CommitReason::ALL.len()],
+    /// Nanoseconds that the commits took, from the wait for open handles to the durable commit block.
+    pub commit_nanos: u64,
+    /// The longest of them.
+    pub commit_nanos_max: u64,
+    /// The last of them.
+    pub commit_nanos_last: u64,
     /// Blocks logged by these commits.
     pub logged_blocks: u64,
+    /// Blocks logged by the last commit.
+    pub logged_blocks_last: u64,
     /// Log blocks written, including descriptors, revoke blocks and commit blocks.
     pub log_blocks: u64,
     /// Revoke records written.
@@ -169,6 +199,14 @@ pub struct Stats {
     pub sealing_nanos: u64,
     /// Times a commit waited for changes of other callers: see [`Batching`].
     pub batch_waits: u64,
+    /// Size of the log in blocks; 0 without a log.
+    pub log_size_blocks: u64,
+    /// Blocks of the log in use now: by transactions that are not written home.
+    pub log_used_blocks: u64,
+    /// Blocks of the running transaction.
+    pub running_blocks: u64,
+    /// Milliseconds since the first block of the running transaction was changed.
+    pub running_age_ms: u64,
 }
 
 /// A journal open for writing. Without a log it keeps the same order, and writes homes at each commit.
@@ -214,6 +252,12 @@ struct Writer {
     started: Started,
 }
 
+impl Writer {
+    fn log_used_blocks(&self) -> u64 {
+        self.log.as_ref().map_or(0, |log| log.used_blocks().into())
+    }
+}
+
 /// For so few blocks, taking them at once is cheaper than [`Buffers::begin_taking`]. Schedule tests use a
 /// small value so that they cover both paths.
 #[cfg(not(feature = "shuttle"))]
@@ -254,6 +298,7 @@ impl Journal {
             max => max.min(log_max),
         };
         let batcher = Batcher::new(options.batching);
+        let log_size_blocks = log.as_ref().map_or(0, |log| log.size_blocks().into());
         let lens: [Arc<CachePadded<AtomicU32>>; 2] = Default::default();
         let running = Running {
             transaction: Arc::new(Transaction::new(Tid(1), &lens[1], 0)),
@@ -284,7 +329,7 @@ impl Journal {
             aborted: OnceLock::new(),
             batcher,
             reseeds: Reseeds::default(),
-            stats: Mutex::default(),
+            stats: Mutex::new(Stats { log_size_blocks, ..Stats::default() }),
         })
     }
 
@@ -331,6 +376,8 @@ impl Journal {
         let mut stats = *self.stats.lock();
         let running = self.running.lock();
         (stats.handles, stats.start_waits) = (running.started + self.lanes.started(), running.waits);
+        stats.running_blocks = running.transaction.len().into();
+        stats.running_age_ms = running.transaction.age().as_millis() as u64;
         stats
     }
 
@@ -389,7 +436,7 @@ impl Journal {
                 self.changed.wait(&mut running);
             } else {
                 drop(running);
-                self.commit(full)?;
+                self.commit_for(full, CommitReason::Full)?;
                 running = self.running.lock();
             }
         };
@@ -406,6 +453,14 @@ impl Journal {
     /// # Errors
     /// The journal is aborted, or this commit aborts it.
     pub fn commit(&self, transaction: Tid) -> Result<(), Aborted> {
+        self.commit_for(transaction, CommitReason::Sync)
+    }
+
+    /// As [`commit`](Self::commit), for a reason that [`stats`](Self::stats) counts.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_for(&self, transaction: Tid, reason: CommitReason) -> Result<(), Aborted> {
         if self.committed() >= transaction {
             return self.check();
         }
@@ -419,7 +474,11 @@ impl Journal {
             let _unwound = AbortOnPanic(self);
             self.commit_running(&mut writer)
         };
-        self.batcher.note(begun.elapsed());
+        let took = begun.elapsed();
+        self.batcher.note(took);
+        if committed.is_ok() {
+            self.note_commit(reason, took.as_nanos() as u64);
+        }
         committed.map_err(|cause| self.abort_with(&mut writer, cause))
     }
 
@@ -449,6 +508,14 @@ impl Journal {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn commit_all(&self) -> Result<(), Aborted> {
+        self.commit_all_for(CommitReason::Sync)
+    }
+
+    /// As [`commit_all`](Self::commit_all), for a reason that [`stats`](Self::stats) counts.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_all_for(&self, reason: CommitReason) -> Result<(), Aborted> {
         let running = self.running.lock();
         let number = running.transaction.number;
         // All conditions are read under one lock: a transaction that is being sealed has no blocks to come,
@@ -458,7 +525,7 @@ impl Journal {
             && running.transaction.is_untouched(self.lanes.open())
             && self.client().blocks_to_come() == 0;
         drop(running);
-        self.commit(if is_idle { number.before() } else { number })
+        self.commit_for(if is_idle { number.before() } else { number }, reason)
     }
 
     /// Writes all committed blocks home and empties the log.
@@ -492,7 +559,7 @@ impl Journal {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn close(&self) -> Result<(), Aborted> {
-        self.commit_all()?;
+        self.commit_all_for(CommitReason::Close)?;
         let mut writer = self.writer.lock();
         self.check()?;
         let _unwound = AbortOnPanic(self);
@@ -533,6 +600,14 @@ impl Journal {
         self.is_closing.store(true, Ordering::Release);
         let _running = self.running.lock();
         self.changed.notify_all();
+    }
+
+    fn note_commit(&self, reason: CommitReason, nanos: u64) {
+        let mut stats = self.stats.lock();
+        stats.commits_for[reason as usize] += 1;
+        stats.commit_nanos += nanos;
+        stats.commit_nanos_max = stats.commit_nanos_max.max(nanos);
+        stats.commit_nanos_last = nanos;
     }
 
     fn request_commit(&self, transaction: Tid) {
@@ -639,6 +714,8 @@ impl Journal {
             let mut stats = self.stats.lock();
             stats.commits += 1;
             stats.logged_blocks += n_images;
+            stats.logged_blocks_last = n_images;
+            stats.log_used_blocks = writer.log_used_blocks();
             stats.log_blocks += u64::from(logged);
             stats.revokes += revokes.len() as u64;
             stats.pinned_blocks = writer.checkpoint.len() as u64;
@@ -774,6 +851,7 @@ impl Journal {
         let mut stats = self.stats.lock();
         stats.home_blocks += homes;
         stats.checkpoints += 1;
+        stats.log_used_blocks = writer.log_used_blocks();
         stats.pinned_blocks = writer.checkpoint.len() as u64;
         Ok(())
     }

@@ -92,8 +92,8 @@ mod scan;
 mod testlog;
 
 pub use engine::{
-    Aborted, Batching, Client, Handle, Journal, OpenLogFault, Options, Sabotage, StartFault, Stats,
-    Supersede, TailChecksum, Work,
+    Aborted, Batching, Client, CommitReason, Handle, Journal, OpenLogFault, Options, Sabotage, StartFault,
+    Stats, Supersede, TailChecksum, Work,
 };
 pub use entries::{Entry, each_entry};
 pub use fast_commit::{FastCommitCounts, FastCommitPlan};

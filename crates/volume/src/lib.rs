@@ -32,6 +32,7 @@ mod probe;
 mod problems;
 mod rebuild;
 mod stat;
+pub mod status;
 mod write;
 
 use std::sync::{Arc, OnceLock};
@@ -56,6 +57,7 @@ pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use probe::BySuperblock;
 pub use stat::{Stat, StatFs};
+pub use status::Status;
 pub use write::{
     Acting, Allocate, DefaultOptions, DiscardStats, ErrorCursor, HINTED_NAMES_MAX, LABEL_MAX, New, OnError,
     PAGE_BYTES, Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteAccess, WriteOptions, unprivileged,

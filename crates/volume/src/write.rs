@@ -41,6 +41,7 @@ mod quota;
 mod rename;
 mod reserve;
 mod shutdown;
+mod status;
 mod truncate;
 mod writeback;
 mod xattrs;
@@ -55,7 +56,7 @@ use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Pblk, Tid};
 use extant_buffer::{Kind, ReadFault, Seal};
 use extant_inode::{Change, InodeCache, LiveInode, Orphans, Shared, Values};
-use extant_journal::{Handle, Journal, TailChecksum};
+use extant_journal::{CommitReason, Handle, Journal, TailChecksum};
 use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::flags;
 use extant_ondisk::time::Timestamp;
@@ -488,7 +489,7 @@ fn with_room<R>(
         match attempt() {
             Err(fault) if fault.wants_room() && tries < SPACE_TRIES && may_help() => {
                 tries += 1;
-                journal.commit_all()?;
+                journal.commit_all_for(CommitReason::NoSpace)?;
             }
             done => return done,
         }

@@ -296,7 +296,7 @@ impl Use {
 
 impl Shrinker for Table {
     fn name(&self) -> &'static str {
-        "inodes that may change"
+        "live inodes"
     }
 
     fn cached_bytes(&self) -> usize {

@@ -80,6 +80,10 @@ impl OrphanList {
         self.list.lock().members.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.list.lock().members.len()
+    }
+
     pub(super) fn lock_stats(&self) -> LockStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LockStats {

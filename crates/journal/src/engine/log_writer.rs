@@ -201,6 +201,16 @@ impl LogWriter {
         part.saturating_sub(part / self.format.tags_per_descriptor() as u32 + 2)
     }
 
+    /// Number of blocks of the log, without its superblock.
+    pub(super) fn size_blocks(&self) -> u32 {
+        self.sb.log_end() - self.sb.first
+    }
+
+    /// Number of blocks in use.
+    pub(super) fn used_blocks(&self) -> u32 {
+        self.size_blocks().saturating_sub(self.free)
+    }
+
     pub(super) fn free_blocks(&self) -> u32 {
         self.free.saturating_sub(SPARE_BLOCKS)
     }

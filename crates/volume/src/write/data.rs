@@ -327,7 +327,7 @@ impl Writer {
         loop {
             match data.delay((self.shared(), alloc), node, Lblk(lblk), want) {
                 Err(extant_inode::Fault::NoSpace) if alloc.pending_blocks() > 0 => {
-                    self.journal.commit_all()?
+                    self.journal.commit_all_for(extant_journal::CommitReason::NoSpace)?
                 }
                 // A part of it may fit.
                 Err(extant_inode::Fault::NoSpace) if want > 1 => want /= 2,

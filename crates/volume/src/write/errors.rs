@@ -83,6 +83,11 @@ impl Errors {
         self.is_stale.store(true, Ordering::Release);
     }
 
+    /// Errors since the last check of the file system.
+    pub(super) fn recorded(&self) -> u32 {
+        self.log.lock().count
+    }
+
     /// Blocks that [`write`](Self::write) will change.
     pub(super) fn blocks_to_come(&self) -> u32 {
         u32::from(self.is_stale.load(Ordering::Acquire))

@@ -22,7 +22,7 @@ use extant_flush::Coordinator;
 use extant_inode::{
     Change, DataPath, InodeCache, Inodes, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot,
 };
-use extant_journal::{Journal, ReplayTarget, Work};
+use extant_journal::{CommitReason, Journal, ReplayTarget, Work};
 use extant_mapping::MapState;
 use extant_memory::Budget;
 use extant_ondisk::errors::ErrorLog;
@@ -578,8 +578,8 @@ fn spawn_committer(journal: Arc<Journal>, interval: Duration) -> std::thread::Jo
     let commits = move || {
         while let Some(work) = journal.wait_for_work(interval) {
             let done = match work {
-                Work::Commit(transaction) => journal.commit(transaction),
-                Work::CommitAll => journal.commit_all(),
+                Work::Commit(transaction) => journal.commit_for(transaction, CommitReason::Full),
+                Work::CommitAll => journal.commit_all_for(CommitReason::Interval),
                 Work::Checkpoint => journal.make_room(),
             };
             // The failure is latched; the next writer gets it.
@@ -624,7 +624,7 @@ impl Volume {
 impl Writer {
     fn close(&self, shared: &Shared) -> Result<(), Fault> {
         let written = self.flusher.flush_all();
-        self.journal.commit_all()?;
+        self.journal.commit_all_for(CommitReason::Close)?;
         written?;
         // Lost writes that no fsync and no sync has reported.
         let is_lost = !self.flusher.files().lost_nodes().is_empty();
