@@ -43,6 +43,7 @@ mod openers;
 mod remounting;
 mod serve;
 mod server;
+pub mod status;
 pub mod transport;
 
 pub use mounting::{MountFault, MountOptions, UnmountFault, unmount};
@@ -50,6 +51,7 @@ pub use openers::Opener;
 pub use remounting::{Remount, RemountFault, remount};
 pub use serve::{Access, Caller, Errno, Name, Opened, Serve};
 pub use server::{Report, Server};
+pub use status::{MountStatus, STATUS_ATTRIBUTE};
 pub use transport::{
     ALLOCATOR_STATS_ATTRIBUTE, Channel, EXTENT_STATS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE,
     SHUTDOWN_ATTRIBUTE, Shown, Threads, abort, serve_connection,

@@ -15,6 +15,7 @@ use extant_volume::{
 };
 
 use crate::Opener;
+use crate::status::ServerStatus;
 
 /// The errno of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,6 +196,11 @@ pub trait Serve: Send + Sync + 'static {
     /// # Errors
     /// As [`stat`](Self::stat).
     fn stat_fs(&self) -> Result<StatFs, Errno>;
+
+    /// Counters and the state of the volume; `None` if there are none.
+    fn status(&self) -> Option<ServerStatus> {
+        None
+    }
 
     /// Statistics of the extent-status cache, in the form of the kernel's `es_shrinker_info`; `None` if there
     /// is no such cache.
@@ -413,7 +419,7 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// May this user shut down, trim and label the file system?
+    /// May this user shut down, trim and label the file system, and read its [status](Self::status)?
     fn may_administer(&self, caller: Caller) -> bool {
         caller.uid == 0
     }

@@ -38,6 +38,7 @@ use extant_volume::{
 };
 
 use crate::openers::Openers;
+use crate::status::{Faults, ServerStatus};
 use crate::{Access, Caller, Errno, Name, Opened, Opener, Serve};
 
 /// Called with a description of damage, from any thread.
@@ -60,6 +61,7 @@ pub struct Server {
     tracks_opens: bool,
     tracks_closes: bool,
     openers: Openers,
+    faults: Faults,
     report: Report,
     collect: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -91,6 +93,7 @@ impl Server {
             deleting: AtomicU32::new(0),
             tracks_opens: false,
             openers: Openers::default(),
+            faults: Faults::default(),
             report,
             collect: None,
         }
@@ -159,6 +162,7 @@ impl Server {
                 Ok(done) => done.map_err(|fault| self.refuse(&fault)),
                 Err(panic) => {
                     let cause = format!("internal error, which is a defect of extant: {}", message(&*panic));
+                    self.faults.note_internal(&cause);
                     (self.report)(&cause);
                     volume.abort(&cause);
                     Err(Errno::IO)
@@ -249,6 +253,7 @@ impl Server {
 
     /// Converts a fault to an errno. Reports it unless it is an ordinary refusal, such as EEXIST.
     fn refuse(&self, fault: &Fault) -> Errno {
+        self.faults.note(fault);
         if !matches!(fault, Fault::Refused(_)) {
             (self.report)(&fault.to_string());
         }
@@ -280,6 +285,11 @@ impl Serve for Server {
 
     fn stat(&self, ino: Ino) -> Result<Stat, Errno> {
         self.with_volume(|volume| Ok(volume.stat(&*volume.inode(ino)?)))
+    }
+
+    fn status(&self) -> Option<ServerStatus> {
+        let volume = self.with_volume(|volume| Ok(volume.status())).ok()?;
+        Some(ServerStatus { errors_met: self.faults.status(), volume })
     }
 
     fn extent_cache_stats(&self) -> Option<String> {
@@ -365,7 +375,10 @@ impl Serve for Server {
                 each(Name { ino: entry.ino, kind: entry.kind, name: &name, next: entry.next })
             };
             // As in the kernel's ext4, damaged blocks are skipped and reported.
-            let mut damage = |fault: Fault| (self.report)(&fault.to_string());
+            let mut damage = |fault: Fault| {
+                self.faults.note(&fault);
+                (self.report)(&fault.to_string());
+            };
             volume.read_dir(&dir, from, &mut pass_on, &mut damage)
         })
     }

@@ -44,6 +44,7 @@ mod mounted;
 mod privileges;
 mod reserve;
 mod shown;
+mod status;
 mod writeback;
 
 use std::ops::ControlFlow;
@@ -70,6 +71,7 @@ use writeback::Writeback;
 
 use crate::listing::{Listings, ReaddirMode};
 use crate::mounting::MountOptions;
+use crate::status::STATUS_ATTRIBUTE;
 use crate::{Access, Caller, Errno, Name, Opener, Serve};
 
 /// How long the kernel may cache names and attributes: without limit in practice, and small enough not to
@@ -407,6 +409,9 @@ impl<S: Serve> Handler for Transport<S> {
             Operation::Setxattr(set, NameAndBytes(name, value)) => {
                 let set = || self.set_attribute(request, node, name, value, set.flags);
                 changes::done(self.with_reserve(request, set), reply);
+            }
+            Operation::Getxattr(get, NameOf(name)) if name == STATUS_ATTRIBUTE.as_bytes() => {
+                self.answer_status(request, get.size, reply);
             }
             Operation::Getxattr(get, NameOf(name)) => match self.attribute(node, name) {
                 Ok(value) => reply.xattr(get.size, &value),
