@@ -7,6 +7,8 @@
 //!
 //!   log=syslog, and the default in the background:
 //!       /run/systemd/journal/socket (journald), else /dev/log (syslog), else no log
+//!   the default in the foreground: no log; as a service of systemd, whose standard error is journald:
+//!       journald, with levels, instead of standard error
 //! ```
 //!
 //! Invariants
@@ -14,7 +16,7 @@
 //! 2. Every read of a file can find damage, so the log takes at most [`DAMAGES_MAX`] messages in
 //!    [`DAMAGES_TIME`], and reports the number of omitted ones.
 //!
-//! Source: systemd's "Native Journal Protocol"; RFC 3164 and syslog(3).
+//! Source: systemd's "Native Journal Protocol"; systemd.exec(5), JOURNAL_STREAM; RFC 3164 and syslog(3).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -75,6 +77,8 @@ struct Span {
 pub(super) struct Log {
     image: String,
     sink: Sink,
+    /// The log is where standard error goes as well: each message goes there once, with its level.
+    is_stderr: bool,
     damages: Mutex<Span>,
 }
 
@@ -84,9 +88,10 @@ impl Log {
     /// # Errors
     /// The file cannot be opened, or `log=syslog` was given and there is no system log; as a message.
     pub(super) fn open(to: &LogTo, image: String, is_daemon: bool) -> Result<Self, String> {
+        let is_stderr = *to == LogTo::Default && !is_daemon && is_journald(std::io::stderr());
         let sink = match to {
             LogTo::Nowhere => Sink::Nowhere,
-            LogTo::Default if !is_daemon => Sink::Nowhere,
+            LogTo::Default if !is_daemon && !is_stderr => Sink::Nowhere,
             LogTo::Default => system().unwrap_or(Sink::Nowhere),
             LogTo::System => system().ok_or_else(|| {
                 format!("-o log=syslog: neither {JOURNAL} (journald) nor {SYSLOG} (syslog) answers; log=FILE writes to a file")
@@ -94,12 +99,13 @@ impl Log {
             LogTo::File(path) => Sink::File(file(path).map_err(|error| format!("-o log={}: {error}", path.display()))?),
         };
         let damages = Mutex::new(Span { begun: Instant::now(), said: 0, left_out: 0 });
-        Ok(Self { image, sink, damages })
+        let is_stderr = is_stderr && !matches!(sink, Sink::Nowhere);
+        Ok(Self { image, sink, is_stderr, damages })
     }
 
     /// Prints a message about the image, and logs it.
     pub(super) fn say(&self, level: Level, text: &str) {
-        if level != Level::Info {
+        if level != Level::Info && !self.is_stderr {
             say!("{}: {text}", self.image);
         }
         self.record(level, text);
@@ -196,6 +202,12 @@ fn file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
+/// Did systemd connect this descriptor to journald?
+fn is_journald(fd: impl AsFd) -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    rustix::fs::fstat(fd).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
 /// Connects to journald, or else to syslog.
 fn system() -> Option<Sink> {
     let connected = |path: &str| {
@@ -213,7 +225,7 @@ mod tests {
 
     fn with(sink: Sink) -> Log {
         let damages = Mutex::new(Span { begun: Instant::now(), said: 0, left_out: 0 });
-        Log { image: "a.img".to_owned(), sink, damages }
+        Log { image: "a.img".to_owned(), sink, is_stderr: false, damages }
     }
 
     #[test]
