@@ -27,6 +27,7 @@ mod mount;
 mod sandbox;
 mod sizes;
 mod stat;
+mod status;
 mod times;
 mod tree;
 mod trim;
@@ -111,6 +112,7 @@ enum Command {
     Mount(Box<mount::MountArgs>),
     /// Unmount what `extant mount` mounted.
     Umount(mount::UmountArgs),
+    Status(status::StatusArgs),
     InstallHelpers(mount::helpers::InstallArgs),
     Doctor(doctor::DoctorArgs),
     /// Measure the engine: names, large directories, orphans, reads and writes, fsync.
@@ -180,6 +182,7 @@ fn run(is_check: bool) -> ExitCode {
         Command::Trim(args) => trim::run(&args),
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => mount::umount(&args),
+        Command::Status(args) => status::run(&args),
         Command::InstallHelpers(args) => mount::helpers::install(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => lab::run(&args),

@@ -35,4 +35,5 @@ mod mount_writeback;
 mod put;
 mod readme;
 mod sandbox;
+mod status;
 mod trim;

@@ -316,6 +316,7 @@ const RIGHT: &[&str] = &[
     "trim r.img",
     "mount --help",
     "umount --help",
+    "status --help",
     "$install-helpers s",
     "doctor --help",
     "lab createmany -q -m test 100",
