@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::mounted::umounted;
+use crate::common::mounted::{lock_mounts, umounted};
 use crate::common::{Outcome, USAGE, extant, outcome, run};
 use extant_testkit::{DiffOptions, LoopMount, Manifest, diff, matrix};
+use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 
 /// The image cannot be read.
@@ -27,13 +28,22 @@ const NOBODY: u32 = 65534;
 /// A mount that is removed on drop.
 struct Mount {
     dir: tempfile::TempDir,
+    _is_mounted: std::fs::File,
 }
 
 impl Mount {
+    /// A directory to mount on.
+    fn unmounted() -> Self {
+        Self {
+            dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap(),
+            _is_mounted: lock_mounts(FlockOperation::LockShared),
+        }
+    }
+
     /// Mounts as a daemon with these additional arguments.
     #[track_caller]
     fn new(image: &Path, args: &[&str]) -> Self {
-        let mount = Self { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
+        let mount = Self::unmounted();
         mount.try_mount(image, args).code(0);
         assert!(mount.is_mounted(), "the command returned, and nothing is mounted");
         mount
@@ -409,7 +419,7 @@ fn in_the_foreground_one_line_is_printed_and_a_signal_is_a_clean_end() {
         return;
     }
     let (_dir, image) = small_image(b"content");
-    let mount = Mount { dir: tempfile::tempdir().unwrap() };
+    let mount = Mount::unmounted();
     let (mut child, line) = foreground(&image, mount.path());
     assert!(line.contains("is mounted on") && line.contains("extant umount"), "{line}");
     assert_eq!(std::fs::read(mount.path().join("file")).unwrap(), b"content");
@@ -526,7 +536,7 @@ fn a_pending_journal_is_reported_and_not_written() {
     let dir = extant_testkit::scratch();
     let built = matrix::build(&recipe.expect("there are dirty ones"), dir.path());
     let before = Sha256::digest(std::fs::read(&built.image).unwrap());
-    let mount = Mount { dir: tempfile::tempdir().unwrap() };
+    let mount = Mount::unmounted();
     let outcome = mount.try_mount(&built.image, &[]);
     assert!(outcome.code(0).contains("replay of its journal"), "{}", outcome.stderr);
     mount.unmount();
@@ -555,7 +565,7 @@ fn part_of_an_ordinary_user() {
         return;
     };
     assert!(!extant_testkit::is_root());
-    let mount = Mount { dir: tempfile::tempdir().unwrap() };
+    let mount = Mount::unmounted();
     let mut command = Command::new(std::env::var_os("EXTANT_TEST_BINARY").unwrap());
     let mounted = outcome(command.arg("mount").arg(&image).arg(mount.path()).stdin(Stdio::null()));
     mounted.code(0);

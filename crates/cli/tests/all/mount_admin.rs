@@ -72,7 +72,7 @@ fn lines_of_fstab_that_were_written_for_the_kernel_mount() {
         return;
     }
     let (dir, image) = empty_image(&[]);
-    let mount = Mount { dir: tempfile::tempdir().unwrap() };
+    let mount = Mount::unmounted();
     let list = "rw,defaults,acl,user_xattr,lazytime,nofail,_netdev,x-systemd.automount,delalloc,auto_da_alloc,\
         data_err=ignore,usrquota,grpquota,prjquota,jqfmt=vfsv1,barrier=1,stripe=16,init_itable=10,noinit_itable,\
         journal_ioprio=3,dioread_nolock,block_validity,inode_readahead_blks=32,max_dir_size_kb=0,errors=remount-ro,\
@@ -108,7 +108,7 @@ fn what_is_write_protected_is_mounted_read_only_with_a_warning() {
         return;
     }
     let (_dir, image) = empty_image(&[]);
-    let mount = Mount { dir: tempfile::tempdir().unwrap() };
+    let mount = Mount::unmounted();
     let protected = |source: &Path| {
         let done = mount.try_mount(source, &[]);
         assert!(done.code(0).contains("write-protected, mounted read-only"), "{}", done.stderr);
@@ -165,7 +165,7 @@ fn one_of_two_places_is_unmounted_at_once_and_the_last_one_ends_the_server() {
     }
     let (_dir, image) = empty_image(&[]);
     let mount = Mount::new(&image, &[]);
-    let (server, bound) = (mount.server(), Mount { dir: tempfile::tempdir().unwrap() });
+    let (server, bound) = (mount.server(), Mount::unmounted());
     std::fs::create_dir(mount.path().join("below")).unwrap();
     let bind = |from: &Path| {
         extant_testkit::run("mount", ["--bind".as_ref(), from.as_os_str(), bound.path().as_os_str()])
@@ -276,7 +276,7 @@ fn a_mount_that_does_not_answer_does_not_stay() {
     }
     let (_dir, image) = empty_image(&[]);
     for _ in 0..200 {
-        let mount = Mount { dir: tempfile::tempdir().unwrap() };
+        let mount = Mount::unmounted();
         let mut command = extant();
         command.arg("mount").arg(&image).arg(mount.path()).args(["-o", "ro"]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -330,7 +330,7 @@ fn damage_that_a_background_mount_meets_is_in_its_log() {
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xA5; 4096], block * 4096).unwrap();
     drop(file);
     // A relative name refers to the directory in which the command was called.
-    let mount = Mount { dir: tempfile::tempdir().unwrap() };
+    let mount = Mount::unmounted();
     let mut command = extant();
     command.arg("mount").arg(&image).arg(mount.path()).args(["-o", "log=mount.log"]).current_dir(dir.path());
     outcome(&mut command).code(0);
@@ -358,7 +358,7 @@ fn the_fstab_lines_of_the_page_mount_media_of_other_machines() {
     let (dir, image) = empty_image(&[]);
     let page = include_str!("../../../../docs/mount.md");
     let lines = page.lines().filter(|line| !line.starts_with('#') && line.contains("  fuse.extant  "));
-    let mount = Mount { dir: tempfile::tempdir().unwrap() };
+    let mount = Mount::unmounted();
     let fstab = dir.path().join("fstab");
     // systemd calls mount(8) with the fields of a unit.
     let unit = page.split_once("\n[Mount]\n").unwrap().1;

@@ -204,7 +204,7 @@ fn helpers_of_mount_and_umount_wait_until_the_image_is_durable() {
 /// Remounts read-write to read-only and back, several times; refused if the image was opened for reading.
 /// `mount` mounts on `target`.
 fn remounts(mount: &dyn Fn(&str) -> common::Outcome, target: &Path) {
-    assert!(mount("remount,ro").code(1).contains("no mount of extant"));
+    assert!(mount("remount,ro").code(1).contains("is not a mount of extant"));
     mount("rw,suid").code(0);
     let file = target.join("file");
     let flags = || rustix::fs::statvfs(target).unwrap().f_flag;

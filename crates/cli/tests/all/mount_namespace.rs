@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::mounted::{has_fuse, has_fuse_and_root, wait_until};
+use rustix::fs::FlockOperation;
+
+use crate::common::mounted::{has_fuse, has_fuse_and_root, lock_mounts, wait_until};
 use crate::common::{Outcome, USAGE, build, extant, outcome};
 
 /// An ordinary user: the uid of `nobody`.
@@ -20,6 +22,7 @@ struct Place {
     dir: tempfile::TempDir,
     image: PathBuf,
     binary: PathBuf,
+    _no_mounts: std::fs::File,
 }
 
 impl Place {
@@ -42,7 +45,7 @@ impl Place {
         if extant_testkit::is_root() {
             std::os::unix::fs::chown(&image, Some(NOBODY), Some(NOBODY)).unwrap();
         }
-        Self { dir, image, binary }
+        Self { dir, image, binary, _no_mounts: lock_mounts(FlockOperation::LockExclusive) }
     }
 
     /// The command line, by an ordinary user if this process is root.
@@ -113,9 +116,11 @@ fn what_the_command_writes_is_in_the_image_when_it_has_ended() {
     let read = || outcome(extant().arg("cat").arg(format!("{}:/new", place.image.display()))).stdout;
     assert_eq!(read(), "new\n");
     // A process that stays behind loses the mount.
-    let script = "sleep 60 >/dev/null 2>&1 & echo more >>new";
+    let script = "sleep 60 >/dev/null 2>&1 & echo $!; echo more >>new";
     let left = place.run(&["-o", "rw"], &["sh", "-c", script]);
     assert!(left.code(0).contains("(sleep) works in"), "{}", left.stderr);
+    let sleep = left.stdout.trim().parse().ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(sleep, rustix::process::Signal::KILL).unwrap();
     extant_testkit::e2fsck_clean(&place.image);
     assert_eq!(read(), "new\nmore\n");
 }

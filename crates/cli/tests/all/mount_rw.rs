@@ -375,7 +375,7 @@ fn an_image_has_one_writer() {
     let (_dir, image) = empty_image(&[]);
     let mount = Mount::new(&image, &[]);
     runs(mount.path(), "touch file");
-    let second = Mount { dir: tempfile::tempdir().unwrap() };
+    let second = Mount::unmounted();
     assert!(second.try_mount(&image, &[]).code(BUSY).contains("in use"));
     let both = outcome(extant().arg("mount").arg(&image).arg(second.path()).args(["-o", "rw,noload"]));
     assert!(both.code(USAGE).contains("journal"));

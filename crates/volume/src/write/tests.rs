@@ -71,7 +71,7 @@ fn directories_give_memory_back() {
     let device = Arc::new(FileDevice::open(&path, true).unwrap());
     let volume = Volume::open(device, &OpenOptions::default()).unwrap();
     let budget = &volume.inodes.shared().budget;
-    let shrinker = budget.shrinkers().into_iter().find(|known| known.name().contains("directories")).unwrap();
+    let shrinker = budget.shrinkers().into_iter().find(|known| known.name() == "directory caches").unwrap();
     let make = |numbers: std::ops::Range<u32>| {
         for number in numbers {
             let name = format!("a-name-that-is-somewhat-longer-{number}");

@@ -20,7 +20,7 @@ use extant_volume::{OpenOptions, Volume};
 
 /// Captures of a test, over all its options; `cargo xtask nightly` takes 90.
 fn n_captures() -> usize {
-    std::env::var("EXTANT_CAPTURES").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
+    std::env::var("EXTANT_CAPTURES").ok().and_then(|n| n.parse().ok()).unwrap_or(12)
 }
 
 #[test]

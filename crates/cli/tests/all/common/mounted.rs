@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::FlockOperation;
+
 use super::{Outcome, extant, outcome};
 
 /// Time limit for operations that should take no time; the machine may be busy.
@@ -12,13 +14,31 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A mount that is removed on drop.
 pub(crate) struct Mount {
     pub(crate) dir: tempfile::TempDir,
+    _is_mounted: std::fs::File,
+}
+
+/// Locks out other tests that must not see this test's mounts (a new mount namespace has a copy of all mounts,
+/// which keeps their servers alive), or whose mounts it must not see.
+pub(crate) fn lock_mounts(how: FlockOperation) -> std::fs::File {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mounts.lock");
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    rustix::fs::flock(&file, how).unwrap();
+    file
 }
 
 impl Mount {
+    /// A directory to mount on.
+    pub(crate) fn unmounted() -> Self {
+        Self {
+            dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap(),
+            _is_mounted: lock_mounts(FlockOperation::LockShared),
+        }
+    }
+
     /// Mounts for writing, as a daemon, with these additional arguments.
     #[track_caller]
     pub(crate) fn new(image: &Path, args: &[&str]) -> Self {
-        let mount = Self { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
+        let mount = Self::unmounted();
         mount.try_mount(image, args).code(0);
         mount
     }
