@@ -172,8 +172,8 @@ impl Judge {
         self.shared_for = (self.shared_for * 2).min(SHARED_FOR.1);
     }
 
-    /// Counts a request; `waits`: it is heavy, or another one is pending. Returns whether to share, at the
-    /// end of a window only.
+    /// Counts a request; `waits`: it is heavy, or was pending while another was served. Returns whether to
+    /// share, at the end of a window only.
     fn note(&mut self, waits: bool) -> Option<bool> {
         self.requests += 1;
         self.waited += u32::from(waits);
@@ -238,6 +238,8 @@ struct Sender {
     waits: bool,
     /// The request keeps other threads of the server busy, which would not let a SCHED_IDLE leader run.
     is_heavy: bool,
+    /// A thread may send several of these at the same time: READ, for readahead, and WRITE, for writeback.
+    is_data: bool,
 }
 
 impl Sender {
@@ -250,7 +252,16 @@ impl Sender {
         let waits = !matches!(word(4)?, 2 | 18 | 29 | 42);
         // FSYNC, FSYNCDIR, FALLOCATE and SYNCFS; writes of many bytes.
         let is_heavy = matches!(word(4)?, 20 | 30 | 43 | 50) || request.len() >= HEAVY_LEN;
-        Some(Self { thread: word(32)?, waits, is_heavy })
+        let is_data = matches!(word(4)?, 15 | 16);
+        Some(Self { thread: word(32)?, waits, is_heavy, is_data })
+    }
+
+    /// Returns whether the threads should share: the request is heavy, or was pending while another one was
+    /// served. `pending_behind` is the sender of the request before this one, if something was pending then.
+    /// That may have been a FORGET, and this request of the same thread came later.
+    fn has_waited(&self, pending_behind: Option<u32>) -> bool {
+        let is_pending = pending_behind.is_some_and(|thread| self.is_data || thread != self.thread);
+        self.is_heavy || self.waits && is_pending
     }
 }
 
@@ -280,22 +291,25 @@ fn lead_bound<H: Handler>(
     }
     let mut judge = Judge::new();
     let mut pursuit = Pursuit::new();
+    // The sender of the last request, if it waits and another request was pending when that one was read.
+    let mut pending_behind = None;
     loop {
         let Some(len) = connection.read(&mut buffer)? else { return Ok(()) };
         let begun = session.begin(&buffer[..len]);
         crew.replies_before.store(connection.replies(), Ordering::Release);
         crew.leads.fetch_add(1, Ordering::AcqRel);
         let sender = Sender::of(&buffer[..len]);
-        let waits = has_others
-            && judge.is_alone()
-            && sender
-                .as_ref()
-                .is_some_and(|sender| sender.is_heavy || sender.waits && connection.has_request());
+        let has_waited = sender.as_ref().is_some_and(|sender| sender.has_waited(pending_behind));
+        let is_alone = has_others && judge.is_alone();
+        pending_behind = sender
+            .as_ref()
+            .filter(|sender| is_alone && sender.waits && connection.has_request())
+            .map(|sender| sender.thread);
         let is_shared = if crew.has_starved.swap(false, Ordering::AcqRel) {
             judge.share();
             Some(true)
         } else {
-            judge.note(waits)
+            judge.note(is_alone && has_waited)
         };
         if is_shared == Some(true) {
             if let Some(bound) = bound {
@@ -402,6 +416,26 @@ fn watch<H: Handler>(session: &Session<H>, crew: &Crew) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_forget_between_the_requests_of_one_thread_is_no_reason_to_share() {
+        let sender = |opcode: u32, thread: u32| {
+            let mut header = [0; 40];
+            header[4..8].copy_from_slice(&opcode.to_ne_bytes());
+            header[32..36].copy_from_slice(&thread.to_ne_bytes());
+            Sender::of(&header).unwrap()
+        };
+        const UNLINK: u32 = 10;
+        const FORGET: u32 = 2;
+        const READ: u32 = 15;
+        const FSYNC: u32 = 20;
+        assert!(!sender(UNLINK, 7).has_waited(None));
+        assert!(!sender(UNLINK, 7).has_waited(Some(7)));
+        assert!(!sender(FORGET, 0).has_waited(Some(7)));
+        assert!(sender(UNLINK, 8).has_waited(Some(7)), "of another client");
+        assert!(sender(READ, 7).has_waited(Some(7)), "readahead");
+        assert!(sender(FSYNC, 7).has_waited(None), "heavy");
+    }
 
     #[test]
     fn threads_share_while_requests_wait_and_the_leader_tries_it_alone_again() {
