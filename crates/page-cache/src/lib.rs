@@ -271,6 +271,14 @@ impl PageCache {
         self.shared.dirty.dirty_bytes() > self.shared.config.dirty_background_bytes
     }
 
+    /// Whether the dirty bytes exceed half of the background limit. Writeback that was started by
+    /// [`wait_for_work`](Self::wait_for_work) goes on until then: if it stopped at the limit, the next few
+    /// writes would wake its thread again.
+    #[must_use]
+    pub fn is_over_half_background(&self) -> bool {
+        self.shared.dirty.dirty_bytes() > self.shared.config.dirty_background_bytes / 2
+    }
+
     /// Ends [`wait_for_work`](Self::wait_for_work) early.
     pub fn wake_flusher(&self) {
         self.shared.wake_flusher();

@@ -126,7 +126,8 @@ impl Flusher {
                 return;
             }
             if is_much {
-                while self.files().pages.is_over_background() && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
+                let pages = &self.files().pages;
+                while pages.is_over_half_background() && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             }
             while self.keeper.alloc.room() != Room::Plenty && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             // For files that are never closed, or closed without notification.
