@@ -27,7 +27,7 @@ struct Kind {
 
 const MIB: u32 = 1 << 20;
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 12] = [
     Kind::new("iomap-4k", &["-b", "4096"], "rw"),
     Kind::new("iomap-1k", &["-b", "1024"], "rw"),
     Kind::new("iomap-64k", &["-b", "65536"], "rw"),
@@ -38,6 +38,9 @@ const KINDS: [Kind; 10] = [
     Kind::new("per-block-1k", &["-b", "1024"], "rw,nobuffered_iomap"),
     Kind::new("indirect-1k", &["-b", "1024", "-O", "^extents,^64bit"], "rw"),
     Kind::new("data-journal", &["-b", "4096"], "rw,data=journal"),
+    Kind::new("writeback-cache", &["-b", "4096"], "rw,writeback_cache"),
+    // Over /dev/fuse where the kernel does not offer io_uring.
+    Kind::new("uring", &["-b", "4096"], "rw,transport=uring"),
 ];
 
 impl Kind {

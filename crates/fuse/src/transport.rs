@@ -554,7 +554,7 @@ impl<S: Serve> Transport<S> {
             times_from: convert::times_from(times, self.has_writeback_cache),
             ..SetAttr::default()
         };
-        // A chown(2) that changes nothing still sets ctime.
+        let is_empty = set == SetAttr::default();
         if self.shown.differs() {
             let refused = convert::ino_of(request.node())
                 .and_then(|ino| self.shown.change(&self.serve.stat(ino)?, &mut set));
@@ -566,6 +566,12 @@ impl<S: Serve> Transport<S> {
             set.ctime = Some(convert::timestamp(TimeToSet::Now));
         }
         let done = convert::ino_of(request.node()).and_then(|ino| {
+            // A chown(2) that changes nothing still sets ctime, and clears set-id bits. The kernel also sends
+            // such a request before a write to a file with capabilities: there, a privileged writer could
+            // keep the bits, but the two cannot be distinguished.
+            if is_empty && !self.shown.differs() {
+                set.uid = Some(self.serve.stat(ino)?.uid);
+            }
             if set.mode.is_none() && set.size.is_some() {
                 set.mode = self.mode_after_write(request, ino)?;
             }

@@ -41,6 +41,7 @@ fallocate -n -l 2000000 log 2>/dev/null || true
 cp text zeroed; fallocate -z -o 1000 -l 60000 zeroed 2>/dev/null || true
 cp /bin/ls set-id; chmod 6777 set-id; echo >> set-id
 cp /bin/ls lost-id; chmod 6777 lost-id; setpriv --bounding-set=-fsetid sh -c 'echo >> lost-id'
+for mode in 6777 6745 2751; do cp short chown-$mode; chmod $mode chown-$mode; chown : chown-$mode; done
 cp short able; setfattr -n security.capability -v 0x0100000200200000000000000000000000000000 able; echo >> able
 for way in 'truncate -s 9000' 'fallocate -l 99000' 'fallocate -p -o 0 -l 4096' 'cp text'; do
   for mode in 6777 6745 4755; do

@@ -24,7 +24,7 @@ fn line_of(dir: &Path) -> String {
 }
 
 fn mount_with(image: &Path, options: &str) -> Mount {
-    let mount = Mount { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
+    let mount = Mount::unmounted();
     outcome(extant().arg("mount").arg(image).arg(mount.path()).args(["-o", options])).code(0);
     mount
 }
@@ -213,7 +213,7 @@ fn an_image_past_the_page_cache_is_one_if_the_system_can_do_that() {
         let file = OpenOptions::new().write(true).open(&image).unwrap();
         file.set_len(file.metadata().unwrap().len() + bytes_more).unwrap();
         drop(file);
-        let mount = Mount { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
+        let mount = Mount::unmounted();
         let said =
             outcome(extant().arg("mount").arg(&image).arg(mount.path()).args(["-o", "rw,image_direct"]))
                 .code(0)

@@ -59,7 +59,7 @@ fn foreground(image: &Path, mount: &Mount, args: &[&str]) -> Child {
 }
 
 fn place() -> Mount {
-    Mount { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() }
+    Mount::unmounted()
 }
 
 #[test]
