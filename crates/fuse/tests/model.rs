@@ -74,6 +74,8 @@ fn equals_model(features: &str, options: &Options, check_every: u64) {
         match compare(&mut model, &mut subject, &mut generator, n_ops, check_every) {
             Ok(report) => println!("{features}, seed {seed}: {report}"),
             Err(difference) => {
+                // Before the shrinking, which may run out of inodes.
+                eprintln!("{difference}");
                 let mut number = 0;
                 let ops = shrink(&difference.ops, || {
                     number += 1;

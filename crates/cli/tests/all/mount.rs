@@ -28,7 +28,7 @@ const NOBODY: u32 = 65534;
 /// A mount that is removed on drop.
 struct Mount {
     dir: tempfile::TempDir,
-    _is_mounted: std::fs::File,
+    _is_mounted: Option<std::fs::File>,
 }
 
 impl Mount {

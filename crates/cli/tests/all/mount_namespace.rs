@@ -22,7 +22,7 @@ struct Place {
     dir: tempfile::TempDir,
     image: PathBuf,
     binary: PathBuf,
-    _no_mounts: std::fs::File,
+    _no_mounts: Option<std::fs::File>,
 }
 
 impl Place {
