@@ -18,12 +18,12 @@
 //!    of them than shards. A reader holds the lock of one shard at a time, for a copy of it.
 //! 2. A histogram is allocated when its operation is first recorded in its shard.
 
-use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use extant_base::sync::thread_number;
 use hdrhistogram::Histogram;
 
 use crate::operation::{TABLE, index_of};
@@ -245,19 +245,6 @@ impl Statistics {
         };
         names.zip(sums).enumerate().filter_map(of_operation).collect()
     }
-}
-
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    MINE.with(|mine| {
-        if mine.get() == usize::MAX {
-            mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        mine.get()
-    })
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use rustix::fs::FlockOperation;
 use crate::common::mounted::{has_fuse, has_fuse_and_root, lock_mounts, wait_until};
 use crate::common::{Outcome, USAGE, build, extant, outcome};
 
-/// An ordinary user: the uid of `nobody`.
-const NOBODY: u32 = 65534;
+/// An ordinary user: the overflow id.
+const ORDINARY: u32 = 65534;
 /// Exit codes of the command's own: a signal N plus 128; it cannot be run; it does not exist.
 const TERMINATED: i32 = 128 + 15;
 const CANNOT_RUN: i32 = 126;
@@ -43,7 +43,7 @@ impl Place {
             std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
         }
         if extant_testkit::is_root() {
-            std::os::unix::fs::chown(&image, Some(NOBODY), Some(NOBODY)).unwrap();
+            std::os::unix::fs::chown(&image, Some(ORDINARY), Some(ORDINARY)).unwrap();
         }
         Self { dir, image, binary, _no_mounts: lock_mounts(FlockOperation::LockExclusive) }
     }
@@ -52,7 +52,8 @@ impl Place {
     fn command(&self, args: &[&str], words: &[&str]) -> Command {
         let mut command = if extant_testkit::is_root() {
             let mut command = extant_testkit::command("setpriv");
-            let user = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".into()];
+            let user =
+                [format!("--reuid={ORDINARY}"), format!("--regid={ORDINARY}"), "--clear-groups".into()];
             command.args(user).arg(&self.binary);
             command
         } else {
