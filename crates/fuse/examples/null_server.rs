@@ -245,7 +245,7 @@ impl Serve for Null {
     }
 
     fn open(&self, _: Ino, _: Access) -> Result<Opened, Errno> {
-        Ok(Opened { handle: 1, appends_only: false })
+        Ok(Opened { handle: 1, ..Opened::default() })
     }
 
     /// Leaves the buffer as it is: it contains zeros.

@@ -53,6 +53,6 @@ pub use serve::{Access, Caller, Errno, Name, Opened, Serve};
 pub use server::{Report, Server};
 pub use status::{MountStatus, STATUS_ATTRIBUTE};
 pub use transport::{
-    ALLOCATOR_STATS_ATTRIBUTE, Channel, EXTENT_STATS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE,
-    SHUTDOWN_ATTRIBUTE, Shown, Threads, abort, serve_connection,
+    ALLOCATOR_STATS_ATTRIBUTE, Channel, EXTENT_STATS_ATTRIBUTE, KernelCache, MODE_ATTRIBUTE, Mounted,
+    SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE, Shown, Threads, abort, serve_connection,
 };

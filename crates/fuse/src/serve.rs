@@ -94,6 +94,9 @@ pub struct Opened {
     pub handle: u64,
     /// An append-only file is open for writing, so the kernel must not map it for writing.
     pub appends_only: bool,
+    /// A file whose writes are durable when they return (`chattr +S`) is open for writing, so the kernel must
+    /// not buffer them.
+    pub is_sync: bool,
 }
 
 /// The operations of a file system. Inode numbers are ext4's: the root is 2.

@@ -320,7 +320,8 @@ impl Serve for Server {
             }
             volume.opened(ino)?;
             let handle = self.openers.open(ino, volume.sample_errors(ino)?);
-            Ok(Opened { handle, appends_only: access.write && file.has_flag(flags::APPEND) })
+            let has = |flag| access.write && file.has_flag(flag);
+            Ok(Opened { handle, appends_only: has(flags::APPEND), is_sync: has(flags::SYNC) })
         })
     }
 

@@ -41,6 +41,7 @@ mod convert;
 mod invalidator;
 mod lookups;
 mod mounted;
+mod names;
 mod privileges;
 mod reserve;
 mod shown;
@@ -64,12 +65,13 @@ use extant_fuse_lowlevel::{
 };
 use extant_volume::{Cursor, FileType, New, Seek, SetAttr, Stat, WriteAccess};
 use invalidator::Invalidator;
-use lookups::Lookups;
 pub use mounted::{Channel, Mounted, Threads, abort, serve_connection};
+use names::NameState;
 pub use shown::Shown;
+pub use writeback::KernelCache;
 use writeback::Writeback;
 
-use crate::listing::{Listings, ReaddirMode};
+use crate::listing::ReaddirMode;
 use crate::mounting::MountOptions;
 use crate::status::STATUS_ATTRIBUTE;
 use crate::{Access, Caller, Errno, Name, Opener, Serve};
@@ -107,12 +109,11 @@ const SPLICE_MIN: usize = 64 << 10;
 /// Serves FUSE requests through a [`Serve`].
 struct Transport<S> {
     serve: Arc<S>,
-    listings: Listings,
-    lookups: Lookups,
+    names: Arc<NameState<S>>,
     notifier: Arc<OnceLock<Notifier>>,
     /// The connection's number in /sys/fs/fuse/connections.
     connection: Arc<OnceLock<u32>>,
-    invalidator: Invalidator,
+    invalidator: Arc<Invalidator>,
     writeback: Arc<Writeback>,
     writable: bool,
     shown: Shown,
@@ -145,12 +146,11 @@ impl<S: Serve> Transport<S> {
         let notifier = Arc::<OnceLock<Notifier>>::default();
         Self {
             connection: Arc::default(),
-            invalidator: Invalidator::new(Arc::clone(&notifier)),
+            invalidator: Arc::new(Invalidator::new(Arc::clone(&notifier))),
             writeback: Arc::default(),
             writable: serve.is_writable(),
+            names: Arc::new(NameState::new(Arc::clone(&serve))),
             serve,
-            listings: Listings::default(),
-            lookups: Lookups::default(),
             notifier,
             shown: options.shown,
             default_permissions: options.default_permissions,
@@ -259,7 +259,7 @@ impl<S: Serve> Transport<S> {
             ControlFlow::Continue(())
         };
         let dir = convert::ino_of(dir)?;
-        match self.listings.list(&*self.serve, dir, Cursor(from), mode, &mut each) {
+        match self.names.listings.list(&*self.serve, dir, Cursor(from), mode, &mut each) {
             Err(error) if !any => Err(error),
             _ => Ok(()),
         }
@@ -310,7 +310,7 @@ impl<S: Serve> Handler for Transport<S> {
 
     fn forget(&self, node: u64, count: u64) {
         if let (true, Ok(ino)) = (self.writable, convert::ino_of(node))
-            && let Some(is_nameless) = self.lookups.forget(ino, count)
+            && let Some(is_nameless) = self.names.lookups.forget(ino, count)
         {
             match is_nameless {
                 true => self.serve.forget(ino),
@@ -358,12 +358,10 @@ impl<S: Serve> Handler for Transport<S> {
                 changes::done(self.remove_name(node, name, |dir, name| self.serve.rmdir(dir, name)), reply);
             }
             Operation::Rename(to, Names(from, into)) => {
-                let done = self.with_reserve(request, || self.rename((node, from), (to.newdir, into), 0));
-                changes::done(done, reply);
+                self.rename_after_writeback(request, (node, from), (to.newdir, into), 0, reply);
             }
             Operation::Rename2(to, Names(from, into)) => {
-                let rename = || self.rename((node, from), (to.newdir, into), to.flags);
-                changes::done(self.with_reserve(request, rename), reply);
+                self.rename_after_writeback(request, (node, from), (to.newdir, into), to.flags, reply);
             }
             Operation::Link(of, NameOf(name)) => {
                 self.reply_entry_result(
@@ -400,11 +398,13 @@ impl<S: Serve> Handler for Transport<S> {
             }
             Operation::Fsyncdir(sync, ()) => {
                 let opener = Opener { handle: 0, thread: request.pid() };
-                self.fsync(node, opener, sync.flags & flag::FSYNC_FDATASYNC != 0, reply);
+                match node == extant_fuse_lowlevel::protocol::ROOT_ID {
+                    true => self.sync_all(opener, reply),
+                    false => self.fsync(node, opener, sync.flags & flag::FSYNC_FDATASYNC != 0, reply),
+                }
             }
             Operation::Syncfs(..) => {
-                let opener = Opener { handle: 0, thread: request.pid() };
-                self.fsync(extant_fuse_lowlevel::protocol::ROOT_ID, opener, false, reply);
+                self.sync_all(Opener { handle: 0, thread: request.pid() }, reply);
             }
             Operation::Setxattr(set, NameAndBytes(name, value)) => {
                 let set = || self.set_attribute(request, node, name, value, set.flags);
@@ -554,7 +554,9 @@ impl<S: Serve> Transport<S> {
             times_from: convert::times_from(times, self.has_writeback_cache),
             ..SetAttr::default()
         };
-        let is_empty = set == SetAttr::default();
+        // With the write-back cache the kernel adds the time.
+        let is_empty =
+            SetAttr { ctime: None, times_from: SetAttr::default().times_from, ..set } == SetAttr::default();
         if self.shown.differs() {
             let refused = convert::ino_of(request.node())
                 .and_then(|ino| self.shown.change(&self.serve.stat(ino)?, &mut set));
@@ -604,7 +606,7 @@ impl<S: Serve> Transport<S> {
         let open = |stat: Stat| self.serve.open(stat.ino, Access::default()).map(|opened| (stat, opened));
         match made.and_then(open) {
             Ok((stat, opened)) => {
-                self.lookups.increment(stat.ino);
+                self.names.lookups.increment(stat.ino);
                 let open = self.open_reply(stat.ino, Access { write: true, append: false }, opened);
                 reply.structure(&CreateOut {
                     entry: convert::entry(&self.shown.of(&stat), CACHE_TIMEOUT),
@@ -680,7 +682,7 @@ impl<S: Serve> Transport<S> {
             let is_full = !listing.add(entry.attr.ino, name.next.0, kind, name.name, Some(&entry));
             // The kernel does not count "." and ".." as lookups.
             if self.writable && !is_full && entry.nodeid != 0 && !matches!(name.name, b"." | b"..") {
-                self.lookups.increment(name.ino);
+                self.names.lookups.increment(name.ino);
             }
             is_full
         });

@@ -4,10 +4,11 @@ use std::io::Write;
 use std::path::Path;
 use std::process::exit as end_process;
 use std::sync::Arc;
+use std::time::Duration;
 
 use extant_device::Device;
 use extant_device::mount_table::mounted_at;
-use extant_fuse::{Channel, MountOptions, Mounted, Serve, Server, Threads, UnmountFault};
+use extant_fuse::{Channel, KernelCache, MountOptions, Mounted, Serve, Server, Threads, UnmountFault};
 use extant_volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -28,6 +29,8 @@ use crate::voice::say;
 const CACHE_MIN: usize = 1 << 20;
 /// The image has no readable file system; the same code as `inspect`'s.
 const NOT_READABLE: u8 = 8;
+/// How long the end by a signal waits for the kernel to write back the data of open files.
+const WRITE_BACK_MAX: Duration = Duration::from_secs(10);
 /// The only feature for which the kernel, too, mounts read-only.
 const READ_ONLY_FEATURE: &str = "read-only";
 
@@ -61,7 +64,8 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let tracks_opens = flags.read_write && (!flags.no_track_opens || flags.writeback_cache);
     let server = if tracks_opens { server.with_opens() } else { server };
     let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
-    let served = serve(args, flags, is_daemon, signals, (&server, &log, &Arc::new(unmounter)));
+    let options = mount_options(args, flags, server.is_writable());
+    let served = serve(args, flags, &options, is_daemon, signals, (&server, &log, &Arc::new(unmounter)));
     // Changes are written even after a failure.
     let ended = served.and(close(args, &server));
     log.finish();
@@ -92,16 +96,16 @@ fn close(args: &MountArgs, server: &Server) -> Result<(), MountError> {
 fn serve(
     args: &MountArgs,
     flags: &MountFlags,
+    options: &MountOptions,
     is_daemon: bool,
     signals: Signals,
     (server, log, unmounter): (&Arc<Server>, &Arc<Log>, &Arc<Unmounter>),
 ) -> Result<(), MountError> {
     let target = |text: String| MountError::new(exit::TARGET, text);
-    let options = mount_options(args, flags, server.is_writable());
     look_below(&args.dir)?;
     let mut threads = Threads::default();
     threads.count = args.threads.map_or(threads.count, usize::from);
-    let mounted = Mounted::new(Arc::clone(server), &args.dir, &options, threads)
+    let mounted = Mounted::new(Arc::clone(server), &args.dir, options, threads)
         .map_err(|fault| target(format!("{}: {fault}", Path::new(&args.image).display())))?;
     let dir = mounted.dir().to_owned();
 
@@ -109,7 +113,7 @@ fn serve(
     let device = mounted_at(&dir).ok().flatten().map(|entry| entry.device);
     let watcher = {
         let (dir, server, log) = (dir.clone(), Arc::clone(server), Arc::clone(log));
-        let unmounter = Arc::clone(unmounter);
+        let (unmounter, cache) = (Arc::clone(unmounter), mounted.kernel_cache());
         let of_end = Arc::clone(&log);
         let end = move || match server.close() {
             Ok(()) => {
@@ -123,7 +127,7 @@ fn serve(
         };
         std::thread::Builder::new()
             .name("signals".to_owned())
-            .spawn(move || unmount_on_signal(signals, &dir, device, (&log, &unmounter), &end))
+            .spawn(move || unmount_on_signal(signals, &dir, device, (&log, &unmounter, &cache), &end))
             .map_err(|error| target(format!("cannot start a thread: {error}")))
     };
     let take_down = || unmounter.take_down(&dir, device);
@@ -352,7 +356,7 @@ fn unmount_on_signal(
     mut signals: Signals,
     dir: &Path,
     device: Option<(u32, u32)>,
-    (log, unmounter): (&Log, &Unmounter),
+    (log, unmounter, cache): (&Log, &Unmounter, &KernelCache),
     end: &dyn Fn(),
 ) {
     for _signal in signals.forever() {
@@ -367,10 +371,15 @@ fn unmount_on_signal(
         match unmounter.unmount(dir, device, false) {
             // The serving threads notice the unmount, and the main thread ends the process.
             Ok(()) => return,
-            Err(UnmountFault::Busy { .. }) => match unmounter.unmount(dir, device, true) {
-                Ok(()) => {}
-                Err(fault) => log.say(Level::Error, &fault.to_string()),
-            },
+            Err(UnmountFault::Busy { .. }) => {
+                // Processes go on to use the mount. What they have written until now is kept.
+                if !cache.write_back(WRITE_BACK_MAX) {
+                    log.say(Level::Warning, "the kernel did not write back all data of open files");
+                }
+                if let Err(fault) = unmounter.unmount(dir, device, true) {
+                    log.say(Level::Error, &fault.to_string());
+                }
+            }
             Err(fault) => log.say(Level::Error, &fault.to_string()),
         }
         end();

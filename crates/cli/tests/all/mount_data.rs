@@ -102,12 +102,13 @@ fn a_shell_writes_what_it_writes_on_the_kernels_mount() {
     if !has_fuse_and_root() {
         return;
     }
-    for options in [
-        &["-O", "metadata_csum_seed,orphan_file"][..],
-        &["-O", "^extent,^64bit,^metadata_csum", "-b", "1024"],
-        &["-O", "inline_data"],
-        &["-O", "bigalloc", "-C", "16384"],
-        &["-O", "^has_journal"],
+    for (options, mount_options) in [
+        (&["-O", "metadata_csum_seed,orphan_file"][..], "rw"),
+        (&["-O", "metadata_csum_seed,orphan_file"], "rw,writeback_cache"),
+        (&["-O", "^extent,^64bit,^metadata_csum", "-b", "1024"], "rw"),
+        (&["-O", "inline_data"], "rw"),
+        (&["-O", "bigalloc", "-C", "16384"], "rw"),
+        (&["-O", "^has_journal"], "rw"),
     ] {
         let (_theirs_dir, theirs) = empty_image(options);
         let (_ours_dir, ours) = empty_image(options);
@@ -115,11 +116,15 @@ fn a_shell_writes_what_it_writes_on_the_kernels_mount() {
             let kernel = LoopMount::new(&theirs, "rw,noatime").unwrap();
             runs(kernel.path(), WORKLOAD);
         }
-        let mount = Mount::new(&ours, &[]);
+        let mount = Mount::new(&ours, &["-o", mount_options]);
         runs(mount.path(), WORKLOAD);
         let expected = repeatable(LoopMount::new(&theirs, "ro").unwrap().path());
         assert!(expected.entries.len() > 40);
-        assert_alike(&format!("{options:?}, while mounted"), &expected, &repeatable(mount.path()));
+        assert_alike(
+            &format!("{options:?}, {mount_options}, while mounted"),
+            &expected,
+            &repeatable(mount.path()),
+        );
         mount.unmount();
         e2fsck_clean(&ours);
         let by_kernel = repeatable(LoopMount::new(&ours, "ro").unwrap().path());

@@ -154,8 +154,14 @@ fn bytes_are_durable_when_a_synchronous_write_returns() {
     if !has_fuse() {
         return;
     }
+    for options in ["rw", "rw,writeback_cache"] {
+        are_durable_when_a_write_returns(options);
+    }
+}
+
+fn are_durable_when_a_write_returns(options: &str) {
     let (_dir, image) = empty_image(&[]);
-    let mount = Mount::new(&image, &[]);
+    let mount = Mount::new(&image, &["-o", options]);
     let bytes = vec![0x5A; 65_536];
     let ways = [("dsync", OFlags::DSYNC), ("sync", OFlags::SYNC), ("direct", OFlags::SYNC | OFlags::DIRECT)];
     for (name, flags) in ways {

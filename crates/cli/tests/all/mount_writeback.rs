@@ -1,15 +1,18 @@
-//! `-o writeback_cache`: data in the kernel's cache gets space, or its writer soon gets an error; holes keep
-//! their places.
+//! `-o writeback_cache`: data in the kernel's cache gets space, or its writer soon
+//! gets an error; requests that need the data get it; holes keep their places.
 //!
 //! Needs /dev/fuse. Without it, tests print a note and pass.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use crate::common::mounted::{Mount, empty_image, has_fuse, runs};
+use crate::common::mounted::{Mount, empty_image, has_ended, has_fuse, runs, umounted, wait_until};
+use crate::common::{extant, outcome};
 use extant_testkit::e2fsck_clean;
 use rustix::fs::SeekFrom;
+use rustix::process::Signal;
 
 const NO_SPACE: Option<i32> = Some(28);
 const PIECE: usize = 1 << 20;
@@ -27,8 +30,8 @@ fn a_write_is_refused_where_space_is_short() {
     }
     let (_dir, image) = empty_image(&[]);
     let mount = Mount::new(&image, &["-o", "writeback_cache"]);
-    // 128 MiB in total: at most 60 are free.
-    runs(mount.path(), "fallocate -l 64M filler");
+    // At most 12 MiB stay free, and 2 * 7 may be dirty.
+    runs(mount.path(), "fallocate -l $(($(stat -f -c '%a * %S' .) - (12 << 20))) filler");
     let path = mount.path().join("f");
     let mut file = File::create(&path).unwrap();
     let mut whole = 0;
@@ -144,4 +147,46 @@ fn what_was_taken_before_a_file_became_append_only_is_written() {
     assert_eq!(runs(mount.path(), "cat a i; chattr -a a; chattr -i i"), "before\nafter\nbefore\n");
     mount.unmount();
     e2fsck_clean(&image);
+}
+
+/// Ends the server by a signal while `open` is open, and mounts the image again.
+fn mounted_after(mount: &Mount, image: &Path, signal: Signal, open: File) {
+    let server = mount.server();
+    rustix::process::kill_process(server, signal).unwrap();
+    wait_until("the server ends", || has_ended(server));
+    drop(open);
+    if signal == Signal::KILL {
+        umounted(|| outcome(extant().arg("umount").arg(mount.path())));
+    }
+    mount.try_mount(image, &[]).code(0);
+}
+
+/// The kernel has data of a file that is open. A rename over another file, `sync` of the root and the end by a
+/// signal get it first.
+#[test]
+fn requests_that_need_the_kernels_data_get_it() {
+    if !has_fuse() {
+        return;
+    }
+    let bytes = [7; 10_000];
+    let (_dir, image) = empty_image(&[]);
+    let cases = [
+        (Signal::KILL, "mv new f; echo x > other; sync other"),
+        (Signal::KILL, "mv new f; sync ."),
+        (Signal::TERM, "mv new f"),
+        (Signal::KILL, "ln new g; sync ."),
+        (Signal::TERM, "ln new g"),
+    ];
+    for (signal, script) in cases {
+        let mount = Mount::new(&image, &["-o", "writeback_cache"]);
+        runs(mount.path(), "rm -f f g; echo old > f; echo > other; sync f .");
+        let mut file = File::create(mount.path().join("new")).unwrap();
+        file.write_all(&bytes).unwrap();
+        runs(mount.path(), script);
+        mounted_after(&mount, &image, signal, file);
+        let name = if script.starts_with("mv") { "f" } else { "g" };
+        assert!(std::fs::read(mount.path().join(name)).unwrap() == bytes, "{script}");
+        mount.unmount();
+        e2fsck_clean(&image);
+    }
 }

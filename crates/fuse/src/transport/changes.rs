@@ -10,7 +10,7 @@
 use extant_base::Ino;
 use extant_fuse_lowlevel::{Reply, Request};
 use extant_ondisk::inode::flags;
-use extant_volume::{New, Rename, SetXattr, Shutdown, Stat};
+use extant_volume::{New, SetXattr, Shutdown, Stat};
 
 use super::{Transport, convert, fail, privileges};
 use crate::attributes::{self, Ioctl};
@@ -19,11 +19,6 @@ use crate::{Caller, Errno, Opener, Serve};
 /// XATTR_CREATE and XATTR_REPLACE of setxattr(2).
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
-
-/// Flags of renameat2(2).
-const RENAME_NOREPLACE: u32 = 1;
-const RENAME_EXCHANGE: u32 = 2;
-const RENAME_WHITEOUT: u32 = 4;
 
 /// A new regular file that the caller owns. Other types replace `kind`.
 pub(super) fn new(request: &Request<'_>, mode: u32, umask: u32) -> New<'static> {
@@ -47,7 +42,7 @@ impl<S: Serve> Transport<S> {
     /// Replies with an entry, and counts the kernel's lookup.
     pub(super) fn reply_entry(&self, stat: &Stat, reply: Reply) {
         if self.writable {
-            self.lookups.increment(stat.ino);
+            self.names.lookups.increment(stat.ino);
         }
         reply.structure(&convert::entry(&self.shown.of(stat), self.attr_timeout(stat)));
     }
@@ -79,10 +74,10 @@ impl<S: Serve> Transport<S> {
     ) -> Result<Stat, Errno> {
         let dir = convert::ino_of(parent)?;
         let made = self.with_reserve(request, || self.serve.create(dir, name, new));
-        self.listings.invalidate(dir);
+        self.names.listings.invalidate(dir);
         if let Ok(stat) = &made {
             // The inode number may have been that of a deleted directory.
-            self.listings.invalidate(stat.ino);
+            self.names.listings.invalidate(stat.ino);
         }
         made
     }
@@ -96,14 +91,14 @@ impl<S: Serve> Transport<S> {
     ) -> Result<Stat, Errno> {
         let dir = convert::ino_of(parent)?;
         let made = self.with_reserve(request, || self.serve.create_unnamed(dir, new))?;
-        self.listings.invalidate(made.ino);
+        self.names.listings.invalidate(made.ino);
         Ok(made)
     }
 
     pub(super) fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Stat, Errno> {
         let (ino, dir) = (convert::ino_of(node)?, convert::ino_of(parent)?);
         let linked = self.serve.link(ino, dir, name);
-        self.listings.invalidate(dir);
+        self.names.listings.invalidate(dir);
         linked
     }
 
@@ -117,37 +112,11 @@ impl<S: Serve> Transport<S> {
         let taken = take(dir, name);
         // The kernel holds the directory's lock, so no listing runs at the same time.
         match taken {
-            Ok(_) => self.listings.remove_name(dir, name),
-            Err(_) => self.listings.invalidate(dir),
+            Ok(_) => self.names.listings.remove_name(dir, name),
+            Err(_) => self.names.listings.invalidate(dir),
         }
-        self.note_unlinked(taken?);
+        self.names.note_unlinked(taken?);
         Ok(())
-    }
-
-    pub(super) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<(), Errno> {
-        let how = match flags {
-            0 => Rename::Replace,
-            RENAME_NOREPLACE => Rename::NoReplace,
-            RENAME_EXCHANGE => Rename::Exchange,
-            RENAME_WHITEOUT => Rename::Whiteout,
-            // The kernel has looked up the new name under the directory's lock: it is free.
-            both if both == RENAME_NOREPLACE | RENAME_WHITEOUT => Rename::Whiteout,
-            _ => return Err(Errno::INVAL),
-        };
-        let (from_dir, to_dir) = (convert::ino_of(from.0)?, convert::ino_of(to.0)?);
-        let moved = self.serve.rename((from_dir, from.1), (to_dir, to.1), how);
-        for dir in [from_dir, to_dir] {
-            self.listings.invalidate(dir);
-        }
-        self.note_unlinked(moved?);
-        Ok(())
-    }
-
-    /// Marks an inode that lost its last name. If the kernel does not hold it, releases it at once.
-    fn note_unlinked(&self, nameless: Option<Ino>) {
-        if let Some(ino) = nameless.filter(|ino| !self.lookups.mark_unlinked(*ino)) {
-            self.serve.forget(ino);
-        }
     }
 
     pub(super) fn set_attribute(
@@ -185,7 +154,7 @@ impl<S: Serve> Transport<S> {
     pub(super) fn shut_down(&self, caller: Caller, how: Shutdown) -> Result<(), Errno> {
         self.check_administrator(caller)?;
         let done = self.serve.shut_down(how);
-        for ino in self.lookups.inodes() {
+        for ino in self.names.lookups.inodes() {
             self.invalidator.invalidate_then(ino.0.into(), 0..u64::MAX, || ());
         }
         done

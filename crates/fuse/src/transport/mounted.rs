@@ -17,6 +17,7 @@ use extant_device::mount_table::mounted_at;
 use extant_fuse_lowlevel::{Config, Session, splice_len_max};
 
 use super::Transport;
+use super::writeback::KernelCache;
 use crate::Serve;
 use crate::mounting::{self, MountFault, MountOptions};
 
@@ -84,7 +85,8 @@ impl<S: Serve> Mounted<S> {
                 if let Ok(Some(entry)) = mounted_at(&dir) {
                     let _ = number.set(entry.device.1);
                     if let Some(writeback) = writeback {
-                        writeback.limit_dirty(entry.device);
+                        let free = session.handler().free_bytes();
+                        writeback.limit_dirty(entry.device, free);
                     }
                 }
                 set_readahead(&dir);
@@ -102,6 +104,16 @@ impl<S: Serve> Mounted<S> {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// What the kernel holds of this mount.
+    #[must_use]
+    pub fn kernel_cache(&self) -> KernelCache {
+        let transport = self.session.handler();
+        KernelCache {
+            writeback: Arc::clone(&transport.writeback),
+            invalidator: Arc::clone(&transport.invalidator),
+        }
     }
 
     /// Do requests come over io_uring?

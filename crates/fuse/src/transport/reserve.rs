@@ -16,16 +16,27 @@ use extant_volume::Acting;
 use super::{Transport, privileges};
 use crate::{Errno, Serve};
 
-impl<S: Serve> Transport<S> {
+/// The process that made a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Requester {
+    uid: u32,
+    gid: u32,
+    thread: u32,
+}
+
+impl Requester {
+    pub(super) fn of(request: &Request<'_>) -> Self {
+        Self { uid: request.uid(), gid: request.gid(), thread: request.pid() }
+    }
+
     /// Runs an operation that allocates, with the reserve if the caller may use it. `work` may be called
     /// twice, so it must not have changed anything if it fails with ENOSPC.
     pub(super) fn with_reserve<R>(
-        &self,
-        request: &Request<'_>,
+        self,
+        serve: &impl Serve,
         mut work: impl FnMut() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let (uid, gid) = (request.uid(), request.gid());
-        if self.serve.may_use_reserve(uid, &|group| group == gid) {
+        if serve.may_use_reserve(self.uid, &|group| group == self.gid) {
             let _root = Acting::as_root();
             return work();
         }
@@ -34,7 +45,7 @@ impl<S: Serve> Transport<S> {
             work()
         };
         match done {
-            Err(Errno::NOSPC) if self.has_reserve_access(uid, request.pid()) => {
+            Err(Errno::NOSPC) if self.has_reserve_access(serve) => {
                 let _root = Acting::as_root();
                 work()
             }
@@ -43,9 +54,20 @@ impl<S: Serve> Transport<S> {
     }
 
     /// May the caller use the reserve by a supplementary group or a capability?
-    fn has_reserve_access(&self, uid: u32, thread: u32) -> bool {
-        let status = privileges::status(thread);
-        privileges::has_capability(thread, &status, privileges::SYS_RESOURCE)
-            || self.serve.may_use_reserve(uid, &|group| privileges::has_group(&status, group))
+    fn has_reserve_access(self, serve: &impl Serve) -> bool {
+        let status = privileges::status(self.thread);
+        privileges::has_capability(self.thread, &status, privileges::SYS_RESOURCE)
+            || serve.may_use_reserve(self.uid, &|group| privileges::has_group(&status, group))
+    }
+}
+
+impl<S: Serve> Transport<S> {
+    /// As [`Requester::with_reserve`], for the process that made the request.
+    pub(super) fn with_reserve<R>(
+        &self,
+        request: &Request<'_>,
+        work: impl FnMut() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        Requester::of(request).with_reserve(&*self.serve, work)
     }
 }

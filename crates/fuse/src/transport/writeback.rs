@@ -1,6 +1,6 @@
 //! Dirty data of the kernel's write-back cache
-//! ([`MountOptions::writeback_cache`](crate::MountOptions::writeback_cache)), and what to do when space is
-//! low.
+//! ([`MountOptions::writeback_cache`](crate::MountOptions::writeback_cache)): what to do when space is low,
+//! and which requests wait until it is written back.
 //!
 //! The kernel does not report how much dirty data it has, so the server cannot reserve space for it, and its
 //! writeback may fail for lack of space. But the amount is bounded (`dirty_max`). While twice this bound is
@@ -18,6 +18,15 @@
 //!         ^---------------------- free >= 2 * bound --------------------------------------- |
 //! ```
 //!
+//! Files with `chattr +S` are opened for direct I/O, too: the kernel does not know this flag.
+//!
+//! Three requests need data that the kernel still has. They wait for the writeback of files that are open for
+//! buffered writing; close(2) has written back all others:
+//!
+//! - a rename that replaces a file, for the data of the new file, so that a crash never leaves an empty one;
+//! - FSYNC of the root and SYNCFS, for all files;
+//! - the end by a signal, for all files ([`KernelCache`]).
+//!
 //! State: the bound, whether space is low, the files that are open for buffered writing with a count each,
 //! and the files whose writeback failed without a report to a writer.
 //!
@@ -33,15 +42,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use extant_base::Ino;
-use extant_fuse_lowlevel::Reply;
-use extant_fuse_lowlevel::protocol::{AttrOut, LseekOut, OpenOut, fopen};
+use extant_fuse_lowlevel::protocol::{AttrOut, LseekOut, OpenOut, ROOT_ID, fopen};
+use extant_fuse_lowlevel::{Reply, Request};
 use extant_volume::{FileType, Seek, Stat};
 
+use super::invalidator::Invalidator;
+use super::reserve::Requester;
 use super::{CACHE_TIMEOUT, Transport, content, convert, fail};
-use crate::{Access, Errno, Opened, Serve};
+use crate::{Access, Errno, Opened, Opener, Serve};
 
-/// The limit of dirty data that is set for the mount, in bytes.
-const DIRTY_MAX: u64 = 32 << 20;
+/// The limits of dirty data that are set for a mount, in bytes: with much free space and with little.
+const DIRTY_LIMITS: (u64, u64) = (32 << 20, 2 << 20);
+/// In between, the limit is this part of the space that is free when the mount begins.
+const FREE_DIVISOR: u64 = 16;
 /// Without that limit, dirty data is at most this part of all memory (4 %): the default of vm.dirty_ratio is
 /// 20 %, and one FUSE mount gets at most a fifth of that.
 const MEMORY_DIVISOR: u64 = 25;
@@ -60,14 +73,25 @@ pub(super) struct Writeback {
 }
 
 impl Writeback {
-    /// Limits the kernel's dirty data of the mount with this device number. That needs root and Linux 6.2;
-    /// otherwise the kernel's defaults bound it.
-    pub(super) fn limit_dirty(&self, (major, minor): (u32, u32)) {
+    /// Limits the kernel's dirty data of the mount with this device number, of which `free` bytes are free.
+    /// That needs root and Linux 6.2; otherwise the kernel's defaults bound it.
+    pub(super) fn limit_dirty(&self, (major, minor): (u32, u32), free: u64) {
+        let (most, least) = DIRTY_LIMITS;
+        let limit = (free / FREE_DIVISOR).clamp(least, most);
         let knobs = format!("/sys/class/bdi/{major}:{minor}");
         let set = |name: &str, value: u64| std::fs::write(Path::new(&knobs).join(name), value.to_string());
-        let is_set = set("max_bytes", DIRTY_MAX).and_then(|()| set("strict_limit", 1)).is_ok();
-        let dirty_max = if is_set { DIRTY_MAX } else { (memory_bytes() / MEMORY_DIVISOR).max(DIRTY_MAX) };
+        let is_set = set("max_bytes", limit).and_then(|()| set("strict_limit", 1)).is_ok();
+        let dirty_max = if is_set { limit } else { (memory_bytes() / MEMORY_DIVISOR).max(most) };
         self.dirty_max.store(dirty_max, Ordering::Relaxed);
+    }
+
+    /// Is the file open for buffered writing?
+    fn has_writer(&self, ino: Ino) -> bool {
+        locked(&self.writers).contains_key(&ino)
+    }
+
+    fn written(&self) -> Vec<Ino> {
+        locked(&self.writers).keys().copied().collect()
     }
 
     fn opened(&self, ino: Ino) {
@@ -85,24 +109,98 @@ impl Writeback {
     }
 }
 
+/// What the kernel holds of a mount that this process serves.
+pub struct KernelCache {
+    pub(super) writeback: Arc<Writeback>,
+    pub(super) invalidator: Arc<Invalidator>,
+}
+
+impl KernelCache {
+    /// Has the kernel write back the dirty data of all open files, and waits for that, but not longer than
+    /// `timeout`. Not to be called by a thread that serves requests. Returns whether it is done.
+    #[must_use]
+    pub fn write_back(&self, timeout: Duration) -> bool {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        write_back_then(&self.invalidator, &self.writeback.written(), move || {
+            let _ = sender.send(());
+        });
+        receiver.recv_timeout(timeout).is_ok()
+    }
+}
+
+/// Calls `then` after the writeback of all these files.
+fn write_back_then(invalidator: &Invalidator, files: &[Ino], then: impl FnOnce() + Send + 'static) {
+    match files.split_last() {
+        None => then(),
+        Some((last, others)) => {
+            for ino in others {
+                invalidator.invalidate_then(ino.0.into(), 0..u64::MAX, || ());
+            }
+            invalidator.invalidate_then(last.0.into(), 0..u64::MAX, then);
+        }
+    }
+}
+
 impl<S: Serve> Transport<S> {
+    /// FSYNC of the root and SYNCFS: makes everything durable, also the data that the kernel still has.
+    pub(super) fn sync_all(&self, opener: Opener, reply: Reply) {
+        if !self.has_writeback_cache {
+            return self.fsync(ROOT_ID, opener, false, reply);
+        }
+        let serve = Arc::clone(&self.serve);
+        let sync = move || super::changes::done(serve.sync(Ino::ROOT, opener, false), reply);
+        write_back_then(&self.invalidator, &self.writeback.written(), sync);
+    }
+
+    /// RENAME. If it replaces a file, the kernel's data of the new file is written back before.
+    pub(super) fn rename_after_writeback(
+        &self,
+        request: &Request<'_>,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+        reply: Reply,
+    ) {
+        let names = Arc::clone(&self.names);
+        let requester = Requester::of(request);
+        let Some(ino) = self.written_replacement(from, to) else {
+            return super::changes::done(names.rename(requester, from, to, flags), reply);
+        };
+        let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
+        self.invalidator.invalidate_then(ino.0.into(), 0..u64::MAX, move || {
+            let renamed = names.rename(requester, (from.0, &from.1), (to.0, &to.1), flags);
+            super::changes::done(renamed, reply);
+        });
+    }
+
+    /// The file that a rename moves, if it is open for buffered writing and replaces another one.
+    fn written_replacement(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Option<Ino> {
+        if !self.has_writeback_cache || locked(&self.writeback.writers).is_empty() {
+            return None;
+        }
+        let look = |(dir, name): (u64, &[u8])| self.serve.lookup(convert::ino_of(dir).ok()?, name).ok()?;
+        let file = look(from).filter(|stat| self.writeback.has_writer(stat.ino))?;
+        look(to).map(|_| file.ino)
+    }
+
     /// Returns whether dirty data might not find space. When that becomes true, starts the writeback of all
     /// files that are open for writing; attributes get a timeout of 0 from then on.
     fn is_space_low(&self) -> bool {
         if !self.has_writeback_cache {
             return false;
         }
-        let free = self.serve.stat_fs().map_or(0, |all| all.blocks_available * u64::from(all.block_size));
-        let is_space_low = free < 2 * self.writeback.dirty_max.load(Ordering::Relaxed);
+        let is_space_low = self.free_bytes() < 2 * self.writeback.dirty_max.load(Ordering::Relaxed);
         if is_space_low && !self.writeback.is_space_low.swap(true, Ordering::AcqRel) {
-            let writers: Vec<Ino> = locked(&self.writeback.writers).keys().copied().collect();
-            for ino in writers {
-                self.invalidator.invalidate_then(ino.0.into(), 0..u64::MAX, || ());
-            }
+            write_back_then(&self.invalidator, &self.writeback.written(), || ());
         } else if !is_space_low {
             self.writeback.is_space_low.store(false, Ordering::Release);
         }
         is_space_low
+    }
+
+    /// Free space for ordinary users, in bytes.
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.serve.stat_fs().map_or(0, |all| all.blocks_available * u64::from(all.block_size))
     }
 
     /// How long the kernel may cache the attributes of an inode.
@@ -113,7 +211,9 @@ impl<S: Serve> Transport<S> {
 
     /// The reply for a file that was opened.
     pub(super) fn open_reply(&self, ino: Ino, access: Access, opened: Opened) -> OpenOut {
-        let is_direct_io = opened.appends_only || access.write && self.is_space_low();
+        let is_direct_io = opened.appends_only
+            || self.has_writeback_cache && opened.is_sync
+            || access.write && self.is_space_low();
         let is_buffered = self.has_writeback_cache && access.write && !is_direct_io;
         if is_buffered {
             self.writeback.opened(ino);
