@@ -161,8 +161,8 @@ fn mounted_after(mount: &Mount, image: &Path, signal: Signal, open: File) {
     mount.try_mount(image, &[]).code(0);
 }
 
-/// The kernel has data of a file that is open. A rename over another file, `sync` of the root and the end by a
-/// signal get it first.
+/// The kernel has data of a file that is open. A rename over another file, `sync` of the root and the end by
+/// a signal get it first.
 #[test]
 fn requests_that_need_the_kernels_data_get_it() {
     if !has_fuse() {

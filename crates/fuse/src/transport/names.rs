@@ -1,5 +1,5 @@
-//! Changes of names, as far as they need no reply: a rename may run in another thread than the one that got the
-//! request (see `writeback`).
+//! Changes of names, as far as they need no reply: a rename may run in another thread than the one that got
+//! the request (see `writeback`).
 //!
 //! State: the listings that are being read, and the kernel's lookup counts.
 
