@@ -104,7 +104,8 @@ Performance:
                         a write may succeed and the next write, fsync or close fail
   notrack_opens         the kernel does not ask the server at open: faster. chattr +i and +a are
                         then enforced by write, write-back errors are reported once per
-                        process, not per open file, and close starts no write-back
+                        process, not per open file, and close starts no write-back unless
+                        track_closes is given
   track_closes          close of a file that was truncated to 0 and rewritten waits until the new
                         data is written back
   discard               freed blocks become holes of the image file, or are discarded on a device
@@ -125,8 +126,8 @@ For measuring:
                         as a flush takes), aged (until the last flush was that long ago;
                         default), none
   min_batch_time=US, max_batch_time=US
-                        bounds of the time that a synchronous commit waits for others; default: 0
-                        and 15000
+                        bounds of the time that a change of names in a chattr +S or +D directory
+                        waits for others before it commits; default: 0 and 15000
   nobarrier             neither commits nor fsync flush: a power cut may destroy the file system
   es_policy=NAME        reclaim policy of the extent-status cache: es-chunk (default), or one of
                         `extant lab shrinker`
@@ -134,7 +135,8 @@ For measuring:
                         (default), list-v3, list-v0; with none a crash leaks their blocks until
                         e2fsck
 
-Other options of ext4(5) and mount(8) are accepted. A note says which of them have no effect.
+Other options of ext4(5) and mount(8) are accepted, unless they would show something else than the
+whole file system. A note names those that have an effect with the kernel's driver only.
 
 Examples:
   extant mount root.img /mnt && ls /mnt; extant umount /mnt
