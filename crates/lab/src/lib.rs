@@ -8,16 +8,18 @@
 //!            Engine: a Volume, in process     Kernel: system calls below a directory
 //!
 //!                 buffered: the bytes of one file, in process or through system calls
+//!                 fsync:    concurrent fsync calls, on a device with the timing of a disk
 //!                 shrinker: on an extent cache of its own, without a file system
 //! ```
 //!
 //! Owns: the loads, the clocks, the reports (serializable values, and tables for people). Does **not** own:
-//! command-line options, terminals, any rule of the format. Nothing here makes the engine faster or slower: a
-//! study measures the same calls that a mount makes.
+//! command-line options, terminals, any rule of the format. Studies of a volume call its public functions, as
+//! the server of a mount does. Two options have no counterpart in a mount: names that are announced ahead,
+//! and modes of `orphans` that record every orphan.
 //!
 //! Invariants
-//! 1. Each load is one piece of code for all places. The engine and the kernel differ in how they execute a
-//!    call, not in which calls are made.
+//! 1. A load that runs on the engine and on the kernel is one piece of code. The two differ in how they
+//!    execute a call, not in which calls are made.
 //! 2. The driver writes names into a reused buffer: it allocates nothing per name.
 //! 3. A clock runs only over what a report claims to measure. Making and checking images is outside.
 //! 4. Each worker has its own directory, unless the load is about a single directory.
