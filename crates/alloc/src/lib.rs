@@ -19,10 +19,11 @@
 //! directory. Its clusters are busy in memory and free in the bitmap, so a crash leaks nothing.
 //!
 //! Invariants
-//! 1. Only clusters that are not busy are allocated. A cluster is busy if its bit is set in the bitmap block,
-//!    if it was freed by a transaction that is not yet committed, if it is in a window, or if it holds the
-//!    file system's own metadata. So a freed block is not reused before its freeing is durable. Otherwise a
-//!    power failure could bring back the old file, with the new file's bytes in the block.
+//! 1. Only clusters that are not busy are allocated. An exception are the clusters of a window: its owner
+//!    gets them. A cluster is busy if its bit is set in the bitmap block, if it was freed by a transaction
+//!    that is not yet committed, if it is in a window, or if it holds the file system's own metadata. So a
+//!    freed block is not reused before its freeing is durable. Otherwise a power failure could bring back the
+//!    old file, with the new file's bytes in the block.
 //! 2. A change of a block bitmap is one [`Edit::change`](extant_buffer::Edit::change) in the caller's
 //!    transaction. Inode bitmaps and descriptors change in memory only. Once per commit,
 //!    [`seal`](Alloc::seal) writes the changed ones to their blocks, and the current checksums of the bitmaps
@@ -44,9 +45,10 @@
 //!    - the list of areas of metadata (zones);
 //!    - the list of problems.
 //!
-//! A group stays locked during I/O in two cases: while its bitmap is read, if the cache evicted the bitmap
-//! after it was prefetched; and while one of its free runs is discarded on the device ([`Alloc::each_free`]).
-//! No other lock is held during I/O.
+//! A bitmap is read into the block cache before its group is locked. A group stays locked during I/O in two
+//! cases: while its bitmap is read again, because the cache has evicted it or the first read failed; and
+//! while one of its free runs is discarded on the device ([`Alloc::each_free`]). No other lock is held during
+//! I/O.
 //!
 //! ```
 //! use extant_alloc::{Flags, Options, Request};

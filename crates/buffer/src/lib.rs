@@ -1,15 +1,15 @@
-//! A shared cache of metadata blocks: read once, verified on entry.
+//! A shared cache of metadata blocks: a block is read once, and verified before its first use.
 //!
 //! Owns: the cache of blocks, its charges to the memory budget, the owner for which each block was verified,
 //! changes in memory ([`Edit`]). Does **not** own: the meaning of a block (callers provide the verification),
 //! file data, the writeback of changed blocks (see `journal`).
 //!
 //! Invariants
-//! 1. INV-M3: an [`Owner`] is a kind of block and an inode. A block is returned for an owner only after these
+//! 1. INV-M3: an [`Owner`] is a kind of block and an inode. A block is returned for an owner only after its
 //!    bytes passed the verification for that owner. The cache records one owner per block: the last one for
-//!    which they passed. So a block with one owner is verified once. A change records the owner of the
-//!    change. That record stays until the block is written home, even if the block is read for another owner
-//!    meanwhile, because the commit computes the checksum for the owner of the change.
+//!    which the bytes passed. So a block with one owner is verified once while it is cached. A change records
+//!    the owner of the change. That record stays until another change or the block's eviction, even if the
+//!    block is read for another owner, because the commit computes the checksum for the owner of the change.
 //! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and later changes go to a
 //!    separate copy.
 //! 3. Memory is charged to the budget. When the budget is exceeded, the cache evicts blocks by second chance

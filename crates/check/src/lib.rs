@@ -1,8 +1,8 @@
 //! Checks ext4 file systems on all cores: a second, independent implementation of the format.
 //!
 //! Owns: the passes, the rules, the findings. Does **not** own: byte layouts (`ondisk`, `jbd2-format`),
-//! devices, the printing of reports, repair. Shares no code with the engine, so that a mistake in one is
-//! visible in the other.
+//! devices, the printing of reports, repair. Shares with the engine only `base`, `ondisk`, `jbd2-format` and
+//! `device`, so that mistakes of the engine outside of these are found.
 //!
 //! ```text
 //!  open      superblock -> geometry -> journal scan, replay overlaid on the device -> descriptors;
@@ -15,13 +15,13 @@
 //!  pass 3    connectivity: every directory can be reached from the root
 //!  pass 4    link counts                                                              parallel over groups
 //!  pass 5    bitmaps, counts, descriptors                                             parallel over groups
-//!  last      quota, the journal at rest
+//!  last      quota; the internal journal's place and superblock
 //! ```
 //!
 //! Invariants
 //! 1. Nothing is written.
-//! 2. No image makes a check panic or loop. Memory is bounded by a few bytes per inode, one bit per cluster
-//!    of used groups, and a bounded number of findings.
+//! 2. No image makes a check panic or loop. Memory is bounded: a few bytes per inode, one bit per cluster of
+//!    used groups, a note per directory, an entry per attribute block, and a limited number of findings.
 //! 3. The report does not depend on the number of threads.
 //! 4. A pass reads the notes of earlier passes (`state`), never of later ones.
 //! 5. Every finding has a [`Rule`] of [`rules`] with its permanent code, a place, and the values needed to

@@ -8,8 +8,8 @@
 //!                 '──────── is it one of those? <────────┘
 //! ```
 //!
-//! File data has its own runs, which know what each cut may leave of every byte ([`DataRun`]). So do threads
-//! that share flushes ([`RecordsRun`]).
+//! File data has its own runs ([`DataRun`]), which know what each cut may leave of every byte. Threads that
+//! share flushes have their own runs, too ([`RecordsRun`]).
 //!
 //! One thread makes the operations of many threads in turns, so that a seed repeats a run: operations also
 //! come in the middle of commits and checkpoints, and memory runs short ([`Schedule`]). Some runs start where
@@ -20,11 +20,12 @@
 //! operations mean (see `fsmodel`), what a device may lose (see `simdisk`).
 //!
 //! What a cut must show (INV-EN1, and INV-EN22 for the bytes of files)
-//! 1. The volume opens, and recovery reports no problem.
+//! 1. The volume opens, and recovery reports no problem, except a commit block of which only the first sector
+//!    was written.
 //! 2. Its tree, to the last byte of an attribute and nanosecond of a time, is the one after some operation:
 //!    not before the last operation that was synced when power failed, not after the last one that had begun.
-//!    An operation that came in the middle of a commit belongs to the next commit: it is not visible before
-//!    that one begins.
+//!    An operation that came in the middle of a commit belongs to the next commit: no cut before the end of
+//!    the interrupted commit shows it.
 //! 3. `check` finds nothing after a clean close. For a sample, `e2fsck -fn` finds nothing either, and the
 //!    kernel's own recovery shows one of those trees too.
 //! 4. Recovery itself can be cut and repeated.

@@ -19,7 +19,7 @@
 //!    ([`DeviceFault::ReadOnly`]).
 //! 5. A write is durable after the success of a [`flush`](Device::flush) that began after the write had
 //!    returned. A [`write_durable_at`](Device::write_durable_at) is durable when it returns. There is no
-//!    other guarantee. A device that combines several flushes all of them.
+//!    other guarantee. A combined device flushes all of its members.
 //! 6. A [discarded](Device::discard_at) range has undefined contents until it is written again; the bytes
 //!    around it stay.
 //! 7. [`flush_nanos`](Device::flush_nanos) of a combined device is that of the slowest member that a flush

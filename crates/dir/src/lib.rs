@@ -5,20 +5,20 @@
 //! the blocks, as [`DirBlocks`]), inodes.
 //!
 //! Invariants
-//! 1. INV-Y1: a name that exists during a whole listing is returned exactly once.
-//! 2. Walks are bounded by the directory's size. If the index breaks a rule of the format, a lookup fails on
-//!    a file system with metadata_csum; without metadata_csum it searches the directory linearly. A listing
-//!    returns what can be read, and reports the rest.
+//! 1. INV-Y1: in a directory without damage, a name that exists during a whole listing is returned exactly
+//!    once.
+//! 2. Walks are bounded by the directory's size. A listing returns what can be read, and reports the rest.
 //! 3. Positions rise: a listing that continues at an entry's [`next`](DirEntry::next) never returns that
 //!    entry again.
 //! 4. These entries are left out of a listing, and reported as damage: a name with a slash or NUL (but in an
 //!    encrypted directory names are ciphertext, and may hold any byte); a second "." or "..". A listing in
-//!    the order of hashes also reports duplicate names as damage.
+//!    the order of hashes also reports duplicate names as damage, but does not leave them out.
 //!
 //! A lookup searches an indexed directory block by block in three cases:
 //! - The directory is encrypted and casefolded. Its hashes cannot be computed, because they need a key.
-//! - The directory is casefolded, and the lookup does not find the name by the hash of the folded name.
-//! - The index breaks a rule, and the file system has no metadata_csum (invariant 2).
+//! - The directory is casefolded, and the search by the hash of the folded name finds nothing or fails.
+//! - The index breaks a rule of the format, and the file system has no metadata_csum. With metadata_csum the
+//!   lookup fails.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 

@@ -34,13 +34,15 @@
 //!    stays.
 //! 4. [`Inode::seq`] changes with every change of a block's status; caching and evicting entries do not
 //!    change it.
-//! 5. [`Inode::promises`] is the number of reserved clusters that the caller must hold for the inode. It is
-//!    right if the caller subtracts from its own count what each operation returns ([`EndedReservation`]).
+//! 5. [`Inode::promises`] computes from the entries how many reserved clusters the caller must hold for the
+//!    inode. The caller's own count equals it if the caller adds what it reserves, and subtracts what each
+//!    operation returns ([`EndedReservation`]).
 //! 6. An entry of a large tree takes at most 24 bytes, overhead included. The policies es-ilist and es-gc are
 //!    the exception, because they keep a list node for each entry.
-//! 7. A scan with the default policy reclaims from one inode. Whatever the size of the cache and of the
-//!    request, it examines at most 9 inodes, and chunks of at most [`SCAN_MIN`] entries in total. It moves
-//!    and frees only the memory of these chunks and of a part of the inode's tree.
+//! 7. A scan with the default policy reclaims from one inode, and examines at most 9 to find it, because it
+//!    skips inodes that are locked or precached. The chunks that it visits have at most [`SCAN_MIN`] entries
+//!    together. It moves and frees only the memory of these chunks and of a part of the inode's tree. This
+//!    holds for any size of the cache and of the request.
 //! 8. The memory of entries, inodes and lists is charged to the budget, with a difference of a page at most.
 //!    Charges are made with no lock held; releases may be made under any lock.
 //!
@@ -54,13 +56,13 @@
 //! The policy es-chunk reclaims by chunks. A chunk holds up to 64 entries of an inode, with three bits for
 //! each entry: *found* by a lookup since the last visit of the chunk; *protected*, because an earlier visit
 //! saw that it had been found; *new*, because it was added since the last visit. (The chunks of `page-cache`
-//! are something else.) A chunk is *cold* if it has a reclaimable entry that is not protected, and *warm* if
-//! all of its reclaimable entries are protected. Each inode has one FIFO queue of cold chunks and one of warm
-//! chunks. The cache has two round-robin lists of inodes: those with a cold chunk, and those with warm chunks
-//! only.
+//! are something else.) A chunk is *cold* if it has a reclaimable entry that is not protected. It is *warm*
+//! if it has reclaimable entries and all of them are protected. A chunk without reclaimable entries is in no
+//! queue. Each inode has one FIFO queue of cold chunks and one of warm chunks. The cache has two round-robin
+//! lists of inodes: those with a cold chunk, and those with warm chunks only.
 //!
-//! A scan takes the next inode of the first list, and visits cold chunks from the front of the inode's queue.
-//! A visit:
+//! A scan takes the next inode of the first list that is not locked. It takes a precached inode only if it
+//! finds no other. It visits cold chunks from the front of the inode's queue. A visit:
 //! 1. Found entries of the chunk become protected. If there are any, the whole chunk is spared: it goes to
 //!    the end of the cold queue, or of the warm queue if all its reclaimable entries are now protected. A
 //!    chunk is spared three times in a row at most.
@@ -69,8 +71,8 @@
 //!
 //! Three cases lead to a visit of warm chunks:
 //! - A scan takes its inode from the second list if that is more than 32 times as long as the first.
-//! - Every 32nd time that a scan takes an inode, it takes it from the second list and visits one chunk, if
-//!   lookups have missed at least 32 times since this was last checked.
+//! - Every 32nd inode is taken from the second list, and one of its chunks is visited, if lookups have missed
+//!   at least 32 times since the last check of this condition.
 //! - If an inode of the first list has more than 32 times as many warm chunks as cold ones, one warm chunk is
 //!   visited first.
 //!

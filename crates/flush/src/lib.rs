@@ -9,9 +9,10 @@
 //! ```
 //!
 //! A *round* is the requests that share one flush. The first request of a round is its *leader*, which makes
-//! the flush. The leader waits until no other round's flush is in flight. In the mode `seed` it then waits a
-//! little longer for others to join. In all other modes, such as the default `epoch`, it then flushes at
-//! once.
+//! the flush. The leader waits until no other round's flush is in flight. In the modes `merge` and `epoch`
+//! (the default) it then flushes at once. In the mode `seed` it may wait a little longer for others to join.
+//! In the modes `none` and `empty-txn`, and in `seed` if the device flushes fast, there are no rounds, and
+//! each request makes its own flush.
 //!
 //! A [`Coordinator`] wraps a device. Writes pass through it, so it knows what was written. Flushes that are
 //! not shared (a journal's commits) pass through it, too, so it knows which writes they covered.

@@ -13,10 +13,12 @@
 //! ```
 //!
 //! Invariants
-//! 1. Every request gets exactly one reply: [`Reply`] is consumed by sending it, and one that is dropped
-//!    unsent sends EIO. A malformed request gets EIO, an unknown operation ENOSYS.
+//! 1. Every request that expects a reply gets exactly one (FORGET, BATCH_FORGET and NOTIFY_REPLY expect
+//!    none): [`Reply`] is consumed by sending it, and one that is dropped unsent sends EIO. A malformed
+//!    request gets EIO, an unknown operation ENOSYS.
 //! 2. A request is answered on the descriptor that it was read from, so all threads share one.
-//! 3. A handler that blocks delays no other request for longer than a few milliseconds (see `workers`).
+//! 3. Over /dev/fuse, a handler that blocks delays other requests for a few milliseconds at most, as long as
+//!    another thread is free (see `workers`). Over io_uring it delays the requests of its CPU.
 //! 4. The connection is closed when the session and all replies and notifiers are gone.
 //!
 //! Source: Linux, include/uapi/linux/fuse.h, Documentation/filesystems/fuse/.

@@ -12,12 +12,13 @@
 //!
 //! Invariants
 //! 1. [`Serve`] does not depend on FUSE, and [`transport`] depends on ext4 only in the inode number of the
-//!    root. So each can be replaced.
-//! 2. A volume that is open for reading is never written: changes fail with EROFS. A volume that is open for
-//!    writing is opened with [`extant_volume::WriteOptions::keeps_set_id`], because the kernel decides which
-//!    writes clear set-id bits.
-//! 3. If a request finds damage in the image, that request fails, and the damage is reported ([`Report`]).
-//!    Other requests are not affected.
+//!    root, inode flags and a few ioctls. So each can be replaced.
+//! 2. A volume that is open for reading is never written: changes fail with EROFS. The caller opens a volume
+//!    for writing with [`extant_volume::WriteOptions::keeps_set_id`]. Then the volume does not clear set-id
+//!    bits; `transport` does, for the writes that the kernel marks and for callers without CAP_FSETID.
+//! 3. If a request finds damage in the image, the damage is reported ([`Report`]) and the request fails; a
+//!    listing leaves out the damaged part instead. If the volume is open for writing, its option `errors`
+//!    decides whether later requests fail, too.
 //! 4. A volume that is open for writing is closed by [`Server::close`]. Without that, its state on the device
 //!    is that after a power cut.
 //!

@@ -9,15 +9,17 @@
 //! ```
 //!
 //! Does **not** own: on-disk layouts (see `ondisk` and `jbd2-format`), files and block devices (see
-//! `device`), the command line. It shares no code with the engine that mounts file systems: it is a second
-//! witness of the format.
+//! `device`), the command line. It shares with the engine that mounts file systems only `base`, `ondisk`,
+//! `jbd2-format` and `device`: it is a second witness of the format.
 //!
 //! Invariants
-//! 1. A plan depends only on the tree and the options, never on time, threads or the order of reading.
+//! 1. A plan depends only on its input: tree, options, device size, UUID, hash seed and time of creation. It
+//!    does not depend on the clock, on threads, or on the order of reading.
 //! 2. No file appears under the target's name before it is complete.
 //! 3. A property that cannot be stored exactly is an error that names the path, or a warning; nothing is
 //!    dropped silently.
-//! 4. Memory use grows with the number of names, not with the size of files or of the device.
+//! 4. Memory use grows with the number of names, block groups, and data ranges of sparse files, not with the
+//!    bytes of files.
 //!
 //! Example: an empty file system in memory.
 //!

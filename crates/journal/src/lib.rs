@@ -11,13 +11,13 @@
 //! content in the log. The *home* of a block is its own place in the target, the file system that the log
 //! belongs to.
 //!
-//! A commit (in `engine`) begins when the committer closes the transaction: new handles wait until the open
-//! ones have ended. Then the next transaction starts. If an operation changes a block of the closed
-//! transaction before the committer has taken a reference to the block's bytes, the cache keeps the old
-//! version for the commit. The committer computes the blocks' checksums and writes revoke records,
-//! descriptors and copies to the log. It flushes the device and then writes the commit block durably. Later a
-//! checkpoint writes the blocks to their homes, flushes, and durably moves the log's start past the
-//! transaction.
+//! A commit (in `engine`) is made by one thread at a time, the *committer*: the background thread, or a
+//! thread that needs durability. It closes the transaction: new handles wait until the open ones have ended.
+//! Then the next transaction starts. If an operation changes a block of the closed transaction before the
+//! committer has taken a reference to the block's bytes, the cache keeps the old version for the commit. The
+//! committer computes the blocks' checksums and writes revoke records, descriptors and copies to the log. It
+//! flushes the device and then writes the commit block durably. Later a checkpoint writes the blocks to their
+//! homes, flushes, and durably moves the log's start past the transaction.
 //!
 //! Owns, for recovery: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules
 //! ([`scan()`]), the result of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply after that

@@ -7,19 +7,23 @@
 //!
 //! Invariants
 //! 1. INV-E1: every walk is bounded. Extent trees: depth falls by one a level, keys rise, a node stays within
-//!    the range that its parent gives it; a tree that violates this is [`Corrupt`](extant_base::Corrupt).
-//!    Indirect blocks have nothing to check, and one may be referenced many times: walks end with the logical
-//!    blocks of their three levels, or at a given end.
+//!    the range that its parent gives it; a tree that violates this is [`Corrupt`](extant_base::Corrupt). An
+//!    indirect block has no checksum or header, and a damaged map may refer to it many times. A walk is
+//!    bounded by logical block numbers there: it ends after the last one that three levels can map, or at a
+//!    given end.
 //! 2. A returned block lies inside the file system, and is not block 0.
-//! 3. A hole is returned with its whole length, as far as the node on the path knows it.
-//! 4. A node is verified as a whole once, when it enters the cache; after that its raw bytes are searched and
-//!    changed.
-//! 5. A change that fails has changed nothing: blocks for the tree are allocated first, nodes that change are
-//!    pinned in memory, then they are changed. Each step of a longer change leaves a complete map, and can be
-//!    the last one of a transaction.
-//! 6. Contiguous extents in a leaf are merged, up to the lengths that the format allows. A node's key in its
-//!    parent is its own first key. No node is empty except the root.
-//! 7. A tree block that is no longer needed is freed once, after the last reference to it is gone.
+//! 3. A hole is returned as far as the node on the path shows it, by `find` from the given block on. So a
+//!    hole that goes on in the next leaf is returned in parts.
+//! 4. A node is verified as a whole before its first use in the cache; after that its raw bytes are searched
+//!    and changed.
+//! 5. A change of one leaf that fails has changed nothing: blocks for the tree are allocated first, nodes
+//!    that change are pinned in memory, then they are changed. A longer change that fails may have changed
+//!    earlier leaves. Each of its steps leaves a complete map, and can be the last one of a transaction.
+//! 6. A change merges contiguous extents in its leaf, up to the lengths that the format allows. It sets a
+//!    node's key in the parent to the node's first key, and leaves no node empty except the root. Trees that
+//!    other programs wrote may differ.
+//! 7. A tree block that is no longer needed is freed after the reference to it is gone: once, unless a
+//!    damaged map without extents refers to it twice.
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
 

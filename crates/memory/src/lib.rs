@@ -1,9 +1,9 @@
 //! One memory budget for all caches of a process, and the shrinkers that enforce it.
 //!
 //! A cache *charges* what it keeps and *releases* what it drops. Below the limit this is one atomic addition
-//! to a counter of the thread's own shard. If a charge exceeds the limit, the budget calls the registered
-//! [`Shrinker`]s in turn, each for a bounded amount, until the sum is below the limit again or each was
-//! called once.
+//! to a counter of the thread's own shard. If a charge lifts the sum above the limit, the budget calls the
+//! registered [`Shrinker`]s in turn, each for a bounded amount, until they have freed the excess and 1/64 of
+//! the limit more, or each was called once.
 //!
 //! Owns: the sum, the limit, and the order of the shrinkers.
 //!
@@ -17,14 +17,14 @@
 //! 2. One thread shrinks at a time; a concurrent charge (also one from inside a shrinker) only adds.
 //! 3. The work of one charge is bounded: each shrinker is called at most once, for at most [`STEP_MIN`] bytes
 //!    or twice the charge, whichever is more. Twice, so that freeing outpaces growth. After a round that
-//!    freed almost nothing, there is no further round until the sum has grown by 1/32 of the limit: the rest
-//!    is in use.
+//!    freed almost nothing, the next round starts only when the sum has grown by 1/32 of the limit, because
+//!    what the caches still hold is probably in use.
 //! 4. The registry holds weak references: a dropped cache leaves it.
-//! 5. [`Budget::used`] is exact while no thread charges. The view of the fast path is off by less than 1/16
-//!    of the limit (each shard keeps back less than a small batch).
+//! 5. [`Budget::used`] is exact while no thread charges or releases. The sum that `charge` compares with the
+//!    limit differs from it by at most 1/16 of the limit, because each shard keeps back a small batch.
 //!
-//! Lock order: the turn (tried, never waited for), then the registry, which is released before a shrinker
-//! runs.
+//! Lock order: first `turn`, which one thread holds during a round and other threads only try to lock; then
+//! the registry, which is unlocked before a shrinker runs.
 //!
 //! ```
 //! use extant_memory::{Budget, Shrinker};

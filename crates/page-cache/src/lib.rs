@@ -1,13 +1,14 @@
 //! The page cache: which bytes of files are in memory, which of them are valid, and which are dirty.
 //!
 //! Bytes are kept in *folios* of 4 KiB to 2 MiB. The size of a folio is a power of two, and it lies at a
-//! multiple of its size in the file. The read or write that creates it chooses the largest size that it fills
-//! there, but at least a block and a page. A *chunk* is 2 MiB of a file, at a multiple of that; each chunk
-//! has a list of its folios. (The chunks of `extent-status` are something else.) A file's *backing*
-//! ([`Backing`]) supplies the bytes that are not in the cache. For each file block a folio has one bit that
-//! says whether the block may be read (it is *uptodate*), and one that says whether it is newer than the
-//! backing (it is *dirty*). All operations work on ranges: a write of 1 MiB finds and locks one or two
-//! folios, copies once and sets two ranges of bits.
+//! multiple of its size in the file. The read or write that creates it chooses the largest size that its
+//! bytes fill there. A small sequential write counts the bytes before it that were written in sequence, up to
+//! 256 KiB. A folio is never smaller than a page or a block. A *chunk* is 2 MiB of a file, at a multiple of
+//! that; each chunk has a list of its folios. (The chunks of `extent-status` are something else.) A file's
+//! *backing* ([`Backing`]) supplies the bytes that are not in the cache. For each file block a folio has one
+//! bit that says whether the block may be read (it is *uptodate*), and one that says whether it is newer than
+//! the backing (it is *dirty*). All operations work on ranges: an aligned write of 1 MiB locks one folio,
+//! copies once and sets two ranges of bits.
 //!
 //! A *run* ([`WritebackRun`]) is contiguous dirty bytes of a file that a caller has taken to write them to
 //! the backing. The caller *settles* the run when it reports how the write ended. A caller can also *pin*
@@ -32,8 +33,9 @@
 //! 1. INV-PC1: a read returns the bytes of the last write, or those of the backing; zeros where the backing
 //!    has a hole.
 //! 2. Bytes of a block that is not uptodate are never returned: recycled memory holds bytes of other files.
-//! 3. A dirty block stays in the cache until a run writes it to the backing, or the caller drops it with
-//!    [`truncate`](File::truncate) or [`discard`](File::discard). Only clean folios are reclaimed.
+//! 3. A dirty block stays in the cache until a run with it is settled as written or failed
+//!    ([`WritebackRun`]), or the caller drops it with [`truncate`](File::truncate) or
+//!    [`discard`](File::discard). Only clean folios are reclaimed.
 //! 4. INV-PC3: a block is in one run at a time, and the bytes of a run do not change. A write into a folio
 //!    that shares memory with a run does not wait for the device: it first copies the folio to new memory,
 //!    and the run keeps the old memory. The copy takes 0.2 ms at most, and is made once for each run and
@@ -41,7 +43,9 @@
 //!    dirty bytes until the run is settled.
 //! 5. Reads of cached bytes take only shared locks: of the file's map of chunks, of the chunk's list and of
 //!    the folio.
-//! 6. Each open file gets every writeback failure once: see [`Handle::take_error`].
+//! 6. Each open file reports once that writeback has failed since its last report: the latest failure if
+//!    there were several ([`Handle::take_error`]). A failure that no open file has reported goes to the next
+//!    one that is opened.
 //! 7. Pinned bytes do not change: invariant 4 holds for them as for the bytes of a run.
 //! 8. The work of one reclaim is bounded by the number of bytes wanted. Folios are reclaimed by second chance
 //!    (the CLOCK algorithm).
@@ -57,8 +61,8 @@
 //! 8. one of: the pool of free memory, a ring of folios that reclaim goes through, the counts of settled
 //!    runs, the lock of throttled writers.
 //!
-//! While the backing reads, only the locks of the folios being filled and the shared side of `stop_fills` are
-//! held.
+//! While the backing reads, this crate holds no other locks than those of the folios being filled and the
+//! shared side of `stop_fills`. The caller may hold its inode lock.
 //!
 //! ```
 //! use extant_page_cache::{Backing, Config, Extent, PageCache, Take};

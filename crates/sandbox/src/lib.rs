@@ -1,5 +1,7 @@
-//! Confinement: a process drops what it does not need, before it interprets the bytes of an image or
-//! serves clients. A defect in that code then cannot be used to reach other files, programs or the network.
+//! Confinement: a process drops what it does not need before it works on untrusted bytes. Commands do so
+//! before they interpret the image; the server of a mount does so after it has opened the file system and
+//! replayed the journal, before it serves clients. A defect in the code that runs afterwards cannot be used
+//! to reach other files, programs or the network.
 //!
 //! ```text
 //!  open files, mount --> Sandbox::server() ... .enter() --> interpret, serve
@@ -16,8 +18,9 @@
 //! 2. It cannot be undone, and a second sandbox can only take more away.
 //! 3. What the kernel does not offer is left out and listed in [`Entered::missing`]; any other failure is an
 //!    error.
-//! 4. A refused system call is not executed. It ends the process as SIGKILL would, after a message that names
-//!    the call; no destructor and no write-back runs.
+//! 4. A refused system call is not executed. It ends the process with the exit code of [`OnRefusal`], after a
+//!    message that names the call; no destructor and no write-back runs. A few calls fail with an error
+//!    instead, after which the caller goes on by other means (see `calls`).
 //!
 //! Source: seccomp(2), landlock(7), capabilities(7), prctl(2), kernel Documentation/userspace-api.
 

@@ -1,7 +1,8 @@
 //! A volume: an ext4 file system that is open for reading or for writing, and every operation on it.
 //!
-//! Owns: opening (probe, feature policy, recovery) and the order of steps across the lower layers; the
-//! operations are in [`ops`]. Does **not** own: any layout, cache or tree.
+//! Owns: opening (probe, feature policy, recovery), and the order of an operation's steps across the lower
+//! layers. Operations that read are in [`ops`], operations that change in the module `write`. Does **not**
+//! own: any layout, cache or tree.
 //!
 //! ```text
 //!  device -> probe the superblock -> feature policy -> find the log -> scan it: ReplayPlan
@@ -11,8 +12,8 @@
 //!
 //! Invariants
 //! 1. Opening for reading never writes a byte. A log that needs replay is overlaid on the device in memory.
-//! 2. The open is refused if an unknown incompat bit is set or, for writing, an unknown ro_compat bit. The
-//!    error names the bits (see [`policy`]).
+//! 2. The open is refused if a feature is set that extant cannot read or, for writing, cannot maintain.
+//!    Unknown bits are such features. The error names the features (see [`policy`]).
 //! 3. Many threads can use a volume at the same time. Locks of shared tables (rows 9 to 12 of docs/locks.md)
 //!    are not held during device I/O, with one exception: a group of the allocator stays locked while its
 //!    bitmap is read, and while one of its free runs is discarded. Locks of a single file or directory may be

@@ -11,11 +11,12 @@
 //! 2. Attributes without a name in the system calls are hidden, as the kernel hides them: the encryption
 //!    context, the descriptor of fs-verity, and all of `system.` except ACLs. Inline data is therefore hidden
 //!    too.
-//! 3. ACLs are returned in the format of the system calls. An ACL without entries counts as absent.
+//! 3. ACLs are returned in the format of the system calls. An ACL without entries has no value, but
+//!    [`names`](Places::names) lists it.
 //! 4. A change is planned completely before anything is written, so a refusal changes nothing. Attributes
 //!    that a change does not name stay in the body or the block where they are.
-//! 5. Only the reference count of a block that several inodes share is ever changed. A change makes a copy,
-//!    or finds another block.
+//! 5. In a block that several inodes share, only the reference count is changed. An inode whose attributes
+//!    change gets a copy of the block, or shares another block that has the new attributes.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
 
