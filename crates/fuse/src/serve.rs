@@ -225,11 +225,11 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::NODATA)
     }
 
-    /// The full names of the extended attributes that `caller` may see.
+    /// The full names of the extended attributes that the caller may see: `trusted.*` only if `is_root`.
     ///
     /// # Errors
     /// As [`stat`](Self::stat).
-    fn xattr_names(&self, _ino: Ino, _caller: Caller) -> Result<Vec<Vec<u8>>, Errno> {
+    fn xattr_names(&self, _ino: Ino, _is_root: &dyn Fn() -> bool) -> Result<Vec<Vec<u8>>, Errno> {
         Ok(Vec::new())
     }
 

@@ -74,7 +74,7 @@ use writeback::Writeback;
 use crate::listing::ReaddirMode;
 use crate::mounting::MountOptions;
 use crate::status::STATUS_ATTRIBUTE;
-use crate::{Access, Caller, Errno, Name, Opener, Serve};
+use crate::{Access, Errno, Name, Opener, Serve};
 
 /// How long the kernel may cache names and attributes: without limit in practice, and small enough not to
 /// overflow the kernel's jiffies.
@@ -217,8 +217,9 @@ impl<S: Serve> Transport<S> {
         self.serve.xattr(ino, name)
     }
 
-    fn attribute_names(&self, node: u64, caller: Caller) -> Result<Vec<u8>, Errno> {
-        let names = self.serve.xattr_names(convert::ino_of(node)?, caller)?;
+    fn attribute_names(&self, request: &Request<'_>) -> Result<Vec<u8>, Errno> {
+        let is_root = || privileges::user_of(request) == 0;
+        let names = self.serve.xattr_names(convert::ino_of(request.node())?, &is_root)?;
         let mut list = Vec::new();
         for name in names {
             list.extend_from_slice(&name);
@@ -292,6 +293,11 @@ impl<S: Serve> Handler for Transport<S> {
         // Nor do they have one if other owners are shown than those that they name.
         if self.default_permissions && !self.shown.differs() {
             flags |= init::POSIX_ACL;
+        }
+        // Idmapped mounts. From then on only requests that create an inode have the caller's user and group.
+        // The kernel takes this flag only if it checks permissions.
+        if self.default_permissions && !self.shown.differs() {
+            flags |= init::ALLOW_IDMAP;
         }
         let taken = flags & offered.flags;
         self.handles_killpriv = taken & init::HANDLE_KILLPRIV_V2 != 0;
@@ -417,12 +423,10 @@ impl<S: Serve> Handler for Transport<S> {
                 Ok(value) => reply.xattr(get.size, &value),
                 Err(errno) => fail(reply, errno),
             },
-            Operation::Listxattr(get, ()) => {
-                match self.attribute_names(node, Caller { uid: request.uid() }) {
-                    Ok(names) => reply.xattr(get.size, &names),
-                    Err(errno) => fail(reply, errno),
-                }
-            }
+            Operation::Listxattr(get, ()) => match self.attribute_names(request) {
+                Ok(names) => reply.xattr(get.size, &names),
+                Err(errno) => fail(reply, errno),
+            },
             Operation::Removexattr(_, NameOf(name)) => {
                 changes::done(self.remove_attribute(node, name), reply)
             }

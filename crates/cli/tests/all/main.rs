@@ -26,6 +26,7 @@ mod mount;
 mod mount_admin;
 mod mount_data;
 mod mount_flags;
+mod mount_idmap;
 mod mount_killed;
 mod mount_namespace;
 mod mount_options;

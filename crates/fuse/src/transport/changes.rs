@@ -174,7 +174,7 @@ impl<S: Serve> Transport<S> {
         input: &[u8],
     ) -> Result<Vec<u8>, Errno> {
         let stat = self.serve.stat(convert::ino_of(node)?)?;
-        let caller = Caller { uid: request.uid() };
+        let caller = || Caller { uid: privileges::user_of(request) };
         match attributes::ioctl(&stat, command, input)? {
             Ioctl::Answer(bytes) => return Ok(bytes),
             Ioctl::GetLabel => return Ok(attributes::label_answer(&self.serve.label()?)),
@@ -184,15 +184,15 @@ impl<S: Serve> Transport<S> {
                 return Ok(attributes::sysfs_answer(&format!("fuse/connections/{connection}")));
             }
             Ioctl::Trim(range, min_bytes) => {
-                self.check_administrator(caller)?;
+                self.check_administrator(caller())?;
                 let bytes = self.serve.trim(range.clone(), min_bytes)?;
                 return Ok(attributes::trimmed(&range, min_bytes, bytes));
             }
             Ioctl::SetLabel(label) => {
-                self.check_administrator(caller)?;
+                self.check_administrator(caller())?;
                 self.serve.set_label(&label)?;
             }
-            Ioctl::Shutdown(how) => self.shut_down(caller, how)?,
+            Ioctl::Shutdown(how) => self.shut_down(caller(), how)?,
             Ioctl::Change(set) => {
                 let changed = set.flags.map_or(0, |flags| flags ^ stat.flags);
                 if changed & flags::JOURNAL_DATA != 0 && !privileges::may_journal(request.pid()) {

@@ -6,8 +6,8 @@
 //! itself, and ignores the kernel's marks (FATTR_KILL_SUIDGID, FUSE_SETXATTR_ACL_KILL_SGID). The caller is
 //! looked up only for files with such a bit, which are few. The kernel removes `security.capability` itself.
 //!
-//! A request has only the caller's thread, user and one group. Capabilities and further groups are read from
-//! /proc. This module has no state.
+//! A request has only the caller's thread, user and one group; where idmapped mounts are possible, requests
+//! that create no inode have only the thread. The rest is read from /proc. This module has no state.
 //!
 //! Invariant: if the caller cannot be examined (it has ended, or is in another PID namespace), it counts as
 //! unprivileged.
@@ -63,10 +63,28 @@ fn is_capable(status: &str, bit: u64) -> bool {
     line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).is_some_and(|set| set & bit != 0)
 }
 
-/// Is this one of the supplementary groups?
+/// Is this the group for file accesses, or one of the supplementary groups?
 pub(super) fn has_group(status: &str, group: u32) -> bool {
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    line.is_some_and(|text| text.split_whitespace().any(|word| word.parse() == Ok(group)))
+    let has = |name: &str, skipped: usize| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.is_some_and(|text| text.split_whitespace().skip(skipped).any(|word| word.parse() == Ok(group)))
+    };
+    // The line has the real, effective and saved group, and then the one for file accesses.
+    has("Gid:", 3) || has("Groups:", 0)
+}
+
+/// The user of a request for file accesses; `u32::MAX` if that is not known.
+pub(super) fn user_of(request: &Request<'_>) -> u32 {
+    match request.uid() {
+        u32::MAX => user_in(&status(request.pid())),
+        user => user,
+    }
+}
+
+/// The user for file accesses of a thread with this status.
+pub(super) fn user_in(status: &str) -> u32 {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    line.and_then(|text| text.split_whitespace().nth(3)?.parse().ok()).unwrap_or(u32::MAX)
 }
 
 /// Returns whether set-group-id needs no clearing: it is not set, or the caller is in the file's group, or

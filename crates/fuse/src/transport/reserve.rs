@@ -1,7 +1,7 @@
 //! Which requests may use the reserved blocks: those of the user and the group that the superblock names, and
 //! of processes with CAP_SYS_RESOURCE.
 //!
-//! A request has the caller's user and one group. Supplementary groups and capabilities are read from /proc,
+//! A request has the caller's user and one group, or neither (see `privileges`). The rest is read from /proc,
 //! which is slow, so this happens only after an operation failed for lack of space. Writes from the kernel's
 //! page cache never use the reserve, because the process that wrote the data is unknown.
 //!
@@ -16,7 +16,7 @@ use extant_volume::Acting;
 use super::{Transport, privileges};
 use crate::{Errno, Serve};
 
-/// The process that made a request.
+/// The process that made a request. `uid` and `gid` are `u32::MAX` if the request does not have them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Requester {
     uid: u32,
@@ -36,7 +36,8 @@ impl Requester {
         serve: &impl Serve,
         mut work: impl FnMut() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        if serve.may_use_reserve(self.uid, &|group| group == self.gid) {
+        let is_known = self.uid != u32::MAX;
+        if is_known && serve.may_use_reserve(self.uid, &|group| group == self.gid) {
             let _root = Acting::as_root();
             return work();
         }
@@ -53,11 +54,12 @@ impl Requester {
         }
     }
 
-    /// May the caller use the reserve by a supplementary group or a capability?
+    /// May the caller use the reserve by its user, a group or a capability?
     fn has_reserve_access(self, serve: &impl Serve) -> bool {
         let status = privileges::status(self.thread);
         privileges::has_capability(self.thread, &status, privileges::SYS_RESOURCE)
-            || serve.may_use_reserve(self.uid, &|group| privileges::has_group(&status, group))
+            || serve
+                .may_use_reserve(privileges::user_in(&status), &|group| privileges::has_group(&status, group))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use extant_fuse_lowlevel::{Reply, Request};
 
-use super::{Transport, fail};
+use super::{Transport, fail, privileges};
 use crate::status::{MountStatus, VALUE_MAX};
 use crate::{Caller, Errno, Serve};
 
@@ -12,7 +12,7 @@ const GROWTH: usize = 2048;
 impl<S: Serve> Transport<S> {
     /// Answers a getxattr(2) of the state. `size`: of the caller's buffer.
     pub(super) fn answer_status(&self, request: &Request<'_>, size: u32, reply: Reply) {
-        if !self.serve.may_administer(Caller { uid: request.uid() }) {
+        if !self.serve.may_administer(Caller { uid: privileges::user_of(request) }) {
             return fail(reply, Errno::PERM);
         }
         let requests = (&reply.statistics()[..], reply.connection_age());
