@@ -35,6 +35,8 @@ const S_IXGRP: u16 = 0o010;
 const NAME_MAX: usize = 255;
 /// Maximum bytes of a path, and of a symlink's target, with the final 0.
 const PATH_MAX: usize = 4096;
+/// Shorter targets lie in the inode, longer ones in a block.
+const SHORT_TARGET_END: usize = 60;
 /// File capabilities: dropped when the owner or the size changes.
 const CAPABILITY: &[u8] = b"security.capability";
 
@@ -119,6 +121,12 @@ impl Inode {
 
     fn is_dir(&self) -> bool {
         self.kind == Kind::Dir
+    }
+
+    /// Whether this is a symlink whose target lies in the inode, with the value of an attribute in an EA
+    /// inode.
+    fn is_short_symlink_with_ea_inode(&self) -> bool {
+        self.kind == Kind::Symlink && self.target.0.len() < SHORT_TARGET_END && self.attributes.use_ea_inode()
     }
 
     fn acl(&self, acl_type: AclType) -> Option<Acl> {

@@ -76,6 +76,11 @@ impl Attributes {
         self.0.iter().map(|attribute| (attribute.name.clone(), attribute.value.clone())).collect()
     }
 
+    /// Whether a value lies in an EA inode.
+    pub(super) fn use_ea_inode(&self) -> bool {
+        self.0.iter().any(|attribute| attribute.in_inode)
+    }
+
     /// Removes an attribute. Returns whether it existed.
     pub(super) fn remove(&mut self, name: &[u8]) -> bool {
         let n_before = self.0.len();

@@ -108,6 +108,18 @@ impl Model {
         self.edit(ino).attributes.set(&limits, name, value, mode)
     }
 
+    /// Whether this operation would give a symlink whose target lies in the inode a value in an EA inode.
+    pub(crate) fn adds_ea_inode_to_short_symlink(&self, op: &Op) -> bool {
+        let Op::SetXattr { at, name, value, mode } = op else { return false };
+        let Ok(ino) = self.object(at) else { return false };
+        if !self.limits.ea_inode || self.inode(ino).kind != Kind::Symlink {
+            return false;
+        }
+        let mut inode = self.inode(ino).clone();
+        inode.attributes.set(&self.limits, &name.0, &value.0, *mode).is_ok()
+            && inode.is_short_symlink_with_ea_inode()
+    }
+
     pub(super) fn remove_xattr(&mut self, at: &At, name: &[u8]) -> Result<(), Errno> {
         let dir = self.directory(at)?;
         check_name_len(name)?;
