@@ -6,8 +6,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use extant_fsmodel::{
-    Generator, Kernel, Limits, Model, Options, Rng, Subject, compare, diff, replay, short_alphabet,
-    short_sequences, short_setup, shrink,
+    At, Bytes, Errno, Generator, Kernel, Limits, Model, Op, Options, Rng, Subject, XattrMode, compare, diff,
+    replay, short_alphabet, short_sequences, short_setup, shrink,
 };
 use extant_testkit::{LoopMount, e2fsck_clean, not_root, run, scratch};
 
@@ -114,6 +114,31 @@ fn small_blocks_and_large_inodes() {
 fn many_names() {
     let options = Options { many_names: 20_000, n_objects_max: 12_000, ..Options::default() };
     equals_kernel("metadata_csum,metadata_csum_seed,orphan_file", &options, 5_000);
+}
+
+/// The kernel compares a size with the limit of the file system before it removes capabilities. The random
+/// operations seldom reach this.
+#[test]
+fn capabilities_survive_a_size_that_is_refused() {
+    on_ext4("metadata_csum", Limits::default(), |mount| {
+        let mut value = vec![0, 0, 0, 2];
+        value.resize(20, 7);
+        let (at, name) = (At::new("f"), Bytes::from("security.capability"));
+        let too_large = Limits::default().max_size() + 1;
+        let ops = [
+            Op::Create { at: at.clone(), mode: 0o755 },
+            Op::SetXattr { at: at.clone(), name: name.clone(), value: Bytes(value), mode: XattrMode::Any },
+            Op::Truncate { at: at.clone(), size: too_large },
+            Op::GetXattr { at: at.clone(), name: name.clone() },
+            Op::Truncate { at: at.clone(), size: too_large - 1 },
+            Op::GetXattr { at, name },
+        ];
+        let (mut model, mut kernel) = (Model::default(), Kernel::fresh(mount, 0).unwrap());
+        let report = replay(&mut model, &mut kernel, &ops, 1).unwrap();
+        let n = |op, answer| report.answers.get(&(op, answer)).copied().unwrap_or(0);
+        assert_eq!([n("truncate", Some(Errno::EFBIG)), n("truncate", None)], [1, 1]);
+        assert_eq!([n("getxattr", None), n("getxattr", Some(Errno::ENODATA))], [1, 1]);
+    });
 }
 
 /// A sample of the pairs, each from a fresh start.

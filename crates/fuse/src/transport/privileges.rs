@@ -4,7 +4,8 @@
 //! group. With FUSE_HANDLE_KILLPRIV_V2 this is the server's task. The kernel marks the WRITE requests that
 //! clear the bits. For truncate, fallocate, copy_file_range, chown and ACLs the server checks the caller
 //! itself, and ignores the kernel's marks (FATTR_KILL_SUIDGID, FUSE_SETXATTR_ACL_KILL_SGID). The caller is
-//! looked up only for files with such a bit, which are few. The kernel removes `security.capability` itself.
+//! looked up only for files with such a bit, which are few. The kernel removes `security.capability` itself,
+//! before it sends the request: also if the request is then refused.
 //!
 //! A request has only the caller's thread, user and one group; where idmapped mounts are possible, requests
 //! that create no inode have only the thread. The rest is read from /proc. This module has no state.
