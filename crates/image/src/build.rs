@@ -36,7 +36,7 @@ use crate::rules::{self, Rule, RuleFault};
 use crate::sizing::Sized;
 use crate::solve::{SizeChoice, SolveFault, group_ratio, solve};
 use crate::source::dir::{DirOptions, DirReport, XattrChoice, identity_of, open_root, read_dir};
-use crate::source::entry::{Entry, Xattr};
+use crate::source::entry::{Entry, Kind, Xattr};
 use crate::source::fault::{ShownPath, SourceFault};
 use crate::source::oci::{OciImage, Platform, read_oci};
 use crate::source::pretend::{Unseen, pretender};
@@ -228,11 +228,18 @@ pub trait Observer: Meter {
 }
 
 /// The result of reading all sources.
-struct Gathered {
-    tree: Tree,
-    roots: Vec<SourceRoot>,
-    warnings: Vec<String>,
-    problems: Vec<Problem>,
+#[derive(Debug)]
+pub struct Gathered {
+    /// The merged tree.
+    pub tree: Tree,
+    /// The directory sources, which hold the bytes of their files.
+    pub roots: Vec<SourceRoot>,
+    /// Whether a source has metadata for the root directory. An archive need not have an entry for it.
+    pub has_root: bool,
+    /// Findings that the user should see.
+    pub warnings: Vec<String>,
+    /// Entries that could not be read, and are missing in the tree.
+    pub problems: Vec<Problem>,
 }
 
 /// The destination of an image.
@@ -302,8 +309,12 @@ pub fn build(
         _ => None,
     };
     observer.step("reading");
-    let mut gathered =
-        gather(options, sources, &target, Watch { cancel, read: &|entries| observer.read(entries) })?;
+    let skip = match &target {
+        BuildTarget::File(path) => identity_of(&path.to_path_buf()),
+        _ => None,
+    };
+    let watch = Watch { skip, cancel, read: &|entries| observer.read(entries) };
+    let mut gathered = gather(options, sources, &target.spool_dir(), watch)?;
     if cancel.load(Ordering::Relaxed) {
         return Err(BuildFault::Write(WriteFault::Interrupted));
     }
@@ -427,9 +438,29 @@ fn directory_hash(
     Ok(if indexed { hash_of(&sb).ok() } else { None })
 }
 
+/// Reads all sources into one tree, for programs that need no image. Links are counted. `spool_dir`: the
+/// directory of a temporary file for unpacked content. `read`: called by any thread with the number of
+/// entries read since the last call.
+///
+/// # Errors
+/// See [`BuildFault`]. Entries that cannot be read are in [`Gathered::problems`].
+pub fn read_sources(
+    options: &BuildOptions,
+    sources: Vec<Source>,
+    spool_dir: &Path,
+    cancel: &AtomicBool,
+    read: &(dyn Fn(u64) + Sync),
+) -> Result<Gathered, BuildFault> {
+    let mut gathered = gather(options, sources, spool_dir, Watch { skip: None, cancel, read })?;
+    gathered.tree.count_links();
+    Ok(gathered)
+}
+
 /// Progress reports and cancellation of reading.
 #[derive(Clone, Copy)]
 struct Watch<'a> {
+    /// Device and inode number of a file to leave out of directories.
+    skip: Option<(u64, u64)>,
     cancel: &'a AtomicBool,
     read: &'a (dyn Fn(u64) + Sync),
 }
@@ -438,16 +469,21 @@ struct Watch<'a> {
 fn gather(
     options: &BuildOptions,
     sources: Vec<Source>,
-    target: &BuildTarget<'_>,
+    spool_dir: &Path,
     watch: Watch<'_>,
 ) -> Result<Gathered, BuildFault> {
-    let mut gathered =
-        Gathered { tree: Tree::new(), roots: Vec::new(), warnings: Vec::new(), problems: Vec::new() };
-    let mut spool = Spool::new(target.spool_dir());
+    let mut gathered = Gathered {
+        tree: Tree::new(),
+        roots: Vec::new(),
+        has_root: false,
+        warnings: Vec::new(),
+        problems: Vec::new(),
+    };
+    let mut spool = Spool::new(spool_dir);
     let mut layer = 0;
     for source in sources {
         match source {
-            Source::Dir(path) => gathered.add_dir(options, &path, layer, target, watch)?,
+            Source::Dir(path) => gathered.add_dir(options, &path, layer, watch)?,
             Source::Tar(input) => gathered.add_tar(options, input, &mut spool, layer, watch)?,
             Source::Oci { layout, reference } => {
                 layer = gathered.add_oci(options, &layout, reference.as_deref(), &mut spool, layer, watch)?;
@@ -480,7 +516,6 @@ impl Gathered {
         options: &BuildOptions,
         path: &Path,
         layer: u16,
-        target: &BuildTarget<'_>,
         watch: Watch<'_>,
     ) -> Result<(), BuildFault> {
         pretender()?;
@@ -491,10 +526,7 @@ impl Gathered {
             rules: rules(options, layer, false),
             excludes: &options.excludes,
             one_file_system: options.one_file_system,
-            skip: match target {
-                BuildTarget::File(path) => identity_of(&path.to_path_buf()),
-                _ => None,
-            },
+            skip: watch.skip,
             threads: options.threads,
             check_access: true,
             xattrs: &options.xattrs,
@@ -509,6 +541,7 @@ impl Gathered {
         self.problems.append(&mut problems);
         self.warnings.append(&mut warnings);
         self.roots.push(root);
+        self.has_root = true;
         Ok(())
     }
 
@@ -525,11 +558,12 @@ impl Gathered {
             TarInput::Stdin => "standard input".to_owned(),
             TarInput::Reader { name, .. } => name.clone(),
         };
-        let (tree, warnings) = (&mut self.tree, &mut self.warnings);
+        let (tree, warnings, has_root) = (&mut self.tree, &mut self.warnings, &mut self.has_root);
         let mut duplicates = 0u64;
         let mut hint = ImageHint::default();
         let mut sink = |entry: Entry| {
             hint.see(&entry.path);
+            *has_root |= entry.path.is_empty();
             let placement = merge(tree, entry, options, rules(options, layer, false), &name, watch)?;
             duplicates += u64::from(placement == Placement::Duplicate);
             Ok::<(), BuildFault>(())
@@ -557,9 +591,10 @@ impl Gathered {
         first_layer: u16,
         watch: Watch<'_>,
     ) -> Result<u16, BuildFault> {
-        let (tree, warnings) = (&mut self.tree, &mut self.warnings);
+        let (tree, warnings, has_root) = (&mut self.tree, &mut self.warnings, &mut self.has_root);
         let layer = Cell::new(first_layer);
         let mut sink = |entry: Entry| {
+            *has_root |= entry.path.is_empty() && matches!(entry.kind, Kind::Directory);
             let rules = rules(options, layer.get(), true);
             merge(tree, entry, options, rules, &layout.display().to_string(), watch).map(|_| ())
         };

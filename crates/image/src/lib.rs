@@ -44,6 +44,7 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod content;
 pub mod dirpack;
 pub mod exclude;
 pub mod idmap;

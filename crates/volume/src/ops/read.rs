@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use extant_base::Lblk;
+use extant_base::{Ino, Lblk};
 use extant_inode::{Extent, Inode};
 use extant_mapping::MapState;
 use extant_ondisk::filetype::FileType;
@@ -186,6 +186,15 @@ impl Volume {
             each(Extent { offset: start, physical, len, unwritten, inline: false })
         })?;
         Ok(())
+    }
+
+    /// Byte offset on the device of an inode in the inode table. `None` if there is no such inode, or its
+    /// group's descriptor cannot be read.
+    #[must_use]
+    pub fn inode_table_place(&self, ino: Ino) -> Option<u64> {
+        let shared = self.inodes.shared();
+        let (block, at) = shared.inode_place(ino).ok()??;
+        Some(shared.geometry.block_size.offset_of(block)? + at as u64)
     }
 
     /// Byte offset of an inode's i_block on the device.
