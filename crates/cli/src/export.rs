@@ -1,6 +1,6 @@
 //! `extant export`: writes a tree of an image with all its metadata into a tar archive or a directory.
 
-mod compress;
+pub(crate) mod compress;
 mod tar;
 
 use std::ffi::OsString;

@@ -678,7 +678,12 @@ impl Session {
     }
 
     /// Returns the exit code, after all output was written or failed. A session that writes commits first.
-    pub(crate) fn finish(mut self, printed: io::Result<()>) -> ExitCode {
+    pub(crate) fn finish(self, printed: io::Result<()>) -> ExitCode {
+        self.finish_with(printed, 0)
+    }
+
+    /// As [`finish`](Self::finish), with another exit code than 0 for a run without problems.
+    pub(crate) fn finish_with(mut self, printed: io::Result<()>, done: u8) -> ExitCode {
         if self.hold_policy.is_some() {
             self.commit();
         }
@@ -693,7 +698,7 @@ impl Session {
         if self.misused {
             usage::say_usage();
         }
-        ExitCode::from(self.worst)
+        ExitCode::from(if self.worst == 0 { done } else { self.worst })
     }
 }
 

@@ -13,6 +13,7 @@ mod cat;
 mod check;
 mod cp;
 mod df;
+mod diff;
 mod doctor;
 mod edit;
 mod exit;
@@ -42,7 +43,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
-  1  the target could not be written or changed, or not be mounted
+  1  the target could not be written or changed, or not be mounted (diff: the sides differ)
   2  the command line does not make sense
   3  a source could not be read, is damaged, or changed while it was read
   4  done, but a part of the image is damaged or encrypted, and is missing in the result
@@ -103,6 +104,8 @@ enum Command {
     Edit(edit::EditArgs),
     /// Write a tree of an image into a tar archive or a directory, metadata whole.
     Export(export::ExportArgs),
+    /// Compare images, directories and archives, and make a layer of the differences.
+    Diff(diff::DiffArgs),
     /// Show how full file systems are.
     Df(df::DfArgs),
     /// Verify a file system, on all cores; nothing is repaired.
@@ -177,6 +180,7 @@ fn run(is_check: bool) -> ExitCode {
         Command::Change(change) => edit::run_one(&change),
         Command::Edit(args) => edit::run_script(&args),
         Command::Export(args) => export::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Df(args) => df::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Trim(args) => trim::run(&args),

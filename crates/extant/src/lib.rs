@@ -206,6 +206,7 @@
 
 pub mod build;
 mod change;
+pub mod diff;
 mod error;
 mod file;
 mod fs;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// A compression, chosen by the file name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Compression {
+pub(crate) enum Compression {
     None,
     Gzip,
     Zstd,
@@ -43,14 +43,14 @@ const NAMES: [(&str, Result<Compression, &str>); 15] = [
 ///
 /// # Errors
 /// The name stands for a compression that is not written here: returns the program that writes it.
-pub(super) fn by_name(path: &Path) -> Result<Compression, &'static str> {
+pub(crate) fn by_name(path: &Path) -> Result<Compression, &'static str> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let found = NAMES.iter().find(|(ending, _)| name.ends_with(ending) && name.len() > ending.len());
     found.map_or(Ok(Compression::None), |(_, how)| *how)
 }
 
 /// A file to which an archive is written.
-pub(super) enum Output {
+pub(crate) enum Output {
     Plain(File),
     Gzip(Box<flate2::write::GzEncoder<File>>),
     Zstd(Box<zstd::Encoder<'static, File>>),
@@ -58,7 +58,7 @@ pub(super) enum Output {
 }
 
 impl Output {
-    pub(super) fn new(file: File, compression: Compression) -> io::Result<Self> {
+    pub(crate) fn new(file: File, compression: Compression) -> io::Result<Self> {
         Ok(match compression {
             Compression::None => Self::Plain(file),
             Compression::Gzip => {
@@ -76,7 +76,7 @@ impl Output {
     }
 
     /// Writes the end of the compressed stream.
-    pub(super) fn finish(self) -> io::Result<()> {
+    pub(crate) fn finish(self) -> io::Result<()> {
         let mut file = match self {
             Self::Plain(file) => file,
             Self::Gzip(encoder) => encoder.finish()?,

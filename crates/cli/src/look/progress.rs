@@ -30,8 +30,14 @@ impl Progress {
 
     /// Counts one more file.
     pub(crate) fn file(&self) {
-        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
-        if files.is_multiple_of(256) && !self.bar.is_hidden() {
+        self.files(1);
+    }
+
+    /// Counts `more` files.
+    pub(crate) fn files(&self, more: u64) {
+        let before = self.files.fetch_add(more, Ordering::Relaxed);
+        let files = before + more;
+        if before / 256 != files / 256 && !self.bar.is_hidden() {
             self.bar.set_message(format!("{files} files, "));
         }
     }

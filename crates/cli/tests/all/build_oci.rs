@@ -18,13 +18,13 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
 /// A layout being built, in `layout` of a scratch directory, so that images lie beside it.
-struct Layout {
+pub(crate) struct Layout {
     scratch: tempfile::TempDir,
     manifests: Vec<Value>,
 }
 
 impl Layout {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let scratch = scratch();
         let dir = scratch.path().join("layout");
         std::fs::create_dir_all(dir.join("blobs/sha256")).unwrap();
@@ -32,7 +32,7 @@ impl Layout {
         Self { scratch, manifests: Vec::new() }
     }
 
-    fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         self.scratch.path().join("layout")
     }
 
@@ -64,8 +64,13 @@ impl Layout {
         }
     }
 
+    /// A layer of these bytes, not compressed.
+    pub(crate) fn plain_layer(&self, tar: &[u8]) -> Value {
+        self.blob(LAYER, tar)
+    }
+
     /// Adds an image of these layers, with a tag if one is given.
-    fn add(&mut self, tag: Option<&str>, layers: &[Value]) {
+    pub(crate) fn add(&mut self, tag: Option<&str>, layers: &[Value]) {
         let config = self.blob(CONFIG, br#"{"architecture":"amd64","os":"linux"}"#);
         let manifest =
             json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers });

@@ -38,6 +38,7 @@ fn writers_are_refused(dir: &Path, image: &Path, says: &str) {
         &["build", "-q", "--force", "-o", "IMG", "--from", source][..],
         &["mkfs", "-q", "--force", "--size", "8M", "IMG"],
         &["export", other.to_str().unwrap(), "--force", "--tar", "IMG"],
+        &["diff", other.to_str().unwrap(), source, "--force", "--layer", "IMG"],
         &["mkdir", "IMG:/new"],
         &["trim", "IMG"],
         &["mount", "IMG", source, "-o", "rw"],
@@ -59,6 +60,7 @@ fn readers_say_where(image: &Path, on: &Path) {
         &["tree", "IMG"],
         &["inspect", "IMG", "super"],
         &["export", "IMG", "--tar", "/dev/null"],
+        &["diff", "IMG", "IMG"],
     ] {
         let read = run(words, image);
         let said = read.code(0);

@@ -12,6 +12,7 @@ mod build_pretend;
 mod build_shapes;
 mod build_target;
 mod damaged;
+mod diff;
 mod doctor;
 mod edit;
 mod export;

@@ -308,6 +308,8 @@ const RIGHT: &[&str] = &[
     "$rm r.img:/a/touched",
     "$edit r.img script",
     "export r.img --tar -",
+    "diff r.img r.img",
+    "diff --json r.img r.img",
     "df r.img",
     "df --json r.img",
     "check r.img",

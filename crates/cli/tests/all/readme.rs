@@ -152,6 +152,11 @@ fn every_block_of_the_tour_does_what_it_shows() {
     assert_blocks_do("docs/tour.md", include_str!("../../../../docs/tour.md"), 10);
 }
 
+#[test]
+fn every_block_of_the_page_about_diff_does_what_it_shows() {
+    assert_blocks_do("docs/diff.md", include_str!("../../../../docs/diff.md"), 4);
+}
+
 fn assert_blocks_do(page: &str, text: &str, blocks_min: usize) {
     let dir = scratch();
     let mut faults = Vec::new();
