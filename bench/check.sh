@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # How fast are images read and checked? Side by side, in the same rounds, all in memory: `extant check` and `e2fsck -fn` over
-# an image of many inodes; `extant export --tar` and the kernel's `tar cf -` over a fresh loop mount of the same image; opening
-# a sparse image of 16 TiB and listing its root. One JSON object on stdout, progress on stderr.
+# an image of many inodes; `extant export --tar` and the kernel's `tar cf -` over a fresh loop mount of the same image; `extant
+# diff` and cmp over an image and its copy; opening a sparse image of 16 TiB and listing its root. One JSON object on stdout, progress on stderr.
 #
-#   bench/check.sh [KEY...]     KEY: check_million export_usr open_16tib (all if none is given)
+#   bench/check.sh [KEY...]     KEY: check_million export_usr diff_copy open_16tib (all if none is given)
 #
 # Seconds are medians of the rounds. A side that could not run is null. Ratios are the other side's time over ours.
 #
@@ -12,7 +12,7 @@
 #   WORK=/dev/shm     where images go (./out if there is too little space)
 #   EXTANT=PATH       the binary; else it is built
 #   FILES=1000000     how many files check_million has
-#   TREE=/usr         what export_usr exports
+#   TREE=/usr         the tree of the images of export_usr and diff_copy
 set -euo pipefail
 export LC_ALL=C
 
@@ -103,7 +103,15 @@ kernel_export() {
     timeout "$limit" tar -C "$mount_point" -cf - . | cat >/dev/null
 }
 
-# --- The three figures ---------------------------------------------------------------------------------------------
+ours_diff() {
+    timeout "$limit" "$extant" diff -q "$work/image" "$work/copy"
+}
+
+cmp_diff() {
+    timeout "$limit" cmp "$work/image" "$work/copy"
+}
+
+# --- The figures ---------------------------------------------------------------------------------------------------
 
 bench_check_million() {
     local -a ours_s=() e2fsck_s=()
@@ -148,6 +156,25 @@ bench_export_usr() {
     results+=("\"export_usr\": {\"ours_s\": $ours, \"kernel_tar_s\": $kernel, \"ratio\": $(ratio "$kernel" "$ours")}")
 }
 
+bench_diff_copy() {
+    local -a ours_s=() cmp_s=()
+    local round kib
+    say "diff_copy: $tree"
+    kib="$(du -skx -- "$tree" 2>/dev/null | cut -f1)"
+    choose_work $((kib * 5 / 2))
+    "$extant" build -q --no-sync -x -o "$work/image" --from "$tree"
+    cp --reflink=never -- "$work/image" "$work/copy"
+    for ((round = 1; round <= rounds; round++)); do
+        say "  round $round"
+        timed ours ours_diff
+        timed cmp cmp_diff
+    done
+    leave_work
+    local ours cmp
+    ours="$(median "${ours_s[@]}")" cmp="$(median "${cmp_s[@]}")"
+    results+=("\"diff_copy\": {\"ours_s\": $ours, \"cmp_s\": $cmp, \"ratio\": $(ratio "$cmp" "$ours")}")
+}
+
 bench_open_16tib() {
     local -a open_s=() rss=()
     local round ms
@@ -181,10 +208,10 @@ extant="$(realpath -e -- "$extant")"
 ((EUID == 0)) || say "note: not root: without the kernel's side"
 
 results=()
-(($# > 0)) || set -- check_million export_usr open_16tib
+(($# > 0)) || set -- check_million export_usr diff_copy open_16tib
 for key in "$@"; do
     case "$key" in
-    check_million | export_usr | open_16tib) "bench_$key" ;;
+    check_million | export_usr | diff_copy | open_16tib) "bench_$key" ;;
     *)
         say "unknown key: $key"
         exit 2
@@ -197,5 +224,6 @@ printf '%s, ' "${results[@]}"
 printf '"rounds": %d, "cpus": %d, "kernel": "%s", "e2fsck": "%s", "commands": {' "$rounds" "$(nproc)" \
     "$(uname -r)" "$(e2fsck -V 2>&1 | awk 'NR == 1 { print $2 }')"
 printf '"check_million": ["extant check --quiet IMG", "e2fsck -fn IMG"], '
+printf '"diff_copy": ["extant diff -q IMG COPY", "cmp IMG COPY"], '
 printf '"export_usr": ["extant export IMG --tar - | cat >/dev/null", "mount -o loop,ro IMG MNT; tar -C MNT -cf - . | cat >/dev/null"], '
 printf '"open_16tib": ["extant ls IMG:/"]}}\n'
