@@ -523,3 +523,29 @@ fn a_damaged_image_is_compared_as_far_as_it_can_be_read() {
         assert!(!dir.join("l.tar").exists());
     }
 }
+
+/// Files without a key: equal bytes are equal, and other bytes cannot be compared.
+#[test]
+fn encrypted_files_are_compared_by_their_stored_bytes() {
+    let scratch = scratch();
+    let dir = scratch.path();
+    let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/rules/encrypted-tree.img.zst");
+    let bytes = zstd::decode_all(std::fs::File::open(packed).unwrap()).unwrap();
+    std::fs::write(dir.join("a.img"), &bytes).unwrap();
+    std::fs::write(dir.join("b.img"), &bytes).unwrap();
+    assert_has(&diff(dir, "a.img b.img", 0), "no differences");
+    let fs = extant::open(dir.join("a.img")).unwrap();
+    let is_file = |entry: &extant::walk::Entry| entry.kind() == extant::FileType::Regular;
+    let file = fs.walk("/secret").unwrap().into_iter().flatten().find(is_file).unwrap();
+    let mut place = 0;
+    let mut take = |extent: extant::Extent| {
+        place = extent.physical;
+        None
+    };
+    fs.volume().extents(&file.inode().unwrap(), 0, 1, &mut take).unwrap();
+    let image = std::fs::OpenOptions::new().write(true).open(dir.join("b.img")).unwrap();
+    image.write_all_at(&[bytes[place as usize] ^ 1], place).unwrap();
+    let found = outcome(extant().current_dir(dir).args(["diff", "a.img", "b.img"]));
+    assert_has(found.code(DAMAGED), "the content is encrypted");
+    assert_has(&found.stdout, "no differences in 351 names, 1 part not compared");
+}
