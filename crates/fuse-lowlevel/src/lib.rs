@@ -30,6 +30,7 @@ pub mod operation;
 mod placement;
 pub mod protocol;
 mod reply;
+mod ring_policy;
 mod session;
 mod spliced;
 mod statistics;

@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
 /// Sets a thread's policy, SCHED_OTHER or SCHED_IDLE; the calling thread's for 0. False if that is refused.
-fn set_policy(thread: i32, policy: i32) -> bool {
+pub(crate) fn set_policy(thread: i32, policy: i32) -> bool {
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to a live structure, which the call only reads.
     unsafe { libc::sched_setscheduler(thread, policy, &raw const param) == 0 }

@@ -127,6 +127,9 @@ impl<H: Handler> Session<H> {
                     queues.fail(error);
                 }
             }
+            // Without it all threads keep the normal policy.
+            let watcher = std::thread::Builder::new().name("fuse-watch".to_owned());
+            let _ = watcher.spawn_scoped(scope, || queues.watch());
             let mut buffer = vec![0; self.buffer_len];
             // If one queue fails, the kernel sends no more requests.
             while !queues.have_failed() {
@@ -140,6 +143,7 @@ impl<H: Handler> Session<H> {
                     Err(error) => queues.fail(error),
                 }
             }
+            queues.end_watch();
         });
         queues.into_result()
     }

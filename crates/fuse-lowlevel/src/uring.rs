@@ -40,6 +40,7 @@ use crate::connection::Connection;
 use crate::operation::{FIXED_MAX, Request};
 use crate::protocol::{InHeader, OutHeader};
 use crate::reply::Reply;
+use crate::ring_policy::{PolicyWatcher, ServingThread};
 use crate::session::{Handler, Session};
 use crate::statistics::Begun;
 
@@ -102,6 +103,7 @@ struct Queue {
     ready: Mutex<Vec<usize>>,
     /// The thread that serves it.
     thread: OnceLock<ThreadId>,
+    serving: Arc<ServingThread>,
 }
 
 impl Queue {
@@ -112,6 +114,7 @@ impl Queue {
             bell: eventfd(0, EventfdFlags::CLOEXEC)?,
             ready: Mutex::default(),
             thread: OnceLock::new(),
+            serving: Arc::default(),
         })
     }
 }
@@ -218,6 +221,7 @@ pub(crate) struct Queues {
     /// Readable once a queue has failed.
     alarm: OwnedFd,
     failed: Mutex<Option<io::Error>>,
+    policies: PolicyWatcher,
 }
 
 impl Queues {
@@ -225,7 +229,12 @@ impl Queues {
         let new_queue = |_| Queue::new(session.connection(), session.payload_len()).map(Arc::new);
         let queues = (0..possible_cpus()).map(new_queue);
         let alarm = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Self { queues: queues.collect::<io::Result<_>>()?, alarm, failed: Mutex::default() })
+        Ok(Self {
+            queues: queues.collect::<io::Result<_>>()?,
+            alarm,
+            failed: Mutex::default(),
+            policies: PolicyWatcher::default(),
+        })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -256,6 +265,17 @@ impl Queues {
         self.failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
+    /// Sets the policies of the queues' threads, until they have ended.
+    pub(crate) fn watch(&self) {
+        let threads: Vec<_> = self.queues.iter().map(|queue| Arc::clone(&queue.serving)).collect();
+        self.policies.run(&threads);
+    }
+
+    /// Ends [`watch`](Self::watch).
+    pub(crate) fn end_watch(&self) {
+        self.policies.end();
+    }
+
     /// Serves one queue until the connection ends, or a queue fails.
     pub(crate) fn serve<H: Handler>(&self, session: &Session<H>, number: usize) {
         if let Err(error) = serve(session, self, number) {
@@ -273,6 +293,7 @@ fn serve<H: Handler>(session: &Session<H>, queues: &Queues, queue_id: usize) -> 
     }
     let queue = &queues.queues[queue_id];
     let _ = queue.thread.set(std::thread::current().id());
+    queue.serving.start();
     // Buffer for reads of the eventfd. Like the entries' memory it outlives the ring.
     let mut rung = [0; 8];
     let mut ring: IoUring<Entry128, cqueue::Entry> =
@@ -306,7 +327,10 @@ impl Ring<'_> {
                 match (number, result) {
                     (BELL, _) if queues.have_failed() => return Ok(()),
                     (BELL, _) => self.listen()?,
-                    (index, 0) => self.answer(session, index as usize),
+                    (index, 0) => {
+                        self.answer(session, index as usize);
+                        self.queue.serving.note_request(&queues.policies);
+                    }
                     // The connection has ended: the kernel does not use the entry any more.
                     (_, result) if [libc::ENOTCONN, libc::ENODEV, libc::ECANCELED].contains(&-result) => {
                         return Ok(());
