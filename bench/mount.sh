@@ -19,7 +19,7 @@
 #   fsync                         4 KiB and fsync, 1,000 times
 #   small                         SMALL files of 4 KiB, cold: each is opened and read, then all once more
 #
-#   ours          `extant mount -o rw`; `extant mount -o ro` for read and find
+#   ours          `extant mount -o rw,transport=dev`; `extant mount -o ro` for read and find
 #   ours_uring    the same with transport=uring, if TRANSPORT=uring is given and the parameter enable_uring of
 #                 the kernel's module fuse is Y
 #   null          crates/fuse/examples/null_server.rs over the same transport: it keeps names and sizes in
@@ -137,7 +137,7 @@ mounted() {
     pin=()
     [[ "$access" == rw ]] || options=ro
     case "$1" in
-    ours) serve "$extant" mount --foreground -o "$access" "$image" "$mount_point" ;;
+    ours) serve "$extant" mount --foreground -o "$access,transport=dev" "$image" "$mount_point" ;;
     ours_uring) serve "$extant" mount --foreground -o "$access,transport=uring" "$image" "$mount_point" ;;
     fuse2fs) serve fuse2fs -f "$image" "$mount_point" -o "$options" ;;
     # Without the thread that zeroes inode tables: it would take time from what is measured.
@@ -517,7 +517,7 @@ printf '{"host": {"cpus": %d, "cpu": %s, "memory_mb": %d, "kernel": %s, "fuse2fs
 printf '"rounds": %d, "names": %d, "files": %d, "data_mb": %d, "size_mb": %d, "small": %d, ' \
     "$rounds" "$names" "$files" "$data_mb" "$size_mb" "$small"
 printf '"tree": {"entries": %d, "from": %s}, "commands": {' "$tree_entries" "$(json_string "$tree_from")"
-printf '"ours": "extant mount -o rw IMG DIR", "fuse2fs": "fuse2fs IMG DIR -o fakeroot", "null": "null_server DIR SIZE", '
+printf '"ours": "extant mount -o rw,transport=dev IMG DIR", "fuse2fs": "fuse2fs IMG DIR -o fakeroot", "null": "null_server DIR SIZE", '
 printf '"kernel": "mount -o loop,noatime,noinit_itable IMG DIR"}, "rows": {'
 separator=""
 for row in "${rows[@]}"; do

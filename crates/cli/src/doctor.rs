@@ -262,12 +262,12 @@ fn fuse_rings() -> Item {
     let name = "fuse_io_uring";
     let path = "/sys/module/fuse/parameters/enable_uring";
     match setting(path).as_deref() {
-        Some("Y" | "1") => ok(name, "-o transport=uring works"),
+        Some("Y" | "1") => ok(name, "read-write mounts use it"),
         Some(_) => {
             let remedy = format!(
                 "as root: echo Y >{path}; for every boot, `options fuse enable_uring=Y` in /etc/modprobe.d"
             );
-            off(name, "the fuse module's enable_uring is N, so -o transport=uring has no effect", remedy)
+            off(name, "the fuse module's enable_uring is N, so several clients of a mount are slower", remedy)
         }
         None => {
             let release = rustix::system::uname().release().to_string_lossy().into_owned();

@@ -114,8 +114,8 @@ Performance:
                         submit batches by one call each or by io_uring; default: the faster one,
                         as measured
   transport=auto, transport=dev, transport=uring
-                        how requests come from the kernel: through /dev/fuse (default), or by
-                        io_uring where the fuse module's enable_uring is Y, else through /dev/fuse
+                        how requests come from the kernel: through /dev/fuse, or by io_uring where
+                        the fuse module's enable_uring is Y; default: as uring for rw, dev for ro
 
 For measuring:
   nobuffered_iomap      write data block by block in 4 KiB pages, not by extents in large folios;

@@ -5,7 +5,6 @@
 //! stand. It opens nothing for writing, executes nothing, makes no socket. `fuse`'s `Mounted` has set what
 //! only root may set (readahead) before.
 
-use extant_fuse::Channel;
 use extant_sandbox::{Access, CAP_SYS_NICE, OnRefusal, Sandbox};
 
 use super::MountArgs;
@@ -22,7 +21,12 @@ const OPEN_FILES_OF_A_THREAD: u64 = 8;
 ///
 /// # Errors
 /// The kernel refuses; as a message.
-pub(super) fn confine(args: &MountArgs, flags: &MountFlags, threads: usize, log: &Log) -> Result<(), String> {
+pub(super) fn confine(
+    args: &MountArgs,
+    flags: &MountFlags,
+    (threads, has_rings): (usize, bool),
+    log: &Log,
+) -> Result<(), String> {
     if let Some(why) = sandbox::reason_against() {
         log.record(Level::Info, &format!("not confined: {why}"));
         return Ok(());
@@ -34,9 +38,8 @@ pub(super) fn confine(args: &MountArgs, flags: &MountFlags, threads: usize, log:
     }
     let queues = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     let open_files = OPEN_FILES + OPEN_FILES_OF_A_THREAD * threads.max(queues) as u64;
-    // Only these use rings: see `Io` and `Channel`.
-    let rings =
-        flags.transport == Channel::Rings || flags.io == extant_device::Io::Rings || flags.image_direct;
+    // Only these use rings: see `Io`.
+    let rings = has_rings || flags.io == extant_device::Io::Rings || flags.image_direct;
     let entered = Sandbox::server(on_refusal)
         .with_rings(rings)
         .keep_capabilities(CAP_SYS_NICE)

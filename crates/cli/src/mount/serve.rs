@@ -140,7 +140,7 @@ fn serve(
     let way = if server.is_writable() { "read-write" } else { "read-only" };
     log.record(Level::Info, &format!("mounted on {}, {way}", dir.display()));
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
-    confined::confine(args, flags, threads.count, log).map_err(|why| {
+    confined::confine(args, flags, (threads.count, mounted.has_rings()), log).map_err(|why| {
         take_down();
         target(why)
     })?;

@@ -29,7 +29,8 @@ const READ_AHEAD_KIB: u32 = 24 << 10;
 /// How requests come from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Channel {
-    /// /dev/fuse, which is faster for a single client (see `placement` in `fuse-lowlevel`).
+    /// As `Rings` for a read-write mount, since rings are much faster for several clients. A read-only mount
+    /// uses /dev/fuse, since only there large reads are spliced.
     #[default]
     Auto,
     /// /dev/fuse.
@@ -78,7 +79,11 @@ impl<S: Serve> Mounted<S> {
         let transport = Transport::new(serve, options);
         let number = Arc::clone(&transport.connection);
         let writeback = transport.has_writeback_cache.then(|| Arc::clone(&transport.writeback));
-        match Session::new(connection, transport, options.transport == Channel::Rings) {
+        let rings = match options.transport {
+            Channel::Auto => !options.read_only,
+            transport => transport == Channel::Rings,
+        };
+        match Session::new(connection, transport, rings) {
             Ok(session) => {
                 // Requests are read from `serve` on only, so this comes before all of them.
                 session.handler().connect(session.notifier());
