@@ -2,7 +2,7 @@
 //! as a layer.
 //!
 //! Owns: which kind of side an argument is, messages, exit codes. Does **not** own: comparing and the members
-//! of a layer (see `extant::diff`), what is printed (see [`print`]).
+//! of a layer (see `extant::diff`), what is printed (see [`mod@print`]).
 
 mod print;
 

@@ -70,7 +70,7 @@ pub(crate) struct InspectArgs {
     #[arg(long, global = true)]
     json: bool,
 
-    /// What to look at; the superblock if nothing is said.
+    /// What to look at (default: the superblock)
     #[command(subcommand)]
     what: Option<What>,
 }

@@ -97,9 +97,7 @@ impl MountFlags {
             }
         }
         if flags.batching.min > flags.batching.max && !flags.batching.max.is_zero() {
-            return Err(
-                "-o min_batch_time= is more than max_batch_time=, 15000 if nothing is said".to_owned()
-            );
+            return Err("-o min_batch_time= is more than max_batch_time= (default: 15000)".to_owned());
         }
         if flags.read_write && flags.backup != BySuperblock::Primary {
             return Err(

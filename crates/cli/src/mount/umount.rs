@@ -176,7 +176,7 @@ fn held(dir: &Path, holders: &[holders::Elsewhere]) -> MountError {
     };
     let written = match holders.iter().map(|holder| sync(&holder.reached())).find(Result::is_ok) {
         Some(_) => "what was written is in the image",
-        None => "what was written is in the image but for the last moment",
+        None => "what was written is in the image, except for the last seconds",
     };
     let dir = dir.display();
     MountError::new(
