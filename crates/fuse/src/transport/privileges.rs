@@ -166,8 +166,10 @@ mod tests {
         assert!(keeps(&status("0000000000000010")));
         assert!(!keeps(&status("000001ffffffffef")));
         assert!(!keeps("") && !keeps(&status("x")));
-        let groups = "Gid:\t5\t5\t5\t5\nGroups:\t4 24 1000 \n";
-        assert!(has_group(groups, 24) && !has_group(groups, 2) && !has_group(groups, 5) && !has_group("", 0));
+        let ids = "Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 24 1000 \n";
+        let groups: Vec<u32> = (0..2000).filter(|group| has_group(ids, *group)).collect();
+        assert_eq!((groups, has_group("", 0)), (vec![4, 8, 24, 1000], false));
+        assert_eq!((user_in(ids), user_in("")), (4, u32::MAX));
         assert_eq!(may_keep_set_id(std::process::id()), extant_testkit::is_root());
         assert!(!may_keep_set_id(0));
     }
