@@ -166,7 +166,6 @@ impl MountFlags {
             (b"auto_da_alloc", None) => self.no_auto_da_alloc = Some(false),
             (b"noauto_da_alloc", None) => self.no_auto_da_alloc = Some(true),
             (b"writeback_cache", None) => self.writeback_cache = true,
-            (b"nowriteback_cache", None) => self.writeback_cache = false,
             (b"track_opens", None) => self.no_track_opens = false,
             (b"notrack_opens", None) => self.no_track_opens = true,
             (b"track_closes", None) => self.track_closes = true,
@@ -287,7 +286,7 @@ fn unknown(word: &[u8]) -> String {
 }
 
 /// Options without a value.
-const OURS: [&str; 38] = [
+const OURS: [&str; 37] = [
     "ro",
     "rw",
     "exec",
@@ -307,7 +306,6 @@ const OURS: [&str; 38] = [
     "auto_da_alloc",
     "noauto_da_alloc",
     "writeback_cache",
-    "nowriteback_cache",
     "track_opens",
     "notrack_opens",
     "track_closes",

@@ -64,8 +64,7 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let tracks_opens = flags.read_write && (!flags.no_track_opens || flags.writeback_cache);
     let server = if tracks_opens { server.with_opens() } else { server };
     let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
-    let options = mount_options(args, flags, server.is_writable());
-    let served = serve(args, flags, &options, is_daemon, signals, (&server, &log, &Arc::new(unmounter)));
+    let served = serve(args, flags, is_daemon, signals, (&server, &log, &Arc::new(unmounter)));
     // Changes are written even after a failure.
     let ended = served.and(close(args, &server));
     log.finish();
@@ -96,16 +95,16 @@ fn close(args: &MountArgs, server: &Server) -> Result<(), MountError> {
 fn serve(
     args: &MountArgs,
     flags: &MountFlags,
-    options: &MountOptions,
     is_daemon: bool,
     signals: Signals,
     (server, log, unmounter): (&Arc<Server>, &Arc<Log>, &Arc<Unmounter>),
 ) -> Result<(), MountError> {
     let target = |text: String| MountError::new(exit::TARGET, text);
+    let options = mount_options(args, flags, server.is_writable());
     look_below(&args.dir)?;
     let mut threads = Threads::default();
     threads.count = args.threads.map_or(threads.count, usize::from);
-    let mounted = Mounted::new(Arc::clone(server), &args.dir, options, threads)
+    let mounted = Mounted::new(Arc::clone(server), &args.dir, &options, threads)
         .map_err(|fault| target(format!("{}: {fault}", Path::new(&args.image).display())))?;
     let dir = mounted.dir().to_owned();
 

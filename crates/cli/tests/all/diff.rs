@@ -365,8 +365,8 @@ fn assert_layer_makes(dir: &Path, a: &str, b: &str, layer: &str) {
     build(&made, args![option, side, "--oci", layout.dir(), "--size", "96M", "--force"]);
     let [option, side] = from(b);
     build(&wanted, args![option, side, "--size", "96M", "--force"]);
-    let told = diff(dir, "made.img wanted.img --holes", 0);
-    assert_has(&told, "no differences");
+    let printed = diff(dir, "made.img wanted.img --holes", 0);
+    assert_has(&printed, "no differences");
     let status = command("cmp").arg(&made).arg(&wanted).status().unwrap();
     assert!(status.success(), "the layer makes another image");
 }
