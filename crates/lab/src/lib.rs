@@ -48,6 +48,7 @@ pub mod large_dir;
 pub mod names;
 pub mod orphans;
 pub mod place;
+pub mod report;
 pub mod scaling;
 pub mod shrinker;
 pub mod summary;

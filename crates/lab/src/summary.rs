@@ -1,9 +1,9 @@
 //! Statistics over several runs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Statistics of runs, in the unit of the runs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Number of runs.
     pub runs: usize,
