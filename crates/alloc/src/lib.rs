@@ -38,7 +38,7 @@
 //! Locks, in order:
 //! 1. one group (two groups are never locked together);
 //! 2. one of these:
-//!    - a set of groups in the index;
+//!    - one set of the index of groups (the groups by the length of their free runs; module `index`);
 //!    - the list of groups with changes to write;
 //!    - the list of groups with freed clusters that are not yet committed;
 //!    - the list of groups with windows;

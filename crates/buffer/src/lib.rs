@@ -6,10 +6,11 @@
 //!
 //! Invariants
 //! 1. INV-M3: an [`Owner`] is a kind of block and an inode. A block is returned for an owner only after its
-//!    bytes passed the verification for that owner. The cache records one owner per block: the last one for
-//!    which the bytes passed. So a block with one owner is verified once while it is cached. A change records
-//!    the owner of the change. That record stays until another change or the block's eviction, even if the
-//!    block is read for another owner, because the commit computes the checksum for the owner of the change.
+//!    bytes passed the verification for that owner. The cache records one owner per block. For an unchanged
+//!    block it is the last one for which the bytes passed, so a block with one owner is verified once while
+//!    it is cached. For a changed block it is the owner of the last change, until another change or the
+//!    block's eviction: reads for other owners are verified, but not recorded, because the commit computes
+//!    the checksum for the owner of the change.
 //! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and later changes go to a
 //!    separate copy.
 //! 3. Memory is charged to the budget. When the budget is exceeded, the cache evicts blocks by second chance

@@ -1,9 +1,10 @@
 //! ext4 in user space: the library.
 //!
 //! Opens ext2, ext3 and ext4 file systems in image files, block devices, partitions and memory, without root,
-//! without mounting and without the kernel. Reads everything in them, and changes names, attributes and
-//! sizes. Written in safe Rust. A file system that is open for reading is never written to. An image may hold
-//! any bytes: damage causes an error that names its place, never a panic, a hang or excessive use of memory.
+//! without mounting and without the kernel. Reads everything in them but encrypted contents, and changes
+//! names, attributes and contents. This crate has no `unsafe` code. A file system that is open for reading is
+//! never written to. An image may hold any bytes: damage causes an error that names its place, never a panic,
+//! a hang or excessive use of memory.
 //!
 //! # Reading by paths
 //!
@@ -88,7 +89,8 @@
 //! # Changing things
 //!
 //! [`open_writable`] returns a file system that can be changed. Each operation is atomic: it is done
-//! completely or refused. With a journal, it is durable after the next [`sync`](FileSystem::sync).
+//! completely or refused. Only `create_dir_all` and `remove_dir_all` consist of many operations. With a
+//! journal, an operation is durable after the next [`sync`](FileSystem::sync).
 //! [`Volume::write_at`] writes the contents of files, by inode.
 //!
 //! ```
@@ -110,7 +112,7 @@
 //! fs.set_times("/etc/hosts", None, Some(Timestamp { seconds: 1_700_000_000, nanos: 0 }))?;
 //! fs.set_len("/etc/hosts", 1 << 20)?;
 //! fs.set_xattr("/etc/hosts", "user.origin", b"template")?;
-//! // All of that at once, and of a symbolic link itself:
+//! // `set_attr` sets several fields in one operation; with `NotTheLast` it changes a symbolic link itself:
 //! let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
 //! fs.set_attr("/var/hosts", Follow::NotTheLast, &owner)?;
 //!
@@ -158,8 +160,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A file or block device has one writer: a second one gets the error "in use". Readers are not locked out;
-//! they see the last commits that were written home.
+//! A file or block device has one writer: a second one gets the error "in use". Readers are not locked out. A
+//! reader that opens an image while it is being written may see an older state, or half of a change.
 //!
 //! # Other devices, and the layer below
 //!

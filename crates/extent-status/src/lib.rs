@@ -39,10 +39,11 @@
 //!    operation returns ([`EndedReservation`]).
 //! 6. An entry of a large tree takes at most 24 bytes, overhead included. The policies es-ilist and es-gc are
 //!    the exception, because they keep a list node for each entry.
-//! 7. A scan with the default policy reclaims from one inode, and examines at most 9 to find it, because it
-//!    skips inodes that are locked or precached. The chunks that it visits have at most [`SCAN_MIN`] entries
-//!    together. It moves and frees only the memory of these chunks and of a part of the inode's tree. This
-//!    holds for any size of the cache and of the request.
+//! 7. A scan with the default policy reclaims from one inode. To find it, the scan examines up to 8 inodes,
+//!    and skips those that are locked or *precached* (a caller loaded all their extents in advance, by
+//!    EXT4_IOC_PRECACHE_EXTENTS). If it skips all 8, it examines one more, precached or not. The chunks that
+//!    it visits have at most [`SCAN_MIN`] entries together. It moves and frees only the memory of these
+//!    chunks and of a part of the inode's tree. This holds for any size of the cache and of the request.
 //! 8. The memory of entries, inodes and lists is charged to the budget, with a difference of a page at most.
 //!    Charges are made with no lock held; releases may be made under any lock.
 //!
@@ -71,17 +72,18 @@
 //!
 //! Three cases lead to a visit of warm chunks:
 //! - A scan takes its inode from the second list if that is more than 32 times as long as the first.
-//! - Every 32nd inode is taken from the second list, and one of its chunks is visited, if lookups have missed
-//!   at least 32 times since the last check of this condition.
+//! - At every 32nd inode that scans examine, the cache counts the misses of lookups since the previous count.
+//!   If there were at least 32, this inode is taken from the second list, and one of its chunks is visited.
 //! - If an inode of the first list has more than 32 times as many warm chunks as cold ones, one warm chunk is
 //!   visited first.
 //!
 //! In a visited warm chunk, entries that were not found since the last visit lose their protection, and are
-//! evicted unless they are new.
+//! evicted unless they are new. (An entry is new and protected if a protected one was merged into it.)
 //!
-//! Up to eight scans run after an insertion, as long as there are more reclaimable entries than the limit.
-//! `inode` sets the limit so that entries take 1/16 of the memory budget. Scans also run when the budget is
-//! exceeded; if these reclaim nothing, new entries are evicted, too.
+//! If there are more reclaimable entries than the limit after an insertion, a scan runs; up to eight run
+//! while the excess is more than [`SCAN_MIN`]. `inode` sets the limit so that entries take 1/16 of the memory
+//! budget. Scans also run when the budget is exceeded; if these reclaim nothing, new entries are evicted,
+//! too.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. An [`Inode`] was verified when it was loaded: its mode, its size (which the limit of its map bounds),
-//!    and its checksum, unless a fast commit supplied its bytes.
+//! 1. When an [`Inode`] is loaded, its mode and size are verified (the size of a regular file is not larger
+//!    than its map can reach). Its checksum is verified, too, unless a fast commit supplied its bytes.
 //! 2. [`Inode::read_at`] returns zeros for holes and unwritten extents, and stored bytes for all else. It
 //!    ends at i_size. It does not see dirty folios, which only [`FileData`] has.
 //! 3. The lock of a table of inodes, or of another structure that all inodes share, is not held during device

@@ -7,24 +7,25 @@
 //! Journal ── start ──> Handle ── change ──> commit ──> checkpoint     see `engine`
 //! ```
 //!
-//! Terms: a *log block* is a number within the log, counted from the log's first block. A *copy* is a block's
-//! content in the log. The *home* of a block is its own place in the target, the file system that the log
-//! belongs to.
+//! Terms: a *log block* is a block of the log, named by its number counted from the log's first block. A
+//! *copy* is a block's content in the log. The *home* of a block is its own place in the target, the file
+//! system that the log belongs to.
 //!
 //! A commit (in `engine`) is made by one thread at a time, the *committer*: the background thread, or a
 //! thread that needs durability. It closes the transaction: new handles wait until the open ones have ended.
 //! Then the next transaction starts. If an operation changes a block of the closed transaction before the
 //! committer has taken a reference to the block's bytes, the cache keeps the old version for the commit. The
-//! committer computes the blocks' checksums and writes revoke records, descriptors and copies to the log. It
-//! flushes the device and then writes the commit block durably. Later a checkpoint writes the blocks to their
-//! homes, flushes, and durably moves the log's start past the transaction.
+//! committer has its client put the metadata checksum into each block, computes the log's checksum of each
+//! copy, and writes revoke records, descriptors and copies to the log. It flushes the device and then writes
+//! the commit block durably. Later a checkpoint writes the blocks to their homes, flushes, and durably moves
+//! the log's start past the transaction.
 //!
 //! Owns, for recovery: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules
 //! ([`scan()`]), the result of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply after that
 //! plan ([`FastCommitPlan`]), and the device that shows a plan's copies at their homes ([`Overlay`]).
 //!
-//! Owns, for writing: transactions, the order of their writes, and the rule when a changed block may leave
-//! the cache.
+//! Owns, for writing: transactions, the order of their writes, and the rule that says when a changed block
+//! may leave the cache.
 //!
 //! Does **not** own: where a log lives (the caller lists its blocks; this crate knows no inode and no
 //! file-system structure), the layout of log blocks (see `jbd2-format`), whether a replay is needed (the file

@@ -249,7 +249,7 @@ impl Change {
     }
 }
 
-/// The two-sided 95 % quantile of Student's t distribution. Exact to three digits up to 30 degrees of freedom,
+/// The two-sided 95 % quantile of the t distribution. Exact to three digits up to 30 degrees of freedom,
 /// then by the first terms of its expansion around the normal quantile.
 fn t_95(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [

@@ -12,8 +12,9 @@
 //!    bounded by logical block numbers there: it ends after the last one that three levels can map, or at a
 //!    given end.
 //! 2. A returned block lies inside the file system, and is not block 0.
-//! 3. A hole is returned as far as the node on the path shows it, by `find` from the given block on. So a
-//!    hole that goes on in the next leaf is returned in parts.
+//! 3. A lookup returns only the part of a hole that the last node on the path shows, so a hole that goes on
+//!    in the next leaf is returned in parts. The result of `find` begins at the given block; that of `around`
+//!    may begin before it.
 //! 4. A node is verified as a whole before its first use in the cache; after that its raw bytes are searched
 //!    and changed.
 //! 5. A change of one leaf that fails has changed nothing: blocks for the tree are allocated first, nodes

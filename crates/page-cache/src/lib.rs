@@ -1,14 +1,15 @@
 //! The page cache: which bytes of files are in memory, which of them are valid, and which are dirty.
 //!
 //! Bytes are kept in *folios* of 4 KiB to 2 MiB. The size of a folio is a power of two, and it lies at a
-//! multiple of its size in the file. The read or write that creates it chooses the largest size that its
-//! bytes fill there. A small sequential write counts the bytes before it that were written in sequence, up to
-//! 256 KiB. A folio is never smaller than a page or a block. A *chunk* is 2 MiB of a file, at a multiple of
-//! that; each chunk has a list of its folios. (The chunks of `extent-status` are something else.) A file's
-//! *backing* ([`Backing`]) supplies the bytes that are not in the cache. For each file block a folio has one
-//! bit that says whether the block may be read (it is *uptodate*), and one that says whether it is newer than
-//! the backing (it is *dirty*). All operations work on ranges: an aligned write of 1 MiB locks one folio,
-//! copies once and sets two ranges of bits.
+//! multiple of its size in the file. The read or write that creates a folio chooses the largest size that its
+//! bytes fill there. Small sequential writes are expected to continue: such a write may create a folio as
+//! large as all bytes written in sequence so far, 256 KiB at most, and fill only its beginning. A folio is
+//! never smaller than a page or a block. A *chunk* is 2 MiB of a file, at a multiple of that; each chunk has
+//! a list of its folios. (The chunks of `extent-status` are something else.) A file's *backing* ([`Backing`])
+//! supplies the bytes that are not in the cache. For each file block a folio has one bit that says whether
+//! the block may be read (it is *uptodate*), and one that says whether it is newer than the backing (it is
+//! *dirty*). All operations work on ranges: an aligned write of 1 MiB locks one folio, copies once and sets
+//! two ranges of bits.
 //!
 //! A *run* ([`WritebackRun`]) is contiguous dirty bytes of a file that a caller has taken to write them to
 //! the backing. The caller *settles* the run when it reports how the write ended. A caller can also *pin*

@@ -16,8 +16,8 @@
 //!    Unknown bits are such features. The error names the features (see [`policy`]).
 //! 3. Many threads can use a volume at the same time. Locks of shared tables (rows 9 to 12 of docs/locks.md)
 //!    are not held during device I/O, with one exception: a group of the allocator stays locked while its
-//!    bitmap is read, and while one of its free runs is discarded. Locks of a single file or directory may be
-//!    held during I/O.
+//!    bitmap is read again (because the cache evicted it or the first read failed), and while one of its free
+//!    runs is discarded. Locks of a single file or directory may be held during I/O.
 //! 4. Operations end in bounded time and memory, whatever bytes the image holds.
 
 #![forbid(unsafe_code)]

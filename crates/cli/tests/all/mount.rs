@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::mounted::{lock_mounts, umounted};
+use crate::common::mounted::{
+    Mount, has_ended, has_fuse, has_fuse_and_root, is_mounted, lock_mounts, umounted, wait_until,
+};
 use crate::common::{Outcome, USAGE, extant, outcome, run};
 use extant_testkit::{DiffOptions, LoopMount, Manifest, diff, matrix};
 use rustix::fs::FlockOperation;
@@ -24,119 +26,6 @@ const FAILED: i32 = 1;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// An ordinary user: the uid of `nobody`.
 const NOBODY: u32 = 65534;
-
-/// A mount that is removed on drop.
-struct Mount {
-    dir: tempfile::TempDir,
-    _is_mounted: Option<std::fs::File>,
-}
-
-impl Mount {
-    /// A directory to mount on.
-    fn unmounted() -> Self {
-        Self {
-            dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap(),
-            _is_mounted: lock_mounts(FlockOperation::LockShared),
-        }
-    }
-
-    /// Mounts as a daemon with these additional arguments.
-    #[track_caller]
-    fn new(image: &Path, args: &[&str]) -> Self {
-        let mount = Self::unmounted();
-        mount.try_mount(image, args).code(0);
-        assert!(mount.is_mounted(), "the command returned, and nothing is mounted");
-        mount
-    }
-
-    fn try_mount(&self, image: &Path, args: &[&str]) -> Outcome {
-        outcome(extant().arg("mount").arg(image).arg(self.path()).args(args))
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-
-    fn is_mounted(&self) -> bool {
-        is_mounted(self.path())
-    }
-
-    /// The process that serves the mount.
-    fn server(&self) -> rustix::process::Pid {
-        let mut text = [0; 20];
-        let len = rustix::fs::getxattr(self.path(), "extant.server", &mut text[..]).unwrap();
-        let pid = std::str::from_utf8(&text[..len]).unwrap().parse().unwrap();
-        rustix::process::Pid::from_raw(pid).unwrap()
-    }
-
-    #[track_caller]
-    fn unmount(&self) {
-        umounted(|| run([Path::new("umount"), self.path()]));
-        assert!(!self.is_mounted());
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        detach(self.path());
-    }
-}
-
-fn is_mounted(dir: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
-}
-
-/// Whether the process has ended. A zombie has.
-fn has_ended(process: rustix::process::Pid) -> bool {
-    match std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())) {
-        Ok(line) => line.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
-        Err(_) => true,
-    }
-}
-
-fn detach(dir: &Path) {
-    if is_mounted(dir) {
-        let program = if extant_testkit::is_root() { "umount" } else { "fusermount3" };
-        let args: &[&str] = if extant_testkit::is_root() { &["-l"] } else { &["-u", "-z"] };
-        let _ = extant_testkit::command(program).args(args).arg(dir).status();
-    }
-}
-
-/// Whether this process can use FUSE. Prints the reason if not.
-fn has_fuse() -> bool {
-    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let helper =
-        extant_testkit::is_root() || extant_testkit::command("fusermount3").arg("-V").output().is_ok();
-    match opened {
-        Ok(_) if helper => true,
-        Ok(_) => {
-            println!("skipped: not installed: fusermount3 (package fuse3)");
-            false
-        }
-        Err(error) => {
-            println!("skipped: no /dev/fuse: {error}");
-            false
-        }
-    }
-}
-
-fn has_fuse_and_root() -> bool {
-    if !extant_testkit::is_root() {
-        println!("skipped: not root");
-    }
-    extant_testkit::is_root() && has_fuse()
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// The comparison of both mounts: FUSE has no birth times here, and no FIEMAP.
 fn comparable(block_size: u64) -> DiffOptions {
@@ -210,7 +99,7 @@ fn the_mount_of_every_image_of_the_matrix_shows_what_the_kernels_mount_shows() {
         };
         let journal = built.journal.as_ref().map(|journal| format!("journal_dev={}", journal.display()));
         let options: Vec<&str> = journal.iter().flat_map(|journal| ["-o", journal.as_str()]).collect();
-        let mount = Mount::new(&built.image, &options);
+        let mount = Mount::read_only(&built.image, &options);
         let mut ours = Manifest::of(mount.path());
         if built.name.contains("fast-commit") && built.dirty {
             take_times_of_directories(&mut ours, &theirs);
@@ -234,10 +123,10 @@ fn one_two_and_many_threads_show_the_same_tree() {
         return;
     }
     let (_dir, image) = odd_image();
-    let kernel = LoopMount::new(&image, "ro,noatime").unwrap();
+    let kernel = LoopMount::read_only(&image, "ro,noatime").unwrap();
     let theirs = Manifest::of(kernel.path());
     for threads in ["1", "2", "16"] {
-        let mount = Mount::new(&image, &["--threads", threads]);
+        let mount = Mount::read_only(&image, &["--threads", threads]);
         let lines = diff(&theirs, &Manifest::of(mount.path()), &comparable(block_size(mount.path())));
         assert!(lines.is_empty(), "{threads} threads:\n{}", lines.join("\n"));
         // Again, from the kernel's cache.
@@ -252,8 +141,8 @@ fn statfs_agrees_with_the_kernel() {
         return;
     }
     let (_dir, image) = odd_image();
-    let kernel = LoopMount::new(&image, "ro").unwrap();
-    let mount = Mount::new(&image, &[]);
+    let kernel = LoopMount::read_only(&image, "ro").unwrap();
+    let mount = Mount::read_only(&image, &[]);
     let all = |dir: &Path| {
         let all = rustix::fs::statvfs(dir).unwrap();
         let blocks = (all.f_bsize, all.f_frsize, all.f_blocks, all.f_bfree, all.f_bavail);
@@ -271,7 +160,7 @@ fn inode_flags_and_versions_can_be_asked_for() {
     let image = dir.path().join("flags.img");
     extant_testkit::run("mke2fs", ["-q", "-t", "ext4", image.to_str().unwrap(), "16M"]);
     {
-        let kernel = LoopMount::new(&image, "rw").unwrap();
+        let kernel = LoopMount::read_only(&image, "rw").unwrap();
         std::fs::write(kernel.path().join("file"), b"x").unwrap();
         std::fs::create_dir(kernel.path().join("directory")).unwrap();
         for (flags, name) in [("+di", "file"), ("+dAT", "directory")] {
@@ -284,8 +173,8 @@ fn inode_flags_and_versions_can_be_asked_for() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let theirs = lsattr(LoopMount::new(&image, "ro").unwrap().path());
-    let mount = Mount::new(&image, &[]);
+    let theirs = lsattr(LoopMount::read_only(&image, "ro").unwrap().path());
+    let mount = Mount::read_only(&image, &[]);
     assert_eq!(lsattr(mount.path()), theirs);
 }
 
@@ -326,10 +215,10 @@ fn four_tars_at_the_same_time_are_right() {
     let image = dir.path().join("many.img");
     common::build(&image, ["--from".as_ref(), source.as_os_str()]);
     let expected = {
-        let kernel = LoopMount::new(&image, "ro,noatime").unwrap();
+        let kernel = LoopMount::read_only(&image, "ro,noatime").unwrap();
         digest(tar_of(kernel.path()))
     };
-    let mount = Mount::new(&image, &[]);
+    let mount = Mount::read_only(&image, &[]);
     let tars: Vec<_> = (0..4).map(|_| tar_of(mount.path())).collect();
     let digests: Vec<String> = tars
         .into_iter()
@@ -346,7 +235,7 @@ fn nothing_can_be_changed() {
     }
     let (_dir, image) = small_image(b"content");
     let before = Sha256::digest(std::fs::read(&image).unwrap());
-    let mount = Mount::new(&image, &[]);
+    let mount = Mount::read_only(&image, &[]);
     let file = mount.path().join("file");
     let refused = |what: &str, result: std::io::Result<()>| {
         let error = result.expect_err(what);
@@ -371,7 +260,7 @@ fn the_command_returns_when_the_mount_answers_and_umount_when_the_server_is_gone
         return;
     }
     let (_dir, image) = small_image(b"content");
-    let mount = Mount::new(&image, &[]);
+    let mount = Mount::read_only(&image, &[]);
     assert_eq!(std::fs::read(mount.path().join("file")).unwrap(), b"content");
     let missing = std::fs::read(mount.path().join("missing")).unwrap_err();
     assert_eq!(missing.kind(), std::io::ErrorKind::NotFound);
@@ -395,11 +284,11 @@ fn a_daemon_unmounts_on_signals_and_ends() {
     let (_dir, image) = small_image(b"content");
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
     {
-        let mount = Mount::new(&image, &[]);
+        let mount = Mount::read_only(&image, &[]);
         let server = mount.server();
         rustix::process::kill_process(server, signal).unwrap();
         wait_until("the server ends", || has_ended(server));
-        assert!(!mount.is_mounted(), "{signal:?}");
+        assert!(!is_mounted(mount.path()), "{signal:?}");
     }
 }
 
@@ -426,7 +315,7 @@ fn in_the_foreground_one_line_is_printed_and_a_signal_is_a_clean_end() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert!(!mount.is_mounted());
+    assert!(!is_mounted(mount.path()));
 
     // It also ends after an unmount by another process.
     let (mut child, _) = foreground(&image, mount.path());
@@ -440,22 +329,22 @@ fn a_mount_in_use_is_refused_to_umount_given_up_lazily_and_let_go_by_a_signal() 
         return;
     }
     let (_dir, image) = small_image(b"content");
-    let mount = Mount::new(&image, &[]);
+    let mount = Mount::read_only(&image, &[]);
     let file = std::fs::File::open(mount.path().join("file")).unwrap();
     let refused = run([Path::new("umount"), mount.path()]);
     assert!(refused.code(FAILED).contains("-l"), "{}", refused.stderr);
-    assert!(mount.is_mounted());
+    assert!(is_mounted(mount.path()));
     outcome(extant().args(["umount", "-l"]).arg(mount.path())).code(0);
-    assert!(!mount.is_mounted());
+    assert!(!is_mounted(mount.path()));
     assert_eq!(std::io::read_to_string(&file).unwrap(), "content");
     drop(file);
 
-    mount.try_mount(&image, &[]).code(0);
+    mount.try_mount_read_only(&image, &[]).code(0);
     let file = std::fs::File::open(mount.path().join("file")).unwrap();
     let server = mount.server();
     rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
     wait_until("the server ends", || has_ended(server));
-    assert!(!mount.is_mounted());
+    assert!(!is_mounted(mount.path()));
     drop(file);
 }
 
@@ -465,11 +354,11 @@ fn a_killed_server_leaves_a_mount_that_umount_clears_away() {
         return;
     }
     let (_dir, image) = small_image(b"content");
-    let mount = Mount::new(&image, &[]);
+    let mount = Mount::read_only(&image, &[]);
     let server = mount.server();
     rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
     wait_until("the server ends", || has_ended(server));
-    assert!(mount.is_mounted());
+    assert!(is_mounted(mount.path()));
     mount.unmount();
 }
 
@@ -483,13 +372,13 @@ fn options_reach_the_table_of_mounts() {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         table.lines().find(|line| line.contains(mount.path().to_str().unwrap())).unwrap().to_owned()
     };
-    let mount = Mount::new(&image, &[]);
+    let mount = Mount::read_only(&image, &[]);
     let plain = line(&mount);
     assert!(plain.contains(&format!("- fuse.extant {} ro", image.display())), "{plain}");
     assert!(plain.contains(" ro,nosuid,nodev"), "{plain}");
     assert_eq!(plain.contains("default_permissions"), extant_testkit::is_root(), "{plain}");
     mount.unmount();
-    let mount = Mount::new(&image, &["-o", "ro,fsname=somewhere", "-o", "subtype=other,noexec"]);
+    let mount = Mount::read_only(&image, &["-o", "ro,fsname=somewhere", "-o", "subtype=other,noexec"]);
     let other = line(&mount);
     assert!(other.contains("- fuse.other somewhere ro") && other.contains("noexec"), "{other}");
     // The mount itself reports that it is one of extant's.
@@ -537,10 +426,10 @@ fn a_pending_journal_is_reported_and_not_written() {
     let built = matrix::build(&recipe.expect("there are dirty ones"), dir.path());
     let before = Sha256::digest(std::fs::read(&built.image).unwrap());
     let mount = Mount::unmounted();
-    let outcome = mount.try_mount(&built.image, &[]);
+    let outcome = mount.try_mount_read_only(&built.image, &[]);
     assert!(outcome.code(0).contains("replay of its journal"), "{}", outcome.stderr);
     mount.unmount();
-    let outcome = mount.try_mount(&built.image, &["-o", "noload"]);
+    let outcome = mount.try_mount_read_only(&built.image, &["-o", "noload"]);
     assert!(!outcome.code(0).contains("replay"), "{}", outcome.stderr);
     mount.unmount();
     assert_eq!(Sha256::digest(std::fs::read(&built.image).unwrap()), before);
@@ -571,20 +460,20 @@ fn part_of_an_ordinary_user() {
     mounted.code(0);
     std::fs::write(&result, text_of(Manifest::of(mount.path()))).unwrap();
     // Files of other users are readable: the owner of the image can read them anyway.
-    let refused = mount.try_mount(Path::new("/dev/null"), &["-o", "allow_other"]);
+    let refused = mount.try_mount_read_only(Path::new("/dev/null"), &["-o", "allow_other"]);
     assert_ne!(refused.code, 0);
     let mut command = Command::new(std::env::var_os("EXTANT_TEST_BINARY").unwrap());
     outcome(command.arg("umount").arg(mount.path())).code(0);
-    assert!(!mount.is_mounted());
+    assert!(!is_mounted(mount.path()));
     // The server is confined, and has `fusermount3` executed by a process that is not.
-    mount.try_mount(Path::new(&image), &[]).code(0);
+    mount.try_mount_read_only(Path::new(&image), &[]).code(0);
     let server = mount.server();
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.as_raw_pid())).unwrap();
     for line in ["Seccomp:\t2", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"] {
         assert!(status.lines().any(|found| found == line), "{status}");
     }
     rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
-    wait_until("the server unmounts", || !mount.is_mounted());
+    wait_until("the server unmounts", || !is_mounted(mount.path()));
     // Options that root's configuration does not permit are refused with an explanation.
     if !std::fs::read_to_string("/etc/fuse.conf")
         .is_ok_and(|text| text.lines().any(|l| l.trim() == "user_allow_other"))
@@ -610,7 +499,7 @@ fn an_ordinary_user_sees_the_whole_tree_with_its_owners() {
         return;
     }
     let (dir, image) = odd_image();
-    let theirs = text_of(Manifest::of(LoopMount::new(&image, "ro,noatime").unwrap().path()));
+    let theirs = text_of(Manifest::of(LoopMount::read_only(&image, "ro,noatime").unwrap().path()));
     // All files that the user needs, in a place that the user can reach.
     let open_to_all = |path: &Path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     open_to_all(dir.path());
@@ -673,12 +562,12 @@ fn modes_count_where_others_may_look() {
         command.arg("cat").arg(mount.path().join(name)).stderr(Stdio::null());
         String::from_utf8(command.output().unwrap().stdout).unwrap()
     };
-    let mount = Mount::new(&image, &["-o", "allow_other"]);
+    let mount = Mount::read_only(&image, &["-o", "allow_other"]);
     // Before the mount, only root can access the mount point.
     assert_eq!(read(&mount, "open"), "open");
     assert_eq!(read(&mount, "closed"), "");
     assert_eq!(read(&mount, "by-acl"), if has_acls { "by-acl" } else { "" });
     mount.unmount();
-    let mount = Mount::new(&image, &[]);
+    let mount = Mount::read_only(&image, &[]);
     assert_eq!(read(&mount, "open"), "", "not without allow_other");
 }

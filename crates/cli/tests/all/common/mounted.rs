@@ -44,6 +44,19 @@ impl Mount {
         mount
     }
 
+    /// Mounts read-only, as a daemon, with these additional arguments.
+    #[track_caller]
+    pub(crate) fn read_only(image: &Path, args: &[&str]) -> Self {
+        let mount = Self::unmounted();
+        mount.try_mount_read_only(image, args).code(0);
+        assert!(is_mounted(mount.path()), "the command returned, and nothing is mounted");
+        mount
+    }
+
+    pub(crate) fn try_mount_read_only(&self, image: &Path, args: &[&str]) -> Outcome {
+        outcome(binary().arg("mount").arg(image).arg(self.path()).args(args))
+    }
+
     pub(crate) fn try_mount(&self, image: &Path, args: &[&str]) -> Outcome {
         outcome(binary().arg("mount").arg(image).arg(self.path()).args(["-o", "rw,suid,dev"]).args(args))
     }
@@ -132,10 +145,17 @@ pub(crate) fn has_fuse() -> bool {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     let helper =
         extant_testkit::is_root() || extant_testkit::command("fusermount3").arg("-V").output().is_ok();
-    if opened.is_err() || !helper {
-        println!("skipped: no /dev/fuse, or no fusermount3");
+    match opened {
+        Ok(_) if helper => true,
+        Ok(_) => {
+            println!("skipped: not installed: fusermount3 (package fuse3)");
+            false
+        }
+        Err(error) => {
+            println!("skipped: no /dev/fuse: {error}");
+            false
+        }
     }
-    opened.is_ok() && helper
 }
 
 pub(crate) fn has_fuse_and_root() -> bool {
