@@ -8,22 +8,18 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::common::mounted::{
-    Mount, has_ended, has_fuse, has_fuse_and_root, is_mounted, lock_mounts, umounted, wait_until,
+    Mount, has_ended, has_fuse, has_fuse_and_root, is_mounted, umounted, wait_until,
 };
-use crate::common::{Outcome, USAGE, extant, outcome, run};
+use crate::common::{USAGE, extant, outcome, run};
 use extant_testkit::{DiffOptions, LoopMount, Manifest, diff, matrix};
-use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 
 /// The image cannot be read.
 const UNREADABLE: i32 = 8;
 /// Mounting or unmounting failed.
 const FAILED: i32 = 1;
-/// Time limit for operations that should take no time; the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// An ordinary user: the uid of `nobody`.
 const NOBODY: u32 = 65534;
 
@@ -123,7 +119,7 @@ fn one_two_and_many_threads_show_the_same_tree() {
         return;
     }
     let (_dir, image) = odd_image();
-    let kernel = LoopMount::read_only(&image, "ro,noatime").unwrap();
+    let kernel = LoopMount::new(&image, "ro,noatime").unwrap();
     let theirs = Manifest::of(kernel.path());
     for threads in ["1", "2", "16"] {
         let mount = Mount::read_only(&image, &["--threads", threads]);
@@ -141,7 +137,7 @@ fn statfs_agrees_with_the_kernel() {
         return;
     }
     let (_dir, image) = odd_image();
-    let kernel = LoopMount::read_only(&image, "ro").unwrap();
+    let kernel = LoopMount::new(&image, "ro").unwrap();
     let mount = Mount::read_only(&image, &[]);
     let all = |dir: &Path| {
         let all = rustix::fs::statvfs(dir).unwrap();
@@ -160,7 +156,7 @@ fn inode_flags_and_versions_can_be_asked_for() {
     let image = dir.path().join("flags.img");
     extant_testkit::run("mke2fs", ["-q", "-t", "ext4", image.to_str().unwrap(), "16M"]);
     {
-        let kernel = LoopMount::read_only(&image, "rw").unwrap();
+        let kernel = LoopMount::new(&image, "rw").unwrap();
         std::fs::write(kernel.path().join("file"), b"x").unwrap();
         std::fs::create_dir(kernel.path().join("directory")).unwrap();
         for (flags, name) in [("+di", "file"), ("+dAT", "directory")] {
@@ -173,7 +169,7 @@ fn inode_flags_and_versions_can_be_asked_for() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let theirs = lsattr(LoopMount::read_only(&image, "ro").unwrap().path());
+    let theirs = lsattr(LoopMount::new(&image, "ro").unwrap().path());
     let mount = Mount::read_only(&image, &[]);
     assert_eq!(lsattr(mount.path()), theirs);
 }
@@ -215,7 +211,7 @@ fn four_tars_at_the_same_time_are_right() {
     let image = dir.path().join("many.img");
     common::build(&image, ["--from".as_ref(), source.as_os_str()]);
     let expected = {
-        let kernel = LoopMount::read_only(&image, "ro,noatime").unwrap();
+        let kernel = LoopMount::new(&image, "ro,noatime").unwrap();
         digest(tar_of(kernel.path()))
     };
     let mount = Mount::read_only(&image, &[]);
@@ -272,7 +268,7 @@ fn the_command_returns_when_the_mount_answers_and_umount_when_the_server_is_gone
         assert_eq!(of(descriptor), Path::new("/dev/null"), "{descriptor}");
     }
     assert_eq!(rustix::process::getsid(Some(server)).unwrap(), server);
-    mount.unmount();
+    umounted(|| run([Path::new("umount"), mount.path()]));
     assert!(has_ended(server), "the server still runs");
 }
 
@@ -499,7 +495,7 @@ fn an_ordinary_user_sees_the_whole_tree_with_its_owners() {
         return;
     }
     let (dir, image) = odd_image();
-    let theirs = text_of(Manifest::of(LoopMount::read_only(&image, "ro,noatime").unwrap().path()));
+    let theirs = text_of(Manifest::of(LoopMount::new(&image, "ro,noatime").unwrap().path()));
     // All files that the user needs, in a place that the user can reach.
     let open_to_all = |path: &Path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     open_to_all(dir.path());
