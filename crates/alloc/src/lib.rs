@@ -115,7 +115,7 @@ pub use acting::Acting;
 pub use blocks::{Flags, Request};
 pub use inodes::{InodeRequest, NewInode};
 pub use space::{Privilege, Room};
-pub use stats::{Criterion, GroupReport, Stats, Usage};
+pub use stats::{Criterion, Stats, Usage};
 pub use window::Prealloc;
 
 use crate::group::Cell;

@@ -5,10 +5,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use extant_base::Group;
-use extant_buffer::ReadFault;
-
-use crate::{Alloc, Privilege, bits};
+use crate::{Alloc, Privilege};
 
 /// The criteria to choose a group, from the strictest to the weakest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,29 +139,6 @@ pub struct Usage {
     pub inodes_free: u64,
 }
 
-/// The layout of a group's free space.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupReport {
-    /// The group.
-    pub group: Group,
-    /// Clusters that can be allocated.
-    pub free: u32,
-    /// Runs of free clusters.
-    pub fragments: u32,
-    /// The first free cluster; the group's length if there is none.
-    pub first: u32,
-    /// Number of aligned chunks of 2^index clusters that the free runs consist of.
-    pub chunks: [u32; 14],
-}
-
-impl fmt::Display for GroupReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{:<5}: {:<5} {:<5} {:<5} [", self.group.0, self.free, self.fragments, self.first)?;
-        self.chunks.iter().try_for_each(|chunk| write!(f, " {chunk:<5}"))?;
-        write!(f, " ]")
-    }
-}
-
 impl Alloc {
     /// The free space of the file system.
     #[must_use]
@@ -206,28 +180,5 @@ impl Alloc {
             stats.groups_loaded += 1;
         }
         stats
-    }
-
-    /// The layout of a group's free space; `None` if the group is set aside.
-    ///
-    /// # Errors
-    /// Its descriptor or bitmap cannot be read.
-    pub fn group_report(&self, group: Group) -> Result<Option<GroupReport>, ReadFault> {
-        let cell = self.cell(group.0)?;
-        let Some(state) = self.lock_blocks(group.0, cell, true)? else { return Ok(None) };
-        let Some(map) = state.map.as_deref() else { return Ok(None) };
-        let mut chunks = [0; 14];
-        let mut at = 0;
-        while let Some(start) = bits::next_clear(map, at, state.clusters) {
-            at = bits::next_set(map, start, state.clusters);
-            let mut part = start;
-            while part < at {
-                let order = part.trailing_zeros().min((at - part).ilog2()).min(13);
-                chunks[order as usize] += 1;
-                part += 1 << order;
-            }
-        }
-        let first = bits::next_clear(map, 0, state.clusters).unwrap_or(state.clusters);
-        Ok(Some(GroupReport { group, free: state.free, fragments: state.fragments, first, chunks }))
     }
 }

@@ -229,13 +229,6 @@ impl Inode {
         Some(Found { entry, seq: state.seq })
     }
 
-    /// The first entry after the one that has `lblk`, or after `lblk`; used by readahead.
-    #[must_use]
-    pub fn next_after(&self, lblk: Lblk) -> Option<Entry> {
-        let state = self.body.state.read();
-        state.tree.iter_from(lblk.0).find(|entry| entry.lblk > lblk)
-    }
-
     /// The first entry that satisfies `want` and has a block in `from..to`.
     #[must_use]
     pub fn find(&self, from: Lblk, to: Lblk, want: impl Fn(&Entry) -> bool) -> Option<Entry> {

@@ -41,7 +41,7 @@
 //!    the exception, because they keep a list node for each entry.
 //! 7. A scan with the default policy reclaims from one inode. To find it, the scan examines up to 8 inodes,
 //!    and skips those that are locked or *precached* (a caller loaded all their extents in advance, by
-//!    EXT4_IOC_PRECACHE_EXTENTS). If it skips all 8, it examines one more, precached or not. The chunks that
+//!    EXT4_IOC_PRECACHE_EXTENTS). If the eighth is precached, it examines one more, which may be precached. The chunks that
 //!    it visits have at most [`SCAN_MIN`] entries together. It moves and frees only the memory of these
 //!    chunks and of a part of the inode's tree. This holds for any size of the cache and of the request.
 //! 8. The memory of entries, inodes and lists is charged to the budget, with a difference of a page at most.
@@ -62,8 +62,8 @@
 //! queue. Each inode has one FIFO queue of cold chunks and one of warm chunks. The cache has two round-robin
 //! lists of inodes: those with a cold chunk, and those with warm chunks only.
 //!
-//! A scan takes the next inode of the first list that is not locked. It takes a precached inode only if it
-//! finds no other. It visits cold chunks from the front of the inode's queue. A visit:
+//! A scan goes round the first list and takes the first inode that is neither locked nor precached (the limit
+//! of this search: invariant 7). It visits cold chunks from the front of the inode's queue. A visit:
 //! 1. Found entries of the chunk become protected. If there are any, the whole chunk is spared: it goes to
 //!    the end of the cold queue, or of the warm queue if all its reclaimable entries are now protected. A
 //!    chunk is spared three times in a row at most.
@@ -72,17 +72,17 @@
 //!
 //! Three cases lead to a visit of warm chunks:
 //! - A scan takes its inode from the second list if that is more than 32 times as long as the first.
-//! - At every 32nd inode that scans examine, the cache counts the misses of lookups since the previous count.
-//!   If there were at least 32, this inode is taken from the second list, and one of its chunks is visited.
+//! - Before every 32nd choice of an inode, the cache counts the lookups that missed since the previous count.
+//!   If there were at least 32, it chooses an inode of the second list, and one warm chunk of it is visited.
 //! - If an inode of the first list has more than 32 times as many warm chunks as cold ones, one warm chunk is
 //!   visited first.
 //!
 //! In a visited warm chunk, entries that were not found since the last visit lose their protection, and are
 //! evicted unless they are new. (An entry is new and protected if a protected one was merged into it.)
 //!
-//! If there are more reclaimable entries than the limit after an insertion, a scan runs; up to eight run
-//! while the excess is more than [`SCAN_MIN`]. `inode` sets the limit so that entries take 1/16 of the memory
-//! budget. Scans also run when the budget is exceeded; if these reclaim nothing, new entries are evicted,
+//! If an insertion leaves more reclaimable entries than the limit, a scan runs. While the excess is still more
+//! than [`SCAN_MIN`], another one follows, eight in all at most. The crate `inode` sets the limit so that
+//! entries take 1/16 of the memory budget. Scans also run when the budget is exceeded; if these reclaim nothing, new entries are evicted,
 //! too.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux

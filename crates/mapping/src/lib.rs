@@ -23,8 +23,8 @@
 //! 6. A change merges contiguous extents in its leaf, up to the lengths that the format allows. It sets a
 //!    node's key in the parent to the node's first key, and leaves no node empty except the root. Trees that
 //!    other programs wrote may differ.
-//! 7. A tree block that is no longer needed is freed after the reference to it is gone: once, unless a
-//!    damaged map without extents refers to it twice.
+//! 7. A tree block that is no longer needed is freed after the reference to it is gone, and only once.
+//!    Exception: a damaged block map may refer to a block twice; then it is freed twice.
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
 

@@ -108,12 +108,6 @@ impl File {
         1 << self.block_shift
     }
 
-    /// Notes a writeback error for every open handle of this file. Failed runs do it themselves
-    /// ([`WritebackRun::failed`](crate::WritebackRun::failed)).
-    pub fn note_error(&self, error: WriteError) {
-        self.errors.note(error);
-    }
-
     /// For callers that open the file without a [`Handle`](crate::Handle): the position after which errors
     /// are new to them.
     #[must_use]

@@ -12,8 +12,7 @@
 //! two ranges of bits.
 //!
 //! A *run* ([`WritebackRun`]) is contiguous dirty bytes of a file that a caller has taken to write them to
-//! the backing. The caller *settles* the run when it reports how the write ended. A caller can also *pin*
-//! cached bytes ([`File::pin`]), to send them to a reader without a copy.
+//! the backing. The caller *settles* the run when it reports how the write ended.
 //!
 //! ```text
 //!            write                  take_run            done
@@ -107,7 +106,6 @@ mod fill;
 mod folio;
 mod handle;
 mod order;
-mod pin;
 mod pool;
 mod readahead;
 mod reclaim;
@@ -131,7 +129,6 @@ pub use file::File;
 pub use fill::FillsStopped;
 pub use handle::Handle;
 pub use order::{Order, PAGE_BYTES};
-pub use pin::Pins;
 pub use readahead::Window;
 pub use stats::Stats;
 pub use writeback::{Take, WritebackRun};

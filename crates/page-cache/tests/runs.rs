@@ -253,26 +253,6 @@ fn a_backing_that_fails_leaves_nothing_wrong_behind() {
     assert_eq!(buf, [5; 8192]);
 }
 
-#[test]
-fn pinned_bytes_stay_what_they_were() {
-    let (cache, toy) = (cache(config(64 * MIB)), Toy::new(4096));
-    let file = cache.file(1, 4096);
-    toy.put(MIB, &[1; 8192]);
-    file.write(0, &vec![1; 1 << 20], 0, &toy).unwrap();
-    assert_eq!(file.pin(5, 2 * MIB).len_bytes(), MIB - 5, "up to what is not here");
-    assert_eq!(file.pin(MIB, 100).len_bytes(), 0);
-    file.read(MIB, &mut [0; 4096], &toy).unwrap();
-    let pins = file.pin(MIB - 10, 100);
-    assert_eq!(pins.slices().map(<[u8]>::len).collect::<Vec<_>>(), [10, 90], "through folios");
-    file.write(MIB - 20, &[2; 200], 0, &toy).unwrap();
-    assert!(pins.slices().flatten().all(|byte| *byte == 1));
-    assert!(file.pin(MIB - 20, 200).slices().flatten().all(|byte| *byte == 2));
-    assert_eq!(cache.stats().copies_for_writers, 2);
-    drop(pins);
-    file.truncate(0);
-    assert_eq!(file.pin(0, MIB).len_bytes(), 0);
-}
-
 /// Two sequential readers of one open file at different places: in turns they read the backing as often as
 /// one after the other.
 #[test]

@@ -61,7 +61,7 @@ pub use stat::{Stat, StatFs};
 pub use status::Status;
 pub use write::{
     Acting, Allocate, DefaultOptions, DiscardStats, ErrorCursor, HINTED_NAMES_MAX, LABEL_MAX, New, OnError,
-    PAGE_BYTES, Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteAccess, WriteOptions, unprivileged,
+    Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteAccess, WriteOptions, unprivileged,
 };
 
 /// An inode in memory; cheap to clone.

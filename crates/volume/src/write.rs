@@ -68,7 +68,6 @@ use crate::{Fault, Refusal, Volume};
 pub use attributes::{SetAttr, TimesFrom};
 pub use data::{WriteAccess, unprivileged};
 pub use defaults::DefaultOptions;
-pub use direct::PAGE_BYTES;
 pub use discard::DiscardStats;
 pub use errors::OnError;
 pub use fallocate::Allocate;

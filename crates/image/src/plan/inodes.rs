@@ -144,12 +144,6 @@ impl Plan<'_> {
         (self.first_tree_ino + self.by_ino.len() as u32).max(12) - 1
     }
 
-    /// Whether this inode number is in use or reserved.
-    #[must_use]
-    pub fn is_ino_used(&self, ino: u32) -> bool {
-        (1..=self.last_ino()).contains(&ino)
-    }
-
     /// Number of directories per group, by their inodes.
     #[must_use]
     pub fn directories_per_group(&self) -> Vec<u32> {

@@ -1,11 +1,9 @@
-//! I/O that bypasses the page cache, and I/O by pages: for O_DIRECT and mmap(2).
+//! I/O that bypasses the page cache, for O_DIRECT.
 //!
 //! ```text
 //!   direct read:    dirty data in the range goes to the device -> read from the device
 //!   direct write:   the same, and the range leaves the cache -> written blocks: straight to the device
 //!                                     other blocks and partial blocks: through the cache, then to the device
-//!   fault, read:    a page, with zeros past the end of the file
-//!   fault, write:   space for the page is reserved, the page is dirty: later writes cannot fail with ENOSPC
 //! ```
 //!
 //! Invariants
@@ -22,10 +20,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
 use super::{WriteAccess, Writer};
-use crate::{Fault, Refusal, Volume};
-
-/// Bytes of a page, for [`Volume::read_page`] and [`Volume::make_writable`].
-pub const PAGE_BYTES: usize = 4096;
+use crate::{Fault, Volume};
 
 impl Volume {
     /// As [`read_at`](Self::read_at), but from the device instead of memory.
@@ -55,34 +50,6 @@ impl Volume {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }
         Ok(done)
-    }
-
-    /// Reads a page of a regular file by page number, as a memory mapping shows it: with zeros past the end
-    /// of the file.
-    ///
-    /// # Errors
-    /// [`Refusal::PastEnd`] for a page that is wholly past the end; as [`read_at`](Self::read_at).
-    pub fn read_page(&self, ino: Ino, page: u64, buf: &mut [u8; PAGE_BYTES]) -> Result<(), Fault> {
-        let pos = page.checked_mul(PAGE_BYTES as u64).ok_or(Refusal::PastEnd)?;
-        let done = self.read_at(ino, pos, buf)?;
-        if done == 0 {
-            return Err(Refusal::PastEnd.into());
-        }
-        buf[done..].fill(0);
-        Ok(())
-    }
-
-    /// Reserves space for a page of a regular file, so that writes to it cannot run out of space. Its data is
-    /// unchanged but becomes dirty. For callers that map a file and are notified of the first write to a
-    /// page.
-    ///
-    /// # Errors
-    /// [`Refusal::PastEnd`] for a page that is wholly past the end; [`Refusal::NoSpace`]; as
-    /// [`write_at`](Self::write_at).
-    pub fn make_writable(&self, ino: Ino, page: u64) -> Result<(), Fault> {
-        let writer = self.writer()?;
-        writer.flusher.throttle();
-        self.noted(writer.make_writable(ino, page))
     }
 }
 
@@ -181,19 +148,5 @@ impl Writer {
         let _fills = data.pages.stop_fills();
         data.pages.discard(range);
         Ok(())
-    }
-
-    fn make_writable(&self, ino: Ino, page: u64) -> Result<(), Fault> {
-        let node = self.inodes().get(ino)?;
-        let pos = page.checked_mul(PAGE_BYTES as u64).ok_or(Refusal::PastEnd)?;
-        let _operation = self.lock_node(&node)?;
-        let size = node.values().size();
-        if pos >= size {
-            return Err(Refusal::PastEnd.into());
-        }
-        let mut bytes = vec![0; (size - pos).min(PAGE_BYTES as u64) as usize];
-        self.read_locked(&node, pos, &mut bytes)?;
-        let written = self.write_locked(WriteAccess::Flags, &node, pos, &bytes)?;
-        if written == bytes.len() { Ok(()) } else { Err(Refusal::NoSpace.into()) }
     }
 }

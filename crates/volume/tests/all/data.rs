@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use extant_base::Ino;
 use extant_device::FileDevice;
-use extant_volume::{
-    Allocate, DataPath, Fault, New, OpenOptions, PAGE_BYTES, Refusal, SetAttr, Volume, WriteOptions,
-};
+use extant_volume::{Allocate, DataPath, Fault, New, OpenOptions, Refusal, SetAttr, Volume, WriteOptions};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -131,7 +129,6 @@ fn random_bytes(options: &[&str], how: How) {
                 bytes.resize(pos as usize, 0);
             }
             7 => volume.fsync(ino).unwrap(),
-            8 if pos < size => volume.make_writable(ino, pos / PAGE_BYTES as u64).unwrap(),
             8 => volume.fdatasync(ino).unwrap(),
             9 => {
                 if fallocate(Allocate::Punch) && (pos as usize) < bytes.len() {
@@ -461,12 +458,6 @@ fn direct_writes_need_no_writing_back() {
     drop(volume);
     let volume = open(&path, STEPS);
     assert_eq!(read_all(&volume, ino), expected);
-    let mut page = [1; PAGE_BYTES];
-    assert!(volume.read_page(ino, 64, &mut page).unwrap_err().is(Refusal::PastEnd));
-    assert!(volume.make_writable(ino, 64).unwrap_err().is(Refusal::PastEnd));
-    assert_eq!(volume.write_at(ino, 256 << 10, &[3; 10]).unwrap(), 10);
-    volume.read_page(ino, 64, &mut page).unwrap();
-    assert_eq!((page[..10].to_vec(), page[10..].iter().max()), (vec![3; 10], Some(&0)));
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
 }
