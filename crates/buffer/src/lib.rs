@@ -27,8 +27,8 @@
 //!    is kept beside the block. Pending changes are applied before the block's bytes are read or committed.
 //! 9. The cache records two facts of a block for the commit: whether the checksum in the block's last four
 //!    bytes is right (see [`PendingChange`]); and, if the creator of the block passed it along
-//!    ([`BlockContents`]), the CRC-32C of all its bytes. A change of the bytes drops both; pending changes that a commit
-//!    applies drop the second only.
+//!    ([`BlockContents`]), the CRC-32C of all its bytes. A change of the bytes drops both; pending changes
+//!    that a commit applies drop the second only.
 //!
 //! Locks: one per shard. No thread holds two of them.
 //!

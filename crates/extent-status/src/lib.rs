@@ -41,9 +41,10 @@
 //!    the exception, because they keep a list node for each entry.
 //! 7. A scan with the default policy reclaims from one inode. To find it, the scan examines up to 8 inodes,
 //!    and skips those that are locked or *precached* (a caller loaded all their extents in advance, by
-//!    EXT4_IOC_PRECACHE_EXTENTS). If the eighth is precached, it examines one more, which may be precached. The chunks that
-//!    it visits have at most [`SCAN_MIN`] entries together. It moves and frees only the memory of these
-//!    chunks and of a part of the inode's tree. This holds for any size of the cache and of the request.
+//!    EXT4_IOC_PRECACHE_EXTENTS). If the eighth is precached, it examines one more, which may be precached.
+//!    The chunks that it visits have at most [`SCAN_MIN`] entries together. It moves and frees only the
+//!    memory of these chunks and of a part of the inode's tree. This holds for any size of the cache and of
+//!    the request.
 //! 8. The memory of entries, inodes and lists is charged to the budget, with a difference of a page at most.
 //!    Charges are made with no lock held; releases may be made under any lock.
 //!
@@ -80,10 +81,10 @@
 //! In a visited warm chunk, entries that were not found since the last visit lose their protection, and are
 //! evicted unless they are new. (An entry is new and protected if a protected one was merged into it.)
 //!
-//! If an insertion leaves more reclaimable entries than the limit, a scan runs. While the excess is still more
-//! than [`SCAN_MIN`], another one follows, eight in all at most. The crate `inode` sets the limit so that
-//! entries take 1/16 of the memory budget. Scans also run when the budget is exceeded; if these reclaim nothing, new entries are evicted,
-//! too.
+//! If an insertion leaves more reclaimable entries than the limit, a scan runs. While the excess is still
+//! more than [`SCAN_MIN`], another one follows, eight in all at most. The crate `inode` sets the limit so
+//! that entries take 1/16 of the memory budget. Scans also run when the budget is exceeded; if these reclaim
+//! nothing, new entries are evicted, too.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.
