@@ -32,6 +32,7 @@ mod status;
 mod times;
 mod tree;
 mod trim;
+mod tune;
 mod usage;
 mod voice;
 mod waiting;
@@ -111,6 +112,7 @@ enum Command {
     /// Verify a file system, on all cores; nothing is repaired.
     Check(check::CheckArgs),
     Trim(trim::TrimArgs),
+    Tune(Box<tune::TuneArgs>),
     /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
     Mount(Box<mount::MountArgs>),
     /// Unmount what `extant mount` mounted.
@@ -184,6 +186,7 @@ fn run(is_check: bool) -> ExitCode {
         Command::Df(args) => df::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Trim(args) => trim::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => mount::umount(&args),
         Command::Status(args) => status::run(&args),

@@ -453,7 +453,7 @@ pub(crate) fn format_uuid(uuid: &[u8; 16]) -> String {
     [&hex[0..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32]].join("-")
 }
 
-fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
+pub(crate) fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     let hex: String = text.chars().filter(|&c| c != '-').collect();
     let bad = || format!("\"{text}\" is not a UUID like 01234567-89ab-cdef-0123-456789abcdef");
     if hex.len() != 32 || !hex.is_ascii() {

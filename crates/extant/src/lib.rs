@@ -214,6 +214,7 @@ mod file;
 mod fs;
 mod list;
 pub mod spelled;
+pub mod tune;
 pub mod walk;
 
 use std::path::Path;

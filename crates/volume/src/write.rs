@@ -43,6 +43,7 @@ mod reserve;
 mod shutdown;
 mod status;
 mod truncate;
+mod tune;
 mod writeback;
 mod xattrs;
 

@@ -39,3 +39,4 @@ mod readme;
 mod sandbox;
 mod status;
 mod trim;
+mod tune;

@@ -30,6 +30,7 @@ mod shutdown;
 mod space;
 mod threads;
 mod truncate;
+mod tune;
 mod values;
 mod walk;
 mod write;

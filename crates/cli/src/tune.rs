@@ -1,0 +1,353 @@
+//! `extant tune`: changes parameters of a file system, with the letters of tune2fs.
+//!
+//! Owns: the letters and the forms of their values, what is printed. Does **not** own: what a parameter
+//! changes and what it requires (see `extant::tune`).
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use extant::OnError;
+use extant::tune::{Reserved, TuneFault, TuneReport, Tuning};
+use extant_ondisk::hash::HashVersion;
+use serde_json::json;
+
+use crate::edit::args::JournalArg;
+use crate::edit::staged::HoldPolicy;
+use crate::exit;
+use crate::imagearg::ImageArg;
+use crate::inspect::format::escape;
+use crate::look::{OpenArgs, Session, output};
+use crate::mkfs::{parse_uuid, random_uuid};
+
+const HELP: &str = "\
+The change is one transaction of the journal: after a power cut the image has all old values or all new \
+ones, in the superblock and its backups. A journal that waits is replayed first. The image must not be \
+mounted.
+
+Features that can be turned on: dir_index, fast_commit, stable_inodes, ea_inode, large_dir, \
+metadata_csum_seed, encrypt, large_file, huge_file, dir_nlink, extra_isize, verity; off: ^fast_commit, \
+^metadata_csum_seed.
+Extended options: stride=BLOCKS, stripe_width=BLOCKS, hash_alg=half_md4|tea|legacy, mount_opts=TEXT, \
+test_fs, ^test_fs.
+
+`extant inspect IMG super` shows all parameters.
+
+Examples:
+  extant tune -L root -U random clone.img     another label and UUID, for a clone
+  extant tune -m 0 'disk.img#2'               no blocks reserved for root
+  extant tune -e panic -o journal_data,^acl root.img
+  extant tune -O large_dir,fast_commit root.img";
+
+/// Change parameters of a file system: label, UUID, reserve, error policy, mount options, features.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct TuneArgs {
+    /// Label, at most 16 bytes; "" removes it.
+    #[arg(short = 'L', long, value_name = "LABEL")]
+    label: Option<OsString>,
+    /// UUID: a UUID, `random`, or `clear`.
+    #[arg(short = 'U', long, value_name = "UUID", value_parser = parse_new_uuid)]
+    uuid: Option<NewUuid>,
+    /// Blocks reserved for root, in per cent of all.
+    #[arg(short = 'm', long, value_name = "PERCENT", conflicts_with = "reserved_blocks")]
+    reserved_percent: Option<f64>,
+    /// Number of blocks reserved for root.
+    #[arg(short = 'r', long, value_name = "BLOCKS")]
+    reserved_blocks: Option<u64>,
+    /// The user that may use the reserved blocks besides root, as a number.
+    #[arg(short = 'u', long, value_name = "UID")]
+    reserved_user: Option<u32>,
+    /// The group that may use the reserved blocks, as a number.
+    #[arg(short = 'g', long, value_name = "GID")]
+    reserved_group: Option<u32>,
+    /// What a driver does when it finds damage.
+    #[arg(short = 'e', long, value_name = "POLICY", value_enum)]
+    errors: Option<Errors>,
+    /// Default mount options, separated by commas; ^ in front removes one.
+    #[arg(short = 'o', long, value_name = "LIST", value_delimiter = ',')]
+    mount_options: Vec<String>,
+    /// Features to turn on, or off (^), separated by commas.
+    #[arg(short = 'O', long, value_name = "LIST", value_delimiter = ',')]
+    features: Vec<String>,
+    /// Extended options, separated by commas.
+    #[arg(short = 'E', long, value_name = "LIST", value_delimiter = ',')]
+    extended: Vec<String>,
+    /// Number of mounts after which a check is due; 0 or -1 for never.
+    #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(-1..=65534))]
+    mounts_until_check: Option<i32>,
+    /// Number of mounts since the last check.
+    #[arg(short = 'C', long, value_name = "N")]
+    mount_count: Option<u16>,
+    /// Time after which a check is due: days, or with a suffix s, d, w, m; 0 for never.
+    #[arg(short = 'i', long, value_name = "TIME", value_parser = parse_interval)]
+    check_interval: Option<u32>,
+    /// Time of the last check: now, YYYYMMDD[HH[MM[SS]]] in UTC, or @SECONDS.
+    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_time)]
+    last_check: Option<u64>,
+    /// Directory of the last mount.
+    #[arg(short = 'M', long, value_name = "DIR")]
+    last_mounted: Option<OsString>,
+    /// Print what would change, and write nothing.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print a JSON object.
+    #[arg(long)]
+    json: bool,
+    /// The image: IMG, IMG@OFFSET, IMG#PARTITION.
+    #[arg(value_name = "IMG")]
+    image: OsString,
+    #[command(flatten)]
+    journal: JournalArg,
+}
+
+/// The error policy, by the names of mount(8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Errors {
+    /// Go on
+    Continue,
+    /// Stop writing
+    RemountRo,
+    /// Halt the machine
+    Panic,
+}
+
+/// A UUID of the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NewUuid {
+    Random,
+    Given([u8; 16]),
+}
+
+fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
+    match text {
+        "random" | "time" => Ok(NewUuid::Random),
+        "clear" => Ok(NewUuid::Given([0; 16])),
+        _ => parse_uuid(text).map(NewUuid::Given),
+    }
+}
+
+fn parse_interval(text: &str) -> Result<u32, String> {
+    let (number, unit) = match text.char_indices().last() {
+        Some((at, 's')) => (&text[..at], 1),
+        Some((at, 'd')) => (&text[..at], 86_400),
+        Some((at, 'w')) => (&text[..at], 7 * 86_400),
+        Some((at, 'm')) => (&text[..at], 30 * 86_400),
+        _ => (text, 86_400),
+    };
+    let seconds = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    seconds.ok_or_else(|| "it is a number of days, or a number with s, d, w or m (30 days)".to_owned())
+}
+
+fn parse_time(text: &str) -> Result<u64, String> {
+    let wrong = || "it is now, YYYYMMDD[HH[MM[SS]]] in UTC, or @SECONDS".to_owned();
+    if text == "now" {
+        return Ok(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()));
+    }
+    if let Some(seconds) = text.strip_prefix('@') {
+        return seconds.parse().ok().filter(|seconds| *seconds < 1 << 40).ok_or_else(wrong);
+    }
+    if !matches!(text.len(), 8 | 10 | 12 | 14) || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let field = |at: usize, len: usize| text.get(at..at + len).and_then(|digits| digits.parse::<u64>().ok());
+    let (year, month, day) = (field(0, 4).unwrap_or(0), field(4, 2).unwrap_or(0), field(6, 2).unwrap_or(0));
+    let [hour, minute, second] = [8, 10, 12].map(|at| field(at, 2).unwrap_or(0));
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let lengths = [31, if is_leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let is_date = year >= 1970 && (1..=12).contains(&month) && day >= 1;
+    if !is_date || day > lengths[month as usize - 1] || hour > 23 || minute > 59 || second > 59 {
+        return Err(wrong());
+    }
+    let leap_days = |year: u64| year / 4 - year / 100 + year / 400;
+    let years = (year - 1970) * 365 + leap_days(year - 1) - leap_days(1969);
+    let months: u64 = lengths[..month as usize - 1].iter().sum();
+    Ok((((years + months + day - 1) * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+/// A word, and whether it is set: `^word` is not.
+fn switch(word: &str) -> (String, bool) {
+    word.strip_prefix('^').map_or_else(|| (word.to_owned(), true), |word| (word.to_owned(), false))
+}
+
+fn tuning(args: &TuneArgs) -> Result<Tuning, String> {
+    let bytes = |text: &OsString| OsStr::as_bytes(text).to_vec();
+    let percent = args.reserved_percent.map(Reserved::Percent);
+    let mut tuning = Tuning {
+        label: args.label.as_ref().map(bytes),
+        uuid: args.uuid.map(|uuid| match uuid {
+            NewUuid::Random => random_uuid(),
+            NewUuid::Given(uuid) => uuid,
+        }),
+        reserved: percent.or(args.reserved_blocks.map(Reserved::Blocks)),
+        reserved_user: args.reserved_user,
+        reserved_group: args.reserved_group,
+        errors: args.errors.map(|errors| match errors {
+            Errors::Continue => OnError::Continue,
+            Errors::RemountRo => OnError::ReadOnly,
+            Errors::Panic => OnError::Panic,
+        }),
+        mount_options: args.mount_options.iter().map(|word| switch(word)).collect(),
+        features: args.features.iter().map(|word| switch(word)).collect(),
+        mounts_until_check: args.mounts_until_check.map(|count| u16::try_from(count).unwrap_or(0)),
+        mount_count: args.mount_count,
+        check_interval_seconds: args.check_interval,
+        last_check: args.last_check,
+        last_mounted: args.last_mounted.as_ref().map(bytes),
+        ..Tuning::default()
+    };
+    for option in &args.extended {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let wrong = |what: &str| format!("-E {name}: \"{value}\" is not {what}");
+        match name {
+            "stride" => tuning.stride = Some(value.parse().map_err(|_| wrong("a number up to 65535"))?),
+            "stripe_width" | "stripe-width" => {
+                tuning.stripe_width = Some(value.parse().map_err(|_| wrong("a number of blocks"))?);
+            }
+            "hash_alg" => {
+                tuning.hash = Some(match value {
+                    "legacy" => HashVersion::Legacy,
+                    "half_md4" => HashVersion::HalfMd4,
+                    "tea" => HashVersion::Tea,
+                    _ => return Err(wrong("legacy, half_md4 or tea")),
+                });
+            }
+            "mount_opts" => tuning.mount_options_text = Some(value.as_bytes().to_vec()),
+            "test_fs" => tuning.test_fs = Some(true),
+            "^test_fs" => tuning.test_fs = Some(false),
+            _ => {
+                return Err(format!(
+                    "-E {name}: no such option; known are: stride stripe_width hash_alg mount_opts test_fs"
+                ));
+            }
+        }
+    }
+    Ok(tuning)
+}
+
+pub(crate) fn run(args: &TuneArgs) -> ExitCode {
+    let tuning = match tuning(args) {
+        Ok(tuning) if is_nothing(args) => {
+            drop(tuning);
+            return exit::fail(
+                exit::USAGE_CODE,
+                &"tune: no parameter to change; `extant inspect IMG super` shows them",
+            );
+        }
+        Ok(tuning) => tuning,
+        Err(why) => return exit::fail(exit::USAGE_CODE, &format!("tune: {why}")),
+    };
+    let open = OpenArgs::with_journal(args.journal.journal.clone());
+    let mut session = Session::new(&open);
+    let image = match ImageArg::parse(&args.image) {
+        Ok(ImageArg { inner_path: Some(path), .. }) => {
+            let why = format_args!("a whole file system is changed: leave :{} out", path.display());
+            session.problem(exit::USAGE_CODE, why);
+            return session.finish(Ok(()));
+        }
+        Ok(image) => image,
+        Err(error) => {
+            session.argument_error(error);
+            return session.finish(Ok(()));
+        }
+    };
+    let name = escape(image.to_string().as_bytes());
+    // Planned on the image as it is read: what is refused, and what changes nothing, writes nothing.
+    let Some(fs) = session.open(&image) else { return session.finish(Ok(())) };
+    let planned = extant::tune::plan(fs.volume().superblock(), &tuning).map(|(_, report)| report);
+    drop(fs);
+    let writes = !args.dry_run && planned.as_ref().is_ok_and(|report| !report.changes.is_empty());
+    let done = if writes {
+        drop(session);
+        session = Session::writing(&open, HoldPolicy::Nothing);
+        let Some(fs) = session.open(&image) else { return session.finish(Ok(())) };
+        let done = fs.tune(&tuning);
+        session.did(&image.to_string());
+        done
+    } else {
+        planned
+    };
+    let report = match done {
+        Ok(report) => report,
+        Err(why) => {
+            let code = match &why {
+                TuneFault::Refused { .. } => exit::USAGE_CODE,
+                TuneFault::Fault(_) => exit::TARGET,
+            };
+            session.problem(code, format_args!("{name}: {why}"));
+            return session.finish(Ok(()));
+        }
+    };
+    for note in &report.notes {
+        crate::voice::say!("note: {name}: {note}");
+    }
+    let mut out = output();
+    let printed = print(args, &name, &report, &mut out).and_then(|()| out.flush());
+    session.finish(printed)
+}
+
+fn is_nothing(args: &TuneArgs) -> bool {
+    let TuneArgs { label, uuid, reserved_percent, reserved_blocks, reserved_user, reserved_group, .. } = args;
+    let TuneArgs { errors, mount_options, features, extended, mounts_until_check, mount_count, .. } = args;
+    let TuneArgs { check_interval, last_check, last_mounted, .. } = args;
+    label.is_none()
+        && uuid.is_none()
+        && reserved_percent.is_none()
+        && reserved_blocks.is_none()
+        && reserved_user.is_none()
+        && reserved_group.is_none()
+        && errors.is_none()
+        && mount_options.is_empty()
+        && features.is_empty()
+        && extended.is_empty()
+        && mounts_until_check.is_none()
+        && mount_count.is_none()
+        && check_interval.is_none()
+        && last_check.is_none()
+        && last_mounted.is_none()
+}
+
+fn print(args: &TuneArgs, image: &str, report: &TuneReport, out: &mut dyn Write) -> std::io::Result<()> {
+    if args.json {
+        let changes: Vec<_> = report
+            .changes
+            .iter()
+            .map(|change| json!({ "field": change.field, "before": change.before, "after": change.after }))
+            .collect();
+        let all = json!({
+            "image": image, "dry_run": args.dry_run, "changes": changes, "notes": report.notes,
+        });
+        return writeln!(out, "{}", serde_json::to_string_pretty(&all).unwrap_or_default());
+    }
+    if report.changes.is_empty() {
+        return writeln!(out, "{image}: nothing to change");
+    }
+    for change in &report.changes {
+        let shown = |text: &str| if text.is_empty() { "\"\"".to_owned() } else { escape(text.as_bytes()) };
+        writeln!(out, "{image}: {}: {} -> {}", change.field, shown(&change.before), shown(&change.after))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_intervals() {
+        assert_eq!(parse_time("19700101"), Ok(0));
+        assert_eq!(parse_time("20240229123456"), Ok(1_709_210_096));
+        assert_eq!(parse_time("2026112713"), Ok(1_795_784_400));
+        assert_eq!(parse_time("@5"), Ok(5));
+        for wrong in ["20230229", "20241301", "2024", "x", "202401010000000", "@x"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_interval("2"), Ok(172_800));
+        assert_eq!(parse_interval("1m"), Ok(2_592_000));
+        assert_eq!(parse_interval("0"), Ok(0));
+        assert!(parse_interval("99999999w").is_err() && parse_interval("m").is_err());
+    }
+}

@@ -1,0 +1,549 @@
+//! Changes the parameters of a file system that are stored in its superblock: label, UUID, reserved blocks,
+//! error policy, mount options, check intervals, hash, and those features that need no other structure.
+//!
+//! ```text
+//! Tuning -- plan(superblock) --> superblock after, TuneReport      pure: refuses what cannot be changed
+//!        -- FileSystem::tune --> the same, in one transaction, with the backups
+//! ```
+//!
+//! Owns: which parameter changes which fields, and what a change requires. Does **not** own: how the
+//! superblocks are written (see `volume`), option letters (see the command).
+//!
+//! Invariants
+//! 1. A plan changes no field that describes the layout, and keeps the seed of all metadata checksums: a new
+//!    UUID turns `metadata_csum_seed` on where checksums depend on the UUID.
+//! 2. A change is refused before anything is written.
+//!
+//! ```
+//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+//! # let memory = example::empty_memory(64 << 20);
+//! use extant::tune::Tuning;
+//! use extant::{FileSystem, OpenOptions};
+//!
+//! let fs = FileSystem::from_device_writable(memory.clone(), &OpenOptions::default())?;
+//! let report = fs.tune(&Tuning { label: Some(b"root".to_vec()), ..Tuning::default() })?;
+//! assert_eq!((report.changes[0].field, &*report.changes[0].after), ("label", "root"));
+//! fs.close()?;
+//!
+//! let fs = FileSystem::from_device(memory, &OpenOptions::default())?;
+//! assert_eq!(fs.volume().label(), b"root");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Source: tune2fs(8); kernel Documentation/filesystems/ext4/super.rst.
+
+use extant_ondisk::features::{Feature, Word};
+use extant_ondisk::hash::HashVersion;
+use extant_ondisk::superblock::{FLAG_TEST_FILESYS, default_options, until_nul};
+use extant_ondisk::{Features, Superblock};
+use extant_volume::{Fault, LABEL_MAX, OnError};
+
+use crate::FileSystem;
+
+/// The parameters to change; those that are `None` stay.
+#[derive(Debug, Clone, Default)]
+pub struct Tuning {
+    /// Label, at most 16 bytes.
+    pub label: Option<Vec<u8>>,
+    /// UUID; zeros remove it.
+    pub uuid: Option<[u8; 16]>,
+    /// Blocks that only privileged users may allocate.
+    pub reserved: Option<Reserved>,
+    /// The user that may use the reserved blocks, besides root.
+    pub reserved_user: Option<u32>,
+    /// The group whose members may use the reserved blocks.
+    pub reserved_group: Option<u32>,
+    /// What a driver does when it finds damage.
+    pub errors: Option<OnError>,
+    /// Default mount options by the names of `tune2fs -o`, and whether each is set.
+    pub mount_options: Vec<(String, bool)>,
+    /// Default mount options as text, at most 63 bytes.
+    pub mount_options_text: Option<Vec<u8>>,
+    /// Number of mounts after which a check is due; 0 for never.
+    pub mounts_until_check: Option<u16>,
+    /// Number of mounts since the last check.
+    pub mount_count: Option<u16>,
+    /// Seconds after which a check is due; 0 for never.
+    pub check_interval_seconds: Option<u32>,
+    /// Time of the last check, in seconds since 1970.
+    pub last_check: Option<u64>,
+    /// Directory of the last mount, at most 63 bytes.
+    pub last_mounted: Option<Vec<u8>>,
+    /// Hash of the names in directories that get an index from now on.
+    pub hash: Option<HashVersion>,
+    /// Blocks per chunk of a RAID array.
+    pub stride: Option<u16>,
+    /// Blocks per stripe of a RAID array.
+    pub stripe_width: Option<u32>,
+    /// Whether the file system is for tests of development code.
+    pub test_fs: Option<bool>,
+    /// Features to turn on or off, by name. See [`CHANGEABLE`].
+    pub features: Vec<(String, bool)>,
+}
+
+/// An amount of reserved blocks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reserved {
+    /// A number of blocks.
+    Blocks(u64),
+    /// Per cent of all blocks, from 0 to 50.
+    Percent(f64),
+}
+
+/// What changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TuneReport {
+    /// Fields that changed, in the order of the superblock's text form.
+    pub changes: Vec<FieldChange>,
+    /// What the caller should know, such as a feature that another change turned on.
+    pub notes: Vec<String>,
+}
+
+/// A field that changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldChange {
+    /// Its name.
+    pub field: &'static str,
+    /// The value before, as text.
+    pub before: String,
+    /// The value after, as text.
+    pub after: String,
+}
+
+/// Why a parameter cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneFault {
+    /// The value is out of range, or the file system does not allow the change. Nothing was written.
+    #[error("{parameter}: {why}")]
+    Refused {
+        /// Name of the parameter.
+        parameter: &'static str,
+        /// The reason and the remedy.
+        why: String,
+    },
+    /// Writing failed.
+    #[error("{0}")]
+    Fault(#[from] Fault),
+}
+
+/// Features that can be turned on, and whether they can also be turned off.
+pub const CHANGEABLE: &[(&str, bool)] = &[
+    ("dir_index", false),
+    ("fast_commit", true),
+    ("stable_inodes", false),
+    ("ea_inode", false),
+    ("large_dir", false),
+    ("metadata_csum_seed", true),
+    ("encrypt", false),
+    ("large_file", false),
+    ("huge_file", false),
+    ("dir_nlink", false),
+    ("extra_isize", false),
+    ("verity", false),
+];
+
+/// The names of `tune2fs -o` and their bits. The journal's modes are values of a two-bit field.
+const MOUNT_OPTIONS: &[(&str, u32)] = &[
+    ("debug", default_options::DEBUG),
+    ("bsdgroups", default_options::BSD_GROUPS),
+    ("user_xattr", default_options::XATTR_USER),
+    ("acl", default_options::ACL),
+    ("uid16", default_options::UID16),
+    ("journal_data", default_options::JOURNAL_DATA),
+    ("journal_data_ordered", default_options::JOURNAL_ORDERED),
+    ("journal_data_writeback", default_options::JOURNAL_WRITEBACK),
+    ("nobarrier", default_options::NOBARRIER),
+    ("block_validity", default_options::BLOCK_VALIDITY),
+    ("discard", default_options::DISCARD),
+    ("nodelalloc", default_options::NODELALLOC),
+];
+
+/// Bytes that an inode has beyond 128 when extra_isize is turned on, as mke2fs sets it.
+const EXTRA_ISIZE: u16 = 32;
+
+impl FileSystem {
+    /// Changes parameters of a file system that is open for writing. The change is one transaction, and
+    /// durable when this returns. The open file system goes on with the old values: close and open it again.
+    ///
+    /// # Errors
+    /// [`TuneFault::Refused`] before anything is written; otherwise the device failed.
+    pub fn tune(&self, tuning: &Tuning) -> Result<TuneReport, TuneFault> {
+        let (_, report) = plan(self.volume().superblock(), tuning)?;
+        if !report.changes.is_empty() {
+            self.volume().tune(&|sb| {
+                // Backups have old counts; what refuses a change for them would refuse it for the primary.
+                if let Ok((after, _)) = plan(sb, tuning) {
+                    *sb = after;
+                }
+            })?;
+        }
+        Ok(report)
+    }
+}
+
+/// The superblock after the change, and what differs.
+///
+/// # Errors
+/// [`TuneFault::Refused`].
+pub fn plan(before: &Superblock, tuning: &Tuning) -> Result<(Superblock, TuneReport), TuneFault> {
+    let mut sb = before.clone();
+    let mut notes = Vec::new();
+    if let Some(label) = &tuning.label {
+        sb.volume_name = text("label", label, LABEL_MAX)?;
+    }
+    // Before the UUID: a feature that the same command turns on decides about checksums.
+    for (name, on) in &tuning.features {
+        set_feature(&mut sb, name, *on, &mut notes)?;
+    }
+    if let Some(uuid) = tuning.uuid {
+        set_uuid(&mut sb, before, uuid, &mut notes)?;
+    }
+    set_reserve(&mut sb, tuning)?;
+    if let Some(errors) = tuning.errors {
+        sb.errors = match errors {
+            OnError::Continue => 1,
+            OnError::ReadOnly => 2,
+            OnError::Panic => 3,
+        };
+    }
+    for (name, on) in &tuning.mount_options {
+        set_mount_option(&mut sb, name, *on)?;
+    }
+    if let Some(options) = &tuning.mount_options_text {
+        sb.mount_opts = text("mount_opts", options, 63)?;
+    }
+    if let Some(count) = tuning.mounts_until_check {
+        // All ones are "never", as tune2fs writes it.
+        sb.max_mnt_count = if count == 0 { u16::MAX } else { count };
+    }
+    if let Some(count) = tuning.mount_count {
+        sb.mnt_count = count;
+    }
+    if let Some(seconds) = tuning.check_interval_seconds {
+        sb.checkinterval = seconds;
+    }
+    if let Some(time) = tuning.last_check {
+        sb.lastcheck = time;
+    }
+    if let Some(dir) = &tuning.last_mounted {
+        sb.last_mounted = text("last mounted", dir, 63)?;
+    }
+    if let Some(hash) = tuning.hash {
+        sb.def_hash_version = hash.code();
+    }
+    if let Some(stride) = tuning.stride {
+        sb.raid_stride = stride;
+    }
+    if let Some(width) = tuning.stripe_width {
+        sb.raid_stripe_width = width;
+    }
+    if let Some(on) = tuning.test_fs {
+        sb.flags = if on { sb.flags | FLAG_TEST_FILESYS } else { sb.flags & !FLAG_TEST_FILESYS };
+    }
+    let changes = changes(before, &sb);
+    Ok((sb, TuneReport { changes, notes }))
+}
+
+fn refused<T>(parameter: &'static str, why: impl Into<String>) -> Result<T, TuneFault> {
+    Err(TuneFault::Refused { parameter, why: why.into() })
+}
+
+/// A text field of `N` bytes that holds at most `max` of them, without zero bytes.
+fn text<const N: usize>(parameter: &'static str, bytes: &[u8], max: usize) -> Result<[u8; N], TuneFault> {
+    if bytes.len() > max {
+        return refused(parameter, format!("{} bytes; there is room for {max}", bytes.len()));
+    }
+    if bytes.contains(&0) {
+        return refused(parameter, "contains a zero byte");
+    }
+    let mut field = [0; N];
+    field[..bytes.len()].copy_from_slice(bytes);
+    Ok(field)
+}
+
+fn set_uuid(
+    sb: &mut Superblock,
+    before: &Superblock,
+    uuid: [u8; 16],
+    notes: &mut Vec<String>,
+) -> Result<(), TuneFault> {
+    if uuid == sb.uuid {
+        return Ok(());
+    }
+    if sb.features.has_compat(Features::STABLE_INODES) {
+        return refused(
+            "UUID",
+            "the file system has the feature stable_inodes: encrypted files depend on the UUID",
+        );
+    }
+    if sb.journal_dev != 0 {
+        return refused(
+            "UUID",
+            "the external journal lists the UUIDs of its file systems, and would not be found",
+        );
+    }
+    if sb.features.metadata_csum() && !sb.features.has_incompat(Features::CSUM_SEED) {
+        sb.checksum_seed = before.fs_seed();
+        sb.features.incompat |= Features::CSUM_SEED;
+        notes.push(
+            "metadata_csum_seed was turned on: checksums keep the seed of the old UUID (needs Linux 4.4)"
+                .to_owned(),
+        );
+    }
+    sb.uuid = uuid;
+    Ok(())
+}
+
+fn set_reserve(sb: &mut Superblock, tuning: &Tuning) -> Result<(), TuneFault> {
+    match tuning.reserved {
+        None => {}
+        Some(Reserved::Percent(percent)) if (0.0..=50.0).contains(&percent) => {
+            sb.reserved_blocks_count = (percent * sb.blocks_count as f64 / 100.0) as u64;
+        }
+        Some(Reserved::Percent(percent)) => {
+            return refused("reserved blocks", format!("{percent} per cent; it is 0 to 50"));
+        }
+        Some(Reserved::Blocks(blocks)) if blocks <= sb.blocks_count / 2 => sb.reserved_blocks_count = blocks,
+        Some(Reserved::Blocks(blocks)) => {
+            let half = sb.blocks_count / 2;
+            return refused("reserved blocks", format!("{blocks}; at most half of all blocks, {half}"));
+        }
+    }
+    if let Some(user) = tuning.reserved_user {
+        sb.def_resuid = user;
+    }
+    if let Some(group) = tuning.reserved_group {
+        sb.def_resgid = group;
+    }
+    Ok(())
+}
+
+fn set_mount_option(sb: &mut Superblock, name: &str, on: bool) -> Result<(), TuneFault> {
+    let Some((_, bits)) = MOUNT_OPTIONS.iter().find(|(known, _)| *known == name) else {
+        let known: Vec<&str> = MOUNT_OPTIONS.iter().map(|(known, _)| *known).collect();
+        return refused(
+            "mount options",
+            format!("no option is called \"{name}\"; known are: {}", known.join(" ")),
+        );
+    };
+    let is_mode = bits & default_options::JOURNAL_MODE != 0;
+    let mask = if is_mode { default_options::JOURNAL_MODE } else { *bits };
+    match on {
+        true => sb.default_mount_opts = sb.default_mount_opts & !mask | bits,
+        false if is_mode && sb.default_mount_opts & mask != *bits => {}
+        false => sb.default_mount_opts &= !mask,
+    }
+    Ok(())
+}
+
+fn set_feature(sb: &mut Superblock, name: &str, on: bool, notes: &mut Vec<String>) -> Result<(), TuneFault> {
+    let Some(feature) = Feature::by_name(name) else {
+        return refused("features", format!("no feature is called \"{name}\""));
+    };
+    let name = feature.name;
+    if sb.features.has(feature) == on {
+        return Ok(());
+    }
+    match CHANGEABLE.iter().find(|(known, _)| *known == name) {
+        Some((_, may_be_off)) if on || *may_be_off => {}
+        Some(_) => return refused("features", format!("{name} cannot be turned off: files may use it")),
+        None => {
+            let known: Vec<&str> = CHANGEABLE.iter().map(|(known, _)| *known).collect();
+            let why = format!(
+                "{name} needs changes outside the superblock, which `tune` does not make; it changes: {}",
+                known.join(" ")
+            );
+            return refused("features", why);
+        }
+    }
+    let needs = |holds: bool, what: &str| match holds {
+        true => Ok(()),
+        false => refused("features", format!("{name} needs {what}")),
+    };
+    match (feature.word, feature.bit) {
+        (Word::Compat, Features::FAST_COMMIT) if on => {
+            needs(sb.features.has_compat(Features::HAS_JOURNAL), "a journal")?;
+        }
+        (Word::Incompat, Features::CSUM_SEED) if on => {
+            needs(sb.features.metadata_csum(), "metadata_csum")?;
+            sb.checksum_seed = sb.fs_seed();
+        }
+        (Word::Incompat, Features::CSUM_SEED) => {
+            let mut without = sb.clone();
+            without.features.set(feature, false);
+            if without.fs_seed() != sb.fs_seed() {
+                return refused(
+                    "features",
+                    "metadata_csum_seed cannot be turned off: the UUID has changed since, and all checksums \
+                     depend on the stored seed",
+                );
+            }
+            sb.checksum_seed = 0;
+        }
+        (Word::Incompat, Features::LARGEDIR) => {
+            needs(sb.features.has_compat(Features::DIR_INDEX), "dir_index")?;
+        }
+        (Word::Incompat, Features::EA_INODE) => {
+            needs(sb.inode_bytes() > 128, "inodes of more than 128 bytes")?;
+        }
+        (Word::Incompat, Features::ENCRYPT) => {
+            // The ciphers of mke2fs: AES-256-XTS for contents, AES-256-CTS for names.
+            sb.encrypt_algos = [1, 4, 0, 0];
+            notes.push("extant reads the names of encrypted files, not their contents".to_owned());
+        }
+        (Word::RoCompat, Features::VERITY) => {
+            needs(sb.features.has_incompat(Features::EXTENTS), "extent")?;
+        }
+        (Word::RoCompat, Features::EXTRA_ISIZE) => {
+            needs(sb.inode_bytes() > 128, "inodes of more than 128 bytes")?;
+            if sb.want_extra_isize == 0 {
+                (sb.min_extra_isize, sb.want_extra_isize) = (EXTRA_ISIZE, EXTRA_ISIZE);
+            }
+        }
+        _ => {}
+    }
+    if sb.rev_level == 0 {
+        return refused("features", "the file system has revision 0, which has no features");
+    }
+    sb.features.set(feature, on);
+    Ok(())
+}
+
+type Shown = (&'static str, fn(&Superblock) -> String);
+
+/// Fields as text, in the order of `dumpe2fs -h`.
+const FIELDS: &[Shown] = &[
+    ("label", |sb| shown(sb.label())),
+    ("last mounted", |sb| shown(until_nul(&sb.last_mounted))),
+    ("UUID", |sb| uuid(&sb.uuid)),
+    ("features", |sb| sb.features.to_string()),
+    ("flags", |sb| format!("{:#x}", sb.flags)),
+    ("default mount options", |sb| mount_options(sb.default_mount_opts)),
+    ("mount options as text", |sb| shown(until_nul(&sb.mount_opts))),
+    ("errors", |sb| match sb.errors {
+        1 => "continue".to_owned(),
+        2 => "remount-ro".to_owned(),
+        3 => "panic".to_owned(),
+        other => other.to_string(),
+    }),
+    ("reserved blocks", |sb| sb.reserved_blocks_count.to_string()),
+    ("reserved user", |sb| sb.def_resuid.to_string()),
+    ("reserved group", |sb| sb.def_resgid.to_string()),
+    ("mount count", |sb| sb.mnt_count.to_string()),
+    ("mounts until a check", |sb| match sb.max_mnt_count {
+        0 | u16::MAX => "never".to_owned(),
+        count => count.to_string(),
+    }),
+    ("last check", |sb| sb.lastcheck.to_string()),
+    ("check interval in seconds", |sb| sb.checkinterval.to_string()),
+    ("wanted extra isize", |sb| sb.want_extra_isize.to_string()),
+    ("hash", |sb| match sb.def_hash_version {
+        0 => "legacy".to_owned(),
+        1 => "half_md4".to_owned(),
+        2 => "tea".to_owned(),
+        other => other.to_string(),
+    }),
+    ("stride", |sb| sb.raid_stride.to_string()),
+    ("stripe width", |sb| sb.raid_stripe_width.to_string()),
+    ("checksum seed", |sb| format!("{:#010x}", sb.checksum_seed)),
+];
+
+fn changes(before: &Superblock, after: &Superblock) -> Vec<FieldChange> {
+    let both = FIELDS.iter().map(|(field, text)| (*field, text(before), text(after)));
+    let changed = both.filter(|(_, before, after)| before != after);
+    changed.map(|(field, before, after)| FieldChange { field, before, after }).collect()
+}
+
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn uuid(bytes: &[u8; 16]) -> String {
+    if *bytes == [0; 16] {
+        return "none".to_owned();
+    }
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[0..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32]].join("-")
+}
+
+fn mount_options(bits: u32) -> String {
+    let mode = bits & default_options::JOURNAL_MODE;
+    let is_set = |option: u32| match option & default_options::JOURNAL_MODE {
+        0 => bits & option != 0,
+        _ => option == mode,
+    };
+    let names: Vec<&str> =
+        MOUNT_OPTIONS.iter().filter(|(_, bit)| is_set(*bit)).map(|(name, _)| *name).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> Superblock {
+        Superblock {
+            blocks_count: 100_000,
+            rev_level: 1,
+            inode_size: 256,
+            uuid: [7; 16],
+            features: Features {
+                compat: Features::DIR_INDEX | Features::HAS_JOURNAL,
+                incompat: Features::EXTENTS,
+                ro_compat: Features::METADATA_CSUM,
+            },
+            ..Superblock::default()
+        }
+    }
+
+    fn refusal(sb: &Superblock, tuning: &Tuning) -> String {
+        plan(sb, tuning).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_new_uuid_keeps_the_seed_of_all_checksums() {
+        let before = base();
+        let (after, report) = plan(&before, &Tuning { uuid: Some([8; 16]), ..Tuning::default() }).unwrap();
+        assert_eq!((after.fs_seed(), after.uuid), (before.fs_seed(), [8; 16]));
+        assert_eq!(report.notes.len(), 1);
+        // Now the seed no longer follows from the UUID.
+        let off = Tuning { features: vec![("metadata_csum_seed".to_owned(), false)], ..Tuning::default() };
+        assert!(refusal(&after, &off).contains("the UUID has changed since"));
+        // Back to the old UUID it does.
+        let (back, _) = plan(&after, &Tuning { uuid: Some([7; 16]), ..Tuning::default() }).unwrap();
+        let (back, _) = plan(&back, &off).unwrap();
+        assert_eq!(back, before);
+    }
+
+    #[test]
+    fn the_journals_modes_exclude_each_other() {
+        let set = |sb: &Superblock, name: &str, on| {
+            let tuning = Tuning { mount_options: vec![(name.to_owned(), on)], ..Tuning::default() };
+            plan(sb, &tuning).unwrap().0
+        };
+        let journal = set(&base(), "journal_data", true);
+        let writeback = set(&journal, "journal_data_writeback", true);
+        assert_eq!(mount_options(writeback.default_mount_opts), "journal_data_writeback");
+        assert_eq!(set(&writeback, "journal_data", false), writeback, "another mode is set");
+        assert_eq!(
+            mount_options(set(&writeback, "journal_data_writeback", false).default_mount_opts),
+            "none"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_reason() {
+        let features = |name: &str, on| Tuning { features: vec![(name.to_owned(), on)], ..Tuning::default() };
+        assert!(refusal(&base(), &features("large_file2", true)).contains("no feature is called"));
+        assert!(refusal(&base(), &features("bigalloc", true)).contains("outside the superblock"));
+        assert!(refusal(&base(), &features("dir_index", false)).contains("cannot be turned off"));
+        let label = Tuning { label: Some(vec![b'x'; 17]), ..Tuning::default() };
+        assert_eq!(refusal(&base(), &label), "label: 17 bytes; there is room for 16");
+        let reserved = Tuning { reserved: Some(Reserved::Percent(51.0)), ..Tuning::default() };
+        assert_eq!(refusal(&base(), &reserved), "reserved blocks: 51 per cent; it is 0 to 50");
+        let mut stable = base();
+        stable.features.compat |= Features::STABLE_INODES;
+        let uuid = Tuning { uuid: Some([8; 16]), ..Tuning::default() };
+        assert!(refusal(&stable, &uuid).contains("stable_inodes"));
+    }
+}

@@ -1,0 +1,97 @@
+//! Changes of superblock fields by an offline tool: the superblock and its backups, in one transaction.
+//!
+//! The volume goes on with the values that it had when it was opened; close and open it again to use the new
+//! ones.
+
+use extant_base::Group;
+use extant_buffer::{Kind, Owner, Seal};
+use extant_ondisk::Features;
+use extant_ondisk::group_desc::ChecksumRule;
+use extant_ondisk::superblock::{self, Superblock};
+
+use crate::{Fault, Refusal, Volume};
+
+/// Backups, whose contents are sealed before they are stored.
+const BACKUP: Seal = Seal { owner: Owner { kind: Kind::Other, ino: 0 }, seed: None };
+const DESCRIPTORS: Seal = Seal { owner: Owner { kind: Kind::Descriptors, ino: 0 }, seed: None };
+
+impl Volume {
+    /// Changes the superblock and all its backups by `with`, in one transaction, and makes it durable: after
+    /// a crash all of them have the old values or all have the new ones. (Without a journal they are written
+    /// one after the other.)
+    ///
+    /// `with` may be called several times, and must leave the layout alone: sizes, counts, and features that
+    /// say how blocks are stored. A change of the UUID recomputes the descriptors' checksums where they
+    /// depend on it (`uninit_bg` without `metadata_csum`). Other checksums depend on [`Superblock::fs_seed`],
+    /// which must stay the same.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] if `with` changes the seed or the layout; [`Refusal::NoSpace`] if the journal is
+    /// too small for all backups; the device failed.
+    pub fn tune(&self, with: &dyn Fn(&mut Superblock)) -> Result<(), Fault> {
+        let writer = self.writer()?;
+        let geometry = &writer.shared().geometry;
+        let before = self.superblock();
+        let mut after = before.clone();
+        with(&mut after);
+        let keeps_seed = !before.features.metadata_csum() || before.fs_seed() == after.fs_seed();
+        let keeps_layout = before.features.metadata_csum() == after.features.metadata_csum()
+            && before.blocks_count == after.blocks_count
+            && before.inodes_count == after.inodes_count
+            && before.inode_size == after.inode_size
+            && before.log_block_size == after.log_block_size;
+        if !keeps_seed || !keeps_layout {
+            return Err(Refusal::Invalid.into());
+        }
+        let backups: Vec<Group> =
+            (1..geometry.groups).map(Group).filter(|group| geometry.has_super(*group)).collect();
+        let depends_on_uuid = before.features.has_ro_compat(Features::GDT_CSUM)
+            && !before.features.metadata_csum()
+            && before.uuid != after.uuid;
+        let step = geometry.descs_per_block() as usize;
+        let tables: Vec<Group> = match depends_on_uuid {
+            true => (0..geometry.groups).step_by(step).map(Group).collect(),
+            false => Vec::new(),
+        };
+        let copies: usize = tables.iter().map(|first| 1 + geometry.descriptor_backups(*first).len()).sum();
+        let credits = u32::try_from(1 + backups.len() + copies).map_err(|_| Refusal::NoSpace)?;
+        if credits > writer.journal.credits_max() {
+            return Err(Refusal::NoSpace.into());
+        }
+        if depends_on_uuid {
+            // Descriptors in memory that wait for a commit would be stored with the old checksum.
+            self.sync()?;
+        }
+        let changed = writer.run(credits, |change| {
+            writer.keeper.edit_superblock(change, with)?;
+            for group in &backups {
+                change.edit.change(geometry.group_start(*group), BACKUP, &mut |bytes| {
+                    let Some(place) = bytes.get_mut(..superblock::SIZE) else { return };
+                    // A backup that is no superblock of this file system is left to `check`.
+                    let Ok(mut backup) = Superblock::decode(place) else { return };
+                    if backup.blocks_count == before.blocks_count && backup.uuid == before.uuid {
+                        with(&mut backup);
+                        place.copy_from_slice(&backup.sealed());
+                    }
+                })?;
+            }
+            let rule = ChecksumRule::of(&after);
+            for first in &tables {
+                let (home, _) = geometry.descriptor_place(*first);
+                let places = std::iter::once(home).chain(geometry.descriptor_backups(*first));
+                for block in places {
+                    change.edit.change(block, DESCRIPTORS, &mut |bytes| {
+                        for (group, bytes) in
+                            (first.0..geometry.groups).zip(bytes.chunks_exact_mut(geometry.desc_size))
+                        {
+                            rule.seal(group, bytes);
+                        }
+                    })?;
+                }
+            }
+            Ok(())
+        });
+        self.noted(changed)?;
+        self.sync()
+    }
+}
