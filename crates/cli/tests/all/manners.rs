@@ -316,6 +316,7 @@ const RIGHT: &[&str] = &[
     "check --json r.img",
     "check --rules",
     "trim r.img",
+    "tune -L root r.img",
     "mount --help",
     "umount --help",
     "status --help",
