@@ -51,6 +51,7 @@ pub mod place;
 pub mod report;
 pub mod scaling;
 pub mod shrinker;
+pub mod studies;
 pub mod summary;
 pub mod usage;
 

@@ -1,0 +1,42 @@
+//! The studies of the postings: each runs its loads and returns a [`StudyReport`](crate::report::StudyReport).
+//!
+//! Owns: the sizes of a study, and its estimate of time and memory. Does **not** own: the loads (the other
+//! modules of this crate), or how a report is shown (the command).
+//!
+//! Each module has two functions:
+//!
+//! ```text
+//! estimate(size, kernel)              seconds and bytes that the study needs
+//! study_report(size, kernel, watch)   runs it; `kernel`: a directory of a mounted ext4 to measure, too
+//! ```
+
+pub mod fsync;
+
+/// The size of a study.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// About two minutes on two CPUs, and at most 4 GiB of memory.
+    Quick,
+    /// The sizes of the posting as far as a machine of 16 GiB allows: up to eight minutes, and 12 GiB.
+    Full,
+}
+
+impl Size {
+    /// The name on command lines and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quick => "quick",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// What a study needs, estimated before it runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// Wall-clock time in seconds, on two CPUs.
+    pub seconds: f64,
+    /// Memory in bytes at the peak.
+    pub memory_bytes: u64,
+}
