@@ -2,6 +2,7 @@
 //!
 //! Does **not** own: any load or measurement (see the crate `lab`).
 
+mod all;
 mod buffered;
 mod createmany;
 mod fsync;
@@ -34,6 +35,7 @@ Each study makes a file system in memory, loads it, and prints a table, or JSON 
 mounted file system (--kernel DIR), in the same way, for comparison.
 
 Examples:
+  extant lab all --html report.html        all studies, with the figures of their postings: ten minutes
   extant lab createmany -m test 1000000    a million names in one directory: a few seconds
   extant lab fsync --devices hdd           what durability costs on a hard disk: half a minute
   extant lab buffered --bytes 64M          reads and writes through the cache
@@ -45,6 +47,8 @@ pub(crate) struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Study {
+    /// All studies, with the tables of their postings beside ours: text, JSON, or a page with plots.
+    All(Box<all::AllArgs>),
     /// Names: make and remove many of them in one directory, as fast as possible.
     Createmany(Box<createmany::CreatemanyArgs>),
     /// Reads and writes through the cache, beside the kernel and plain copies.
@@ -61,6 +65,7 @@ enum Study {
 
 pub(crate) fn run(args: &LabArgs) -> ExitCode {
     let done = match &args.study {
+        Study::All(args) => all::run(args),
         Study::Createmany(args) => createmany::run(args),
         Study::Buffered(args) => buffered::run(args),
         Study::Orphans(args) => orphans::run(args),

@@ -120,7 +120,7 @@ enum Command {
     Status(status::StatusArgs),
     InstallHelpers(mount::helpers::InstallArgs),
     Doctor(doctor::DoctorArgs),
-    /// Measure the engine: names, large directories, orphans, reads and writes, fsync.
+    /// Measure the engine: the extent cache, reads and writes, orphans, names, large directories, fsync.
     Lab(lab::LabArgs),
     /// Print a completion script for a shell.
     #[command(after_help = COMPLETIONS_HELP)]

@@ -119,8 +119,34 @@ impl Model {
         flush: Duration::from_nanos(50 * MICROSECOND),
         destage: Duration::from_nanos(100 * MICROSECOND),
     };
+    /// A slow disk of 5,400 revolutions a minute, without command queueing, with a volatile cache.
+    pub const IDE: Self = Self {
+        name: "ide",
+        read: Duration::from_nanos(5600 * MICROSECOND),
+        write: Duration::from_nanos(300 * MICROSECOND),
+        seek_max: Duration::from_millis(20),
+        rate: 40e6,
+        cache_bytes: 8 << 20,
+        cache_writes: 128,
+        flush: Duration::from_millis(8),
+        destage: Duration::from_millis(3),
+        ..Self::HDD
+    };
+    /// The disk [`HDD`](Self::HDD) with its cache switched off: a write takes as long as a read, and a flush
+    /// has nothing to do.
+    pub const HDD_NOWC: Self = Self {
+        name: "hdd-nowc",
+        write: Duration::from_millis(4),
+        volatile_cache: false,
+        cache_bytes: 0,
+        cache_writes: 0,
+        flush: Duration::from_nanos(100 * MICROSECOND),
+        destage: Duration::ZERO,
+        ..Self::HDD
+    };
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::HDD, Self::SATA_SSD, Self::SATA_SSD_PLP, Self::NVME, Self::ARRAY];
+    pub const ALL: [Self; 7] =
+        [Self::IDE, Self::HDD, Self::HDD_NOWC, Self::SATA_SSD, Self::SATA_SSD_PLP, Self::NVME, Self::ARRAY];
 
     /// A device with this flush time; all other requests take no time.
     #[must_use]
@@ -137,6 +163,21 @@ impl Model {
             cache_writes: usize::MAX,
             flush,
             destage: Duration::ZERO,
+        }
+    }
+
+    /// The same device `factor` times faster. Loads that mostly wait show the same ratios in less time.
+    #[must_use]
+    pub fn faster(self, factor: u32) -> Self {
+        let factor = factor.max(1);
+        Self {
+            read: self.read / factor,
+            write: self.write / factor,
+            seek_max: self.seek_max / factor,
+            rate: self.rate * f64::from(factor),
+            flush: self.flush / factor,
+            destage: self.destage / factor,
+            ..self
         }
     }
 
@@ -186,6 +227,8 @@ struct State {
     cached_bytes: u64,
     /// The time at which the medium has finished its writes.
     medium: Duration,
+    /// Bytes of all writes.
+    written_bytes: u64,
 }
 
 impl State {
@@ -247,6 +290,7 @@ impl<D: Device> Modelled<D> {
             cached: VecDeque::new(),
             cached_bytes: 0,
             medium: Duration::ZERO,
+            written_bytes: 0,
         };
         Self {
             inner,
@@ -265,6 +309,12 @@ impl<D: Device> Modelled<D> {
             Clock::Real => self.began.elapsed(),
             Clock::Virtual => self.state.lock().unwrap_or_else(PoisonError::into_inner).now,
         }
+    }
+
+    /// Bytes written since the device was created.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).written_bytes
     }
 
     /// Runs requests, which `put` queues in lanes, given the current time. `put` returns the time at which
@@ -309,6 +359,7 @@ impl<D: Device> Modelled<D> {
     fn write(&self, runs: &[Request]) {
         let model = &self.model;
         self.spend_runs(runs, |state, start, (offset, len)| {
+            state.written_bytes += len;
             if model.cache_bytes == 0 {
                 let seek = seek(model, state, self.inner.size_bytes(), offset, len);
                 return model.write + seek + model.bytes(len);
@@ -392,6 +443,7 @@ impl<D: Device> Device for Modelled<D> {
         self.inner.write_durable_at(offset, bytes)?;
         let model = &self.model;
         self.spend_runs(&[(offset, bytes.len() as u64)], |state, _, (offset, len)| {
+            state.written_bytes += len;
             let to_medium = match model.volatile_cache {
                 true => seek(model, state, self.inner.size_bytes(), offset, len) + model.flush,
                 false => Duration::ZERO,

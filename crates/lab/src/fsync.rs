@@ -15,6 +15,7 @@
 //! Coordinate data-only flush requests sent by fsync" v6, 2010.
 
 mod happy;
+pub mod turn;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -237,6 +238,16 @@ impl IoTarget for Files {
     }
 }
 
+fn place(volume: &Volume) -> Result<happy::InVolume<'_>, LabFault> {
+    happy::InVolume::new(volume).map_err(|_| LabFault::Device("the root directory is damaged".to_owned()))
+}
+
+/// A quantile of sorted times, in microseconds; 0 without times.
+fn at_percent(sorted: &[Duration], percent: usize) -> f64 {
+    let wait = sorted.get(sorted.len() * percent / 100).or(sorted.last());
+    wait.map_or(0.0, |wait| wait.as_secs_f64() * 1e6)
+}
+
 /// The results of one thread.
 #[derive(Default)]
 struct Done {
@@ -266,15 +277,17 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             let memory = Ground::memory(happy::DEVICE_BYTES, &FormatOptions::default())?;
             let failed = |fault: extant_volume::Fault| LabFault::Device(fault.to_string());
             let volume = memory.open(&OpenOptions::default())?;
-            happy::populate(&volume, study.seed).map_err(failed)?;
+            happy::populate(&place(&volume)?, study.seed).map_err(LabFault::Device)?;
+            volume.sync().map_err(failed)?;
             volume.close().map_err(LabFault::Close)?;
             let modelled = Arc::new(Modelled::new(memory.device(), model, Clock::Real));
             let device: Arc<dyn Device> = Arc::<Modelled<_>>::clone(&modelled);
             let options = OpenOptions { write, cache_bytes: happy::CACHE_BYTES, ..OpenOptions::default() };
             let volume = Volume::open(device, &options)?;
-            let mix = happy::Mix::new(&volume).map_err(failed)?;
+            let files = happy::files_of(&volume).map_err(failed)?;
+            let mix = happy::Mix::new(place(&volume)?, study.seed, files);
             let counts = || volume.flush_counts().unwrap_or_default();
-            let work = |thread: u64, stop: &AtomicBool| mix.work(study.seed ^ (thread << 32), stop);
+            let work = |_: u64, stop: &AtomicBool| mix.work(&happy::Until::Stopped(stop));
             let row = turn_on(study, &work, &counts, model, threads, mode)?;
             let flush_us = modelled.flush_nanos().unwrap_or(0) as f64 / 1e3;
             volume.close().map_err(LabFault::Close)?;
@@ -329,10 +342,6 @@ fn turn_on(
     let operations: u64 = done.iter().map(|done| done.operations).sum();
     let mut waits: Vec<Duration> = done.into_iter().flat_map(|done| done.waits).collect();
     waits.sort_unstable();
-    let at = |part: usize| {
-        let wait = waits.get(waits.len() * part / 100).or(waits.last());
-        wait.map_or(0.0, |wait| wait.as_secs_f64() * 1e6)
-    };
     let after = counts();
     let fsyncs = waits.len() as u64;
     // On files, `others` has the flushes of commits that ran instead.
@@ -345,8 +354,8 @@ fn turn_on(
         fsyncs,
         flushes,
         flushes_per_fsync: if fsyncs == 0 { 0.0 } else { flushes as f64 / fsyncs as f64 },
-        p50_us: at(50),
-        p99_us: at(99),
+        p50_us: at_percent(&waits, 50),
+        p99_us: at_percent(&waits, 99),
         cost: None,
         flush_us: 0.0,
     })

@@ -66,7 +66,7 @@ impl Ground {
         Arc::clone(&self.device)
     }
 
-    fn format(&self, options: &FormatOptions) -> Result<(), LabFault> {
+    pub(crate) fn format(&self, options: &FormatOptions) -> Result<(), LabFault> {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         // A fixed hash seed makes studies repeatable. The UUID may be fixed, too: two of these file systems
         // are never mounted together.

@@ -249,8 +249,8 @@ impl Change {
     }
 }
 
-/// The two-sided 95 % quantile of the t distribution. Exact to three digits up to 30 degrees of freedom,
-/// then by the first terms of its expansion around the normal quantile.
+/// The two-sided 95 % quantile of Student's t distribution. Exact to three digits up to 30 degrees of
+/// freedom, then by the first terms of its expansion around the normal quantile.
 fn t_95(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,

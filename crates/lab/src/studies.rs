@@ -1,4 +1,4 @@
-//! The studies of the postings: each runs its loads and returns a [`StudyReport`](crate::report::StudyReport).
+//! The studies of the postings: each runs its loads and returns a [`StudyReport`].
 //!
 //! Owns: the sizes of a study, and its estimate of time and memory. Does **not** own: the loads (the other
 //! modules of this crate), or how a report is shown (the command).
@@ -11,6 +11,11 @@
 //! ```
 
 pub mod fsync;
+
+use std::path::Path;
+
+use crate::report::StudyReport;
+use crate::{LabFault, Watch};
 
 /// The size of a study.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,3 +45,17 @@ pub struct Estimate {
     /// Memory in bytes at the peak.
     pub memory_bytes: u64,
 }
+
+/// A study of a posting.
+#[derive(Clone, Copy)]
+pub struct Study {
+    /// The name on command lines and in reports.
+    pub name: &'static str,
+    /// What it needs; the second parameter: with the kernel's file system.
+    pub estimate: fn(Size, bool) -> Estimate,
+    /// Runs it.
+    pub run: fn(Size, Option<&Path>, &dyn Watch) -> Result<StudyReport, LabFault>,
+}
+
+/// All studies, in the order of the documents.
+pub const ALL: &[Study] = &[Study { name: "fsync", estimate: fsync::estimate, run: fsync::study_report }];

@@ -9,16 +9,22 @@
 //!                    1 delete, 1 meta (a directory is created and removed)
 //! ```
 //!
-//! The files do not fit into the caches, so most reads go to the device.
+//! The files do not fit into the engine's caches, so most reads go to the device.
+//!
+//! The n-th operation of a seed is the same in every run. So two runs of the same number of operations do the
+//! same work, and the times of two modes can be compared.
 //!
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010: its ffsb
 //! profile `fsync_happy`.
 
-use std::sync::RwLock;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
 
-use extant_base::Ino;
+use extant_base::{Ino, salted};
 use extant_volume::{Fault, New, Refusal, Volume};
 
 use super::Done;
@@ -35,94 +41,278 @@ pub(super) const CACHE_BYTES: usize = 48 << 20;
 /// Size of the device, in bytes.
 pub(super) const DEVICE_BYTES: u64 = 512 << 20;
 
-/// The existing files.
-pub(super) struct Mix<'a> {
-    volume: &'a Volume,
-    root: Ino,
-    files: RwLock<Vec<(u64, Ino)>>,
-    next: AtomicU64,
+/// Why an operation was not done.
+pub(super) enum Missed {
+    /// Another thread deleted the file.
+    Gone,
+    /// It failed.
+    Failed(String),
 }
 
-/// A random sequence; each thread has its own.
+impl From<Fault> for Missed {
+    fn from(fault: Fault) -> Self {
+        match fault.is(Refusal::Stale) || fault.is(Refusal::NotFound) {
+            true => Self::Gone,
+            false => Self::Failed(fault.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for Missed {
+    fn from(fault: io::Error) -> Self {
+        match fault.kind() {
+            io::ErrorKind::NotFound => Self::Gone,
+            _ => Self::Failed(fault.to_string()),
+        }
+    }
+}
+
+/// Where the mix runs.
+pub(super) trait Place: Sync {
+    /// An open file.
+    type Open: Clone + Send + Sync;
+
+    fn create(&self, name: &str) -> Result<Self::Open, Missed>;
+    fn size(&self, file: &Self::Open) -> Result<u64, Missed>;
+    fn read_at(&self, file: &Self::Open, at: u64, buf: &mut [u8]) -> Result<usize, Missed>;
+    fn write_at(&self, file: &Self::Open, at: u64, bytes: &[u8]) -> Result<(), Missed>;
+    fn fsync(&self, file: &Self::Open) -> Result<(), Missed>;
+    fn unlink(&self, name: &str) -> Result<(), Missed>;
+    /// Creates a directory and removes it.
+    fn meta(&self, name: &str) -> Result<(), Missed>;
+}
+
+/// The engine, in process.
+pub(super) struct InVolume<'a> {
+    volume: &'a Volume,
+    root: Ino,
+}
+
+impl<'a> InVolume<'a> {
+    pub(super) fn new(volume: &'a Volume) -> Result<Self, Missed> {
+        let root = volume.root()?.ino();
+        Ok(Self { volume, root })
+    }
+}
+
+impl Place for InVolume<'_> {
+    type Open = Ino;
+
+    fn create(&self, name: &str) -> Result<Ino, Missed> {
+        Ok(self.volume.create_number(self.root, name.as_bytes(), &New::file(0o644))?)
+    }
+
+    fn size(&self, file: &Ino) -> Result<u64, Missed> {
+        Ok(self.volume.inode(*file)?.size())
+    }
+
+    fn read_at(&self, file: &Ino, at: u64, buf: &mut [u8]) -> Result<usize, Missed> {
+        Ok(self.volume.read_at(*file, at, buf)?)
+    }
+
+    fn write_at(&self, file: &Ino, at: u64, bytes: &[u8]) -> Result<(), Missed> {
+        self.volume.write_at(*file, at, bytes)?;
+        Ok(())
+    }
+
+    fn fsync(&self, file: &Ino) -> Result<(), Missed> {
+        Ok(self.volume.fsync(*file)?)
+    }
+
+    fn unlink(&self, name: &str) -> Result<(), Missed> {
+        self.volume.unlink(self.root, name.as_bytes())?;
+        Ok(())
+    }
+
+    fn meta(&self, name: &str) -> Result<(), Missed> {
+        self.volume.create_number(self.root, name.as_bytes(), &New::directory(0o755))?;
+        self.volume.rmdir(self.root, name.as_bytes())?;
+        Ok(())
+    }
+}
+
+/// A new directory of a mounted file system, through system calls. It is removed with its files at the end.
+pub(super) struct InFolder {
+    folder: PathBuf,
+    /// Without it, no fsync is called.
+    syncs: bool,
+}
+
+impl InFolder {
+    pub(super) fn new(parent: &std::path::Path, syncs: bool) -> io::Result<Self> {
+        let folder = parent.join(format!("extant-fsync-happy-{}", std::process::id()));
+        std::fs::create_dir(&folder)?;
+        Ok(Self { folder, syncs })
+    }
+}
+
+impl Drop for InFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Place for InFolder {
+    type Open = Arc<std::fs::File>;
+
+    fn create(&self, name: &str) -> Result<Self::Open, Missed> {
+        let options = std::fs::File::options().read(true).write(true).create_new(true).clone();
+        Ok(Arc::new(options.open(self.folder.join(name))?))
+    }
+
+    fn size(&self, file: &Self::Open) -> Result<u64, Missed> {
+        Ok(file.metadata()?.len())
+    }
+
+    fn read_at(&self, file: &Self::Open, at: u64, buf: &mut [u8]) -> Result<usize, Missed> {
+        Ok(FileExt::read_at(&**file, buf, at)?)
+    }
+
+    fn write_at(&self, file: &Self::Open, at: u64, bytes: &[u8]) -> Result<(), Missed> {
+        Ok(file.write_all_at(bytes, at)?)
+    }
+
+    fn fsync(&self, file: &Self::Open) -> Result<(), Missed> {
+        if self.syncs { Ok(file.sync_all()?) } else { Ok(()) }
+    }
+
+    fn unlink(&self, name: &str) -> Result<(), Missed> {
+        Ok(std::fs::remove_file(self.folder.join(name))?)
+    }
+
+    fn meta(&self, name: &str) -> Result<(), Missed> {
+        let folder = self.folder.join(name);
+        std::fs::create_dir(&folder)?;
+        Ok(std::fs::remove_dir(&folder)?)
+    }
+}
+
+/// When threads stop.
+pub(super) enum Until<'a> {
+    /// When this is set.
+    Stopped(&'a AtomicBool),
+    /// When all threads together have begun this many operations.
+    Operations(u64),
+}
+
+/// The existing files.
+pub(super) struct Mix<P: Place> {
+    place: P,
+    seed: u64,
+    files: RwLock<Vec<(u64, P::Open)>>,
+    /// Number of the next new name.
+    next: AtomicU64,
+    /// Number of the next operation.
+    operation: AtomicU64,
+}
+
+/// A random sequence.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
-        extant_base::salted::spread(self.0) % end.max(1)
+        salted::spread(self.0) % end.max(1)
     }
 }
 
-fn name_of(number: u64) -> Vec<u8> {
-    format!("file-{number}").into_bytes()
+fn name_of(number: u64) -> String {
+    format!("file-{number}")
+}
+
+fn text(missed: Missed) -> String {
+    match missed {
+        Missed::Gone => "a file is gone".to_owned(),
+        Missed::Failed(why) => why,
+    }
 }
 
 /// Creates the initial files.
-pub(super) fn populate(volume: &Volume, seed: u64) -> Result<(), Fault> {
-    let root = volume.root()?.ino();
+pub(super) fn populate<P: Place>(place: &P, seed: u64) -> Result<Vec<(u64, P::Open)>, String> {
     let mut random = Random(seed);
+    let mut files = Vec::new();
     for number in 0..FILES {
-        let ino = volume.create_number(root, &name_of(number), &New::file(0o644))?;
+        let file = place.create(&name_of(number)).map_err(text)?;
         let size = SIZES.0 + random.below(SIZES.1 - SIZES.0);
-        volume.write_at(ino, 0, &vec![number as u8; size as usize])?;
+        place.write_at(&file, 0, &vec![number as u8; size as usize]).map_err(text)?;
+        files.push((number, file));
     }
-    volume.sync()
+    Ok(files)
 }
 
-impl<'a> Mix<'a> {
-    /// Starts with the files that [`populate`] created.
-    pub(super) fn new(volume: &'a Volume) -> Result<Self, Fault> {
-        let root = volume.root()?;
-        let files = (0..FILES).map(|number| Ok((number, volume.lookup(&root, &name_of(number))?.ino())));
-        let files = files.collect::<Result<Vec<_>, Fault>>()?;
-        Ok(Self { volume, root: root.ino(), files: RwLock::new(files), next: AtomicU64::new(FILES) })
+/// The initial files of a volume that [`populate`] filled.
+pub(super) fn files_of(volume: &Volume) -> Result<Vec<(u64, Ino)>, Fault> {
+    let root = volume.root()?;
+    (0..FILES).map(|number| Ok((number, volume.lookup(&root, name_of(number).as_bytes())?.ino()))).collect()
+}
+
+impl<P: Place> Mix<P> {
+    pub(super) fn new(place: P, seed: u64, files: Vec<(u64, P::Open)>) -> Self {
+        Self {
+            place,
+            seed,
+            files: RwLock::new(files),
+            next: AtomicU64::new(FILES),
+            operation: AtomicU64::new(0),
+        }
     }
 
-    fn files(&self) -> std::sync::RwLockReadGuard<'_, Vec<(u64, Ino)>> {
+    fn files(&self) -> std::sync::RwLockReadGuard<'_, Vec<(u64, P::Open)>> {
         self.files.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn files_mut(&self) -> std::sync::RwLockWriteGuard<'_, Vec<(u64, Ino)>> {
+    fn files_mut(&self) -> std::sync::RwLockWriteGuard<'_, Vec<(u64, P::Open)>> {
         self.files.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The work of one thread.
-    pub(super) fn work(&self, seed: u64, stop: &AtomicBool) -> Result<Done, String> {
-        let (mut random, mut done) = (Random(seed), Done::default());
-        let mut buf = vec![seed as u8; SIZE];
-        while !stop.load(Ordering::Relaxed) {
-            match self.operation(&mut random, &mut buf, &mut done) {
-                Ok(()) => done.operations += 1,
-                // Another thread deleted the file.
-                Err(fault) if fault.is(Refusal::Stale) || fault.is(Refusal::NotFound) => {}
-                Err(fault) => return Err(fault.to_string()),
+    /// The work of one thread. All threads take the next operation from one sequence.
+    pub(super) fn work(&self, until: &Until<'_>) -> Result<Done, String> {
+        let mut done = Done::default();
+        let mut buf = vec![self.seed as u8; SIZE];
+        loop {
+            let number = self.operation.fetch_add(1, Ordering::Relaxed);
+            let is_over = match until {
+                Until::Stopped(stop) => stop.load(Ordering::Relaxed),
+                Until::Operations(end) => number >= *end,
+            };
+            if is_over {
+                return Ok(done);
+            }
+            let mut random = Random(salted::spread(self.seed ^ number << 20));
+            match self.operation(&mut random, &mut buf) {
+                Ok(wait) => {
+                    done.operations += 1;
+                    done.waits.extend(wait);
+                }
+                Err(Missed::Gone) => {}
+                Err(Missed::Failed(why)) => return Err(why),
             }
         }
-        Ok(done)
     }
 
-    fn operation(&self, random: &mut Random, buf: &mut [u8], done: &mut Done) -> Result<(), Fault> {
-        let volume = self.volume;
-        let (number, ino) = {
+    /// Runs an operation. Returns the duration of its fsync.
+    fn operation(&self, random: &mut Random, buf: &mut [u8]) -> Result<Option<Duration>, Missed> {
+        let place = &self.place;
+        let (number, file) = {
             let files = self.files();
-            files[random.below(files.len() as u64) as usize]
+            files[random.below(files.len() as u64) as usize].clone()
         };
         let what = random.below(16);
         match what {
             0..=3 | 8..=11 => {
-                let blocks = volume.inode(ino)?.size().div_ceil(BLOCK as u64);
+                let blocks = place.size(&file)?.div_ceil(BLOCK as u64);
                 for _ in 0..SIZE / BLOCK {
                     let at = random.below(blocks) * BLOCK as u64;
                     match what {
-                        0..=3 => volume.read_at(ino, at, &mut buf[..BLOCK])?,
-                        _ => volume.write_at(ino, at, &buf[..BLOCK])?,
-                    };
+                        0..=3 => place.read_at(&file, at, &mut buf[..BLOCK]).map(drop)?,
+                        _ => place.write_at(&file, at, &buf[..BLOCK])?,
+                    }
                 }
             }
             4..=7 => {
                 let mut at = 0;
                 loop {
-                    let got = volume.read_at(ino, at, buf)?;
+                    let got = place.read_at(&file, at, buf)?;
                     at += got as u64;
                     if got < buf.len() {
                         break;
@@ -131,19 +321,16 @@ impl<'a> Mix<'a> {
             }
             12 => {
                 let number = self.next.fetch_add(1, Ordering::Relaxed);
-                let ino = volume.create_number(self.root, &name_of(number), &New::file(0o644))?;
+                let file = place.create(&name_of(number))?;
                 let size = SIZES.0 + random.below(SIZES.1 - SIZES.0);
                 for at in (0..size).step_by(SIZE) {
-                    volume.write_at(ino, at, &buf[..SIZE.min((size - at) as usize)])?;
+                    place.write_at(&file, at, &buf[..SIZE.min((size - at) as usize)])?;
                 }
-                self.sync(ino, done)?;
-                self.files_mut().push((number, ino));
-                return Ok(());
+                let wait = self.sync(&file)?;
+                self.files_mut().push((number, file));
+                return Ok(Some(wait));
             }
-            13 => {
-                let size = volume.inode(ino)?.size();
-                volume.write_at(ino, size, buf)?;
-            }
+            13 => place.write_at(&file, place.size(&file)?, buf)?,
             14 => {
                 let mut files = self.files_mut();
                 // Some files stay, so that reads have a target.
@@ -152,22 +339,17 @@ impl<'a> Mix<'a> {
                 {
                     files.swap_remove(at);
                     drop(files);
-                    volume.unlink(self.root, &name_of(number))?;
+                    place.unlink(&name_of(number))?;
                 }
             }
-            _ => {
-                let name = format!("dir-{}", self.next.fetch_add(1, Ordering::Relaxed)).into_bytes();
-                volume.create_number(self.root, &name, &New::directory(0o755))?;
-                volume.rmdir(self.root, &name)?;
-            }
+            _ => place.meta(&format!("dir-{}", self.next.fetch_add(1, Ordering::Relaxed)))?,
         }
-        if matches!(what, 8..=11 | 13) { self.sync(ino, done) } else { Ok(()) }
+        if matches!(what, 8..=11 | 13) { self.sync(&file).map(Some) } else { Ok(None) }
     }
 
-    fn sync(&self, ino: Ino, done: &mut Done) -> Result<(), Fault> {
+    fn sync(&self, file: &P::Open) -> Result<Duration, Missed> {
         let asked = Instant::now();
-        self.volume.fsync(ino)?;
-        done.waits.push(asked.elapsed());
-        Ok(())
+        self.place.fsync(file)?;
+        Ok(asked.elapsed())
     }
 }

@@ -1,5 +1,17 @@
-//! The study of flushes: the cost of fsync per device and mode.
+//! The study of flushes: fsync-happy on modelled devices, in all modes.
+//!
+//! ```text
+//! cost         per device and mode at 16 threads    1 - throughput with / without flushes, of the same work
+//! threads      the same over 1 to 16 threads
+//! rate, flushes, traffic    the same runs in operations, flushes and bytes
+//! latency      one thread: the median time of an fsync
+//! tuning       devices with flush times around 2 ms: whether the mode `seed` coordinates
+//! memory       without a modelled device, beside the kernel's ext4
+//! ```
+//!
+//! In each run all modes do the same operations (same seed), so costs are compared within a run.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -7,64 +19,846 @@ use extant_device::Model;
 use extant_flush::Mode;
 
 use super::{Estimate, Size};
-use crate::fsync::{Load, On, Study, run};
-use crate::report::{Better, Machine, Posting, Row, StudyReport, Table};
-use crate::{LabFault, Watch};
+use crate::fsync::turn::{self, Outcome, Setup, Stack, Turn};
+use crate::fsync::{Load, On, Study};
+use crate::report::{
+    Better, Change, Claim, Form, Machine, Plot, Posted, Posting, Row, Series, StudyReport, Table, Verdict,
+};
+use crate::summary::rate;
+use crate::{LabFault, Summary, Watch};
+
+/// Threads of the main table: the posting has "many I/O threads".
+const THREADS: usize = 16;
+/// The mode names of the posting's design without its limit of 2 ms.
+const ALWAYS: &str = "seed, always";
+
+const fn single(name: &'static str, model: Model, speed: u32) -> Setup {
+    Setup { name, model: Some(model), second: None, stack: Stack::Single, speed }
+}
+
+const fn stack(name: &'static str, model: Model, second: Model, stack: Stack) -> Setup {
+    Setup { name, model: Some(model), second: Some(second), stack, speed: 8 }
+}
+
+const SETUPS: [Setup; 8] = [
+    single("ide", Model::IDE, 8),
+    single("sata-hdd", Model::HDD, 8),
+    single("sata-ssd", Model::SATA_SSD, 1),
+    single("array, battery", Model::ARRAY, 1),
+    single("sata-hdd, no cache", Model::HDD_NOWC, 8),
+    stack("md mirror of 2 ide", Model::IDE, Model::IDE, Stack::Mirror),
+    stack("md stripe of 2 ide", Model::IDE, Model::IDE, Stack::Stripe),
+    stack("dm linear of sata-hdd, ide", Model::HDD, Model::IDE, Stack::Linear),
+];
+const IDE: &str = "ide";
+const ARRAY: &str = "array, battery";
+const NO_CACHE: &str = "sata-hdd, no cache";
+
+const MEMORY: Setup = Setup { name: "memory", model: None, second: None, stack: Stack::Single, speed: 1 };
+
+/// Times and numbers of runs.
+struct Scale {
+    /// Duration of a turn without flushes.
+    turn: Duration,
+    runs: u64,
+    /// Devices, modes, threads and runs of the table over threads.
+    threads_of: &'static [&'static str],
+    threads_modes: &'static [Mode],
+    widths: &'static [usize],
+    threads_runs: u64,
+    /// Duration of a turn of the tuning.
+    tuning: Duration,
+}
+
+impl Scale {
+    fn of(size: Size) -> Self {
+        match size {
+            Size::Quick => Self {
+                turn: Duration::from_millis(250),
+                runs: 3,
+                threads_of: &[IDE],
+                threads_modes: &[Mode::None, Mode::Seed, Mode::Epoch],
+                widths: &[1, 2, 4, 8],
+                threads_runs: 2,
+                tuning: Duration::from_millis(250),
+            },
+            Size::Full => Self {
+                turn: Duration::from_millis(800),
+                runs: 5,
+                threads_of: &[IDE, "sata-ssd", ARRAY],
+                threads_modes: &[Mode::None, Mode::Seed, Mode::Merge, Mode::Epoch],
+                widths: &[1, 2, 4, 8],
+                threads_runs: 3,
+                tuning: Duration::from_secs(1),
+            },
+        }
+    }
+}
 
 /// What the study needs.
 #[must_use]
 pub fn estimate(size: Size, kernel: bool) -> Estimate {
-    let _ = (size, kernel);
-    Estimate { seconds: 30.0, memory_bytes: 1 << 30 }
+    let seconds = match size {
+        Size::Quick => 115.0,
+        Size::Full => 450.0,
+    };
+    Estimate { seconds: seconds + if kernel { 10.0 } else { 0.0 }, memory_bytes: 1 << 30 }
+}
+
+/// A row of the modes: name, mode, and whether `seed` ignores its limit of 2 ms.
+type Column = (&'static str, Option<Mode>, bool);
+
+const COLUMNS: [Column; 6] = [
+    ("no barrier", None, false),
+    ("none", Some(Mode::None), false),
+    ("seed", Some(Mode::Seed), false),
+    ("merge", Some(Mode::Merge), false),
+    ("epoch", Some(Mode::Epoch), false),
+    ("empty-txn", Some(Mode::EmptyTxn), false),
+];
+
+/// The outcomes of one device, number of threads and mode, one for each run.
+type Outcomes = BTreeMap<(&'static str, usize, &'static str), Vec<Outcome>>;
+
+struct Measured {
+    outcomes: Outcomes,
+}
+
+impl Measured {
+    fn of(&self, device: &'static str, threads: usize, mode: &'static str) -> &[Outcome] {
+        self.outcomes.get(&(device, threads, mode)).map_or(&[], Vec::as_slice)
+    }
+
+    fn values(
+        &self,
+        (device, threads, mode): (&'static str, usize, &'static str),
+        value: impl Fn(&Outcome) -> f64,
+    ) -> Vec<f64> {
+        self.of(device, threads, mode).iter().map(value).collect()
+    }
+
+    fn mean(&self, key: (&'static str, usize, &'static str), value: impl Fn(&Outcome) -> f64) -> Option<f64> {
+        let values = self.values(key, value);
+        (!values.is_empty()).then(|| Summary::of(&values).avg)
+    }
+
+    /// Costs in per cent of the run without flushes, one for each run.
+    fn costs(&self, device: &'static str, threads: usize, mode: &'static str) -> Vec<f64> {
+        let without = self.of(device, threads, COLUMNS[0].0);
+        let with = self.of(device, threads, mode);
+        let cost = |(with, without): (&Outcome, &Outcome)| (1.0 - with.per_s / without.per_s) * 100.0;
+        with.iter().zip(without).map(cost).collect()
+    }
+
+    fn cost(&self, device: &'static str, mode: &'static str) -> Option<Summary> {
+        let costs = self.costs(device, THREADS, mode);
+        (!costs.is_empty()).then(|| Summary::of(&costs))
+    }
+}
+
+fn measure(
+    setup: &Setup,
+    columns: &[Column],
+    threads: usize,
+    runs: u64,
+    time: Duration,
+    into: &mut Outcomes,
+) -> Result<(), LabFault> {
+    // The first turn finds how many operations take that time.
+    let mut operations = 4 * threads as u64;
+    let pilot = Turn { mode: None, always: false, threads, operations, seed: 99 };
+    let pilot = turn::run(setup, &pilot)?;
+    let per_turn = pilot.per_s * time.as_secs_f64() * f64::from(setup.speed);
+    operations = operations.max(per_turn as u64);
+    for run in 0..runs {
+        for &(name, mode, always) in columns {
+            let turn = Turn { mode, always, threads, operations, seed: 1 + run };
+            let outcome = turn::run(setup, &turn)?;
+            into.entry((setup.name, threads, name)).or_default().push(outcome);
+        }
+    }
+    Ok(())
 }
 
 /// Runs the study.
 ///
 /// # Errors
-/// The device failed.
+/// The device failed, or a system call in `kernel`.
 pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Result<StudyReport, LabFault> {
-    let _ = kernel;
     let begun = Instant::now();
-    let study = Study {
-        load: Load::Happy,
-        ground: On::Files,
-        models: Model::ALL.to_vec(),
-        modes: Mode::ALL.to_vec(),
-        widths: vec![16],
-        time: Duration::from_millis(500),
-        ..Study::default()
-    };
-    let report = run(&study, watch)?;
-    let rows = report.rows.iter().filter_map(|row| {
-        let cost = row.cost? * 100.0;
-        Some(Row::ours(&[row.device, row.mode], &[cost]))
-    });
-    let table = Table {
-        id: "cost".to_owned(),
-        title: "Cost of flushes".to_owned(),
-        in_posting: true,
-        quantity: "cost".to_owned(),
-        unit: "%".to_owned(),
-        better: Better::Lower,
-        labels: vec!["device".to_owned(), "mode".to_owned()],
-        extras: Vec::new(),
-        rows: rows.collect(),
-        note: String::new(),
-    };
+    let scale = Scale::of(size);
+    let mut measured = Measured { outcomes: Outcomes::new() };
+    for setup in &SETUPS {
+        watch.part(&format!("{}, {THREADS} threads", setup.name), None);
+        let mut columns = COLUMNS.to_vec();
+        if setup.name == ARRAY {
+            columns.push((ALWAYS, Some(Mode::Seed), true));
+        }
+        measure(setup, &columns, THREADS, scale.runs, scale.turn, &mut measured.outcomes)?;
+    }
+    let narrow: Vec<Column> = COLUMNS
+        .into_iter()
+        .filter(|(_, mode, _)| mode.is_none_or(|mode| scale.threads_modes.contains(&mode)))
+        .collect();
+    for setup in SETUPS.iter().filter(|setup| scale.threads_of.contains(&setup.name)) {
+        for &threads in scale.widths {
+            watch.part(&format!("{}, {threads} threads", setup.name), None);
+            measure(setup, &narrow, threads, scale.threads_runs, scale.turn, &mut measured.outcomes)?;
+        }
+    }
+    // One thread on the other kinds of disks, for the table of latencies.
+    for setup in SETUPS.iter().filter(|setup| setup.stack == Stack::Single) {
+        if measured.of(setup.name, 1, "none").is_empty() {
+            watch.part(&format!("{}, 1 thread", setup.name), None);
+            measure(setup, &narrow, 1, scale.threads_runs, scale.turn, &mut measured.outcomes)?;
+        }
+    }
+    watch.part("auto-tuning", None);
+    let tuning = tuning(&scale, watch)?;
+    watch.part("memory", None);
+    let memory = memory(&scale, kernel)?;
+
+    let cost = cost_table(&measured);
+    let claims = claims(&measured, &tuning, kernel.is_some());
+    let plots = vec![cost_plot(&measured), threads_plot(&measured, &scale), tuning_plot(&tuning)];
+    let tables = vec![
+        cost,
+        threads_table(&measured, &scale),
+        rate_table(&measured),
+        flushes_table(&measured),
+        traffic_table(&measured),
+        latency_table(&measured),
+        tuning,
+        memory,
+    ];
+    let parameters = [
+        ("size", size.name().to_owned()),
+        ("turn [s]", scale.turn.as_secs_f64().to_string()),
+        ("runs", scale.runs.to_string()),
+        ("clock of slow disks", "8 times as fast as the model".to_owned()),
+    ];
+    let kernel_option = if kernel.is_some() { " --kernel" } else { "" };
     Ok(StudyReport {
         study: "fsync".to_owned(),
         question: "What does fsync cost on a kind of disk, and what do shared flushes save?".to_owned(),
         posting: Posting {
             subject: "[PATCH v6 0/4] ext4: Coordinate data-only flush requests sent by fsync".to_owned(),
             date: "29 November 2010".to_owned(),
-            machine: String::new(),
+            machine: "a fairly large variety of disks and arrays; Linux 2.6.37-rc3".to_owned(),
         },
-        command: format!("extant lab all --{} --only fsync", size.name()),
+        command: format!("extant lab all --{} --only fsync{kernel_option}", size.name()),
         machine: Machine::this(),
-        parameters: std::iter::once(("size".to_owned(), size.name().to_owned())).collect(),
+        parameters: parameters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         seconds: begun.elapsed().as_secs_f64(),
-        tables: vec![table],
-        plots: Vec::new(),
-        claims: Vec::new(),
+        tables,
+        plots,
+        claims,
     })
+}
+
+fn table(id: &str, title: &str, quantity: &str, unit: &str, better: Better, labels: &[&str]) -> Table {
+    Table {
+        id: id.to_owned(),
+        title: title.to_owned(),
+        in_posting: false,
+        quantity: quantity.to_owned(),
+        unit: unit.to_owned(),
+        better,
+        labels: labels.iter().map(|&label| label.to_owned()).collect(),
+        extras: Vec::new(),
+        rows: Vec::new(),
+        note: String::new(),
+    }
+}
+
+/// Each device with each mode that was measured at this number of threads.
+fn each(measured: &Measured, threads: usize) -> Vec<(&'static str, &'static str)> {
+    let mut keys = Vec::new();
+    for setup in &SETUPS {
+        let columns = COLUMNS.iter().map(|column| column.0).chain([ALWAYS]);
+        keys.extend(
+            columns
+                .filter(|mode| !measured.of(setup.name, threads, mode).is_empty())
+                .map(|mode| (setup.name, mode)),
+        );
+    }
+    keys
+}
+
+/// The posting's figures for a mode: ranges over its devices, so the middle stands for the mean.
+fn posted(mode: &str) -> Option<Posted> {
+    let (min, max) = match mode {
+        "none" => (25.0, 30.0),
+        "seed" => (5.0, 14.0),
+        _ => return None,
+    };
+    Some(Posted { min: Some(min), max: Some(max), avg: f64::midpoint(min, max), ..Posted::default() })
+}
+
+/// Half of the 95 % interval of the mean of these values.
+fn half_interval(summary: &Summary) -> Option<f64> {
+    Change::between(summary, summary, "").plus_minus_percent.map(|percent| {
+        // Of a difference of two means of equal variance: larger than that of one mean by the root of 2.
+        percent * summary.avg.abs() / 100.0 / std::f64::consts::SQRT_2
+    })
+}
+
+fn cost_table(measured: &Measured) -> Table {
+    let title = format!("fsync-happy: cost of flushes, {THREADS} threads");
+    let quantity = "cost of flushes, in per cent of the throughput without";
+    let mut table = table("cost", &title, quantity, "%", Better::Lower, &["device", "mode"]);
+    table.in_posting = true;
+    table.extras = ["± at 95 % [points]", "flush [us]", "flushes [1/fsync]"].map(str::to_owned).to_vec();
+    table.rows.push(Row {
+        posting: Some(Posted { avg: 80.0, ..Posted::default() }),
+        extras: vec![None; 3],
+        ..Row::ours(&["a variety", "barriers before 2.6.37-rc1"], &[])
+    });
+    for (device, mode) in each(measured, THREADS).into_iter().filter(|(_, mode)| *mode != COLUMNS[0].0) {
+        let key = (device, THREADS, mode);
+        let costs = measured.costs(device, THREADS, mode);
+        let half = half_interval(&Summary::of(&costs));
+        let per_fsync = |outcome: &Outcome| outcome.flushes as f64 / outcome.fsyncs.max(1) as f64;
+        table.rows.push(Row {
+            posting: posted(mode).filter(|_| device != ARRAY && device != NO_CACHE),
+            extras: vec![
+                half.filter(|half| half.is_finite()),
+                measured.mean(key, |outcome| outcome.flush_us),
+                measured.mean(key, per_fsync),
+            ],
+            ..Row::ours(&[device, mode], &costs)
+        });
+    }
+    table.note = cost_note(measured);
+    table
+}
+
+fn range_of(measured: &Measured, mode: &'static str) -> Option<(f64, f64)> {
+    let is_caching = |setup: &&Setup| setup.name != ARRAY && setup.name != NO_CACHE;
+    let costs = SETUPS.iter().filter(is_caching).filter_map(|setup| measured.cost(setup.name, mode));
+    costs.map(|cost| (cost.avg, cost.avg)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+}
+
+fn range_text(range: Option<(f64, f64)>) -> String {
+    range.map_or("not measured".to_owned(), |(low, high)| format!("{low:.0} to {high:.0} %"))
+}
+
+fn cost_note(measured: &Measured) -> String {
+    format!(
+        "Over the devices with a volatile cache, a flush for each fsync costs {} (posting: 25 to 30 %), the posting's \
+         coordination {} (posting: 5 to 14 %), and epoch {}.",
+        range_text(range_of(measured, "none")),
+        range_text(range_of(measured, "seed")),
+        range_text(range_of(measured, "epoch"))
+    )
+}
+
+fn threads_table(measured: &Measured, scale: &Scale) -> Table {
+    let quantity = "cost of flushes, in per cent of the throughput without";
+    let labels = ["device", "mode", "threads"];
+    let mut table = table("threads", "fsync-happy: cost over threads", quantity, "%", Better::Lower, &labels);
+    for setup in SETUPS.iter().filter(|setup| scale.threads_of.contains(&setup.name)) {
+        for (mode, _, _) in COLUMNS.iter().skip(1) {
+            for &threads in scale.widths.iter().chain(&[THREADS]) {
+                let costs = measured.costs(setup.name, threads, mode);
+                if !costs.is_empty() && !measured.of(setup.name, 1, mode).is_empty() {
+                    table.rows.push(Row::ours(&[setup.name, mode, &threads.to_string()], &costs));
+                }
+            }
+        }
+    }
+    "Shared flushes need threads that wait at the same time: with one thread all modes make one flush per fsync."
+        .clone_into(&mut table.note);
+    table
+}
+
+/// Rows with a change against the mode `none` of the same device.
+fn changed(measured: &Measured, threads: usize, rows: &mut Vec<Row>, value: impl Fn(&Outcome) -> f64 + Copy) {
+    for (device, mode) in each(measured, threads) {
+        let ours = measured.values((device, threads, mode), value);
+        let none = measured.values((device, threads, "none"), value);
+        let change = (mode != "none" && !none.is_empty())
+            .then(|| Change::between(&Summary::of(&ours), &Summary::of(&none), &format!("{device} none")));
+        rows.push(Row { change, ..Row::ours(&[device, mode], &ours) });
+    }
+}
+
+fn rate_table(measured: &Measured) -> Table {
+    let title = format!("fsync-happy: throughput, {THREADS} threads");
+    let mut table = table("rate", &title, "operations", "1/s", Better::Higher, &["device", "mode"]);
+    changed(measured, THREADS, &mut table.rows, |outcome| outcome.per_s);
+    let gain = |mode: &'static str| {
+        let rate = |mode| measured.mean((IDE, THREADS, mode), |outcome| outcome.per_s);
+        Some((rate(mode)? / rate("none")? - 1.0) * 100.0)
+    };
+    if let (Some(seed), Some(epoch)) = (gain("seed"), gain("epoch")) {
+        table.note =
+            format!("On ide, seed changes the throughput by {seed:+.0} %, and epoch by {epoch:+.0} %.");
+    }
+    table
+}
+
+fn flushes_table(measured: &Measured) -> Table {
+    let title = format!("Flushes per fsync, {THREADS} threads");
+    let mut table = table("flushes", &title, "flushes", "1/fsync", Better::Lower, &["device", "mode"]);
+    table.extras = ["joined [1/fsync]", "covered [1/fsync]", "bypassed [1/fsync]", "by commits [1/fsync]"]
+        .map(str::to_owned)
+        .to_vec();
+    for (device, mode) in each(measured, THREADS).into_iter().filter(|(_, mode)| *mode != COLUMNS[0].0) {
+        let key = (device, THREADS, mode);
+        let per = |count: fn(&Outcome) -> u64| {
+            move |outcome: &Outcome| count(outcome) as f64 / outcome.fsyncs.max(1) as f64
+        };
+        let extras: [fn(&Outcome) -> u64; 4] = [
+            |outcome| outcome.counts.joined,
+            |outcome| outcome.counts.covered,
+            |outcome| outcome.counts.bypassed,
+            |outcome| outcome.counts.others,
+        ];
+        table.rows.push(Row {
+            extras: extras.into_iter().map(|count| measured.mean(key, per(count))).collect(),
+            ..Row::ours(&[device, mode], &measured.values(key, per(|outcome| outcome.flushes)))
+        });
+    }
+    let mean = |mode: &'static str| {
+        let flushes = |outcome: &Outcome| outcome.flushes as f64 / outcome.fsyncs.max(1) as f64;
+        measured.mean((IDE, THREADS, mode), flushes)
+    };
+    if let (Some(none), Some(seed), Some(epoch)) = (mean("none"), mean("seed"), mean("epoch")) {
+        let redundant = (1.0 - epoch / none) * 100.0;
+        table.note = format!(
+            "On ide, {none:.2} flushes per fsync without coordination, {seed:.2} with the posting's, {epoch:.2} with \
+             epoch: {redundant:.0} % of the flushes are redundant."
+        );
+    }
+    table
+}
+
+fn traffic_table(measured: &Measured) -> Table {
+    let title = format!("Write traffic per fsync, {THREADS} threads");
+    let mut table =
+        table("traffic", &title, "bytes written", "KiB/fsync", Better::Lower, &["device", "mode"]);
+    changed(measured, THREADS, &mut table.rows, kibibytes);
+    if let (Some(none), Some(empty)) = (
+        measured.mean((IDE, THREADS, "none"), kibibytes),
+        measured.mean((IDE, THREADS, "empty-txn"), kibibytes),
+    ) {
+        table.note = format!(
+            "On ide, empty-txn writes {empty:.1} KiB per fsync, and none {none:.1} KiB: {:+.1} %.",
+            (empty / none - 1.0) * 100.0
+        );
+    }
+    table
+}
+
+fn kibibytes(outcome: &Outcome) -> f64 {
+    outcome.written_bytes as f64 / 1024.0 / outcome.fsyncs.max(1) as f64
+}
+
+fn latency_table(measured: &Measured) -> Table {
+    let mut table = table(
+        "latency",
+        "One thread: time of an fsync",
+        "median time",
+        "us",
+        Better::Lower,
+        &["device", "mode"],
+    );
+    changed(measured, 1, &mut table.rows, |outcome| outcome.p50_us);
+    table.rows.retain(|row| row.labels[1] != COLUMNS[0].0);
+    "With one thread, seed does not wait for others, so its fsync takes as long as without coordination."
+        .clone_into(&mut table.note);
+    table
+}
+
+const TUNING_MS: [f64; 8] = [0.5, 1.0, 1.5, 1.8, 2.2, 3.0, 5.0, 8.0];
+
+/// Devices with different flush times. Each leads to one row.
+fn tuning(scale: &Scale, watch: &dyn Watch) -> Result<Table, LabFault> {
+    let title = "Auto-tuning: devices with different flush times, mode seed, 8 threads";
+    let mut table = table("tuning", title, "flushes", "1/fsync", Better::Lower, &["flush time [ms]"]);
+    table.extras =
+        ["measured average [us]", "fsyncs [1/s]", "coordinates [1 yes, 0 no]"].map(str::to_owned).to_vec();
+    for ms in TUNING_MS {
+        let study = Study {
+            load: Load::Overwrite,
+            ground: On::Device,
+            models: vec![Model::flush_of(Duration::from_secs_f64(ms / 1e3))],
+            modes: vec![Mode::Seed],
+            widths: vec![8],
+            time: scale.tuning,
+            ..Study::default()
+        };
+        watch.part(&format!("a flush takes {ms} ms"), None);
+        let report = crate::fsync::run(&study, &crate::Quiet)?;
+        let Some(row) = report.rows.iter().find(|row| row.mode == "seed") else { continue };
+        let coordinates = if row.flushes_per_fsync < 0.95 { 1.0 } else { 0.0 };
+        table.rows.push(Row {
+            extras: vec![Some(row.flush_us), Some(rate(row.fsyncs, report.seconds)), Some(coordinates)],
+            ..Row::ours(&[&ms.to_string()], &[row.flushes_per_fsync])
+        });
+    }
+    table.note = match switch_ms(&table) {
+        Some((below, above)) => format!(
+            "Coordination switches on between {below} and {above} ms; the limit of the posting is 2 ms."
+        ),
+        None => "Coordination does not switch between these devices.".to_owned(),
+    };
+    Ok(table)
+}
+
+/// The largest flush time below which no device coordinates, and the smallest from which all do.
+fn switch_ms(table: &Table) -> Option<(f64, f64)> {
+    let coordinates: Vec<bool> =
+        table.rows.iter().map(|row| row.extras[2].is_some_and(|value| value > 0.5)).collect();
+    let first = coordinates.iter().position(|on| *on)?;
+    let is_step = first > 0 && coordinates[first..].iter().all(|on| *on);
+    is_step.then(|| (TUNING_MS[first - 1], TUNING_MS[first]))
+}
+
+/// The engine on memory and the kernel's ext4, both without a modelled device.
+fn memory(scale: &Scale, kernel: Option<&Path>) -> Result<Table, LabFault> {
+    let title = format!("fsync-happy without a modelled device, {THREADS} threads");
+    let mut table = table("memory", &title, "operations", "1/s", Better::Higher, &["flushes"]);
+    let turn = |mode: Option<Mode>, operations: u64, seed: u64| Turn {
+        mode,
+        always: false,
+        threads: THREADS,
+        operations,
+        seed,
+    };
+    let pilot = turn::run(&MEMORY, &turn(None, 500, 99))?;
+    let operations = (pilot.per_s * scale.turn.as_secs_f64()).max(500.0) as u64;
+    for (name, mode) in [("no fsync or no barrier", None), ("fsync", Some(Mode::Epoch))] {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for run in 0..scale.runs {
+            ours.push(turn::run(&MEMORY, &turn(mode, operations, 1 + run))?.per_s);
+            if let Some(folder) = kernel {
+                theirs.push(turn::run_in(folder, &turn(mode, operations, 1 + run))?.per_s);
+            }
+        }
+        let kernel = (!theirs.is_empty()).then(|| Summary::of(&theirs));
+        table.rows.push(Row { kernel, ..Row::ours(&[name], &ours) });
+    }
+    "Ours runs in process on memory without flushes of a device; the kernel runs through system calls on the \
+     device of its directory. The first row is ours without barriers, and the kernel's without fsync."
+        .clone_into(&mut table.note);
+    Ok(table)
+}
+
+fn cost_plot(measured: &Measured) -> Plot {
+    let modes = COLUMNS.iter().skip(1).map(|column| column.0);
+    let series = modes.map(|mode| {
+        let point = |(index, setup): (usize, &Setup)| {
+            measured.cost(setup.name, mode).map(|cost| (index as f64, cost.avg))
+        };
+        let points = SETUPS.iter().enumerate().filter_map(point).collect();
+        Series { name: mode.to_owned(), posting: false, points }
+    });
+    let mut series: Vec<Series> = series.collect();
+    for mode in ["none", "seed"] {
+        let middle = posted(mode).map_or(0.0, |posted| posted.avg);
+        let points = (0..SETUPS.len()).filter(|index| {
+            let name = SETUPS[*index].name;
+            name != ARRAY && name != NO_CACHE
+        });
+        let points = points.map(|index| (index as f64, middle)).collect();
+        series.push(Series { name: format!("{mode}, middle"), posting: true, points });
+    }
+    Plot {
+        id: "cost-bars".to_owned(),
+        title: format!("Cost of flushes per device and mode, {THREADS} threads"),
+        x: "device".to_owned(),
+        y: "cost of flushes [% of throughput]".to_owned(),
+        x_log: false,
+        y_log: false,
+        form: Form::Bars,
+        categories: SETUPS.iter().map(|setup| setup.name.to_owned()).collect(),
+        series,
+        table: "cost".to_owned(),
+    }
+}
+
+fn threads_plot(measured: &Measured, scale: &Scale) -> Plot {
+    let mut series = Vec::new();
+    for setup in SETUPS.iter().filter(|setup| scale.threads_of.contains(&setup.name)) {
+        for (mode, _, _) in COLUMNS.iter().skip(1) {
+            let point = |threads: &usize| {
+                let costs = measured.costs(setup.name, *threads, mode);
+                (!costs.is_empty()).then(|| (*threads as f64, Summary::of(&costs).avg))
+            };
+            let points: Vec<_> = scale.widths.iter().chain(&[THREADS]).filter_map(point).collect();
+            if points.len() > 1 {
+                series.push(Series { name: format!("{}, {mode}", setup.name), posting: false, points });
+            }
+        }
+    }
+    Plot {
+        id: "threads-lines".to_owned(),
+        title: "Cost of flushes over threads".to_owned(),
+        x: "threads".to_owned(),
+        y: "cost of flushes [% of throughput]".to_owned(),
+        x_log: true,
+        y_log: false,
+        form: Form::Lines,
+        categories: Vec::new(),
+        series,
+        table: "threads".to_owned(),
+    }
+}
+
+fn tuning_plot(tuning: &Table) -> Plot {
+    let points = tuning.rows.iter().zip(TUNING_MS);
+    let points = points.filter_map(|(row, ms)| Some((ms, row.ours?.avg))).collect();
+    Plot {
+        id: "tuning-lines".to_owned(),
+        title: "Auto-tuning: flushes per fsync over the flush time of the device".to_owned(),
+        x: "flush time of the device [ms]".to_owned(),
+        y: "flushes [1/fsync]".to_owned(),
+        x_log: true,
+        y_log: false,
+        form: Form::Lines,
+        categories: Vec::new(),
+        series: vec![Series { name: "seed, 8 threads".to_owned(), posting: false, points }],
+        table: "tuning".to_owned(),
+    }
+}
+
+/// Whether the first mode costs less than the second on a device, with its difference and half interval of the
+/// differences within runs, in points.
+fn difference(
+    measured: &Measured,
+    device: &'static str,
+    less: &'static str,
+    more: &'static str,
+) -> (f64, f64) {
+    let (less, more) = (measured.costs(device, THREADS, less), measured.costs(device, THREADS, more));
+    let differences: Vec<f64> = more.iter().zip(&less).map(|(more, less)| more - less).collect();
+    let summary = Summary::of(&differences);
+    (summary.avg, half_interval(&summary).unwrap_or(f64::INFINITY))
+}
+
+fn claims(measured: &Measured, tuning: &Table, kernel: bool) -> Vec<Claim> {
+    let unmeasured =
+        kernel.then(|| "its device has no slow flush: see the table without a device".to_owned());
+    let claim =
+        |claim: &str, posting: &str, ours: String, (verdict, why): (Verdict, String), tables: &[&str]| {
+            Claim {
+                claim: claim.to_owned(),
+                posting: posting.to_owned(),
+                ours,
+                kernel: unmeasured.clone(),
+                verdict,
+                why,
+                tables: tables.iter().map(|&id| id.to_owned()).collect(),
+            }
+        };
+    let [none, seed, epoch] =
+        ["none", "seed", "epoch"].map(|mode| measured.cost(IDE, mode).map_or(0.0, |cost| cost.avg));
+    let mut claims = vec![claim(
+        "Since barriers became flushes in 2.6.37-rc1, the cost of flushes on fsync-happy fell from 80 % to 25-30 %.",
+        "80 % to 25-30 %",
+        format!("{} with a flush for each fsync", range_text(range_of(measured, "none"))),
+        (
+            Verdict::Open,
+            "Barriers that drain the queue of the block layer have no counterpart here; only the second figure is \
+             measured."
+                .to_owned(),
+        ),
+        &["cost"],
+    )];
+    let (saved, half) = difference(measured, IDE, "seed", "none");
+    let (more, more_half) = difference(measured, IDE, "epoch", "seed");
+    let verdict = match (saved > half, more > more_half) {
+        (true, true) => Verdict::Beaten,
+        (true, false) => Verdict::Confirmed,
+        (false, _) if saved < -half => Verdict::Refuted,
+        (false, _) => Verdict::Open,
+    };
+    claims.push(claim(
+        "Coordination lowers the cost of flushes from 25-30 % to 5-14 %.",
+        "25-30 % to 5-14 %",
+        format!(
+            "none {}, seed {}, epoch {}",
+            range_text(range_of(measured, "none")),
+            range_text(range_of(measured, "seed")),
+            range_text(range_of(measured, "epoch"))
+        ),
+        (
+            verdict,
+            format!(
+                "On ide the cost falls from {none:.1} % to {seed:.1} % (by {saved:.1} ± {half:.1} points), and with \
+                 epoch to {epoch:.1} % (by {more:.1} ± {more_half:.1} more)."
+            ),
+        ),
+        &["cost", "threads"],
+    ));
+    let (lost, half) = difference(measured, ARRAY, "none", ALWAYS);
+    let (tuned, tuned_half) = difference(measured, ARRAY, "none", "seed");
+    let verdict = match (lost > half, tuned <= tuned_half.max(2.0)) {
+        (true, true) => Verdict::Confirmed,
+        (false, _) if lost < -half => Verdict::Refuted,
+        _ => Verdict::Open,
+    };
+    claims.push(claim(
+        "On arrays whose flush takes less than 2 ms, coordination lowers performance; so there each fsync makes its \
+         own flush.",
+        "regressions of less than 1 % with auto-tuning",
+        format!("{lost:+.1} points of cost with coordination forced, {tuned:+.1} with auto-tuning"),
+        (
+            verdict,
+            format!(
+                "Against no coordination, on the array: forced {lost:+.1} ± {half:.1} points, tuned {tuned:+.1} ± \
+                 {tuned_half:.1}."
+            ),
+        ),
+        &["cost", "flushes"],
+    ));
+    claims.push(claim(
+        "The measured flush time decides whether fsync calls are coordinated.",
+        "from 2 ms on",
+        tuning.note.clone(),
+        match switch_ms(tuning) {
+            Some((below, above)) if below < 2.0 && above > 2.0 => {
+                (Verdict::Confirmed, format!("It switches on between {below} and {above} ms."))
+            }
+            Some((below, above)) => (
+                Verdict::Open,
+                format!("It switches between {below} and {above} ms: the timers of this machine are late."),
+            ),
+            None => (Verdict::Refuted, "There is no single flush time at which it switches.".to_owned()),
+        },
+        &["tuning"],
+    ));
+    claims.push(one_thread(measured, &claim));
+    let (slower, half) = difference(measured, NO_CACHE, "none", "seed");
+    let verdict = match (slower > half, slower < -half) {
+        (true, _) => Verdict::Confirmed,
+        (_, true) => Verdict::Refuted,
+        _ => Verdict::Open,
+    };
+    claims.push(claim(
+        "Disks without a write cache lose by coordination.",
+        "two larger regressions, because ext4 did not detect these disks",
+        format!("{slower:+.1} points of cost"),
+        (
+            verdict,
+            format!(
+                "With seed the cost changes by {slower:+.1} ± {half:.1} points on the disk without a cache; its flush \
+                 is measured to be fast, so the calls bypass the coordination."
+            ),
+        ),
+        &["cost"],
+    ));
+    claims.push(empty_transactions(measured, &claim));
+    claims.push(stacks(measured, &claim));
+    claims
+}
+
+type MakeClaim<'a> = dyn Fn(&str, &str, String, (Verdict, String), &[&str]) -> Claim + 'a;
+
+fn one_thread(measured: &Measured, claim: &MakeClaim<'_>) -> Claim {
+    let of = |mode: &'static str| Summary::of(&measured.values((IDE, 1, mode), |outcome| outcome.p50_us));
+    let change = Change::between(&of("seed"), &of("none"), "none");
+    let half = change.plus_minus_percent.unwrap_or(f64::INFINITY);
+    let verdict = match change.percent {
+        percent if percent.abs() <= 5.0 => Verdict::Confirmed,
+        percent if percent > half => Verdict::Refuted,
+        _ => Verdict::Open,
+    };
+    claim(
+        "A single thread skips the coordination.",
+        "no delay with one thread",
+        format!("{:+.1} % of the median time of an fsync on ide", change.percent),
+        (verdict, format!("With one thread, seed changes it by {:+.1} ± {half:.1} %.", change.percent)),
+        &["latency"],
+    )
+}
+
+fn empty_transactions(measured: &Measured, claim: &MakeClaim<'_>) -> Claim {
+    let of = |mode: &'static str| Summary::of(&measured.values((IDE, THREADS, mode), kibibytes));
+    let traffic = Change::between(&of("empty-txn"), &of("seed"), "seed");
+    let (slower, half) = difference(measured, IDE, "seed", "empty-txn");
+    let verdict = match (traffic.significant, slower > half) {
+        (Some(true), true) if traffic.percent > 0.0 => Verdict::Confirmed,
+        (Some(true), _) if traffic.percent < 0.0 => Verdict::Refuted,
+        _ => Verdict::Open,
+    };
+    claim(
+        "An empty transaction for each fsync increases write traffic, and lowers performance considerably.",
+        "considerably",
+        format!("{:+.1} % bytes per fsync, {slower:+.1} points of cost", traffic.percent),
+        (
+            verdict,
+            format!(
+                "Compared with seed on ide, empty-txn writes {:+.1} ± {:.1} % bytes per fsync, and costs {slower:+.1} ± \
+                 {half:.1} points more.",
+                traffic.percent,
+                traffic.plus_minus_percent.unwrap_or(f64::INFINITY)
+            ),
+        ),
+        &["traffic", "rate"],
+    )
+}
+
+fn stacks(measured: &Measured, claim: &MakeClaim<'_>) -> Claim {
+    let flush = |device: &'static str| measured.mean((device, THREADS, "none"), |outcome| outcome.flush_us);
+    let ide = flush(IDE).unwrap_or(0.0);
+    let stacked: Vec<(&str, f64)> = SETUPS
+        .iter()
+        .filter(|setup| setup.stack != Stack::Single)
+        .filter_map(|setup| Some((setup.name, flush(setup.name)?)))
+        .collect();
+    let coordinates = SETUPS.iter().filter(|setup| setup.stack != Stack::Single).all(|setup| {
+        let bypassed = |outcome: &Outcome| outcome.counts.bypassed as f64;
+        measured.mean((setup.name, THREADS, "seed"), bypassed).is_some_and(|bypassed| bypassed < 1.0)
+    });
+    let list = stacked.iter().map(|(name, us)| format!("{name} {:.1} ms", us / 1e3)).collect::<Vec<_>>();
+    let list = list.join(", ");
+    let verdict = if coordinates && !stacked.is_empty() { Verdict::Confirmed } else { Verdict::Open };
+    claim(
+        "md and dm report the flush times of their components, so that stacks of slow disks coordinate, too.",
+        "the slowest component counts",
+        list.clone(),
+        (
+            verdict,
+            format!(
+                "Measured averages: {list}; ide alone {:.1} ms. {}",
+                ide / 1e3,
+                if coordinates { "All stacks coordinate." } else { "Not all stacks coordinate." }
+            ),
+        ),
+        &["cost"],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_those_of_runs_with_the_same_work() {
+        let mut measured = Measured { outcomes: Outcomes::new() };
+        let setup = Setup { speed: 64, ..SETUPS[0] };
+        let time = Duration::from_millis(30);
+        measure(&setup, &COLUMNS, 4, 2, time, &mut measured.outcomes).unwrap();
+        let of = |mode| measured.of(IDE, 4, mode);
+        for (mode, _, _) in COLUMNS {
+            assert_eq!(of(mode).len(), 2);
+            // Whether an operation finds its file depends on the order of deletions.
+            assert!(of(mode)[0].operations.abs_diff(of("none")[0].operations) < 8, "{mode}");
+        }
+        assert!(of("no barrier")[0].flushes == 0 && of("none")[0].flushes >= of("none")[0].fsyncs);
+        assert!(of("none")[0].flush_us > 8e3 && of("none")[0].written_bytes > 0, "{:?}", of("none")[0]);
+    }
+
+    #[test]
+    fn the_switch_is_a_single_step() {
+        let mut table = table("t", "", "", "", Better::Lower, &["ms"]);
+        let row = |on: f64| Row { extras: vec![None, None, Some(on)], ..Row::ours(&["1"], &[1.0]) };
+        table.rows = [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0].map(row).to_vec();
+        assert_eq!(switch_ms(&table), Some((1.8, 2.2)));
+        table.rows[6] = row(0.0);
+        assert_eq!(switch_ms(&table), None);
+    }
 }

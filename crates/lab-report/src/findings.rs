@@ -1,0 +1,132 @@
+//! Findings in Markdown: per posting its claims, the figures and the verdicts.
+
+use std::fmt::Write;
+
+use extant_lab::report::{StudyReport, Verdict};
+
+use crate::numbers::{bytes, counted, duration};
+use crate::{Reports, verdict_words};
+
+/// Columns of a line, except in tables.
+const COLUMNS: usize = 110;
+
+/// The page. `source`: the file of these reports, as the page names it.
+#[must_use]
+pub fn markdown(reports: &Reports, source: &str) -> String {
+    let mut text = String::new();
+    text.push_str("# Findings of the studies\n\n");
+    paragraph(
+        &mut text,
+        &format!(
+            "Five mail threads of linux-ext4 claim improvements. `extant lab all` repeats their measurements \
+             on extant, and each claim gets a verdict. This page is generated from [{source}]({source}) by \
+             `cargo xtask findings`; extant {}.",
+            reports.version
+        ),
+    );
+    paragraph(
+        &mut text,
+        "Verdicts are computed from the figures: *confirmed* (the same effect), *confirmed and beaten* (and \
+         a form of extant's own is better), *refuted* (the opposite, or no effect), *open* (undecided by \
+         this run). \"Kernel\" is ext4 of the running kernel under the same load.",
+    );
+    text.push_str("| study | claims | confirmed | beaten | refuted | open |\n|---|---|---|---|---|---|\n");
+    for report in &reports.studies {
+        let count = |verdict: Verdict| report.claims.iter().filter(|claim| claim.verdict == verdict).count();
+        let [confirmed, beaten, refuted, open] =
+            [Verdict::Confirmed, Verdict::Beaten, Verdict::Refuted, Verdict::Open].map(count);
+        let (study, all) = (&report.study, report.claims.len());
+        let _ =
+            writeln!(text, "| [{study}](#{study}) | {all} | {confirmed} | {beaten} | {refuted} | {open} |");
+    }
+    for report in &reports.studies {
+        text.push('\n');
+        study(&mut text, report);
+    }
+    text
+}
+
+fn study(text: &mut String, report: &StudyReport) {
+    let _ = writeln!(text, "## {}\n", report.study);
+    paragraph(text, &report.question);
+    let posting = &report.posting;
+    let on =
+        if posting.machine.is_empty() { String::new() } else { format!(" Machine: {}.", posting.machine) };
+    paragraph(text, &format!("Posting: \"{}\", {}.{on}", posting.subject, posting.date));
+    let machine = &report.machine;
+    let model = if machine.model.is_empty() { "unknown CPU" } else { machine.model.as_str() };
+    paragraph(
+        text,
+        &format!(
+            "Ours: `{}`, {}, on {model}, {}, {} of memory, {}.",
+            report.command,
+            duration(report.seconds),
+            counted(machine.cpus, "CPU"),
+            bytes(machine.memory_bytes),
+            machine.kernel
+        ),
+    );
+    text.push_str("| claim | posting | ours | kernel | verdict |\n|---|---|---|---|---|\n");
+    for claim in &report.claims {
+        let kernel = claim.kernel.as_deref().unwrap_or("not measured");
+        let cells = [&claim.claim, &claim.posting, &claim.ours, kernel].map(cell);
+        let verdict = verdict_words(claim.verdict);
+        let _ = writeln!(text, "| {} | **{verdict}**: {} |", cells.join(" | "), cell(&claim.why));
+    }
+    let notes: Vec<_> = report.tables.iter().filter(|table| !table.note.is_empty()).collect();
+    if !notes.is_empty() {
+        text.push_str("\nTables:\n\n");
+    }
+    for table in notes {
+        let item = wrapped(&format!("- {}: {}", table.title, plain(&table.note)), "  ");
+        text.push_str(&item);
+    }
+}
+
+/// Text for a cell of a table.
+fn cell(text: &str) -> String {
+    plain(text).replace('|', "\\|")
+}
+
+/// One line, without markup.
+fn plain(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.replace('<', "&lt;").replace('*', "\\*").replace('_', "\\_")
+}
+
+fn paragraph(text: &mut String, words: &str) {
+    text.push_str(&wrapped(words, ""));
+    text.push('\n');
+}
+
+fn wrapped(words: &str, indent: &str) -> String {
+    let mut text = String::new();
+    let mut line = String::new();
+    for word in words.split(' ').filter(|word| !word.is_empty()) {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            text.push_str(&line);
+            text.push('\n');
+            line = indent.to_owned();
+        } else if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    text + &line + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Reports, samples};
+
+    #[test]
+    fn claims_are_counted_and_listed() {
+        let reports = Reports { version: "0.1.0".to_owned(), studies: vec![samples::report()] };
+        let page = super::markdown(&reports, "full.json");
+        assert!(page.contains("| [shrinker](#shrinker) | 1 | 1 | 0 | 0 | 0 |"), "{page}");
+        assert!(page.contains("| scans are shorter | 10196 to 357 us |"), "{page}");
+        assert!(page.contains("**confirmed**: The change is -99 %. |\n"), "{page}");
+        let long = page.lines().filter(|line| !line.starts_with('|') && line.chars().count() > 110);
+        assert_eq!(long.count(), 0, "{page}");
+    }
+}

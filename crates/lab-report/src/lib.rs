@@ -1,0 +1,75 @@
+//! The reports of the studies, shown as text, as a page in HTML, and as findings in Markdown.
+//!
+//! ```text
+//! StudyReport (extant-lab) --> Reports: all studies of one run, as JSON
+//!                                 |-> text      tables in the form of ministat
+//!                                 |-> html      one file with plots, without network
+//!                                 '-> findings  docs/lab/findings.md
+//! ```
+//!
+//! Owns: the layout of what is shown. Does **not** own: measurements, verdicts and sentences, which are part
+//! of the reports.
+//!
+//! Invariants
+//! 1. Output depends on the reports alone, so a committed JSON file gives the same page again.
+//! 2. Every text of a report is escaped: a page contains no markup but this crate's own.
+
+#![forbid(unsafe_code)]
+
+pub mod findings;
+mod grid;
+pub mod html;
+mod numbers;
+mod plot;
+#[cfg(test)]
+mod samples;
+pub mod text;
+
+use extant_lab::report::{StudyReport, Verdict};
+use serde::{Deserialize, Serialize};
+
+/// All studies of one run: the JSON of `extant lab all`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reports {
+    /// Version of extant.
+    pub version: String,
+    /// The studies, in the order of their postings.
+    pub studies: Vec<StudyReport>,
+}
+
+/// Why reports cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportFault {
+    /// A plot cannot be drawn.
+    #[error("plot {plot}: {why}")]
+    Plot {
+        /// Its id.
+        plot: String,
+        /// The reason.
+        why: String,
+    },
+    /// The JSON is not that of reports.
+    #[error("not a report of extant lab all: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl Reports {
+    /// Reads JSON.
+    ///
+    /// # Errors
+    /// [`ReportFault::Json`].
+    pub fn from_json(text: &str) -> Result<Self, ReportFault> {
+        Ok(serde_json::from_str(text)?)
+    }
+}
+
+/// A verdict in words.
+#[must_use]
+pub fn verdict_words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Confirmed => "confirmed",
+        Verdict::Beaten => "confirmed and beaten",
+        Verdict::Refuted => "refuted",
+        Verdict::Open => "open",
+    }
+}
