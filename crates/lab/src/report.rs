@@ -7,6 +7,8 @@
 //! 3. A report is complete in itself: command, machine and parameters are part of it, so a committed JSON
 //!    file can be shown again.
 
+pub(crate) mod text;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
