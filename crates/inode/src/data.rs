@@ -134,7 +134,8 @@ impl FileCaches {
             DataPath::Iomap if !values.has_flag(flags::EXTENTS | flags::INLINE_DATA) => DataPath::Ordered,
             path => path,
         };
-        let order_max = if path == DataPath::Iomap { Order::MAX } else { Order::MIN };
+        let large = path == DataPath::Iomap && !shared.small_folios;
+        let order_max = if large { Order::MAX } else { Order::MIN };
         let (size, changed_in) = (values.fields.size, values.changed_in);
         let pages = self.pages.file_of(key, block_bytes, order_max).open();
         pages.raise_end(size);

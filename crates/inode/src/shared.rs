@@ -27,6 +27,8 @@ pub struct Shared {
     pub fs_seed: Option<u32>,
     /// The content of all regular files goes through the journal, not only of files with the flag for it.
     pub journals_data: bool,
+    /// Files have folios of one page only, also where large ones are possible: for measurements.
+    pub small_folios: bool,
     /// The memory budget of the caches.
     pub budget: Arc<Budget>,
     /// How to read with damaged descriptors; `None` if the volume is open for writing: then damage is an
@@ -55,6 +57,7 @@ impl Shared {
             geometry,
             fs_seed,
             journals_data: false,
+            small_folios: false,
             budget,
             salvage: None,
             rule,

@@ -11,6 +11,7 @@
 //! ```
 
 pub mod fsync;
+pub mod shrinker;
 
 use std::path::Path;
 

@@ -42,7 +42,10 @@ struct Shape {
     extent: u32,
     /// Blocks on disk and dirty blocks of each appended file, before the first call.
     grown: (u32, u32),
-    /// Files of each job that cycles over files; blocks written at a time.
+    /// Jobs that append.
+    jobs: usize,
+    /// Jobs that cycle over files, and files of each; blocks written at a time.
+    round_jobs: usize,
     round_files: usize,
     burst: usize,
     /// Extents of all files of the reader.
@@ -66,6 +69,8 @@ impl Shape {
                 limit: times(500 * 200_000 / 4 / u64::from(TURN)),
                 extent: TURN,
                 grown: (times(50_000) as u32 / TURN * TURN, times(200_000) as u32),
+                jobs: JOBS,
+                round_jobs: 0,
                 round_files: 0,
                 burst: 1,
                 reader_extents: 0,
@@ -73,13 +78,17 @@ impl Shape {
                 // There is one scan per 131,072 calls; a small load needs some scans, too.
                 calls: times(10_000_000).max(400_000),
             },
-            // 400,500 inodes, most of them with some 50 entries.
+            // 400,500 inodes, most of them with some 50 entries. The number of jobs of both kinds is scaled, so
+            // that their shares of the calls and of the writeback do not depend on the scale.
             Case::ManyInodes => Self {
                 dirty: times(400_000 * 50),
                 limit: times(400_000 * 50 / 4),
                 extent: TURN,
                 grown: (0, 0),
-                round_files: times(ROUND_FILES as u64) as usize,
+                jobs: times(JOBS as u64) as usize,
+                round_jobs: times(ROUND_JOBS as u64) as usize,
+                round_files: times((ROUND_JOBS * ROUND_FILES) as u64) as usize
+                    / times(ROUND_JOBS as u64) as usize,
                 burst: 16,
                 reader_extents: 0,
                 warm_up: times(400_000 * 65),
@@ -91,6 +100,8 @@ impl Shape {
                 limit: times(800_000),
                 extent: 1,
                 grown: (0, 0),
+                jobs: JOBS,
+                round_jobs: 0,
                 round_files: 0,
                 burst: 1,
                 reader_extents: times(READER_FILES as u64 * u64::from(READER_BLOCKS / READER_EXTENT)) as u32,
@@ -255,12 +266,23 @@ impl Chance {
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     pub(super) stats: Stats,
-    pub(super) user: Times,
+    /// Calls of the reader, and of the writers.
+    pub(super) reads: Times,
+    pub(super) writes: Times,
     pub(super) reader_hit_ratio: Option<f64>,
     /// Nanoseconds and work of each scan, in order.
     pub(super) scans: Vec<(u64, Scan)>,
     /// Calls to be measured. A run that was cut made fewer.
     pub(super) calls: u64,
+}
+
+impl Outcome {
+    /// All calls.
+    pub(super) fn user(&self) -> Times {
+        let mut all = self.writes.clone();
+        all.add_all(&self.reads);
+        all
+    }
 }
 
 /// Files that are written in turn, `burst` blocks at a time.
@@ -294,7 +316,8 @@ struct Worker<'a> {
     dirty_max: u64,
     reader: Option<&'a Reader>,
     chance: Chance,
-    user: Times,
+    read_times: Times,
+    write_times: Times,
 }
 
 impl Worker<'_> {
@@ -308,7 +331,7 @@ impl Worker<'_> {
             // `map` counts for the whole cache; an uncounted lookup shows whether this one hits.
             let known = inode.any(lblk, Lblk(lblk.0 + 1), |_| true);
             let Ok(_) = inode.map(lblk, 1, &mut Full, Keep::Yes);
-            self.user.add(before.elapsed().as_nanos() as u64);
+            self.read_times.add(before.elapsed().as_nanos() as u64);
             reader.hits.fetch_add(u64::from(known), Relaxed);
             reader.reads.fetch_add(1, Relaxed);
             return;
@@ -328,7 +351,7 @@ impl Worker<'_> {
         if self.dirty_blocks > self.dirty_max {
             self.write_back();
         }
-        self.user.add(before.elapsed().as_nanos() as u64);
+        self.write_times.add(before.elapsed().as_nanos() as u64);
     }
 
     /// Makes `calls` calls. Ends early once there are at least `scans_min` scans, and they have examined
@@ -398,7 +421,7 @@ pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>)
                     step.wait();
                     step.wait();
                     worker.calls(share(shape.calls / 10), cache, (SCANS_MIN / 10, work_max / 10));
-                    worker.user = Times::default();
+                    (worker.read_times, worker.write_times) = Default::default();
                     step.wait();
                     if number == 0 {
                         cache.log_scans();
@@ -413,7 +436,7 @@ pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>)
                     step.wait();
                     // The entries that are dropped here must not be missing in the statistics.
                     step.wait();
-                    worker.user
+                    (worker.read_times, worker.write_times)
                 })
             })
             .collect();
@@ -431,15 +454,18 @@ pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>)
         drop(alone);
         not_alone = Some(quiet.read().unwrap_or_else(PoisonError::into_inner));
         step.wait();
-        let mut user = Times::default();
+        let (mut reads, mut writes) = (Times::default(), Times::default());
         for worker in workers {
-            user.add_all(&worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let (its_reads, its_writes) =
+                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            reads.add_all(&its_reads);
+            writes.add_all(&its_writes);
         }
         let reader_hit_ratio = reader
             .as_ref()
             .map(|reader| reader.hits.load(Relaxed) as f64 / reader.reads.load(Relaxed).max(1) as f64);
         let calls = shape.calls / threads as u64 * threads as u64;
-        Outcome { stats, user, reader_hit_ratio, scans: cache.take_scan_log(), calls }
+        Outcome { stats, reads, writes, reader_hit_ratio, scans: cache.take_scan_log(), calls }
     })
 }
 
@@ -472,7 +498,8 @@ fn worker<'a>(
         dirty_max: shape.dirty / threads as u64,
         reader,
         chance: Chance(number as u64),
-        user: Times::default(),
+        read_times: Times::default(),
+        write_times: Times::default(),
     };
     let add = |worker: &mut Worker<'_>, files_of_job: usize, burst: usize, stride: u32| {
         worker.jobs.push(Job { first: worker.files.len(), files: files_of_job.max(1), burst, done: 0 });
@@ -481,7 +508,8 @@ fn worker<'a>(
             worker.files.push(File::new(cache.inode(ino), stride, shape.extent));
         }
     };
-    for _ in (number..JOBS).step_by(threads) {
+    // Each worker has a job of each kind.
+    for _ in (number..shape.jobs.max(threads)).step_by(threads) {
         add(&mut worker, FILES_PER_JOB, 1, 1);
     }
     if shape.grown.1 > 0 {
@@ -494,7 +522,7 @@ fn worker<'a>(
         }
     }
     if shape.round_files > 0 {
-        for _ in (number..ROUND_JOBS).step_by(threads) {
+        for _ in (number..shape.round_jobs.max(threads)).step_by(threads) {
             add(&mut worker, shape.round_files, shape.burst, 2);
         }
     }

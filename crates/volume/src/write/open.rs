@@ -58,6 +58,8 @@ pub struct WriteOptions {
     pub transaction_max: u32,
     /// How file data gets from memory to the device.
     pub data: DataPath,
+    /// File data stays in folios of one page on every path: for measuring what large folios save.
+    pub small_folios: bool,
     /// How threads share flushes of the device's cache.
     pub flush: extant_flush::Settings,
     /// How long a synchronous change waits for others to share its commit.
@@ -270,6 +272,7 @@ fn engine(
     };
     let mut shared = Shared::new(Arc::clone(&device), sb.clone(), geometry.clone(), Arc::clone(budget));
     shared.journals_data = data == DataPath::Journal;
+    shared.small_folios = options.write.small_folios;
     let inodes = Arc::new(Inodes::new(shared, Overrides::new()));
     let shared = Arc::clone(inodes.shared());
     let journal = Journal::open(Arc::clone(&shared.buffers), device, log, in_journal);
