@@ -259,6 +259,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
     let settings = Settings { mode: mode.unwrap_or(Mode::None), ..study.settings };
     let write = WriteOptions {
         data: study.path.data(),
+        small_folios: study.path == Path::Ranges,
         flush: settings,
         no_barriers: mode.is_none(),
         ..WriteOptions::default()

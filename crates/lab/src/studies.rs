@@ -10,6 +10,7 @@
 //! study_report(size, kernel, watch)   runs it; `kernel`: a directory of a mounted ext4 to measure, too
 //! ```
 
+pub mod buffered;
 pub mod fsync;
 pub mod shrinker;
 

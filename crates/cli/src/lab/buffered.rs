@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use extant_device::Model;
 use extant_lab::LabFault;
-use extant_lab::buffered::{Case, Path, Study};
+use extant_lab::buffered::{Backing, Case, Path, Study};
 
 use super::{GroundArgs, Shown, print, usage};
 use crate::sizes::parse_size;
@@ -15,16 +16,21 @@ use crate::voice;
 /// beside them the kernel and plain copies.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Cases: hole_read, cached_read, cached_write, overwrite, writeback_write, sync_write.
-Paths: iomap (ranges, large folios), per-block (pages, ordered data), writeback (pages, commits do not wait for data), \
-journal (data through the journal).
+Cases: hole_read, cached_read, device_read, cached_write, overwrite, writeback_write, sync_write, sync_overwrite.
+Paths: iomap (ranges, large folios), iomap-4k (ranges, folios of a page), per-block (pages, ordered data), \
+writeback (pages, commits do not wait for data), journal (data through the journal).
 
 Examples:
   extant lab buffered                                    all of it, in process
   extant lab buffered --kernel /mnt                      beside the file system mounted on /mnt
   extant lab buffered --cases cached_write --sizes 64K   one row of each path
-  extant lab buffered --paths iomap,journal --bytes 64M  what data=journal costs")]
+  extant lab buffered --paths iomap,journal --bytes 64M  what data=journal costs
+  extant lab buffered --device nvme --cases sync_write   on a device with the timing of an NVMe drive")]
 pub(crate) struct BufferedArgs {
+    /// The device: memory, the name of a model (hdd, sata-ssd, sata-ssd-plp, nvme, array), or a directory of
+    /// the system, in which a file is made.
+    #[arg(long, value_name = "DEVICE", default_value = "memory", value_parser = parse_backing)]
+    device: Backing,
     /// What is done with the file.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_case)]
     cases: Vec<Case>,
@@ -37,7 +43,7 @@ pub(crate) struct BufferedArgs {
     /// Bytes of the file.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     bytes: u64,
-    /// Writes of sync_write at most.
+    /// Writes of sync_write and sync_overwrite at most.
     #[arg(long, value_name = "N", default_value_t = 256)]
     syncs: u64,
     /// Rounds.
@@ -56,14 +62,24 @@ pub(crate) struct BufferedArgs {
     ground: GroundArgs,
 }
 
+fn parse_backing(name: &str) -> Result<Backing, String> {
+    match Model::by_name(name) {
+        Some(model) => Ok(Backing::Modelled(model)),
+        None if name == "memory" => Ok(Backing::Memory),
+        None if std::path::Path::new(name).is_dir() => Ok(Backing::Files(name.into())),
+        None => Err("neither memory, nor a model, nor a directory".to_owned()),
+    }
+}
+
 fn parse_case(name: &str) -> Result<Case, String> {
     Case::by_name(name).ok_or_else(|| {
-        "it is hole_read, cached_read, cached_write, overwrite, writeback_write or sync_write".to_owned()
+        let names = Case::ALL.map(Case::name);
+        format!("it is one of {}", names.join(", "))
     })
 }
 
 pub(super) fn parse_path(name: &str) -> Result<Path, String> {
-    Path::by_name(name).ok_or_else(|| "it is iomap, per-block, writeback or journal".to_owned())
+    Path::by_name(name).ok_or_else(|| format!("it is one of {}", Path::ALL.map(Path::name).join(", ")))
 }
 
 pub(super) fn run(args: &BufferedArgs) -> Result<ExitCode, LabFault> {
@@ -72,6 +88,7 @@ pub(super) fn run(args: &BufferedArgs) -> Result<ExitCode, LabFault> {
     }
     let all = |given: &[Case]| if given.is_empty() { Case::ALL.to_vec() } else { given.to_vec() };
     let study = Study {
+        backing: args.device.clone(),
         cases: all(&args.cases),
         sizes: args.sizes.clone(),
         paths: if args.paths.is_empty() { Path::USUAL.to_vec() } else { args.paths.clone() },

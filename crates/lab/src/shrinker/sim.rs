@@ -78,8 +78,8 @@ impl Shape {
                 // There is one scan per 131,072 calls; a small load needs some scans, too.
                 calls: times(10_000_000).max(400_000),
             },
-            // 400,500 inodes, most of them with some 50 entries. The number of jobs of both kinds is scaled, so
-            // that their shares of the calls and of the writeback do not depend on the scale.
+            // 400,500 inodes, most of them with some 50 entries. The number of jobs of both kinds is scaled,
+            // so that their shares of the calls and of the writeback do not depend on the scale.
             Case::ManyInodes => Self {
                 dirty: times(400_000 * 50),
                 limit: times(400_000 * 50 / 4),
@@ -87,8 +87,7 @@ impl Shape {
                 grown: (0, 0),
                 jobs: times(JOBS as u64) as usize,
                 round_jobs: times(ROUND_JOBS as u64) as usize,
-                round_files: times((ROUND_JOBS * ROUND_FILES) as u64) as usize
-                    / times(ROUND_JOBS as u64) as usize,
+                round_files: (times((ROUND_JOBS * ROUND_FILES) as u64) / times(ROUND_JOBS as u64)) as usize,
                 burst: 16,
                 reader_extents: 0,
                 warm_up: times(400_000 * 65),

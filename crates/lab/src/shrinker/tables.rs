@@ -235,7 +235,8 @@ fn note(table: &Table, metric: Metric, part: &Part, rows: &[&Row]) -> String {
         let differing =
             if differ.is_empty() { String::new() } else { format!(", not for {}", differ.join(", ")) };
         sentences.push(format!(
-            "Compared with baseline, the outcome at 95 % is that of the posting for {} of {all} policies{differing}.",
+            "Compared with baseline, the outcome at 95 % is that of the posting for {} of {all} policies\
+             {differing}.",
             agree.len()
         ));
     }

@@ -202,7 +202,8 @@ impl Headline {
             Some(true) if scale < 1.0 && share < 1.0 / 3.0 => (
                 Verdict::Open,
                 format!(
-                    "The effect grows with the size, and this is scale {scale}: es-gc has {} of the posting's factor.",
+                    "The effect grows with the size, and this is scale {scale}: es-gc has {} of the \
+                     posting's factor.",
                     figure(share)
                 ),
             ),

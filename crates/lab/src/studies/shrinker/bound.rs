@@ -1,7 +1,7 @@
 //! Beyond the posting: how much one scan visits while the load grows a hundredfold.
 //!
-//! Visits of entries and inodes are counted, not timed: they are the same in every run, and an interruption of
-//! the machine does not add to them.
+//! Visits of entries and inodes are counted, not timed: they are the same in every run, whatever else the
+//! machine does.
 
 use super::Size;
 use crate::report::{Better, Claim, Row, Table, Verdict};

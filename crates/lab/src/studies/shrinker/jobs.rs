@@ -470,7 +470,7 @@ fn tables_of(shape: &Shape, kernel: Option<&Path>, watch: &dyn Watch) -> Result<
     }
     let table = |id: &str, what: &str, rows: Vec<Row>| Table {
         id: id.to_owned(),
-        title: format!("End to end: the jobs on real files"),
+        title: "End to end: the jobs on real files".to_owned(),
         in_posting: false,
         quantity: what.to_owned(),
         unit: "us".to_owned(),
@@ -498,9 +498,9 @@ mod tests {
 
     #[test]
     fn the_kernels_counters_are_read_as_it_writes_them() {
-        let text = "stats:\n  4 objects\n  3 reclaimable objects\n  70/5 cache hits/misses\n  1 inodes on list\n\
-                    average:\n  12 us scan time\n  9 shrunk objects\nmaximum:\n  13 inode (4 objects, 3 reclaimable)\n  \
-                    250 us max scan time\n";
+        let text = "stats:\n  4 objects\n  3 reclaimable objects\n  70/5 cache hits/misses\n  \
+                    1 inodes on list\naverage:\n  12 us scan time\n  9 shrunk objects\nmaximum:\n  \
+                    13 inode (4 objects, 3 reclaimable)\n  250 us max scan time\n";
         let info = Info { hits: 70.0, misses: 5.0, scan_avg_us: 12.0, scan_max_us: 250.0 };
         assert_eq!(Info::parse(text), info);
         // The engine's own text has the same form.
