@@ -6,6 +6,7 @@ mod all;
 mod buffered;
 mod createmany;
 mod fsync;
+mod io;
 mod large_dir;
 mod orphans;
 mod shrinker;
@@ -14,7 +15,8 @@ use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use extant_image::options::{FeatureEdit, FormatOptions, JournalSize};
@@ -53,6 +55,8 @@ enum Study {
     Createmany(Box<createmany::CreatemanyArgs>),
     /// Reads and writes through the cache, beside the kernel and plain copies.
     Buffered(Box<buffered::BufferedArgs>),
+    /// Reads and writes of files by concurrent jobs, as fio's engine psync makes them.
+    Io(Box<io::IoArgs>),
     /// Orphans: how tracking them scales with writers, its modes side by side.
     Orphans(Box<orphans::OrphansArgs>),
     /// Durability: what fsync costs on disks of several kinds, and what sharing flushes saves.
@@ -68,6 +72,7 @@ pub(crate) fn run(args: &LabArgs) -> ExitCode {
         Study::All(args) => all::run(args),
         Study::Createmany(args) => createmany::run(args),
         Study::Buffered(args) => buffered::run(args),
+        Study::Io(args) => io::run(args),
         Study::Orphans(args) => orphans::run(args),
         Study::Fsync(args) => fsync::run(args),
         Study::LargeDir(args) => large_dir::run(args),
@@ -192,15 +197,32 @@ fn print(report: &impl serde::Serialize, text: &dyn std::fmt::Display, json: boo
     voice::print(&text, 0)
 }
 
-/// Shows a progress bar on a terminal, and prints the lines of the protocol if `lines` is set.
+/// Shows a progress bar on a terminal, and prints the lines of the protocol if `lines` is set. If standard
+/// error is no terminal, prints a line there every ten seconds.
 struct Shown {
     bar: ProgressBar,
     lines: bool,
+    notes: Option<Mutex<Notes>>,
 }
+
+/// Progress as lines of text.
+struct Notes {
+    what: String,
+    done: u64,
+    total: Option<u64>,
+    /// The time of the last line.
+    last: Instant,
+}
+
+/// The time between two lines.
+const NOTES_EVERY: Duration = Duration::from_secs(10);
 
 impl Shown {
     fn new(bar: bool, lines: bool) -> Self {
-        let bar = match bar && std::io::stderr().is_terminal() {
+        let is_terminal = std::io::stderr().is_terminal();
+        let notes = Notes { what: String::new(), done: 0, total: None, last: Instant::now() };
+        let notes = (bar && !is_terminal).then(|| Mutex::new(notes));
+        let bar = match bar && is_terminal {
             true => ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5)),
             false => ProgressBar::hidden(),
         };
@@ -208,7 +230,18 @@ impl Shown {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_secs(1));
-        Self { bar, lines }
+        Self { bar, lines, notes }
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Notes)) {
+        let Some(notes) = &self.notes else { return };
+        let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut notes);
+        if notes.last.elapsed() >= NOTES_EVERY {
+            notes.last = Instant::now();
+            let total = notes.total.map_or(String::new(), |total| format!(" of {total}"));
+            let _ = writeln!(std::io::stderr().lock(), "{}: {}{total}", notes.what, notes.done);
+        }
     }
 }
 
@@ -221,6 +254,7 @@ impl Drop for Shown {
 impl extant_lab::Watch for Shown {
     fn advance(&self, objects: u64) {
         self.bar.inc(objects);
+        self.note(|notes| notes.done += objects);
     }
 
     fn line(&self, text: &str) {
@@ -233,5 +267,6 @@ impl extant_lab::Watch for Shown {
         self.bar.reset();
         self.bar.set_message(what.to_owned());
         self.bar.set_length(total.unwrap_or(1));
+        self.note(|notes| (notes.what, notes.done, notes.total) = (what.to_owned(), 0, total));
     }
 }

@@ -8,6 +8,7 @@
 //!            Engine: a Volume, in process     Kernel: system calls below a directory
 //!
 //!                 buffered: the bytes of one file, in process or through system calls
+//!                 io:       reads and writes of many files, in process or through system calls
 //!                 fsync:    concurrent fsync calls, on a device with the timing of a disk
 //!                 shrinker: on an extent cache of its own, without a file system
 //! ```
@@ -44,6 +45,7 @@ pub mod buffered;
 pub mod createmany;
 pub mod fsync;
 pub mod ground;
+pub mod io;
 pub mod large_dir;
 pub mod names;
 pub mod orphans;

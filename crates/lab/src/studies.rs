@@ -60,4 +60,8 @@ pub struct Study {
 }
 
 /// All studies, in the order of the documents.
-pub const ALL: &[Study] = &[Study { name: "fsync", estimate: fsync::estimate, run: fsync::study_report }];
+pub const ALL: &[Study] = &[
+    Study { name: "shrinker", estimate: shrinker::estimate, run: shrinker::study_report },
+    Study { name: "buffered", estimate: buffered::estimate, run: buffered::study_report },
+    Study { name: "fsync", estimate: fsync::estimate, run: fsync::study_report },
+];

@@ -25,7 +25,7 @@ fn scale(size: Size) -> f64 {
 /// A run ends early when its scans have visited this much.
 fn work_max(size: Size) -> u64 {
     match size {
-        Size::Quick => 10_000_000,
+        Size::Quick => 3_000_000,
         Size::Full => 30_000_000,
     }
 }
@@ -34,8 +34,8 @@ fn work_max(size: Size) -> u64 {
 #[must_use]
 pub fn estimate(size: Size, kernel: bool) -> Estimate {
     let (seconds, memory_bytes) = match size {
-        Size::Quick => (75.0, 2 << 30),
-        Size::Full => (540.0, 8 << 30),
+        Size::Quick => (110.0, 2 << 30),
+        Size::Full => (1100.0, 10 << 30),
     };
     // The same jobs on the kernel's file system; it keeps its pages until they are written.
     Estimate { seconds: if kernel { seconds * 1.2 } else { seconds }, memory_bytes }

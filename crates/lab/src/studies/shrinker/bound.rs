@@ -11,7 +11,7 @@ use crate::{LabFault, Watch};
 /// The scales of each case. 1 is the posting's size. Case (a) takes 2.4 GB at scale 1.
 fn scales(size: Size, case: Case) -> [f64; 3] {
     match (size, case) {
-        (Size::Quick, _) => [0.002, 0.02, 0.2],
+        (Size::Quick, _) => [0.001, 0.01, 0.1],
         (Size::Full, Case::GiantTrees) => [0.02, 0.2, 2.0],
         (Size::Full, Case::ManyInodes | Case::Reader) => [0.1, 1.0, 10.0],
     }

@@ -6,29 +6,30 @@
 //! (c)  a job reads 50 files from front to back, again and again, beside 100 jobs that append to 5 files each
 //! ```
 //!
-//! Each job is a thread. The posting's kernel did not merge neighbouring extents (its note 1). Neither side
-//! here has such a switch, so the jobs write every second block: no two extents are neighbours.
+//! Each job is a thread; the quick size has fewer jobs. The posting's kernel did not merge neighbouring extents
+//! (its note 1). Neither side here has such a switch, so the jobs write every second block: no two extents are
+//! neighbours.
 //!
 //! The engine's cache has 12 MiB of memory, and a sixteenth of it is for extents. The kernel reclaims extents
 //! only when the machine's memory is short. As root, the study therefore drops the reclaimable objects of the
 //! machine (2 to `/proc/sys/vm/drop_caches`) ten times a second while the kernel's load runs.
 
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use extant_base::Ino;
 use extant_extent_status::Times;
 use extant_image::options::FormatOptions;
-use extant_volume::{New, OpenOptions, Volume, WriteOptions};
+use extant_volume::{OpenOptions, WriteOptions};
 
 use super::Size;
 use crate::ground::Ground;
+use crate::io::{Files, Ours, Theirs};
 use crate::report::{Better, Change, Row, Table};
 use crate::shrinker::{Case, Policy};
-use crate::{Failed, LabFault, Summary, Watch};
+use crate::{LabFault, Summary, Watch};
 
 const BLOCK: u64 = 4096;
 const CACHE_BYTES: usize = 12 << 20;
@@ -57,24 +58,28 @@ struct Shape {
 
 impl Shape {
     fn of(size: Size) -> Self {
+        // The entries of each case exceed the cache's limit of 32,768.
         let quick = Self {
-            streams: 100,
+            streams: 40,
             files: 5,
-            blocks: 250,
-            rounds: 20,
-            round_files: 60,
-            round_blocks: 960,
+            blocks: 500,
+            rounds: 8,
+            round_files: 100,
+            round_blocks: 1_600,
             read_files: 50,
             read_blocks: 200,
             runs: 2,
         };
         match size {
             Size::Quick => quick,
+            // The posting's numbers of jobs.
             Size::Full => Self {
-                blocks: 2_000,
+                streams: 100,
+                blocks: 1_500,
+                rounds: 20,
                 round_files: 1_000,
                 round_blocks: 16_000,
-                read_blocks: 2_000,
+                read_blocks: 1_500,
                 runs: 3,
                 ..quick
             },
@@ -89,101 +94,6 @@ impl Shape {
             Case::Reader => self.read_files,
         };
         self.streams * self.files + more
-    }
-}
-
-/// Files by number.
-trait Files: Sync {
-    fn write(&self, file: usize, pos: u64, bytes: &[u8]) -> Result<(), LabFault>;
-    /// Reads up to a buffer; at the end of the file nothing.
-    fn read(&self, file: usize, pos: u64, buf: &mut [u8]) -> Result<(), LabFault>;
-}
-
-struct Ours<'a> {
-    volume: &'a Volume,
-    inos: Vec<Ino>,
-}
-
-fn ours(operation: &'static str) -> impl Fn(extant_volume::Fault) -> LabFault {
-    move |fault| {
-        let (errno, says) = (fault.errno(), fault.to_string());
-        LabFault::Failed(Failed { operation, name: "file".to_owned(), errno, says })
-    }
-}
-
-fn theirs(operation: &'static str) -> impl Fn(std::io::Error) -> LabFault {
-    move |error| {
-        let (errno, says) = (error.raw_os_error().unwrap_or(5), error.to_string());
-        LabFault::Failed(Failed { operation, name: "file".to_owned(), errno, says })
-    }
-}
-
-impl<'a> Ours<'a> {
-    fn new(volume: &'a Volume, count: usize) -> Result<Self, LabFault> {
-        let root = volume.root().map_err(ours("open"))?.ino();
-        let inos = (0..count).map(|at| {
-            volume.create_number(root, format!("{at}").as_bytes(), &New::file(0o644)).map_err(ours("create"))
-        });
-        Ok(Self { volume, inos: inos.collect::<Result<_, _>>()? })
-    }
-}
-
-impl Files for Ours<'_> {
-    fn write(&self, file: usize, pos: u64, bytes: &[u8]) -> Result<(), LabFault> {
-        self.volume.write_at(self.inos[file], pos, bytes).map(drop).map_err(ours("write"))
-    }
-
-    fn read(&self, file: usize, pos: u64, buf: &mut [u8]) -> Result<(), LabFault> {
-        self.volume.read_at(self.inos[file], pos, buf).map(drop).map_err(ours("read"))
-    }
-}
-
-/// Files below a directory, which is removed at the end. The first ones stay open; a process may not have as
-/// many open files as case (b) has.
-struct Theirs {
-    dir: PathBuf,
-    open: Vec<File>,
-}
-
-impl Theirs {
-    fn new(dir: &Path, count: usize, keep: usize) -> Result<Self, LabFault> {
-        let mut made = Self { dir: dir.join("extant-lab-shrinker"), open: Vec::new() };
-        fs::create_dir(&made.dir).map_err(theirs("mkdir"))?;
-        for at in 0..count {
-            let file = File::options().read(true).write(true).create_new(true).open(made.path(at));
-            let file = file.map_err(theirs("create"))?;
-            made.open.extend((at < keep).then_some(file));
-        }
-        Ok(made)
-    }
-
-    fn path(&self, file: usize) -> PathBuf {
-        self.dir.join(file.to_string())
-    }
-
-    fn with<T>(&self, file: usize, of: impl FnOnce(&File) -> std::io::Result<T>) -> Result<T, LabFault> {
-        let done = match self.open.get(file) {
-            Some(open) => of(open),
-            None => File::options().read(true).write(true).open(self.path(file)).and_then(|file| of(&file)),
-        };
-        done.map_err(theirs("read or write"))
-    }
-}
-
-impl Drop for Theirs {
-    fn drop(&mut self) {
-        // The files of an interrupted study stay; the next one reports that they exist.
-        let _ = fs::remove_dir_all(&self.dir);
-    }
-}
-
-impl Files for Theirs {
-    fn write(&self, file: usize, pos: u64, bytes: &[u8]) -> Result<(), LabFault> {
-        self.with(file, |file| file.write_all_at(bytes, pos))
-    }
-
-    fn read(&self, file: usize, pos: u64, buf: &mut [u8]) -> Result<(), LabFault> {
-        self.with(file, |file| file.read_at(buf, pos)).map(drop)
     }
 }
 
@@ -357,7 +267,7 @@ fn measure_ours(case: Case, policy: Policy, shape: &Shape, into: &mut Measured) 
 /// Returns whether the machine's reclaimable objects could be dropped during the load.
 fn measure_theirs(case: Case, dir: &Path, shape: &Shape, into: &mut Measured) -> Result<bool, LabFault> {
     let streams = shape.streams * shape.files;
-    let files = Theirs::new(dir, shape.files_of(case), streams)?;
+    let files = Theirs::new(&dir.join("extant-lab-shrinker"), shape.files_of(case), streams)?;
     let before = Info::of(dir);
     let done = AtomicBool::new(false);
     let (latencies, drops) = std::thread::scope(|scope| {
@@ -526,7 +436,7 @@ mod tests {
         let measured = &mut Measured::default();
         for case in Case::ALL {
             measure_ours(case, Policy::EsChunk, &shape, measured).unwrap();
-            let files = Theirs::new(dir.path(), shape.files_of(case), 6).unwrap();
+            let files = Theirs::new(&dir.path().join("jobs"), shape.files_of(case), 6).unwrap();
             let latencies = run(case, &shape, &files).unwrap();
             assert!(latencies.writes.count() >= 18_000);
             assert_eq!(latencies.reads.count() > 0, case == Case::Reader);
