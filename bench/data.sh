@@ -2,7 +2,8 @@
 # How fast do files' bytes go into memory and out of it? Side by side, in the same rounds; one JSON object on a line for each
 # case, size and path on stdout, progress on stderr.
 #
-#   bench/data.sh [CASE...]   CASE: hole_read cached_read cached_write overwrite writeback_write sync_write (all if none is given)
+#   bench/data.sh [CASE...]   CASE: hole_read cached_read device_read cached_write overwrite writeback_write
+#                             sync_write sync_overwrite (all if none is given)
 #
 #   {"case", "bs", "path", "mib_s", "kernel_mib_s", "limit_mib_s"}
 #
@@ -10,7 +11,7 @@
 #               path iomap (ranges, large folios) or per-block (pages, ordered data)
 # kernel_mib_s  the system's ext4 with the same features, mounted from a loop device in memory; the same loop, system calls; null
 #               without root
-# limit_mib_s   memset for hole_read, memcpy for the others; null for sync_write
+# limit_mib_s   memset for hole_read, memcpy for the others; null for sync_write and sync_overwrite
 #
 # Medians of the rounds.
 #

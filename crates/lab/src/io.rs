@@ -96,7 +96,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { job, calls, seconds, per_s, mib_s, avg_us, max_us, p99_us } = self;
         let name = job.operation.name();
-        writeln!(f, "{name}: {calls} calls of {} bytes in {seconds:.2} s, {} jobs", job.bs, job.jobs)?;
+        writeln!(f, "{name}: {calls} calls of {} bytes in {seconds:.2} s; jobs: {}", job.bs, job.jobs)?;
         writeln!(f, "  IOPS {per_s:.0}, BW {mib_s:.1} MiB/s")?;
         writeln!(f, "  latency [us]: avg {avg_us:.2}, 99 % {p99_us:.2}, max {max_us:.1}")
     }

@@ -326,6 +326,8 @@ const RIGHT: &[&str] = &[
     "lab createmany --json -m test 100",
     "lab buffered --cases overwrite --sizes 4K --bytes 64K --rounds 1 --json",
     "lab buffered --cases overwrite --sizes 4K --bytes 64K --rounds 1",
+    "lab io --size 64K",
+    "lab io --rw read --size 64K --json",
     "completions bash",
     "completions zsh",
     "$man pages",

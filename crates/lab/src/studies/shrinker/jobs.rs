@@ -6,9 +6,9 @@
 //! (c)  a job reads 50 files from front to back, again and again, beside 100 jobs that append to 5 files each
 //! ```
 //!
-//! Each job is a thread; the quick size has fewer jobs. The posting's kernel did not merge neighbouring extents
-//! (its note 1). Neither side here has such a switch, so the jobs write every second block: no two extents are
-//! neighbours.
+//! Each job is a thread; the quick size has fewer jobs. The posting's kernel did not merge neighbouring
+//! extents (its note 1). Neither side here has such a switch, so the jobs write every second block: no two
+//! extents are neighbours.
 //!
 //! The engine's cache has 12 MiB of memory, and a sixteenth of it is for extents. The kernel reclaims extents
 //! only when the machine's memory is short. As root, the study therefore drops the reclaimable objects of the
