@@ -27,7 +27,7 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use extant_base::Ino;
 use extant_device::{Clock, Device, Model, Modelled};
@@ -371,6 +371,10 @@ impl Subject for File {
     }
 }
 
+/// Reads of memory are repeated for this long: a hole of 64 MiB is read in 2 ms, and an interruption takes as
+/// long.
+const TURN_MIN: Duration = Duration::from_millis(30);
+
 /// The parameters of one turn, and its buffer.
 struct Turn<'a> {
     case: Case,
@@ -412,7 +416,14 @@ impl Turn<'_> {
         let mut bytes = self.bytes;
         let (begun, cpu) = (Instant::now(), cpu_seconds());
         match self.case {
-            Case::HoleRead | Case::CachedRead | Case::DeviceRead => self.read_all(subject)?,
+            Case::HoleRead | Case::CachedRead => {
+                bytes = 0;
+                while bytes == 0 || begun.elapsed() < TURN_MIN {
+                    self.read_all(subject)?;
+                    bytes += self.bytes;
+                }
+            }
+            Case::DeviceRead => self.read_all(subject)?,
             Case::CachedWrite | Case::Overwrite => self.write_all(subject)?,
             Case::WritebackWrite => {
                 self.write_all(subject)?;
