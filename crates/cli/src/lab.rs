@@ -59,6 +59,8 @@ enum Study {
     Io(Box<io::IoArgs>),
     /// Orphans: how tracking them scales with writers, its modes side by side.
     Orphans(Box<orphans::OrphansArgs>),
+    /// The load of the study of orphans, on any directory.
+    OrphanStress(Box<orphans::StressArgs>),
     /// Durability: what fsync costs on disks of several kinds, and what sharing flushes saves.
     Fsync(Box<fsync::FsyncArgs>),
     /// A large directory: how the rate changes as it grows, and with its hash.
@@ -74,6 +76,7 @@ pub(crate) fn run(args: &LabArgs) -> ExitCode {
         Study::Buffered(args) => buffered::run(args),
         Study::Io(args) => io::run(args),
         Study::Orphans(args) => orphans::run(args),
+        Study::OrphanStress(args) => orphans::stress(args),
         Study::Fsync(args) => fsync::run(args),
         Study::LargeDir(args) => large_dir::run(args),
         Study::Shrinker(args) => shrinker::run(args),

@@ -30,6 +30,8 @@ use crate::{Engine, Failed, Kernel, LabFault, Summary, Watch, WorkDir};
 pub const FILE_BYTES: u64 = 4096;
 /// Files that creat_clo creates before it unlinks them.
 pub const FILES: u64 = 1000;
+/// Numbers of workers in the posting.
+pub const WIDTHS: [usize; 6] = [1, 2, 4, 10, 20, 40];
 /// Minimum run time of one worker in seconds, if the number of loops is not given.
 const SECONDS_MIN: f64 = 1.0;
 
@@ -141,6 +143,24 @@ pub struct Study {
     pub kernel_dir: Option<std::path::PathBuf>,
 }
 
+impl Default for Study {
+    /// The posting's: the list before and after it, beside the modes of later kernels.
+    fn default() -> Self {
+        Self {
+            load: Load::Truncate,
+            modes: Mode::ENGINE.to_vec(),
+            widths: WIDTHS.to_vec(),
+            runs: 10,
+            loops: None,
+            site: Site::Memory,
+            size: 1 << 30,
+            format: FormatOptions::default(),
+            open: OpenOptions::default(),
+            kernel_dir: None,
+        }
+    }
+}
+
 /// The results of a study.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -163,12 +183,18 @@ pub struct Row {
     pub workers: usize,
     /// Wall-clock seconds until all workers are done.
     pub seconds: Summary,
+    /// These seconds in each run.
+    pub runs: Vec<f64>,
     /// Operations per second, at the median of `seconds`.
     pub per_s: f64,
     /// Seconds of list-v0 divided by seconds of this mode in the same run, median of all runs: above 1 is
     /// faster. `None` if list-v0 was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_list_v0: Option<f64>,
+    /// Change of the seconds against list-v0 in the same run, in per cent, median of all runs: below 0 is
+    /// faster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against_list_v0_percent: Option<f64>,
     /// Seconds of this mode divided by seconds of `none` in the same run, median of all runs: the cost of
     /// tracking. `None` if `none` was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,42 +202,81 @@ pub struct Row {
     /// Statistics of the list's lock over all runs; not for the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<Lock>,
+    /// The same statistics of each run.
+    #[serde(skip)]
+    pub locks: Vec<Lock>,
 }
 
-/// Statistics of a lock, in the terms of lockstat.
+/// Statistics of a lock, in the terms and the order of lockstat. Times are in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Lock {
-    /// Times the lock was acquired.
-    pub acquisitions: u64,
+    /// Contentions on another CPU than that of the acquisition before.
+    pub con_bounces: u64,
     /// Times an acquisition had to wait.
     pub contentions: u64,
-    /// The longest wait, in microseconds.
+    /// The shortest wait.
+    pub wait_min_us: f64,
+    /// The longest wait.
     pub wait_max_us: f64,
-    /// Total wait, in microseconds.
+    /// Total wait.
     pub wait_total_us: f64,
-    /// Average wait per contention, in microseconds.
+    /// Average wait per contention.
     pub wait_avg_us: f64,
-    /// The longest hold, in microseconds.
+    /// Acquisitions on another CPU than the acquisition before: the lock's cache line moves.
+    pub acq_bounces: u64,
+    /// Times the lock was acquired.
+    pub acquisitions: u64,
+    /// The shortest hold.
+    pub hold_min_us: f64,
+    /// The longest hold.
     pub hold_max_us: f64,
-    /// Total hold, in microseconds.
+    /// Total hold.
     pub hold_total_us: f64,
-    /// Average hold, in microseconds.
+    /// Average hold.
     pub hold_avg_us: f64,
 }
 
 impl Lock {
+    /// The columns of lockstat: their names, and this lock's values.
+    #[must_use]
+    pub fn columns(&self) -> [(&'static str, f64); 12] {
+        [
+            ("con-bounces", self.con_bounces as f64),
+            ("contentions", self.contentions as f64),
+            ("waittime-min", self.wait_min_us),
+            ("waittime-max", self.wait_max_us),
+            ("waittime-total", self.wait_total_us),
+            ("waittime-avg", self.wait_avg_us),
+            ("acq-bounces", self.acq_bounces as f64),
+            ("acquisitions", self.acquisitions as f64),
+            ("holdtime-min", self.hold_min_us),
+            ("holdtime-max", self.hold_max_us),
+            ("holdtime-total", self.hold_total_us),
+            ("holdtime-avg", self.hold_avg_us),
+        ]
+    }
+
     fn of(all: &[LockStats]) -> Self {
         let sum = |of: fn(&LockStats) -> u64| all.iter().map(of).sum::<u64>();
         let max = |of: fn(&LockStats) -> u64| all.iter().map(of).max().unwrap_or(0) as f64 / 1e3;
+        // A run without the event has no shortest time.
+        let min = |count: fn(&LockStats) -> u64, of: fn(&LockStats) -> u64| {
+            let those = all.iter().filter(|lock| count(lock) > 0);
+            those.map(of).min().unwrap_or(0) as f64 / 1e3
+        };
         let (acquisitions, contentions) = (sum(|lock| lock.acquisitions), sum(|lock| lock.contentions));
         let wait_total_us = sum(|lock| lock.wait_total_ns) as f64 / 1e3;
         let hold_total_us = sum(|lock| lock.hold_total_ns) as f64 / 1e3;
         Self {
-            acquisitions,
+            con_bounces: sum(|lock| lock.contention_bounces),
             contentions,
+            wait_min_us: min(|lock| lock.contentions, |lock| lock.wait_min_ns),
             wait_max_us: max(|lock| lock.wait_max_ns),
             wait_total_us,
             wait_avg_us: wait_total_us / contentions.max(1) as f64,
+            acq_bounces: sum(|lock| lock.acquisition_bounces),
+            acquisitions,
+            hold_min_us: min(|lock| lock.acquisitions, |lock| lock.hold_min_ns),
             hold_max_us: max(|lock| lock.hold_max_ns),
             hold_total_us,
             hold_avg_us: hold_total_us / acquisitions.max(1) as f64,
@@ -259,8 +324,12 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
                 seconds: all,
                 per_s: rate(operations, all.median),
                 over_list_v0: seconds_of(Mode::ListV0).map(|v0| by_runs(v0, &seconds[at])),
+                against_list_v0_percent: seconds_of(Mode::ListV0)
+                    .map(|v0| (by_runs(&seconds[at], v0) - 1.0) * 100.0),
                 cost_over_none: seconds_of(Mode::None).map(|none| by_runs(&seconds[at], none)),
                 lock: (!locks[at].is_empty()).then(|| Lock::of(&locks[at])),
+                locks: locks[at].iter().map(|lock| Lock::of(std::slice::from_ref(lock))).collect(),
+                runs: seconds[at].clone(),
             });
         }
     }
@@ -384,51 +453,45 @@ impl fmt::Display for Report {
         writeln!(f, "{what}; {} loops", self.loops)?;
         writeln!(
             f,
-            "\n{:14} {:>3} {:>9} {:>9} {:>9} {:>9} {:>8} {:>12} {:>10} {:>10}",
-            "mode", "N", "Min", "Max", "Median", "Avg", "Stddev", "ops/s", "v0/this", "this/none"
+            "\n{:14} {:>3} {:>9} {:>9} {:>9} {:>9} {:>8} {:>12} {:>8} {:>8} {:>9}",
+            "mode", "N", "Min", "Max", "Median", "Avg", "Stddev", "ops/s", "to v0", "v0/this", "this/none"
         )?;
         let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
+        let percent = |percent: Option<f64>| percent.map_or("-".to_owned(), |value| format!("{value:+.1}%"));
         for row in &self.rows {
             let Summary { min, max, median, avg, stddev, .. } = row.seconds;
             writeln!(
                 f,
-                "{:14} {:>3} {min:>9.4} {max:>9.4} {median:>9.4} {avg:>9.4} {stddev:>8.4} {:>12.0} {:>10} {:>10}",
+                "{:14} {:>3} {min:>9.4} {max:>9.4} {median:>9.4} {avg:>9.4} {stddev:>8.4} {:>12.0} {:>8} {:>8} {:>9}",
                 row.mode.name(),
                 row.workers,
                 row.per_s,
+                percent(row.against_list_v0_percent),
                 ratio(row.over_list_v0),
                 ratio(row.cost_over_none)
             )?;
         }
-        writeln!(
-            f,
-            "\nthe list's lock, all runs; times in microseconds\n{:14} {:>3} {:>12} {:>11} {:>10} {:>13} {:>9} {:>10} {:>13} {:>9}",
-            "mode",
-            "N",
-            "acquisitions",
-            "contentions",
-            "wait max",
-            "wait total",
-            "wait avg",
-            "hold max",
-            "hold total",
-            "hold avg"
-        )?;
-        for (row, lock) in self.rows.iter().filter_map(|row| Some((row, row.lock?))) {
-            writeln!(
-                f,
-                "{:14} {:>3} {:>12} {:>11} {:>10.1} {:>13.0} {:>9.2} {:>10.1} {:>13.0} {:>9.3}",
-                row.mode.name(),
-                row.workers,
-                lock.acquisitions,
-                lock.contentions,
-                lock.wait_max_us,
-                lock.wait_total_us,
-                lock.wait_avg_us,
-                lock.hold_max_us,
-                lock.hold_total_us,
-                lock.hold_avg_us
-            )?;
+        if self.rows.iter().all(|row| row.lock.is_none()) {
+            return Ok(());
+        }
+        writeln!(f, "\nthe list's lock as lockstat shows it, all runs; times in microseconds")?;
+        let locks = || self.rows.iter().filter_map(|row| Some((row, row.lock?.columns())));
+        // Two halves of six columns each, as in the posting: a terminal is narrow.
+        for half in [0..6, 6..12] {
+            for (at, (row, columns)) in locks().enumerate() {
+                if at == 0 {
+                    write!(f, "{:14} {:>3}", "mode", "N")?;
+                    columns[half.clone()].iter().try_for_each(|(name, _)| write!(f, " {name:>14}"))?;
+                    writeln!(f)?;
+                }
+                write!(f, "{:14} {:>3}", row.mode.name(), row.workers)?;
+                for (name, value) in &columns[half.clone()] {
+                    let digits = if name.contains("time") { 2 } else { 0 };
+                    write!(f, " {value:>14.digits$}")?;
+                }
+                writeln!(f)?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }
@@ -439,18 +502,7 @@ mod tests {
     use super::*;
 
     fn study(load: Load) -> Study {
-        Study {
-            site: Site::Memory,
-            load,
-            modes: Mode::ENGINE.to_vec(),
-            widths: vec![1, 2],
-            runs: 2,
-            loops: Some(1),
-            size: 64 << 20,
-            format: FormatOptions::default(),
-            open: OpenOptions::default(),
-            kernel_dir: None,
-        }
+        Study { load, widths: vec![1, 2], runs: 2, loops: Some(1), size: 64 << 20, ..Study::default() }
     }
 
     #[test]
@@ -466,9 +518,16 @@ mod tests {
                 _ => 0.0,
             };
             assert!((per_cut - expected).abs() < 0.01, "{:?} {per_cut}", row.mode);
+            assert!(lock.acq_bounces <= lock.acquisitions && lock.con_bounces <= lock.contentions);
+            assert!(lock.hold_min_us <= lock.hold_avg_us && lock.hold_avg_us <= lock.hold_max_us);
+            assert!(lock.wait_min_us <= lock.wait_avg_us && lock.wait_avg_us <= lock.wait_max_us);
+            assert_eq!((row.runs.len(), row.locks.len()), (2, 2));
+            assert_eq!(row.locks.iter().map(|lock| lock.acquisitions).sum::<u64>(), lock.acquisitions);
         }
         assert_eq!(report.rows.len(), 10);
         assert!(report.rows[0].over_list_v0 == Some(1.0) && report.to_string().contains("single-handle"));
+        assert!(report.rows[0].against_list_v0_percent == Some(0.0));
+        assert!(report.to_string().contains("con-bounces") && report.to_string().contains("holdtime-min"));
     }
 
     #[test]

@@ -18,7 +18,7 @@ Modes: list-v0, list-v3, file, none (all orphans tracked, so that they can be co
 inode whose work fits into one transaction is not tracked), kernel (with --kernel DIR).
 
 Examples:
-  extant lab orphans                                     all modes, 1 to 32 workers: an hour
+  extant lab orphans                                     all modes, 1 to 40 workers: an hour
   extant lab orphans --runs 3 --widths 1,2,4 --loops 20  a quick look
   extant lab orphans --load creat-clo --modes list-v3,file
   extant lab orphans --kernel /mnt --modes file,kernel   beside the file system mounted on /mnt")]
@@ -30,7 +30,7 @@ pub(crate) struct OrphansArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_mode)]
     modes: Vec<Mode>,
     /// Numbers of workers.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32],
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 4, 10, 20, 40],
           value_parser = parse_width)]
     widths: Vec<u16>,
     /// Runs of each.
@@ -57,12 +57,52 @@ pub(crate) struct OrphansArgs {
     engine: EngineArgs,
 }
 
+/// The load of `orphans` on a directory: of the kernel, of a mount, of anything.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The workers' files are made in DIR/worker-N. The report has the form of that of `extant lab orphans`, with the mode kernel.
+
+Examples:
+  extant lab orphan-stress /mnt                          the posting's numbers of workers, ten runs
+  extant lab orphan-stress --widths 10 --loops 100 --json /mnt
+  extant lab orphan-stress --load creat-clo --runs 3 /dev/shm")]
+pub(crate) struct StressArgs {
+    /// What the workers do.
+    #[arg(long, value_enum, default_value = "truncate")]
+    load: LoadArg,
+    /// Numbers of workers.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 4, 10, 20, 40],
+          value_parser = parse_width)]
+    widths: Vec<u16>,
+    /// Runs of each.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    runs: u16,
+    /// Loops of each worker in a run; so many that one worker needs a second if not given.
+    #[arg(long, value_name = "N")]
+    loops: Option<u32>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// The directory.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum LoadArg {
     /// Cut a file byte by byte.
     Truncate,
     /// Create and close files, then unlink them.
     CreatClo,
+}
+
+impl LoadArg {
+    fn load(self) -> Load {
+        match self {
+            Self::Truncate => Load::Truncate,
+            Self::CreatClo => Load::CreatClo,
+        }
+    }
 }
 
 fn parse_mode(name: &str) -> Result<Mode, String> {
@@ -87,10 +127,7 @@ pub(super) fn run(args: &OrphansArgs) -> Result<ExitCode, LabFault> {
     let (site, size) = super::site(args.image.as_deref())?;
     let study = Study {
         site,
-        load: match args.load {
-            LoadArg::Truncate => Load::Truncate,
-            LoadArg::CreatClo => Load::CreatClo,
-        },
+        load: args.load.load(),
         modes,
         widths: args.widths.iter().map(|width| usize::from(*width)).collect(),
         runs: usize::from(args.runs),
@@ -100,8 +137,25 @@ pub(super) fn run(args: &OrphansArgs) -> Result<ExitCode, LabFault> {
         open: args.engine.options(),
         kernel_dir: args.kernel.clone(),
     };
+    show(&study, args.json)
+}
+
+pub(super) fn stress(args: &StressArgs) -> Result<ExitCode, LabFault> {
+    let study = Study {
+        load: args.load.load(),
+        modes: vec![Mode::Kernel],
+        widths: args.widths.iter().map(|width| usize::from(*width)).collect(),
+        runs: usize::from(args.runs),
+        loops: args.loops.map(u64::from),
+        kernel_dir: Some(args.dir.clone()),
+        ..Study::default()
+    };
+    show(&study, args.json)
+}
+
+fn show(study: &Study, json: bool) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
-    let report = extant_lab::orphans::run(&study, &shown)?;
+    let report = extant_lab::orphans::run(study, &shown)?;
     drop(shown);
-    Ok(print(&report, &report, args.json))
+    Ok(print(&report, &report, json))
 }

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use extant_base::Pblk;
@@ -29,14 +29,22 @@ const LAST_ORPHAN_AT: usize = 0xE8;
 pub struct LockStats {
     /// Number of times that the lock was taken.
     pub acquisitions: u64,
+    /// Acquisitions on another CPU than the acquisition before.
+    pub acquisition_bounces: u64,
     /// Number of times that the lock was not free.
     pub contentions: u64,
+    /// Contentions on another CPU than the acquisition before.
+    pub contention_bounces: u64,
     /// Total wait time in nanoseconds.
     pub wait_total_ns: u64,
+    /// Shortest wait in nanoseconds; 0 without contentions.
+    pub wait_min_ns: u64,
     /// Longest wait in nanoseconds.
     pub wait_max_ns: u64,
     /// Total hold time in nanoseconds.
     pub hold_total_ns: u64,
+    /// Shortest hold in nanoseconds; 0 without acquisitions.
+    pub hold_min_ns: u64,
     /// Longest hold in nanoseconds.
     pub hold_max_ns: u64,
 }
@@ -64,11 +72,45 @@ struct Links {
 #[derive(Default)]
 struct Counters {
     acquisitions: AtomicU64,
+    acquisition_bounces: AtomicU64,
     contentions: AtomicU64,
-    wait_total: AtomicU64,
-    wait_max: AtomicU64,
-    hold_total: AtomicU64,
-    hold_max: AtomicU64,
+    contention_bounces: AtomicU64,
+    /// The CPU of the last acquisition, plus 1; 0 before the first one.
+    last_cpu: AtomicU32,
+    wait: Times,
+    hold: Times,
+}
+
+/// Statistics of durations in nanoseconds.
+struct Times {
+    total: AtomicU64,
+    min: AtomicU64,
+    max: AtomicU64,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { total: AtomicU64::new(0), min: AtomicU64::new(u64::MAX), max: AtomicU64::new(0) }
+    }
+}
+
+impl Times {
+    fn add(&self, since: Instant) {
+        let nanos = since.elapsed().as_nanos() as u64;
+        self.total.fetch_add(nanos, Ordering::Relaxed);
+        // Most durations change neither of them, and a load is cheaper than a read-modify-write.
+        if nanos < self.min.load(Ordering::Relaxed) {
+            self.min.fetch_min(nanos, Ordering::Relaxed);
+        }
+        if nanos > self.max.load(Ordering::Relaxed) {
+            self.max.fetch_max(nanos, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The calling thread's CPU, in the form of [`Counters::last_cpu`].
+fn this_cpu() -> u32 {
+    rustix::thread::sched_getcpu() as u32 + 1
 }
 
 impl OrphanList {
@@ -86,13 +128,19 @@ impl OrphanList {
 
     pub(super) fn lock_stats(&self) -> LockStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let min = |times: &Times| if get(&times.min) == u64::MAX { 0 } else { get(&times.min) };
+        let stats = &self.stats;
         LockStats {
-            acquisitions: get(&self.stats.acquisitions),
-            contentions: get(&self.stats.contentions),
-            wait_total_ns: get(&self.stats.wait_total),
-            wait_max_ns: get(&self.stats.wait_max),
-            hold_total_ns: get(&self.stats.hold_total),
-            hold_max_ns: get(&self.stats.hold_max),
+            acquisitions: get(&stats.acquisitions),
+            acquisition_bounces: get(&stats.acquisition_bounces),
+            contentions: get(&stats.contentions),
+            contention_bounces: get(&stats.contention_bounces),
+            wait_total_ns: get(&stats.wait.total),
+            wait_min_ns: min(&stats.wait),
+            wait_max_ns: get(&stats.wait.max),
+            hold_total_ns: get(&stats.hold.total),
+            hold_min_ns: min(&stats.hold),
+            hold_max_ns: get(&stats.hold.max),
         }
     }
 
@@ -115,16 +163,25 @@ impl OrphanList {
 
     pub(super) fn lock(&self) -> Held<'_> {
         let stats = &self.stats;
-        stats.acquisitions.fetch_add(1, Ordering::Relaxed);
         let guard = self.list.try_lock().unwrap_or_else(|| {
             stats.contentions.fetch_add(1, Ordering::Relaxed);
+            if stats.last_cpu.load(Ordering::Relaxed) != this_cpu() {
+                stats.contention_bounces.fetch_add(1, Ordering::Relaxed);
+            }
             let begun = Instant::now();
             let guard = self.list.lock();
-            let waited = begun.elapsed().as_nanos() as u64;
-            stats.wait_total.fetch_add(waited, Ordering::Relaxed);
-            stats.wait_max.fetch_max(waited, Ordering::Relaxed);
+            stats.wait.add(begun);
             guard
         });
+        // Under the lock, so that a load and a store do for an exchange.
+        let (cpu, last) = (this_cpu(), stats.last_cpu.load(Ordering::Relaxed));
+        stats.acquisitions.fetch_add(1, Ordering::Relaxed);
+        if last != cpu {
+            stats.last_cpu.store(cpu, Ordering::Relaxed);
+            if last != 0 {
+                stats.acquisition_bounces.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         Held { guard, stats, superblock: self.superblock, since: Instant::now() }
     }
 }
@@ -198,8 +255,6 @@ pub(super) fn end(live: &InodeCache, node: &Arc<LiveInode>, edit: &dyn Edit) {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let held = self.since.elapsed().as_nanos() as u64;
-        self.stats.hold_total.fetch_add(held, Ordering::Relaxed);
-        self.stats.hold_max.fetch_max(held, Ordering::Relaxed);
+        self.stats.hold.add(self.since);
     }
 }
