@@ -4,21 +4,32 @@
 //! leaves, and adds levels to the index. The study records the rate for every so many names. The rates show
 //! where caches become too small (the knee), and whether a hash profits from putting neighbouring names
 //! together (tea is said to do this, but does not).
+//!
+//! ```text
+//! names      0 ------- per ------- 2 per ------- 3 per      the directory grows on a device without latency
+//!                       |            |             |
+//! windows              hdd,         hdd,          hdd,      for a short time the device has the latency of
+//!                      nvme         nvme          nvme      a drive, and the next names really wait
+//! ```
 
 use std::fmt;
-use std::sync::Mutex;
-use std::time::Instant;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use extant_base::Ino;
 use extant_image::options::{FeatureEdit, FormatOptions, JournalSize};
 use extant_ondisk::hash::HashVersion;
 use extant_volume::OpenOptions;
 use serde::Serialize;
 
 use crate::createmany::{self, Job, LINKS_PER_TARGET, Operation};
+use crate::drive::{Drive, ExactSleep, Switched};
 use crate::ground::{Ground, Site};
 use crate::names::NameFormat;
+use crate::studies::in_scratch;
 use crate::summary::rate;
-use crate::{Engine, LabFault, Summary, Watch, WorkDir};
+use crate::{Engine, Kernel, LabFault, Summary, Watch, WorkDir};
 
 /// Maximum bytes of the device per name: its entry takes 24 bytes in half-full leaves; index and spare space
 /// are added.
@@ -26,6 +37,10 @@ const BYTES_PER_NAME: u64 = 64;
 /// Bytes of the device besides names.
 const BYTES_BASE: u64 = 512 << 20;
 const DIR: &[u8] = b"large";
+/// Names in the posting's larger directory: drives have the write cache that they have for it.
+const NAMES_OF_DRIVES: f64 = 206.8e6;
+/// A window has at most this share of the names between two of them.
+const WINDOW_SHARE: u64 = 8;
 
 /// The parameters of a study.
 #[derive(Clone)]
@@ -48,12 +63,47 @@ pub struct Study {
     pub site: Site,
     /// Size of the device, in bytes. `None`: computed from the number of names.
     pub size: Option<u64>,
-    /// Options for creating file systems; `large_dir` is added.
+    /// Options for creating file systems; `large_dir` is added, unless they exclude it.
     pub make: FormatOptions,
     /// Options for opening volumes, including memory for caches.
     pub open: OpenOptions,
     /// Check each file system at the end.
     pub check: bool,
+    /// Drives whose latency the windows have.
+    pub drives: Vec<Drive>,
+    /// Duration of a window.
+    pub window: Duration,
+    /// Windows of each drive after the last name.
+    pub last_windows: usize,
+    /// After the last name: open the volume again with this memory for caches, fill the caches, and repeat the
+    /// last windows. For directories that take long to fill.
+    pub reopen_cache_bytes: Option<usize>,
+    /// A directory of the system in which the same names are created, too. It is left empty.
+    pub kernel_dir: Option<PathBuf>,
+}
+
+impl Default for Study {
+    fn default() -> Self {
+        Self {
+            names: 5_000_000,
+            per: 1_000_000,
+            operation: Operation::Link,
+            format: NameFormat::parse("test%ld").expect("a format of names"),
+            hashes: vec![HashVersion::HalfMd4],
+            runs: 1,
+            ahead: 0,
+            site: Site::Memory,
+            size: None,
+            make: FormatOptions::default(),
+            open: OpenOptions::default(),
+            check: false,
+            drives: Vec::new(),
+            window: Duration::from_millis(500),
+            last_windows: 1,
+            reopen_cache_bytes: None,
+            kernel_dir: None,
+        }
+    }
 }
 
 /// The results of a study.
@@ -91,6 +141,26 @@ pub struct OfHash {
     /// twice as many names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_to_first: Option<f64>,
+    /// Rates on drives with latency.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<Window>,
+    /// The last windows with the memory of [`Study::reopen_cache_bytes`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reopened: Vec<Window>,
+    /// The directory and the engine's counters; not for the kernel.
+    #[serde(flatten)]
+    pub engine: Option<Internals>,
+    /// Errors found by the check; `None` without a check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check_errors: Option<u64>,
+    /// Why the run ended early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// The directory at the end, and counters of the engine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Internals {
     /// Size of the directory, in bytes.
     pub dir_bytes: u64,
     /// Extents of the directory.
@@ -105,7 +175,9 @@ pub struct OfHash {
     pub splits: u64,
     /// Index nodes split.
     pub index_splits: u64,
-    /// Leaves read per name.
+    /// Leaves that the engine looked at per name, in memory or not.
+    pub leaf_looks_per_name: f64,
+    /// Blocks of metadata read from the device per name; nearly all are leaves.
     pub leaf_reads_per_name: f64,
     /// Leaves that the last 10,000 names touched.
     pub leaves_touched: u64,
@@ -113,12 +185,21 @@ pub struct OfHash {
     pub commits: u64,
     /// Blocks logged by these commits.
     pub logged_blocks: u64,
-    /// Errors found by the check; `None` without a check.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub check_errors: Option<u64>,
-    /// Why the run ended early.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed: Option<String>,
+}
+
+/// Names that were created on a drive with latency.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Window {
+    /// The drive.
+    pub drive: Drive,
+    /// Names in the directory at the end of the window.
+    pub names: u64,
+    /// Names created in the window.
+    pub done: u64,
+    /// Names per second.
+    pub per_s: f64,
+    /// Blocks of metadata read from the device per name.
+    pub leaf_reads_per_name: f64,
 }
 
 /// A rate during the run.
@@ -143,12 +224,19 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     }
     // Hashes take turns, so that other load of the machine affects all of them.
     let mut all = vec![Vec::new(); study.hashes.len()];
+    let mut of_kernel = Vec::new();
     for _ in 0..study.runs {
         for (hash, runs) in study.hashes.iter().zip(&mut all) {
             runs.push(one(study, *hash, watch)?);
         }
+        if let Some(dir) = &study.kernel_dir {
+            of_kernel.push(kernel(study, dir, watch)?);
+        }
     }
-    let hashes = all.into_iter().map(middle).collect();
+    let mut hashes: Vec<OfHash> = all.into_iter().map(middle).collect();
+    if !of_kernel.is_empty() {
+        hashes.push(middle(of_kernel));
+    }
     Ok(Report { names: study.names, cache_bytes: study.open.cache_bytes, hashes })
 }
 
@@ -163,7 +251,7 @@ fn middle(mut runs: Vec<OfHash>) -> OfHash {
 }
 
 /// The number of names from which on the rate stays below 0.8 of the previous best.
-fn knee(points: &[Point]) -> Option<u64> {
+pub(crate) fn knee(points: &[Point]) -> Option<u64> {
     let mut best = 0.0f64;
     let lines: Vec<f64> = points
         .iter()
@@ -188,12 +276,176 @@ pub fn hash_name(hash: HashVersion) -> String {
     name.to_owned()
 }
 
-fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, LabFault> {
+/// The pass of one directory: its names, and windows with latency.
+#[derive(Default)]
+struct Growth {
+    done: u64,
+    seconds: f64,
+    points: Vec<Point>,
+    windows: Vec<Window>,
+    failed: Option<String>,
+    /// Blocks read outside of windows.
+    blocks_read: u64,
+}
+
+/// Passes on how many objects are done, and nothing else: the lines of a part would be many.
+struct Progress<'a>(&'a dyn Watch);
+
+impl Watch for Progress<'_> {
+    fn advance(&self, objects: u64) {
+        self.0.advance(objects);
+    }
+}
+
+/// A directory that grows. `drive` changes the device's timing; `blocks_read` counts.
+struct Growing<'a, P> {
+    study: &'a Study,
+    dir: &'a mut P,
+    drive: &'a dyn Fn(Drive),
+    blocks_read: &'a dyn Fn() -> u64,
+    watch: &'a dyn Watch,
+    growth: Growth,
+}
+
+impl<P: WorkDir> Growing<'_, P> {
+    /// Creates the next names, as a job of its own with a target of its own: an inode has few links. Returns
+    /// its report, and the number of blocks read.
+    fn part(&mut self, count: u64, time: Option<Duration>) -> Result<(createmany::Report, u64), LabFault> {
+        let study = self.study;
+        let job = Job {
+            operation: study.operation,
+            format: study.format.clone(),
+            start: self.growth.done as i64,
+            count: Some(count),
+            time,
+            target: format!("target-{}", self.growth.done).into_bytes(),
+            renew_target: Some(LINKS_PER_TARGET),
+            ahead: study.ahead,
+            ..Job::new(study.operation, "test")
+        };
+        let before = (self.blocks_read)();
+        let report = createmany::run(&job, self.dir, &Progress(self.watch))?;
+        self.growth.done += report.done;
+        self.growth.failed.clone_from(&report.failed);
+        Ok((report, (self.blocks_read)() - before))
+    }
+
+    /// Creates all names, with windows between them.
+    fn all(&mut self) -> Result<(), LabFault> {
+        let (names, per) = (self.study.names, self.study.per.max(1));
+        while self.growth.done < names && self.growth.failed.is_none() {
+            let (made, read) = self.part(per.min(names - self.growth.done), None)?;
+            let growth = &mut self.growth;
+            growth.seconds += made.seconds;
+            growth.blocks_read += read;
+            growth.points.push(Point { names: growth.done, per_s: made.per_s });
+            self.watch.line(&format!(" - {} names, {:.0} per second", growth.done, made.per_s));
+            if growth.done < names {
+                self.windows(1)?;
+            }
+        }
+        self.windows(self.study.last_windows)
+    }
+
+    /// Creates names with the latency of each drive, this many times.
+    fn windows(&mut self, turns: usize) -> Result<(), LabFault> {
+        let study = self.study;
+        let count = (study.per / WINDOW_SHARE).max(64);
+        for &drive in (0..turns).flat_map(|_| &study.drives) {
+            if self.growth.failed.is_some() {
+                break;
+            }
+            (self.drive)(drive);
+            let exact = ExactSleep::begin();
+            let (made, read) = self.part(count, Some(study.window))?;
+            drop(exact);
+            (self.drive)(Drive::Memory);
+            let growth = &mut self.growth;
+            growth.windows.push(Window {
+                drive,
+                names: growth.done,
+                done: made.done,
+                per_s: made.per_s,
+                leaf_reads_per_name: read as f64 / made.done.max(1) as f64,
+            });
+            let name = drive.name();
+            self.watch.line(&format!(" - {} names, {:.0} per second on {name}", growth.done, made.per_s));
+        }
+        Ok(())
+    }
+}
+
+impl Growth {
+    fn in_windows(&self) -> u64 {
+        self.windows.iter().map(|window| window.done).sum()
+    }
+
+    fn report(self, hash: String, per: u64) -> OfHash {
+        let outside = self.done - self.in_windows();
+        let per_s = rate(outside, self.seconds);
+        // The last point may cover few names.
+        let whole = self.points.iter().scan(0, |before, point| {
+            let names = point.names - std::mem::replace(before, point.names);
+            Some((names, point.per_s))
+        });
+        let whole: Vec<f64> = whole.filter(|(names, _)| *names >= per).map(|(_, per_s)| per_s).collect();
+        let last_to_first = match whole.as_slice() {
+            [first, .., last] if *first > 0.0 => Some(last / first),
+            _ => None,
+        };
+        OfHash {
+            hash,
+            done: self.done,
+            seconds: self.seconds,
+            per_s,
+            runs: Summary::of(&[per_s]),
+            knee: knee(&self.points),
+            close_seconds: 0.0,
+            last_to_first,
+            points: self.points,
+            windows: self.windows,
+            reopened: Vec::new(),
+            engine: None,
+            check_errors: None,
+            failed: self.failed,
+        }
+    }
+}
+
+/// The same names in a directory of the system.
+fn kernel(study: &Study, dir: &std::path::Path, watch: &dyn Watch) -> Result<OfHash, LabFault> {
+    watch.part("kernel", Some(study.names));
+    let alone = Study { drives: Vec::new(), ..study.clone() };
+    let grown = in_scratch(Some(dir), "extant-lab-large-dir", |scratch| {
+        let mut place = Kernel::at(scratch.unwrap_or(dir))?;
+        let mut growing = Growing {
+            study: &alone,
+            dir: &mut place,
+            drive: &|_| (),
+            blocks_read: &|| 0,
+            watch,
+            growth: Growth::default(),
+        };
+        growing.all()?;
+        Ok(growing.growth)
+    });
+    Ok(grown?.report("kernel".to_owned(), study.per))
+}
+
+/// The options for creating the file system of a study, and the size of its device.
+fn layout(study: &Study) -> (FormatOptions, u64) {
     let mut make = study.make.clone();
-    make.features.extend(FeatureEdit::parse_list("large_dir").unwrap_or_default());
+    // The study's own options come last, so they can exclude it.
+    let large = FeatureEdit::parse_list("large_dir").unwrap_or_default();
+    make.features.splice(0..0, large);
+    // Windows add names.
+    let per_point = study.drives.len() as u64 * (study.per / WINDOW_SHARE + 64);
+    let points = study.names / study.per.max(1) + 1 + study.last_windows as u64;
+    let warm = study.reopen_cache_bytes.map_or(0, |bytes| bytes as u64 / 4096 * 2);
+    let names = study.names + points * per_point + warm + study.last_windows as u64 * per_point;
     if make.inodes.is_none() {
-        let inodes =
-            if study.operation == Operation::Link { study.names / LINKS_PER_TARGET } else { study.names };
+        let targets = names / LINKS_PER_TARGET + points * (1 + study.drives.len() as u64);
+        let inodes = if study.operation == Operation::Link { targets } else { names };
         make.inodes = Some(inodes + 8192);
     }
     if make.journal_size == JournalSize::Auto {
@@ -201,37 +453,53 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     }
     let per_inode = if study.operation == Operation::Link { 0 } else { 320 };
     let per_dir = if study.operation == Operation::Mkdir { 4096 } else { 0 };
-    let size = study.size.unwrap_or(BYTES_BASE + study.names * (BYTES_PER_NAME + per_inode + per_dir));
-    let ground = Ground::fresh(&study.site, size, &make)?;
-    ground.set_hash(hash)?;
+    (make, study.size.unwrap_or(BYTES_BASE + names * (BYTES_PER_NAME + per_inode + per_dir)))
+}
+
+fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, LabFault> {
+    let (make, size) = layout(study);
+    let inner = Ground::fresh(&study.site, size, &make)?;
+    inner.set_hash(hash)?;
+    let device = Arc::new(Switched::new(inner.device(), (study.names as f64 / NAMES_OF_DRIVES).min(1.0)));
+    let ground = if study.drives.is_empty() { inner } else { Ground::of(Arc::clone(&device) as _) };
     let volume = ground.open(&study.open)?;
     let mut dir = Engine::root(&volume).below(DIR)?;
-    let job = Job {
-        operation: study.operation,
-        format: study.format.clone(),
-        count: Some(study.names),
-        renew_target: Some(LINKS_PER_TARGET),
-        ahead: study.ahead,
-        ..Job::new(study.operation, "test")
-    };
     watch.part(&hash_name(hash), Some(study.names));
-    let curve = Curve::new(watch, study.per, study.names);
-    let made = createmany::run(&job, &mut dir, &curve)?;
-    let stats = volume.dir_stats(dir.dir()).unwrap_or_default();
-    let (mut dir_bytes, mut dir_extents) = (0, 0);
-    if let Ok(inode) = volume.inode(dir.dir()) {
-        dir_bytes = inode.size();
+    let blocks_read = || {
+        let stats = volume.metadata_stats();
+        stats.misses + stats.prefetched
+    };
+    let growth = Growth::default();
+    let mut growing = Growing {
+        study,
+        dir: &mut dir,
+        drive: &|drive| device.set(drive),
+        blocks_read: &blocks_read,
+        watch,
+        growth,
+    };
+    growing.all()?;
+    let growth = growing.growth;
+    let dir_ino = dir.dir();
+    let stats = volume.dir_stats(dir_ino).unwrap_or_default();
+    let mut engine = Internals::default();
+    if let Ok(inode) = volume.inode(dir_ino) {
+        engine.dir_bytes = inode.size();
         let walked = volume.extents(&inode, 0, u64::MAX, &mut |_| {
-            dir_extents += 1;
+            engine.dir_extents += 1;
             Some(())
         });
         walked.map_err(|fault| LabFault::Device(fault.to_string()))?;
     }
-    let resident_bytes = volume.metadata_stats().bytes as u64;
+    engine.resident_bytes = volume.metadata_stats().bytes as u64;
     let journal = volume.journal_stats().unwrap_or_default();
     let begun = Instant::now();
     volume.close().map_err(LabFault::Close)?;
     let close_seconds = begun.elapsed().as_secs_f64();
+    let reopened = match study.reopen_cache_bytes.filter(|_| growth.failed.is_none()) {
+        Some(cache_bytes) => reopened(study, &ground, &device, (dir_ino, growth.done), cache_bytes, watch)?,
+        None => Vec::new(),
+    };
     let check_errors = match study.check {
         true => {
             watch.part("check", None);
@@ -248,104 +516,51 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     };
     // All names of one study have nearly the same length: the mean of the first and the last is a good
     // estimate.
-    let entry_bytes = (entry(0, &mut name) + entry(made.done.saturating_sub(1), &mut name)) as f64 / 2.0;
-    let last_to_first = curve.last_to_first();
-    let points = curve.points();
-    Ok(OfHash {
-        hash: hash_name(hash),
-        done: made.done,
-        seconds: made.seconds,
-        per_s: made.per_s,
-        runs: Summary::of(&[made.per_s]),
-        knee: knee(&points),
-        close_seconds,
-        points,
-        last_to_first,
-        dir_bytes,
-        dir_extents,
-        resident_bytes,
-        fill: if dir_bytes == 0 { 0.0 } else { made.done as f64 * entry_bytes / dir_bytes as f64 },
-        levels: stats.indexed.min(1) + stats.levels_added,
-        splits: stats.splits,
-        index_splits: stats.index_splits,
-        leaf_reads_per_name: stats.leaf_reads as f64 / made.done.max(1) as f64,
-        leaves_touched: stats.leaves_in_last_window,
-        commits: journal.commits,
-        logged_blocks: journal.logged_blocks,
-        check_errors,
-        failed: made.failed,
-    })
-}
-
-/// Records rates during the run.
-struct Curve<'a> {
-    watch: &'a dyn Watch,
-    per: u64,
-    names: u64,
-    state: Mutex<State>,
-}
-
-struct State {
-    done: u64,
-    /// Time and count of the last update.
-    now: (Instant, u64),
-    /// Time and count of the last point, or of the start.
-    last: (Instant, u64),
-    /// Time and count at the start of the last `per` names.
-    tail: Option<(Instant, u64)>,
-    points: Vec<Point>,
-}
-
-fn rate_between(from: (Instant, u64), to: (Instant, u64)) -> f64 {
-    rate(to.1 - from.1, (to.0 - from.0).as_secs_f64())
-}
-
-impl<'a> Curve<'a> {
-    fn new(watch: &'a dyn Watch, per: u64, names: u64) -> Self {
-        let now = (Instant::now(), 0);
-        let state = State { done: 0, now, last: now, tail: None, points: Vec::new() };
-        Self { watch, per: per.max(1), names, state: Mutex::new(state) }
+    let entry_bytes = (entry(0, &mut name) + entry(growth.done.saturating_sub(1), &mut name)) as f64 / 2.0;
+    if engine.dir_bytes > 0 {
+        engine.fill = growth.done as f64 * entry_bytes / engine.dir_bytes as f64;
     }
-
-    fn last_to_first(&self) -> Option<f64> {
-        let state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let first = state.points.first()?;
-        let tail = state.tail.filter(|tail| tail.1 >= first.names && state.now.1 > tail.1)?;
-        Some(rate_between(tail, state.now) / first.per_s)
-    }
-
-    fn points(self) -> Vec<Point> {
-        let mut state = self.state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if state.now.1 > state.last.1 {
-            state.point(self.watch);
-        }
-        state.points
-    }
+    let per_name = |count: u64, names: u64| count as f64 / names.max(1) as f64;
+    engine.levels = stats.indexed.min(1) + stats.levels_added;
+    engine.splits = stats.splits;
+    engine.index_splits = stats.index_splits;
+    engine.leaf_looks_per_name = per_name(stats.leaf_reads, growth.done);
+    engine.leaf_reads_per_name = per_name(growth.blocks_read, growth.done - growth.in_windows());
+    engine.leaves_touched = stats.leaves_in_last_window;
+    engine.commits = journal.commits;
+    engine.logged_blocks = journal.logged_blocks;
+    let report = growth.report(hash_name(hash), study.per);
+    Ok(OfHash { close_seconds, engine: Some(engine), reopened, check_errors, ..report })
 }
 
-impl State {
-    fn point(&mut self, watch: &dyn Watch) {
-        let (names, per_s) = (self.now.1, rate_between(self.last, self.now));
-        self.points.push(Point { names, per_s });
-        self.last = self.now;
-        watch.line(&format!(" - {names} names, {per_s:.0} per second"));
-    }
-}
-
-impl Watch for Curve<'_> {
-    fn advance(&self, objects: u64) {
-        let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        state.done += objects;
-        state.now = (Instant::now(), state.done);
-        if state.tail.is_none() && state.done + self.per >= self.names {
-            state.tail = Some(state.now);
-        }
-        if state.done - state.last.1 >= self.per {
-            state.point(self.watch);
-        }
-        drop(state);
-        self.watch.advance(objects);
-    }
+/// The last windows again, with other memory for caches. `grown`: the directory, and its number of names.
+fn reopened(
+    study: &Study,
+    ground: &Ground,
+    device: &Switched,
+    grown: (Ino, u64),
+    cache_bytes: usize,
+    watch: &dyn Watch,
+) -> Result<Vec<Window>, LabFault> {
+    let volume = ground.open(&OpenOptions { cache_bytes, ..study.open.clone() })?;
+    let blocks_read = || {
+        let stats = volume.metadata_stats();
+        stats.misses + stats.prefetched
+    };
+    let mut growing = Growing {
+        study,
+        dir: &mut Engine::new(&volume, grown.0),
+        drive: &|drive| device.set(drive),
+        blocks_read: &blocks_read,
+        watch,
+        growth: Growth { done: grown.1, ..Growth::default() },
+    };
+    // These names fill the caches: each of them needs a leaf, and most need another one.
+    growing.part((cache_bytes / 4096 * 2) as u64, None)?;
+    growing.windows(study.last_windows)?;
+    let windows = growing.growth.windows;
+    volume.close().map_err(LabFault::Close)?;
+    Ok(windows)
 }
 
 impl fmt::Display for Report {
@@ -354,7 +569,8 @@ impl fmt::Display for Report {
         self.hashes.iter().try_for_each(|of| write!(f, " {:>14}", of.hash))?;
         writeln!(f)?;
         type Cell = fn(&OfHash) -> String;
-        let rows: [(&str, Cell); 24] = [
+        type Counter = fn(&Internals) -> String;
+        let rows: [(&str, Cell); 12] = [
             ("names", |of| of.done.to_string()),
             ("runs", |of| of.runs.runs.to_string()),
             ("names per second: Min", |of| format!("{:.0}", of.runs.min)),
@@ -368,7 +584,13 @@ impl fmt::Display for Report {
             ("rate of the last to the first", |of| {
                 of.last_to_first.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"))
             }),
-            ("seconds until home", |of| format!("{:.3}", of.close_seconds)),
+            ("check", |of| match of.check_errors {
+                None => "-".to_owned(),
+                Some(0) => "clean".to_owned(),
+                Some(errors) => format!("{errors} errors"),
+            }),
+        ];
+        let counters: [(&str, Counter); 12] = [
             ("bytes of the directory", |of| of.dir_bytes.to_string()),
             ("extents of the directory", |of| of.dir_extents.to_string()),
             ("bytes of metadata in memory", |of| of.resident_bytes.to_string()),
@@ -376,19 +598,25 @@ impl fmt::Display for Report {
             ("levels of the index", |of| of.levels.to_string()),
             ("leaves split", |of| of.splits.to_string()),
             ("nodes of the index split", |of| of.index_splits.to_string()),
-            ("leaves looked at per name", |of| format!("{:.3}", of.leaf_reads_per_name)),
+            ("leaves looked at per name", |of| format!("{:.3}", of.leaf_looks_per_name)),
+            ("blocks read per name", |of| format!("{:.3}", of.leaf_reads_per_name)),
             ("leaves touched by 10,000 names", |of| of.leaves_touched.to_string()),
             ("commits", |of| of.commits.to_string()),
             ("blocks logged", |of| of.logged_blocks.to_string()),
-            ("check", |of| match of.check_errors {
-                None => "-".to_owned(),
-                Some(0) => "clean".to_owned(),
-                Some(errors) => format!("{errors} errors"),
-            }),
         ];
         for (what, cell) in rows {
             write!(f, "{what:34}")?;
             self.hashes.iter().try_for_each(|of| write!(f, " {:>14}", cell(of)))?;
+            writeln!(f)?;
+        }
+        write!(f, "{:34}", "seconds until home")?;
+        self.hashes.iter().try_for_each(|of| write!(f, " {:>14.3}", of.close_seconds))?;
+        writeln!(f)?;
+        for (what, cell) in counters {
+            write!(f, "{what:34}")?;
+            for of in &self.hashes {
+                write!(f, " {:>14}", of.engine.as_ref().map_or("-".to_owned(), cell))?;
+            }
             writeln!(f)?;
         }
         let points = self.hashes.iter().map(|of| of.points.len()).max().unwrap_or(0);
@@ -403,6 +631,24 @@ impl fmt::Display for Report {
                 write!(f, " {cell:>14}")?;
             }
             writeln!(f)?;
+        }
+        for of in self.hashes.iter().filter(|of| !of.windows.is_empty()) {
+            writeln!(f, "\n{}: names on drives with latency", of.hash)?;
+            writeln!(
+                f,
+                "{:>14} {:>8} {:>14} {:>20}",
+                "names so far", "drive", "per second", "blocks read per name"
+            )?;
+            for window in &of.windows {
+                writeln!(
+                    f,
+                    "{:>14} {:>8} {:>14.0} {:>20.3}",
+                    window.names,
+                    window.drive.name(),
+                    window.per_s,
+                    window.leaf_reads_per_name
+                )?;
+            }
         }
         self.hashes
             .iter()
@@ -429,37 +675,68 @@ mod tests {
 
     #[test]
     fn both_hashes_make_a_sound_directory() {
+        let scratch = tempfile::tempdir().unwrap();
         let study = Study {
             names: 70_000,
             per: 20_000,
-            operation: Operation::Link,
-            format: NameFormat::parse("test%ld").unwrap(),
             hashes: vec![HashVersion::HalfMd4, HashVersion::Tea],
             runs: 2,
             ahead: 16,
-            site: Site::Memory,
-            size: None,
             make: FormatOptions {
                 block_size: extant_base::BlockSize::from_bytes(1024),
                 ..FormatOptions::default()
             },
-            open: OpenOptions::default(),
             check: true,
+            kernel_dir: Some(scratch.path().to_owned()),
+            ..Study::default()
         };
         let report = run(&study, &crate::Quiet).unwrap();
         for of in &report.hashes {
-            assert_eq!((of.done, of.check_errors, of.failed.as_deref()), (70_000, Some(0), None), "{report}");
+            assert_eq!((of.done, of.failed.as_deref()), (70_000, None), "{report}");
             assert_eq!(of.points.len(), 4);
             assert_eq!(of.points[3].names, 70_000);
             assert!(of.last_to_first.is_some_and(|ratio| ratio > 0.0), "{report}");
-            assert!(of.splits > 1000 && of.levels >= 2, "{report}");
-            assert!(of.fill > 0.5 && of.fill < 1.0, "{report}");
             assert!(of.runs.runs == 2 && of.runs.min <= of.per_s && of.per_s <= of.runs.max, "{report}");
-            assert!(
-                of.dir_extents > 0 && of.dir_extents < 1000 && of.resident_bytes > of.dir_bytes / 2,
-                "{report}"
-            );
+            let Some(engine) = of.engine else { continue };
+            assert_eq!(of.check_errors, Some(0));
+            assert!(engine.splits > 1000 && engine.levels >= 2, "{report}");
+            assert!(engine.fill > 0.5 && engine.fill < 1.0, "{report}");
+            assert!(engine.dir_extents > 0 && engine.dir_extents < 1000, "{report}");
+            assert!(engine.resident_bytes > engine.dir_bytes / 2, "{report}");
+            assert!(engine.leaves_touched > 1000 && engine.leaf_looks_per_name > 0.0, "{report}");
+            // All leaves are in memory.
+            assert!(engine.leaf_reads_per_name < 0.01, "{report}");
         }
-        assert_eq!(report.hashes[1].hash, "tea");
+        let names: Vec<&str> = report.hashes.iter().map(|of| of.hash.as_str()).collect();
+        assert_eq!(names, ["half_md4", "tea", "kernel"]);
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
+
+    /// The counter of blocks read moves: with little memory, most names need a leaf from the device. On a
+    /// drive each of these reads is a wait.
+    #[test]
+    fn leaves_that_do_not_fit_into_memory_are_read_and_waited_for() {
+        let study = Study {
+            names: 60_000,
+            per: 30_000,
+            format: NameFormat::parse("a-name-that-takes-a-whole-line-of-an-editor-and-more-than-that-%d")
+                .unwrap(),
+            make: FormatOptions { journal_size: JournalSize::MiB(4), ..FormatOptions::default() },
+            open: OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() },
+            drives: vec![Drive::Hdd, Drive::Nvme],
+            window: Duration::from_millis(100),
+            check: true,
+            ..Study::default()
+        };
+        let report = run(&study, &crate::Quiet).unwrap();
+        let of = &report.hashes[0];
+        assert!(of.failed.is_none() && of.check_errors == Some(0), "{report}");
+        assert!(of.engine.unwrap().leaf_reads_per_name > 0.2, "{report}");
+        let drives: Vec<Drive> = of.windows.iter().map(|window| window.drive).collect();
+        assert_eq!(drives, [Drive::Hdd, Drive::Nvme, Drive::Hdd, Drive::Nvme]);
+        let [.., hdd, nvme] = of.windows.as_slice() else { panic!("{report}") };
+        assert!(hdd.leaf_reads_per_name > 0.2 && hdd.per_s < nvme.per_s, "{report}");
+        assert!(of.windows.iter().all(|window| window.per_s < of.per_s / 2.0), "{report}");
+        assert!(of.done > 60_000 && report.to_string().contains("blocks read per name"), "{report}");
     }
 }

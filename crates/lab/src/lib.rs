@@ -43,6 +43,7 @@
 
 pub mod buffered;
 pub mod createmany;
+pub mod drive;
 pub mod fsync;
 pub mod ground;
 pub mod io;

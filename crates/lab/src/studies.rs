@@ -12,6 +12,8 @@
 
 pub mod buffered;
 pub mod fsync;
+pub mod large_dir;
+pub mod orphans;
 pub mod shrinker;
 
 use std::path::Path;
@@ -63,5 +65,28 @@ pub struct Study {
 pub const ALL: &[Study] = &[
     Study { name: "shrinker", estimate: shrinker::estimate, run: shrinker::study_report },
     Study { name: "buffered", estimate: buffered::estimate, run: buffered::study_report },
+    Study { name: "orphans", estimate: orphans::estimate, run: orphans::study_report },
+    Study { name: "large-dir", estimate: large_dir::estimate, run: large_dir::study_report },
     Study { name: "fsync", estimate: fsync::estimate, run: fsync::study_report },
 ];
+
+/// Calls `measure` with a new directory `name` in the kernel's directory, if there is one, and removes it
+/// with all its contents.
+pub(crate) fn in_scratch<T>(
+    kernel: Option<&Path>,
+    name: &str,
+    measure: impl FnOnce(Option<&Path>) -> Result<T, LabFault>,
+) -> Result<T, LabFault> {
+    let Some(dir) = kernel else { return measure(None) };
+    let scratch = dir.join(name);
+    let failed = |why: std::io::Error| match why.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            LabFault::Exists(format!("{} exists already; remove it", scratch.display()))
+        }
+        _ => LabFault::Device(format!("{}: {why}", scratch.display())),
+    };
+    std::fs::create_dir(&scratch).map_err(failed)?;
+    let measured = measure(Some(&scratch));
+    std::fs::remove_dir_all(&scratch).map_err(failed)?;
+    measured
+}

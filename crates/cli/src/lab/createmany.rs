@@ -8,6 +8,7 @@ use std::time::Instant;
 use clap::Args;
 use extant_image::options::JournalSize;
 use extant_lab::createmany::{Job, LINKS_PER_TARGET, Operation};
+use extant_lab::drive::{Drive, Switched};
 use extant_lab::ground::Ground;
 use extant_lab::{Engine, Failed, Kernel, LabFault, Watch, scaling};
 use serde::Serialize;
@@ -43,6 +44,7 @@ Examples:
   extant lab createmany --renew-target -l target test 5000000  names only: few inodes
   extant lab createmany --threads 2 -d dir%06d 50000           two workers, a directory each
   extant lab createmany --widths 1,2,4 -m -t 0.2 test          how more workers scale, side by side
+  extant lab createmany --device nvme -m test 1000000          with the latency of a flash drive
   extant lab createmany --kernel /mnt -m test 1000000          the same loop on a mount"
 )]
 pub(crate) struct CreatemanyArgs {
@@ -53,6 +55,10 @@ pub(crate) struct CreatemanyArgs {
     /// Work in a directory of the system, through its calls.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["image", "check", "sync"])]
     kernel: Option<PathBuf>,
+    /// Give the device the latency of a drive: memory (none), hdd, nvme. Each request really waits.
+    #[arg(long, value_name = "DRIVE", conflicts_with = "kernel", default_value = "memory",
+          value_parser = super::large_dir::parse_drive)]
+    device: Drive,
     /// Workers; each gets a directory of its own, and COUNT names.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
@@ -277,10 +283,14 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
 fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<Measurement, LabFault> {
     let objects = load.objects(args.apart);
     let (place, ground) = ground(args, load.job(), objects)?;
+    let device = std::sync::Arc::new(Switched::new(ground.device(), 1.0));
+    let ground =
+        if args.device == Drive::Memory { ground } else { Ground::of(std::sync::Arc::clone(&device) as _) };
     let volume = ground.open(&args.engine.options())?;
     let others = (0..if args.apart { load.others() } else { 0 })
         .map(|_| self::ground(args, load.job(), objects)?.1.open(&args.engine.options()))
         .collect::<Result<Vec<_>, _>>()?;
+    device.set(args.device);
     let measured = load.run(Engine::root(&volume), others.iter().map(Engine::root).collect(), shown)?;
     let mut measurement = Measurement::new(place, measured);
     if let Some(journal) = volume.journal_stats().filter(|_| others.is_empty()) {
@@ -288,6 +298,10 @@ fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<M
         measurement.logged_blocks = Some(journal.logged_blocks);
         measurement.start_waits = Some(journal.start_waits);
         measurement.sealing_s = Some(journal.sealing_nanos as f64 / 1e9);
+    }
+    // `--sync` measures how long the drive takes.
+    if !args.sync {
+        device.set(Drive::Memory);
     }
     let is_kept = args.image.is_some();
     if is_kept || args.sync || args.check {

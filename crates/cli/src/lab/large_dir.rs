@@ -1,11 +1,14 @@
 //! `extant lab large-dir`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use extant_lab::LabFault;
 use extant_lab::createmany::Operation;
+use extant_lab::drive::Drive;
 use extant_lab::large_dir::Study;
 use extant_lab::names::NameFormat;
 use extant_ondisk::hash::HashVersion;
@@ -23,6 +26,8 @@ of 207 million names takes about 8 GB of memory.
 Examples:
   extant lab large-dir                               5 million names, both hashes
   extant lab large-dir --names 20000000 --cache 64M  leaves that do not fit into memory
+  extant lab large-dir --device hdd,nvme --cache 16M the same rate on drives that must read the leaves
+  extant lab large-dir --kernel /mnt --names 1000000 beside the file system mounted on /mnt
   extant lab large-dir --hash half_md4 --json")]
 pub(crate) struct LargeDirArgs {
     /// Names in the directory.
@@ -52,6 +57,16 @@ pub(crate) struct LargeDirArgs {
     /// Size of the device; enough if not given.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
+    /// Drives to model: memory, hdd, nvme. The directory grows without latency; after every --per names the next
+    /// ones are created with the latency of each drive, for --window seconds.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_drive)]
+    device: Vec<Drive>,
+    /// Seconds that the drives' latency lasts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, requires = "device", value_parser = parse_window)]
+    window: f64,
+    /// A directory of the system, for the same names through its calls. They are removed at the end.
+    #[arg(long, value_name = "DIR")]
+    kernel: Option<PathBuf>,
     /// Do not verify the file systems at their end.
     #[arg(long)]
     no_check: bool,
@@ -80,6 +95,15 @@ enum OperationArg {
     Open,
 }
 
+pub(super) fn parse_drive(name: &str) -> Result<Drive, String> {
+    Drive::by_name(name).ok_or_else(|| "it is memory, hdd or nvme".to_owned())
+}
+
+fn parse_window(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.001..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "it is a number of seconds from 0.001 to 3600".to_owned())
+}
+
 pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
     let hash = |hash: &HashArg| match hash {
         HashArg::HalfMd4 => HashVersion::HalfMd4,
@@ -105,6 +129,10 @@ pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
         make: args.ground.options()?,
         open: args.engine.options(),
         check: !args.no_check,
+        drives: args.device.clone(),
+        window: Duration::from_secs_f64(args.window),
+        kernel_dir: args.kernel.clone(),
+        ..Study::default()
     };
     let shown = Shown::new(true, !args.json && args.runs == 1);
     let report = extant_lab::large_dir::run(&study, &shown)?;
