@@ -75,8 +75,8 @@ pub struct Study {
     pub window: Duration,
     /// Windows of each drive after the last name.
     pub last_windows: usize,
-    /// After the last name: open the volume again with this memory for caches, fill the caches, and repeat the
-    /// last windows. For directories that take long to fill.
+    /// After the last name: open the volume again with this memory for caches, fill the caches, and repeat
+    /// the last windows. For directories that take long to fill.
     pub reopen_cache_bytes: Option<usize>,
     /// A directory of the system in which the same names are created, too. It is left empty.
     pub kernel_dir: Option<PathBuf>,

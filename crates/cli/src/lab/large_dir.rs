@@ -57,12 +57,13 @@ pub(crate) struct LargeDirArgs {
     /// Size of the device; enough if not given.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-    /// Drives to model: memory, hdd, nvme. The directory grows without latency; after every --per names the next
-    /// ones are created with the latency of each drive, for --window seconds.
+    /// Drives to model: memory, hdd, nvme. The directory grows without latency; after every --per names the
+    /// next ones are created with the latency of each drive, for --window seconds.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_drive)]
     device: Vec<Drive>,
     /// Seconds that the drives' latency lasts.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, requires = "device", value_parser = parse_window)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, requires = "device",
+          value_parser = parse_window)]
     window: f64,
     /// A directory of the system, for the same names through its calls. They are removed at the end.
     #[arg(long, value_name = "DIR")]

@@ -60,7 +60,7 @@ pub(crate) struct OrphansArgs {
 /// The load of `orphans` on a directory: of the kernel, of a mount, of anything.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The workers' files are made in DIR/worker-N. The report has the form of that of `extant lab orphans`, with the mode kernel.
+The workers' files are made in DIR/worker-N. The report is that of `extant lab orphans`, with the mode kernel.
 
 Examples:
   extant lab orphan-stress /mnt                          the posting's numbers of workers, ten runs

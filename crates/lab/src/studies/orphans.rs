@@ -234,9 +234,9 @@ impl Results<'_> {
             extras: strings(&["truncates [1/s]", "cost over none [%]"]),
             rows,
             note: format!(
-                "Each process truncates a file of 4 KiB byte by byte, {} times; seconds depend on that number, \
-                 so compare rows of the same number of processes. {} The kernel's column has its orphan file, \
-                 if the mounted image has that feature.",
+                "Each process truncates a file of 4 KiB byte by byte, {} times; seconds depend on that \
+                 number, so compare rows of the same number of processes. {} The kernel's column has its \
+                 orphan file, if the mounted image has that feature.",
                 self.truncate.loops,
                 self.agreement()
             ),
@@ -336,8 +336,8 @@ impl Results<'_> {
             extras: strings(&["per truncate"]),
             rows,
             note: format!(
-                "Acquisitions per truncate: list-v0 {:.2}, list-v3 {:.2}, file {:.2}. The posting's counts are \
-                 4 and 2 per truncate, if its processes made 100 loops. A bounce is an acquisition (or a \
+                "Acquisitions per truncate: list-v0 {:.2}, list-v3 {:.2}, file {:.2}. The posting's counts \
+                 are 4 and 2 per truncate, if its processes made 100 loops. A bounce is an acquisition (or a \
                  contention) on another CPU than the acquisition before.",
                 per_truncate(Mode::ListV0),
                 per_truncate(Mode::ListV3),
@@ -368,8 +368,8 @@ impl Results<'_> {
             labels: strings(&["mode", "processes"]),
             extras: LOCKSTAT.into_iter().map(head).collect(),
             rows: rows.collect(),
-            note: "The columns of lockstat are sums, minima, maxima and averages over all runs. The modes file, \
-                   single-handle and none have no lock."
+            note: "The columns of lockstat are sums, minima, maxima and averages over all runs. The modes \
+                   file, single-handle and none have no lock."
                 .to_owned(),
         }
     }
@@ -409,8 +409,8 @@ impl Results<'_> {
             extras: Vec::new(),
             rows,
             note: format!(
-                "Each process creates and closes 1000 files, then unlinks them. With {most} processes the rate \
-                 of list-v3 is {:.2} times that of list-v0, and that of file {:.2} times.",
+                "Each process creates and closes 1000 files, then unlinks them. With {most} processes the \
+                 rate of list-v3 is {:.2} times that of list-v0, and that of file {:.2} times.",
                 rate(Mode::ListV3) / rate(Mode::ListV0).max(1.0),
                 rate(Mode::File) / rate(Mode::ListV0).max(1.0)
             ),
@@ -540,13 +540,15 @@ impl Results<'_> {
     /// Why contention cannot show on this machine; none if it can.
     fn too_few_cpus(&self, workers: usize) -> Option<String> {
         let needed = workers.min(LOCKSTAT_WORKERS);
+        let acquisitions = self.lock(Mode::ListV0, "acquisitions").max(1.0);
+        let contended = self.lock(Mode::ListV0, "contentions") / acquisitions;
         (self.cpus < needed).then(|| {
             format!(
-                "This machine has {} CPUs, so at most {} of {workers} processes run at the same time, and {:.1} % \
-                 of the acquisitions of list-v0 are contended (43 % in the posting).",
+                "This machine has {} CPUs, so at most {} of {workers} processes run at the same time, and \
+                 {:.1} % of the acquisitions of list-v0 are contended (43 % in the posting).",
                 self.cpus,
                 self.cpus,
-                self.lock(Mode::ListV0, "contentions") / self.lock(Mode::ListV0, "acquisitions").max(1.0) * 100.0
+                contended * 100.0
             )
         })
     }
@@ -657,15 +659,15 @@ impl Results<'_> {
             claim: "The lock stays the most contended one: a list with one head needs it.".to_owned(),
             posting: "8,191,236 acquisitions with the patches".to_owned(),
             ours: format!(
-                "the orphan file: {acquisitions} acquisitions; {:+.1} % against list-v3 with {most} processes; \
-                 {cost:+.1} % over no recording",
+                "the orphan file: {acquisitions} acquisitions; {:+.1} % against list-v3 with {most} \
+                 processes; {cost:+.1} % over no recording",
                 change.percent
             ),
             kernel: None,
             verdict: if acquisitions == 0 && !is_slower { Verdict::Beaten } else { Verdict::Refuted },
             why: format!(
-                "The orphan file (Linux 5.15) records each orphan in a slot of its own and takes no lock; with \
-                 {most} processes it is {} list-v3.",
+                "The orphan file (Linux 5.15) records each orphan in a slot of its own and takes no lock; \
+                 with {most} processes it is {} list-v3.",
                 match change.significant {
                     Some(true) if change.percent < 0.0 => "faster than",
                     Some(true) => "slower than",
