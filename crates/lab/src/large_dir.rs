@@ -37,8 +37,8 @@ const BYTES_PER_NAME: u64 = 64;
 /// Bytes of the device besides names.
 const BYTES_BASE: u64 = 512 << 20;
 const DIR: &[u8] = b"large";
-/// Names in the posting's larger directory: drives have the write cache that they have for it.
-const NAMES_OF_DRIVES: f64 = 206.8e6;
+/// About as many bytes of leaves belong to a name.
+const BYTES_OF_LEAF_PER_NAME: u64 = 32;
 /// A window has at most this share of the names between two of them.
 const WINDOW_SHARE: u64 = 8;
 
@@ -71,13 +71,14 @@ pub struct Study {
     pub check: bool,
     /// Drives whose latency the windows have.
     pub drives: Vec<Drive>,
+    /// Size of the drives' write caches in relation to their models'.
+    pub drive_scale: f64,
     /// Duration of a window.
     pub window: Duration,
     /// Windows of each drive after the last name.
     pub last_windows: usize,
-    /// After the last name: open the volume again with this memory for caches, fill the caches, and repeat
-    /// the last windows. For directories that take long to fill.
-    pub reopen_cache_bytes: Option<usize>,
+    /// Windows with other memory for caches, for which the volume is opened again.
+    pub reopen: Option<Reopen>,
     /// A directory of the system in which the same names are created, too. It is left empty.
     pub kernel_dir: Option<PathBuf>,
 }
@@ -98,12 +99,23 @@ impl Default for Study {
             open: OpenOptions::default(),
             check: false,
             drives: Vec::new(),
+            drive_scale: 1.0,
             window: Duration::from_millis(500),
             last_windows: 1,
-            reopen_cache_bytes: None,
+            reopen: None,
             kernel_dir: None,
         }
     }
+}
+
+/// Windows of a volume that is opened again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reopen {
+    /// Memory for caches, in bytes. The caches are full when a window begins.
+    pub cache_bytes: usize,
+    /// After each `per` names, instead of the other windows. The directory's counters are not kept then.
+    /// Otherwise only after the last name, and after the other windows.
+    pub each_time: bool,
 }
 
 /// The results of a study.
@@ -144,7 +156,7 @@ pub struct OfHash {
     /// Rates on drives with latency.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<Window>,
-    /// The last windows with the memory of [`Study::reopen_cache_bytes`].
+    /// The last windows with the memory of [`Study::reopen`], if they follow others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reopened: Vec<Window>,
     /// The directory and the engine's counters; not for the kernel.
@@ -280,6 +292,8 @@ pub fn hash_name(hash: HashVersion) -> String {
 #[derive(Default)]
 struct Growth {
     done: u64,
+    /// Names of the points, and the time that they took.
+    outside: u64,
     seconds: f64,
     points: Vec<Point>,
     windows: Vec<Window>,
@@ -289,7 +303,7 @@ struct Growth {
 }
 
 /// Passes on how many objects are done, and nothing else: the lines of a part would be many.
-struct Progress<'a>(&'a dyn Watch);
+pub(crate) struct Progress<'a>(pub(crate) &'a dyn Watch);
 
 impl Watch for Progress<'_> {
     fn advance(&self, objects: u64) {
@@ -332,19 +346,26 @@ impl<P: WorkDir> Growing<'_, P> {
 
     /// Creates all names, with windows between them.
     fn all(&mut self) -> Result<(), LabFault> {
-        let (names, per) = (self.study.names, self.study.per.max(1));
-        while self.growth.done < names && self.growth.failed.is_none() {
-            let (made, read) = self.part(per.min(names - self.growth.done), None)?;
-            let growth = &mut self.growth;
-            growth.seconds += made.seconds;
-            growth.blocks_read += read;
-            growth.points.push(Point { names: growth.done, per_s: made.per_s });
-            self.watch.line(&format!(" - {} names, {:.0} per second", growth.done, made.per_s));
-            if growth.done < names {
+        while self.growth.done < self.study.names && self.growth.failed.is_none() {
+            self.point()?;
+            if self.growth.done < self.study.names {
                 self.windows(1)?;
             }
         }
         self.windows(self.study.last_windows)
+    }
+
+    /// Creates the names of one point.
+    fn point(&mut self) -> Result<(), LabFault> {
+        let left = self.study.names.saturating_sub(self.growth.done);
+        let (made, read) = self.part(self.study.per.max(1).min(left), None)?;
+        let growth = &mut self.growth;
+        growth.outside += made.done;
+        growth.seconds += made.seconds;
+        growth.blocks_read += read;
+        growth.points.push(Point { names: growth.done, per_s: made.per_s });
+        self.watch.line(&format!(" - {} names, {:.0} per second", growth.done, made.per_s));
+        Ok(())
     }
 
     /// Creates names with the latency of each drive, this many times.
@@ -376,13 +397,8 @@ impl<P: WorkDir> Growing<'_, P> {
 }
 
 impl Growth {
-    fn in_windows(&self) -> u64 {
-        self.windows.iter().map(|window| window.done).sum()
-    }
-
     fn report(self, hash: String, per: u64) -> OfHash {
-        let outside = self.done - self.in_windows();
-        let per_s = rate(outside, self.seconds);
+        let per_s = rate(self.outside, self.seconds);
         // The last point may cover few names.
         let whole = self.points.iter().scan(0, |before, point| {
             let names = point.names - std::mem::replace(before, point.names);
@@ -441,7 +457,8 @@ fn layout(study: &Study) -> (FormatOptions, u64) {
     // Windows add names.
     let per_point = study.drives.len() as u64 * (study.per / WINDOW_SHARE + 64);
     let points = study.names / study.per.max(1) + 1 + study.last_windows as u64;
-    let warm = study.reopen_cache_bytes.map_or(0, |bytes| bytes as u64 / 4096 * 2);
+    let warm = study.reopen.map_or(0, |reopen| reopen.cache_bytes as u64 / 4096 * 2);
+    let warm = if study.reopen.is_some_and(|reopen| reopen.each_time) { warm * points } else { warm };
     let names = study.names + points * per_point + warm + study.last_windows as u64 * per_point;
     if make.inodes.is_none() {
         let targets = names / LINKS_PER_TARGET + points * (1 + study.drives.len() as u64);
@@ -460,11 +477,18 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     let (make, size) = layout(study);
     let inner = Ground::fresh(&study.site, size, &make)?;
     inner.set_hash(hash)?;
-    let device = Arc::new(Switched::new(inner.device(), (study.names as f64 / NAMES_OF_DRIVES).min(1.0)));
+    let device = Arc::new(Switched::new(inner.device(), study.drive_scale));
     let ground = if study.drives.is_empty() { inner } else { Ground::of(Arc::clone(&device) as _) };
     let volume = ground.open(&study.open)?;
     let mut dir = Engine::root(&volume).below(DIR)?;
     watch.part(&hash_name(hash), Some(study.names));
+    if let Some(reopen) = study.reopen.filter(|reopen| reopen.each_time) {
+        let ino = dir.dir();
+        volume.close().map_err(LabFault::Close)?;
+        let growth = grown_in_turns(study, (&ground, &device), ino, reopen.cache_bytes, watch)?;
+        let check_errors = checked(study, &ground, watch)?;
+        return Ok(OfHash { check_errors, ..growth.report(hash_name(hash), study.per) });
+    }
     let blocks_read = || {
         let stats = volume.metadata_stats();
         stats.misses + stats.prefetched
@@ -496,19 +520,12 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     let begun = Instant::now();
     volume.close().map_err(LabFault::Close)?;
     let close_seconds = begun.elapsed().as_secs_f64();
-    let reopened = match study.reopen_cache_bytes.filter(|_| growth.failed.is_none()) {
-        Some(cache_bytes) => reopened(study, &ground, &device, (dir_ino, growth.done), cache_bytes, watch)?,
-        None => Vec::new(),
-    };
-    let check_errors = match study.check {
-        true => {
-            watch.part("check", None);
-            let report = ground.check()?;
-            let errors = |report: &extant_check::Report| report.counts.values().sum::<u64>();
-            Some(if report.clean() { 0 } else { errors(&report).max(1) })
-        }
-        false => None,
-    };
+    let mut reopened = Growth { done: growth.done, ..Growth::default() };
+    if let Some(reopen) = study.reopen.filter(|_| growth.failed.is_none()) {
+        let on = (&ground, &*device);
+        reopened = windows_with(study, on, dir_ino, reopen.cache_bytes, reopened, study.last_windows, watch)?;
+    }
+    let check_errors = checked(study, &ground, watch)?;
     let mut name = Vec::new();
     let entry = |number: u64, name: &mut Vec<u8>| {
         study.format.write(number as i64, name);
@@ -525,23 +542,35 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     engine.splits = stats.splits;
     engine.index_splits = stats.index_splits;
     engine.leaf_looks_per_name = per_name(stats.leaf_reads, growth.done);
-    engine.leaf_reads_per_name = per_name(growth.blocks_read, growth.done - growth.in_windows());
+    engine.leaf_reads_per_name = per_name(growth.blocks_read, growth.outside);
     engine.leaves_touched = stats.leaves_in_last_window;
     engine.commits = journal.commits;
     engine.logged_blocks = journal.logged_blocks;
     let report = growth.report(hash_name(hash), study.per);
-    Ok(OfHash { close_seconds, engine: Some(engine), reopened, check_errors, ..report })
+    Ok(OfHash { close_seconds, engine: Some(engine), reopened: reopened.windows, check_errors, ..report })
 }
 
-/// The last windows again, with other memory for caches. `grown`: the directory, and its number of names.
-fn reopened(
+/// Errors that the check finds, if the study has one.
+fn checked(study: &Study, ground: &Ground, watch: &dyn Watch) -> Result<Option<u64>, LabFault> {
+    if !study.check {
+        return Ok(None);
+    }
+    watch.part("check", None);
+    let report = ground.check()?;
+    let errors = report.counts.values().sum::<u64>();
+    Ok(Some(if report.clean() { 0 } else { errors.max(1) }))
+}
+
+/// Opens the volume, changes the directory, and closes it again.
+fn session(
     study: &Study,
-    ground: &Ground,
-    device: &Switched,
-    grown: (Ino, u64),
+    (ground, device): (&Ground, &Switched),
+    dir: Ino,
     cache_bytes: usize,
+    growth: Growth,
     watch: &dyn Watch,
-) -> Result<Vec<Window>, LabFault> {
+    change: impl FnOnce(&mut Growing<'_, Engine<'_>>) -> Result<(), LabFault>,
+) -> Result<Growth, LabFault> {
     let volume = ground.open(&OpenOptions { cache_bytes, ..study.open.clone() })?;
     let blocks_read = || {
         let stats = volume.metadata_stats();
@@ -549,18 +578,54 @@ fn reopened(
     };
     let mut growing = Growing {
         study,
-        dir: &mut Engine::new(&volume, grown.0),
+        dir: &mut Engine::new(&volume, dir),
         drive: &|drive| device.set(drive),
         blocks_read: &blocks_read,
         watch,
-        growth: Growth { done: grown.1, ..Growth::default() },
+        growth,
     };
-    // These names fill the caches: each of them needs a leaf, and most need another one.
-    growing.part((cache_bytes / 4096 * 2) as u64, None)?;
-    growing.windows(study.last_windows)?;
-    let windows = growing.growth.windows;
+    change(&mut growing)?;
+    let growth = growing.growth;
     volume.close().map_err(LabFault::Close)?;
-    Ok(windows)
+    Ok(growth)
+}
+
+/// Windows with this memory for caches.
+fn windows_with(
+    study: &Study,
+    on: (&Ground, &Switched),
+    dir: Ino,
+    cache_bytes: usize,
+    growth: Growth,
+    turns: usize,
+    watch: &dyn Watch,
+) -> Result<Growth, LabFault> {
+    session(study, on, dir, cache_bytes, growth, watch, |growing| {
+        // These names fill the caches: each of them needs a leaf, and most need another one.
+        let leaves = (cache_bytes as u64).min(growing.growth.done * BYTES_OF_LEAF_PER_NAME) / 4096;
+        growing.part((2 * leaves).max(1), None)?;
+        growing.windows(turns)
+    })
+}
+
+/// Names with the memory of the study, and windows with other memory, in turns.
+fn grown_in_turns(
+    study: &Study,
+    on: (&Ground, &Switched),
+    dir: Ino,
+    cache_bytes: usize,
+    watch: &dyn Watch,
+) -> Result<Growth, LabFault> {
+    let mut growth = Growth::default();
+    loop {
+        growth = session(study, on, dir, study.open.cache_bytes, growth, watch, |growing| growing.point())?;
+        let is_last = growth.done >= study.names || growth.failed.is_some();
+        let turns = if is_last { study.last_windows } else { 1 };
+        growth = windows_with(study, on, dir, cache_bytes, growth, turns, watch)?;
+        if is_last {
+            return Ok(growth);
+        }
+    }
 }
 
 impl fmt::Display for Report {

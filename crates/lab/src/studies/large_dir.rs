@@ -3,15 +3,18 @@
 //!
 //! ```text
 //!            memory for all leaves                 for a quarter
-//! normal     fill, windows on hdd and nvme         the same with a smaller cache
-//! large_dir  fill, windows on hdd and nvme         quick: the same; full: opened again with a smaller cache
+//! normal     fill, windows on hdd and nvme         fill again, but windows with a smaller cache
+//! large_dir  fill, windows on hdd and nvme         quick: the same; full: windows after the last name only
 //! variants   hashes, bigalloc, block maps, mknod: filled in memory
 //! ```
 //!
 //! Owns: the posting's figures, and the verdicts on its claims. Does **not** own: the load (see
 //! [`crate::large_dir`]), the drives (see [`crate::drive`]).
 //!
-//! The caches, the journal and the drives' write caches are as much smaller as the directory is.
+//! The caches, the journal and the drives' write caches are as much smaller as the directory is. With memory
+//! for a quarter of the leaves the journal takes half of the cache at most, because leaves stay in memory
+//! while the journal holds their only copy on the device. The volume is opened again for these windows: a
+//! cache in which every leaf was used since the last search for a victim grows beyond its limit.
 
 mod claims;
 
@@ -25,7 +28,7 @@ use extant_volume::OpenOptions;
 use super::{Estimate, Size};
 use crate::createmany::Operation;
 use crate::drive::Drive;
-use crate::large_dir::{Internals, OfHash, Study, Window, run};
+use crate::large_dir::{Internals, OfHash, Progress, Reopen, Study, Window, run};
 use crate::report::{Better, Change, Form, Machine, Plot, Posted, Posting, Row, Series, StudyReport, Table};
 use crate::{LabFault, Summary, Watch};
 
@@ -34,8 +37,9 @@ const NORMAL: u64 = 20_680_000;
 const LARGE: u64 = 206_800_000;
 /// Bytes of leaves per name, as the posting estimates them: 24 bytes of entry at three quarters of a leaf.
 const BYTES_PER_NAME: u64 = 32;
-/// The posting's journal of 4 GiB in relation to its 6.6 GB of leaves.
-const JOURNAL_SHARE: f64 = 0.6;
+/// The posting's journal in MiB, and the most here: the device, which keeps it, is in memory.
+const JOURNAL_MIB: f64 = 4096.0;
+const JOURNAL_MIB_MAX: u32 = 768;
 /// The posting's rates in names per second.
 const HDD_NORMAL: (f64, f64) = (56_000.0, 65_000.0);
 const NVME_NORMAL: f64 = 80_000.0;
@@ -169,9 +173,9 @@ fn features(list: &str) -> FormatOptions {
     FormatOptions { features: FeatureEdit::parse_list(list).unwrap_or_default(), ..FormatOptions::default() }
 }
 
-fn journal(names: u64) -> JournalSize {
-    let bytes = (names * BYTES_PER_NAME) as f64 * JOURNAL_SHARE;
-    JournalSize::MiB(((bytes / 1048576.0) as u32).clamp(8, 1024))
+/// The posting's journal at this scale, in MiB.
+fn journal_mib(scale: f64) -> u32 {
+    ((JOURNAL_MIB * scale) as u32).clamp(8, JOURNAL_MIB_MAX)
 }
 
 /// Enough memory for all leaves, and for what the engine knows about them.
@@ -191,31 +195,40 @@ fn first(study: &Study, watch: &dyn Watch) -> Result<OfHash, LabFault> {
 fn measure(scale: Scale, kernel: Option<&Path>, watch: &dyn Watch) -> Result<Measured, LabFault> {
     let mut grown = Vec::new();
     for kind in Kind::BOTH {
-        let (names, list) = match kind {
-            Kind::Normal => (scale.normal, "^large_dir"),
-            Kind::Large => (scale.large, "large_dir"),
+        let (names, of_posting, list) = match kind {
+            Kind::Normal => (scale.normal, NORMAL, "^large_dir"),
+            Kind::Large => (scale.large, LARGE, "large_dir"),
         };
+        let drive_scale = names as f64 / of_posting as f64;
+        let journal = journal_mib(drive_scale);
         let regrows = kind == Kind::Normal || scale.regrow_large;
         let quarter = (names * BYTES_PER_NAME / 4) as usize;
         let study = Study {
             names,
             per: names.div_ceil(POINTS),
-            make: FormatOptions { journal_size: journal(names), ..features(list) },
+            make: FormatOptions { journal_size: JournalSize::MiB(journal), ..features(list) },
             open: OpenOptions { cache_bytes: cache_of_all(names), ..OpenOptions::default() },
             drives: vec![Drive::Hdd, Drive::Nvme],
+            drive_scale,
             window: scale.window,
             last_windows: scale.last_windows,
-            reopen_cache_bytes: (!regrows).then_some(quarter),
+            reopen: (!regrows).then_some(Reopen { cache_bytes: quarter, each_time: false }),
             ..Study::default()
         };
         watch.part(&format!("{}, memory for all leaves", kind.name()), Some(names));
-        let all = first(&study, watch)?;
+        let all = first(&study, &Progress(watch))?;
         let leaves = all.engine.map_or(0, |engine| engine.dir_bytes);
         if regrows {
             watch.part(&format!("{}, memory for a quarter", kind.name()), Some(names));
             let cache_bytes = (leaves / 4) as usize;
-            let open = OpenOptions { cache_bytes, ..study.open.clone() };
-            let of = first(&Study { open, ..study.clone() }, watch)?;
+            let half = (cache_bytes >> 21) as u32;
+            let journal_size = JournalSize::MiB(journal.min(half).max(4));
+            let make = FormatOptions { journal_size, ..study.make.clone() };
+            let reopen = Some(Reopen { cache_bytes, each_time: true });
+            let drives = Drive::ALL.to_vec();
+            let of = first(&Study { make, reopen, drives, ..study.clone() }, &Progress(watch))?;
+            // The directory is the same, and its rate with memory for all is not of interest.
+            let of = OfHash { engine: all.engine, points: Vec::new(), knee: None, ..of };
             grown.push(Grown { kind, share: Share::Quarter, names, cache_bytes, of });
         } else {
             let of = OfHash { points: Vec::new(), windows: all.reopened.clone(), knee: None, ..all.clone() };
@@ -235,8 +248,9 @@ fn measure(scale: Scale, kernel: Option<&Path>, watch: &dyn Watch) -> Result<Mea
                     kernel_dir: Some(dir.to_owned()),
                     ..Study::default()
                 };
-                first(&study, watch)
+                first(&study, &Progress(watch))
             };
+            watch.part("kernel", Some(2 * scale.kernel));
             Some((of(Operation::Link)?, of(Operation::Mknod)?))
         }
         None => None,
@@ -249,7 +263,10 @@ fn variants(scale: Scale, watch: &dyn Watch) -> Result<Vec<Variant>, LabFault> {
     let base = Study {
         names: scale.variants,
         per: scale.variants.div_ceil(POINTS),
-        make: FormatOptions { journal_size: journal(scale.variants), ..features("^large_dir") },
+        make: FormatOptions {
+            journal_size: JournalSize::MiB(journal_mib(scale.variants as f64 / NORMAL as f64)),
+            ..features("^large_dir")
+        },
         open: OpenOptions { cache_bytes: cache_of_all(scale.variants), ..OpenOptions::default() },
         ..Study::default()
     };
@@ -279,7 +296,7 @@ fn variants(scale: Scale, watch: &dyn Watch) -> Result<Vec<Variant>, LabFault> {
     let mut variants = Vec::new();
     for (name, study) in studies {
         watch.part(name, Some(study.names));
-        variants.push(Variant { name, of: first(&study, watch)? });
+        variants.push(Variant { name, of: first(&study, &Progress(watch))? });
     }
     Ok(variants)
 }
@@ -313,7 +330,7 @@ impl Grown {
     /// Rates at the end, in names per second. In memory: of the last three points.
     fn rates(&self, drive: Drive) -> Vec<f64> {
         match drive {
-            Drive::Memory => {
+            Drive::Memory if self.share == Share::All => {
                 let points = &self.of.points;
                 points[points.len().saturating_sub(3)..].iter().map(|point| point.per_s).collect()
             }
@@ -324,10 +341,7 @@ impl Grown {
     /// Blocks read per name at the end.
     fn reads(&self, drive: Drive) -> Option<f64> {
         match drive {
-            Drive::Memory => {
-                let engine = self.of.engine.filter(|_| !self.of.points.is_empty());
-                engine.map(|engine| engine.leaf_reads_per_name)
-            }
+            Drive::Memory if self.share == Share::All => Some(self.of.engine?.leaf_reads_per_name),
             _ => {
                 let windows = self.last_windows(drive);
                 let names: u64 = windows.iter().map(|window| window.done).sum();
@@ -340,7 +354,9 @@ impl Grown {
     /// Names so far and rate, along the run.
     fn curve(&self, drive: Drive) -> Vec<(f64, f64)> {
         match drive {
-            Drive::Memory => self.of.points.iter().map(|point| (point.names as f64, point.per_s)).collect(),
+            Drive::Memory if self.share == Share::All => {
+                self.of.points.iter().map(|point| (point.names as f64, point.per_s)).collect()
+            }
             _ => {
                 let windows = self.of.windows.iter().filter(|window| window.drive == drive);
                 let during: Vec<_> = windows
@@ -468,6 +484,8 @@ impl Measured {
                             Some(grown.engine().dir_bytes as f64 / 1e6),
                             Some(grown.cache_bytes as f64 / 1e6),
                             Some(grown.engine().levels as f64),
+                            (share == Share::All)
+                                .then(|| grown.engine().logged_blocks as f64 / grown.of.done.max(1) as f64),
                         ],
                         ..Row::ours(&labels, &rates)
                     });
@@ -488,6 +506,7 @@ impl Measured {
                 "leaves [MB]",
                 "cache [MB]",
                 "levels of the index",
+                "blocks logged [1/name]",
             ]),
             rows,
             note: self.note_of_rates(),
@@ -560,10 +579,9 @@ impl Measured {
             rows,
             note: format!(
                 "The knee is the number of names from which on the rate stays below 0.8 of the best one \
-                 before. On nvme it is at {} with memory for a quarter of the {} leaves' bytes, and at {} \
-                 with memory for all.",
+                 before. In the normal directory on nvme it is at {} with memory for a quarter of the \
+                 leaves, and at {} with memory for all.",
                 knee(Share::Quarter),
-                self.scale.normal,
                 knee(Share::All)
             ),
         }
@@ -599,6 +617,10 @@ impl Measured {
                 ..Row::ours(&[variant.name], &[of.per_s])
             }
         });
+        let touched = |name| {
+            let engine = self.variant(name).and_then(|variant| variant.of.engine).unwrap_or_default();
+            engine.leaves_touched as f64 / (engine.dir_bytes / 4096).max(1) as f64 * 100.0
+        };
         Table {
             id: "structure".to_owned(),
             title: "Hashes, bigalloc, block maps and mknod, in memory".to_owned(),
@@ -622,10 +644,14 @@ impl Measured {
             ]),
             rows: rows.collect(),
             note: format!(
-                "{} names each; links, but for mknod. `names announced`: the driver gives the engine 16 \
-                 names ahead, so that it prefetches into the CPU's caches. A block map takes 4 bytes per \
-                 block, an extent 12 bytes per run of blocks.",
-                self.scale.variants
+                "{} names each; links, but for mknod. 10,000 names touch {:.0} % of the leaves with \
+                 half_md4, {:.0} % with tea, {:.0} % with legacy. `names announced`: the driver gives the \
+                 engine 16 names ahead, so that it prefetches into the CPU's caches. A block map takes 4 \
+                 bytes per block, an extent 12 bytes per run of blocks.",
+                self.scale.variants,
+                touched("half_md4"),
+                touched("tea"),
+                touched("legacy"),
             ),
         }
     }

@@ -66,7 +66,7 @@ struct Scale {
 impl Scale {
     fn of(size: Size) -> Self {
         match size {
-            Size::Quick => Self { runs: 5, loops: 2, creat_runs: 3, creat_loops: 1 },
+            Size::Quick => Self { runs: 8, loops: 4, creat_runs: 5, creat_loops: 1 },
             Size::Full => Self { runs: 10, loops: 10, creat_runs: 10, creat_loops: 3 },
         }
     }
@@ -252,7 +252,7 @@ impl Results<'_> {
                 .and_then(|v3| Self::change(v3, self.row(Mode::ListV0, posted.workers), |row| row.seconds));
             let Some(change) = change else { continue };
             let is_same = if posted.percent > -5.0 {
-                change.percent.abs() < 5.0
+                change.percent.abs() < 5.0 || change.significant == Some(false)
             } else {
                 change.significant != Some(false) && change.percent <= posted.percent / 2.0
             };
@@ -347,7 +347,9 @@ impl Results<'_> {
     }
 
     fn lockstat_of_all(&self) -> Table {
-        let measured = self.truncate.rows.iter().filter_map(|row| Some((row, row.lock?)));
+        let takes_no_lock = [Mode::SingleHandle, Mode::None];
+        let measured = self.truncate.rows.iter().filter(|row| !takes_no_lock.contains(&row.mode));
+        let measured = measured.filter_map(|row| Some((row, row.lock?)));
         let rows = measured.map(|(row, lock)| {
             let runs: Vec<f64> = row.locks.iter().map(|lock| lock.acquisitions as f64).collect();
             Row {

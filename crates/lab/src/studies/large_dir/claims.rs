@@ -216,8 +216,17 @@ impl Measured {
             posting: "no figure".to_owned(),
             ours: format!("{small:.0} extents, {big:.0} with bigalloc"),
             kernel: None,
-            verdict: if big < small { Verdict::Confirmed } else { Verdict::Refuted },
-            why: format!("{:.2} times as many extents with bigalloc.", big / small),
+            verdict: match () {
+                () if big < small => Verdict::Confirmed,
+                () if small <= 16.0 => Verdict::Beaten,
+                () => Verdict::Refuted,
+            },
+            why: format!(
+                "{:.2} times as many extents with bigalloc. The directory grows in runs of blocks, so it \
+                 stays in one piece if nothing else is allocated near it; up to 16 extents without bigalloc \
+                 count as beaten.",
+                big / small
+            ),
             tables: strings(&["structure"]),
         })
     }
