@@ -44,6 +44,28 @@ fn a_large_directory_is_measured_by_runs_in_a_file_too() {
 }
 
 #[test]
+fn drives_and_directories_of_the_system_are_measured_too() {
+    let scratch = scratch();
+    let dir = scratch.path().to_str().unwrap();
+    let args =
+        ["large-dir", "--json", "--names", "4000", "--per", "2000", "--hash", "tea", "--window", "0.05"];
+    let report = json(&[&args[..], &["--device", "hdd,nvme", "--kernel", dir]].concat());
+    let drives: Vec<&Value> =
+        report["hashes"][0]["windows"].as_array().unwrap().iter().map(|window| &window["drive"]).collect();
+    assert_eq!(drives, ["hdd", "nvme", "hdd", "nvme"], "{report}");
+    let kernel = &report["hashes"][1];
+    assert_eq!((&kernel["hash"], &kernel["done"]), (&Value::from("kernel"), &Value::from(4000)));
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+    let report = json(&["createmany", "--json", "--device", "nvme", "-m", "test", "100"]);
+    assert_eq!(report["done"], 100, "{report}");
+    run(["lab", "createmany", "--device", "tape", "-m", "test", "1"]).code(USAGE);
+    let report = json(&["orphan-stress", "--json", "--widths", "1,2", "--runs", "2", "--loops", "1", dir]);
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.len() == 2 && rows.iter().all(|row| row["mode"] == "kernel"), "{report}");
+    assert!(scratch.path().join("worker-1/file").exists());
+}
+
+#[test]
 fn orphans_are_compared_in_memory_and_in_a_file() {
     let scratch = scratch();
     let name = scratch.path().join("image");

@@ -239,10 +239,10 @@ fn measure(scale: Scale, kernel: Option<&Path>, watch: &dyn Watch) -> Result<Mea
     let variants = variants(scale, watch)?;
     let kernel = match kernel {
         Some(dir) => {
-            let of = |operation| {
+            let of = |operation, names: u64| {
                 let study = Study {
-                    names: scale.kernel,
-                    per: scale.kernel.div_ceil(POINTS),
+                    names,
+                    per: names.div_ceil(POINTS),
                     operation,
                     hashes: Vec::new(),
                     kernel_dir: Some(dir.to_owned()),
@@ -251,7 +251,10 @@ fn measure(scale: Scale, kernel: Option<&Path>, watch: &dyn Watch) -> Result<Mea
                 first(&study, &Progress(watch))
             };
             watch.part("kernel", Some(2 * scale.kernel));
-            Some((of(Operation::Link)?, of(Operation::Mknod)?))
+            // Each file needs an inode; links need few.
+            let inodes = rustix::fs::statvfs(dir).map_or(u64::MAX, |space| space.f_favail);
+            let files = scale.kernel.min(inodes.saturating_sub(64)).max(1);
+            Some((of(Operation::Link, scale.kernel)?, of(Operation::Mknod, files)?))
         }
         None => None,
     };

@@ -29,8 +29,8 @@ impl Measured {
     fn kernel_text(&self) -> Option<String> {
         let (links, files) = self.kernel.as_ref()?;
         Some(format!(
-            "{:.0} links/s, {:.0} files/s by mknod, {} names on this machine's mount",
-            links.per_s, files.per_s, self.scale.kernel
+            "{:.0} links/s with {} names, {:.0} files/s by mknod with {} names, on this machine's mount",
+            links.per_s, links.done, files.per_s, files.done
         ))
     }
 
