@@ -191,8 +191,7 @@ pub struct Row {
     /// faster. `None` if list-v0 was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_list_v0: Option<f64>,
-    /// Change of the seconds against list-v0 in the same run, in per cent, median of all runs: below 0 is
-    /// faster.
+    /// The same ratio as a change of the seconds against list-v0, in per cent: below 0 is faster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against_list_v0_percent: Option<f64>,
     /// Seconds of this mode divided by seconds of `none` in the same run, median of all runs: the cost of
@@ -318,14 +317,14 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
         for (at, &mode) in study.modes.iter().enumerate() {
             let operations = loops * study.load.operations() * workers as u64;
             let all = Summary::of(&seconds[at]);
+            let over_list_v0 = seconds_of(Mode::ListV0).map(|v0| by_runs(v0, &seconds[at]));
             rows.push(Row {
                 mode,
                 workers,
                 seconds: all,
                 per_s: rate(operations, all.median),
-                over_list_v0: seconds_of(Mode::ListV0).map(|v0| by_runs(v0, &seconds[at])),
-                against_list_v0_percent: seconds_of(Mode::ListV0)
-                    .map(|v0| (by_runs(&seconds[at], v0) - 1.0) * 100.0),
+                over_list_v0,
+                against_list_v0_percent: over_list_v0.map(|ratio| (1.0 / ratio - 1.0) * 100.0),
                 cost_over_none: seconds_of(Mode::None).map(|none| by_runs(&seconds[at], none)),
                 lock: (!locks[at].is_empty()).then(|| Lock::of(&locks[at])),
                 locks: locks[at].iter().map(|lock| Lock::of(std::slice::from_ref(lock))).collect(),
