@@ -33,6 +33,7 @@ cargo xtask COMMAND
   tidy                        check text: lengths, links, private words, invariants, claims, exported names
   maketree DIR N [SEED]       make DIR with N small files, the same for the same SEED (default 1)
   spec                        print the rules of `extant check`
+  findings                    write docs/lab/findings.md from docs/lab/full.json, the JSON of `extant lab all --full`
   fuzz [--changes] [--seed S] [--rounds N] [--seconds N] [--threads N]
                               damage images, then run the readers and the checker on them (with --changes: change them as
                               well), for N seconds (default 60)
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["maketree", rest @ ..] => programs::maketree(rest),
         ["spec", rest @ ..] => programs::spec(rest),
+        ["findings"] => programs::findings(),
         ["fuzz", rest @ ..] => programs::fuzz(rest),
         ["crash", rest @ ..] => programs::crash(rest),
         ["sweep", rest @ ..] => programs::sweep(rest),

@@ -10,6 +10,11 @@ pub(crate) fn spec(args: &[&str]) -> Result<(), String> {
     done("spec", example("dev", "extant-check", "spec").args(args))
 }
 
+/// `cargo xtask findings`
+pub(crate) fn findings() -> Result<(), String> {
+    done("findings", &mut example("dev", "extant-lab-report", "findings"))
+}
+
 /// `cargo xtask maketree DIR N [SEED]`
 pub(crate) fn maketree(args: &[&str]) -> Result<(), String> {
     // DIR is relative to the caller's working directory.

@@ -4,7 +4,7 @@
 //! ```text
 //!   request --> the lane that is free first --> waits until the lane has finished it --> inner device
 //!   write   --> the cache, which is destaged to the medium meanwhile; a full cache is destaged first
-//!   flush   --> all lanes: waits for their requests, and until the cache is destaged
+//!   flush   --> until the cache is destaged; in all lanes, after their requests, if the device drains
 //! ```
 //!
 //! Owns the costs ([`Model`]) and the queues. Does **not** own: the effect of a power cut on a cache (see the
@@ -23,7 +23,7 @@
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::{Device, DeviceFault, FlushMeter, FlushStats, SharedParts, total_len};
@@ -52,6 +52,9 @@ pub struct Model {
     pub cache_writes: usize,
     /// Time of a flush with an empty cache.
     pub flush: Duration,
+    /// A flush waits for all requests that came before it, and later ones wait for it, as with the FLUSH CACHE
+    /// of ATA. Otherwise it takes one lane.
+    pub drains: bool,
     /// Time that the medium needs to destage a write, without the transfer: in the best possible order.
     pub destage: Duration,
 }
@@ -71,6 +74,7 @@ impl Model {
         cache_bytes: 64 << 20,
         cache_writes: 256,
         flush: Duration::from_millis(4),
+        drains: true,
         destage: Duration::from_millis(1),
     };
     /// A flash drive on SATA that loses its cache with the power.
@@ -85,6 +89,7 @@ impl Model {
         cache_bytes: 256 << 20,
         cache_writes: 4096,
         flush: Duration::from_millis(3),
+        drains: true,
         destage: Duration::from_nanos(20 * MICROSECOND),
     };
     /// A flash drive on SATA whose capacitors write its cache out when the power fails.
@@ -102,6 +107,7 @@ impl Model {
         write: Duration::from_nanos(15 * MICROSECOND),
         rate: 3e9,
         flush: Duration::from_nanos(600 * MICROSECOND),
+        drains: false,
         destage: Duration::from_nanos(5 * MICROSECOND),
         ..Self::SATA_SSD
     };
@@ -117,6 +123,7 @@ impl Model {
         cache_bytes: 1 << 30,
         cache_writes: 1 << 18,
         flush: Duration::from_nanos(50 * MICROSECOND),
+        drains: false,
         destage: Duration::from_nanos(100 * MICROSECOND),
     };
     /// A slow disk of 5,400 revolutions a minute, without command queueing, with a volatile cache.
@@ -162,6 +169,7 @@ impl Model {
             cache_bytes: u64::MAX,
             cache_writes: usize::MAX,
             flush,
+            drains: true,
             destage: Duration::ZERO,
         }
     }
@@ -207,7 +215,6 @@ pub enum Clock {
 pub struct Modelled<D> {
     inner: D,
     model: Model,
-    clock: Clock,
     began: Instant,
     state: Mutex<State>,
     flushes: FlushMeter,
@@ -216,6 +223,7 @@ pub struct Modelled<D> {
 /// Times are relative to the creation of the device.
 #[derive(Debug)]
 struct State {
+    clock: Clock,
     /// The time at which each lane has finished its requests.
     lanes: Vec<Duration>,
     /// The current time, if it is virtual.
@@ -284,6 +292,7 @@ impl<D: Device> Modelled<D> {
     pub fn new(inner: D, model: Model, clock: Clock) -> Self {
         let lanes = vec![Duration::ZERO; model.lanes.max(1)];
         let state = State {
+            clock,
             lanes,
             now: Duration::ZERO,
             head: 0,
@@ -292,36 +301,52 @@ impl<D: Device> Modelled<D> {
             medium: Duration::ZERO,
             written_bytes: 0,
         };
-        Self {
-            inner,
-            model,
-            clock,
-            began: Instant::now(),
-            state: Mutex::new(state),
-            flushes: FlushMeter::default(),
-        }
+        Self { inner, model, began: Instant::now(), state: Mutex::new(state), flushes: FlushMeter::default() }
     }
 
     /// The real or virtual time since the device was created.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        match self.clock {
+        let state = self.state();
+        match state.clock {
             Clock::Real => self.began.elapsed(),
-            Clock::Virtual => self.state.lock().unwrap_or_else(PoisonError::into_inner).now,
+            Clock::Virtual => state.now,
         }
     }
 
     /// Bytes written since the device was created.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).written_bytes
+        self.state().written_bytes
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Switches the clock, with all lanes idle and an empty cache. With [`Clock::Virtual`] a load is prepared
+    /// in little time.
+    pub fn set_clock(&self, clock: Clock) {
+        let mut state = self.state();
+        let lanes = state.lanes.len();
+        *state = State {
+            clock,
+            lanes: vec![Duration::ZERO; lanes],
+            now: Duration::ZERO,
+            head: state.head,
+            cached: VecDeque::new(),
+            cached_bytes: 0,
+            medium: Duration::ZERO,
+            written_bytes: state.written_bytes,
+        };
     }
 
     /// Runs requests, which `put` queues in lanes, given the current time. `put` returns the time at which
     /// the last one is finished; `spend` waits until then.
     fn spend(&self, put: impl FnOnce(&mut State, Duration) -> Duration) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = match self.clock {
+        let mut state = self.state();
+        let clock = state.clock;
+        let now = match clock {
             Clock::Real => self.began.elapsed(),
             Clock::Virtual => state.now,
         };
@@ -329,7 +354,7 @@ impl<D: Device> Modelled<D> {
         let rest = done.saturating_sub(now);
         state.now = state.now.max(done);
         drop(state);
-        if self.clock == Clock::Real && !rest.is_zero() {
+        if clock == Clock::Real && !rest.is_zero() {
             std::thread::sleep(rest);
         }
     }
@@ -469,7 +494,7 @@ impl<D: Device> Device for Modelled<D> {
         // Measured from its start in the lanes, without the wait for other flushes.
         let mut took = Duration::ZERO;
         self.spend(|state, now| {
-            state.occupy(now, true, |state, start| {
+            state.occupy(now, model.drains, |state, start| {
                 took = model.flush;
                 if model.volatile_cache {
                     state.cached.clear();

@@ -141,7 +141,7 @@ where
     let bars = plot.form == Form::Bars;
     let longest = plot.categories.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let slanted = bars && longest > 90 / plot.categories.len().max(1);
-    let labels_px = if slanted { 44 + longest as u32 * 4 } else { 50 };
+    let labels_px = if slanted { 40 + longest as u32 * 3 } else { 50 };
     let height = (AREA_PX + 50 + labels_px).max(60 + 22 * plot.series.len() as u32);
     let mut svg = String::new();
     let mut overlay = Overlay::default();

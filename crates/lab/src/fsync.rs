@@ -91,7 +91,7 @@ pub struct Report {
     pub load: Load,
     /// Where the threads worked.
     pub ground: On,
-    /// The data path of the files; `None` on a device.
+    /// The data path of the files; `None` on a device, and in a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<Path>,
     /// The delay of a round's leader.
@@ -135,9 +135,7 @@ pub struct Row {
 /// # Errors
 /// The device failed, or the parameters are invalid.
 pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
-    if study.widths.contains(&0) || study.time.is_zero() {
-        return Err(LabFault::Usage("widths are at least 1, and a turn takes some time".to_owned()));
-    }
+    check(&study.widths, study.time)?;
     let mut rows = Vec::new();
     for &model in &study.models {
         for &threads in &study.widths {
@@ -160,6 +158,53 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
         seconds: study.time.as_secs_f64(),
         rows,
     })
+}
+
+/// Runs the load `happy` through system calls in a new directory below `parent`, without fsync and with it.
+///
+/// # Errors
+/// A system call failed, or the parameters are invalid.
+pub fn run_in(
+    parent: &std::path::Path,
+    widths: &[usize],
+    time: Duration,
+    seed: u64,
+    watch: &dyn Watch,
+) -> Result<Report, LabFault> {
+    check(widths, time)?;
+    let failed = |fault| LabFault::Device(format!("{}: {fault}", parent.display()));
+    let study = Study { time, seed, ..Study::default() };
+    let mut rows: Vec<Row> = Vec::new();
+    for &threads in widths {
+        watch.part(&format!("{}, {threads} threads", parent.display()), None);
+        let mut base = None;
+        for (mode, syncs) in [("no-fsync", false), ("fsync", true)] {
+            let place = happy::InFolder::new(parent, syncs).map_err(failed)?;
+            let files = happy::populate(&place, seed).map_err(LabFault::Device)?;
+            rustix::fs::sync();
+            let mix = happy::Mix::new(place, seed, files);
+            let work = |_: u64, stop: &AtomicBool| mix.work(&happy::Until::Stopped(stop));
+            let row = turn_on(&study, &work, &FlushCounts::default, "directory", threads, mode)?;
+            let cost = base.filter(|base| *base > 0.0).map(|base| 1.0 - row.per_s / base);
+            base = base.or(Some(row.per_s));
+            rows.push(Row { cost, ..row });
+        }
+    }
+    Ok(Report {
+        load: Load::Happy,
+        ground: On::Files,
+        path: None,
+        delay: "none",
+        seconds: time.as_secs_f64(),
+        rows,
+    })
+}
+
+fn check(widths: &[usize], time: Duration) -> Result<(), LabFault> {
+    if widths.contains(&0) || time.is_zero() {
+        return Err(LabFault::Usage("widths are at least 1, and a turn takes some time".to_owned()));
+    }
+    Ok(())
 }
 
 /// Where the threads work.
@@ -256,6 +301,7 @@ struct Done {
 }
 
 fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Result<Row, LabFault> {
+    let name = mode.map_or("no-barrier", Mode::name);
     let settings = Settings { mode: mode.unwrap_or(Mode::None), ..study.settings };
     let write = WriteOptions {
         data: study.path.data(),
@@ -271,7 +317,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             // The first flush measures how long one takes.
             disk.0.flush().map_err(|fault| LabFault::Device(fault.to_string()))?;
             let work = |thread: u64, stop: &AtomicBool| work(study, &disk, thread, mode.is_some(), stop);
-            let row = turn_on(study, &work, &|| disk.counts(), model, threads, mode)?;
+            let row = turn_on(study, &work, &|| disk.counts(), model.name, threads, name)?;
             Ok(Row { flush_us: disk.0.flush_nanos().unwrap_or(0) as f64 / 1e3, ..row })
         }
         On::Files if study.load == Load::Happy => {
@@ -289,7 +335,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             let mix = happy::Mix::new(place(&volume)?, study.seed, files);
             let counts = || volume.flush_counts().unwrap_or_default();
             let work = |_: u64, stop: &AtomicBool| mix.work(&happy::Until::Stopped(stop));
-            let row = turn_on(study, &work, &counts, model, threads, mode)?;
+            let row = turn_on(study, &work, &counts, model.name, threads, name)?;
             let flush_us = modelled.flush_nanos().unwrap_or(0) as f64 / 1e3;
             volume.close().map_err(LabFault::Close)?;
             Ok(Row { flush_us, ..row })
@@ -301,7 +347,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             let device: Arc<dyn Device> = Arc::<Modelled<_>>::clone(&modelled);
             let files = Files::new(device, threads, write)?;
             let work = |thread: u64, stop: &AtomicBool| work(study, &files, thread, mode.is_some(), stop);
-            let row = turn_on(study, &work, &|| files.counts(), model, threads, mode)?;
+            let row = turn_on(study, &work, &|| files.counts(), model.name, threads, name)?;
             files.volume.close().map_err(LabFault::Close)?;
             Ok(Row { flush_us: modelled.flush_nanos().unwrap_or(0) as f64 / 1e3, ..row })
         }
@@ -312,9 +358,9 @@ fn turn_on(
     study: &Study,
     work: &(dyn Fn(u64, &AtomicBool) -> Result<Done, String> + Sync),
     counts: &dyn Fn() -> FlushCounts,
-    model: Model,
+    device: &'static str,
     threads: usize,
-    mode: Option<Mode>,
+    mode: &'static str,
 ) -> Result<Row, LabFault> {
     let before = counts();
     let stop = AtomicBool::new(false);
@@ -348,9 +394,9 @@ fn turn_on(
     // On files, `others` has the flushes of commits that ran instead.
     let flushes = after.flushes + after.others - before.flushes - before.others;
     Ok(Row {
-        device: model.name,
+        device,
         threads,
-        mode: mode.map_or("no-barrier", Mode::name),
+        mode,
         per_s: rate(operations, took.as_secs_f64()),
         fsyncs,
         flushes,
@@ -407,6 +453,7 @@ impl fmt::Display for Report {
             Load::Happy => "happy: mostly reads; a flush is asked for after what is written",
         };
         let place = match self.path {
+            None if self.ground == On::Files => "in a directory, by system calls".to_owned(),
             None => "on the device".to_owned(),
             Some(path) => format!("in files, by fsync, {}", path.name()),
         };

@@ -1,5 +1,6 @@
 //! `extant lab fsync`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use super::{Shown, print};
 /// What durability costs on disks of several kinds, and what sharing flushes saves.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Devices: hdd, sata-ssd, sata-ssd-plp (its cache survives a power cut), nvme, array (with a battery). Their \
-times are a model's; bytes are in memory.
+Devices: ide, hdd, hdd-nowc (no write cache), sata-ssd, sata-ssd-plp (its cache survives a power cut), nvme, \
+array (with a battery). Their times are a model's; bytes are in memory.
 Modes: none (each fsync makes a flush), seed (a leader waits a little for others), merge (calls that come during a \
 flush share the next), epoch (merge, and nothing is flushed that is durable already), empty-txn (each fsync commits the \
 journal). Each is compared with no flushes at all: no-barrier.
@@ -26,6 +27,7 @@ Examples:
   extant lab fsync --load happy --devices hdd    mostly reads, 40 KiB each
   extant lab fsync --devices hdd --modes seed --delay full
   extant lab fsync --path journal --devices hdd  bytes through the journal: an fsync is a commit
+  extant lab fsync --kernel /mnt --widths 16     the mix fsync-happy on a mounted file system, by system calls
   extant lab fsync --flush-ms 5 --widths 16      a device whose flush takes 5 ms, all else no time")]
 pub(crate) struct FsyncArgs {
     /// What the threads do.
@@ -43,6 +45,9 @@ pub(crate) struct FsyncArgs {
     /// Instead of --devices: a device whose flush takes this long.
     #[arg(long, value_name = "MS", conflicts_with = "devices")]
     flush_ms: Option<f64>,
+    /// Run the mix `happy` in a new directory below DIR, with fsync and without, instead of on models.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["devices", "flush_ms", "modes", "path", "on", "delay"])]
+    kernel: Option<PathBuf>,
     /// Modes, in the order of the table.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_mode)]
     modes: Vec<Mode>,
@@ -101,6 +106,14 @@ pub(super) fn run(args: &FsyncArgs) -> Result<ExitCode, LabFault> {
         let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| time.as_secs() < 3600);
         time.ok_or_else(|| super::usage(format!("{what} is a time below an hour")))
     };
+    if let Some(folder) = &args.kernel {
+        let widths: Vec<usize> = args.widths.iter().map(|width| usize::from(*width)).collect();
+        let time = time("--seconds", args.seconds)?;
+        let shown = Shown::new(true, false);
+        let report = extant_lab::fsync::run_in(folder, &widths, time, args.seed, &shown)?;
+        drop(shown);
+        return Ok(print(&report, &report, args.json));
+    }
     let defaults = Study::default();
     let of_flush = args.flush_ms.map(|ms| time("--flush-ms", ms / 1e3)).transpose()?;
     let models = match of_flush {

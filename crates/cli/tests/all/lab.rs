@@ -83,3 +83,73 @@ fn orphans_are_compared_in_memory_and_in_a_file() {
     }
     e2fsck_clean(&name);
 }
+
+/// A study that is kept is not measured again: JSON and page are made of it.
+#[test]
+fn all_studies_continue_with_those_that_are_kept() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let (json, html) = (at("o.json"), at("o.html"));
+    let report = serde_json::json!({
+        "study": "fsync", "question": "What does it cost?", "command": "extant lab all --quick --only fsync",
+        "posting": {"subject": "a series", "date": "29 November 2010", "machine": ""},
+        "machine": {"cpus": 2, "model": "a CPU", "memory_bytes": 1 << 30, "kernel": "Linux"},
+        "parameters": {"size": "quick"}, "seconds": 1.5,
+        "tables": [{
+            "id": "cost", "title": "Costs", "in_posting": true, "quantity": "cost", "unit": "%",
+            "better": "lower", "labels": ["mode"], "extras": [], "note": "as in the posting",
+            "rows": [{
+                "labels": ["seed"], "kernel": null, "change": null, "posting_change_percent": null,
+                "ours": {"runs": 2, "min": 5.0, "max": 7.0, "median": 6.0, "avg": 6.0, "stddev": 1.4},
+                "posting": {"runs": null, "min": 5.0, "max": 14.0, "median": null, "avg": 9.5, "stddev": null},
+                "extras": []
+            }]
+        }],
+        "plots": [{
+            "id": "cost-bars", "title": "Costs of <modes>", "x": "mode", "y": "cost [%]", "x_log": false,
+            "y_log": false, "form": "bars", "categories": ["seed"], "table": "cost",
+            "series": [{"name": "ours", "posting": false, "points": [[0.0, 6.0]]}]
+        }],
+        "claims": [{
+            "claim": "It costs less.", "posting": "5 to 14 %", "ours": "6 %", "kernel": null,
+            "verdict": "confirmed", "why": "6 % is in the range.", "tables": ["cost"]
+        }]
+    });
+    let part = |version: &str| serde_json::json!({"version": version, "size": "quick", "kernel": false, "report": report});
+    std::fs::create_dir(at("o.json.parts")).unwrap();
+    std::fs::write(at("o.json.parts/fsync.json"), part(env!("CARGO_PKG_VERSION")).to_string()).unwrap();
+    let args = ["lab", "all", "--quick", "--only", "fsync", "--json", &json, "--html", &html];
+    let done = run(args);
+    done.code(0);
+    let text = &done.stdout;
+    for part in ["| posting", "5.00", "CONFIRMED: It costs less."] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!((&written["version"], &written["studies"][0]), (&env!("CARGO_PKG_VERSION").into(), &report));
+    let page = std::fs::read_to_string(&html).unwrap();
+    assert!(page.contains("<svg class=\"plot\"") && page.contains("Costs of &lt;modes&gt;"), "{page}");
+}
+
+#[test]
+fn all_studies_refuse_what_they_cannot_do() {
+    run(["lab", "all", "--only", "nothing"]).code(USAGE);
+    run(["lab", "all", "--quick", "--full"]).code(USAGE);
+    run(["lab", "all", "--only", "fsync", "--kernel", "/nonexistent"]).code(USAGE);
+    if !extant_testkit::is_root() {
+        run(["lab", "all", "--only", "fsync", "--kernel"]).code(USAGE);
+    }
+}
+
+#[test]
+fn fsync_happy_runs_in_a_directory() {
+    let scratch = scratch();
+    let folder = scratch.path().to_str().unwrap();
+    let report = json(&["fsync", "--json", "--kernel", folder, "--widths", "2", "--seconds", "0.2"]);
+    let rows = report["rows"].as_array().unwrap();
+    let modes: Vec<&str> = rows.iter().map(|row| row["mode"].as_str().unwrap()).collect();
+    assert_eq!(modes, ["no-fsync", "fsync"]);
+    assert!(rows[1]["fsyncs"].as_u64() > Some(0) && rows[1]["cost"].is_number(), "{report}");
+    // Its files are removed.
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);
+}

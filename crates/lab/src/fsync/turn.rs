@@ -14,10 +14,11 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use extant_base::Ino;
 use extant_device::{Clock, Device, Linear, MemDevice, Mirror, Model, Modelled, Stripe};
 use extant_flush::{FlushCounts, Mode, Settings};
 use extant_image::options::FormatOptions;
-use extant_volume::{OpenOptions, Volume, WriteOptions};
+use extant_volume::{Fault, OpenOptions, Volume, WriteOptions};
 
 use super::happy::{self, InFolder, Mix, Place, Until};
 use super::{Done, at_percent, place};
@@ -67,6 +68,8 @@ pub struct Turn {
     pub operations: u64,
     /// Seed of the operations.
     pub seed: u64,
+    /// Memory for caches.
+    pub cache_bytes: usize,
 }
 
 /// What was measured. Times are those of the model.
@@ -103,6 +106,15 @@ fn stacked(setup: &Setup, mut disks: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Dev
     })
 }
 
+/// Reads all files, so that the caches are as after a long run.
+fn warm(volume: &Volume, files: &[(u64, Ino)]) -> Result<(), Fault> {
+    let mut buf = vec![0; 1 << 20];
+    for (_, ino) in files {
+        volume.read_at(*ino, 0, &mut buf)?;
+    }
+    Ok(())
+}
+
 /// Runs a turn on the engine.
 ///
 /// # Errors
@@ -127,7 +139,7 @@ pub fn run(setup: &Setup, turn: &Turn) -> Result<Outcome, LabFault> {
         .zip(models)
         .filter_map(|(disk, model)| {
             let model = model?.faster(setup.speed);
-            Some(Arc::new(Modelled::new(Arc::clone(disk), model, Clock::Real)))
+            Some(Arc::new(Modelled::new(Arc::clone(disk), model, Clock::Virtual)))
         })
         .collect();
     let slow: Vec<Arc<dyn Device>> = modelled.iter().map(|disk| Arc::clone(disk) as _).collect();
@@ -140,15 +152,18 @@ pub fn run(setup: &Setup, turn: &Turn) -> Result<Outcome, LabFault> {
         ..defaults
     };
     let write = WriteOptions { flush: settings, no_barriers: turn.mode.is_none(), ..WriteOptions::default() };
-    let options = OpenOptions { write, cache_bytes: happy::CACHE_BYTES, ..OpenOptions::default() };
+    let options = OpenOptions { write, cache_bytes: turn.cache_bytes, ..OpenOptions::default() };
     let volume = Volume::open(Arc::clone(&device), &options)?;
     let files = happy::files_of(&volume).map_err(device_fault)?;
+    warm(&volume, &files).map_err(device_fault)?;
+    modelled.iter().for_each(|disk| disk.set_clock(Clock::Real));
     let counts = || volume.flush_counts().unwrap_or_default();
     let written = || modelled.iter().map(|disk| disk.written_bytes()).sum::<u64>();
     let (counts_before, written_before) = (counts(), written());
     let (took, done) = on(&Mix::new(place(&volume)?, turn.seed, files), turn)?;
     let (after, written_bytes) = (counts(), written() - written_before);
     let flush_us = device.flush_nanos().unwrap_or(0) as f64 / 1e3 * f64::from(setup.speed);
+    modelled.iter().for_each(|disk| disk.set_clock(Clock::Virtual));
     volume.close().map_err(LabFault::Close)?;
     let counts = FlushCounts {
         requests: after.requests - counts_before.requests,
