@@ -33,7 +33,7 @@ cargo xtask COMMAND
   tidy                        check text: lengths, links, private words, invariants, claims, exported names
   maketree DIR N [SEED]       make DIR with N small files, the same for the same SEED (default 1)
   spec                        print the rules of `extant check`
-  findings                    write docs/lab/findings.md from docs/lab/full.json, the JSON of `extant lab all --full`
+  findings                    write docs/lab/findings.md from docs/lab/full.json (`extant lab all --full`)
   fuzz [--changes] [--seed S] [--rounds N] [--seconds N] [--threads N]
                               damage images, then run the readers and the checker on them (with --changes: change them as
                               well), for N seconds (default 60)

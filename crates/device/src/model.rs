@@ -52,8 +52,8 @@ pub struct Model {
     pub cache_writes: usize,
     /// Time of a flush with an empty cache.
     pub flush: Duration,
-    /// A flush waits for all requests that came before it, and later ones wait for it, as with the FLUSH CACHE
-    /// of ATA. Otherwise it takes one lane.
+    /// A flush waits for all requests that came before it, and later ones wait for it, as with the FLUSH
+    /// CACHE of ATA. Otherwise it takes one lane.
     pub drains: bool,
     /// Time that the medium needs to destage a write, without the transfer: in the best possible order.
     pub destage: Duration,

@@ -46,7 +46,7 @@ pub(crate) struct FsyncArgs {
     #[arg(long, value_name = "MS", conflicts_with = "devices")]
     flush_ms: Option<f64>,
     /// Run the mix `happy` in a new directory below DIR, with fsync and without, instead of on models.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["devices", "flush_ms", "modes", "path", "on", "delay"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["devices", "flush_ms", "modes"])]
     kernel: Option<PathBuf>,
     /// Modes, in the order of the table.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_mode)]

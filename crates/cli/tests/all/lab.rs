@@ -101,7 +101,9 @@ fn all_studies_continue_with_those_that_are_kept() {
             "rows": [{
                 "labels": ["seed"], "kernel": null, "change": null, "posting_change_percent": null,
                 "ours": {"runs": 2, "min": 5.0, "max": 7.0, "median": 6.0, "avg": 6.0, "stddev": 1.4},
-                "posting": {"runs": null, "min": 5.0, "max": 14.0, "median": null, "avg": 9.5, "stddev": null},
+                "posting": {
+                    "runs": null, "min": 5.0, "max": 14.0, "median": null, "avg": 9.5, "stddev": null
+                },
                 "extras": []
             }]
         }],
@@ -115,9 +117,10 @@ fn all_studies_continue_with_those_that_are_kept() {
             "verdict": "confirmed", "why": "6 % is in the range.", "tables": ["cost"]
         }]
     });
-    let part = |version: &str| serde_json::json!({"version": version, "size": "quick", "kernel": false, "report": report});
+    let version = env!("CARGO_PKG_VERSION");
+    let part = serde_json::json!({"version": version, "size": "quick", "kernel": false, "report": report});
     std::fs::create_dir(at("o.json.parts")).unwrap();
-    std::fs::write(at("o.json.parts/fsync.json"), part(env!("CARGO_PKG_VERSION")).to_string()).unwrap();
+    std::fs::write(at("o.json.parts/fsync.json"), part.to_string()).unwrap();
     let args = ["lab", "all", "--quick", "--only", "fsync", "--json", &json, "--html", &html];
     let done = run(args);
     done.code(0);
@@ -126,7 +129,7 @@ fn all_studies_continue_with_those_that_are_kept() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let written: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
-    assert_eq!((&written["version"], &written["studies"][0]), (&env!("CARGO_PKG_VERSION").into(), &report));
+    assert_eq!((&written["version"], &written["studies"][0]), (&version.into(), &report));
     let page = std::fs::read_to_string(&html).unwrap();
     assert!(page.contains("<svg class=\"plot\"") && page.contains("Costs of &lt;modes&gt;"), "{page}");
 }
