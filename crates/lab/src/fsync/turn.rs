@@ -193,24 +193,29 @@ pub fn run_in(parent: &Path, turn: &Turn) -> Result<Outcome, LabFault> {
 }
 
 fn on<P: Place>(mix: &Mix<P>, turn: &Turn) -> Result<(Duration, Vec<Done>), LabFault> {
-    let begin = Barrier::new(turn.threads + 1);
+    let begin = Barrier::new(turn.threads);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..turn.threads)
             .map(|_| {
                 let begin = &begin;
                 scope.spawn(move || {
                     begin.wait();
-                    mix.work(&Until::Operations(turn.operations))
+                    let started = Instant::now();
+                    let done = mix.work(&Until::Operations(turn.operations))?;
+                    Ok((started, Instant::now(), done))
                 })
             })
             .collect();
-        begin.wait();
-        let begun = Instant::now();
         let joined = workers
             .into_iter()
             .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        let done = joined.collect::<Result<Vec<Done>, String>>().map_err(LabFault::Device)?;
-        Ok((begun.elapsed(), done))
+        let joined = joined.collect::<Result<Vec<(Instant, Instant, Done)>, String>>();
+        let joined = joined.map_err(LabFault::Device)?;
+        // From the first start to the last end: on a busy machine this thread may wake up late.
+        let started = joined.iter().map(|worker| worker.0).min();
+        let ended = joined.iter().map(|worker| worker.1).max();
+        let took = started.zip(ended).map_or(Duration::ZERO, |(started, ended)| ended - started);
+        Ok((took, joined.into_iter().map(|worker| worker.2).collect()))
     })
 }
 
