@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
@@ -37,7 +38,7 @@ pub enum Io {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
-    size: u64,
+    size: AtomicU64,
     sector_bytes: u32,
     is_block_device: bool,
     writable: bool,
@@ -154,7 +155,7 @@ impl FileDevice {
         };
         Ok(Self {
             file,
-            size,
+            size: AtomicU64::new(size),
             sector_bytes,
             is_block_device,
             writable,
@@ -177,7 +178,7 @@ impl FileDevice {
     pub fn with_direct(mut self) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&self.file)?;
         rustix::fs::fcntl_setfl(&self.file, flags | OFlags::DIRECT)?;
-        self.direct = Some(Direct::of(&self.file, self.size)?);
+        self.direct = Some(Direct::of(&self.file, self.size_bytes())?);
         Ok(self)
     }
 
@@ -198,7 +199,7 @@ impl FileDevice {
         if !self.writable {
             return Err(DeviceFault::ReadOnly { what, offset, len });
         }
-        DeviceFault::check_len(what, offset, len, self.size)
+        DeviceFault::check_len(what, offset, len, self.size_bytes())
     }
 
     /// Writes all of `bufs` with one kind of system call, and continues after short writes.
@@ -236,6 +237,30 @@ impl FileDevice {
             }
         }
         Ok(())
+    }
+
+    /// Gives a regular file another length, and the device this size. New bytes read as zeros. No other
+    /// thread may use the bytes that go.
+    ///
+    /// # Errors
+    /// It is a block device, it was opened for reading only or with direct I/O, or the system refuses.
+    pub fn set_len(&self, bytes: u64) -> io::Result<()> {
+        if self.is_block_device {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a block device has a fixed length"));
+        }
+        if !self.writable || self.direct.is_some() {
+            let why = "it is open for reading only, or with direct I/O";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        self.file.set_len(bytes)?;
+        self.size.store(bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether it is a block device, which has a fixed length.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
     }
 
     /// The underlying file.
@@ -302,11 +327,11 @@ fn check_kind(path: &Path) -> io::Result<std::fs::FileType> {
 
 impl Device for FileDevice {
     fn size_bytes(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
-        DeviceFault::check_range("read", offset, buf.len(), self.size)?;
+        DeviceFault::check_range("read", offset, buf.len(), self.size_bytes())?;
         let len = buf.len() as u64;
         let read = match &self.direct {
             Some(direct) => direct.read(&self.file, offset, buf),
@@ -324,13 +349,13 @@ impl Device for FileDevice {
     }
 
     fn file_at(&self, offset: u64, len: u64) -> Option<(BorrowedFd<'_>, u64)> {
-        DeviceFault::check_len("read", offset, len, self.size).ok()?;
+        DeviceFault::check_len("read", offset, len, self.size_bytes()).ok()?;
         self.direct.is_none().then(|| (self.file.as_fd(), offset))
     }
 
     fn read_vectored_at(&self, offset: u64, mut bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
         let len = total_len(bufs);
-        DeviceFault::check_len("read", offset, len, self.size)?;
+        DeviceFault::check_len("read", offset, len, self.size_bytes())?;
         let fault = |source: io::Error| DeviceFault::Io { what: "read", offset, len, source };
         let mut at = offset;
         if !self.fits_direct(offset, bufs) {
@@ -357,7 +382,7 @@ impl Device for FileDevice {
     }
 
     fn prefetch(&self, offset: u64, len: u64) {
-        let len = len.min(self.size.saturating_sub(offset));
+        let len = len.min(self.size_bytes().saturating_sub(offset));
         // Direct I/O does not use the page cache.
         if let Some(len) = NonZeroU64::new(len).filter(|_| self.direct.is_none()) {
             // If the system refuses the hint, nothing changes.
@@ -469,7 +494,7 @@ impl Device for FileDevice {
         };
         synced.map_err(|errno| {
             lost.get_or_insert(errno);
-            DeviceFault::Io { what: "flush", offset: 0, len: self.size, source: errno.into() }
+            DeviceFault::Io { what: "flush", offset: 0, len: self.size_bytes(), source: errno.into() }
         })
     }
 
@@ -509,6 +534,20 @@ mod tests {
         assert!(matches!(device.zero_at(0, 1), Err(DeviceFault::ReadOnly { what: "zero", .. })));
         device.flush().unwrap();
         assert_eq!(std::fs::read(file.path()).unwrap(), b"content");
+    }
+
+    #[test]
+    fn a_file_can_be_given_another_length() {
+        let file = file_of(b"content");
+        let device = FileDevice::open_locked(file.path()).unwrap();
+        device.set_len(10).unwrap();
+        let mut bytes = [1; 10];
+        device.read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"content\0\0\0");
+        device.set_len(3).unwrap();
+        assert!(matches!(device.read_at(0, &mut bytes[..4]), Err(DeviceFault::OutOfRange { size: 3, .. })));
+        drop(device);
+        assert!(FileDevice::open_read_only(file.path()).unwrap().set_len(1).is_err());
     }
 
     #[test]

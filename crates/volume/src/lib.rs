@@ -54,7 +54,7 @@ pub use extant_ondisk::filetype::FileType;
 pub use extant_xattr::Attribute;
 pub use fault::{Fault, Refusal};
 pub use mmp::{MountGuard, OnWait, Waiting};
-pub use open::{OpenFault, OpenOptions, Recovery};
+pub use open::{OpenFault, OpenOptions, Recovery, log_on};
 pub use ops::{Follow, Seek};
 pub use probe::BySuperblock;
 pub use stat::{Stat, StatFs};

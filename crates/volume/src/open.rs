@@ -208,6 +208,24 @@ fn replay(
     Ok(Replayed { device: Arc::new(overlay.build()), fast_commits: plan.fast_commits, recovery })
 }
 
+/// The log of a file system that is not open, for programs that write transactions of their own; `None` if it
+/// has no journal.
+///
+/// # Errors
+/// The journal's inode or its map is damaged, the journal is on another device that `options` lacks, or a
+/// device failed.
+pub fn log_on(
+    device: &Arc<dyn Device>,
+    sb: &Superblock,
+    options: &OpenOptions,
+) -> Result<Option<Log>, OpenFault> {
+    if !sb.features.has_compat(Features::HAS_JOURNAL) {
+        return Ok(None);
+    }
+    let geometry = Geometry::new(sb).map_err(|fact| OpenFault::Damaged(fact.to_string()))?;
+    log_of(device, sb, &geometry, options, &budget_of(options), None).map(Some)
+}
+
 /// The log: in the journal's inode, or on its own device.
 pub(crate) fn log_of(
     device: &Arc<dyn Device>,

@@ -38,7 +38,7 @@ impl FileDevice {
         let mut lens = Vec::with_capacity(parts.len());
         for (offset, bufs) in parts.iter() {
             lens.push(total_len(bufs));
-            DeviceFault::check_len("read", *offset, total_len(bufs), self.size)?;
+            DeviceFault::check_len("read", *offset, total_len(bufs), self.size_bytes())?;
         }
         let fits = parts.len() > 1 && parts.iter().all(|(offset, bufs)| self.fits_ring(*offset, bufs));
         let done = if fits && self.wants_rings() { self.rings.read(&self.file, parts) } else { None };

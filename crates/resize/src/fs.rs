@@ -1,0 +1,258 @@
+//! The parts of a closed file system that a resize changes: superblock, group descriptors, bitmaps.
+//!
+//! Owns: reading these and encoding them, with checksums. Does **not** own: when they are written (see
+//! [`switch`](crate::switch)).
+//!
+//! Invariants
+//! 1. A descriptor or bitmap with a wrong checksum is not used.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use extant_base::{Group, Ino, Pblk};
+use extant_device::{Device, DeviceFault};
+use extant_ondisk::bitmap::{GroupBitmap, block_bitmap_checksum};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc};
+use extant_ondisk::inode::{self, Inode};
+use extant_ondisk::superblock::{self, STATE_CLEAN, Superblock};
+use extant_ondisk::{Features, Geometry};
+
+use crate::fault::ResizeFault;
+use crate::plan;
+use crate::switch::Blocks;
+
+/// A closed file system.
+pub(crate) struct Fs {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) sb: Superblock,
+    pub(crate) geometry: Geometry,
+    /// The descriptors in order of the groups, in whole blocks.
+    pub(crate) table: Vec<u8>,
+    pub(crate) rule: ChecksumRule,
+}
+
+/// Reads the primary superblock, which must be sound.
+pub(crate) fn read_superblock(device: &dyn Device) -> Result<Superblock, ResizeFault> {
+    let mut bytes = [0; superblock::SIZE];
+    device.read_at(superblock::OFFSET, &mut bytes)?;
+    let sb = Superblock::decode(&bytes)?;
+    if sb.features.metadata_csum() && !sb.verify() {
+        return Err(ResizeFault::Damaged("the superblock's checksum is wrong".to_owned()));
+    }
+    Ok(sb)
+}
+
+impl Fs {
+    /// Reads superblock and descriptors.
+    pub(crate) fn read(device: Arc<dyn Device>) -> Result<Self, ResizeFault> {
+        let sb = read_superblock(&*device)?;
+        let geometry = Geometry::new(&sb)?;
+        let bs = geometry.block_size;
+        let mut table = vec![0; geometry.desc_blocks as usize * bs.len()];
+        let classic = geometry.classic_desc_blocks() as usize * bs.len();
+        let (first, _) = geometry.descriptor_place(Group(0));
+        device.read_at(first.0 << bs.log2(), &mut table[..classic])?;
+        for index in geometry.classic_desc_blocks()..geometry.desc_blocks {
+            let (block, _) = geometry.descriptor_place(Group(index * geometry.descs_per_block()));
+            let at = index as usize * bs.len();
+            device.read_at(block.0 << bs.log2(), &mut table[at..at + bs.len()])?;
+        }
+        let rule = ChecksumRule::of(&sb);
+        Ok(Self { device, sb, geometry, table, rule })
+    }
+
+    /// A group's descriptor.
+    pub(crate) fn desc(&self, group: u32) -> Result<GroupDesc, ResizeFault> {
+        let bytes = &self.table[desc_range(&self.geometry, group)];
+        if !self.rule.verify(group, bytes) {
+            return Err(ResizeFault::Damaged(format!(
+                "the descriptor of group {group} has a wrong checksum"
+            )));
+        }
+        Ok(GroupDesc::decode(bytes)?)
+    }
+
+    /// Changes a group's descriptor in a table.
+    pub(crate) fn put_desc(&self, table: &mut [u8], geometry: &Geometry, group: u32, desc: &GroupDesc) {
+        let bytes = &mut table[desc_range(geometry, group)];
+        desc.encode(bytes);
+        self.rule.seal(group, bytes);
+    }
+
+    /// One block.
+    pub(crate) fn block(&self, number: u64) -> Result<Vec<u8>, DeviceFault> {
+        let mut bytes = vec![0; self.geometry.block_size.len()];
+        self.device.read_at(number << self.geometry.block_size.log2(), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The block of `blocks`, or as it is on the device.
+    pub(crate) fn block_in<'a>(
+        &self,
+        blocks: &'a mut Blocks,
+        number: u64,
+    ) -> Result<&'a mut Vec<u8>, DeviceFault> {
+        use std::collections::btree_map::Entry;
+        match blocks.entry(number) {
+            Entry::Occupied(found) => Ok(found.into_mut()),
+            Entry::Vacant(missing) => Ok(missing.insert(self.block(number)?)),
+        }
+    }
+
+    /// A group's block bitmap. It is computed if it was never written.
+    pub(crate) fn block_bitmap(&self, group: u32, desc: &GroupDesc) -> Result<GroupBitmap, ResizeFault> {
+        let geometry = &self.geometry;
+        let bits = geometry.clusters_per_group();
+        if desc.has_flag(BLOCK_UNINIT) {
+            let mut runs = vec![plan::head(geometry, Group(group))];
+            runs.extend(self.metadata_of(desc));
+            return Ok(bitmap_of(geometry, group, &runs));
+        }
+        let bytes = self.block(desc.block_bitmap)?;
+        if self.sb.features.metadata_csum() {
+            let mut sum = block_bitmap_checksum(self.sb.fs_seed(), &bytes, bits);
+            if geometry.desc_size < 64 {
+                sum &= 0xFFFF;
+            }
+            if sum != desc.block_bitmap_csum {
+                let why = format!("the block bitmap of group {group} has a wrong checksum");
+                return Err(ResizeFault::Damaged(why));
+            }
+        }
+        Ok(GroupBitmap::from_bytes(bytes, bits)?)
+    }
+
+    /// Stores a changed block bitmap and its consequences in the descriptor.
+    pub(crate) fn put_block_bitmap(&self, blocks: &mut Blocks, desc: &mut GroupDesc, bitmap: &GroupBitmap) {
+        desc.flags &= !BLOCK_UNINIT;
+        desc.free_clusters = bitmap.count_clear();
+        if self.sb.features.metadata_csum() {
+            let bits = self.geometry.clusters_per_group();
+            desc.block_bitmap_csum = block_bitmap_checksum(self.sb.fs_seed(), bitmap.as_bytes(), bits);
+        }
+        blocks.insert(desc.block_bitmap, bitmap.as_bytes().to_vec());
+    }
+
+    /// The runs of a group's bitmaps and table.
+    pub(crate) fn metadata_of(&self, desc: &GroupDesc) -> [Range<u64>; 3] {
+        let table = desc.inode_table..desc.inode_table + u64::from(self.geometry.itable_blocks());
+        [desc.block_bitmap..desc.block_bitmap + 1, desc.inode_bitmap..desc.inode_bitmap + 1, table]
+    }
+
+    /// Block of an inode's bytes, and their range in it.
+    pub(crate) fn inode_place(&self, ino: Ino) -> Result<(u64, Range<usize>), ResizeFault> {
+        let outside = || ResizeFault::Damaged(format!("there is no inode {}", ino.0));
+        let (group, index) = self.geometry.inode_place(ino).ok_or_else(outside)?;
+        let per_block = self.geometry.inodes_per_block();
+        let block = self.desc(group.0)?.inode_table + u64::from(index / per_block);
+        let at = (index % per_block) as usize * self.geometry.inode_size;
+        Ok((block, at..at + self.geometry.inode_size))
+    }
+
+    /// Decodes an inode and checks its checksum.
+    pub(crate) fn inode(&self, ino: Ino, bytes: &[u8]) -> Result<Inode, ResizeFault> {
+        let inode = Inode::decode_of(&self.sb, bytes)?;
+        let is_zero = bytes.iter().all(|byte| *byte == 0);
+        let seed = inode::inode_seed(self.sb.fs_seed(), ino, inode.generation);
+        if self.sb.verifies_inodes() && !is_zero && !inode::verify(bytes, seed) {
+            return Err(ResizeFault::Damaged(format!("inode {} has a wrong checksum", ino.0)));
+        }
+        Ok(inode)
+    }
+
+    /// Encodes an inode over its old bytes.
+    pub(crate) fn put_inode(&self, ino: Ino, inode: &Inode, bytes: &mut [u8]) {
+        inode.encode(bytes);
+        if self.sb.seals_inodes() {
+            inode::seal(bytes, inode::inode_seed(self.sb.fs_seed(), ino, inode.generation));
+        }
+    }
+
+    /// Puts the blocks of `table` that differ from the present one, and have a place within the old size,
+    /// into `blocks`.
+    pub(crate) fn changed_descriptors(&self, table: &[u8], geometry: &Geometry, blocks: &mut Blocks) {
+        let bs = geometry.block_size.len();
+        for (index, bytes) in (0..).zip(table.chunks_exact(bs)) {
+            let at = index as usize * bs;
+            if self.table.get(at..at + bs) == Some(bytes) {
+                continue;
+            }
+            let (block, _) = geometry.descriptor_place(Group(index * geometry.descs_per_block()));
+            if block.0 < self.geometry.blocks {
+                blocks.insert(block.0, bytes.to_vec());
+            }
+        }
+    }
+
+    /// Writes all copies of superblock and descriptors except the primary ones. No reader depends on them
+    /// while the primary ones are sound.
+    pub(crate) fn write_backups(&self) -> Result<(), ResizeFault> {
+        for group in 0..self.geometry.groups {
+            self.write_head(&self.sb, &self.geometry, &self.table, group, false)?;
+        }
+        Ok(self.device.flush()?)
+    }
+
+    /// Writes the copies of superblock and descriptors at a group's start; the primary descriptors only if
+    /// `with_primary`.
+    pub(crate) fn write_head(
+        &self,
+        sb: &Superblock,
+        geometry: &Geometry,
+        table: &[u8],
+        group: u32,
+        with_primary: bool,
+    ) -> Result<(), ResizeFault> {
+        let bs = geometry.block_size;
+        let head = geometry.group_head(Group(group));
+        if let Some(block) = head.superblock.filter(|_| group > 0) {
+            let mut copy = sb.clone();
+            copy.block_group_nr = group as u16;
+            // If a copy is read, the primary is lost, and the file system must be checked.
+            copy.state &= !STATE_CLEAN;
+            copy.features.incompat &= !Features::RECOVER;
+            let mut bytes = vec![0; bs.len()];
+            bytes[..superblock::SIZE].copy_from_slice(&copy.sealed());
+            self.device.write_at(block.0 << bs.log2(), &bytes)?;
+        }
+        let (first, len) = head.descriptors;
+        let is_primary = geometry.descriptor_place(Group(group)).0 == first;
+        if len > 0 && (!is_primary || with_primary) && group > 0 {
+            let at = head.first_descriptor_block as usize * bs.len();
+            let end = (at + len as usize * bs.len()).min(table.len());
+            self.device.write_at(first.0 << bs.log2(), &table[at..end])?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a group's descriptor in the table.
+pub(crate) fn desc_range(geometry: &Geometry, group: u32) -> Range<usize> {
+    let at = group as usize * geometry.desc_size;
+    at..at + geometry.desc_size
+}
+
+/// The bitmap of a group in which these runs of blocks are used, and all that is not in the file system.
+pub(crate) fn bitmap_of(geometry: &Geometry, group: u32, runs: &[Range<u64>]) -> GroupBitmap {
+    let mut bitmap = GroupBitmap::new(geometry.block_size, geometry.clusters_per_group());
+    let ratio = geometry.cluster_ratio();
+    let start = geometry.group_start(Group(group)).0;
+    let end = start + u64::from(geometry.group_blocks(Group(group)));
+    for run in runs {
+        let (from, to) = (run.start.max(start), run.end.min(end));
+        if from < to {
+            let first = (from - start) / ratio;
+            let last = (to - start).div_ceil(ratio);
+            bitmap.set(first as u32..last as u32);
+        }
+    }
+    bitmap.set(geometry.group_clusters(Group(group))..geometry.clusters_per_group());
+    bitmap
+}
+
+/// Whether a run of blocks is within the file system.
+pub(crate) fn is_inside(geometry: &Geometry, run: &Range<u64>) -> bool {
+    run.start > u64::from(geometry.first_data_block)
+        && run.start < run.end
+        && geometry.group_of(Pblk(run.end - 1)).is_some()
+}

@@ -1,0 +1,328 @@
+//! Resizes a file system that is not mounted.
+//!
+//! ```text
+//! recover (replay, orphans) -> plan -> longer image -> step, step, ... -> backups
+//!                                                      each: new blocks | flush | switch
+//! ```
+//!
+//! A step is a whole change: it ends with a valid file system of a size in between. Its blocks after the old
+//! end are written first; then one transaction of the file system's own journal switches to the new size. So
+//! a power cut leaves a file system of the old size or the new size of the step, and the same command
+//! continues from there.
+//!
+//! Owns: the decisions ([`plan`]) and the writes of a resize. Does **not** own: opening and recovery (see
+//! `volume`), the layouts (see `ondisk`, `jbd2-format`), the image file's length and lock (see [`Storage`]).
+//!
+//! Invariants
+//! 1. With a journal, a power cut at any write leaves a file system that a check finds clean after the
+//!    journal's replay, with all files as they were.
+//! 2. Without a journal, a power cut loses no file and no block in use. What remains wrong are counts and
+//!    blocks that are marked as used; the superblock is marked as not clean, and e2fsck corrects it.
+//! 3. The copies of superblock and descriptors are written after the primary ones.
+
+#![forbid(unsafe_code)]
+
+mod fault;
+mod fs;
+mod grow;
+pub mod plan;
+mod switch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use extant_device::{Device, FileDevice, Window};
+use extant_ondisk::Features;
+use extant_ondisk::Geometry;
+use extant_ondisk::superblock::{STATE_CLEAN, STATE_ERRORS, Superblock};
+use extant_volume::{MountGuard, OpenOptions, Volume, log_on};
+
+pub use fault::ResizeFault;
+use fs::{Fs, read_superblock};
+use plan::Step;
+use switch::Switcher;
+
+/// The bytes that hold a file system, and whether there can be more of them.
+pub trait Storage {
+    /// The device as it is now.
+    fn device(&self) -> Arc<dyn Device>;
+
+    /// Makes the device at least `bytes` long. New bytes read as zeros.
+    ///
+    /// # Errors
+    /// The device has a fixed length, or the system refuses.
+    fn extend(&mut self, bytes: u64) -> Result<(), ResizeFault>;
+}
+
+/// A device of a fixed length, such as a block device or a partition.
+pub struct Fixed(pub Arc<dyn Device>);
+
+impl Storage for Fixed {
+    fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.0)
+    }
+
+    fn extend(&mut self, bytes: u64) -> Result<(), ResizeFault> {
+        Err(ResizeFault::DeviceTooSmall { available: self.0.size_bytes(), needed: bytes })
+    }
+}
+
+/// A regular file from a byte offset on; its length follows the file system's.
+pub struct ImageFile {
+    file: Arc<FileDevice>,
+    offset: u64,
+}
+
+impl ImageFile {
+    /// The file system is in `file` from byte `offset` to the end.
+    #[must_use]
+    pub fn new(file: Arc<FileDevice>, offset: u64) -> Self {
+        Self { file, offset }
+    }
+}
+
+impl Storage for ImageFile {
+    fn device(&self) -> Arc<dyn Device> {
+        let whole: Arc<dyn Device> = Arc::<FileDevice>::clone(&self.file);
+        match self.offset {
+            0 => whole,
+            offset => {
+                let len = whole.size_bytes().saturating_sub(offset);
+                // The range is within the file.
+                Window::owned(Arc::clone(&whole), offset, len).map_or(whole, |window| Arc::new(window))
+            }
+        }
+    }
+
+    fn extend(&mut self, bytes: u64) -> Result<(), ResizeFault> {
+        if self.file.is_block_device() {
+            let available = self.file.size_bytes().saturating_sub(self.offset);
+            return Err(ResizeFault::DeviceTooSmall { available, needed: bytes });
+        }
+        let length = self.offset.saturating_add(bytes);
+        self.file.set_len(length).map_err(|source| ResizeFault::Length { bytes: length, source })
+    }
+}
+
+/// The size asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// This many bytes.
+    Bytes(u64),
+    /// This many bytes more.
+    More(u64),
+    /// This many bytes less.
+    Less(u64),
+    /// All of the device.
+    Max,
+}
+
+/// Options of a resize.
+#[derive(Clone, Default)]
+pub struct ResizeOptions {
+    /// The device of the external journal, for file systems that have one.
+    pub journal_device: Option<Arc<dyn Device>>,
+    /// Called while another machine may have the file system open, see [`MountGuard`].
+    pub waiting: Option<Arc<extant_volume::OnWait<'static>>>,
+}
+
+/// Is notified of the progress.
+pub trait ResizeObserver {
+    /// The metadata up to this block of `of` is written.
+    fn blocks(&self, _done: u64, _of: u64) {}
+}
+
+/// Notifies nothing.
+impl ResizeObserver for () {}
+
+/// The layout of a file system at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Groups.
+    pub groups: u32,
+    /// Inodes.
+    pub inodes: u32,
+    /// Free blocks.
+    pub free_blocks: u64,
+    /// Free inodes.
+    pub free_inodes: u32,
+    /// Blocks for the privileged user.
+    pub reserved_blocks: u64,
+    /// Whether descriptors are in meta block groups.
+    pub meta_bg: bool,
+    /// Reserved descriptor blocks that are left.
+    pub reserved_descriptors: u16,
+}
+
+impl Layout {
+    fn of(sb: &Superblock, geometry: &Geometry) -> Self {
+        Self {
+            blocks: sb.blocks_count,
+            block_size: geometry.block_size.bytes() as u32,
+            groups: geometry.groups,
+            inodes: sb.inodes_count,
+            free_blocks: sb.free_blocks_count,
+            free_inodes: sb.free_inodes_count,
+            reserved_blocks: sb.reserved_blocks_count,
+            meta_bg: geometry.meta_bg(),
+            reserved_descriptors: sb.reserved_gdt_blocks,
+        }
+    }
+
+    /// Bytes of the file system.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.blocks * u64::from(self.block_size)
+    }
+}
+
+/// What a resize did, or would do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResizeReport {
+    /// Before.
+    pub before: Layout,
+    /// After; the counts of a preview are those that the plan knows.
+    pub after: Layout,
+    /// Atomic steps.
+    pub steps: u32,
+    /// Transactions of the journal that were replayed first.
+    pub replayed: u64,
+}
+
+/// The number of blocks of a size; the second value is what the device has.
+fn wanted_blocks(size: Size, sb: &Superblock, geometry: &Geometry, device_bytes: u64) -> u64 {
+    let log2 = geometry.block_size.log2();
+    let now = sb.blocks_count << log2;
+    match size {
+        Size::Bytes(bytes) => bytes >> log2,
+        Size::More(bytes) => now.saturating_add(bytes) >> log2,
+        Size::Less(bytes) => now.saturating_sub(bytes) >> log2,
+        Size::Max => device_bytes >> log2,
+    }
+}
+
+/// The blocks after the resize. A smaller size is refused.
+fn target(size: Size, sb: &Superblock, geometry: &Geometry, device_bytes: u64) -> Result<u64, ResizeFault> {
+    let wanted = wanted_blocks(size, sb, geometry, device_bytes);
+    let fits = plan::fit(sb, wanted)?;
+    // A rest that is too small for a group is left out, but this makes nothing smaller.
+    let fits = if wanted >= sb.blocks_count { fits.max(sb.blocks_count) } else { fits };
+    if fits < sb.blocks_count {
+        return Err(ResizeFault::Shrink { from: sb.blocks_count, to: fits });
+    }
+    Ok(fits)
+}
+
+/// Plans a resize and changes nothing. The plan does not take into account what a journal that needs replay
+/// contains.
+///
+/// # Errors
+/// The size is impossible; the superblock cannot be read.
+pub fn preview(device: &Arc<dyn Device>, size: Size) -> Result<ResizeReport, ResizeFault> {
+    let sb = read_superblock(&**device)?;
+    let geometry = Geometry::new(&sb)?;
+    let target = target(size, &sb, &geometry, device.size_bytes())?;
+    let before = Layout::of(&sb, &geometry);
+    let (mut sb, mut steps) = (sb, 0);
+    while let Some(step) = plan::next(&sb, target, usize::MAX)? {
+        steps += 1;
+        sb = match step {
+            Step::Release(to) => *to,
+            Step::Grow(grow) => grow.to,
+        };
+    }
+    let geometry = Geometry::new(&sb)?;
+    let mut after = Layout::of(&sb, &geometry);
+    after.free_inodes += after.inodes - before.inodes;
+    Ok(ResizeReport { before, after, steps, replayed: 0 })
+}
+
+/// Resizes the file system on `storage`, which no other program may use. Another call continues after an
+/// interruption or a power cut.
+///
+/// # Errors
+/// The size is impossible, or a smaller one; the file system cannot be written, is damaged or not clean; the
+/// device failed or is too small. After an error the file system is as after a power cut.
+pub fn resize(
+    storage: &mut dyn Storage,
+    size: Size,
+    options: &ResizeOptions,
+    observer: &dyn ResizeObserver,
+    cancel: &AtomicBool,
+) -> Result<ResizeReport, ResizeFault> {
+    let device = storage.device();
+    let on_wait =
+        |waiting: &extant_volume::Waiting| options.waiting.iter().for_each(|notify| notify(waiting));
+    let guard = MountGuard::claim(&device, &on_wait)?;
+    let replayed = recover(&device, options)?;
+    let sb = read_superblock(&*device)?;
+    let geometry = Geometry::new(&sb)?;
+    if sb.state & STATE_ERRORS != 0 {
+        return Err(ResizeFault::NotClean("has errors"));
+    }
+    let target = target(size, &sb, &geometry, device.size_bytes())?;
+    let log2 = geometry.block_size.log2();
+    // What is after the old end of the file reads as zeros.
+    let zeros_from = device.size_bytes();
+    if target << log2 > device.size_bytes() {
+        storage.extend(target << log2)?;
+    }
+    let device = storage.device();
+    let before = Layout::of(&sb, &geometry);
+    let mut fs = Fs::read(Arc::clone(&device))?;
+    let open = OpenOptions { journal_device: options.journal_device.clone(), ..OpenOptions::default() };
+    let log = log_on(&device, &sb, &open)?;
+    let switcher = Switcher::new(device, &sb, &geometry, log);
+    let room = switcher.room()?;
+    let mut steps = 0;
+    if fs.sb.blocks_count < target {
+        switcher.begin(&fs.sb)?;
+    }
+    while let Some(step) = plan::next(&fs.sb, target, room)? {
+        if cancel.load(Ordering::Relaxed) {
+            switcher.end(&fs.sb)?;
+            return Err(ResizeFault::Interrupted);
+        }
+        if let Some(why) = guard.as_ref().and_then(MountGuard::lost) {
+            return Err(extant_volume::OpenFault::InUse(why).into());
+        }
+        match step {
+            Step::Release(to) => fs.release(&switcher, &to)?,
+            Step::Grow(grow) => {
+                fs.grow(&switcher, &grow, zeros_from, &mut |block| observer.blocks(block, target))?;
+            }
+        }
+        steps += 1;
+    }
+    fs.write_backups()?;
+    if steps > 0 {
+        switcher.end(&fs.sb)?;
+    }
+    let after = Layout::of(&fs.sb, &fs.geometry);
+    Ok(ResizeReport { before, after, steps, replayed })
+}
+
+/// Replays the journal and deletes orphans. Returns the number of replayed transactions.
+fn recover(device: &Arc<dyn Device>, options: &ResizeOptions) -> Result<u64, ResizeFault> {
+    let mut bytes = [0; extant_ondisk::superblock::SIZE];
+    device.read_at(extant_ondisk::superblock::OFFSET, &mut bytes)?;
+    if let Ok(sb) = Superblock::decode(&bytes)
+        && !sb.features.has_compat(Features::HAS_JOURNAL)
+        && sb.state & STATE_CLEAN == 0
+    {
+        return Err(ResizeFault::NotClean("was not unmounted and has no journal"));
+    }
+    let mut open = OpenOptions { journal_device: options.journal_device.clone(), ..OpenOptions::default() };
+    open.write.is_no_mount = true;
+    open.write.is_guarded = true;
+    open.write.no_committer = true;
+    let volume = Volume::open(Arc::clone(device), &open)?;
+    let transactions = volume.recovery().transactions;
+    let closed = volume.close();
+    closed.map_err(|fault| ResizeFault::Damaged(fault.to_string()))?;
+    Ok(transactions)
+}
