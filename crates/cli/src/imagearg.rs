@@ -24,6 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use extant::resize::{Fixed, ImageFile, Storage};
 use extant_device::partition::{Partition, PartitionFault, Scheme, Table, partitions};
 use extant_device::{Device, FileDevice, ImageUse, Io, MemDevice, Window};
 use extant_ondisk::superblock;
@@ -240,17 +241,48 @@ impl ImageArg {
         }
         match transfers.open(&self.path, FileDevice::open_locked) {
             Ok(device) => self.part_of(Arc::new(device)).map_err(LockError::Arg),
-            Err(error) => {
-                let why = refusal(&self.path, &error);
-                Err(match error.kind() {
-                    io::ErrorKind::ResourceBusy => LockError::Busy(why),
-                    io::ErrorKind::ReadOnlyFilesystem => LockError::Unwritable(why),
-                    io::ErrorKind::PermissionDenied if std::fs::File::open(&self.path).is_ok() => {
-                        LockError::Unwritable(format!("{why}; it may only be read"))
-                    }
-                    _ => LockError::Arg(ArgError::Unreadable(why)),
-                })
+            Err(error) => Err(self.not_locked(&error)),
+        }
+    }
+
+    /// As [`open_locked`](Self::open_locked), for a command that changes the size of the file system. A
+    /// partition, and a place before another partition, has a fixed size; otherwise a file gets the length
+    /// that is needed.
+    ///
+    /// # Errors
+    /// As [`open_locked`](Self::open_locked).
+    pub(crate) fn open_to_resize(&self) -> Result<Box<dyn Storage>, LockError> {
+        let offset = match self.at {
+            ImageAt::Whole => 0,
+            ImageAt::Offset(offset) => offset,
+            ImageAt::Partition(_) | ImageAt::Memory(_) => return Ok(Box::new(Fixed(self.open_locked()?))),
+        };
+        let file = Arc::new(FileDevice::open_locked(&self.path).map_err(|error| self.not_locked(&error))?);
+        let disk: Arc<dyn Device> = Arc::<FileDevice>::clone(&file);
+        self.part_of(Arc::clone(&disk)).map_err(LockError::Arg)?;
+        if offset > 0
+            && let Ok(table) = partitions(&disk)
+        {
+            let after = table.partitions.iter().map(|partition| partition.offset_bytes);
+            if let Some(end) = after.filter(|start| *start > offset).min() {
+                let end = end.min(disk.size_bytes());
+                let window = Window::owned(disk, offset, end.saturating_sub(offset));
+                let usage = |fault| LockError::Arg(ArgError::Usage(format!("@{offset}: {fault}")));
+                return Ok(Box::new(Fixed(Arc::new(window.map_err(usage)?))));
             }
+        }
+        Ok(Box::new(ImageFile::new(file, offset)))
+    }
+
+    fn not_locked(&self, error: &io::Error) -> LockError {
+        let why = refusal(&self.path, error);
+        match error.kind() {
+            io::ErrorKind::ResourceBusy => LockError::Busy(why),
+            io::ErrorKind::ReadOnlyFilesystem => LockError::Unwritable(why),
+            io::ErrorKind::PermissionDenied if std::fs::File::open(&self.path).is_ok() => {
+                LockError::Unwritable(format!("{why}; it may only be read"))
+            }
+            _ => LockError::Arg(ArgError::Unreadable(why)),
         }
     }
 

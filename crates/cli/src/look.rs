@@ -228,7 +228,7 @@ pub(crate) fn code_of(fault: &Fault) -> u8 {
 }
 
 /// The exit code and message for an image argument that cannot be used.
-fn arg_failure(why: ArgError) -> (u8, String) {
+pub(crate) fn arg_failure(why: ArgError) -> (u8, String) {
     match why {
         ArgError::Usage(why) => (exit::USAGE_CODE, why),
         ArgError::Unreadable(why) => (exit::UNREADABLE, why),
@@ -236,7 +236,7 @@ fn arg_failure(why: ArgError) -> (u8, String) {
 }
 
 /// As [`arg_failure`], for an image that cannot be opened for writing.
-fn lock_failure(why: LockError) -> (u8, String) {
+pub(crate) fn lock_failure(why: LockError) -> (u8, String) {
     match why {
         LockError::Arg(why) => arg_failure(why),
         LockError::Unwritable(why) => (exit::TARGET, why),

@@ -25,6 +25,7 @@ mod look;
 mod ls;
 mod mkfs;
 mod mount;
+mod resize;
 mod sandbox;
 mod sizes;
 mod stat;
@@ -113,6 +114,7 @@ enum Command {
     Check(check::CheckArgs),
     Trim(trim::TrimArgs),
     Tune(Box<tune::TuneArgs>),
+    Resize(resize::ResizeArgs),
     /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
     Mount(Box<mount::MountArgs>),
     /// Unmount what `extant mount` mounted.
@@ -187,6 +189,7 @@ fn run(is_check: bool) -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Tune(args) => tune::run(&args),
+        Command::Resize(args) => resize::run(&args),
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => mount::umount(&args),
         Command::Status(args) => status::run(&args),

@@ -213,6 +213,7 @@ mod error;
 mod file;
 mod fs;
 mod list;
+pub mod resize;
 pub mod spelled;
 pub mod tune;
 pub mod walk;

@@ -53,6 +53,9 @@ pub enum ResizeFault {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceFault),
+    /// The image cannot be opened for writing, or is in use.
+    #[error("the image {0}")]
+    Image(std::io::Error),
     /// The image file cannot change its length.
     #[error("the image file cannot be given {bytes} bytes: {source}")]
     Length {

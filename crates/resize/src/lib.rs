@@ -52,6 +52,14 @@ pub trait Storage {
     /// # Errors
     /// The device has a fixed length, or the system refuses.
     fn extend(&mut self, bytes: u64) -> Result<(), ResizeFault>;
+
+    /// Cuts the device after `bytes`, if its length is not fixed.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn cut(&mut self, _bytes: u64) -> Result<(), ResizeFault> {
+        Ok(())
+    }
 }
 
 /// A device of a fixed length, such as a block device or a partition.
@@ -102,6 +110,13 @@ impl Storage for ImageFile {
         let length = self.offset.saturating_add(bytes);
         self.file.set_len(length).map_err(|source| ResizeFault::Length { bytes: length, source })
     }
+
+    fn cut(&mut self, bytes: u64) -> Result<(), ResizeFault> {
+        match self.file.is_block_device() {
+            true => Ok(()),
+            false => self.extend(bytes),
+        }
+    }
 }
 
 /// The size asked for.
@@ -128,8 +143,8 @@ pub struct ResizeOptions {
 
 /// Is notified of the progress.
 pub trait ResizeObserver {
-    /// The metadata up to this block of `of` is written.
-    fn blocks(&self, _done: u64, _of: u64) {}
+    /// `done` of `of` parts of the work `what` are done.
+    fn progress(&self, _what: &'static str, _done: u64, _of: u64) {}
 }
 
 /// Notifies nothing.
@@ -293,7 +308,9 @@ pub fn resize(
         match step {
             Step::Release(to) => fs.release(&switcher, &to)?,
             Step::Grow(grow) => {
-                fs.grow(&switcher, &grow, zeros_from, &mut |block| observer.blocks(block, target))?;
+                fs.grow(&switcher, &grow, zeros_from, &mut |block| {
+                    observer.progress("growing", block, target)
+                })?;
             }
         }
         steps += 1;

@@ -1,0 +1,249 @@
+//! `extant resize`: changes the size of a file system that is not mounted.
+//!
+//! Owns: the size's form, messages, progress, exit codes. Does **not** own: the resize (see
+//! `extant::resize`), what may grow (see [`ImageArg::open_to_resize`]).
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use extant::OpenFault;
+use extant::resize::{
+    Layout, ResizeFault, ResizeObserver, ResizeOptions, ResizeReport, Size, preview, resize,
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::edit::args::JournalArg;
+use crate::exit;
+use crate::imagearg::{ImageArg, ImageAt};
+use crate::inspect::format::{count, escape};
+use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
+use crate::sizes::{human, parse_size};
+
+const HELP: &str = "\
+SIZE is the size of the file system: 10G, or +2G and -500M from what it has; max is all of the device, partition or file.
+
+An image file gets the length of its file system. A partition must be large enough before: its table is not changed. The image is locked meanwhile, \
+and must not be mounted. A journal that waits is replayed first.
+
+A power cut or a signal at any moment leaves a sound file system of the old size, the new one, or one between; the same command continues. Without a journal \
+(ext2), run e2fsck after a cut.
+
+Exit codes: 0 done; 1 this size is impossible, or the file system is not clean; 5 the size is too small; 7 the partition or disk is too small; 8 no ext4 image, or damaged; 10 in use.
+
+Examples:
+  extant resize root.img 4G
+  extant resize root.img +500M
+  extant resize 'disk.img#2' max
+  extant resize --dry-run --json root.img 1T | jq .after.inodes";
+
+/// Grow a file system that is not mounted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct ResizeArgs {
+    /// Print what would be done, and change nothing.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print a JSON object.
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+    /// Print nothing if all goes well.
+    #[arg(short, long)]
+    quiet: bool,
+    /// The image: IMG, IMG@OFFSET, IMG#PARTITION.
+    #[arg(value_name = "IMG")]
+    image: OsString,
+    /// The new size.
+    #[arg(value_name = "SIZE|+N|-N|max", value_parser = parse, allow_hyphen_values = true)]
+    size: Size,
+    #[command(flatten)]
+    journal: JournalArg,
+}
+
+fn parse(text: &str) -> Result<Size, String> {
+    match (text, text.as_bytes().first()) {
+        ("max", _) => Ok(Size::Max),
+        (_, Some(b'+')) => parse_size(&text[1..]).map(Size::More),
+        (_, Some(b'-')) => parse_size(&text[1..]).map(Size::Less),
+        _ => parse_size(text).map(Size::Bytes).map_err(|why| format!("{why}; or +N, -N, max")),
+    }
+}
+
+/// A bar on standard error, if that is a terminal.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        let bar = ProgressBar::new(0);
+        if io::IsTerminal::is_terminal(&io::stderr()) {
+            let style = ProgressStyle::with_template("{spinner} {prefix} {wide_bar} {percent} %, {elapsed}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        } else {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Self(bar)
+    }
+}
+
+impl ResizeObserver for Bar {
+    fn progress(&self, what: &'static str, done: u64, of: u64) {
+        self.0.set_prefix(what);
+        self.0.set_length(of);
+        self.0.set_position(done);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+pub(crate) fn run(args: &ResizeArgs) -> ExitCode {
+    let mut session = Session::new(&OpenArgs::with_journal(args.journal.journal.clone()));
+    let image = match ImageArg::parse(&args.image) {
+        Ok(ImageArg { inner_path: Some(path), .. }) => {
+            let why = format_args!("a whole file system is resized: leave :{} out", path.display());
+            session.problem(exit::USAGE_CODE, why);
+            return session.finish(Ok(()));
+        }
+        Ok(image) => image,
+        Err(error) => {
+            session.argument_error(error);
+            return session.finish(Ok(()));
+        }
+    };
+    let name = escape(image.to_string().as_bytes());
+    match resized(args, &image, &name) {
+        Ok(report) => {
+            let printed = match (args.json, args.quiet) {
+                (true, _) => {
+                    let mut out = output();
+                    writeln!(out, "{:#}", json_of(args, &name, &report)).and_then(|()| out.flush())
+                }
+                (false, true) => Ok(()),
+                (false, false) => {
+                    let mut out = output();
+                    out.write_all(text_of(args, &name, &report).as_bytes()).and_then(|()| out.flush())
+                }
+            };
+            session.finish(printed)
+        }
+        Err((code, why)) => {
+            session.problem(code, why);
+            session.finish(Ok(()))
+        }
+    }
+}
+
+fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeReport, (u8, String)> {
+    let failed = |fault: ResizeFault| (code_of(&fault), format!("{name}: {}", message_of(&fault, image)));
+    if args.dry_run {
+        let device = image.open_read_only().map_err(arg_failure)?;
+        return preview(&device, args.size).map_err(failed);
+    }
+    let mut storage = image.open_to_resize().map_err(lock_failure)?;
+    let journal_device = args.journal.journal.as_ref().map(journal).transpose()?;
+    let waiting = Arc::new(crate::waiting::say(name.to_owned()));
+    let options = ResizeOptions { journal_device, waiting: Some(waiting) };
+    let bar = Bar::new();
+    let done = resize(&mut *storage, args.size, &options, &bar, &AtomicBool::new(false));
+    drop(bar);
+    done.map_err(failed)
+}
+
+fn journal(path: &PathBuf) -> Result<Arc<dyn extant::Device>, (u8, String)> {
+    let image = ImageArg::parse(path.as_os_str()).map_err(arg_failure)?;
+    image.open_locked().map_err(lock_failure).map_err(|(code, why)| (code, format!("the journal: {why}")))
+}
+
+fn code_of(fault: &ResizeFault) -> u8 {
+    let is_full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
+    match fault {
+        ResizeFault::DeviceTooSmall { .. } => exit::NO_SPACE,
+        ResizeFault::Shrink { .. } => exit::TOO_SMALL,
+        ResizeFault::Length { source, .. } if is_full(source) => exit::NO_SPACE,
+        ResizeFault::Device(device) if device.os_error() == Some(28) => exit::NO_SPACE,
+        ResizeFault::Open(OpenFault::InUse(_)) => exit::BUSY,
+        ResizeFault::Open(OpenFault::Unwritable(_)) => exit::TARGET,
+        ResizeFault::Open(_) | ResizeFault::Damaged(_) => exit::UNREADABLE,
+        ResizeFault::Image(error) if error.kind() == io::ErrorKind::ResourceBusy => exit::BUSY,
+        ResizeFault::Interrupted => exit::INTERRUPTED,
+        _ => exit::TARGET,
+    }
+}
+
+fn message_of(fault: &ResizeFault, image: &ImageArg) -> String {
+    match (fault, &image.at) {
+        (ResizeFault::DeviceTooSmall { available, needed }, ImageAt::Partition(number)) => {
+            let (available, needed) = (human(*available), human(*needed));
+            format!(
+                "partition {number} has {available}, and this size needs {needed}: enlarge the partition \
+                 first, for instance with `sfdisk` or `growpart`"
+            )
+        }
+        _ => fault.to_string(),
+    }
+}
+
+fn json_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> Value {
+    let layout = |layout: &Layout| {
+        json!({
+            "bytes": layout.bytes(),
+            "blocks": layout.blocks,
+            "block_size": layout.block_size,
+            "groups": layout.groups,
+            "inodes": layout.inodes,
+            "free_blocks": layout.free_blocks,
+            "free_inodes": layout.free_inodes,
+            "reserved_blocks": layout.reserved_blocks,
+            "reserved_descriptor_blocks": layout.reserved_descriptors,
+            "meta_bg": layout.meta_bg,
+        })
+    };
+    json!({
+        "image": name,
+        "dry_run": args.dry_run,
+        "before": layout(&report.before),
+        "after": layout(&report.after),
+        "steps": report.steps,
+        "replayed_transactions": report.replayed,
+    })
+}
+
+fn text_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> String {
+    let (before, after) = (&report.before, &report.after);
+    if report.steps == 0 {
+        return format!("{name}: has this size already: {}\n", human(after.bytes()));
+    }
+    let verb = if args.dry_run { "would get" } else { "has" };
+    let groups = count(after.groups.into(), "group");
+    format!(
+        "{name}: {} -> {}\n{name}: {verb} {} blocks of {} bytes, {groups}, {} inodes\n",
+        human(before.bytes()),
+        human(after.bytes()),
+        after.blocks,
+        after.block_size,
+        after.inodes,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_absolute_or_relative() {
+        assert_eq!(parse("10G"), Ok(Size::Bytes(10 << 30)));
+        assert_eq!(parse("+1M"), Ok(Size::More(1 << 20)));
+        assert_eq!(parse("-1M"), Ok(Size::Less(1 << 20)));
+        assert_eq!(parse("max"), Ok(Size::Max));
+        for wrong in ["", "+", "-x", "all", "+-1", "10Q"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
