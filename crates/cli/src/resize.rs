@@ -25,15 +25,18 @@ use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
 use crate::sizes::{human, parse_size};
 
 const HELP: &str = "\
-SIZE is the size of the file system: 10G, or +2G and -500M from what it has; max is all of the device, partition or file.
+SIZE is the size of the file system: 10G, or +2G and -500M from what it has; max is all of the device, \
+partition or file; min is the smallest size.
 
-An image file gets the length of its file system. A partition must be large enough before: its table is not changed. The image is locked meanwhile, \
-and must not be mounted. A journal that waits is replayed first.
+An image file gets the length of its file system. A partition must be large enough before: its table is not \
+changed. Shrinking moves blocks, but no inodes: the groups up to the last one with an inode in use stay. The \
+image is locked meanwhile, and must not be mounted. A journal that waits is replayed first.
 
-A power cut or a signal at any moment leaves a sound file system of the old size, the new one, or one between; the same command continues. Without a journal \
-(ext2), run e2fsck after a cut.
+A power cut or a signal at any moment leaves a sound file system of the old size, the new one, or one \
+between; the same command continues. Without a journal (ext2), run e2fsck after a cut.
 
-Exit codes: 0 done; 1 this size is impossible, or the file system is not clean; 5 the size is too small; 7 the partition or disk is too small; 8 no ext4 image, or damaged; 10 in use.
+Exit codes: 0 done; 1 this size is impossible, or the file system is not clean; 5 the size is too small; 7 \
+the partition or disk is too small; 8 no ext4 image, or damaged; 10 in use.
 
 Examples:
   extant resize root.img 4G
@@ -41,7 +44,7 @@ Examples:
   extant resize 'disk.img#2' max
   extant resize --dry-run --json root.img 1T | jq .after.inodes";
 
-/// Grow a file system that is not mounted.
+/// Grow or shrink a file system that is not mounted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct ResizeArgs {
@@ -58,7 +61,7 @@ pub(crate) struct ResizeArgs {
     #[arg(value_name = "IMG")]
     image: OsString,
     /// The new size.
-    #[arg(value_name = "SIZE|+N|-N|max", value_parser = parse, allow_hyphen_values = true)]
+    #[arg(value_name = "SIZE|+N|-N|min|max", value_parser = parse, allow_hyphen_values = true)]
     size: Size,
     #[command(flatten)]
     journal: JournalArg,
@@ -67,9 +70,10 @@ pub(crate) struct ResizeArgs {
 fn parse(text: &str) -> Result<Size, String> {
     match (text, text.as_bytes().first()) {
         ("max", _) => Ok(Size::Max),
+        ("min", _) => Ok(Size::Min),
         (_, Some(b'+')) => parse_size(&text[1..]).map(Size::More),
         (_, Some(b'-')) => parse_size(&text[1..]).map(Size::Less),
-        _ => parse_size(text).map(Size::Bytes).map_err(|why| format!("{why}; or +N, -N, max")),
+        _ => parse_size(text).map(Size::Bytes).map_err(|why| format!("{why}; or +N, -N, min, max")),
     }
 }
 
@@ -165,7 +169,7 @@ fn code_of(fault: &ResizeFault) -> u8 {
     let is_full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
     match fault {
         ResizeFault::DeviceTooSmall { .. } => exit::NO_SPACE,
-        ResizeFault::Shrink { .. } => exit::TOO_SMALL,
+        ResizeFault::TooSmall { .. } => exit::TOO_SMALL,
         ResizeFault::Length { source, .. } if is_full(source) => exit::NO_SPACE,
         ResizeFault::Device(device) if device.os_error() == Some(28) => exit::NO_SPACE,
         ResizeFault::Open(OpenFault::InUse(_)) => exit::BUSY,
@@ -179,6 +183,13 @@ fn code_of(fault: &ResizeFault) -> u8 {
 
 fn message_of(fault: &ResizeFault, image: &ImageArg) -> String {
     match (fault, &image.at) {
+        (ResizeFault::TooSmall { bytes, why, least }, _) => {
+            format!(
+                "{} is too small: {why}; the smallest size is {} ({least} bytes)",
+                human(*bytes),
+                human(*least)
+            )
+        }
         (ResizeFault::DeviceTooSmall { available, needed }, ImageAt::Partition(number)) => {
             let (available, needed) = (human(*available), human(*needed));
             format!(
@@ -211,6 +222,7 @@ fn json_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> Value {
         "before": layout(&report.before),
         "after": layout(&report.after),
         "steps": report.steps,
+        "moved_blocks": report.moved,
         "replayed_transactions": report.replayed,
     })
 }
@@ -229,7 +241,11 @@ fn text_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> String {
         after.blocks,
         after.block_size,
         after.inodes,
-    )
+    ) + &match (report.moved, args.dry_run) {
+        (0, _) => String::new(),
+        (moved, true) => format!("{name}: {} would move\n", human(moved * u64::from(after.block_size))),
+        (moved, false) => format!("{name}: {} moved\n", human(moved * u64::from(after.block_size))),
+    }
 }
 
 #[cfg(test)]
@@ -242,6 +258,7 @@ mod tests {
         assert_eq!(parse("+1M"), Ok(Size::More(1 << 20)));
         assert_eq!(parse("-1M"), Ok(Size::Less(1 << 20)));
         assert_eq!(parse("max"), Ok(Size::Max));
+        assert_eq!(parse("min"), Ok(Size::Min));
         for wrong in ["", "+", "-x", "all", "+-1", "10Q"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -30,17 +30,34 @@ pub enum ResizeFault {
         /// Bytes of the file system after the resize.
         needed: u64,
     },
-    /// The file system is larger than the size asked for.
-    #[error(
-        "the file system has {from} blocks, more than the {to} asked for: extant cannot shrink yet; use \
-         `resize2fs`"
-    )]
-    Shrink {
-        /// Blocks of the file system.
-        from: u64,
-        /// Blocks asked for.
-        to: u64,
+    /// What is in use does not fit the size asked for.
+    #[error("{bytes} bytes are too small: {why}; the smallest size is {least} bytes")]
+    TooSmall {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What does not fit.
+        why: &'static str,
+        /// The smallest number of bytes.
+        least: u64,
     },
+    /// The file system has something that cannot move.
+    #[error("this file system cannot shrink to this size: {0}; use `resize2fs`")]
+    CannotShrink(&'static str),
+    /// The free space is in too many pieces. What was moved is sound, and the size is as before.
+    #[error(
+        "the free space before the new end is in too many pieces for inode {ino}: choose a larger size; \
+         the file system has its old size and is sound"
+    )]
+    TooFragmented {
+        /// The inode whose map has no room for more pieces.
+        ino: u32,
+    },
+    /// There is no free block before the new end.
+    #[error(
+        "there is no free block left before the new end: choose a larger size; the file system has its old \
+         size and is sound"
+    )]
+    NoSpace,
     /// Interrupted between two steps. The file system is sound; another resize continues.
     #[error("interrupted; the file system is sound, and the same command continues")]
     Interrupted,

@@ -22,6 +22,7 @@ use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZER
 use extant_ondisk::superblock::Superblock;
 use extant_ondisk::{Features, Geometry};
 
+use crate::bytes::{read_u32, write_u32};
 use crate::fault::ResizeFault;
 use crate::fs::{Fs, bitmap_of, desc_range, is_inside};
 use crate::plan::{self, Grow, Place};
@@ -167,14 +168,15 @@ impl Fs {
     ) -> Result<(), ResizeFault> {
         let old = &self.geometry;
         // The distances of the backups from the primary block. With 1 KiB blocks in clusters, group 0 begins
-        // with a boot block, and the list is one block off, as mke2fs writes it.
+        // with a boot block, and mke2fs writes a list that is one block off. New entries follow the old ones.
         let backups = |geometry: &Geometry, groups: Range<u32>| -> Vec<u64> {
             groups
                 .filter(|group| *group > 0 && geometry.has_super(Group(*group)))
                 .map(|group| geometry.group_start(Group(group)).0 - geometry.group_start(Group(0)).0)
                 .collect()
         };
-        let kept = backups(old, 0..old.groups).len();
+        let known = backups(old, 0..old.groups);
+        let kept = known.len();
         let added = backups(geometry, old.groups..geometry.groups);
         let used = old.desc_blocks..geometry.desc_blocks;
         if used.is_empty() && added.is_empty() {
@@ -216,8 +218,12 @@ impl Fs {
         }
         for index in geometry.desc_blocks..geometry.desc_blocks + u32::from(to.reserved_gdt_blocks) {
             let list = self.block_in(&mut change.early, first.0 + u64::from(index))?;
+            let origin = match known.first() {
+                Some(distance) => u64::from(read_u32(list, 0)).saturating_sub(*distance),
+                None => first.0 + u64::from(index),
+            };
             for (slot, distance) in (kept..).zip(&added) {
-                write_u32(list, slot * 4, (first.0 + u64::from(index) + distance) as u32);
+                write_u32(list, slot * 4, (origin + distance) as u32);
             }
         }
         Ok(())
@@ -319,12 +325,4 @@ fn groups_len(runs: &[Range<u64>]) -> usize {
 
 fn double_indirect(block: &[u8; 60]) -> u64 {
     read_u32(block, DOUBLE_INDIRECT * 4).into()
-}
-
-fn read_u32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn write_u32(bytes: &mut [u8], at: usize, value: u32) {
-    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }

@@ -5,6 +5,9 @@
 //!                                                      each: new blocks | flush | switch
 //! ```
 //!
+//! A shrink moves what is after the new end to free blocks before it, in the same kind of steps, and then
+//! moves the end.
+//!
 //! A step is a whole change: it ends with a valid file system of a size in between. Its blocks after the old
 //! end are written first; then one transaction of the file system's own journal switches to the new size. So
 //! a power cut leaves a file system of the old size or the new size of the step, and the same command
@@ -22,10 +25,13 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
+mod cut;
 mod fault;
 mod fs;
 mod grow;
 pub mod plan;
+mod shrink;
 mod switch;
 
 use std::sync::Arc;
@@ -38,7 +44,7 @@ use extant_ondisk::superblock::{STATE_CLEAN, STATE_ERRORS, Superblock};
 use extant_volume::{MountGuard, OpenOptions, Volume, log_on};
 
 pub use fault::ResizeFault;
-use fs::{Fs, read_superblock};
+use fs::Fs;
 use plan::Step;
 use switch::Switcher;
 
@@ -130,6 +136,8 @@ pub enum Size {
     Less(u64),
     /// All of the device.
     Max,
+    /// The smallest size to which the file system can shrink.
+    Min,
 }
 
 /// Options of a resize.
@@ -204,32 +212,86 @@ pub struct ResizeReport {
     pub after: Layout,
     /// Atomic steps.
     pub steps: u32,
+    /// Blocks that moved.
+    pub moved: u64,
     /// Transactions of the journal that were replayed first.
     pub replayed: u64,
 }
 
-/// The number of blocks of a size; the second value is what the device has.
-fn wanted_blocks(size: Size, sb: &Superblock, geometry: &Geometry, device_bytes: u64) -> u64 {
-    let log2 = geometry.block_size.log2();
-    let now = sb.blocks_count << log2;
-    match size {
+/// What to do for a size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Grow(u64),
+    Shrink(u64),
+}
+
+/// The number of blocks of a size; `None` for the smallest one.
+fn wanted_blocks(size: Size, fs: &Fs, device_bytes: u64) -> Option<u64> {
+    let log2 = fs.geometry.block_size.log2();
+    let now = fs.sb.blocks_count << log2;
+    Some(match size {
         Size::Bytes(bytes) => bytes >> log2,
         Size::More(bytes) => now.saturating_add(bytes) >> log2,
         Size::Less(bytes) => now.saturating_sub(bytes) >> log2,
         Size::Max => device_bytes >> log2,
+        Size::Min => return None,
+    })
+}
+
+/// The blocks after the resize.
+fn target(size: Size, fs: &Fs, device_bytes: u64) -> Result<Target, ResizeFault> {
+    let now = fs.sb.blocks_count;
+    let wanted = match wanted_blocks(size, fs, device_bytes) {
+        Some(wanted) if wanted >= now => {
+            // A rest that is too small for a group is left out, but this makes nothing smaller.
+            return Ok(Target::Grow(plan::fit(&fs.sb, wanted)?.max(now)));
+        }
+        wanted => wanted,
+    };
+    if let Some(why) = fs.cannot_shrink() {
+        return Err(ResizeFault::CannotShrink(why));
+    }
+    let least = smallest(fs)?;
+    let Some(wanted) = wanted else { return Ok(Target::Shrink(least)) };
+    let inodes = fs.groups_with_inodes()?;
+    match feasible(fs, wanted, inodes)? {
+        Ok(blocks) => Ok(Target::Shrink(blocks)),
+        Err(why) => {
+            let log2 = fs.geometry.block_size.log2();
+            Err(ResizeFault::TooSmall { bytes: wanted << log2, why, least: least << log2 })
+        }
     }
 }
 
-/// The blocks after the resize. A smaller size is refused.
-fn target(size: Size, sb: &Superblock, geometry: &Geometry, device_bytes: u64) -> Result<u64, ResizeFault> {
-    let wanted = wanted_blocks(size, sb, geometry, device_bytes);
-    let fits = plan::fit(sb, wanted)?;
-    // A rest that is too small for a group is left out, but this makes nothing smaller.
-    let fits = if wanted >= sb.blocks_count { fits.max(sb.blocks_count) } else { fits };
-    if fits < sb.blocks_count {
-        return Err(ResizeFault::Shrink { from: sb.blocks_count, to: fits });
+/// The number of blocks of a shrink to `wanted` blocks, or what does not fit.
+fn feasible(fs: &Fs, wanted: u64, groups: u32) -> Result<Result<u64, &'static str>, ResizeFault> {
+    let Ok(to) = plan::shrunk(&fs.sb, wanted) else { return Ok(Err("there must be room for the metadata")) };
+    let geometry = Geometry::new(&to)?;
+    if geometry.groups < groups {
+        return Ok(Err("inodes are in use in the groups after it, and inodes do not move"));
     }
-    Ok(fits)
+    if !fs.metadata_is_before(geometry.groups, geometry.blocks)? {
+        return Ok(Err("bitmaps and inode tables of groups that stay are after it"));
+    }
+    let need = fs.need(&geometry)?;
+    match need.move_blocks <= need.free_blocks {
+        true => Ok(Ok(geometry.blocks)),
+        false => Ok(Err("files have more blocks")),
+    }
+}
+
+/// The smallest number of blocks.
+fn smallest(fs: &Fs) -> Result<u64, ResizeFault> {
+    let groups = fs.groups_with_inodes()?;
+    let (mut low, mut high) = (0, fs.sb.blocks_count);
+    while low + 1 < high {
+        let middle = low + (high - low) / 2;
+        match feasible(fs, middle, groups)? {
+            Ok(_) => high = middle,
+            Err(_) => low = middle,
+        }
+    }
+    Ok(feasible(fs, high, groups)?.unwrap_or(fs.sb.blocks_count))
 }
 
 /// Plans a resize and changes nothing. The plan does not take into account what a journal that needs replay
@@ -238,22 +300,29 @@ fn target(size: Size, sb: &Superblock, geometry: &Geometry, device_bytes: u64) -
 /// # Errors
 /// The size is impossible; the superblock cannot be read.
 pub fn preview(device: &Arc<dyn Device>, size: Size) -> Result<ResizeReport, ResizeFault> {
-    let sb = read_superblock(&**device)?;
-    let geometry = Geometry::new(&sb)?;
-    let target = target(size, &sb, &geometry, device.size_bytes())?;
-    let before = Layout::of(&sb, &geometry);
-    let (mut sb, mut steps) = (sb, 0);
-    while let Some(step) = plan::next(&sb, target, usize::MAX)? {
-        steps += 1;
-        sb = match step {
-            Step::Release(to) => *to,
-            Step::Grow(grow) => grow.to,
-        };
+    let fs = Fs::read(Arc::clone(device))?;
+    let target = target(size, &fs, device.size_bytes())?;
+    let before = Layout::of(&fs.sb, &fs.geometry);
+    let (mut sb, mut steps, mut moved) = (fs.sb.clone(), 0, 0);
+    match target {
+        Target::Shrink(blocks) if blocks < sb.blocks_count => {
+            sb = plan::shrunk(&sb, blocks)?;
+            steps = 1;
+            moved = fs.need(&Geometry::new(&sb)?)?.move_blocks;
+        }
+        Target::Shrink(_) => {}
+        Target::Grow(blocks) => {
+            while let Some(step) = plan::next(&sb, blocks, usize::MAX)? {
+                steps += 1;
+                sb = match step {
+                    Step::Release(to) => *to,
+                    Step::Grow(grow) => grow.to,
+                };
+            }
+        }
     }
-    let geometry = Geometry::new(&sb)?;
-    let mut after = Layout::of(&sb, &geometry);
-    after.free_inodes += after.inodes - before.inodes;
-    Ok(ResizeReport { before, after, steps, replayed: 0 })
+    let after = Layout::of(&sb, &Geometry::new(&sb)?);
+    Ok(ResizeReport { before, after, steps, moved, replayed: 0 })
 }
 
 /// Resizes the file system on `storage`, which no other program may use. Another call continues after an
@@ -274,43 +343,77 @@ pub fn resize(
         |waiting: &extant_volume::Waiting| options.waiting.iter().for_each(|notify| notify(waiting));
     let guard = MountGuard::claim(&device, &on_wait)?;
     let replayed = recover(&device, options)?;
-    let sb = read_superblock(&*device)?;
-    let geometry = Geometry::new(&sb)?;
-    if sb.state & STATE_ERRORS != 0 {
+    let mut fs = Fs::read(Arc::clone(&device))?;
+    if fs.sb.state & STATE_ERRORS != 0 {
         return Err(ResizeFault::NotClean("has errors"));
     }
-    let target = target(size, &sb, &geometry, device.size_bytes())?;
-    let log2 = geometry.block_size.log2();
-    // What is after the old end of the file reads as zeros.
-    let zeros_from = device.size_bytes();
-    if target << log2 > device.size_bytes() {
-        storage.extend(target << log2)?;
-    }
-    let device = storage.device();
-    let before = Layout::of(&sb, &geometry);
-    let mut fs = Fs::read(Arc::clone(&device))?;
+    let before = Layout::of(&fs.sb, &fs.geometry);
+    let log2 = fs.geometry.block_size.log2();
+    let check = || {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(ResizeFault::Interrupted);
+        }
+        let lost = guard.as_ref().and_then(MountGuard::lost);
+        lost.map_or(Ok(()), |why| Err(extant_volume::OpenFault::InUse(why).into()))
+    };
+    let done = match target(size, &fs, device.size_bytes())? {
+        Target::Grow(blocks) => {
+            // What is after the old end of the file reads as zeros.
+            let zeros_from = device.size_bytes();
+            if blocks << log2 > zeros_from {
+                storage.extend(blocks << log2)?;
+                fs.device = storage.device();
+            }
+            grow(&mut fs, blocks, zeros_from, options, observer, &check)?
+        }
+        Target::Shrink(blocks) => {
+            let done = shrink(&mut fs, blocks, size == Size::Min, options, observer)?;
+            drop(guard);
+            storage.cut(fs.sb.blocks_count << log2)?;
+            done
+        }
+    };
+    let after = Layout::of(&fs.sb, &fs.geometry);
+    Ok(ResizeReport { before, after, steps: done.steps, moved: done.moved, replayed })
+}
+
+/// What was done.
+#[derive(Default)]
+struct Done {
+    steps: u32,
+    moved: u64,
+}
+
+fn switcher_of(fs: &Fs, options: &ResizeOptions) -> Result<Switcher, ResizeFault> {
     let open = OpenOptions { journal_device: options.journal_device.clone(), ..OpenOptions::default() };
-    let log = log_on(&device, &sb, &open)?;
-    let switcher = Switcher::new(device, &sb, &geometry, log);
+    let log = log_on(&fs.device, &fs.sb, &open)?;
+    Ok(Switcher::new(Arc::clone(&fs.device), &fs.sb, &fs.geometry, log))
+}
+
+fn grow(
+    fs: &mut Fs,
+    target: u64,
+    zeros_from: u64,
+    options: &ResizeOptions,
+    observer: &dyn ResizeObserver,
+    check: &dyn Fn() -> Result<(), ResizeFault>,
+) -> Result<Done, ResizeFault> {
+    let switcher = switcher_of(fs, options)?;
     let room = switcher.room()?;
     let mut steps = 0;
     if fs.sb.blocks_count < target {
         switcher.begin(&fs.sb)?;
     }
     while let Some(step) = plan::next(&fs.sb, target, room)? {
-        if cancel.load(Ordering::Relaxed) {
+        if let Err(fault) = check() {
             switcher.end(&fs.sb)?;
-            return Err(ResizeFault::Interrupted);
-        }
-        if let Some(why) = guard.as_ref().and_then(MountGuard::lost) {
-            return Err(extant_volume::OpenFault::InUse(why).into());
+            return Err(fault);
         }
         match step {
             Step::Release(to) => fs.release(&switcher, &to)?,
             Step::Grow(grow) => {
-                fs.grow(&switcher, &grow, zeros_from, &mut |block| {
-                    observer.progress("growing", block, target)
-                })?;
+                let mut progress = |block| observer.progress("growing", block, target);
+                fs.grow(&switcher, &grow, zeros_from, &mut progress)?;
             }
         }
         steps += 1;
@@ -319,8 +422,58 @@ pub fn resize(
     if steps > 0 {
         switcher.end(&fs.sb)?;
     }
-    let after = Layout::of(&fs.sb, &fs.geometry);
-    Ok(ResizeReport { before, after, steps, replayed })
+    Ok(Done { steps, moved: 0 })
+}
+
+fn shrink(
+    fs: &mut Fs,
+    target: u64,
+    is_min: bool,
+    options: &ResizeOptions,
+    observer: &dyn ResizeObserver,
+) -> Result<Done, ResizeFault> {
+    if target >= fs.sb.blocks_count {
+        fs.write_backups()?;
+        return Ok(Done::default());
+    }
+    let mut switcher = switcher_of(fs, options)?;
+    switcher.begin(&fs.sb)?;
+    let (mut target, mut done) = (target, Done::default());
+    let (to, end) = loop {
+        let to = plan::shrunk(&fs.sb, target)?;
+        let geometry = Geometry::new(&to)?;
+        let groups = u64::from(geometry.groups);
+        let reopen = |fs: &Fs| switcher_of(fs, options);
+        let mut progress = |group| observer.progress("moving", group, groups);
+        match fs.evacuate(switcher, &geometry, &reopen, &mut progress) {
+            Ok((last, moved, switches)) => {
+                done.moved += moved;
+                done.steps += switches + 1;
+                break (to, last);
+            }
+            // The smallest size assumes that the pieces of free space are large enough.
+            Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace) if is_min => {
+                target += ((fs.sb.blocks_count - target) / 16).max(64);
+                switcher = switcher_of(fs, options)?;
+                if target >= fs.sb.blocks_count {
+                    switcher.end(&fs.sb)?;
+                    return Ok(done);
+                }
+            }
+            Err(fault) => {
+                if let Ok(switcher) = switcher_of(fs, options) {
+                    switcher.end(&fs.sb)?;
+                }
+                return Err(fault);
+            }
+        }
+    };
+    // Moves have changed what is free, and the map of the journal that the superblock has a copy of.
+    let to = Superblock { jnl_blocks: fs.sb.jnl_blocks, free_blocks_count: fs.sb.free_blocks_count, ..to };
+    fs.cut(&end, to)?;
+    fs.write_backups()?;
+    end.end(&fs.sb)?;
+    Ok(done)
 }
 
 /// Replays the journal and deletes orphans. Returns the number of replayed transactions.

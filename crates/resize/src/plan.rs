@@ -139,6 +139,48 @@ pub fn fit(sb: &Superblock, wanted: u64) -> Result<u64, PlanFault> {
     }
 }
 
+/// The superblock of the same file system with fewer blocks, except for counts of what is free. Descriptor
+/// blocks that are not needed any more are reserved again, as far as the resize inode has room for them. The
+/// number of blocks may be lower than `wanted`: a last group that is too small is left out.
+///
+/// # Errors
+/// There is no such file system.
+pub fn shrunk(sb: &Superblock, wanted: u64) -> Result<Superblock, PlanFault> {
+    let old = Geometry::new(sb)?;
+    let mut blocks = wanted & !(old.cluster_ratio() - 1);
+    loop {
+        let least = u64::from(old.first_data_block) + own_metadata(&old, Group(0)) + 1;
+        if blocks < least {
+            return Err(PlanFault::NoRoom { group: 0 });
+        }
+        let mut to = shape(sb, &old, blocks)?;
+        if to.features.has_compat(Features::SPARSE_SUPER2) {
+            let groups = to.inodes_count / old.inodes_per_group;
+            to.backup_bgs = to.backup_bgs.map(|group| if group < groups { group } else { 0 });
+        }
+        let needed = (to.inodes_count / old.inodes_per_group).div_ceil(old.descs_per_block());
+        let less = old.desc_blocks.saturating_sub(needed);
+        if old.meta_bg() {
+            if sb.first_meta_bg >= needed && sb.first_meta_bg > 0 {
+                to.features.incompat &= !Features::META_BG;
+                to.first_meta_bg = 0;
+            }
+        } else if to.features.has_compat(Features::RESIZE_INODE) {
+            let most = old.block_size.bytes() / 4;
+            to.reserved_gdt_blocks = (u64::from(sb.reserved_gdt_blocks) + u64::from(less)).min(most) as u16;
+        }
+        let geometry = Geometry::new(&to)?;
+        let last = Group(geometry.groups - 1);
+        let rest = u64::from(geometry.group_blocks(last));
+        let is_short = rest < u64::from(geometry.blocks_per_group);
+        if geometry.groups > 1 && is_short && rest < own_metadata(&geometry, last) + SPARE_BLOCKS {
+            blocks -= rest;
+            continue;
+        }
+        return Ok(to);
+    }
+}
+
 /// Blocks of a group that its head, its bitmaps and its inode table take.
 fn own_metadata(geometry: &Geometry, group: Group) -> u64 {
     let head = geometry.group_head(group);

@@ -111,6 +111,18 @@ impl Switcher {
     /// Makes the change and the superblock take effect. All blocks that they refer to are written, and become
     /// durable first.
     pub(crate) fn switch(&self, change: Change, sb: &Superblock) -> Result<(), ResizeFault> {
+        self.switch_with_last(change, sb, None)
+    }
+
+    /// As [`switch`](Self::switch), for a change that moves the log itself: the block `last` has the
+    /// journal's inode, whose new map leads to a clean copy of the log. It goes home when all others are
+    /// there, because after that no replay finds the old log. The log's place is then another.
+    pub(crate) fn switch_with_last(
+        &self,
+        change: Change,
+        sb: &Superblock,
+        last: Option<u64>,
+    ) -> Result<(), ResizeFault> {
         let mut sb = sb.clone();
         self.mark(&mut sb);
         self.device.flush()?;
@@ -120,7 +132,7 @@ impl Switcher {
                 blocks.extend(change.late);
                 let (number, bytes) = self.superblock_block(&sb)?;
                 blocks.insert(number, bytes);
-                self.through_log(log, target, &blocks)
+                self.through_log(log, target, &blocks, last)
             }
             None => {
                 self.write_home(&change.early)?;
@@ -150,7 +162,13 @@ impl Switcher {
         Ok(())
     }
 
-    fn through_log(&self, log: &Log, target: &ReplayTarget, blocks: &Blocks) -> Result<(), ResizeFault> {
+    fn through_log(
+        &self,
+        log: &Log,
+        target: &ReplayTarget,
+        blocks: &Blocks,
+        last: Option<u64>,
+    ) -> Result<(), ResizeFault> {
         let mut log_sb = read_superblock(log.view(), target)?;
         if !log_sb.is_clean() {
             return Err(ResizeFault::Damaged("the journal is not empty".to_owned()));
@@ -194,13 +212,18 @@ impl Switcher {
         // The commit point: the log is valid from here on.
         log.device().write_durable_at(offset, &log_sb.encode())?;
         // The copies come out of the log, as after a power cut.
-        let plan = scan(log.view(), target)?;
+        let mut plan = scan(log.view(), target)?;
         if plan.homes.len() != blocks.len() || !plan.is_sound() {
             return Err(ResizeFault::Damaged(
                 "the journal returns other blocks than were written".to_owned(),
             ));
         }
+        plan.homes.retain(|home| Some(home.block.0) != last);
         replay(log, &plan, &*self.device)?;
+        if let Some((last, bytes)) = last.and_then(|last| Some((last, blocks.get(&last)?))) {
+            self.device.write_durable_at(last << self.block_size.log2(), bytes)?;
+        }
+        // If the log's superblock has moved, this is its old place, which nothing uses yet.
         Ok(mark_clean(log, &plan)?)
     }
 }

@@ -41,6 +41,7 @@ fn writers_are_refused(dir: &Path, image: &Path, says: &str) {
         &["diff", other.to_str().unwrap(), source, "--force", "--layer", "IMG"],
         &["mkdir", "IMG:/new"],
         &["trim", "IMG"],
+        &["resize", "IMG", "+1M"],
         &["mount", "IMG", source, "-o", "rw"],
     ] {
         let refused = run(words, image);

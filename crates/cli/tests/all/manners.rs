@@ -317,6 +317,8 @@ const RIGHT: &[&str] = &[
     "check --rules",
     "trim r.img",
     "tune -L root r.img",
+    "resize -n r.img +1M",
+    "resize r.img +1M",
     "mount --help",
     "umount --help",
     "status --help",

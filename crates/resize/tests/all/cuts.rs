@@ -57,7 +57,7 @@ const UNJOURNALED: &[Case] = &[
 ];
 
 /// Cuts of one case are tried at most at this many moments.
-const MOMENTS: u64 = 120;
+const MOMENTS: u64 = 60;
 
 fn image_of(case: &Case, dir: &Path) -> Image {
     let source = dir.join("source");
@@ -158,6 +158,78 @@ fn a_cut_leaves_the_old_size_or_the_new_one() {
         }
         assert!(sizes.contains(&before) && sizes.contains(&after), "{sizes:?}");
         eprintln!("{}: {cuts} cuts, sizes {sizes:?}", case.name);
+    }
+}
+
+/// A shrink moves blocks in many switches. Each cut leaves all files, and another shrink completes it.
+#[test]
+fn a_cut_of_a_shrink_loses_nothing() {
+    let dir = extant_testkit::scratch();
+    let kinds: [&[&str]; 3] = [
+        &["-t", "ext4", "-b", "1024", "-O", "orphan_file", "-J", "size=2"],
+        &["-t", "ext3", "-b", "1024", "-J", "size=1"],
+        &["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "2000", "-J", "size=1"],
+    ];
+    for mke2fs in kinds {
+        let path = crate::shrink::image(dir.path(), mke2fs, "40M");
+        let image = Image::read_from(&FileDevice::open(&path, false).unwrap()).unwrap();
+        let disk = Arc::new(SimDisk::recording(image));
+        let device: Arc<dyn Device> = Arc::<SimDisk>::clone(&disk);
+        let tree = tree_of(Arc::clone(&device)).unwrap();
+        let before = blocks(&*device);
+        let shrink = |device: &Arc<dyn Device>| {
+            let mut storage = Fixed(Arc::clone(device));
+            resize(&mut storage, Size::Min, &ResizeOptions::default(), &(), &AtomicBool::new(false))
+        };
+        let done = shrink(&device).unwrap();
+        assert!(done.after.blocks < before);
+        let recording = disk.recorded().unwrap();
+        let step = (recording.end() / 30).max(1);
+        let mut cuts = 0;
+        for at in (recording.start()..=recording.end()).step_by(step as usize) {
+            let name = format!("{mke2fs:?} at {at} of {}", recording.end());
+            let device = recovered(recording.cut(at, at)).unwrap_or_else(|why| panic!("{name}: {why}"));
+            let found = findings(&*device);
+            let found: Vec<_> = found
+                .iter()
+                .filter(|text| !text.starts_with("GD012") && !text.starts_with("SB017"))
+                .collect();
+            assert!(found.is_empty(), "{name}: {found:#?}");
+            assert_eq!(tree_of(Arc::clone(&device)).unwrap(), tree, "{name}");
+            if cuts % 4 == 0 {
+                let (code, out) = e2fsck(&*device, &dir.path().join("cut"), "-fn");
+                assert_eq!(code, 0, "{name}: {out}");
+                let end = shrink(&device).unwrap_or_else(|fault| panic!("{name}: again: {fault}"));
+                assert!(end.after.blocks <= done.after.blocks, "{name}: {end:?} {done:?}");
+                assert!(findings(&*device).is_empty(), "{name}: {:#?}", findings(&*device));
+                assert_eq!(tree_of(Arc::clone(&device)).unwrap(), tree, "{name}: again");
+            }
+            cuts += 1;
+        }
+        eprintln!("{mke2fs:?}: {cuts} cuts, {} steps, {} moved", done.steps, done.moved);
+    }
+}
+
+/// Without a journal, moves lose nothing either, once e2fsck has run.
+#[test]
+fn a_cut_of_a_shrink_without_a_journal_needs_a_check() {
+    let dir = extant_testkit::scratch();
+    let path = crate::shrink::image(dir.path(), &["-t", "ext2", "-b", "1024"], "40M");
+    let image = Image::read_from(&FileDevice::open(&path, false).unwrap()).unwrap();
+    let disk = Arc::new(SimDisk::recording(image));
+    let device: Arc<dyn Device> = Arc::<SimDisk>::clone(&disk);
+    let tree = tree_of(Arc::clone(&device)).unwrap();
+    let mut storage = Fixed(Arc::clone(&device));
+    resize(&mut storage, Size::Min, &ResizeOptions::default(), &(), &AtomicBool::new(false)).unwrap();
+    let recording = disk.recorded().unwrap();
+    let step = (recording.end() / 12).max(1);
+    for at in (recording.start()..=recording.end()).step_by(step as usize) {
+        let path = dir.path().join("cut");
+        let (code, out) = e2fsck(&recording.cut(at, at), &path, "-fy");
+        assert!(code <= 1, "{at}: {code} {out}");
+        let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, true).unwrap());
+        assert_eq!(tree_of(Arc::clone(&device)).unwrap(), tree, "{at}");
+        assert!(findings(&*device).is_empty(), "{at}: {:#?} {out}", findings(&*device));
     }
 }
 

@@ -92,13 +92,13 @@ pub(crate) fn fill(dir: &Path) {
     std::fs::hard_link(dir.join("a/file-4"), dir.join("a/b/hard")).unwrap();
 }
 
-fn grow(image: &Path, size: Size) -> Result<ResizeReport, ResizeFault> {
+pub(crate) fn grow(image: &Path, size: Size) -> Result<ResizeReport, ResizeFault> {
     let file = Arc::new(FileDevice::open_locked(image).unwrap());
     let mut storage = ImageFile::new(file, 0);
     resize(&mut storage, size, &ResizeOptions::default(), &(), &AtomicBool::new(false))
 }
 
-fn check_clean(name: &str, image: &Path) {
+pub(crate) fn check_clean(name: &str, image: &Path) {
     let device = FileDevice::open(image, false).unwrap();
     let report = extant_check::check(&device, &extant_check::Options::default()).unwrap();
     let findings: Vec<String> = report

@@ -2,4 +2,5 @@
 
 mod cuts;
 mod grow;
+mod shrink;
 mod tree;

@@ -1,0 +1,522 @@
+//! Shrinking: what is after the new end moves to free blocks before it; then the end moves.
+//!
+//! ```text
+//! for each inode with blocks after the new end:
+//!     copy blocks | flush | switch: the map's block or the inode, bitmaps, descriptors
+//! last switch: superblock, the last group's bitmap, metadata of groups that go, resize inode
+//! ```
+//!
+//! A switch contains as many moves as fit the journal. Each ends with a sound file system of the old size, so
+//! the state of a shrink is in the file system itself, and another call continues.
+//!
+//! Owns: which blocks move, and where to. Does **not** own: the order of writes (see
+//! [`switch`](crate::switch)).
+//!
+//! Invariants
+//! 1. Blocks before the new end that become free are free for allocation only after the switch. So a copy
+//!    never overwrites a block that the file system on the device still uses.
+//! 2. Inode numbers stay. Groups that go must have no inode in use.
+//!
+//! Source: kernel Documentation/filesystems/ext4/ifork.rst, attributes.rst, orphan.rst.
+
+mod maps;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use extant_base::{Group, Ino, Pblk};
+use extant_ondisk::bitmap::GroupBitmap;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::group_desc::INODE_UNINIT;
+use extant_ondisk::inode::{self, flags};
+use extant_ondisk::{Features, Geometry, orphan_file, xattr};
+
+use crate::bytes::{read_u16, read_u32, write_u16, write_u32};
+use crate::fault::ResizeFault;
+use crate::fs::Fs;
+use crate::plan;
+use crate::switch::{Blocks, Change, Switcher};
+use maps::Node;
+
+const MODE_AT: usize = 0;
+const SIZE_AT: usize = 4;
+const BLOCKS_AT: usize = 28;
+const FLAGS_AT: usize = 32;
+const MAP: Range<usize> = 40..100;
+const GENERATION_AT: usize = 100;
+const ACL_AT: usize = 104;
+const BLOCKS_HIGH_AT: usize = 116;
+const ACL_HIGH_AT: usize = 118;
+
+/// Bytes that are copied at once.
+const COPY_BYTES: u64 = 4 << 20;
+
+/// An inode while its blocks move.
+struct Owner {
+    ino: Ino,
+    block: u64,
+    at: Range<usize>,
+    seed: u32,
+    is_orphan_file: bool,
+    orphan_seed: u32,
+}
+
+/// Moves blocks to before a limit.
+pub(crate) struct Mover<'f> {
+    fs: &'f mut Fs,
+    switcher: Switcher,
+    /// The new number of blocks.
+    limit: u64,
+    groups: u32,
+    pending: Blocks,
+    table: Vec<u8>,
+    bitmaps: BTreeMap<u32, GroupBitmap>,
+    dirty: BTreeSet<u32>,
+    /// Blocks before the limit that become free with the next switch.
+    freed: Vec<Range<u64>>,
+    /// For each group, no free run is longer.
+    longest: Vec<u32>,
+    room: usize,
+    /// The journal moves as one.
+    is_whole: bool,
+    /// Blocks moved.
+    pub(crate) moved: u64,
+    /// Switches made.
+    pub(crate) switches: u32,
+}
+
+/// What shrinking needs to know, without moving anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Blocks in use after the new end that must move.
+    pub(crate) move_blocks: u64,
+    /// Free blocks before the new end.
+    pub(crate) free_blocks: u64,
+}
+
+impl Fs {
+    /// Why this file system cannot shrink at all.
+    pub(crate) fn cannot_shrink(&self) -> Option<&'static str> {
+        let features = &self.sb.features;
+        match () {
+            () if self.geometry.cluster_ratio() > 1 => Some("it has the feature bigalloc"),
+            () if features.has_ro_compat(Features::SHARED_BLOCKS) => Some("its files share blocks"),
+            () => None,
+        }
+    }
+
+    /// The number of groups that have an inode in use, counted from the first group to the last such one.
+    pub(crate) fn groups_with_inodes(&self) -> Result<u32, ResizeFault> {
+        for group in (0..self.geometry.groups).rev() {
+            let desc = self.desc(group)?;
+            if desc.free_inodes < self.geometry.inodes_per_group && !desc.has_flag(INODE_UNINIT) {
+                return Ok(group + 1);
+            }
+        }
+        Ok(1)
+    }
+
+    /// Whether bitmaps and tables of the first `groups` groups are before a block.
+    pub(crate) fn metadata_is_before(&self, groups: u32, limit: u64) -> Result<bool, ResizeFault> {
+        for group in 0..groups {
+            if self.metadata_of(&self.desc(group)?).iter().any(|run| run.end > limit) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Counts what must move before the file system can have `geometry`.
+    pub(crate) fn need(&self, geometry: &Geometry) -> Result<Need, ResizeFault> {
+        let mut need = Need { move_blocks: 0, free_blocks: 0 };
+        let mut metadata = Vec::new();
+        for group in geometry.groups..self.geometry.groups {
+            metadata.push(plan::head(&self.geometry, Group(group)));
+            metadata.extend(self.metadata_of(&self.desc(group)?));
+        }
+        for group in 0..geometry.groups - 1 {
+            need.free_blocks += u64::from(self.desc(group)?.free_clusters);
+        }
+        // The group with the new end.
+        let last = geometry.groups - 1;
+        let bitmap = self.block_bitmap(last, &self.desc(last)?)?;
+        let start = geometry.group_start(Group(last)).0;
+        let cut = geometry.group_blocks(Group(last));
+        for run in bitmap.free_runs(0) {
+            need.free_blocks += u64::from(run.end.min(cut).saturating_sub(run.start));
+        }
+        let before = self.geometry.group_blocks(Group(last));
+        need.move_blocks += u64::from((cut..before).filter(|bit| bitmap.test(*bit)).count() as u32);
+        for group in geometry.groups..self.geometry.groups {
+            let free = self.desc(group)?.free_clusters;
+            need.move_blocks += u64::from(self.geometry.group_blocks(Group(group)) - free);
+        }
+        // Metadata of groups that go need not move.
+        let end = start + u64::from(cut);
+        for run in metadata {
+            // What is before the new end makes room only with the last switch.
+            let behind = run.end.saturating_sub(run.start.max(end));
+            need.move_blocks = need.move_blocks.saturating_sub(behind);
+        }
+        Ok(need)
+    }
+
+    /// Moves everything in use from `geometry`'s end on to free blocks before it.
+    pub(crate) fn evacuate(
+        &mut self,
+        switcher: Switcher,
+        geometry: &Geometry,
+        reopen: &dyn Fn(&Fs) -> Result<Switcher, ResizeFault>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(Switcher, u64, u32), ResizeFault> {
+        let room = switcher.room()?;
+        let longest = vec![u32::MAX; geometry.groups as usize];
+        let table = self.table.clone();
+        let mut mover = Mover {
+            limit: geometry.blocks,
+            groups: geometry.groups,
+            pending: Blocks::new(),
+            table,
+            bitmaps: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            freed: Vec::new(),
+            longest,
+            room,
+            is_whole: false,
+            moved: 0,
+            switches: 0,
+            switcher,
+            fs: self,
+        };
+        mover.run(reopen, progress)?;
+        Ok((mover.switcher, mover.moved, mover.switches))
+    }
+}
+
+impl Mover<'_> {
+    fn run(
+        &mut self,
+        reopen: &dyn Fn(&Fs) -> Result<Switcher, ResizeFault>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), ResizeFault> {
+        if self.fs.sb.features.has_incompat(Features::MMP) && self.fs.sb.mmp_block >= self.limit {
+            return Err(ResizeFault::CannotShrink("its multiple-mount protection block would have to move"));
+        }
+        if !self.fs.metadata_is_before(self.groups, self.limit)? {
+            let why = "bitmaps or inode tables of groups that stay are after the new end";
+            return Err(ResizeFault::CannotShrink(why));
+        }
+        let mut shared: BTreeMap<u64, Vec<Ino>> = BTreeMap::new();
+        let journal = self.fs.sb.journal_inum;
+        for group in 0..self.groups {
+            let desc = self.fs.desc(group)?;
+            if desc.has_flag(INODE_UNINIT) {
+                continue;
+            }
+            let per_group = self.fs.geometry.inodes_per_group;
+            let used = per_group.saturating_sub(desc.itable_unused.min(per_group));
+            let bytes = self.fs.block(desc.inode_bitmap)?;
+            let bitmap = GroupBitmap::from_bytes(bytes, per_group)?;
+            for index in 0..used {
+                let ino = Ino(group * per_group + index + 1);
+                if !bitmap.test(index) || ino.0 == journal {
+                    continue;
+                }
+                if let Some(block) = self.inode(ino)? {
+                    shared.entry(block).or_default().push(ino);
+                }
+            }
+            progress(u64::from(group));
+        }
+        for (block, owners) in shared {
+            self.attribute_block(block, &owners)?;
+        }
+        self.commit()?;
+        if journal != 0 {
+            self.is_whole = true;
+            self.inode(Ino(journal))?;
+            let has_moved = !self.pending.is_empty();
+            if has_moved && self.fs.sb.jnl_backup_type == 1 {
+                let (block, at) = self.fs.inode_place(Ino(journal))?;
+                let bytes = self.fs.block_in(&mut self.pending, block)?[at].to_vec();
+                for (word, value) in self.fs.sb.jnl_blocks.iter_mut().zip(bytes[MAP].chunks_exact(4)) {
+                    *word = u32::from_le_bytes([value[0], value[1], value[2], value[3]]);
+                }
+            }
+            self.commit()?;
+            self.is_whole = false;
+            if has_moved {
+                self.switcher = reopen(self.fs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the blocks of an inode. Returns its attribute block if that must move.
+    fn inode(&mut self, ino: Ino) -> Result<Option<u64>, ResizeFault> {
+        let (block, at) = self.fs.inode_place(ino)?;
+        let bytes = match self.pending.get(&block) {
+            Some(bytes) => bytes[at.clone()].to_vec(),
+            None => self.fs.block(block)?[at.clone()].to_vec(),
+        };
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let generation = read_u32(&bytes, GENERATION_AT);
+        let fs_seed = self.fs.sb.fs_seed();
+        let seed = inode::inode_seed(fs_seed, ino, generation);
+        if self.fs.sb.verifies_inodes() && !inode::verify(&bytes, seed) {
+            return Err(ResizeFault::Damaged(format!("inode {} has a wrong checksum", ino.0)));
+        }
+        let has_orphan_file = self.fs.sb.features.has_compat(Features::ORPHAN_FILE);
+        let owner = Owner {
+            ino,
+            block,
+            at,
+            seed,
+            is_orphan_file: has_orphan_file && ino.0 == self.fs.sb.orphan_file_inum,
+            orphan_seed: orphan_file::inode_seed(fs_seed, ino, generation),
+        };
+        let acl = u64::from(read_u32(&bytes, ACL_AT)) | u64::from(read_u16(&bytes, ACL_HIGH_AT)) << 32;
+        let acl = (acl >= self.limit && !self.fs.sb.is_hurd()).then_some(acl);
+        let inode_flags = read_u32(&bytes, FLAGS_AT);
+        let has = |flag: u32| inode_flags & flag != 0;
+        let kind = FileType::from_mode(read_u16(&bytes, MODE_AT));
+        let is_fast_link = kind == FileType::Symlink && read_u32(&bytes, SIZE_AT) < 60;
+        let maps = matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink);
+        let map: [u8; 60] = bytes[MAP].try_into().unwrap_or([0; 60]);
+        if ino == Ino::BAD_BLOCKS {
+            return match map.iter().any(|byte| *byte != 0) {
+                true => Err(ResizeFault::CannotShrink("it has a list of bad blocks")),
+                false => Ok(None),
+            };
+        }
+        if ino == Ino::RESIZE {
+            self.resize_inode(&owner, &map)?;
+        } else if maps && !has(flags::INLINE_DATA) {
+            if has(flags::EXTENTS) {
+                self.extent_node(&owner, &map, Node::Root)?;
+            } else if !is_fast_link {
+                self.block_map(&owner, &map)?;
+            }
+        }
+        Ok(acl)
+    }
+
+    /// Changes the bytes of an inode.
+    fn change_inode(&mut self, owner: &Owner, with: impl FnOnce(&mut [u8])) -> Result<(), ResizeFault> {
+        let bytes = &mut self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()];
+        with(bytes);
+        if self.fs.sb.seals_inodes() {
+            inode::seal(bytes, owner.seed);
+        }
+        Ok(())
+    }
+
+    /// Moves an attribute block with all its owners.
+    fn attribute_block(&mut self, block: u64, owners: &[Ino]) -> Result<(), ResizeFault> {
+        if self.pending.len() + owners.len() + 4 > self.room / 2 {
+            self.commit()?;
+        }
+        if owners.len() + 8 > self.room / 2 {
+            return Err(ResizeFault::CannotShrink(
+                "more files share an attribute block than the journal holds",
+            ));
+        }
+        let mut bytes = self.fs.block(block)?;
+        let seed = self.fs.sb.fs_seed();
+        let has_checksums = self.fs.sb.features.metadata_csum();
+        if has_checksums {
+            xattr::verify_block(&bytes, seed, Pblk(block))?;
+        }
+        let place = self.allocate_in(1, 0)?.start;
+        if has_checksums {
+            xattr::seal_block(&mut bytes, seed, Pblk(place));
+        }
+        self.fs.device.write_at(place << self.fs.geometry.block_size.log2(), &bytes)?;
+        self.free(block..block + 1)?;
+        self.moved += 1;
+        for ino in owners {
+            let (number, at) = self.fs.inode_place(*ino)?;
+            let bytes = &mut self.fs.block_in(&mut self.pending, number)?[at];
+            write_u32(bytes, ACL_AT, place as u32);
+            write_u16(bytes, ACL_HIGH_AT, (place >> 32) as u16);
+            if self.fs.sb.seals_inodes() {
+                inode::seal(bytes, inode::inode_seed(seed, *ino, read_u32(bytes, GENERATION_AT)));
+            }
+        }
+        self.commit_if_full()
+    }
+
+    /// A block as it will be after the pending switch.
+    fn current(&self, block: u64) -> Result<Vec<u8>, ResizeFault> {
+        if block >= self.fs.geometry.blocks || block == 0 {
+            return Err(ResizeFault::Damaged(format!("a map has block {block}, which does not exist")));
+        }
+        match self.pending.get(&block) {
+            Some(bytes) => Ok(bytes.clone()),
+            None => Ok(self.fs.block(block)?),
+        }
+    }
+
+    /// Moves a block of a map, with its pending change.
+    fn move_tree_block(&mut self, block: u64) -> Result<u64, ResizeFault> {
+        let bytes = self.current(block)?;
+        self.pending.remove(&block);
+        let place = self.allocate_in(1, 0)?.start;
+        self.fs.device.write_at(place << self.fs.geometry.block_size.log2(), &bytes)?;
+        self.free(block..block + 1)?;
+        self.moved += 1;
+        Ok(place)
+    }
+
+    fn move_one(&mut self, block: u64) -> Result<u64, ResizeFault> {
+        self.move_tree_block(block)
+    }
+
+    /// Copies blocks. The orphan file's blocks have checksums that depend on their places.
+    fn copy(&self, from: u64, to: u64, len: u64, owner: Option<&Owner>) -> Result<(), ResizeFault> {
+        let log2 = self.fs.geometry.block_size.log2();
+        let device = &self.fs.device;
+        if let Some(owner) = owner.filter(|owner| owner.is_orphan_file) {
+            for n in 0..len {
+                let mut bytes = self.fs.block(from + n)?;
+                if self.fs.sb.features.metadata_csum() {
+                    orphan_file::seal(owner.orphan_seed, Pblk(to + n), &mut bytes);
+                }
+                device.write_at((to + n) << log2, &bytes)?;
+            }
+            return Ok(());
+        }
+        let mut done = 0;
+        let step = (COPY_BYTES >> log2).max(1);
+        let mut bytes = vec![0; (step.min(len) << log2) as usize];
+        while done < len {
+            let part = step.min(len - done);
+            let piece = &mut bytes[..(part << log2) as usize];
+            device.read_at((from + done) << log2, piece)?;
+            device.write_at((to + done) << log2, piece)?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn bitmap(&mut self, group: u32) -> Result<&mut GroupBitmap, ResizeFault> {
+        if !self.bitmaps.contains_key(&group) {
+            let bitmap = self.fs.block_bitmap(group, &self.fs.desc(group)?)?;
+            self.bitmaps.insert(group, bitmap);
+        }
+        self.bitmaps.get_mut(&group).ok_or_else(|| ResizeFault::Damaged(format!("group {group}")))
+    }
+
+    /// Allocates up to `len` blocks in a row before the limit, near the owner's inode.
+    fn allocate(&mut self, len: u64, owner: &Owner) -> Result<Range<u64>, ResizeFault> {
+        let group = self.fs.geometry.inode_place(owner.ino).map_or(0, |(group, _)| group.0);
+        self.allocate_in(len, group)
+    }
+
+    fn allocate_in(&mut self, len: u64, goal: u32) -> Result<Range<u64>, ResizeFault> {
+        let mut best: Option<(u32, Range<u32>)> = None;
+        for group in (goal..self.groups).chain(0..goal.min(self.groups)) {
+            let known = self.longest[group as usize];
+            let best_len = best.as_ref().map_or(0, |(_, run)| run.end - run.start);
+            if known <= best_len {
+                continue;
+            }
+            let start = self.fs.geometry.group_start(Group(group)).0;
+            let cut = (self.limit - start).min(u64::from(self.fs.geometry.blocks_per_group)) as u32;
+            let mut longest = 0;
+            let mut found = None;
+            for run in self.bitmap(group)?.free_runs(0) {
+                let run = run.start..run.end.min(cut);
+                let run_len = run.end.saturating_sub(run.start);
+                if u64::from(run_len) >= len {
+                    found = Some(run.start..run.start + len as u32);
+                    break;
+                }
+                if run_len > longest {
+                    longest = run_len;
+                    if run_len > best.as_ref().map_or(0, |(_, run)| run.end - run.start) {
+                        best = Some((group, run));
+                    }
+                }
+            }
+            if let Some(run) = found {
+                best = Some((group, run));
+                break;
+            }
+            self.longest[group as usize] = longest;
+        }
+        let Some((group, run)) = best.filter(|(_, run)| !run.is_empty()) else {
+            return Err(ResizeFault::NoSpace);
+        };
+        self.bitmap(group)?.set(run.clone());
+        self.dirty.insert(group);
+        let start = self.fs.geometry.group_start(Group(group)).0;
+        Ok(start + u64::from(run.start)..start + u64::from(run.end))
+    }
+
+    /// Frees blocks, which are not used again before the next switch.
+    fn free(&mut self, run: Range<u64>) -> Result<(), ResizeFault> {
+        let before = run.start..run.end.min(self.limit);
+        if !before.is_empty() {
+            self.freed.push(before);
+        }
+        let after = run.start.max(self.limit)..run.end;
+        if after.is_empty() { Ok(()) } else { self.clear(after) }
+    }
+
+    fn clear(&mut self, run: Range<u64>) -> Result<(), ResizeFault> {
+        let mut at = run.start;
+        while at < run.end {
+            let outside = || ResizeFault::Damaged(format!("block {at} is outside of the file system"));
+            let group = self.fs.geometry.group_of(Pblk(at)).ok_or_else(outside)?;
+            let start = self.fs.geometry.group_start(group).0;
+            let end = run.end.min(start + u64::from(self.fs.geometry.group_blocks(group)));
+            self.bitmap(group.0)?.clear((at - start) as u32..(end - start) as u32);
+            self.dirty.insert(group.0);
+            if let Some(longest) = self.longest.get_mut(group.0 as usize) {
+                *longest = u32::MAX;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn commit_if_full(&mut self) -> Result<(), ResizeFault> {
+        let blocks = self.pending.len() + 2 * self.dirty.len() + 2;
+        if !self.is_whole && blocks > self.room / 2 { self.commit() } else { Ok(()) }
+    }
+
+    /// Makes all pending moves take effect.
+    fn commit(&mut self) -> Result<(), ResizeFault> {
+        for run in std::mem::take(&mut self.freed) {
+            self.clear(run)?;
+        }
+        if self.pending.is_empty() && self.dirty.is_empty() {
+            return Ok(());
+        }
+        let mut change = Change { early: std::mem::take(&mut self.pending), late: Blocks::new() };
+        let mut sb = self.fs.sb.clone();
+        let mut free = i64::try_from(sb.free_blocks_count).unwrap_or(i64::MAX);
+        for group in std::mem::take(&mut self.dirty) {
+            let mut desc = self.fs.desc(group)?;
+            let before = desc.free_clusters;
+            let Some(bitmap) = self.bitmaps.get(&group) else { continue };
+            self.fs.put_block_bitmap(&mut change.early, &mut desc, bitmap);
+            free += i64::from(desc.free_clusters) - i64::from(before);
+            self.fs.put_desc(&mut self.table, &self.fs.geometry, group, &desc);
+        }
+        sb.free_blocks_count = free.max(0) as u64;
+        self.fs.changed_descriptors(&self.table, &self.fs.geometry, &mut change.early);
+        let last = match self.is_whole {
+            true => Some(self.fs.inode_place(Ino(sb.journal_inum))?.0),
+            false => None,
+        };
+        self.switcher.switch_with_last(change, &sb, last)?;
+        self.fs.sb = sb;
+        self.fs.table.clone_from(&self.table);
+        self.switches += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,300 @@
+//! The maps of files while their blocks move: extent trees and block maps.
+//!
+//! Owns: walking the maps and changing their entries. Does **not** own: allocation, and when changes take
+//! effect (see [`Mover`]).
+//!
+//! Invariants
+//! 1. After each change of a node the map is whole: a switch may follow at any time, except while the
+//!    journal's own map changes.
+//!
+//! Source: kernel Documentation/filesystems/ext4/ifork.rst.
+
+use extant_base::checksum::crc32c;
+use extant_ondisk::Features;
+use extant_ondisk::inode::flags;
+
+use super::{BLOCKS_AT, BLOCKS_HIGH_AT, FLAGS_AT, MAP, Mover, Owner};
+use crate::bytes::{read_u16, read_u32, write_u16, write_u32};
+use crate::fault::ResizeFault;
+
+const EXTENT_MAGIC: u16 = 0xF30A;
+/// Bytes of a node's header and of each of its entries.
+const ENTRY: usize = 12;
+/// Lengths above this mean an unwritten extent.
+const WRITTEN_MAX: u16 = 32768;
+/// Number of direct block numbers.
+const DIRECT: usize = 12;
+
+/// Where a map's node is.
+#[derive(Clone, Copy)]
+pub(super) enum Node {
+    /// In the inode.
+    Root,
+    /// In this block.
+    Block(u64),
+}
+
+impl Mover<'_> {
+    /// The resize inode has one block of its own; the others are descriptor blocks.
+    pub(super) fn resize_inode(&mut self, owner: &Owner, map: &[u8; 60]) -> Result<(), ResizeFault> {
+        let at = 13 * 4;
+        let block = u64::from(read_u32(map, at));
+        if block >= self.limit {
+            let place = self.move_one(block)?;
+            self.change_inode(owner, |bytes| write_u32(bytes, MAP.start + at, place as u32))?;
+        }
+        Ok(())
+    }
+
+    /// A node of an extent tree, with all below it.
+    pub(super) fn extent_node(&mut self, owner: &Owner, bytes: &[u8], node: Node) -> Result<(), ResizeFault> {
+        let damaged = || ResizeFault::Damaged(format!("the extent tree of inode {}", owner.ino.0));
+        let (entries, max) = (read_u16(bytes, 2), read_u16(bytes, 4));
+        let depth = read_u16(bytes, 6);
+        let fits = ENTRY * (1 + usize::from(max)) <= bytes.len() && entries <= max;
+        if read_u16(bytes, 0) != EXTENT_MAGIC || !fits || depth > 5 {
+            return Err(damaged());
+        }
+        let mut slot = 0;
+        while slot < usize::from(entries) {
+            let at = ENTRY * (1 + slot);
+            if depth > 0 {
+                let child = u64::from(read_u32(bytes, at + 4)) | u64::from(read_u16(bytes, at + 8)) << 32;
+                let below = self.current(child)?;
+                if read_u16(&below, 6) + 1 != depth {
+                    return Err(damaged());
+                }
+                self.extent_node(owner, &below, Node::Block(child))?;
+                // The journal's map changes only with its inode.
+                if child >= self.limit || self.is_whole && self.pending.contains_key(&child) {
+                    let place = self.move_tree_block(child)?;
+                    self.change_node(owner, node, |bytes| {
+                        write_u32(bytes, at + 4, place as u32);
+                        write_u16(bytes, at + 8, (place >> 32) as u16);
+                    })?;
+                }
+                slot += 1;
+                self.commit_if_full()?;
+                continue;
+            }
+            slot += 1;
+            let raw = read_u16(bytes, at + 4);
+            let len = if raw > WRITTEN_MAX { raw - WRITTEN_MAX } else { raw };
+            let start = u64::from(read_u32(bytes, at + 8)) | u64::from(read_u16(bytes, at + 6)) << 32;
+            if start + u64::from(len) <= self.limit || len == 0 {
+                continue;
+            }
+            self.extent(owner, node, at, raw, start, len)?;
+            // The node may have more entries now.
+            if let Some(again) = self.grown(owner, node, entries)? {
+                return self.extent_node(owner, &again, node);
+            }
+            self.commit_if_full()?;
+        }
+        Ok(())
+    }
+
+    /// The node's bytes if it has another number of entries now.
+    fn grown(&mut self, owner: &Owner, node: Node, entries: u16) -> Result<Option<Vec<u8>>, ResizeFault> {
+        let bytes = match node {
+            Node::Root => {
+                let bytes = &self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()];
+                bytes[MAP].to_vec()
+            }
+            Node::Block(block) => self.current(block)?,
+        };
+        Ok((read_u16(&bytes, 2) != entries || read_u16(&bytes, 6) != 0).then_some(bytes))
+    }
+
+    /// Moves one extent. If no free run has its length, only the first part moves, and becomes an extent
+    /// of its own.
+    fn extent(
+        &mut self,
+        owner: &Owner,
+        node: Node,
+        at: usize,
+        raw: u16,
+        start: u64,
+        len: u16,
+    ) -> Result<(), ResizeFault> {
+        let is_unwritten = raw > WRITTEN_MAX;
+        let run = self.allocate(u64::from(len), owner)?;
+        let part = (run.end - run.start).min(u64::from(len)) as u16;
+        if part < len {
+            let bytes = match node {
+                Node::Root => {
+                    self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()][MAP].to_vec()
+                }
+                Node::Block(block) => self.current(block)?,
+            };
+            if read_u16(&bytes, 2) >= read_u16(&bytes, 4) {
+                self.clear(run)?;
+                return match node {
+                    Node::Root => self.push_root_down(owner),
+                    Node::Block(_) => Err(ResizeFault::TooFragmented { ino: owner.ino.0 }),
+                };
+            }
+        }
+        if !is_unwritten {
+            self.copy(start, run.start, u64::from(part), Some(owner))?;
+        }
+        self.free(start..start + u64::from(part))?;
+        self.moved += u64::from(part);
+        let flag = if is_unwritten { WRITTEN_MAX } else { 0 };
+        let place = run.start;
+        self.change_node(owner, node, |bytes| {
+            if part < len {
+                // The rest follows as an extent of its own.
+                let entries = read_u16(bytes, 2);
+                let end = ENTRY * (1 + usize::from(entries));
+                bytes.copy_within(at..end, at + ENTRY);
+                write_u16(bytes, 2, entries + 1);
+                let (rest, rest_start) = (at + ENTRY, start + u64::from(part));
+                let lblk = read_u32(bytes, rest);
+                write_u32(bytes, rest, lblk + u32::from(part));
+                write_u16(bytes, rest + 4, (len - part) + flag);
+                write_u16(bytes, rest + 6, (rest_start >> 32) as u16);
+                write_u32(bytes, rest + 8, rest_start as u32);
+            }
+            write_u16(bytes, at + 4, part + flag);
+            write_u16(bytes, at + 6, (place >> 32) as u16);
+            write_u32(bytes, at + 8, place as u32);
+        })
+    }
+
+    /// The root has no room for another extent: its extents go into a new block.
+    fn push_root_down(&mut self, owner: &Owner) -> Result<(), ResizeFault> {
+        if self.fs.sb.features.has_ro_compat(Features::QUOTA) {
+            // The file would have one block more, which its quota does not count.
+            return Err(ResizeFault::TooFragmented { ino: owner.ino.0 });
+        }
+        let bs = self.fs.geometry.block_size.len();
+        let place = self.allocate(1, owner)?.start;
+        let root = self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()][MAP].to_vec();
+        let mut leaf = vec![0; bs];
+        leaf[..60].copy_from_slice(&root);
+        write_u16(&mut leaf, 4, ((bs - ENTRY) / ENTRY) as u16);
+        self.seal_node(owner, &mut leaf);
+        self.pending.insert(place, leaf);
+        let sectors = (bs / 512) as u32;
+        self.change_inode(owner, |bytes| {
+            let map = &mut bytes[MAP];
+            let first = read_u32(map, ENTRY);
+            map[ENTRY..].fill(0);
+            write_u16(map, 2, 1);
+            write_u16(map, 6, 1);
+            write_u32(map, ENTRY, first);
+            write_u32(map, ENTRY + 4, place as u32);
+            write_u16(map, ENTRY + 8, (place >> 32) as u16);
+            let huge = read_u32(bytes, FLAGS_AT) & flags::HUGE_FILE != 0;
+            let unit = if huge { 1 } else { sectors };
+            let (low, carry) = read_u32(bytes, BLOCKS_AT).overflowing_add(unit);
+            write_u32(bytes, BLOCKS_AT, low);
+            let high = read_u16(bytes, BLOCKS_HIGH_AT);
+            write_u16(bytes, BLOCKS_HIGH_AT, high + u16::from(carry));
+        })
+    }
+
+    fn seal_node(&self, owner: &Owner, bytes: &mut [u8]) {
+        if self.fs.sb.features.metadata_csum() {
+            let at = ENTRY * (1 + usize::from(read_u16(bytes, 4)));
+            let sum = crc32c(owner.seed, &bytes[..at]);
+            write_u32(bytes, at, sum);
+        }
+    }
+
+    /// Changes a node of an extent tree.
+    fn change_node(
+        &mut self,
+        owner: &Owner,
+        node: Node,
+        with: impl FnOnce(&mut [u8]),
+    ) -> Result<(), ResizeFault> {
+        match node {
+            Node::Root => self.change_inode(owner, |bytes| with(&mut bytes[MAP])),
+            Node::Block(block) => {
+                let mut bytes = self.current(block)?;
+                with(&mut bytes);
+                self.seal_node(owner, &mut bytes);
+                self.pending.insert(block, bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// The numbers of a block map.
+    pub(super) fn block_map(&mut self, owner: &Owner, map: &[u8; 60]) -> Result<(), ResizeFault> {
+        let mut words: Vec<u32> = (0..15).map(|at| read_u32(map, at * 4)).collect();
+        let before = words.clone();
+        self.numbers(owner, &mut words[..DIRECT])?;
+        for level in 1..=3 {
+            let at = DIRECT + level - 1;
+            self.indirect(owner, &mut words, at, level)?;
+        }
+        if words != before {
+            self.change_inode(owner, |bytes| {
+                for (at, word) in words.iter().enumerate() {
+                    write_u32(bytes, MAP.start + at * 4, *word);
+                }
+            })?;
+        }
+        self.commit_if_full()
+    }
+
+    /// An indirect block and what is below it. Its parent's number is changed in `words`.
+    fn indirect(
+        &mut self,
+        owner: &Owner,
+        words: &mut [u32],
+        at: usize,
+        level: usize,
+    ) -> Result<(), ResizeFault> {
+        let number = u64::from(words[at]);
+        if number == 0 {
+            return Ok(());
+        }
+        let bytes = self.current(number)?;
+        let mut below: Vec<u32> = bytes.chunks_exact(4).map(|word| read_u32(word, 0)).collect();
+        let before = below.clone();
+        if level == 1 {
+            self.numbers(owner, &mut below)?;
+        } else {
+            for at in 0..below.len() {
+                self.indirect(owner, &mut below, at, level - 1)?;
+            }
+        }
+        if below != before {
+            let bytes: Vec<u8> = below.iter().flat_map(|word| word.to_le_bytes()).collect();
+            self.pending.insert(number, bytes);
+        }
+        if number >= self.limit || self.is_whole && self.pending.contains_key(&number) {
+            words[at] = self.move_tree_block(number)? as u32;
+        }
+        Ok(())
+    }
+
+    /// Moves the data blocks of a list of numbers, runs of neighbours together.
+    fn numbers(&mut self, owner: &Owner, words: &mut [u32]) -> Result<(), ResizeFault> {
+        let mut at = 0;
+        while at < words.len() {
+            let start = words[at];
+            if u64::from(start) < self.limit {
+                at += 1;
+                continue;
+            }
+            let follows =
+                |n: usize| words.get(at + n).is_some_and(|word| *word == start.wrapping_add(n as u32));
+            let len = (1..).take_while(|n| follows(*n)).count() as u64 + 1;
+            let run = self.allocate(len, owner)?;
+            let part = (run.end - run.start).min(len);
+            self.copy(start.into(), run.start, part, Some(owner))?;
+            self.free(u64::from(start)..u64::from(start) + part)?;
+            self.moved += part;
+            for n in 0..part {
+                words[at + n as usize] = (run.start + n) as u32;
+            }
+            at += part as usize;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! Images shrink with everything in them, to given sizes and to the smallest one, and grow again.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_device::FileDevice;
+use extant_resize::{ResizeFault, Size};
+use extant_testkit::{command, run};
+use extant_volume::{Follow, OpenOptions, Volume};
+
+use crate::grow::{check_clean, grow as resize_to};
+use crate::tree::tree_of;
+
+const KINDS: &[(&str, &[&str], &str)] = &[
+    ("ext4_1k", &["-t", "ext4", "-b", "1024"], "40M"),
+    ("ext4_4k", &["-t", "ext4", "-b", "4096"], "160M"),
+    ("ext2_1k", &["-t", "ext2", "-b", "1024"], "40M"),
+    ("ext3_1k", &["-t", "ext3", "-b", "1024"], "40M"),
+    ("no_flex", &["-t", "ext4", "-O", "^flex_bg", "-b", "1024"], "40M"),
+    ("uninit_bg", &["-t", "ext4", "-O", "^metadata_csum,uninit_bg,^64bit", "-b", "1024"], "40M"),
+    ("orphan_file", &["-t", "ext4", "-O", "orphan_file", "-b", "1024"], "40M"),
+    ("quota", &["-t", "ext4", "-O", "quota", "-b", "1024"], "40M"),
+    ("meta_bg", &["-t", "ext4", "-O", "meta_bg,^resize_inode", "-b", "1024"], "40M"),
+    ("no_reserve", &["-t", "ext4", "-O", "^resize_inode", "-b", "1024"], "40M"),
+    ("ea_inode", &["-t", "ext4", "-O", "ea_inode", "-b", "1024"], "40M"),
+    ("large_desc", &["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "2000"], "60M"),
+];
+
+/// Files of all sizes, and things with blocks of their own.
+fn fill(dir: &Path) {
+    removed(&dir.join("first"));
+    kept(dir);
+    removed(&dir.join("last"));
+}
+
+/// Files that are removed later: those that mke2fs writes first leave room at the beginning.
+fn removed(dir: &Path) {
+    std::fs::create_dir_all(dir).unwrap();
+    for i in 0..30u32 {
+        std::fs::write(dir.join(i.to_string()), vec![i as u8; 200_000]).unwrap();
+    }
+}
+
+fn kept(dir: &Path) {
+    std::fs::create_dir_all(dir.join("kept/sub")).unwrap();
+    std::fs::write(dir.join("kept/large"), (0..3_000_000).map(|at| (at / 1000) as u8).collect::<Vec<_>>())
+        .unwrap();
+    for i in 0..90u32 {
+        let bytes: Vec<u8> = (0..i * 1500).map(|at| (at / 7 + i) as u8).collect();
+        std::fs::write(dir.join(format!("kept/{i}")), bytes).unwrap();
+    }
+    for i in 0..700u32 {
+        std::fs::write(dir.join(format!("kept/sub/a-rather-long-name-{i}")), "").unwrap();
+    }
+    std::os::unix::fs::symlink("x".repeat(300), dir.join("kept/long-link")).unwrap();
+    std::os::unix::fs::symlink("short", dir.join("kept/short-link")).unwrap();
+    std::fs::hard_link(dir.join("kept/7"), dir.join("kept/sub/hard")).unwrap();
+    for i in 40..50 {
+        let path = dir.join(format!("kept/{i}"));
+        let value = format!("user.big=0x{}", "ab".repeat(600 + i % 2));
+        let (name, value) = value.split_once('=').unwrap();
+        let _ = command("setfattr").args(["-n", name, "-v", value]).arg(&path).output();
+    }
+    use std::os::unix::fs::FileExt;
+    let sparse = std::fs::File::create(dir.join("kept/sparse")).unwrap();
+    for at in 0..40 {
+        sparse.write_at(b"data", at * 300_000).unwrap();
+    }
+}
+
+/// Makes an image whose files are far from its beginning.
+pub(crate) fn image(dir: &Path, mke2fs: &[&str], size: &str) -> std::path::PathBuf {
+    let source = dir.join("tree");
+    if !source.exists() {
+        fill(&source);
+    }
+    let image = dir.join("shrink.img");
+    let _ = std::fs::remove_file(&image);
+    let mut args: Vec<&str> = vec!["-q", "-F"];
+    args.extend(mke2fs);
+    args.extend(["-d", source.to_str().unwrap(), image.to_str().unwrap(), size]);
+    run("mke2fs", args);
+    command("e2fsck").arg("-fy").arg(&image).output().unwrap();
+    let device = Arc::new(FileDevice::open(&image, true).unwrap());
+    let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+    for dir in [b"/first".as_slice(), b"/last"] {
+        let dir = volume.resolve(dir, Follow::Links).unwrap();
+        for i in 0..30 {
+            volume.unlink(dir.ino(), i.to_string().as_bytes()).unwrap();
+        }
+    }
+    volume.close().unwrap();
+    image
+}
+
+#[test]
+fn every_kind_shrinks_to_its_least_and_grows_again() {
+    let dir = extant_testkit::scratch();
+    for (name, mke2fs, size) in KINDS {
+        let begun = std::time::Instant::now();
+        let image = image(dir.path(), mke2fs, size);
+        let tree = tree_of(Arc::new(FileDevice::open(&image, false).unwrap())).unwrap();
+        let full = std::fs::metadata(&image).unwrap().len();
+        for wanted in
+            [Size::Bytes(full / 10 * 8), Size::Bytes(full / 2), Size::Min, Size::Bytes(full / 3 * 4)]
+        {
+            let name = format!("{name} to {wanted:?}");
+            let report = resize_to(&image, wanted).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+            assert_eq!(std::fs::metadata(&image).unwrap().len(), report.after.bytes(), "{name}");
+            let out = command("e2fsck").arg("-fn").arg(&image).output().unwrap();
+            assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stdout));
+            check_clean(&name, &image);
+            let now = tree_of(Arc::new(FileDevice::open(&image, false).unwrap())).unwrap();
+            assert_eq!(now, tree, "{name}");
+            if wanted == Size::Min && !extant_testkit::not_root() {
+                let view = extant_testkit::walk::KernelView::open(&image, None);
+                view.unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+            eprintln!("{name}: {} blocks, {} moved", report.after.blocks, report.moved);
+        }
+        eprintln!("{name}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn too_small_a_size_is_refused_with_the_least_one() {
+    let dir = extant_testkit::scratch();
+    let image = image(dir.path(), &["-t", "ext4", "-b", "1024"], "40M");
+    let before = std::fs::read(&image).unwrap();
+    let Err(ResizeFault::TooSmall { least, .. }) = resize_to(&image, Size::Bytes(3 << 20)) else {
+        panic!("3 MiB are enough");
+    };
+    assert!(matches!(resize_to(&image, Size::Bytes(least - 1024)), Err(ResizeFault::TooSmall { .. })));
+    assert_eq!(std::fs::read(&image).unwrap().len(), before.len());
+}
