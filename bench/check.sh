@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # How fast are images read and checked? Side by side, in the same rounds, all in memory: `extant check` and `e2fsck -fn` over
 # an image of many inodes; `extant export --tar` and the kernel's `tar cf -` over a fresh loop mount of the same image; `extant
-# diff` and cmp over an image and its copy; opening a sparse image of 16 TiB and listing its root. One JSON object on stdout, progress on stderr.
+# diff` and cmp over an image and its copy; `extant resize` and resize2fs, growing an empty
+# image from 64 MiB to 15 TiB; opening a sparse image of 16 TiB and listing its root. One JSON object on stdout, progress on stderr.
 #
-#   bench/check.sh [KEY...]     KEY: check_million export_usr diff_copy open_16tib (all if none is given)
+#   bench/check.sh [KEY...]     KEY: check_million export_usr diff_copy resize_grow open_16tib (all if none is given)
 #
 # Seconds are medians of the rounds. A side that could not run is null. Ratios are the other side's time over ours.
 #
@@ -175,6 +176,34 @@ bench_diff_copy() {
     results+=("\"diff_copy\": {\"ours_s\": $ours, \"cmp_s\": $cmp, \"ratio\": $(ratio "$cmp" "$ours")}")
 }
 
+ours_resize() {
+    "$extant" resize -q "$work/image" "$1"
+}
+
+resize2fs_to() {
+    resize2fs -f "$work/image" "$1" >/dev/null
+}
+
+bench_resize_grow() {
+    local -a ours_s=() resize2fs_s=()
+    local round
+    say "resize_grow: 64 MiB to 15 TiB"
+    choose_work 8388608
+    for ((round = 1; round <= rounds; round++)); do
+        say "  round $round"
+        rm -f -- "$work/image"
+        mke2fs -q -t ext4 -b 4096 -O ^resize_inode,meta_bg "$work/image" 64M
+        timed ours ours_resize 15T
+        rm -f -- "$work/image"
+        mke2fs -q -t ext4 -b 4096 -O ^resize_inode,meta_bg "$work/image" 64M
+        timed resize2fs resize2fs_to 15T
+    done
+    leave_work
+    local ours theirs
+    ours="$(median "${ours_s[@]}")" theirs="$(median "${resize2fs_s[@]}")"
+    results+=("\"resize_grow\": {\"ours_s\": $ours, \"resize2fs_s\": $theirs, \"ratio\": $(ratio "$theirs" "$ours")}")
+}
+
 bench_open_16tib() {
     local -a open_s=() rss=()
     local round ms
@@ -208,10 +237,10 @@ extant="$(realpath -e -- "$extant")"
 ((EUID == 0)) || say "note: not root: without the kernel's side"
 
 results=()
-(($# > 0)) || set -- check_million export_usr diff_copy open_16tib
+(($# > 0)) || set -- check_million export_usr diff_copy resize_grow open_16tib
 for key in "$@"; do
     case "$key" in
-    check_million | export_usr | diff_copy | open_16tib) "bench_$key" ;;
+    check_million | export_usr | diff_copy | resize_grow | open_16tib) "bench_$key" ;;
     *)
         say "unknown key: $key"
         exit 2
@@ -226,4 +255,5 @@ printf '"rounds": %d, "cpus": %d, "kernel": "%s", "e2fsck": "%s", "commands": {'
 printf '"check_million": ["extant check --quiet IMG", "e2fsck -fn IMG"], '
 printf '"diff_copy": ["extant diff -q IMG COPY", "cmp IMG COPY"], '
 printf '"export_usr": ["extant export IMG --tar - | cat >/dev/null", "mount -o loop,ro IMG MNT; tar -C MNT -cf - . | cat >/dev/null"], '
+printf '"resize_grow": ["extant resize IMG 15T", "resize2fs -f IMG 15T"], '
 printf '"open_16tib": ["extant ls IMG:/"]}}\n'

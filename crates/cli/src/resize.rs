@@ -23,6 +23,7 @@ use crate::imagearg::{ImageArg, ImageAt};
 use crate::inspect::format::{count, escape};
 use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
 use crate::sizes::{human, parse_size};
+use crate::voice::say;
 
 const HELP: &str = "\
 SIZE is the size of the file system: 10G, or +2G and -500M from what it has; max is all of the device, \
@@ -151,13 +152,21 @@ fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeRepo
         return preview(&device, args.size).map_err(failed);
     }
     let mut storage = image.open_to_resize().map_err(lock_failure)?;
+    let length = storage.device().size_bytes();
     let journal_device = args.journal.journal.as_ref().map(journal).transpose()?;
     let waiting = Arc::new(crate::waiting::say(name.to_owned()));
     let options = ResizeOptions { journal_device, waiting: Some(waiting) };
     let bar = Bar::new();
     let done = resize(&mut *storage, args.size, &options, &bar, &AtomicBool::new(false));
     drop(bar);
-    done.map_err(failed)
+    let report = done.map_err(failed)?;
+    let is_file = matches!(image.at, ImageAt::Whole | ImageAt::Offset(_)) && image.path.is_file();
+    let left = storage.device().size_bytes().saturating_sub(report.after.bytes());
+    if is_file && left > 0 && report.before.bytes() < length && report.after.bytes() < report.before.bytes() {
+        let left = human(left);
+        say!("note: {name}: {left} after the file system stay: something else may be there");
+    }
+    Ok(report)
 }
 
 fn journal(path: &PathBuf) -> Result<Arc<dyn extant::Device>, (u8, String)> {

@@ -17,10 +17,11 @@
 //! `volume`), the layouts (see `ondisk`, `jbd2-format`), the image file's length and lock (see [`Storage`]).
 //!
 //! Invariants
-//! 1. With a journal, a power cut at any write leaves a file system that a check finds clean after the
-//!    journal's replay, with all files as they were.
-//! 2. Without a journal, a power cut loses no file and no block in use. What remains wrong are counts and
-//!    blocks that are marked as used; the superblock is marked as not clean, and e2fsck corrects it.
+//! 1. INV-RZ1: with a journal, a power cut at any write leaves a file system that a check finds clean after
+//!    the journal's replay, with all files as they were.
+//! 2. INV-RZ2: without a journal, a power cut loses no file and no block in use. What remains wrong are
+//!    counts and blocks that are marked as used; the superblock is marked as not clean, and e2fsck corrects
+//!    it.
 //! 3. The copies of superblock and descriptors are written after the primary ones.
 
 #![forbid(unsafe_code)]
@@ -367,9 +368,13 @@ pub fn resize(
             grow(&mut fs, blocks, zeros_from, options, observer, &check)?
         }
         Target::Shrink(blocks) => {
+            // Bytes after the file system, such as a hash tree, are not the file system's.
+            let is_alone = device.size_bytes() >> log2 <= fs.sb.blocks_count;
             let done = shrink(&mut fs, blocks, size == Size::Min, options, observer)?;
             drop(guard);
-            storage.cut(fs.sb.blocks_count << log2)?;
+            if is_alone {
+                storage.cut(fs.sb.blocks_count << log2)?;
+            }
             done
         }
     };

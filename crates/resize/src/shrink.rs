@@ -13,8 +13,8 @@
 //! [`switch`](crate::switch)).
 //!
 //! Invariants
-//! 1. Blocks before the new end that become free are free for allocation only after the switch. So a copy
-//!    never overwrites a block that the file system on the device still uses.
+//! 1. INV-RZ3: blocks before the new end that become free are free for allocation only after the switch. So a
+//!    copy never overwrites a block that the file system on the device still uses.
 //! 2. Inode numbers stay. Groups that go must have no inode in use.
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst, attributes.rst, orphan.rst.
