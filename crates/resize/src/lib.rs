@@ -370,7 +370,17 @@ pub fn resize(
         Target::Shrink(blocks) => {
             // Bytes after the file system, such as a hash tree, are not the file system's.
             let is_alone = device.size_bytes() >> log2 <= fs.sb.blocks_count;
-            let done = shrink(&mut fs, blocks, size == Size::Min, options, observer)?;
+            let mut done = shrink(&mut fs, blocks, size == Size::Min, options, observer)?;
+            // The metadata of groups that went has made room, so the next smallest size may be smaller.
+            let mut now = u64::MAX;
+            while size == Size::Min && fs.sb.blocks_count < now {
+                now = fs.sb.blocks_count;
+                let least = smallest(&fs)?;
+                if least < now {
+                    let more = shrink(&mut fs, least, true, options, observer)?;
+                    (done.steps, done.moved) = (done.steps + more.steps, done.moved + more.moved);
+                }
+            }
             drop(guard);
             if is_alone {
                 storage.cut(fs.sb.blocks_count << log2)?;

@@ -155,6 +155,10 @@ fn every_block_of_the_tour_does_what_it_shows() {
 #[test]
 fn every_block_of_the_page_about_diff_does_what_it_shows() {
     assert_blocks_do("docs/diff.md", include_str!("../../../../docs/diff.md"), 4);
+}
+
+#[test]
+fn every_block_of_the_page_about_resize_does_what_it_shows() {
     assert_blocks_do("docs/resize.md", include_str!("../../../../docs/resize.md"), 1);
 }
 

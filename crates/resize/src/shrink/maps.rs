@@ -135,28 +135,23 @@ impl Mover<'_> {
                 };
             }
         }
+        let flag = if is_unwritten { WRITTEN_MAX } else { 0 };
+        if part < len && start < self.limit {
+            // There is no room for all of it: what is before the new end stays.
+            self.clear(run)?;
+            let kept = (self.limit - start) as u16;
+            return self.change_node(owner, node, |bytes| split(bytes, at, flag, (kept, len), start));
+        }
         if !is_unwritten {
             self.copy(start, run.start, u64::from(part), Some(owner))?;
         }
         self.free(start..start + u64::from(part))?;
         self.moved += u64::from(part);
-        let flag = if is_unwritten { WRITTEN_MAX } else { 0 };
         let place = run.start;
         self.change_node(owner, node, |bytes| {
             if part < len {
-                // The rest follows as an extent of its own.
-                let entries = read_u16(bytes, 2);
-                let end = ENTRY * (1 + usize::from(entries));
-                bytes.copy_within(at..end, at + ENTRY);
-                write_u16(bytes, 2, entries + 1);
-                let (rest, rest_start) = (at + ENTRY, start + u64::from(part));
-                let lblk = read_u32(bytes, rest);
-                write_u32(bytes, rest, lblk + u32::from(part));
-                write_u16(bytes, rest + 4, (len - part) + flag);
-                write_u16(bytes, rest + 6, (rest_start >> 32) as u16);
-                write_u32(bytes, rest + 8, rest_start as u32);
+                split(bytes, at, flag, (part, len), start);
             }
-            write_u16(bytes, at + 4, part + flag);
             write_u16(bytes, at + 6, (place >> 32) as u16);
             write_u32(bytes, at + 8, place as u32);
         })
@@ -297,4 +292,20 @@ impl Mover<'_> {
         }
         Ok(())
     }
+}
+
+/// Makes two extents of the one at byte `at` of a node: the first has `first` of its `len` blocks. `flag`
+/// marks them as unwritten.
+fn split(bytes: &mut [u8], at: usize, flag: u16, (first, len): (u16, u16), start: u64) {
+    let entries = read_u16(bytes, 2);
+    let end = ENTRY * (1 + usize::from(entries));
+    bytes.copy_within(at..end, at + ENTRY);
+    write_u16(bytes, 2, entries + 1);
+    write_u16(bytes, at + 4, first + flag);
+    let (rest, rest_start) = (at + ENTRY, start + u64::from(first));
+    let lblk = read_u32(bytes, rest);
+    write_u32(bytes, rest, lblk + u32::from(first));
+    write_u16(bytes, rest + 4, (len - first) + flag);
+    write_u16(bytes, rest + 6, (rest_start >> 32) as u16);
+    write_u32(bytes, rest + 8, rest_start as u32);
 }

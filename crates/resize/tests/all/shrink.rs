@@ -116,6 +116,10 @@ fn every_kind_shrinks_to_its_least_and_grows_again() {
                 let view = extant_testkit::walk::KernelView::open(&image, None);
                 view.unwrap_or_else(|error| panic!("{name}: {error}"));
             }
+            if wanted == Size::Min {
+                let again = resize_to(&image, Size::Min).unwrap();
+                assert_eq!(again.after.blocks, report.after.blocks, "{name}: the least is the least");
+            }
             eprintln!("{name}: {} blocks, {} moved", report.after.blocks, report.moved);
         }
         eprintln!("{name}: {:?}", begun.elapsed());
