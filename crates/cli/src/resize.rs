@@ -160,7 +160,7 @@ fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeRepo
     let done = resize(&mut *storage, args.size, &options, &bar, &AtomicBool::new(false));
     drop(bar);
     let report = done.map_err(failed)?;
-    let is_file = matches!(image.at, ImageAt::Whole | ImageAt::Offset(_)) && image.path.is_file();
+    let is_file = image.at == ImageAt::Whole && image.path.is_file();
     let left = storage.device().size_bytes().saturating_sub(report.after.bytes());
     if is_file && left > 0 && report.before.bytes() < length && report.after.bytes() < report.before.bytes() {
         let left = human(left);

@@ -8,8 +8,8 @@ use std::path::Path;
 /// Commands of other programs, and what to use instead.
 const COMMANDS: &[(&[&str], &str)] = &[
     (
-        &["resize", "resize2fs", "grow", "shrink", "extend", "enlarge"],
-        "the size of a file system is chosen when it is made (`build --size`, `mkfs --size`); resize2fs changes it later",
+        &["resize2fs", "grow", "shrink", "extend", "enlarge"],
+        "`extant resize IMG SIZE` changes the size of a file system that is not mounted",
     ),
     (
         &["fsck", "e2fsck", "fsck.ext4", "repair", "verify", "scrub", "fix"],

@@ -36,10 +36,10 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("foo", USAGE, r#"there is no command "foo""#),
     ("chekc r.img", USAGE, r#"there is no command "chekc"; did you mean check?"#),
     (
-        "resize r.img 20M",
+        "resize2fs r.img 20M",
         USAGE,
-        "there is no command \"resize\"; the size of a file system is chosen when it is made (`build --size`, \
-         `mkfs --size`); resize2fs changes it later",
+        "there is no command \"resize2fs\"; `extant resize IMG SIZE` changes the size of a file system that is \
+         not mounted",
     ),
     (
         "fsck -y r.img",
