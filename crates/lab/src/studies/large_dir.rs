@@ -388,6 +388,13 @@ impl Grown {
     }
 }
 
+impl Variant {
+    /// Names per second of each point.
+    fn rates(&self) -> Summary {
+        Summary::of(&self.of.points.iter().map(|point| point.per_s).collect::<Vec<_>>())
+    }
+}
+
 /// Bytes that map one block of the directory: 12 per extent, or 4 in a block map.
 fn map_bytes_per_block(variant: &Variant) -> f64 {
     let engine = variant.of.engine.unwrap_or_default();
@@ -600,7 +607,7 @@ impl Measured {
     }
 
     fn structure_table(&self) -> Table {
-        let base = self.variants.first().map(|variant| variant.of.runs);
+        let base = self.variants.first().map(Variant::rates);
         let rows = self.variants.iter().enumerate().map(|(at, variant)| {
             let of = &variant.of;
             let engine = of.engine.unwrap_or_default();
@@ -612,7 +619,9 @@ impl Measured {
             });
             Row {
                 kernel,
-                change: base.filter(|_| at > 0).map(|base| Change::between(&of.runs, &base, "half_md4")),
+                change: base
+                    .filter(|_| at > 0)
+                    .map(|base| Change::between(&variant.rates(), &base, "half_md4")),
                 extras: vec![
                     Some(engine.leaves_touched as f64),
                     Some(engine.leaf_looks_per_name),
@@ -626,7 +635,8 @@ impl Measured {
                     Some(engine.fill),
                     Some(per_name(engine.logged_blocks)),
                 ],
-                ..Row::ours(&[variant.name], &[of.per_s])
+                ours: Some(variant.rates()),
+                ..Row::ours(&[variant.name], &[])
             }
         });
         let touched = |name| {
