@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -153,7 +153,7 @@ fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeRepo
     }
     let mut storage = image.open_to_resize().map_err(lock_failure)?;
     let length = storage.device().size_bytes();
-    let journal_device = args.journal.journal.as_ref().map(journal).transpose()?;
+    let journal_device = args.journal.journal.as_deref().map(journal).transpose()?;
     let waiting = Arc::new(crate::waiting::say(name.to_owned()));
     let options = ResizeOptions { journal_device, waiting: Some(waiting) };
     let bar = Bar::new();
@@ -169,7 +169,7 @@ fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeRepo
     Ok(report)
 }
 
-fn journal(path: &PathBuf) -> Result<Arc<dyn extant::Device>, (u8, String)> {
+fn journal(path: &Path) -> Result<Arc<dyn extant::Device>, (u8, String)> {
     let image = ImageArg::parse(path.as_os_str()).map_err(arg_failure)?;
     image.open_locked().map_err(lock_failure).map_err(|(code, why)| (code, format!("the journal: {why}")))
 }
