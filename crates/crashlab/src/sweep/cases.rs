@@ -82,7 +82,6 @@ fn on_bytes(world: World, file: &'static str) -> Vec<Step> {
         Step::WriteDirect(file, 2 * bs, 2 * bs),
         Step::WriteDirect(file, 4 * bs, 4 * bs),
         Step::WriteDirect(file, 10, 100),
-        Step::MakeWritable(file, 0),
         Step::Read(file, 0, 40 * bs),
         Step::ReadDirect(file, 0, 40 * bs),
         Step::Seek(file, Seek::Hole, 0),

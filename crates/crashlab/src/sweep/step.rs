@@ -29,8 +29,6 @@ pub enum Step {
     Write(&'static str, u64, u64),
     WriteDirect(&'static str, u64, u64),
     Append(&'static str, u64),
-    /// A page of a mapping becomes writable.
-    MakeWritable(&'static str, u64),
     Read(&'static str, u64, u64),
     ReadDirect(&'static str, u64, u64),
     Seek(&'static str, Seek, u64),
@@ -95,7 +93,6 @@ impl Step {
             | Self::Write(path, ..)
             | Self::WriteDirect(path, ..)
             | Self::Append(path, _)
-            | Self::MakeWritable(path, _)
             | Self::Fallocate(path, ..)
             | Self::Copy(_, _, path, ..) => Some(path),
             _ => None,
@@ -210,10 +207,6 @@ impl Step {
                 Box::new(move |volume| {
                     volume.append(ino, &pattern(number, 0, len)).map(|(_, count)| count as u64)
                 })
-            }
-            Self::MakeWritable(path, page) => {
-                let ino = ino(path)?;
-                Box::new(move |volume| volume.make_writable(ino, page).map(unit))
             }
             Self::Read(path, pos, len) => {
                 let ino = ino(path)?;
