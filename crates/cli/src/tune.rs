@@ -85,7 +85,7 @@ pub(crate) struct TuneArgs {
     /// Time after which a check is due: days, or with a suffix s, d, w, m; 0 for never.
     #[arg(short = 'i', long, value_name = "TIME", value_parser = parse_interval)]
     check_interval: Option<u32>,
-    /// Time of the last check: now, YYYYMMDD[HH[MM[SS]]] in UTC, or @SECONDS.
+    /// Time of the last check: now, @SECONDS, or in UTC YYYYMMDD, YYYYMMDDHH, YYYYMMDDHHMM, YYYYMMDDHHMMSS.
     #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_time)]
     last_check: Option<u64>,
     /// Directory of the last mount.
