@@ -276,7 +276,7 @@ fn set_uuid(
             "the file system has the feature stable_inodes: encrypted files depend on the UUID",
         );
     }
-    if sb.journal_dev != 0 {
+    if sb.features.has_compat(Features::HAS_JOURNAL) && sb.journal_inum == 0 {
         return refused(
             "UUID",
             "the external journal lists the UUIDs of its file systems, and would not be found",
@@ -396,8 +396,9 @@ fn set_feature(sb: &mut Superblock, name: &str, on: bool, notes: &mut Vec<String
         }
         (Word::RoCompat, Features::EXTRA_ISIZE) => {
             needs(sb.inode_bytes() > 128, "inodes of more than 128 bytes")?;
+            // `min_extra_isize` would be a promise about the inodes that exist.
             if sb.want_extra_isize == 0 {
-                (sb.min_extra_isize, sb.want_extra_isize) = (EXTRA_ISIZE, EXTRA_ISIZE);
+                sb.want_extra_isize = EXTRA_ISIZE;
             }
         }
         _ => {}
@@ -454,8 +455,9 @@ fn changes(before: &Superblock, after: &Superblock) -> Vec<FieldChange> {
     changed.map(|(field, before, after)| FieldChange { field, before, after }).collect()
 }
 
+/// Different bytes give different texts.
 fn shown(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    std::str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned)
 }
 
 fn uuid(bytes: &[u8; 16]) -> String {

@@ -667,7 +667,10 @@ mod tests {
             // Whether an operation finds its file depends on the order of deletions.
             assert!(of(mode)[0].operations.abs_diff(of("none")[0].operations) < 8, "{mode}");
         }
-        assert!(of("no barrier")[0].flushes == 0 && of("none")[0].flushes >= of("none")[0].fsyncs);
+        assert_eq!(of("no barrier")[0].flushes, 0);
+        // An fsync that finds its transaction in another thread's commit makes no flush of its own.
+        let none = &of("none")[0];
+        assert!(none.flushes * 2 >= none.fsyncs, "{} of {}", none.flushes, none.fsyncs);
         assert!(of("none")[0].flush_us > 8e3 && of("none")[0].written_bytes > 0, "{:?}", of("none")[0]);
     }
 

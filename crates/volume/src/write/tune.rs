@@ -3,11 +3,11 @@
 //! The volume goes on with the values that it had when it was opened; close and open it again to use the new
 //! ones.
 
-use extant_base::Group;
+use extant_base::{Group, Pblk};
 use extant_buffer::{Kind, Owner, Seal};
-use extant_ondisk::Features;
 use extant_ondisk::group_desc::ChecksumRule;
 use extant_ondisk::superblock::{self, Superblock};
+use extant_ondisk::{Features, Geometry};
 
 use crate::{Fault, Refusal, Volume};
 
@@ -53,7 +53,7 @@ impl Volume {
             true => (0..geometry.groups).step_by(step).map(Group).collect(),
             false => Vec::new(),
         };
-        let copies: usize = tables.iter().map(|first| 1 + geometry.descriptor_backups(*first).len()).sum();
+        let copies: usize = tables.iter().map(|first| descriptor_copies(geometry, *first).count()).sum();
         let credits = u32::try_from(1 + backups.len() + copies).map_err(|_| Refusal::NoSpace)?;
         if credits > writer.journal.credits_max() {
             return Err(Refusal::NoSpace.into());
@@ -77,9 +77,7 @@ impl Volume {
             }
             let rule = ChecksumRule::of(&after);
             for first in &tables {
-                let (home, _) = geometry.descriptor_place(*first);
-                let places = std::iter::once(home).chain(geometry.descriptor_backups(*first));
-                for block in places {
+                for block in descriptor_copies(geometry, *first) {
                     change.edit.change(block, DESCRIPTORS, &mut |bytes| {
                         for (group, bytes) in
                             (first.0..geometry.groups).zip(bytes.chunks_exact_mut(geometry.desc_size))
@@ -94,4 +92,18 @@ impl Volume {
         self.noted(changed)?;
         self.sync()
     }
+}
+
+/// The block with the descriptors from group `first` on, and all its backups.
+fn descriptor_copies(geometry: &Geometry, first: Group) -> impl Iterator<Item = Pblk> {
+    let (home, _) = geometry.descriptor_place(first);
+    let index = first.0 / geometry.descs_per_block();
+    let is_classic = index < geometry.classic_desc_blocks();
+    let classic = (1..if is_classic { geometry.groups } else { 1 }).filter_map(move |group| {
+        let head = geometry.group_head(Group(group));
+        let at = index.checked_sub(head.first_descriptor_block).filter(|at| *at < head.descriptors.1)?;
+        Some(Pblk(head.descriptors.0.0 + u64::from(at)))
+    });
+    let in_meta_group = if is_classic { Vec::new() } else { geometry.descriptor_backups(first) };
+    std::iter::once(home).chain(classic).chain(in_meta_group)
 }
