@@ -129,6 +129,13 @@ impl Transfers {
     }
 }
 
+/// The byte at which the partition begins that follows an offset within a disk.
+fn following(disk: &Arc<dyn Device>, offset: u64) -> Option<u64> {
+    let table = partitions(disk).ok().filter(|_| offset > 0)?;
+    let after = table.partitions.iter().map(|partition| partition.offset_bytes);
+    Some(after.filter(|start| *start > offset).min()?.min(disk.size_bytes()))
+}
+
 /// The note that O_DIRECT is refused.
 fn not_direct(error: &io::Error) -> String {
     format!("the image is read and written through the page cache, since O_DIRECT is refused: {error}")
@@ -260,18 +267,38 @@ impl ImageArg {
         let file = Arc::new(FileDevice::open_locked(&self.path).map_err(|error| self.not_locked(&error))?);
         let disk: Arc<dyn Device> = Arc::<FileDevice>::clone(&file);
         self.part_of(Arc::clone(&disk)).map_err(LockError::Arg)?;
-        if offset > 0
-            && let Ok(table) = partitions(&disk)
-        {
-            let after = table.partitions.iter().map(|partition| partition.offset_bytes);
-            if let Some(end) = after.filter(|start| *start > offset).min() {
-                let end = end.min(disk.size_bytes());
-                let window = Window::owned(disk, offset, end.saturating_sub(offset));
-                let usage = |fault| LockError::Arg(ArgError::Usage(format!("@{offset}: {fault}")));
-                return Ok(Box::new(Fixed(Arc::new(window.map_err(usage)?))));
-            }
+        if let Some(end) = following(&disk, offset) {
+            let window = Window::owned(disk, offset, end.saturating_sub(offset));
+            let usage = |fault| LockError::Arg(ArgError::Usage(format!("@{offset}: {fault}")));
+            return Ok(Box::new(Fixed(Arc::new(window.map_err(usage)?))));
         }
         Ok(Box::new(ImageFile::new(file, offset)))
+    }
+
+    /// For planning what [`open_to_resize`](Self::open_to_resize) would allow: the device, and whether it
+    /// cannot become longer.
+    ///
+    /// # Errors
+    /// As [`open_read_only`](Self::open_read_only).
+    pub(crate) fn open_to_preview(&self) -> Result<(Arc<dyn Device>, bool), ArgError> {
+        let device = self.open_read_only()?;
+        let is_file = self.path.is_file();
+        match self.at {
+            ImageAt::Whole => Ok((device, !is_file)),
+            ImageAt::Offset(offset) => {
+                let disk: Arc<dyn Device> = match FileDevice::open_read_only(&self.path) {
+                    Ok(disk) => Arc::new(disk),
+                    Err(_) => return Ok((device, !is_file)),
+                };
+                let window = following(&disk, offset)
+                    .map(|end| Window::owned(disk, offset, end.saturating_sub(offset)));
+                match window {
+                    Some(Ok(window)) => Ok((Arc::new(window), true)),
+                    Some(Err(_)) | None => Ok((device, !is_file)),
+                }
+            }
+            ImageAt::Partition(_) | ImageAt::Memory(_) => Ok((device, true)),
+        }
     }
 
     fn not_locked(&self, error: &io::Error) -> LockError {

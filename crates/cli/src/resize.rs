@@ -148,8 +148,8 @@ pub(crate) fn run(args: &ResizeArgs) -> ExitCode {
 fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeReport, (u8, String)> {
     let failed = |fault: ResizeFault| (code_of(&fault), format!("{name}: {}", message_of(&fault, image)));
     if args.dry_run {
-        let device = image.open_read_only().map_err(arg_failure)?;
-        return preview(&device, args.size).map_err(failed);
+        let (device, is_fixed) = image.open_to_preview().map_err(arg_failure)?;
+        return preview(&device, args.size, is_fixed).map_err(failed);
     }
     let mut storage = image.open_to_resize().map_err(lock_failure)?;
     let length = storage.device().size_bytes();
@@ -182,7 +182,7 @@ fn code_of(fault: &ResizeFault) -> u8 {
         ResizeFault::Length { source, .. } if is_full(source) => exit::NO_SPACE,
         ResizeFault::Device(device) if device.os_error() == Some(28) => exit::NO_SPACE,
         ResizeFault::Open(OpenFault::InUse(_)) => exit::BUSY,
-        ResizeFault::Open(OpenFault::Unwritable(_)) => exit::TARGET,
+        ResizeFault::Open(OpenFault::Unwritable(_) | OpenFault::Journal(_)) => exit::TARGET,
         ResizeFault::Open(_) | ResizeFault::Damaged(_) => exit::UNREADABLE,
         ResizeFault::Image(error) if error.kind() == io::ErrorKind::ResourceBusy => exit::BUSY,
         ResizeFault::Interrupted => exit::INTERRUPTED,

@@ -8,13 +8,13 @@ use std::ops::Range;
 
 use extant_base::{Group, Ino};
 use extant_ondisk::bitmap::GroupBitmap;
-use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
 use extant_ondisk::superblock::Superblock;
 use extant_ondisk::{Features, Geometry};
 
 use crate::bytes::{read_u32, write_u32};
 use crate::fault::ResizeFault;
-use crate::fs::Fs;
+use crate::fs::{Fs, has_all, is_inside};
 use crate::plan;
 use crate::switch::{Change, Switcher};
 
@@ -26,6 +26,7 @@ impl Fs {
         let mut change = Change::default();
         let mut freed: Vec<Range<u64>> = Vec::new();
         for group in geometry.groups..old.groups {
+            self.must_be_empty(group)?;
             freed.extend(self.metadata_of(&self.desc(group)?));
         }
         if self.sb.features.has_compat(Features::RESIZE_INODE) {
@@ -79,8 +80,7 @@ impl Fs {
         let mut free = 0u64;
         let mut free_inodes = 0u32;
         for group in 0..geometry.groups {
-            let bytes = &table[crate::fs::desc_range(&geometry, group)];
-            let desc = GroupDesc::decode(bytes)?;
+            let desc = self.desc_in(&table, &geometry, group)?;
             free += u64::from(desc.free_clusters);
             free_inodes += desc.free_inodes;
         }
@@ -93,7 +93,23 @@ impl Fs {
         to.free_blocks_count = free;
         to.free_inodes_count = free_inodes;
         switcher.switch(change, &to)?;
-        (self.sb, self.geometry, self.table) = (to, geometry, table);
+        self.become_like(to, geometry, table);
+        Ok(())
+    }
+
+    /// A group that goes must have nothing but metadata of groups that go.
+    fn must_be_empty(&self, group: u32) -> Result<(), ResizeFault> {
+        let desc = self.desc(group)?;
+        let bitmap = self.block_bitmap(group, &desc)?;
+        if !has_all(&self.metadata_bitmap(group)?, &bitmap) {
+            let why = format!("blocks of group {group} are in use, but no file has them");
+            return Err(ResizeFault::Damaged(why));
+        }
+        if !desc.has_flag(INODE_UNINIT)
+            && !self.inode_bitmap(group, &desc)?.all_clear(0..self.geometry.inodes_per_group)
+        {
+            return Err(ResizeFault::Damaged(format!("an inode of group {group} is in use")));
+        }
         Ok(())
     }
 
@@ -128,8 +144,18 @@ impl Fs {
         let new_count = count(to.reserved_gdt_blocks, after.len());
         inode.blocks = (inode.blocks + new_count).saturating_sub(old_count);
         let map = u64::from(read_u32(&inode.block, 13 * 4));
+        if !is_inside(geometry, &(map..map + 1)) {
+            return Err(ResizeFault::Damaged("the resize inode has no double indirect block".to_owned()));
+        }
         self.put_inode(Ino::RESIZE, &inode, bytes);
         let (first, _) = geometry.group_head(Group(0)).descriptors;
+        let slots = self.block_in(&mut change.early, map)?;
+        for index in old.desc_blocks..old.desc_blocks + u32::from(self.sb.reserved_gdt_blocks) {
+            if read_u32(slots, index as usize % per_block * 4) != (first.0 + u64::from(index)) as u32 {
+                let why = format!("the resize inode does not have the reserved descriptor block {index}");
+                return Err(ResizeFault::Damaged(why));
+            }
+        }
         if !back.is_empty() {
             let slots = self.block_in(&mut change.early, map)?;
             for index in back.clone() {

@@ -4,17 +4,19 @@
 //! [`switch`](crate::switch)).
 //!
 //! Invariants
-//! 1. A descriptor or bitmap with a wrong checksum is not used.
+//! 1. A descriptor or bitmap with a wrong checksum, or with numbers that contradict each other, is not used.
 
+use std::cell::{Cell, OnceCell};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use extant_base::{Group, Ino, Pblk};
 use extant_device::{Device, DeviceFault};
-use extant_ondisk::bitmap::{GroupBitmap, block_bitmap_checksum};
-use extant_ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc};
+use extant_ondisk::bitmap::{GroupBitmap, block_bitmap_checksum, inode_bitmap_checksum};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc, INODE_UNINIT};
 use extant_ondisk::inode::{self, Inode};
-use extant_ondisk::superblock::{self, STATE_CLEAN, Superblock};
+use extant_ondisk::superblock::{self, STATE_CLEAN, STATE_ERRORS, Superblock};
 use extant_ondisk::{Features, Geometry};
 
 use crate::fault::ResizeFault;
@@ -29,6 +31,10 @@ pub(crate) struct Fs {
     /// The descriptors in order of the groups, in whole blocks.
     pub(crate) table: Vec<u8>,
     pub(crate) rule: ChecksumRule,
+    /// See [`Switcher`](crate::switch::Switcher).
+    pub(crate) is_torn: Rc<Cell<bool>>,
+    /// Bitmaps and tables of all groups, in order.
+    metadata: OnceCell<Vec<Range<u64>>>,
 }
 
 /// Reads the primary superblock, which must be sound.
@@ -48,6 +54,11 @@ impl Fs {
         let sb = read_superblock(&*device)?;
         let geometry = Geometry::new(&sb)?;
         let bs = geometry.block_size;
+        // The table is at most as large as the device, whatever the superblock says.
+        if geometry.blocks > device.size_bytes() >> bs.log2() {
+            let why = format!("it has {} blocks, and the device ends before", geometry.blocks);
+            return Err(ResizeFault::Damaged(why));
+        }
         let mut table = vec![0; geometry.desc_blocks as usize * bs.len()];
         let classic = geometry.classic_desc_blocks() as usize * bs.len();
         let (first, _) = geometry.descriptor_place(Group(0));
@@ -58,18 +69,132 @@ impl Fs {
             device.read_at(block.0 << bs.log2(), &mut table[at..at + bs.len()])?;
         }
         let rule = ChecksumRule::of(&sb);
-        Ok(Self { device, sb, geometry, table, rule })
+        let (is_torn, metadata) = (Rc::default(), OnceCell::new());
+        Ok(Self { device, sb, geometry, table, rule, is_torn, metadata })
+    }
+
+    /// Refuses a file system whose counts and bitmaps may be wrong.
+    pub(crate) fn must_be_clean(&self) -> Result<(), ResizeFault> {
+        match self.sb.state {
+            state if state & STATE_ERRORS != 0 => Err(ResizeFault::NotClean("has errors")),
+            state if state & STATE_CLEAN == 0 => Err(ResizeFault::NotClean("is not marked as clean")),
+            _ => Ok(()),
+        }
     }
 
     /// A group's descriptor.
     pub(crate) fn desc(&self, group: u32) -> Result<GroupDesc, ResizeFault> {
-        let bytes = &self.table[desc_range(&self.geometry, group)];
+        self.desc_in(&self.table, &self.geometry, group)
+    }
+
+    /// A group's descriptor in a table of a geometry.
+    pub(crate) fn desc_in(
+        &self,
+        table: &[u8],
+        geometry: &Geometry,
+        group: u32,
+    ) -> Result<GroupDesc, ResizeFault> {
+        let damaged =
+            |what: &str| Err(ResizeFault::Damaged(format!("the descriptor of group {group} has {what}")));
+        let bytes = &table[desc_range(geometry, group)];
         if !self.rule.verify(group, bytes) {
-            return Err(ResizeFault::Damaged(format!(
-                "the descriptor of group {group} has a wrong checksum"
-            )));
+            return damaged("a wrong checksum");
         }
-        Ok(GroupDesc::decode(bytes)?)
+        let mut desc = GroupDesc::decode(bytes)?;
+        let features = &self.sb.features;
+        if !features.metadata_csum() && !features.has_ro_compat(Features::GDT_CSUM) {
+            // Without these features the kernel and e2fsck do not look at them.
+            desc.flags &= !(BLOCK_UNINIT | INODE_UNINIT);
+            desc.itable_unused = 0;
+        }
+        if desc.free_clusters > geometry.group_clusters(Group(group)) {
+            return damaged("more free blocks than the group has");
+        }
+        if desc.free_inodes > geometry.inodes_per_group || desc.itable_unused > geometry.inodes_per_group {
+            return damaged("more free inodes than the group has");
+        }
+        let is_flex = features.has_incompat(Features::FLEX_BG);
+        for run in self.metadata_of(&desc) {
+            let of_last = geometry.group_of(Pblk(run.end - 1));
+            let is_own =
+                geometry.group_of(Pblk(run.start)) == Some(Group(group)) && of_last == Some(Group(group));
+            if !is_inside(geometry, &run) || !is_flex && !is_own {
+                return damaged("a bitmap or a table in an impossible place");
+            }
+        }
+        Ok(desc)
+    }
+
+    /// The bitmaps and tables that have blocks in a group, of all groups.
+    fn metadata_within(&self, group: u32) -> Result<Vec<Range<u64>>, ResizeFault> {
+        let geometry = &self.geometry;
+        let all = match self.metadata.get() {
+            Some(all) => all,
+            None => {
+                let all = self.all_metadata()?;
+                self.metadata.get_or_init(|| all)
+            }
+        };
+        let start = geometry.group_start(Group(group)).0;
+        let end = start + u64::from(geometry.group_blocks(Group(group)));
+        // They do not overlap, so their ends are in order, too.
+        let first = all.partition_point(|run| run.end <= start);
+        Ok(all[first..].iter().take_while(|run| run.start < end).cloned().collect())
+    }
+
+    fn all_metadata(&self) -> Result<Vec<Range<u64>>, ResizeFault> {
+        let geometry = &self.geometry;
+        let mut all = Vec::with_capacity(3 * geometry.groups as usize);
+        for group in 0..geometry.groups {
+            all.extend(self.metadata_of(&self.desc(group)?));
+        }
+        all.sort_by_key(|run| run.start);
+        if let Some(pair) = all.windows(2).find(|pair| pair[0].end > pair[1].start) {
+            let why = format!("block {} is in two bitmaps or tables of groups", pair[1].start);
+            return Err(ResizeFault::Damaged(why));
+        }
+        let group = |block: u64| geometry.group_of(Pblk(block)).map_or(0, |group| group.0);
+        for run in &all {
+            for group in group(run.start)..=group(run.end - 1) {
+                let head = plan::head(geometry, Group(group));
+                if head.start < run.end && run.start < head.end {
+                    let why =
+                        format!("a bitmap or a table is in the copy of the descriptors of group {group}");
+                    return Err(ResizeFault::Damaged(why));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Another layout takes effect.
+    pub(crate) fn become_like(&mut self, sb: Superblock, geometry: Geometry, table: Vec<u8>) {
+        (self.sb, self.geometry, self.table) = (sb, geometry, table);
+        self.metadata = OnceCell::new();
+    }
+
+    /// A group's inode bitmap, which must be initialized.
+    pub(crate) fn inode_bitmap(&self, group: u32, desc: &GroupDesc) -> Result<GroupBitmap, ResizeFault> {
+        let bits = self.geometry.inodes_per_group;
+        let bytes = self.block(desc.inode_bitmap)?;
+        if self.sb.features.metadata_csum() {
+            let sum = self.stored(inode_bitmap_checksum(self.sb.fs_seed(), &bytes, bits));
+            if sum != desc.inode_bitmap_csum {
+                let why = format!("the inode bitmap of group {group} has a wrong checksum");
+                return Err(ResizeFault::Damaged(why));
+            }
+        }
+        let bitmap = GroupBitmap::from_bytes(bytes, bits)?;
+        if bitmap.count_clear() != desc.free_inodes {
+            let why = format!("the number of free inodes of group {group} is not that of its bitmap");
+            return Err(ResizeFault::Damaged(why));
+        }
+        Ok(bitmap)
+    }
+
+    /// As much of a bitmap's checksum as a descriptor holds.
+    fn stored(&self, sum: u32) -> u32 {
+        if self.geometry.desc_size < 64 { sum & 0xFFFF } else { sum }
     }
 
     /// Changes a group's descriptor in a table.
@@ -103,23 +228,35 @@ impl Fs {
     pub(crate) fn block_bitmap(&self, group: u32, desc: &GroupDesc) -> Result<GroupBitmap, ResizeFault> {
         let geometry = &self.geometry;
         let bits = geometry.clusters_per_group();
+        let implied = self.metadata_bitmap(group)?;
         if desc.has_flag(BLOCK_UNINIT) {
-            let mut runs = vec![plan::head(geometry, Group(group))];
-            runs.extend(self.metadata_of(desc));
-            return Ok(bitmap_of(geometry, group, &runs));
+            return Ok(implied);
         }
         let bytes = self.block(desc.block_bitmap)?;
         if self.sb.features.metadata_csum() {
-            let mut sum = block_bitmap_checksum(self.sb.fs_seed(), &bytes, bits);
-            if geometry.desc_size < 64 {
-                sum &= 0xFFFF;
-            }
+            let sum = self.stored(block_bitmap_checksum(self.sb.fs_seed(), &bytes, bits));
             if sum != desc.block_bitmap_csum {
                 let why = format!("the block bitmap of group {group} has a wrong checksum");
                 return Err(ResizeFault::Damaged(why));
             }
         }
-        Ok(GroupBitmap::from_bytes(bytes, bits)?)
+        let bitmap = GroupBitmap::from_bytes(bytes, bits)?;
+        if bitmap.count_clear() != desc.free_clusters {
+            let why = format!("the number of free blocks of group {group} is not that of its bitmap");
+            return Err(ResizeFault::Damaged(why));
+        }
+        if !has_all(&bitmap, &implied) {
+            let why = format!("the block bitmap of group {group} has metadata as free");
+            return Err(ResizeFault::Damaged(why));
+        }
+        Ok(bitmap)
+    }
+
+    /// The bitmap that a group has if only metadata of groups is in it.
+    pub(crate) fn metadata_bitmap(&self, group: u32) -> Result<GroupBitmap, ResizeFault> {
+        let mut runs = self.metadata_within(group)?;
+        runs.push(plan::head(&self.geometry, Group(group)));
+        Ok(bitmap_of(&self.geometry, group, &runs))
     }
 
     /// Stores a changed block bitmap and its consequences in the descriptor.
@@ -135,8 +272,9 @@ impl Fs {
 
     /// The runs of a group's bitmaps and table.
     pub(crate) fn metadata_of(&self, desc: &GroupDesc) -> [Range<u64>; 3] {
-        let table = desc.inode_table..desc.inode_table + u64::from(self.geometry.itable_blocks());
-        [desc.block_bitmap..desc.block_bitmap + 1, desc.inode_bitmap..desc.inode_bitmap + 1, table]
+        let table = desc.inode_table..desc.inode_table.saturating_add(self.geometry.itable_blocks().into());
+        let one = |block: u64| block..block.saturating_add(1);
+        [one(desc.block_bitmap), one(desc.inode_bitmap), table]
     }
 
     /// Block of an inode's bytes, and their range in it.
@@ -248,6 +386,19 @@ pub(crate) fn bitmap_of(geometry: &Geometry, group: u32, runs: &[Range<u64>]) ->
     }
     bitmap.set(geometry.group_clusters(Group(group))..geometry.clusters_per_group());
     bitmap
+}
+
+/// Whether a bitmap has all bits that another one has.
+pub(crate) fn has_all(bitmap: &GroupBitmap, of: &GroupBitmap) -> bool {
+    let mut at = 0;
+    while let Some(first) = of.next_set(at) {
+        let end = of.next_clear(first).unwrap_or(of.len());
+        if !bitmap.all_set(first..end) {
+            return false;
+        }
+        at = end;
+    }
+    true
 }
 
 /// Whether a run of blocks is within the file system.

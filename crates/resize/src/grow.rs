@@ -24,7 +24,7 @@ use extant_ondisk::{Features, Geometry};
 
 use crate::bytes::{read_u32, write_u32};
 use crate::fault::ResizeFault;
-use crate::fs::{Fs, bitmap_of, desc_range, is_inside};
+use crate::fs::{Fs, bitmap_of, is_inside};
 use crate::plan::{self, Grow, Place};
 use crate::switch::{Change, Switcher};
 
@@ -82,7 +82,7 @@ impl Fs {
             self.write_head(&to, geometry, &table, group, true)?;
         }
         switcher.switch(change, &to)?;
-        (self.sb, self.geometry, self.table) = (to, geometry.clone(), table);
+        self.become_like(to, geometry.clone(), table);
         Ok(())
     }
 
@@ -264,8 +264,7 @@ impl Fs {
             let (mut at, end) = (run.start / ratio, run.end.div_ceil(ratio));
             let group = geometry.group_of(extant_base::Pblk(run.start));
             let group = group.ok_or_else(|| ResizeFault::Damaged("the reserve is outside".to_owned()))?.0;
-            let bytes = &table[desc_range(&geometry, group)];
-            let mut desc = GroupDesc::decode(bytes)?;
+            let mut desc = self.desc_in(&table, &geometry, group)?;
             let mut bitmap = match change.late.get(&desc.block_bitmap) {
                 Some(bytes) => GroupBitmap::from_bytes(bytes.clone(), geometry.clusters_per_group())?,
                 None => self.block_bitmap(group, &desc)?,
@@ -285,7 +284,7 @@ impl Fs {
         }
         self.changed_descriptors(&table, &geometry, &mut change.late);
         switcher.switch(change, &to)?;
-        (self.sb, self.geometry, self.table) = (to, geometry, table);
+        self.become_like(to, geometry, table);
         Ok(())
     }
 }

@@ -35,14 +35,15 @@ pub mod plan;
 mod shrink;
 mod switch;
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use extant_device::{Device, FileDevice, Window};
 use extant_ondisk::Features;
 use extant_ondisk::Geometry;
-use extant_ondisk::superblock::{STATE_CLEAN, STATE_ERRORS, Superblock};
-use extant_volume::{MountGuard, OpenOptions, Volume, log_on};
+use extant_ondisk::superblock::{STATE_CLEAN, Superblock};
+use extant_volume::{MountGuard, OpenFault, OpenOptions, Volume, log_on};
 
 pub use fault::ResizeFault;
 use fs::Fs;
@@ -271,6 +272,10 @@ fn feasible(fs: &Fs, wanted: u64, groups: u32) -> Result<Result<u64, &'static st
     if geometry.groups < groups {
         return Ok(Err("inodes are in use in the groups after it, and inodes do not move"));
     }
+    let guard = fs.sb.features.has_incompat(Features::MMP).then_some(fs.sb.mmp_block);
+    if guard.is_some_and(|block| block >= geometry.blocks) {
+        return Ok(Err("its multiple-mount protection block is after it"));
+    }
     if !fs.metadata_is_before(geometry.groups, geometry.blocks)? {
         return Ok(Err("bitmaps and inode tables of groups that stay are after it"));
     }
@@ -296,12 +301,16 @@ fn smallest(fs: &Fs) -> Result<u64, ResizeFault> {
 }
 
 /// Plans a resize and changes nothing. The plan does not take into account what a journal that needs replay
-/// contains.
+/// contains. `is_fixed` says that the device cannot become longer.
 ///
 /// # Errors
-/// The size is impossible; the superblock cannot be read.
-pub fn preview(device: &Arc<dyn Device>, size: Size) -> Result<ResizeReport, ResizeFault> {
+/// The size is impossible, or larger than a fixed device; there is no clean ext4 file system.
+pub fn preview(device: &Arc<dyn Device>, size: Size, is_fixed: bool) -> Result<ResizeReport, ResizeFault> {
+    // This says what is there instead, if it is no ext4.
+    let open = OpenOptions { no_recovery: true, ..OpenOptions::default() };
+    drop(Volume::open_read_only(Arc::clone(device), &open)?);
     let fs = Fs::read(Arc::clone(device))?;
+    fs.must_be_clean()?;
     let target = target(size, &fs, device.size_bytes())?;
     let before = Layout::of(&fs.sb, &fs.geometry);
     let (mut sb, mut steps, mut moved) = (fs.sb.clone(), 0, 0);
@@ -313,6 +322,10 @@ pub fn preview(device: &Arc<dyn Device>, size: Size) -> Result<ResizeReport, Res
         }
         Target::Shrink(_) => {}
         Target::Grow(blocks) => {
+            let (available, needed) = (device.size_bytes(), blocks << fs.geometry.block_size.log2());
+            if is_fixed && needed > available {
+                return Err(ResizeFault::DeviceTooSmall { available, needed });
+            }
             while let Some(step) = plan::next(&sb, blocks, usize::MAX)? {
                 steps += 1;
                 sb = match step {
@@ -345,9 +358,7 @@ pub fn resize(
     let guard = MountGuard::claim(&device, &on_wait)?;
     let replayed = recover(&device, options)?;
     let mut fs = Fs::read(Arc::clone(&device))?;
-    if fs.sb.state & STATE_ERRORS != 0 {
-        return Err(ResizeFault::NotClean("has errors"));
-    }
+    fs.must_be_clean()?;
     let before = Layout::of(&fs.sb, &fs.geometry);
     let log2 = fs.geometry.block_size.log2();
     let check = || {
@@ -355,10 +366,13 @@ pub fn resize(
             return Err(ResizeFault::Interrupted);
         }
         let lost = guard.as_ref().and_then(MountGuard::lost);
-        lost.map_or(Ok(()), |why| Err(extant_volume::OpenFault::InUse(why).into()))
+        lost.map_or(Ok(()), |why| Err(OpenFault::InUse(why).into()))
     };
     let done = match target(size, &fs, device.size_bytes())? {
         Target::Grow(blocks) => {
+            // Nothing changes if there is no first step.
+            let room = switcher_of(&fs, options)?.room()?;
+            plan::next(&fs.sb, blocks, room)?;
             // What is after the old end of the file reads as zeros.
             let zeros_from = device.size_bytes();
             if blocks << log2 > zeros_from {
@@ -369,20 +383,20 @@ pub fn resize(
         }
         Target::Shrink(blocks) => {
             // Bytes after the file system, such as a hash tree, are not the file system's.
-            let is_alone = device.size_bytes() >> log2 <= fs.sb.blocks_count;
-            let mut done = shrink(&mut fs, blocks, size == Size::Min, options, observer)?;
+            let is_alone = device.size_bytes() <= fs.sb.blocks_count << log2;
+            let mut done = shrink(&mut fs, blocks, size == Size::Min, options, observer, &check)?;
             // The metadata of groups that went has made room, so the next smallest size may be smaller.
             let mut now = u64::MAX;
             while size == Size::Min && fs.sb.blocks_count < now {
                 now = fs.sb.blocks_count;
                 let least = smallest(&fs)?;
                 if least < now {
-                    let more = shrink(&mut fs, least, true, options, observer)?;
+                    let more = shrink(&mut fs, least, true, options, observer, &check)?;
                     (done.steps, done.moved) = (done.steps + more.steps, done.moved + more.moved);
                 }
             }
             drop(guard);
-            if is_alone {
+            if is_alone && fs.sb.blocks_count < before.blocks {
                 storage.cut(fs.sb.blocks_count << log2)?;
             }
             done
@@ -402,7 +416,7 @@ struct Done {
 fn switcher_of(fs: &Fs, options: &ResizeOptions) -> Result<Switcher, ResizeFault> {
     let open = OpenOptions { journal_device: options.journal_device.clone(), ..OpenOptions::default() };
     let log = log_on(&fs.device, &fs.sb, &open)?;
-    Ok(Switcher::new(Arc::clone(&fs.device), &fs.sb, &fs.geometry, log))
+    Ok(Switcher::new(Arc::clone(&fs.device), &fs.sb, &fs.geometry, log, Rc::clone(&fs.is_torn)))
 }
 
 fn grow(
@@ -421,8 +435,7 @@ fn grow(
     }
     while let Some(step) = plan::next(&fs.sb, target, room)? {
         if let Err(fault) = check() {
-            switcher.end(&fs.sb)?;
-            return Err(fault);
+            return Err(ended(fs, options, fault));
         }
         match step {
             Step::Release(to) => fs.release(&switcher, &to)?,
@@ -440,12 +453,25 @@ fn grow(
     Ok(Done { steps, moved: 0 })
 }
 
+/// Takes the marks off a file system that stays as it is because of a fault. If another machine has it now, its
+/// superblock is the other machine's.
+fn ended(fs: &Fs, options: &ResizeOptions, fault: ResizeFault) -> ResizeFault {
+    if matches!(fault, ResizeFault::Open(OpenFault::InUse(_))) {
+        return fault;
+    }
+    match switcher_of(fs, options).and_then(|switcher| switcher.end(&fs.sb)) {
+        // The first fault is the cause of the second.
+        Ok(()) | Err(_) => fault,
+    }
+}
+
 fn shrink(
     fs: &mut Fs,
     target: u64,
     is_min: bool,
     options: &ResizeOptions,
     observer: &dyn ResizeObserver,
+    check: &dyn Fn() -> Result<(), ResizeFault>,
 ) -> Result<Done, ResizeFault> {
     if target >= fs.sb.blocks_count {
         fs.write_backups()?;
@@ -460,7 +486,7 @@ fn shrink(
         let groups = u64::from(geometry.groups);
         let reopen = |fs: &Fs| switcher_of(fs, options);
         let mut progress = |group| observer.progress("moving", group, groups);
-        match fs.evacuate(switcher, &geometry, &reopen, &mut progress) {
+        match fs.evacuate(switcher, &geometry, &reopen, check, &mut progress) {
             Ok((last, moved, switches)) => {
                 done.moved += moved;
                 done.steps += switches + 1;
@@ -475,17 +501,14 @@ fn shrink(
                     return Ok(done);
                 }
             }
-            Err(fault) => {
-                if let Ok(switcher) = switcher_of(fs, options) {
-                    switcher.end(&fs.sb)?;
-                }
-                return Err(fault);
-            }
+            Err(fault) => return Err(ended(fs, options, fault)),
         }
     };
     // Moves have changed what is free, and the map of the journal that the superblock has a copy of.
     let to = Superblock { jnl_blocks: fs.sb.jnl_blocks, free_blocks_count: fs.sb.free_blocks_count, ..to };
-    fs.cut(&end, to)?;
+    if let Err(fault) = check().and_then(|()| fs.cut(&end, to)) {
+        return Err(ended(fs, options, fault));
+    }
     fs.write_backups()?;
     end.end(&fs.sb)?;
     Ok(done)
@@ -508,6 +531,9 @@ fn recover(device: &Arc<dyn Device>, options: &ResizeOptions) -> Result<u64, Res
     let volume = Volume::open(Arc::clone(device), &open)?;
     let transactions = volume.recovery().transactions;
     let closed = volume.close();
-    closed.map_err(|fault| ResizeFault::Damaged(fault.to_string()))?;
+    closed.map_err(|fault| match fault {
+        extant_volume::Fault::Device(fault) => ResizeFault::Device(fault),
+        fault => ResizeFault::Damaged(fault.to_string()),
+    })?;
     Ok(transactions)
 }

@@ -65,6 +65,8 @@ struct Owner {
 pub(crate) struct Mover<'f> {
     fs: &'f mut Fs,
     switcher: Switcher,
+    /// Fails if the shrink must stop.
+    check: &'f dyn Fn() -> Result<(), ResizeFault>,
     /// The new number of blocks.
     limit: u64,
     groups: u32,
@@ -79,6 +81,10 @@ pub(crate) struct Mover<'f> {
     room: usize,
     /// The journal moves as one.
     is_whole: bool,
+    /// A changed node of an extent tree gets a new place: without a journal, a cut could tear it.
+    moves_nodes: bool,
+    /// The superblock's copy of the journal's map, from the next switch on.
+    jnl_blocks: Option<[u32; 17]>,
     /// Blocks moved.
     pub(crate) moved: u64,
     /// Switches made.
@@ -167,6 +173,7 @@ impl Fs {
         switcher: Switcher,
         geometry: &Geometry,
         reopen: &dyn Fn(&Fs) -> Result<Switcher, ResizeFault>,
+        check: &dyn Fn() -> Result<(), ResizeFault>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(Switcher, u64, u32), ResizeFault> {
         let room = switcher.room()?;
@@ -183,9 +190,12 @@ impl Fs {
             longest,
             room,
             is_whole: false,
+            moves_nodes: !switcher.has_log(),
+            jnl_blocks: None,
             moved: 0,
             switches: 0,
             switcher,
+            check,
             fs: self,
         };
         mover.run(reopen, progress)?;
@@ -215,8 +225,7 @@ impl Mover<'_> {
             }
             let per_group = self.fs.geometry.inodes_per_group;
             let used = per_group.saturating_sub(desc.itable_unused.min(per_group));
-            let bytes = self.fs.block(desc.inode_bitmap)?;
-            let bitmap = GroupBitmap::from_bytes(bytes, per_group)?;
+            let bitmap = self.fs.inode_bitmap(group, &desc)?;
             for index in 0..used {
                 let ino = Ino(group * per_group + index + 1);
                 if !bitmap.test(index) || ino.0 == journal {
@@ -239,9 +248,11 @@ impl Mover<'_> {
             if has_moved && self.fs.sb.jnl_backup_type == 1 {
                 let (block, at) = self.fs.inode_place(Ino(journal))?;
                 let bytes = self.fs.block_in(&mut self.pending, block)?[at].to_vec();
-                for (word, value) in self.fs.sb.jnl_blocks.iter_mut().zip(bytes[MAP].chunks_exact(4)) {
-                    *word = u32::from_le_bytes([value[0], value[1], value[2], value[3]]);
+                let mut words = self.fs.sb.jnl_blocks;
+                for (word, value) in words.iter_mut().zip(bytes[MAP].chunks_exact(4)) {
+                    *word = read_u32(value, 0);
                 }
+                self.jnl_blocks = Some(words);
             }
             self.commit()?;
             self.is_whole = false;
@@ -496,8 +507,10 @@ impl Mover<'_> {
         if self.pending.is_empty() && self.dirty.is_empty() {
             return Ok(());
         }
+        (self.check)()?;
         let mut change = Change { early: std::mem::take(&mut self.pending), late: Blocks::new() };
         let mut sb = self.fs.sb.clone();
+        sb.jnl_blocks = self.jnl_blocks.take().unwrap_or(sb.jnl_blocks);
         let mut free = i64::try_from(sb.free_blocks_count).unwrap_or(i64::MAX);
         for group in std::mem::take(&mut self.dirty) {
             let mut desc = self.fs.desc(group)?;

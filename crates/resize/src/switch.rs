@@ -16,12 +16,15 @@
 //!    replay. The journal is empty before and after a switch, so it needs no revoke records.
 //! 2. Without a journal, no block that the old or the new superblock counts as free is in use. A cut may
 //!    leave free blocks marked as used and wrong counts; the superblock is then marked as not clean.
-//! 3. Before and after, the superblock differs from the caller's in RECOVER and CLEAN only, which are in its
+//! 3. After a switch that failed in the middle, the marks stay: the log may have a committed transaction.
+//! 4. Before and after, the superblock differs from the caller's in RECOVER and CLEAN only, which are in its
 //!    first sector.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use extant_base::{BlockSize, Pblk};
@@ -32,6 +35,7 @@ use extant_ondisk::superblock::{self, STATE_CLEAN, Superblock};
 use extant_ondisk::{Features, Geometry};
 
 use crate::fault::ResizeFault;
+use crate::plan::PlanFault;
 
 /// Log blocks that stay free.
 const SPARE_BLOCKS: usize = 8;
@@ -53,6 +57,8 @@ pub(crate) struct Switcher {
     device: Arc<dyn Device>,
     log: Option<(Log, ReplayTarget)>,
     block_size: BlockSize,
+    /// A switch has begun and has not succeeded. All switchers of a file system share this.
+    is_torn: Rc<Cell<bool>>,
 }
 
 impl Switcher {
@@ -62,6 +68,7 @@ impl Switcher {
         sb: &Superblock,
         geometry: &Geometry,
         log: Option<Log>,
+        is_torn: Rc<Cell<bool>>,
     ) -> Self {
         let block_size = geometry.block_size;
         let log = log.map(|log| {
@@ -72,7 +79,7 @@ impl Switcher {
             };
             (log, target)
         });
-        Self { device, log, block_size }
+        Self { device, log, block_size, is_torn }
     }
 
     /// The largest number of blocks of a switch, with the superblock's block.
@@ -85,6 +92,11 @@ impl Switcher {
         Ok(all.saturating_sub(all.div_ceil(tags + 1) + 1))
     }
 
+    /// Whether a switch is one transaction.
+    pub(crate) fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// Marks the file system as being changed.
     pub(crate) fn begin(&self, sb: &Superblock) -> Result<(), ResizeFault> {
         let mut sb = sb.clone();
@@ -92,9 +104,13 @@ impl Switcher {
         self.write_superblock(&sb)
     }
 
-    /// Marks the file system as not being changed any more.
+    /// Marks the file system as not being changed any more. Does nothing after a switch that failed in the
+    /// middle: with the marks, the next open replays the rest, or asks for a check.
     pub(crate) fn end(&self, sb: &Superblock) -> Result<(), ResizeFault> {
-        self.write_superblock(sb)
+        match self.is_torn.get() {
+            true => Ok(()),
+            false => self.write_superblock(sb),
+        }
     }
 
     fn mark(&self, sb: &mut Superblock) {
@@ -126,18 +142,25 @@ impl Switcher {
         let mut sb = sb.clone();
         self.mark(&mut sb);
         self.device.flush()?;
+        self.is_torn.set(true);
+        self.write(change, &sb, last)?;
+        self.is_torn.set(false);
+        Ok(())
+    }
+
+    fn write(&self, change: Change, sb: &Superblock, last: Option<u64>) -> Result<(), ResizeFault> {
         match &self.log {
             Some((log, target)) => {
                 let mut blocks = change.early;
                 blocks.extend(change.late);
-                let (number, bytes) = self.superblock_block(&sb)?;
+                let (number, bytes) = self.superblock_block(sb)?;
                 blocks.insert(number, bytes);
                 self.through_log(log, target, &blocks, last)
             }
             None => {
                 self.write_home(&change.early)?;
                 self.device.flush()?;
-                self.write_superblock(&sb)?;
+                self.write_superblock(sb)?;
                 self.write_home(&change.late)?;
                 Ok(self.device.flush()?)
             }
@@ -197,7 +220,8 @@ impl Switcher {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         logged.push(CommitBlock::new(tid, now.as_secs(), now.subsec_nanos()).encode(format));
         if logged.len() as u64 > u64::from(log_sb.log_end().saturating_sub(log_sb.first)) {
-            return Err(ResizeFault::Damaged("a change has more blocks than the journal".to_owned()));
+            let room = self.room()?;
+            return Err(PlanFault::JournalTooSmall { needed: blocks.len(), room }.into());
         }
         for (at, bytes) in (log_sb.first..).zip(&logged) {
             let (offset, _) = log.view().offset_of(at).ok_or(JournalFault::OutsideLog { block: at })?;

@@ -66,7 +66,8 @@ impl Mover<'_> {
                 }
                 self.extent_node(owner, &below, Node::Block(child))?;
                 // The journal's map changes only with its inode.
-                if child >= self.limit || self.is_whole && self.pending.contains_key(&child) {
+                let is_copied = self.is_whole || self.moves_nodes;
+                if child >= self.limit || is_copied && self.pending.contains_key(&child) {
                     let place = self.move_tree_block(child)?;
                     self.change_node(owner, node, |bytes| {
                         write_u32(bytes, at + 4, place as u32);
@@ -170,7 +171,8 @@ impl Mover<'_> {
         leaf[..60].copy_from_slice(&root);
         write_u16(&mut leaf, 4, ((bs - ENTRY) / ENTRY) as u16);
         self.seal_node(owner, &mut leaf);
-        self.pending.insert(place, leaf);
+        // It must be there before the inode is: without a journal, the inode's block may come first.
+        self.fs.device.write_at(place << self.fs.geometry.block_size.log2(), &leaf)?;
         let sectors = (bs / 512) as u32;
         self.change_inode(owner, |bytes| {
             let map = &mut bytes[MAP];
