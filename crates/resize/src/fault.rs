@@ -70,6 +70,9 @@ pub enum ResizeFault {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceFault),
+    /// Recovery stopped: a write failed. The next open does it again.
+    #[error("recovery stopped: {0}")]
+    Recovery(String),
     /// The image cannot be opened for writing, or is in use.
     #[error("the image {0}")]
     Image(std::io::Error),

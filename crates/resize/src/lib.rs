@@ -533,6 +533,9 @@ fn recover(device: &Arc<dyn Device>, options: &ResizeOptions) -> Result<u64, Res
     let closed = volume.close();
     closed.map_err(|fault| match fault {
         extant_volume::Fault::Device(fault) => ResizeFault::Device(fault),
+        extant_volume::Fault::Aborted(why) | extant_volume::Fault::Stopped(why) => {
+            ResizeFault::Recovery(why.to_string())
+        }
         fault => ResizeFault::Damaged(fault.to_string()),
     })?;
     Ok(transactions)

@@ -81,13 +81,13 @@ fn grow(device: &Arc<dyn Device>) -> Result<u64, ResizeFault> {
     Ok(done.after.blocks)
 }
 
-fn findings(device: &dyn Device) -> Vec<String> {
+pub(crate) fn findings(device: &dyn Device) -> Vec<String> {
     let report = extant_check::check(device, &extant_check::Options::default()).unwrap();
     let bad = report.findings.iter().filter(|found| found.rule.severity >= Severity::Note);
     bad.map(|found| format!("{} {:?} {}", found.rule.code, found.place, found.says)).collect()
 }
 
-fn recovered(disk: SimDisk) -> Result<Arc<dyn Device>, String> {
+pub(crate) fn recovered(disk: SimDisk) -> Result<Arc<dyn Device>, String> {
     let device: Arc<dyn Device> = Arc::new(disk);
     let volume =
         Volume::open(Arc::clone(&device), &OpenOptions::default()).map_err(|fault| fault.to_string())?;
@@ -95,7 +95,7 @@ fn recovered(disk: SimDisk) -> Result<Arc<dyn Device>, String> {
     Ok(device)
 }
 
-fn e2fsck(device: &dyn Device, path: &Path, arg: &str) -> (i32, String) {
+pub(crate) fn e2fsck(device: &dyn Device, path: &Path, arg: &str) -> (i32, String) {
     let _ = std::fs::remove_file(path);
     let file = std::fs::File::create(path).unwrap();
     file.set_len(device.size_bytes()).unwrap();

@@ -1,6 +1,7 @@
 //! The tests of the crate, in one program.
 
 mod cuts;
+mod faults;
 mod grow;
 mod shrink;
 mod tree;
