@@ -322,7 +322,7 @@ fn without_a_journal_extent_trees_stay_whole() {
         std::fs::write(source.join(format!("b/{i}")), bytes).unwrap();
     }
     let path = dir.path().join("pieces.img");
-    let args = ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "^has_journal", "-N", "600", "-d"];
+    let args = ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "^has_journal", "-N", "1000", "-d"];
     run("mke2fs", args.into_iter().chain([source.to_str().unwrap(), path.to_str().unwrap(), "10M"]));
     let volume = Volume::open(Arc::new(FileDevice::open(&path, true).unwrap()), &OpenOptions::default());
     let volume = volume.unwrap();
