@@ -84,8 +84,8 @@ impl Fs {
             free += u64::from(desc.free_clusters);
             free_inodes += desc.free_inodes;
         }
-        let used_before = self.sb.blocks_count - self.sb.free_blocks_count;
-        let used_after = to.blocks_count - free;
+        let used_before = self.sb.blocks_count.saturating_sub(self.sb.free_blocks_count);
+        let used_after = to.blocks_count.saturating_sub(free);
         if to.overhead_clusters != 0 {
             let less = used_before.saturating_sub(used_after);
             to.overhead_clusters = to.overhead_clusters.saturating_sub(less as u32);

@@ -59,6 +59,9 @@ impl Fs {
             let why = format!("it has {} blocks, and the device ends before", geometry.blocks);
             return Err(ResizeFault::Damaged(why));
         }
+        if sb.free_blocks_count > sb.blocks_count || sb.free_inodes_count > sb.inodes_count {
+            return Err(ResizeFault::Damaged("more is free than there is".to_owned()));
+        }
         let mut table = vec![0; geometry.desc_blocks as usize * bs.len()];
         let classic = geometry.classic_desc_blocks() as usize * bs.len();
         let (first, _) = geometry.descriptor_place(Group(0));

@@ -21,7 +21,7 @@
 
 mod maps;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use extant_base::{Group, Ino, Pblk};
@@ -79,6 +79,8 @@ pub(crate) struct Mover<'f> {
     /// For each group, no free run is longer.
     longest: Vec<u32>,
     room: usize,
+    /// Blocks of the map of the inode that is being moved.
+    seen: HashSet<u64>,
     /// The journal moves as one.
     is_whole: bool,
     /// A changed node of an extent tree gets a new place: without a journal, a cut could tear it.
@@ -189,6 +191,7 @@ impl Fs {
             freed: Vec::new(),
             longest,
             room,
+            seen: HashSet::new(),
             is_whole: false,
             moves_nodes: !switcher.has_log(),
             jnl_blocks: None,
@@ -265,6 +268,7 @@ impl Mover<'_> {
 
     /// Moves the blocks of an inode. Returns its attribute block if that must move.
     fn inode(&mut self, ino: Ino) -> Result<Option<u64>, ResizeFault> {
+        self.seen.clear();
         let (block, at) = self.fs.inode_place(ino)?;
         let bytes = match self.pending.get(&block) {
             Some(bytes) => bytes[at.clone()].to_vec(),
@@ -289,6 +293,10 @@ impl Mover<'_> {
             orphan_seed: orphan_file::inode_seed(fs_seed, ino, generation),
         };
         let acl = u64::from(read_u32(&bytes, ACL_AT)) | u64::from(read_u16(&bytes, ACL_HIGH_AT)) << 32;
+        if acl >= self.fs.geometry.blocks && !self.fs.sb.is_hurd() {
+            let why = format!("the attribute block of inode {} does not exist", ino.0);
+            return Err(ResizeFault::Damaged(why));
+        }
         let acl = (acl >= self.limit && !self.fs.sb.is_hurd()).then_some(acl);
         let inode_flags = read_u32(&bytes, FLAGS_AT);
         let has = |flag: u32| inode_flags & flag != 0;
@@ -484,7 +492,13 @@ impl Mover<'_> {
             let group = self.fs.geometry.group_of(Pblk(at)).ok_or_else(outside)?;
             let start = self.fs.geometry.group_start(group).0;
             let end = run.end.min(start + u64::from(self.fs.geometry.group_blocks(group)));
-            self.bitmap(group.0)?.clear((at - start) as u32..(end - start) as u32);
+            let bits = (at - start) as u32..(end - start) as u32;
+            let bitmap = self.bitmap(group.0)?;
+            if !bitmap.all_set(bits.clone()) {
+                let why = format!("one of the blocks {at} to {} is in two files, or marked as free", end - 1);
+                return Err(ResizeFault::Damaged(why));
+            }
+            bitmap.clear(bits);
             self.dirty.insert(group.0);
             if let Some(longest) = self.longest.get_mut(group.0 as usize) {
                 *longest = u32::MAX;

@@ -60,8 +60,8 @@ impl Mover<'_> {
             let at = ENTRY * (1 + slot);
             if depth > 0 {
                 let child = u64::from(read_u32(bytes, at + 4)) | u64::from(read_u16(bytes, at + 8)) << 32;
-                let below = self.current(child)?;
-                if read_u16(&below, 6) + 1 != depth {
+                let below = self.map_block(owner, child)?;
+                if read_u16(&below, 6).checked_add(1) != Some(depth) || !self.verify_node(owner, &below) {
                     return Err(damaged());
                 }
                 self.extent_node(owner, &below, Node::Block(child))?;
@@ -84,6 +84,10 @@ impl Mover<'_> {
             let start = u64::from(read_u32(bytes, at + 8)) | u64::from(read_u16(bytes, at + 6)) << 32;
             if start + u64::from(len) <= self.limit || len == 0 {
                 continue;
+            }
+            let end = u64::from(read_u32(bytes, at)) + u64::from(len);
+            if start + u64::from(len) > self.fs.geometry.blocks || end > 1 << 32 {
+                return Err(damaged());
             }
             self.extent(owner, node, at, raw, start, len)?;
             // The node may have more entries now.
@@ -188,7 +192,7 @@ impl Mover<'_> {
             let (low, carry) = read_u32(bytes, BLOCKS_AT).overflowing_add(unit);
             write_u32(bytes, BLOCKS_AT, low);
             let high = read_u16(bytes, BLOCKS_HIGH_AT);
-            write_u16(bytes, BLOCKS_HIGH_AT, high + u16::from(carry));
+            write_u16(bytes, BLOCKS_HIGH_AT, high.wrapping_add(carry.into()));
         })
     }
 
@@ -198,6 +202,24 @@ impl Mover<'_> {
             let sum = crc32c(owner.seed, &bytes[..at]);
             write_u32(bytes, at, sum);
         }
+    }
+
+    /// A block of a map on the way down. A file has each of them once: a damaged map could have the same
+    /// block in all slots of all levels, and the walk would take years.
+    fn map_block(&mut self, owner: &Owner, block: u64) -> Result<Vec<u8>, ResizeFault> {
+        if !self.seen.insert(block) {
+            let why = format!("the map of inode {} has block {block} twice", owner.ino.0);
+            return Err(ResizeFault::Damaged(why));
+        }
+        self.current(block)
+    }
+
+    /// Whether a node's checksum is right, and where it must be.
+    fn verify_node(&self, owner: &Owner, bytes: &[u8]) -> bool {
+        let at = ENTRY * (1 + usize::from(read_u16(bytes, 4)));
+        let has_room = at + 4 <= bytes.len();
+        !self.fs.sb.features.metadata_csum()
+            || has_room && crc32c(owner.seed, &bytes[..at]) == read_u32(bytes, at)
     }
 
     /// Changes a node of an extent tree.
@@ -250,7 +272,7 @@ impl Mover<'_> {
         if number == 0 {
             return Ok(());
         }
-        let bytes = self.current(number)?;
+        let bytes = self.map_block(owner, number)?;
         let mut below: Vec<u32> = bytes.chunks_exact(4).map(|word| read_u32(word, 0)).collect();
         let before = below.clone();
         if level == 1 {
@@ -282,6 +304,10 @@ impl Mover<'_> {
             let follows =
                 |n: usize| words.get(at + n).is_some_and(|word| *word == start.wrapping_add(n as u32));
             let len = (1..).take_while(|n| follows(*n)).count() as u64 + 1;
+            if u64::from(start) + len > self.fs.geometry.blocks {
+                let why = format!("the map of inode {} has blocks that do not exist", owner.ino.0);
+                return Err(ResizeFault::Damaged(why));
+            }
             let run = self.allocate(len, owner)?;
             let part = (run.end - run.start).min(len);
             self.copy(start.into(), run.start, part, Some(owner))?;

@@ -45,7 +45,7 @@ fn a_write_that_fails_loses_nothing() {
         let device: Arc<dyn Device> = Arc::<Faulty<SimDisk>>::clone(&counted);
         let least = shrink(&device, Size::Min).unwrap();
         let writes = counted.counts().writes;
-        let step = (writes / 90).max(1);
+        let step = (writes / 45).max(1);
         let mut marked = 0;
         for nth in (1..=writes).step_by(step as usize) {
             let name = format!("{mke2fs:?}: write {nth} of {writes}");
