@@ -453,8 +453,8 @@ fn grow(
     Ok(Done { steps, moved: 0 })
 }
 
-/// Takes the marks off a file system that stays as it is because of a fault. If another machine has it now, its
-/// superblock is the other machine's.
+/// Takes the marks off a file system that stays as it is because of a fault. If another machine has it now,
+/// its superblock is the other machine's.
 fn ended(fs: &Fs, options: &ResizeOptions, fault: ResizeFault) -> ResizeFault {
     if matches!(fault, ResizeFault::Open(OpenFault::InUse(_))) {
         return fault;

@@ -6,7 +6,7 @@
 //! place    new groups -> the addresses of their bitmaps and inode tables
 //! ```
 //!
-//! Owns: all decisions. Does **not** own: reading and writing (see module `grow`).
+//! Owns: all decisions. Does **not** own: reading and writing (see the module `grow`).
 //!
 //! Invariants
 //! 1. Everything here is a function of its arguments: no I/O, no clock.

@@ -208,7 +208,8 @@ fn a_damaged_block_bitmap_is_refused() {
 #[test]
 fn a_descriptor_with_impossible_numbers_is_refused() {
     let dir = extant_testkit::scratch();
-    let changes: [(&str, fn(&mut GroupDesc)); 6] = [
+    type Change = fn(&mut GroupDesc);
+    let changes: [(&str, Change); 6] = [
         ("block 0", |desc| desc.block_bitmap = 0),
         ("another group", |desc| desc.inode_bitmap = 3),
         ("after the end", |desc| desc.inode_table = 1 << 30),
@@ -346,4 +347,34 @@ fn without_a_journal_extent_trees_stay_whole() {
         assert!(findings(&*device).is_empty(), "{at}: {:#?} {out}", findings(&*device));
     }
     eprintln!("{} events", recording.end());
+}
+
+/// Maps of damaged files are refused: a tree whose node has a wrong checksum, and an indirect block that
+/// leads to itself.
+#[test]
+fn a_damaged_map_is_refused() {
+    let dir = extant_testkit::scratch();
+    let map_of = |path: &Path, file: &str| -> u64 {
+        let out = command("debugfs").args(["-R", &format!("stat {file}")]).arg(path).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let (_, after) = text.split_once("(ETB0):").or_else(|| text.split_once("(IND):")).unwrap();
+        after.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    // Blocks that are apart give the sparse file more extents than its inode holds.
+    let path = image(dir.path(), EXT4, "40M");
+    let block = map_of(&path, "/kept/sparse");
+    let parts = Parts::of(&path);
+    parts.flip(block, 8 * 1000);
+    drop(parts);
+    assert!(matches!(resize_to(&path, Size::Min), Err(ResizeFault::Damaged(_))));
+
+    let path = image(dir.path(), EXT3, "40M");
+    let block = map_of(&path, "/kept/large");
+    let parts = Parts::of(&path);
+    // The inode's double indirect block, too, is now this one, whose numbers lead to itself.
+    let number = u32::try_from(block).unwrap().to_le_bytes();
+    parts.file.write_at(block * 1024, &number.repeat(256)).unwrap();
+    drop(parts);
+    run("debugfs", ["-w", "-R", &format!("sif /kept/large block[DIND] {block}"), path.to_str().unwrap()]);
+    assert!(matches!(resize_to(&path, Size::Min), Err(ResizeFault::Damaged(_))));
 }
