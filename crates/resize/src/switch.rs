@@ -220,6 +220,8 @@ impl Switcher {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         logged.push(CommitBlock::new(tid, now.as_secs(), now.subsec_nanos()).encode(format));
         if logged.len() as u64 > u64::from(log_sb.log_end().saturating_sub(log_sb.first)) {
+            // Nothing is written yet.
+            self.is_torn.set(false);
             let room = self.room()?;
             return Err(PlanFault::JournalTooSmall { needed: blocks.len(), room }.into());
         }

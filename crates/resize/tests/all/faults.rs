@@ -377,4 +377,12 @@ fn a_damaged_map_is_refused() {
     drop(parts);
     run("debugfs", ["-w", "-R", &format!("sif /kept/large block[DIND] {block}"), path.to_str().unwrap()]);
     assert!(matches!(resize_to(&path, Size::Min), Err(ResizeFault::Damaged(_))));
+
+    // A resize inode without its block of reserved blocks, or with another one.
+    for block in [0, 5000] {
+        let path = image(dir.path(), EXT3, "40M");
+        run("debugfs", ["-w", "-R", &format!("sif <7> block[DIND] {block}"), path.to_str().unwrap()]);
+        let fault = resize_to(&path, Size::Bytes(20 << 20));
+        assert!(matches!(fault, Err(ResizeFault::Damaged(_))), "{block}: {fault:?}");
+    }
 }
