@@ -476,6 +476,23 @@ impl Session {
         }
     }
 
+    /// The image of an argument that must not name a path inside; `None` after reporting a problem. `what`:
+    /// what is done to the whole file system, for the message.
+    pub(crate) fn whole_image(&mut self, arg: &OsStr, what: &str) -> Option<ImageArg> {
+        match ImageArg::parse(arg) {
+            Ok(ImageArg { inner_path: Some(path), .. }) => {
+                let why = format_args!("a whole file system is {what}: leave :{} out", path.display());
+                self.problem(exit::USAGE_CODE, why);
+                None
+            }
+            Ok(image) => Some(image),
+            Err(error) => {
+                self.argument_error(error);
+                None
+            }
+        }
+    }
+
     /// Reports a problem of an image argument.
     pub(crate) fn argument_error(&mut self, why: ArgError) {
         let (code, why) = arg_failure(why);

@@ -110,18 +110,7 @@ impl Drop for Bar {
 
 pub(crate) fn run(args: &ResizeArgs) -> ExitCode {
     let mut session = Session::new(&OpenArgs::with_journal(args.journal.journal.clone()));
-    let image = match ImageArg::parse(&args.image) {
-        Ok(ImageArg { inner_path: Some(path), .. }) => {
-            let why = format_args!("a whole file system is resized: leave :{} out", path.display());
-            session.problem(exit::USAGE_CODE, why);
-            return session.finish(Ok(()));
-        }
-        Ok(image) => image,
-        Err(error) => {
-            session.argument_error(error);
-            return session.finish(Ok(()));
-        }
-    };
+    let Some(image) = session.whole_image(&args.image, "resized") else { return session.finish(Ok(())) };
     let name = escape(image.to_string().as_bytes());
     match resized(args, &image, &name) {
         Ok(report) => {

@@ -9,7 +9,6 @@ use serde_json::json;
 use crate::edit::args::JournalArg;
 use crate::edit::staged::HoldPolicy;
 use crate::exit;
-use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
 use crate::look::print::JsonList;
 use crate::look::{OpenArgs, Session, output};
@@ -47,18 +46,7 @@ pub(crate) fn run(args: &TrimArgs) -> ExitCode {
         Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), HoldPolicy::Nothing);
     let mut done = Vec::new();
     for image in &args.images {
-        let image = match ImageArg::parse(image) {
-            Ok(ImageArg { inner_path: Some(path), .. }) => {
-                let why = format_args!("a whole file system is trimmed: leave :{} out", path.display());
-                session.problem(exit::USAGE_CODE, why);
-                continue;
-            }
-            Ok(image) => image,
-            Err(error) => {
-                session.argument_error(error);
-                continue;
-            }
-        };
+        let Some(image) = session.whole_image(image, "trimmed") else { continue };
         let Some(fs) = session.open(&image) else { continue };
         let name = escape(image.to_string().as_bytes());
         match fs.trim(args.minimum) {

@@ -17,7 +17,6 @@ use serde_json::json;
 use crate::edit::args::JournalArg;
 use crate::edit::staged::HoldPolicy;
 use crate::exit;
-use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
 use crate::look::{OpenArgs, Session, output};
 use crate::mkfs::{parse_uuid, random_uuid};
@@ -230,8 +229,7 @@ fn tuning(args: &TuneArgs) -> Result<Tuning, String> {
 
 pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     let tuning = match tuning(args) {
-        Ok(tuning) if is_nothing(args) => {
-            drop(tuning);
+        Ok(tuning) if tuning == Tuning::default() => {
             return exit::fail(
                 exit::USAGE_CODE,
                 &"tune: no parameter to change; `extant inspect IMG super` shows them",
@@ -242,18 +240,7 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     };
     let open = OpenArgs::with_journal(args.journal.journal.clone());
     let mut session = Session::new(&open);
-    let image = match ImageArg::parse(&args.image) {
-        Ok(ImageArg { inner_path: Some(path), .. }) => {
-            let why = format_args!("a whole file system is changed: leave :{} out", path.display());
-            session.problem(exit::USAGE_CODE, why);
-            return session.finish(Ok(()));
-        }
-        Ok(image) => image,
-        Err(error) => {
-            session.argument_error(error);
-            return session.finish(Ok(()));
-        }
-    };
+    let Some(image) = session.whole_image(&args.image, "changed") else { return session.finish(Ok(())) };
     let name = escape(image.to_string().as_bytes());
     // Planned on the image as it is read: what is refused, and what changes nothing, writes nothing.
     let Some(fs) = session.open(&image) else { return session.finish(Ok(())) };
@@ -287,27 +274,6 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     let mut out = output();
     let printed = print(args, &name, &report, &mut out).and_then(|()| out.flush());
     session.finish(printed)
-}
-
-fn is_nothing(args: &TuneArgs) -> bool {
-    let TuneArgs { label, uuid, reserved_percent, reserved_blocks, reserved_user, reserved_group, .. } = args;
-    let TuneArgs { errors, mount_options, features, extended, mounts_until_check, mount_count, .. } = args;
-    let TuneArgs { check_interval, last_check, last_mounted, .. } = args;
-    label.is_none()
-        && uuid.is_none()
-        && reserved_percent.is_none()
-        && reserved_blocks.is_none()
-        && reserved_user.is_none()
-        && reserved_group.is_none()
-        && errors.is_none()
-        && mount_options.is_empty()
-        && features.is_empty()
-        && extended.is_empty()
-        && mounts_until_check.is_none()
-        && mount_count.is_none()
-        && check_interval.is_none()
-        && last_check.is_none()
-        && last_mounted.is_none()
 }
 
 fn print(args: &TuneArgs, image: &str, report: &TuneReport, out: &mut dyn Write) -> std::io::Result<()> {

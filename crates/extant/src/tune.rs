@@ -41,7 +41,7 @@ use extant_volume::{Fault, LABEL_MAX, OnError};
 use crate::FileSystem;
 
 /// The parameters to change; those that are `None` stay.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tuning {
     /// Label, at most 16 bytes.
     pub label: Option<Vec<u8>>,
