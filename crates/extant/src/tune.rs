@@ -488,6 +488,7 @@ mod tests {
             blocks_count: 100_000,
             rev_level: 1,
             inode_size: 256,
+            journal_inum: 8,
             uuid: [7; 16],
             features: Features {
                 compat: Features::DIR_INDEX | Features::HAS_JOURNAL,
