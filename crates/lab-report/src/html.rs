@@ -5,7 +5,7 @@ use std::fmt::Write;
 use extant_lab::report::{Plot, StudyReport, Table, Verdict};
 
 use crate::grid::{Grid, grid};
-use crate::numbers::{bytes, counted, duration};
+use crate::numbers::{bytes, counted, duration, escaped};
 use crate::text::caption;
 use crate::{ReportFault, Reports, plot, verdict_words};
 
@@ -29,11 +29,6 @@ pub fn page(reports: &Reports) -> Result<String, ReportFault> {
          <h1>Studies of ext4</h1>\n<p>Measurements of five mail threads of linux-ext4, repeated by extant \
          {version}.</p>\n{body}</body>\n</html>\n"
     ))
-}
-
-/// Text as HTML.
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// The class of a verdict in the style sheet.

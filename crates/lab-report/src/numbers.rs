@@ -1,4 +1,4 @@
-//! Numbers as text.
+//! Numbers as text, and text as HTML.
 
 /// Three significant digits below 1000, and whole numbers with separators above: `0.0123`, `12.3`, `10,196`.
 pub(crate) fn number(value: f64) -> String {
@@ -52,6 +52,11 @@ pub(crate) fn duration(seconds: f64) -> String {
 /// `one thing`, `2 things`.
 pub(crate) fn counted(count: usize, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
+/// Text as HTML.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::ReportFault;
-use crate::html::escaped;
+use crate::numbers::escaped;
 use crate::numbers::number;
 
 const WIDTH: u32 = 960;

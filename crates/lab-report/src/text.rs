@@ -27,9 +27,7 @@ pub fn study(report: &StudyReport) -> String {
     if !parameters.is_empty() {
         let _ = writeln!(text, "with:    {parameters}");
     }
-    for table in &report.tables {
-        write_table(&mut text, table);
-    }
+    text += &tables(&report.tables);
     if !report.claims.is_empty() {
         text.push_str("\nClaims of the posting:\n");
     }
@@ -37,6 +35,16 @@ pub fn study(report: &StudyReport) -> String {
         write_claim(&mut text, claim);
     }
     text.push('\n');
+    text
+}
+
+/// Tables alone, with an empty line before each.
+#[must_use]
+pub fn tables(tables: &[Table]) -> String {
+    let mut text = String::new();
+    for table in tables {
+        write_table(&mut text, table);
+    }
     text
 }
 

@@ -21,7 +21,6 @@
 //! linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
@@ -222,12 +221,13 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-/// A table for each case, with the paths side by side.
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Report {
+    /// A table for each case, with the paths side by side.
+    #[must_use]
+    pub fn tables(&self) -> Vec<report::Table> {
         let mut cases: Vec<Case> = self.rows.iter().map(|row| row.case).collect();
         cases.dedup();
-        for case in cases {
+        let table = |case: Case| {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.case == case).collect();
             let in_rows = rows.iter().map(|row| {
                 // Compared with the same reads or writes block by block.
@@ -247,7 +247,7 @@ impl fmt::Display for Report {
                     ..report::Row::ours(&[&row.bs.to_string(), row.path.name()], &[])
                 }
             });
-            let table = report::Table {
+            report::Table {
                 id: case.name().replace('_', "-"),
                 title: case.name().to_owned(),
                 in_posting: false,
@@ -258,10 +258,9 @@ impl fmt::Display for Report {
                 extras: ["IOPS", "share of limit", "CPU [s/GiB]"].map(str::to_owned).to_vec(),
                 rows: in_rows.collect(),
                 note: String::new(),
-            };
-            writeln!(f, "{table}")?;
-        }
-        Ok(())
+            }
+        };
+        cases.into_iter().map(table).collect()
     }
 }
 
@@ -610,10 +609,11 @@ mod tests {
         let study = Study { kernel_dir: Some(dir.path().to_owned()), ..study() };
         let report = run(&study, &Quiet).unwrap();
         assert_eq!(report.rows.len(), 80);
-        assert!(report.rows.iter().all(|row| row.mib_s > 0.0 && row.kernel_mib_s.is_some()), "{report}");
+        assert!(report.rows.iter().all(|row| row.mib_s > 0.0 && row.kernel_mib_s.is_some()));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-        let text = report.to_string();
-        assert!(text.contains("sync_overwrite: bandwidth [MiB/s]") && text.contains("iomap-4k"), "{text}");
+        let tables = report.tables();
+        let table = tables.iter().find(|table| table.title == "sync_overwrite").unwrap();
+        assert!(table.rows.iter().any(|row| row.labels[1] == "iomap-4k"));
     }
 
     #[test]

@@ -7,8 +7,6 @@
 //! 3. A report is complete in itself: command, machine and parameters are part of it, so a committed JSON
 //!    file can be shown again.
 
-pub(crate) mod text;
-
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -303,6 +301,18 @@ impl Row {
     }
 }
 
+/// A figure with about four digits.
+pub(crate) fn figure(value: f64) -> String {
+    let size = value.abs();
+    match size {
+        _ if value == value.trunc() && size < 1e15 => format!("{value:.0}"),
+        _ if size >= 1000.0 => format!("{value:.0}"),
+        _ if size >= 100.0 => format!("{value:.1}"),
+        _ if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,5 +329,11 @@ mod tests {
         assert_eq!(Change::between(&far, &iguana, "iguana").significant, Some(true));
         let once = Summary::of(&[1.0]);
         assert_eq!(Change::between(&once, &once, "itself").significant, None);
+    }
+
+    #[test]
+    fn figures_have_four_digits() {
+        let figures = [10_195.667, 143.26, 7.0, 0.125, 12.345].map(figure);
+        assert_eq!(figures, ["10196", "143.3", "7", "0.1250", "12.35"]);
     }
 }

@@ -7,8 +7,9 @@ use clap::Args;
 use extant_device::Model;
 use extant_lab::LabFault;
 use extant_lab::buffered::{Backing, Case, Path, Study};
+use extant_lab_report::text;
 
-use super::{GroundArgs, Shown, print, usage};
+use super::{GroundArgs, Shown, usage};
 use crate::sizes::parse_size;
 use crate::voice;
 
@@ -102,9 +103,9 @@ pub(super) fn run(args: &BufferedArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
     let report = extant_lab::buffered::run(&study, &shown)?;
     drop(shown);
-    if !args.json {
-        return Ok(print(&report, &report, false));
-    }
-    let lines = report.rows.iter().map(|row| serde_json::to_string(row).unwrap_or_default() + "\n");
-    Ok(voice::print(&lines.collect::<String>(), 0))
+    let text = match args.json {
+        true => report.rows.iter().map(|row| serde_json::to_string(row).unwrap_or_default() + "\n").collect(),
+        false => text::tables(&report.tables()),
+    };
+    Ok(voice::print(&text, 0))
 }

@@ -1,10 +1,12 @@
 //! `extant lab shrinker`.
 
+use std::fmt;
 use std::process::ExitCode;
 
 use clap::Args;
 use extant_lab::LabFault;
-use extant_lab::shrinker::{Case, Clock, Policy, Study, WORK_MAX};
+use extant_lab::shrinker::{Case, Clock, Policy, Report, Study, WORK_MAX};
+use extant_lab_report::text;
 
 use super::{Shown, print};
 
@@ -71,5 +73,33 @@ pub(super) fn run(args: &ShrinkerArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
     let report = extant_lab::shrinker::run(&study, &shown)?;
     drop(shown);
-    Ok(print(&report, &report, args.json))
+    Ok(print(&report, &Text(&report), args.json))
+}
+
+/// The tables, then what is expected of es-chunk.
+struct Text<'a>(&'a Report);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        writeln!(f, "{} workers, scale {}", report.threads, report.scale)?;
+        writeln!(f, "{}", text::tables(&report.tables()))?;
+        for row in report.rows.iter().filter(|row| row.cut) {
+            let (case, policy) = (row.case.name(), row.policy);
+            writeln!(f, "{case}, {policy} ended after {} calls: its scans had visited too much", row.calls)?;
+        }
+        for bar in &report.bars {
+            let (case, what, figure) = (bar.case.name(), &bar.what, &bar.figure);
+            match (bar.holds, bar.applies(report.scale)) {
+                (true, _) => writeln!(f, "holds  {case:12} {what}: {figure}")?,
+                (false, true) => writeln!(f, "FAILS  {case:12} {what}: {figure}")?,
+                (false, false) => writeln!(
+                    f,
+                    "-      {case:12} {what}: not expected below scale {} ({figure})",
+                    bar.scale_min
+                )?,
+            }
+        }
+        Ok(())
+    }
 }

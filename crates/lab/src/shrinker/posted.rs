@@ -3,7 +3,6 @@
 //! Times are microseconds. Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3,
 //! 2014, "Result".
 
-use super::tables::Metric;
 use crate::report::Posted;
 
 /// The policies of the posting, in the order of its rows.
@@ -11,6 +10,16 @@ const POLICIES: [&str; 5] = ["baseline", "es-cache", "es-slist", "es-ilist", "es
 
 /// Minimum, maximum, median, mean, standard deviation.
 type Line = [f64; 5];
+
+/// A metric of the posting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Metric {
+    ScanAvg,
+    ScanMax,
+    Hits,
+    UserAvg,
+    UserMax,
+}
 
 /// A table: its metric, the case (with what is measured of it, if that is split), a line for each policy.
 const TABLES: [(Metric, &str, [Line; 5]); 17] = [

@@ -1,11 +1,10 @@
 //! Computes rows and expectations from runs, and prints the table.
 
-use std::fmt;
-
 use extant_extent_status::{Policy, Times};
 
 use super::sim::Outcome;
 use super::{Bar, Case, Report, Row, tables};
+use crate::report::Table;
 use crate::summary::Summary;
 
 /// How many times shorter es-gc's mean scan must be than baseline's; the study of 2014 had 28 and 155.
@@ -155,30 +154,11 @@ impl Bar {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} workers, scale {}\n", self.threads, self.scale)?;
-        // The posting's figures are those of its size.
-        for table in tables::tables(self, self.scale >= 1.0) {
-            writeln!(f, "{table}")?;
-        }
-        for row in self.rows.iter().filter(|row| row.cut) {
-            let (case, policy) = (row.case.name(), row.policy);
-            writeln!(f, "{case}, {policy} ended after {} calls: its scans had visited too much", row.calls)?;
-        }
-        for bar in &self.bars {
-            let (case, what, figure) = (bar.case.name(), &bar.what, &bar.figure);
-            match (bar.holds, bar.applies(self.scale)) {
-                (true, _) => writeln!(f, "holds  {case:12} {what}: {figure}")?,
-                (false, true) => writeln!(f, "FAILS  {case:12} {what}: {figure}")?,
-                (false, false) => writeln!(
-                    f,
-                    "-      {case:12} {what}: not expected below scale {} ({figure})",
-                    bar.scale_min
-                )?,
-            }
-        }
-        Ok(())
+impl Report {
+    /// The tables of the posting. Its figures are in them where the study has the posting's size.
+    #[must_use]
+    pub fn tables(&self) -> Vec<Table> {
+        tables::tables(self, self.scale >= 1.0)
     }
 }
 

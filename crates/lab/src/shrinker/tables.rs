@@ -4,21 +4,10 @@
 
 use extant_extent_status::Policy;
 
-use super::posted::posted;
+use super::posted::{Metric, posted};
 use super::{Case, Report, Row};
 use crate::Summary;
-use crate::report::text::figure;
-use crate::report::{self, Better, Change, Posted, Table};
-
-/// A metric of the posting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Metric {
-    ScanAvg,
-    ScanMax,
-    Hits,
-    UserAvg,
-    UserMax,
-}
+use crate::report::{self, Better, Change, Posted, Table, figure};
 
 impl Metric {
     const ALL: [Self; 5] = [Self::ScanAvg, Self::ScanMax, Self::Hits, Self::UserAvg, Self::UserMax];
@@ -292,7 +281,7 @@ mod tests {
         for table in &tables {
             assert_eq!(table.rows[4].labels, ["es-gc"]);
             assert!(table.rows.iter().all(|row| row.extras.len() == table.extras.len()));
-            assert!(!table.note.is_empty(), "{table}");
+            assert!(!table.note.is_empty(), "{}", table.id);
         }
         let gc = &tables[0].rows[4];
         assert_eq!(gc.posting.unwrap().median, Some(290.0));

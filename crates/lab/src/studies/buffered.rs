@@ -26,8 +26,7 @@ use extant_image::options::FormatOptions;
 use self::posted::{LINES, Line};
 use super::{Estimate, Size};
 use crate::buffered::{Backing, Case, Path as DataPath, Report, Row, Study, run};
-use crate::report::text::figure;
-use crate::report::{self, Better, Change, Claim, Form, Machine, Plot, Posted, Posting, Series};
+use crate::report::{self, Better, Change, Claim, Form, Machine, Plot, Posted, Posting, Series, figure};
 use crate::report::{StudyReport, Table, Verdict};
 use crate::{LabFault, Watch};
 

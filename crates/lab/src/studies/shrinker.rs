@@ -8,8 +8,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::{Estimate, Size};
-use crate::report::text::figure;
-use crate::report::{Change, Claim, Form, Machine, Plot, Posting, Series, StudyReport, Table, Verdict};
+use crate::report::{
+    Change, Claim, Form, Machine, Plot, Posting, Series, StudyReport, Table, Verdict, figure,
+};
 use crate::shrinker::tables::tables;
 use crate::shrinker::{Case, Clock, Policy, Report, Row, Study, run};
 use crate::{LabFault, Summary, Watch};
