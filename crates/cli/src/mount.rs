@@ -54,87 +54,13 @@ const READY: &str = "ready";
 /// How long a server that does not answer may take to end after the unmount.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-const MOUNT_HELP: &str = "\
-Options after -o, separated by commas. Defaults come from the superblock (tune2fs -o, -e,
+/// What comes after the options of the command line.
+fn mount_help() -> String {
+    let options = options::help();
+    format!(
+        "Options after -o, separated by commas. Defaults come from the superblock (tune2fs -o, -e,
 -E mount_opts=), then from the list below.
-
-Common:
-  ro                    read-only (default); no byte of the image changes
-  rw                    read-write
-  allow_other           let other users access the mount; ordinary users need user_allow_other in
-                        /etc/fuse.conf
-  default_permissions   the kernel checks modes, owners and ACLs (always on for root and with
-                        allow_other)
-  dev, suid, noexec     allow device nodes; honour set-id bits; run no programs. The defaults are
-                        nodev, nosuid, exec
-  nosymfollow           do not follow symbolic links
-  grpid, nogrpid        new files get the group of their directory, or of the process (default);
-                        also bsdgroups, sysvgroups
-  uid=N, gid=N          show all files as those of this user, this group
-  umask=M, fmask=M, dmask=M
-                        show all, all but directories, directories without these permissions
-  fsname=NAME           source in the mount table; default: the image
-  subtype=NAME          type in the mount table after `fuse.`; default: extant
-  log=FILE, log=syslog, log=none
-                        where damage and errors are reported; default: standard error, in the
-                        background journald or syslog
-  remount               change ro, rw, dev, suid, noexec of the mount on DIR
-
-Durability and damage:
-  commit=SECONDS        longest time between two commits (default: 5), and how long data stays
-                        dirty before it is written back (default: 30, also the most)
-  sync                  each write is durable when it returns
-  data=ordered          with nobuffered_iomap only: a commit waits until the data of newly
-                        allocated blocks is written (default)
-  data=writeback        with nobuffered_iomap only: a commit does not wait; after a crash files
-                        may show the old content of blocks
-  data=journal          write data through the journal
-  noauto_da_alloc       do not write back data early that replaces older data by rename or
-                        truncate
-  errors=continue, errors=remount-ro, errors=panic
-                        what to do when damage is found; default: as the superblock says
-  noload, norecovery    ignore the journal (not with rw)
-  backup=N, backup=auto
-                        use the backup superblock in block N, or the first that is found (not with
-                        rw)
-  journal_dev=PATH      the external journal: a device or image
-
-Performance:
-  writeback_cache       the kernel buffers writes, so small writes cost less. When space runs out
-                        a write may succeed and the next write, fsync or close fail
-  notrack_opens         the kernel does not ask the server at open: faster. chattr +i and +a are
-                        then enforced by write, write-back errors are reported once per
-                        process, not per open file, and close starts no write-back unless
-                        track_closes is given
-  track_closes          close of a file that was truncated to 0 and rewritten waits until the new
-                        data is written back
-  discard               freed blocks become holes of the image file, or are discarded on a device
-  image_direct          access the image with O_DIRECT, where it can be
-  io=auto, io=calls, io=rings
-                        submit batches by one call each or by io_uring; default: the faster one,
-                        as measured
-  transport=auto, transport=dev, transport=uring
-                        how requests come from the kernel: through /dev/fuse, or by io_uring where
-                        the fuse module's enable_uring is Y; default: as uring for rw, dev for ro
-
-For measuring:
-  nobuffered_iomap      write data block by block in 4 KiB pages, not by extents in large folios;
-                        also nodelalloc
-  flush=MODE            how threads that sync share flushes of the device: epoch (default), merge,
-                        seed, empty-txn, none
-  flush_delay=MODE      how long the first fsync waits for others with flush=seed: full (as long
-                        as a flush takes), aged (until the last flush was that long ago;
-                        default), none
-  min_batch_time=US, max_batch_time=US
-                        bounds of the time that a change of names in a chattr +S or +D directory
-                        waits for others before it commits; default: 0 and 15000
-  nobarrier             neither commits nor fsync flush: a power cut may destroy the file system
-  es_policy=NAME        reclaim policy of the extent-status cache: es-chunk (default), or one of
-                        `extant lab shrinker`
-  orphans=MODE          how inodes to delete or truncate after a crash are recorded: file
-                        (default), list-v3, list-v0; with none a crash leaks their blocks until
-                        e2fsck
-
+{options}
 Other options of ext4(5) and mount(8) are accepted, unless they would show something else than the
 whole file system. A note names those that have an effect with the kernel's driver only.
 
@@ -148,11 +74,13 @@ Examples:
 Exit codes: 0 the mount answers (with -f: it was unmounted); 1 it cannot be mounted, or (with -f) \
 changes could not be written; 2 usage; 8 the image cannot be read, or with rw cannot be written \
 (features, damage); 10 the image is in use. With --namespace that of the command; 126 it cannot be run; \
-127 it is not there; 128+N signal N ended it.";
+127 it is not there; 128+N signal N ended it."
+    )
+}
 
 /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = MOUNT_HELP)]
+#[command(after_help = mount_help())]
 pub(crate) struct MountArgs {
     /// The image: a file or block device, IMG#N for its partition N, IMG@OFFSET for a file system at OFFSET.
     #[arg(value_name = "IMG[#N|@OFFSET]")]

@@ -1,22 +1,23 @@
 //! The options after `-o`.
 
 mod foreign;
+mod table;
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use extant_device::Io;
-use extant_fuse::mounting::is_plain_value;
 use extant_fuse::{Channel, Shown};
 use extant_volume::{
-    Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings,
-    OnError, OrphanMode, WriteOptions,
+    Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushSettings, OnError, OrphanMode,
+    WriteOptions,
 };
 pub(super) use foreign::{Foreign, foreign};
+pub(super) use table::{help, keywords};
 
-use crate::look::backup;
+use table::Takes;
 
 /// The parsed options. They are not yet combined with the superblock's defaults.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -134,127 +135,31 @@ impl MountFlags {
             Some(place) => (&word[..place], Some(OsStr::from_bytes(&word[place + 1..]))),
             None => (word, None),
         };
-        let key_text = String::from_utf8_lossy(key);
-        match (key, value) {
-            (b"", None) => {}
-            (b"nodev", None) => self.dev = false,
-            (b"nosuid", None) => self.suid = false,
-            (b"sync", None) => self.sync = true,
-            (b"async", None) => self.sync = false,
-            (b"nosymfollow", None) => self.no_symfollow = true,
-            (b"symfollow", None) => self.no_symfollow = false,
-            (b"log", Some(value)) => {
-                self.log = match value.as_bytes() {
-                    b"" => return Err("-o log=FILE, log=syslog or log=none".to_owned()),
-                    b"syslog" => LogTo::System,
-                    b"none" => LogTo::Nowhere,
-                    _ => LogTo::File(value.into()),
-                };
-            }
-            (b"ro", None) => self.read_write = false,
-            (b"rw", None) => self.read_write = true,
-            (b"exec", None) => self.noexec = false,
-            (b"noexec", None) => self.noexec = true,
-            (b"discard", None) => self.discard = Some(true),
-            (b"nodiscard", None) => self.discard = Some(false),
-            (b"grpid" | b"bsdgroups", None) => self.dir_groups = Some(true),
-            (b"nogrpid" | b"sysvgroups", None) => self.dir_groups = Some(false),
-            (b"dev", None) => self.dev = true,
-            (b"suid", None) => self.suid = true,
-            (b"allow_other", None) => self.allow_other = true,
-            (b"default_permissions", None) => self.default_permissions = true,
-            (b"auto_da_alloc", None) => self.no_auto_da_alloc = Some(false),
-            (b"noauto_da_alloc", None) => self.no_auto_da_alloc = Some(true),
-            (b"writeback_cache", None) => self.writeback_cache = true,
-            (b"track_opens", None) => self.no_track_opens = false,
-            (b"notrack_opens", None) => self.no_track_opens = true,
-            (b"track_closes", None) => self.track_closes = true,
-            (b"noload" | b"norecovery", None) => self.no_recovery = true,
-            (b"buffered_iomap" | b"delalloc", None) => self.block_by_block = Some(false),
-            (b"nobuffered_iomap" | b"nodelalloc", None) => self.block_by_block = Some(true),
-            (b"data", Some(value)) => {
-                let ways = [
-                    ("ordered", DataPath::Ordered),
-                    ("writeback", DataPath::Writeback),
-                    ("journal", DataPath::Journal),
-                ];
-                self.data = Some(named(key, value, ways)?);
-            }
-            (b"io", Some(value)) => {
-                let ways = [("auto", Io::Auto), ("calls", Io::Calls), ("rings", Io::Rings)];
-                self.io = named(key, value, ways)?;
-            }
-            (b"transport", Some(value)) => {
-                let ways = [("auto", Channel::Auto), ("dev", Channel::Device), ("uring", Channel::Rings)];
-                self.transport = named(key, value, ways)?;
-            }
-            (b"backup", Some(value)) => {
-                self.backup = backup(&value.to_string_lossy()).map_err(|why| format!("-o backup=: {why}"))?;
-            }
-            (b"uid", Some(value)) => self.shown.uid = Some(id(key, value)?),
-            (b"gid", Some(value)) => self.shown.gid = Some(id(key, value)?),
-            (b"umask" | b"fmask" | b"dmask", Some(value)) => {
-                let mask = mask(key, value)?;
-                if key != b"dmask" {
-                    self.shown.file_mask = mask;
+        if word.is_empty() {
+            return Ok(());
+        }
+        let shown = String::from_utf8_lossy(key);
+        let mut form = None;
+        for keyword in table::keywords().filter(|keyword| keyword.name.as_bytes() == key) {
+            match (keyword.takes, value) {
+                (Takes::Nothing(set), None) => {
+                    set(self);
+                    return Ok(());
                 }
-                if key != b"fmask" {
-                    self.shown.dir_mask = mask;
+                (Takes::Value(set), Some(value)) => {
+                    return set(self, value).map_err(|why| format!("-o {shown}=: {why}"));
                 }
+                (Takes::Nothing(_), Some(_)) => form = Some(format!("-o {shown} takes no value")),
+                (Takes::Value(_), None) => form = Some(format!("-o {shown} needs a value: {shown}=...")),
             }
-            (b"image_direct", None) => self.image_direct = true,
-            (b"noimage_direct", None) => self.image_direct = false,
-            (b"barrier", None) => self.no_barriers = Some(false),
-            (b"nobarrier", None) => self.no_barriers = Some(true),
-            (b"barrier", Some(value)) if value == "0" || value == "1" => {
-                self.no_barriers = Some(value == "0");
+        }
+        match foreign(word) {
+            Some(Foreign::Taken) => {}
+            Some(Foreign::Note(why)) => self.note(word, why),
+            Some(Foreign::Refused(hint)) => {
+                return Err(format!("-o \"{}\": {hint}", String::from_utf8_lossy(word)));
             }
-            (b"flush", Some(value)) => {
-                self.flush.mode = named(key, value, FlushMode::ALL.map(|mode| (mode.name(), mode)))?;
-            }
-            (b"flush_delay", Some(value)) => {
-                self.flush.delay = named(key, value, FlushDelay::ALL.map(|delay| (delay.name(), delay)))?;
-            }
-            (b"min_batch_time", Some(value)) => self.batching.min = micros(key, value)?,
-            (b"max_batch_time", Some(value)) => self.batching.max = micros(key, value)?,
-            // 0 selects the default, as in the kernel.
-            (b"commit", Some(value)) => {
-                let seconds = seconds(key, value)?;
-                self.commit = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-            }
-            (b"es_policy", Some(value)) => {
-                self.extents = named(key, value, ExtentPolicy::ALL.map(|policy| (policy.name(), policy)))?;
-            }
-            (b"orphans", Some(value)) => {
-                self.orphans = named(key, value, OrphanMode::ALL.map(|mode| (mode.name(), mode)))?;
-            }
-            (b"errors", Some(value)) => {
-                let ways = [
-                    ("continue", OnError::Continue),
-                    ("remount-ro", OnError::ReadOnly),
-                    ("panic", OnError::Panic),
-                ];
-                self.errors = Some(named(key, value, ways)?);
-            }
-            (b"fsname", Some(value)) => self.fs_name = Some(value.to_owned()),
-            (b"subtype", Some(value)) if is_plain_value(value) => {
-                self.subtype = Some(value.to_string_lossy().into_owned());
-            }
-            (b"subtype", Some(_)) => return Err("-o subtype=NAME: letters and digits only".to_owned()),
-            (b"journal_dev" | b"journal_path", Some(value)) if !value.is_empty() => {
-                self.journal_device = Some(OsString::from_vec(value.as_bytes().to_vec()).into());
-            }
-            (key, _) if WITH_VALUE.contains(&key) => {
-                return Err(format!("-o {key_text} needs a value: {key_text}=..."));
-            }
-            _ => match foreign(word) {
-                Some(Foreign::Taken) => {}
-                Some(Foreign::Note(why)) => self.note(word, why),
-                Some(Foreign::Refused(hint)) => {
-                    return Err(format!("-o \"{}\": {hint}", String::from_utf8_lossy(word)));
-                }
-                None => return Err(unknown(word)),
-            },
+            None => return Err(form.unwrap_or_else(|| unknown(word))),
         }
         Ok(())
     }
@@ -272,128 +177,21 @@ impl MountFlags {
 /// Whether the keyword is unknown, as opposed to a known one with an invalid value.
 fn is_unknown(word: &[u8]) -> bool {
     let key = word.split(|byte| *byte == b'=').next().unwrap_or_default();
-    !OURS.iter().any(|name| name.as_bytes() == key) && !WITH_VALUE.contains(&key) && foreign(word).is_none()
+    !table::keywords().any(|keyword| keyword.name.as_bytes() == key) && foreign(word).is_none()
 }
 
 fn unknown(word: &[u8]) -> String {
-    let names = OURS.iter().copied().chain(WITH_VALUE.iter().filter_map(|name| str::from_utf8(name).ok()));
-    let key = word.split(|byte| *byte == b'=').next();
-    let hint = match foreign::nearest(word, names).filter(|name| Some(name.as_bytes()) != key) {
+    let hint = match foreign::nearest(word, table::keywords().map(|keyword| keyword.name)) {
         Some(name) => format!("\"{name}\" is like it"),
         None => "see `extant mount --help` for those that are".to_owned(),
     };
     format!("-o \"{}\" is not known; {hint}", String::from_utf8_lossy(word))
 }
 
-/// Options without a value.
-const OURS: [&str; 37] = [
-    "ro",
-    "rw",
-    "exec",
-    "noexec",
-    "dev",
-    "nodev",
-    "suid",
-    "nosuid",
-    "sync",
-    "async",
-    "symfollow",
-    "nosymfollow",
-    "discard",
-    "nodiscard",
-    "allow_other",
-    "default_permissions",
-    "auto_da_alloc",
-    "noauto_da_alloc",
-    "writeback_cache",
-    "track_opens",
-    "notrack_opens",
-    "track_closes",
-    "noload",
-    "norecovery",
-    "buffered_iomap",
-    "nobuffered_iomap",
-    "image_direct",
-    "noimage_direct",
-    "barrier",
-    "nobarrier",
-    "remount",
-    "grpid",
-    "bsdgroups",
-    "nogrpid",
-    "sysvgroups",
-    "delalloc",
-    "nodelalloc",
-];
-
-/// Options with a value.
-const WITH_VALUE: [&[u8]; 22] = [
-    b"uid",
-    b"gid",
-    b"umask",
-    b"fmask",
-    b"dmask",
-    b"commit",
-    b"log",
-    b"backup",
-    b"fsname",
-    b"subtype",
-    b"journal_dev",
-    b"journal_path",
-    b"errors",
-    b"data",
-    b"io",
-    b"transport",
-    b"flush",
-    b"flush_delay",
-    b"min_batch_time",
-    b"max_batch_time",
-    b"es_policy",
-    b"orphans",
-];
-
-/// The choice that `value` names.
-fn named<T, const N: usize>(key: &[u8], value: &OsStr, ways: [(&str, T); N]) -> Result<T, String> {
-    let names = ways.each_ref().map(|(name, _)| *name);
-    let found = ways.into_iter().find(|(name, _)| name.as_bytes() == value.as_bytes());
-    found.map(|(_, way)| way).ok_or_else(|| {
-        let (last, others) = names.split_last().expect("there is a choice");
-        format!("-o {}=: {} or {last}", String::from_utf8_lossy(key), others.join(", "))
-    })
-}
-
-/// Parses the number of a user or group.
-fn id(key: &[u8], value: &OsStr) -> Result<u32, String> {
-    let number = value.to_str().and_then(|text| text.parse().ok()).filter(|id| *id != u32::MAX);
-    number.ok_or_else(|| format!("-o {}=: a number, as 1000", String::from_utf8_lossy(key)))
-}
-
-/// Parses permissions in octal.
-fn mask(key: &[u8], value: &OsStr) -> Result<u16, String> {
-    let number = value.to_str().and_then(|text| u16::from_str_radix(text, 8).ok());
-    number
-        .filter(|mask| *mask <= 0o777)
-        .ok_or_else(|| format!("-o {}=: octal up to 777, as 022", String::from_utf8_lossy(key)))
-}
-
-/// Parses a number of seconds; at most a day.
-fn seconds(key: &[u8], value: &OsStr) -> Result<u32, String> {
-    let number =
-        value.to_str().and_then(|text| text.parse::<u32>().ok()).filter(|seconds| *seconds <= 86_400);
-    number.ok_or_else(|| format!("-o {}=: seconds up to 86400, as 5", String::from_utf8_lossy(key)))
-}
-
-/// Parses a time in microseconds, as in the kernel's options; at most a second.
-fn micros(key: &[u8], value: &OsStr) -> Result<Duration, String> {
-    let number = value.to_str().and_then(|text| text.parse::<u32>().ok()).filter(|us| *us <= 1_000_000);
-    number
-        .map(|us| Duration::from_micros(us.into()))
-        .ok_or_else(|| format!("-o {}=: microseconds up to 1000000, as 15000", String::from_utf8_lossy(key)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use extant_volume::{ExtentPolicy, FlushDelay, FlushMode};
 
     fn parse(text: &str) -> Result<MountFlags, String> {
         MountFlags::parse(&[text.into()], false)
@@ -452,6 +250,18 @@ mod tests {
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));
     }
 
+    /// The page has the tables of [`table`], one after the other.
+    #[test]
+    fn the_page_has_every_option() {
+        let page = include_str!("../../../../docs/mount.md");
+        for group in table::page().split("\n\n").filter(|group| !group.is_empty()) {
+            assert!(page.contains(group), "docs/mount.md lacks\n{group}");
+        }
+        let mut names: Vec<_> = keywords().map(|of| (of.name, matches!(of.takes, Takes::Value(_)))).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "a keyword has two rows");
+    }
+
     /// `tune2fs -o` sets defaults, and mount options override them.
     #[test]
     fn what_is_said_overrules_what_the_superblock_asks_for() {
@@ -500,7 +310,8 @@ mod tests {
         assert!(parse("backup=first").is_err() && parse("backup").is_err());
         assert!(parse("rw=1").is_err());
         assert!(parse("ro,what").unwrap_err().contains("--help"));
-        assert!(parse("ro=1").is_err());
+        assert_eq!(parse("ro=1").unwrap_err(), "-o ro takes no value");
+        assert_eq!(parse("barrier=2").unwrap_err(), "-o barrier=: 0 or 1");
         assert!(parse("errors").is_err() && parse("errors=ignore").unwrap_err().contains("remount-ro"));
         assert!(parse("data=none").unwrap_err().contains("writeback"));
         assert!(parse("io").is_err() && parse("io=uring").unwrap_err().contains("rings"));
@@ -514,7 +325,7 @@ mod tests {
         assert!(parse("commit=-1").unwrap_err().contains("seconds") && parse("commit=1s").is_err());
         assert!(parse("min_batch_time=2000000").is_err() && parse("min_batch_time=16000").is_err());
         assert!(parse("min_batch_time=16000,max_batch_time=20000").is_ok() && parse("barrier=2").is_err());
-        assert!(parse("orphans").is_err() && parse("nobarrier=1").unwrap_err().contains("--help"));
+        assert!(parse("orphans").is_err() && parse("nobarrier=1").unwrap_err().ends_with("takes no value"));
         assert!(parse("fsname").unwrap_err().contains("fsname=..."));
         assert!(parse("subtype=a\\b").is_err());
         assert!(parse("uid=root").unwrap_err().contains("1000") && parse("umask=8").is_err());

@@ -23,7 +23,7 @@ use extant_device::mount_table::{MountEntry, mounted_at, mounts};
 use extant_fuse::{MODE_ATTRIBUTE, Remount, RemountFault, remount};
 use rustix::process::PidfdFlags;
 
-use super::options::foreign;
+use super::options::{foreign, keywords};
 use super::{DAEMON, MountArgs, MountError, MountFlags, umount};
 use crate::exit;
 use crate::imagearg::ImageArg;
@@ -63,13 +63,13 @@ pub(super) fn run(dir: &Path, lists: &[OsString]) -> Result<(), MountError> {
 fn parse(lists: &[OsString], there: &str) -> Result<Remount, String> {
     let mut change = Remount::default();
     for word in words(lists) {
+        let keyword = keywords().find(|keyword| keyword.name.as_bytes() == word);
+        if let Some(set) = keyword.and_then(|keyword| keyword.remount) {
+            set(&mut change);
+            continue;
+        }
         match word {
-            b"ro" => change.read_only = Some(true),
-            b"rw" => change.read_only = Some(false),
-            b"dev" | b"nodev" => change.dev = Some(word == b"dev"),
-            b"suid" | b"nosuid" => change.suid = Some(word == b"suid"),
-            b"exec" | b"noexec" => change.exec = Some(word == b"exec"),
-            b"" | b"remount" => {}
+            b"" => {}
             same if there.split(',').any(|option| option.as_bytes() == same) => {}
             other if foreign(other).is_some() => {}
             other => {
