@@ -15,6 +15,7 @@ mod cp;
 mod df;
 mod diff;
 mod doctor;
+mod dump;
 mod edit;
 mod exit;
 mod export;
@@ -25,6 +26,7 @@ mod look;
 mod ls;
 mod mkfs;
 mod mount;
+mod rescue;
 mod resize;
 mod sandbox;
 mod sizes;
@@ -112,6 +114,8 @@ enum Command {
     Df(df::DfArgs),
     /// Verify a file system, on all cores; nothing is repaired.
     Check(check::CheckArgs),
+    Rescue(rescue::RescueArgs),
+    Dump(dump::DumpArgs),
     Trim(trim::TrimArgs),
     Tune(Box<tune::TuneArgs>),
     Resize(resize::ResizeArgs),
@@ -187,6 +191,8 @@ fn run(is_check: bool) -> ExitCode {
         Command::Diff(args) => diff::run(&args),
         Command::Df(args) => df::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Rescue(args) => rescue::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Resize(args) => resize::run(&args),
