@@ -6,12 +6,16 @@
 //! 3. A crate named in `[only]` imports no crates of the project except those listed.
 //! 4. Crates in `outside.tests` are imported only in `[dev-dependencies]` and by tools, and import no crate
 //!    of the project. No crate imports crates in `outside.tools`.
-//! 5. Every library and binary root contains `#![forbid(unsafe_code)]`, except those in `unsafe-code.crates`.
+//! 5. Modules of a crate form no knots: groups that use each other, see [`crate::knots`]. `[knots]` has the
+//!    number of modules in knots of the crates that still have some; it may only fall.
+//! 6. Every library and binary root contains `#![forbid(unsafe_code)]`, except those in `unsafe-code.crates`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
+use crate::knots;
+use crate::sources::{self, Crate};
 use crate::workspace::{self, Package};
 
 #[derive(Debug, Deserialize)]
@@ -21,6 +25,8 @@ struct Layers {
     #[serde(default)]
     only: BTreeMap<String, Vec<String>>,
     outside: Outside,
+    #[serde(default)]
+    knots: BTreeMap<String, usize>,
     unsafe_code: UnsafeCode,
 }
 
@@ -57,6 +63,7 @@ pub(crate) fn run() -> Result<(), String> {
     let layers: Layers = workspace::read_toml("layers.toml")?;
     let packages = workspace::packages()?;
     let mut faults = order_faults(&layers, &packages);
+    faults.extend(knot_faults(&layers.knots, &sources::crates(&packages)?));
     faults.extend(unsafe_faults(&layers, &packages)?);
     if !faults.is_empty() {
         return Err(format!("layers: {} fault(s)\n  {}", faults.len(), faults.join("\n  ")));
@@ -128,6 +135,27 @@ fn refusal(here: Place<'_>, there: Place<'_>, is_dev: bool) -> Option<String> {
 }
 
 /// Rule 5.
+fn knot_faults(allowed: &BTreeMap<String, usize>, crates: &[Crate]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for of in crates {
+        let knots = knots::knots(of);
+        let knotted: usize = knots.iter().map(Vec::len).sum();
+        let allowed = allowed.get(&of.name).copied().unwrap_or_default();
+        if knotted < allowed {
+            faults
+                .push(format!("{}: [knots] allows {allowed} modules, {knotted} are left: lower it", of.name));
+        }
+        if knotted > allowed {
+            for knot in knots {
+                let names: Vec<String> = knot.into_iter().map(|at| of.modules[at].name()).collect();
+                faults.push(format!("{}: these modules use each other: {}", of.name, names.join(" ")));
+            }
+        }
+    }
+    faults
+}
+
+/// Rule 6.
 fn unsafe_faults(layers: &Layers, packages: &[Package]) -> Result<Vec<String>, String> {
     let mut faults = Vec::new();
     for package in packages.iter().filter(|package| !layers.unsafe_code.crates.contains(&package.name)) {
@@ -224,6 +252,15 @@ mod tests {
         let packages = ["base", "left", "top", "kit", "tool"].map(|name| package(name, &[]));
         let faults = order_faults(&layers(), &packages);
         assert_eq!(faults, ["right is named in layers.toml but is no crate of the workspace"]);
+    }
+
+    #[test]
+    fn a_knot_is_a_fault_unless_it_is_listed() {
+        let crates = [sources::sample(&[("", ""), ("a", "use crate::b::B;"), ("b", "use super::a::A;")])];
+        assert_eq!(knot_faults(&BTreeMap::new(), &crates), ["sample: these modules use each other: a b"]);
+        let allowed = |number| BTreeMap::from([("sample".to_owned(), number)]);
+        assert_eq!(knot_faults(&allowed(2), &crates), [""; 0]);
+        assert_eq!(knot_faults(&allowed(3), &crates).len(), 1);
     }
 
     #[test]

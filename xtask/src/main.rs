@@ -12,10 +12,13 @@
 mod ci;
 mod dist;
 mod fsx;
+mod knots;
 mod layers;
 mod nightly;
 mod programs;
 mod run_tests;
+mod shape;
+mod sources;
 mod tidy;
 mod workspace;
 
@@ -29,7 +32,9 @@ cargo xtask COMMAND
   nightly [--seed S] [--seconds N]
                               run what is too long for `ci`: heavy tests, fuzz, crash, fsx, in N seconds (default 3600) plus
                               the time of the builds
-  layers                      compare the crates' dependencies with layers.toml
+  layers                      compare the crates' dependencies with layers.toml, and their modules' knots
+  shape                       print lines of the crates, modules in knots, types with many methods, long files
+  unused                      print functions that occur in tests only
   tidy                        check text: lengths, links, private words, invariants, claims, exported names
   maketree DIR N [SEED]       make DIR with N small files, the same for the same SEED (default 1)
   spec                        print the rules of `extant check`
@@ -62,6 +67,8 @@ fn main() -> ExitCode {
         ["ci", rest @ ..] => ci::run(rest),
         ["layers"] => layers::run(),
         ["tidy"] => tidy::run(),
+        ["shape"] => shape::run(),
+        ["unused"] => shape::unused(),
         ["maketree", rest @ ..] => programs::maketree(rest),
         ["spec", rest @ ..] => programs::spec(rest),
         ["findings"] => programs::findings(),

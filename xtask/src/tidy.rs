@@ -4,6 +4,7 @@
 //! rules are in `xtask/tidy.toml`.
 
 mod exports;
+mod findings;
 mod markdown;
 mod references;
 mod rules;
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::workspace;
-use rules::{File, Findings, Rules};
+use findings::{File, Findings};
+use rules::Rules;
 
 /// `cargo xtask tidy`
 pub(crate) fn run() -> Result<(), String> {

@@ -6,8 +6,7 @@ use extant_base::checksum::crc32c;
 use extant_base::sync::atomic::Ordering;
 use extant_base::{CorruptAt, Malformed, Pblk, Tid};
 
-use crate::pending::Batch;
-pub use crate::pending::{ChecksumSpan, PatchedBlock};
+use crate::pending::{Batch, PatchedBlock, PendingChange};
 use crate::shard::Taken;
 use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, SHARDS, unshared};
 
@@ -19,22 +18,6 @@ pub struct Seal {
     /// Seed of the checksum: the inode's seed for its own blocks, otherwise the file system's. `None` without
     /// metadata_csum.
     pub seed: Option<u32>,
-}
-
-/// A pending change of a few bytes in a block that ends in a checksum, by a caller that knows the block's
-/// contents without reading it. It is applied when the block is read, or when a commit takes it. The commit
-/// applies it to the copy that it makes anyway, and updates the checksum incrementally.
-///
-/// The checksum is the CRC-32C by value of the block's first bytes; it is the last four bytes, little-endian.
-#[derive(Debug, Clone, Copy)]
-pub struct PendingChange<'a> {
-    /// What the checksum covers: nothing in the last four bytes of a block.
-    pub span: ChecksumSpan,
-    /// An offset, and the bytes expected there. If other bytes are there (on a damaged file system), nothing
-    /// is changed and the commit is refused.
-    pub expected: (usize, &'a [u8]),
-    /// Offsets, and the new bytes.
-    pub pieces: &'a [(usize, &'a [u8])],
 }
 
 /// All bytes of a block, with the data that the log needs: computed by their creator, while they are in its

@@ -68,10 +68,11 @@ use extant_base::{BlockSize, Corrupt, CorruptAt, Ino, Lblk, Malformed, Pblk};
 use extant_device::{Device, DeviceFault};
 use extant_memory::{Budget, Shrinker};
 
-pub use edit::{BlockContents, ChecksumSpan, Direct, Edit, PatchedBlock, PendingChange, Seal, Snapshot};
+pub use edit::{BlockContents, Direct, Edit, Seal, Snapshot};
 pub use extant_device::{
     Copies, make_room, prefetch, prefetch_block, prefetch_ends, prefetch_object, prefetch_start,
 };
+pub use pending::{ChecksumSpan, PatchedBlock, PendingChange};
 
 use crate::shard::{Shard, Slot};
 

@@ -32,7 +32,23 @@ use extant_base::checksum::{Difference, crc32c};
 use extant_base::{Pblk, Tid};
 use extant_device::Copies;
 
-use crate::{Bytes, PendingChange};
+use crate::Bytes;
+
+/// A pending change of a few bytes in a block that ends in a checksum, by a caller that knows the block's
+/// contents without reading it. It is applied when the block is read, or when a commit takes it. The commit
+/// applies it to the copy that it makes anyway, and updates the checksum incrementally.
+///
+/// The checksum is the CRC-32C by value of the block's first bytes; it is the last four bytes, little-endian.
+#[derive(Debug, Clone, Copy)]
+pub struct PendingChange<'a> {
+    /// What the checksum covers: nothing in the last four bytes of a block.
+    pub span: ChecksumSpan,
+    /// An offset, and the bytes expected there. If other bytes are there (on a damaged file system), nothing
+    /// is changed and the commit is refused.
+    pub expected: (usize, &'a [u8]),
+    /// Offsets, and the new bytes.
+    pub pieces: &'a [(usize, &'a [u8])],
+}
 
 /// No change.
 const NONE: u32 = u32::MAX;

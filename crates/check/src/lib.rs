@@ -37,6 +37,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attr_table;
 mod claims;
 mod finding;
 mod image;
@@ -48,6 +49,7 @@ mod pass2;
 mod pass3;
 mod pass4;
 mod pass5;
+mod per_group;
 mod progress;
 mod quota;
 mod replay;
@@ -56,6 +58,7 @@ mod rule;
 pub mod rules;
 mod state;
 mod supers;
+mod tree;
 mod xattrs;
 
 use std::num::NonZero;

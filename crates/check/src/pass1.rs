@@ -10,6 +10,7 @@ mod blocks;
 mod fields;
 pub(crate) mod shared;
 mod special;
+mod subject;
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -186,7 +187,7 @@ impl<'s, 'd> Worker<'s, 'd> {
         let state = self.state;
         let sb = &state.image.sb;
         let (mode, links) = (u16_at(bytes, 0), u16_at(bytes, 0x1A));
-        let reserved = ino != Ino::ROOT && ino.0 < fields::first_ino(sb);
+        let reserved = ino != Ino::ROOT && ino.0 < subject::first_ino(sb);
         let mut note = InodeNote { marked, links, hidden: reserved, ..InodeNote::default() };
         if links == 0 && mode == 0 && !reserved && bytes.iter().all(|byte| *byte == 0) {
             return note;
@@ -238,7 +239,7 @@ impl<'s, 'd> Worker<'s, 'd> {
     /// Checks an inode that is in use, an orphan, or reserved.
     fn used(&mut self, ino: Ino, inode: &Inode, bytes: &[u8], seed: u32, note: &mut InodeNote) {
         let state = self.state;
-        let subject = fields::Subject { state, ino, inode, bytes, seed };
+        let subject = subject::Subject { state, ino, inode, bytes, seed };
         let role = special::role(&state.image.sb, ino);
         note.used = inode.links != 0 || (inode.mode != 0 && !role.is_unread());
         if note.used {
@@ -261,7 +262,7 @@ impl<'s, 'd> Worker<'s, 'd> {
         if self.quota
             && note.used
             && !ea_inode
-            && (ino == Ino::ROOT || ino.0 >= fields::first_ino(&state.image.sb))
+            && (ino == Ino::ROOT || ino.0 >= subject::first_ino(&state.image.sb))
             && !role.hides()
         {
             let add = |map: &mut HashMap<u32, Used>, id| {

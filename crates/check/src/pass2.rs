@@ -7,8 +7,8 @@
 //! links    directories with more than one name, if any
 //! ```
 //!
-//! Owns: [`Tree`], the parent of each directory. Does **not** own: whether a directory's size matches its map
-//! (pass 1), whether directories are connected to the root (pass 3), link counts (pass 4).
+//! Owns: the names in directories, and where they lead. Does **not** own: whether a directory's size matches
+//! its map (pass 1), whether directories are connected to the root (pass 3), link counts (pass 4).
 //!
 //! Invariants
 //! 1. A valid name costs no allocation.
@@ -25,17 +25,17 @@ mod names;
 mod source;
 mod twice;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use extant_base::{Ino, Lblk, Pblk};
+use extant_base::{Lblk, Pblk};
+use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
-use extant_ondisk::{Features, Geometry};
 
 use crate::map::MappedRun;
 use crate::progress::Meter;
 use crate::rules::directory as rules;
-use crate::state::{DirNote, PerGroup, State};
+use crate::state::{DirNote, State};
 use crate::{FindingPlace, parallel};
 use block::{Dir, Scratch, Seen, Where};
 use index::RootInfo;
@@ -48,57 +48,6 @@ const BATCH_LEN: u64 = READ_LEN as u64;
 /// an index. This bounds memory.
 const INDEX_BLOCKS_MAX: u64 = 1 << 24;
 const KEYS_MAX: usize = 1 << 26;
-
-/// The parent of each directory.
-#[derive(Debug)]
-pub(crate) struct Tree {
-    /// By directory: the directory that holds its name; 0 if none is known.
-    parents: PerGroup<AtomicU32>,
-    /// By directory: the inode that its ".." names; 0 if unknown.
-    dotdots: PerGroup<AtomicU32>,
-    /// Directories with a second name: the directory, and the directory that holds that name.
-    again: Mutex<Vec<(u32, u32)>>,
-}
-
-impl Tree {
-    pub(crate) fn new(geometry: &Geometry) -> Self {
-        Self { parents: PerGroup::new(geometry), dotdots: PerGroup::new(geometry), again: Mutex::default() }
-    }
-
-    fn name_leads(&self, child: Ino, parent: Ino) {
-        let Some(slot) = self.parents.touch(child) else { return };
-        let first = if child == Ino::ROOT {
-            Err(Ino::ROOT.0) // the root needs no name, and may have none
-        } else {
-            slot.compare_exchange(0, parent.0, Ordering::Relaxed, Ordering::Relaxed)
-        };
-        if let Err(other) = first {
-            let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
-            again.extend([(child.0, other), (child.0, parent.0)]);
-        }
-    }
-
-    fn set_dotdot(&self, dir: Ino, parent: u32) {
-        if let Some(slot) = self.dotdots.touch(dir) {
-            slot.store(parent, Ordering::Relaxed);
-        }
-    }
-
-    /// The directory that holds the name of `dir`; the root is its own parent.
-    pub(crate) fn parent(&self, dir: Ino) -> Option<Ino> {
-        if dir == Ino::ROOT {
-            return Some(dir);
-        }
-        let parent = self.parents.get(dir)?.load(Ordering::Relaxed);
-        (parent != 0).then_some(Ino(parent))
-    }
-
-    /// The inode that ".." of `dir` names.
-    pub(crate) fn dotdot(&self, dir: Ino) -> Option<Ino> {
-        let parent = self.dotdots.get(dir)?.load(Ordering::Relaxed);
-        (parent != 0).then_some(Ino(parent))
-    }
-}
 
 /// Checks all directories.
 pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {

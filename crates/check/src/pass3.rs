@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use extant_base::{Group, Ino};
 use extant_ondisk::filetype::FileType;
 
+use crate::per_group::PerGroup;
 use crate::progress::Meter;
 use crate::rules::directory as rules;
-use crate::state::{InodeNote, PerGroup, State};
+use crate::state::{InodeNote, State};
 use crate::{FindingPlace, parallel};
 
 const DIRECTORY: u8 = FileType::Directory as u8;

@@ -8,14 +8,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use extant_base::{Group, Ino, Pblk};
-use extant_ondisk::Geometry;
+use extant_base::{Ino, Pblk};
 
 use crate::Findings;
+use crate::attr_table::Attrs;
 use crate::claims::Claims;
 use crate::image::Image;
 use crate::map::MapRoot;
-use crate::xattrs::Attrs;
+use crate::per_group::PerGroup;
 
 /// Pass 1's note on an inode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) struct State<'d> {
     pub(crate) findings: Findings,
     pub(crate) inodes: PerGroup<InodeNote>,
     /// The parents of directories; filled by pass 2.
-    pub(crate) tree: crate::pass2::Tree,
+    pub(crate) tree: crate::tree::Tree,
     /// Directory entries that lead to each inode, "." and ".." included as ext4 counts links.
     pub(crate) refs: PerGroup<AtomicU32>,
     /// All directories that can be walked, sorted by inode number after pass 1.
@@ -81,7 +81,7 @@ impl<'d> State<'d> {
             findings,
             inodes: PerGroup::new(geometry),
             refs: PerGroup::new(geometry),
-            tree: crate::pass2::Tree::new(geometry),
+            tree: crate::tree::Tree::new(geometry),
             dirs: Mutex::default(),
             orphans: OnceLock::new(),
             claims: Claims::new(geometry),
@@ -161,53 +161,4 @@ pub(crate) struct Usage {
     pub(crate) user: Mutex<HashMap<u32, Used>>,
     pub(crate) group: Mutex<HashMap<u32, Used>>,
     pub(crate) project: Mutex<HashMap<u32, Used>>,
-}
-
-/// A value per inode, allocated per group at the first access.
-#[derive(Debug)]
-pub(crate) struct PerGroup<T> {
-    inodes_per_group: u32,
-    groups: Vec<OnceLock<Box<[T]>>>,
-}
-
-impl<T: Default> PerGroup<T> {
-    pub(crate) fn new(geometry: &Geometry) -> Self {
-        let groups = (0..geometry.groups).map(|_| OnceLock::new()).collect();
-        Self { inodes_per_group: geometry.inodes_per_group, groups }
-    }
-
-    /// Sets the values of a whole group; the first call wins.
-    pub(crate) fn set_group(&self, group: Group, values: Box<[T]>) {
-        if let Some(slot) = self.groups.get(group.0 as usize) {
-            let _ = slot.set(values);
-        }
-    }
-
-    /// The values of a group, if it was accessed before.
-    pub(crate) fn group(&self, group: Group) -> Option<&[T]> {
-        self.groups.get(group.0 as usize)?.get().map(AsRef::as_ref)
-    }
-
-    /// The value of an inode; `None` if its group was never accessed or the inode does not exist.
-    pub(crate) fn get(&self, ino: Ino) -> Option<&T> {
-        let index = ino.0.checked_sub(1)?;
-        self.group(Group(index / self.inodes_per_group))?.get((index % self.inodes_per_group) as usize)
-    }
-
-    /// The value of an inode; allocates its group.
-    pub(crate) fn touch(&self, ino: Ino) -> Option<&T> {
-        let index = ino.0.checked_sub(1)?;
-        let slot = self.groups.get((index / self.inodes_per_group) as usize)?;
-        let values = slot.get_or_init(|| (0..self.inodes_per_group).map(|_| T::default()).collect());
-        values.get((index % self.inodes_per_group) as usize)
-    }
-}
-
-impl PerGroup<AtomicU32> {
-    /// Adds one to the inode's value.
-    pub(crate) fn add(&self, ino: Ino) {
-        if let Some(count) = self.touch(ino) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }

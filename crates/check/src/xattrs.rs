@@ -5,9 +5,8 @@
 //! A block is read and claimed when the first inode names it; later references are only counted. [`finish`]
 //! checks what depends on all inodes: reference counts, and values in EA inodes.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use extant_base::checksum::crc32c;
 use extant_base::{Ino, Malformed, Pblk};
@@ -16,49 +15,10 @@ use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::xattr::{self, AttrValue, StoredAttr};
 
 use crate::FindingPlace;
+use crate::attr_table::{AttrBlock, EaRef, SHARDS};
 use crate::map::{self, MapFault, MapRoot, MappedRun, Visit};
 use crate::rules::xattr as rules;
 use crate::state::State;
-
-const SHARDS: usize = 64;
-
-/// Attribute blocks and EA inodes, with their references.
-#[derive(Debug)]
-pub(crate) struct Attrs {
-    blocks: Box<[Mutex<HashMap<u64, Block>>]>,
-    /// References to EA inodes, by inode.
-    ea: Mutex<HashMap<u32, Vec<EaRef>>>,
-}
-
-impl Default for Attrs {
-    fn default() -> Self {
-        Self { blocks: (0..SHARDS).map(|_| Mutex::default()).collect(), ea: Mutex::default() }
-    }
-}
-
-/// An attribute block.
-#[derive(Debug, Clone, Default)]
-struct Block {
-    /// Inodes that refer to it.
-    users: u32,
-    /// The count in its header; `None` if the header is invalid.
-    refcount: Option<u32>,
-    /// It holds an encryption context.
-    encryption: bool,
-    /// Bytes of its values in EA inodes, charged to the quota of each user of the block.
-    ea_bytes: u64,
-    ea_inodes: u64,
-}
-
-/// An attribute whose value is in an EA inode.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct EaRef {
-    /// The inode or the block that holds the entry.
-    from: (u32, u64),
-    name: Vec<u8>,
-    size: u32,
-    hash: u32,
-}
 
 /// Attributes that other checks of pass 1 need.
 #[derive(Debug, Default)]
@@ -192,20 +152,20 @@ pub(crate) fn block(state: &State<'_>, at: Pblk, attrs: &mut InodeAttrs) {
     attrs.ea_inodes += block.ea_inodes;
 }
 
-fn read_block(state: &State<'_>, at: Pblk) -> Block {
+fn read_block(state: &State<'_>, at: Pblk) -> AttrBlock {
     let place = FindingPlace::block(at);
     let bytes = match state.image.read_block(at) {
         Ok(bytes) => bytes,
         Err(fault) => {
             state.findings.broken(&rules::UNREADABLE, place, fault.to_string());
-            return Block::default();
+            return AttrBlock::default();
         }
     };
     let (header, entries) = match xattr::decode_block(&bytes) {
         Ok(decoded) => decoded,
         Err(fault) => {
             state.findings.broken(&rules::BLOCK, place, fault.to_string());
-            return Block::default();
+            return AttrBlock::default();
         }
     };
     if state.image.has_csum()
@@ -226,7 +186,7 @@ fn read_block(state: &State<'_>, at: Pblk) -> Block {
         state.findings.broken(&rules::ORDER, place, "entries are not sorted");
     }
     let (ea_bytes, ea_inodes) = (attrs.ea_bytes, attrs.ea_inodes);
-    Block { users: 0, refcount: Some(header.refcount), encryption: attrs.encryption, ea_bytes, ea_inodes }
+    AttrBlock { users: 0, refcount: Some(header.refcount), encryption: attrs.encryption, ea_bytes, ea_inodes }
 }
 
 /// Runs the checks that need all inodes.

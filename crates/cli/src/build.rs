@@ -3,7 +3,6 @@
 mod rules;
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -23,15 +22,15 @@ use extant_image::solve::{SizeChoice, SolveFault};
 use extant_image::source::dir::XattrChoice;
 use extant_image::source::fault::SourceFault;
 use extant_image::source::oci::Platform;
-use extant_image::source::spool::Spool;
 use extant_image::source::tar::{TarInput, Unpacking};
 use extant_image::write::{Meter, Problem, WriteFault};
+use extant_ondisk::superblock::uuid_text;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use crate::exit;
-use crate::imagearg::target::{OutputTarget, to_stdout};
-use crate::mkfs::{FormatArgs, UuidChoice, format_uuid, random_uuid, source_date_epoch};
+use crate::imagearg::target::{OutputTarget, to_stdout, unnamed};
+use crate::mkfs::{FormatArgs, UuidChoice, random_uuid, source_date_epoch};
 use crate::sandbox::{Needs, confine, directory_of};
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::voice::{self, say};
@@ -288,15 +287,6 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     }
 }
 
-/// Two handles to one empty file without a name.
-pub(crate) fn unnamed(dir: &Path) -> Result<(File, File), String> {
-    let file = Spool::new(dir).file().map_err(|fault| fault.to_string())?;
-    match (file.try_clone(), file.try_clone()) {
-        (Ok(first), Ok(second)) => Ok((first, second)),
-        (Err(error), _) | (_, Err(error)) => Err(format!("{}: {error}", dir.display())),
-    }
-}
-
 /// Adds warnings about what the target of the profile would refuse.
 fn advise(args: &BuildArgs, report: &mut BuildReport) {
     let Some(profile) = args.profile.as_deref().and_then(Profile::by_name) else { return };
@@ -517,7 +507,7 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
             "inodes": sb.inodes_count,
             "free_inodes": sb.free_inodes_count,
             "features": sb.features.names(),
-            "uuid": format_uuid(&sb.uuid),
+            "uuid": uuid_text(&sb.uuid),
             "has_journal": sb.features.has_compat(extant_ondisk::Features::HAS_JOURNAL),
             "seconds": elapsed.as_secs_f64(),
             "warnings": report.warnings,
@@ -543,7 +533,7 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
         sb.inodes_count - sb.free_inodes_count,
         sb.inodes_count
     );
-    text += &format!("  UUID {}\n", format_uuid(&sb.uuid));
+    text += &format!("  UUID {}\n", uuid_text(&sb.uuid));
     if !sb.features.has_compat(extant_ondisk::Features::HAS_JOURNAL) {
         text += "  no journal (images below 2048 blocks get none; --size or --headroom makes room for one)\n";
     }

@@ -120,7 +120,7 @@ fn print_json(found: &[(String, FileSystem, StatFs)]) -> io::Result<()> {
             "inodes_used": space.inodes.saturating_sub(space.inodes_free),
             "inodes_free": space.inodes_free,
             "name_max": space.name_max,
-            "uuid": crate::inspect::format::uuid(&fs.volume().superblock().uuid),
+            "uuid": extant_ondisk::superblock::uuid_text(&fs.volume().superblock().uuid),
         }))?;
     }
     list.finish()

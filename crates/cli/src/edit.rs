@@ -29,12 +29,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use extant::{Error, Refusal};
 
 use crate::cp::CopyArgs;
 use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
-use crate::look::{OpenArgs, Session};
+use crate::look::{OpenArgs, Session, code_of, shown};
 use crate::usage::of_script_line;
 use crate::voice::say;
 use args::{Change, JournalArg};
@@ -56,6 +57,34 @@ Examples:
   chown 1000:1000 \"/srv/ann/My Files\"     # quoted
   rm -rf /var/cache/*
   END";
+
+/// Permission bits that new files and directories do not get, unless the directory has a default ACL.
+const UMASK: u16 = 0o022;
+
+/// The remedy for an image without free space.
+const FULL: &str = "an image of the smallest size is full: `extant build --headroom 20` or --size leaves room, `extant rm` makes some";
+
+/// A path from the root of the image.
+fn absolute(path: &[u8]) -> Vec<u8> {
+    if path.first() == Some(&b'/') { path.to_vec() } else { [b"/", path].concat() }
+}
+
+/// Reports a failure, and the remedy.
+fn report(session: &mut Session, image: &str, error: &Error, advice: &str) {
+    let advice = if advice.is_empty() && error.is(Refusal::NoSpace) { FULL } else { advice };
+    let semicolon = if advice.is_empty() { "" } else { "; " };
+    match error {
+        Error::At { path, fault } => {
+            let place = shown(image, &absolute(path));
+            session.problem(code_of(fault), format_args!("{place}: {fault}{semicolon}{advice}"));
+        }
+        Error::Between { from, to, fault } => {
+            let (from, to) = (shown(image, &absolute(from)), escape(&absolute(to)));
+            session.problem(code_of(fault), format_args!("{from} -> {to}: {fault}{semicolon}{advice}"));
+        }
+        other => session.problem(exit::UNREADABLE, other),
+    }
+}
 
 /// Change an image by a script: all of it in one commit, or nothing.
 #[derive(Debug, clap::Args)]

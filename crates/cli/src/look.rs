@@ -16,7 +16,7 @@
 //!    one.
 //! 3. Names are escaped before they reach the terminal. A pipe that its reader closes (`| head`) is no error.
 
-mod glob;
+pub(crate) mod glob;
 pub(crate) mod host;
 pub(crate) mod leave_out;
 pub(crate) mod outside;

@@ -13,12 +13,12 @@ use extant_image::options::{FeatureEdit, FormatOptions, Generation, JournalSize,
 use extant_image::plan::{Plan, PlanFault};
 use extant_image::sizing::SizingFault;
 use extant_image::write::WriteFault;
+use extant_ondisk::superblock::uuid_text;
 use extant_ondisk::time::Timestamp;
 use serde_json::json;
 
-use crate::build::unnamed;
 use crate::exit;
-use crate::imagearg::target::{OutputTarget, to_stdout};
+use crate::imagearg::target::{OutputTarget, to_stdout, unnamed};
 use crate::inspect::format::count;
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::voice::{self, say};
@@ -393,7 +393,7 @@ fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u6
             "free_inodes": sb.free_inodes_count,
             "reserved_blocks": sb.reserved_blocks_count,
             "features": sb.features.names(),
-            "uuid": format_uuid(&sb.uuid),
+            "uuid": uuid_text(&sb.uuid),
             "written_bytes": written,
             "dry_run": args.dry_run,
         });
@@ -413,7 +413,7 @@ fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u6
         sb.inodes_count,
         sb.reserved_blocks_count,
         sb.features,
-        format_uuid(&sb.uuid),
+        uuid_text(&sb.uuid),
     )
 }
 
@@ -445,12 +445,6 @@ pub(crate) fn random_uuid() -> [u8; 16] {
         bytes = (nanos ^ u128::from(std::process::id()) << 96).to_le_bytes();
     }
     extant_image::build::as_uuid(bytes)
-}
-
-/// Prints a UUID as `01234567-89ab-cdef-0123-456789abcdef`.
-pub(crate) fn format_uuid(uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
-    [&hex[0..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32]].join("-")
 }
 
 pub(crate) fn parse_uuid(text: &str) -> Result<[u8; 16], String> {

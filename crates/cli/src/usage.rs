@@ -12,8 +12,9 @@
 
 mod hints;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
+use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
@@ -64,10 +65,22 @@ pub(crate) fn say_error(error: &Error) {
     lines_after(asked);
 }
 
+/// Under this name mount(8) calls the program.
+pub(crate) const MOUNT_HELPER: &str = "mount.fuse.extant";
+/// Under this name umount(8) calls the program.
+pub(crate) const UMOUNT_HELPER: &str = "umount.fuse.extant";
+
+/// Whether mount(8) or umount(8) called the program.
+fn is_called_as_helper() -> bool {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let name = called.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+    name.is_some_and(|name| [MOUNT_HELPER, UMOUNT_HELPER].contains(&name))
+}
+
 /// Prints the usage of the command that was called, after a message of its own.
 pub(crate) fn say_usage() {
     // mount(8) calls this program under other names, with a command line of its own.
-    if !crate::mount::helpers::is_called_so() {
+    if !is_called_as_helper() {
         lines_after(Asked::of_command_line());
     }
 }

@@ -13,7 +13,7 @@ use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::exit;
+use crate::exit::codes;
 
 /// Prints a line on standard error, after the program's name.
 macro_rules! say {
@@ -71,7 +71,7 @@ pub(crate) fn output_code(result: io::Result<()>) -> Option<u8> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             say!("cannot write the output: {error}");
-            Some(if error.raw_os_error() == Some(28) { exit::NO_SPACE } else { exit::TARGET })
+            Some(if error.raw_os_error() == Some(28) { codes::NO_SPACE } else { codes::TARGET })
         }
         _ => None,
     }

@@ -118,7 +118,7 @@ impl CrashRun {
     /// # Errors
     /// `tree` is not allowed; the text has the differences from the nearest allowed tree.
     pub fn judge_tree(&self, tree: &Tree, event: u64) -> Result<(), String> {
-        let synced = |step: &crate::run::Step| step.synced.is_some_and(|synced| synced <= event);
+        let synced = |step: &crate::schedule::Step| step.synced.is_some_and(|synced| synced <= event);
         let first = self.steps.iter().rposition(synced).unwrap_or(0);
         let last = self.steps.iter().rposition(|step| step.begun <= event).unwrap_or(0).max(first);
         let mut nearest: Option<(usize, Vec<String>)> = None;

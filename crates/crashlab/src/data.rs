@@ -33,6 +33,7 @@
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024; the linux-ext4
 //! series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 
+mod choose;
 mod image;
 mod judge;
 mod model;

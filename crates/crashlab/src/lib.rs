@@ -36,12 +36,14 @@ mod base_image;
 mod cut;
 mod data;
 mod engine;
+mod index_work;
 mod indexes;
 mod interrupted;
 mod judges;
 mod mix;
 mod plants;
 mod run;
+mod schedule;
 mod stepper;
 pub mod sweep;
 
@@ -51,8 +53,10 @@ pub use data::{
     DataKind, DataPlant, DataRun, DataSchedule, RecordsRun, Space, Step, data_image, data_plants,
 };
 pub use engine::{Engine, TOP, tree};
-pub use indexes::{IndexMoment, IndexWork, index_run};
+pub use index_work::IndexWork;
+pub use indexes::{IndexMoment, index_run};
 pub use judges::{e2fsck_says, superblock_is_torn};
 pub use mix::{random_run, random_run_under};
 pub use plants::{Plant, plants};
-pub use run::{CrashRun, Pressure, Schedule};
+pub use run::CrashRun;
+pub use schedule::{Pressure, Schedule};

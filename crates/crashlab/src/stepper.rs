@@ -23,7 +23,7 @@ use extant_simdisk::SimDisk;
 use extant_volume::Volume;
 
 use crate::interrupted::{Between, Call, Interrupted};
-use crate::run::{Schedule, Step};
+use crate::schedule::{Schedule, Step};
 use crate::{Engine, IndexWork, Pressure};
 
 /// Blocks that the running transaction certainly has room for, including the blocks that a commit adds: less

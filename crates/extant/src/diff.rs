@@ -37,10 +37,12 @@
 //!    several links.
 
 mod content;
+mod found;
 pub mod layer;
 mod links;
 mod same;
 mod side;
+mod sides;
 mod walk;
 
 use std::sync::Arc;

@@ -14,7 +14,6 @@ use extant_volume::{
     Volume,
 };
 
-use crate::walk::Walk;
 use crate::{Error, File, list};
 
 /// An open file system, used by paths. Cheap to clone; clones share all state, and several threads may use
@@ -197,21 +196,6 @@ impl FileSystem {
     /// The count of free blocks cannot be read.
     pub fn statfs(&self) -> Result<StatFs, Error> {
         self.volume.statfs().map_err(Error::at(b"/"))
-    }
-
-    /// Walks everything below a directory with several threads; see [`Walk`]. If the path is not a directory,
-    /// the walk returns only that inode.
-    ///
-    /// # Errors
-    /// As [`resolve`](Self::resolve). A symbolic link at the end of the path is not followed.
-    pub fn walk(&self, path: impl AsRef<Path>) -> Result<Walk, Error> {
-        Ok(self.walk_inode(self.resolve(path, Follow::NotTheLast)?))
-    }
-
-    /// Same as [`walk`](Self::walk), from an inode.
-    #[must_use]
-    pub fn walk_inode(&self, root: InodeRef) -> Walk {
-        Walk::new(self.clone(), root)
     }
 }
 

@@ -464,8 +464,7 @@ fn uuid(bytes: &[u8; 16]) -> String {
     if *bytes == [0; 16] {
         return "none".to_owned();
     }
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[0..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32]].join("-")
+    extant_ondisk::superblock::uuid_text(bytes)
 }
 
 fn mount_options(bits: u32) -> String {

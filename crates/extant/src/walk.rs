@@ -22,6 +22,7 @@ mod schedule;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use extant_base::Ino;
@@ -30,7 +31,7 @@ use extant_volume::{Fault, FileType, InodeRef, Stat, Volume};
 pub use contents::{Contents, Data, Loaded};
 use schedule::{Crew, Found, Key};
 
-use crate::FileSystem;
+use crate::{Error, FileSystem, Follow};
 
 /// Maximum depth of directories to enter. The format has no limit; no path that a system call accepts has as
 /// many components.
@@ -473,5 +474,21 @@ impl std::error::Error for WalkFault {
 impl fmt::Display for WalkFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", crate::error::Shown(&self.path), self.problem)
+    }
+}
+impl FileSystem {
+    /// Walks everything below a directory with several threads; see [`Walk`]. If the path is not a directory,
+    /// the walk returns only that inode.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve). A symbolic link at the end of the path is not followed.
+    pub fn walk(&self, path: impl AsRef<Path>) -> Result<Walk, Error> {
+        Ok(self.walk_inode(self.resolve(path, Follow::NotTheLast)?))
+    }
+
+    /// Same as [`walk`](Self::walk), from an inode.
+    #[must_use]
+    pub fn walk_inode(&self, root: InodeRef) -> Walk {
+        Walk::new(self.clone(), root)
     }
 }

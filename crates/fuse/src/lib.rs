@@ -47,13 +47,13 @@ mod server;
 pub mod status;
 pub mod transport;
 
-pub use mounting::{MountFault, MountOptions, UnmountFault, unmount};
+pub use mounting::{Channel, MountFault, MountOptions, UnmountFault, unmount};
 pub use openers::Opener;
 pub use remounting::{Remount, RemountFault, remount};
 pub use serve::{Access, Caller, Errno, Name, Opened, Serve};
 pub use server::{Report, Server};
 pub use status::{MountStatus, STATUS_ATTRIBUTE};
 pub use transport::{
-    ALLOCATOR_STATS_ATTRIBUTE, Channel, EXTENT_STATS_ATTRIBUTE, KernelCache, MODE_ATTRIBUTE, Mounted,
+    ALLOCATOR_STATS_ATTRIBUTE, EXTENT_STATS_ATTRIBUTE, KernelCache, MODE_ATTRIBUTE, Mounted,
     SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE, Shown, Threads, abort, serve_connection,
 };

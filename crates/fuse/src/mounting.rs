@@ -24,7 +24,21 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{getegid, geteuid};
 
-use crate::transport::{Channel, Shown};
+use crate::transport::Shown;
+
+/// How requests come from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Channel {
+    /// As `Rings` for a read-write mount, since rings are much faster for several clients. A read-only mount
+    /// uses /dev/fuse, since only there large reads are spliced.
+    #[default]
+    Auto,
+    /// /dev/fuse.
+    Device,
+    /// io_uring, if the kernel offers it (parameter `enable_uring` of its module `fuse`); otherwise
+    /// /dev/fuse.
+    Rings,
+}
 
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -65,7 +65,7 @@ use extant_fuse_lowlevel::{
 };
 use extant_volume::{Cursor, FileType, New, Seek, SetAttr, Stat, WriteAccess};
 use invalidator::Invalidator;
-pub use mounted::{Channel, Mounted, Threads, abort, serve_connection};
+pub use mounted::{Mounted, Threads, abort, serve_connection};
 use names::NameState;
 pub use shown::Shown;
 pub use writeback::KernelCache;

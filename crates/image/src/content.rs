@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::build::Gathered;
-use crate::source::dir::open_beneath;
+use crate::source::beneath::open_beneath;
 use crate::source::fault::ShownPath;
 use crate::tree::{Content, NONE, PayloadRecord, Tree};
 

@@ -110,6 +110,19 @@ impl Iterator for Tags<'_> {
     }
 }
 
+impl LogFormat {
+    /// Whether `logged` matches the checksum in `tag`. True if tags have no checksum.
+    #[must_use]
+    pub fn verify_tag(&self, tid: LogTid, tag: &Tag, logged: &[u8]) -> bool {
+        let computed = self.tag_checksum(tid, logged);
+        match self.checksums {
+            Checksums::V3 => tag.checksum == computed,
+            Checksums::V2 => tag.checksum == computed & 0xFFFF,
+            Checksums::V1 | Checksums::None => true,
+        }
+    }
+}
+
 /// Why a tag was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PushError {

@@ -16,7 +16,6 @@ use extant_base::{BlockSize, Malformed, checksum::crc32c};
 
 use crate::{
     bytes::{be32, put},
-    descriptor::Tag,
     features::Features,
     header::{Header, LogTid},
     superblock::Superblock,
@@ -112,7 +111,7 @@ impl LogFormat {
     /// Records that fit into one revoke block.
     #[must_use]
     pub fn revokes_per_block(&self) -> usize {
-        (self.block_size.len() - crate::revoke::HEADER_LEN - self.tail_len()) / self.revoke_record_len()
+        (self.block_size.len() - Header::REVOKE_LEN - self.tail_len()) / self.revoke_record_len()
     }
 
     /// The checksum of a block for its tag: CRC-32C from the seed over the big-endian transaction ID and the
@@ -126,17 +125,6 @@ impl LogFormat {
     #[must_use]
     pub fn tag_seed(&self, tid: LogTid) -> Option<u32> {
         self.has_block_checksums().then(|| crc32c(self.seed, &tid.0.to_be_bytes()))
-    }
-
-    /// Whether `logged` matches the checksum in `tag`. True if tags have no checksum.
-    #[must_use]
-    pub fn verify_tag(&self, tid: LogTid, tag: &Tag, logged: &[u8]) -> bool {
-        let computed = self.tag_checksum(tid, logged);
-        match self.checksums {
-            Checksums::V3 => tag.checksum == computed,
-            Checksums::V2 => tag.checksum == computed & 0xFFFF,
-            Checksums::V1 | Checksums::None => true,
-        }
     }
 
     /// Writes the checksum of a descriptor or revoke block into its last four bytes. Does nothing without

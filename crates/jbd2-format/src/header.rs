@@ -87,6 +87,8 @@ pub struct Header {
 impl Header {
     /// Length in bytes.
     pub const LEN: usize = 12;
+    /// Length of the header of a revoke block, with the number of its bytes in use.
+    pub(crate) const REVOKE_LEN: usize = Self::LEN + 4;
 
     /// Reads the header of `block`.
     ///

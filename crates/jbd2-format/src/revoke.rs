@@ -16,7 +16,7 @@ use crate::{
 const STRUCTURE: &str = "revoke block";
 
 /// Bytes before the first record.
-pub(crate) const HEADER_LEN: usize = Header::LEN + 4;
+const HEADER_LEN: usize = Header::REVOKE_LEN;
 
 /// Iterator over the records of a revoke block; see [`revokes`].
 #[derive(Debug, Clone)]

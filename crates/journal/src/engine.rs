@@ -35,6 +35,7 @@
 
 mod batching;
 mod checkpoint;
+mod checksums;
 mod handle;
 mod images;
 mod lanes;
@@ -55,16 +56,17 @@ use extant_buffer::{Buffers, PatchedBlock, ReadFault, Seal, Snapshot};
 use extant_device::{Device, DeviceFault};
 
 pub use self::batching::Batching;
+pub use self::checksums::TailChecksum;
 pub use self::handle::Handle;
-pub use self::images::TailChecksum;
 pub use self::log_writer::OpenLogFault;
 pub use self::options::{Options, Sabotage, Supersede};
 
 use self::batching::Batcher;
 use self::checkpoint::{Checkpoint, CheckpointScope};
+use self::checksums::{LogChecksums, Reseeds};
 use self::images::{Image, make_ready};
 use self::lanes::{Lanes, Started};
-use self::log_writer::{LogChecksums, LogWriter, Reseeds};
+use self::log_writer::LogWriter;
 use self::transaction::Transaction;
 
 /// Work for the committer thread.

@@ -31,16 +31,15 @@
 #![forbid(unsafe_code)]
 
 mod edit;
+mod editor;
 mod indirect;
 mod tree;
 
 use extant_base::{CorruptAt, Ino, Lblk, Malformed, Pblk};
 use extant_buffer::{Buffers, ReadFault};
 
-pub use edit::{
-    EditFault, Editor, Freed, TreeSpace, credits_insert, credits_remove, credits_set_state, credits_shift,
-    nodes_of_split,
-};
+pub use edit::{credits_insert, credits_remove, credits_set_state, credits_shift, nodes_of_split};
+pub use editor::{EditFault, Editor, Freed, TreeSpace};
 
 /// The state of a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -704,6 +704,13 @@ pub fn seal(bytes: &mut [u8]) {
     }
 }
 
+/// A UUID as text, such as `f81d4fae-7dec-11d0-a765-00a0c91e6bf6`.
+#[must_use]
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[0..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32]].join("-")
+}
+
 /// A text field, up to its first zero byte.
 #[must_use]
 pub fn until_nul(field: &[u8]) -> &[u8] {

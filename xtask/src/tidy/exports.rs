@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use super::rules::{File, Findings};
+use super::findings::{File, Findings};
 
 const GLOSSARY: &str = "docs/glossary.md";
 

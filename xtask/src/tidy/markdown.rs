@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::rules::{File, Findings};
+use super::findings::{File, Findings};
 
 /// Checks `[text](target)` and `[label]: target` in a Markdown file. It skips web links, links within the
 /// page, and code.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::rules::{File, Findings};
+use super::findings::{File, Findings};
 
 const INVARIANTS: &str = "docs/invariants.md";
 const CLAIMS: &str = "docs/claims.md";

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use super::findings::{File, Findings};
+
 /// `xtask/tidy.toml`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,21 +37,6 @@ pub(crate) struct TextRules {
 pub(crate) struct ShellRules {
     pub(crate) first_line: String,
     pub(crate) must_contain: String,
-}
-
-/// A text file of the repository.
-pub(crate) struct File<'a> {
-    /// Path relative to the root.
-    pub(crate) path: &'a str,
-    pub(crate) text: &'a str,
-    pub(crate) is_executable: bool,
-}
-
-/// The findings, one line each: `path:line: what`.
-#[derive(Debug, Default)]
-pub(crate) struct Findings {
-    pub(crate) faults: Vec<String>,
-    pub(crate) warnings: Vec<String>,
 }
 
 impl Rules {

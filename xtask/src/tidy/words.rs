@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::rules::{File, Findings};
+use super::findings::{File, Findings};
 
 /// `[prose]` of `xtask/tidy.toml`.
 #[derive(Debug, Deserialize)]

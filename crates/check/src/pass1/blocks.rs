@@ -9,8 +9,8 @@ use extant_ondisk::{Features, Superblock, indirect};
 
 use crate::FindingPlace;
 use crate::map::{self, MapFault, MapRoot, MappedRun, Visit};
-use crate::pass1::fields::Subject;
 use crate::pass1::special::Role;
+use crate::pass1::subject::Subject;
 use crate::rules::{inode as rules, map as map_rules};
 use crate::state::{InodeNote, State, Why};
 use crate::xattrs::InodeAttrs;

@@ -1,35 +1,17 @@
 //! Fields of an inode that can be checked in isolation.
 
-use extant_base::{Ino, Pblk};
+use extant_base::Pblk;
+use extant_ondisk::Features;
 use extant_ondisk::filetype::FileType;
-use extant_ondisk::inode::{Inode, flags};
-use extant_ondisk::{Features, Superblock};
+use extant_ondisk::inode::flags;
 
 use crate::FindingPlace;
 use crate::pass1::special::Role;
+use crate::pass1::subject::Subject;
 use crate::rules::inode as rules;
-use crate::state::State;
 use crate::xattrs::{self, InodeAttrs};
 
-/// The first inode that is not reserved.
-pub(super) fn first_ino(sb: &Superblock) -> u32 {
-    if sb.rev_level == 0 { Ino::FIRST.0 } else { sb.first_ino.max(Ino::FIRST.0) }
-}
-
-/// An inode in use, with the context that its checks need.
-pub(super) struct Subject<'s, 'd> {
-    pub(super) state: &'s State<'d>,
-    pub(super) ino: Ino,
-    pub(super) inode: &'s Inode,
-    pub(super) bytes: &'s [u8],
-    pub(super) seed: u32,
-}
-
 impl Subject<'_, '_> {
-    fn broken(&self, rule: &'static crate::Rule, says: impl Into<String>) {
-        self.state.findings.broken(rule, FindingPlace::ino(self.ino), says);
-    }
-
     /// Reports the rule only for an inode that entries may name; no reader uses these fields of other inodes.
     fn broken_if_seen(&self, role: Role, rule: &'static crate::Rule, says: impl Into<String>) {
         self.broken(if role.hides() { &rules::HIDDEN_FIELDS } else { rule }, says);

@@ -6,7 +6,7 @@ use extant_ondisk::Superblock;
 use extant_ondisk::filetype::FileType;
 
 use crate::FindingPlace;
-use crate::pass1::fields::{Subject, first_ino};
+use crate::pass1::subject::{Subject, first_ino};
 use crate::rules::inode as rules;
 
 /// The role of an inode.

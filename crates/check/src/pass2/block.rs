@@ -9,11 +9,11 @@ use extant_ondisk::hash::{HashVersion, dirhash, seed_words};
 use extant_ondisk::inode::flags;
 use extant_ondisk::{Features, filetype::FileType};
 
-use super::Tree;
 use super::entries::{Broken, Raw, entries};
 use super::names::{Key, Table};
 use crate::rules::directory as rules;
 use crate::state::{DirNote, State};
+use crate::tree::Tree;
 use crate::{FindingPlace, Rule};
 
 /// The length of the shortest encrypted name.

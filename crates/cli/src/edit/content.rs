@@ -11,8 +11,8 @@ use extant::{Allocate, Fault, Follow, New, Refusal, SetAttr, Volume};
 use extant_base::Ino;
 
 use super::args::{FallocateArgs, PutArgs};
-use super::ops::{FULL, UMASK, report};
 use super::os;
+use super::{FULL, UMASK, report};
 use crate::exit;
 use crate::look::{Named, Session};
 use crate::voice::say;

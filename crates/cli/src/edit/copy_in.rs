@@ -25,8 +25,8 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::content::{PIECE, write_all};
-use super::ops::{FULL, UMASK, report};
 use super::os;
+use super::{FULL, UMASK, report};
 use crate::exit;
 use crate::look::host::Choices;
 use crate::look::progress::Progress;

@@ -21,14 +21,11 @@ use super::args::{
 };
 use super::copy_in::{take_name, temporary};
 use super::mode::ModeChange;
-use super::{content, os};
+use super::{UMASK, content, os, report};
 use crate::exit;
 use crate::imagearg::is_of_host;
 use crate::inspect::format::{escape, hex, quote};
 use crate::look::{ExistingFile, Named, Session, below, code_of, output, shown};
-
-/// Permission bits that new files and directories do not get, unless the directory has a default ACL.
-pub(super) const UMASK: u16 = 0o022;
 
 /// Prefixes of the attribute names that can be read and set.
 const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
@@ -56,30 +53,6 @@ pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<(
         Change::Touch(args) => touch(session, args),
     }
     Ok(())
-}
-
-/// The remedy for an image without free space.
-pub(super) const FULL: &str = "an image of the smallest size is full: `extant build --headroom 20` or --size leaves room, `extant rm` makes some";
-
-/// Reports a failure, and the remedy.
-pub(super) fn report(session: &mut Session, image: &str, error: &Error, advice: &str) {
-    let advice = if advice.is_empty() && error.is(Refusal::NoSpace) { FULL } else { advice };
-    let semicolon = if advice.is_empty() { "" } else { "; " };
-    match error {
-        Error::At { path, fault } => {
-            let place = shown(image, &absolute(path));
-            session.problem(code_of(fault), format_args!("{place}: {fault}{semicolon}{advice}"));
-        }
-        Error::Between { from, to, fault } => {
-            let (from, to) = (shown(image, &absolute(from)), escape(&absolute(to)));
-            session.problem(code_of(fault), format_args!("{from} -> {to}: {fault}{semicolon}{advice}"));
-        }
-        other => session.problem(exit::UNREADABLE, other),
-    }
-}
-
-fn absolute(path: &[u8]) -> Vec<u8> {
-    if path.first() == Some(&b'/') { path.to_vec() } else { [b"/", path].concat() }
 }
 
 /// The last component of a path, without trailing slashes.

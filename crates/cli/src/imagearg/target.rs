@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use extant_device::partition::partitions;
 use extant_device::{Device, DeviceFault, FileDevice, Window};
+use extant_image::source::spool::Spool;
 use extant_ondisk::{Superblock, superblock};
 use rustix::fs::{OFlags, SeekFrom as Place64};
 
@@ -176,7 +177,7 @@ fn content(device: &Arc<dyn Device>) -> Option<String> {
         let bytes = start.get(superblock::OFFSET as usize..).and_then(|bytes| bytes.first_chunk::<1024>());
         let label = bytes.and_then(|bytes| Superblock::decode(bytes).ok()).map(|sb| {
             let label = String::from_utf8_lossy(sb.label()).into_owned();
-            let uuid = crate::mkfs::format_uuid(&sb.uuid);
+            let uuid = extant_ondisk::superblock::uuid_text(&sb.uuid);
             if label.is_empty() { format!(" (UUID {uuid})") } else { format!(" \"{label}\" (UUID {uuid})") }
         });
         return Some(format!("an ext2, ext3 or ext4 file system{}", label.unwrap_or_default()));
@@ -244,6 +245,15 @@ impl Device for Emptied {
 
     fn is_fresh(&self) -> bool {
         true
+    }
+}
+
+/// Two handles to one empty file without a name.
+pub(crate) fn unnamed(dir: &Path) -> Result<(File, File), String> {
+    let file = Spool::new(dir).file().map_err(|fault| fault.to_string())?;
+    match (file.try_clone(), file.try_clone()) {
+        (Ok(first), Ok(second)) => Ok((first, second)),
+        (Err(error), _) | (_, Err(error)) => Err(format!("{}: {error}", dir.display())),
     }
 }
 

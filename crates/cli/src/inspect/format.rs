@@ -5,6 +5,7 @@
 //! 2. Bytes from a disk are escaped: no control character of a name or label reaches the terminal.
 
 use extant_ondisk::filetype::FileType;
+use extant_ondisk::superblock::uuid_text;
 use extant_ondisk::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -170,17 +171,11 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A UUID such as `f81d4fae-7dec-11d0-a765-00a0c91e6bf6`.
-pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
-    let text = hex(bytes);
-    format!("{}-{}-{}-{}-{}", &text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..])
-}
-
 /// A UUID as text and for JSON; `(none)` and null if it is all zero.
 pub(super) fn uuid_fact(bytes: &[u8; 16]) -> (String, Value) {
     match *bytes == [0; 16] {
         true => ("(none)".to_owned(), Value::Null),
-        false => (uuid(bytes), Value::from(uuid(bytes))),
+        false => (uuid_text(bytes), Value::from(uuid_text(bytes))),
     }
 }
 

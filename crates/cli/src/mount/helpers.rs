@@ -24,9 +24,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use crate::exit;
-
-const MOUNT: &str = "mount.fuse.extant";
-const UMOUNT: &str = "umount.fuse.extant";
+use crate::usage::{MOUNT_HELPER as MOUNT, UMOUNT_HELPER as UMOUNT};
 
 const INSTALL_HELP: &str = "\
 Then these work, and lines of /etc/fstab with the type fuse.extant:
@@ -69,13 +67,6 @@ pub(crate) fn install(args: &InstallArgs) -> ExitCode {
 
 fn link_to(program: &Path, link: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(program, link)
-}
-
-/// Whether the program is called as a helper.
-pub(crate) fn is_called_so() -> bool {
-    let called = std::env::args_os().next().map(PathBuf::from);
-    let name = called.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
-    name.is_some_and(|name| [MOUNT, UMOUNT].contains(&name))
 }
 
 /// If the program is called as a helper, executes the corresponding command. Returns only after a failure.

@@ -15,14 +15,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use extant_volume::{Fault, Refusal};
 
-use super::links::SeenPair;
+use super::found::{Found, Pair};
 use super::side::{Node, Reader, Run, Side};
-use super::walk::{Found, Shared};
-use super::{Cause, Change, Difference, Meta, Status, Which};
+use super::sides::Sides;
+use super::{Cause, Which};
 
 /// Bytes per read; two buffers of this size fit into the cache of a core.
 const PIECE_BYTES: u64 = 512 << 10;
@@ -37,77 +37,6 @@ const GATHERED_PIECES: usize = 16 << 10;
 const GATHERED_BYTES: u64 = 512 << 20;
 /// Runs of a map that are looked up at a time.
 const RUNS_MAX: usize = 4096;
-
-/// Two files of one type, while they are compared.
-pub(super) struct Pair {
-    pub(super) path: Arc<[u8]>,
-    pub(super) a: (Node, Meta),
-    pub(super) b: (Node, Meta),
-    /// The differences found so far.
-    pub(super) differences: Vec<Difference>,
-    /// Set if one of them has several links.
-    pub(super) linked: Option<SeenPair>,
-    /// Offset of the first byte that differs; the largest number if none does.
-    first: AtomicU64,
-    /// The contents cannot be compared; the problem is reported.
-    failed: AtomicBool,
-}
-
-impl Pair {
-    pub(super) fn new(
-        path: Arc<[u8]>,
-        a: (Node, Meta),
-        b: (Node, Meta),
-        differences: Vec<Difference>,
-    ) -> Self {
-        let (first, failed) = (AtomicU64::new(u64::MAX), AtomicBool::new(false));
-        Self { path, a, b, differences, linked: None, first, failed }
-    }
-
-    fn first(&self) -> Option<u64> {
-        let first = self.first.load(Ordering::Relaxed);
-        (first != u64::MAX && !self.failed.load(Ordering::Relaxed)).then_some(first)
-    }
-
-    /// All differences, after the contents were compared.
-    pub(super) fn all_differences(&self) -> Vec<Difference> {
-        let mut all = self.differences.clone();
-        if let Some(first) = self.first().filter(|_| !self.a.0.is_encrypted()) {
-            all.push(Difference::Content { first });
-        }
-        all
-    }
-
-    /// The change of one of its names.
-    pub(super) fn change(&self, path: Arc<[u8]>, mut differences: Vec<Difference>) -> Change {
-        differences.sort_by_key(Difference::rank);
-        Change {
-            path,
-            status: Status::Modified,
-            a: Some(self.a.1.clone()),
-            b: Some(self.b.1.clone()),
-            differences,
-            node: Some(self.b.0.clone()),
-        }
-    }
-
-    /// Records a problem of the contents, once.
-    fn fail(&self, side: Which, cause: Cause, found: &mut Found) {
-        if !self.failed.swap(true, Ordering::Relaxed) {
-            found.problem(side, &self.path, cause);
-        }
-    }
-
-    /// Drops a reference, and finishes the pair with the last one.
-    fn release(self: Arc<Self>, found: &mut Found) {
-        let Some(pair) = Arc::into_inner(self) else { return };
-        if pair.a.0.is_encrypted() && pair.first().is_some() {
-            // Different bytes may decrypt to equal ones.
-            pair.fail(Which::A, Cause::Image(Fault::Refused(Refusal::NeedsKey).into()), found);
-        }
-        found.finish(pair);
-    }
-}
 
 /// Where the bytes of a piece are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -316,25 +245,25 @@ impl Parts<'_> {
 
 /// Compares contents, for one thread.
 pub(super) struct Contents<'s> {
-    shared: &'s Shared<'s>,
+    sides: &'s Sides<'s>,
     readers: [Reader<'s>; 2],
     buffers: [Vec<u8>; 2],
 }
 
 impl<'s> Contents<'s> {
-    pub(super) fn new(shared: &'s Shared<'_>) -> Self {
-        let readers = [shared.a.reader(), shared.b.reader()];
-        Self { shared, readers, buffers: [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]] }
+    pub(super) fn new(sides: &'s Sides<'_>) -> Self {
+        let readers = [sides.a.reader(), sides.b.reader()];
+        Self { sides, readers, buffers: [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]] }
     }
 
     /// Begins the comparison of two files of one size. `has_one_map`: their maps are equal on disk.
     pub(super) fn parts(&self, pair: Pair, has_one_map: bool, found: &mut Found) -> Parts<'s> {
-        let side_b = if has_one_map { self.shared.a } else { self.shared.b };
-        let (a, b) = (Runs::new(self.shared.a, &pair.a.0), Runs::new(side_b, &pair.b.0));
+        let side_b = if has_one_map { self.sides.a } else { self.sides.b };
+        let (a, b) = (Runs::new(self.sides.a, &pair.a.0), Runs::new(side_b, &pair.b.0));
         for (which, node) in [(Which::A, &pair.a.0), (Which::B, &pair.b.0)] {
             let is_comparable = pair.a.0.is_encrypted()
                 && pair.b.0.is_encrypted()
-                && [self.shared.a, self.shared.b].iter().all(|side| side.is_plain());
+                && [self.sides.a, self.sides.b].iter().all(|side| side.is_plain());
             if node.is_encrypted() && !is_comparable {
                 pair.fail(which, Cause::Image(Fault::Refused(Refusal::NeedsKey).into()), found);
             }
@@ -344,9 +273,9 @@ impl<'s> Contents<'s> {
 
     /// Whether the holes of two files of one size are at other places, in units of the larger block size.
     pub(super) fn has_other_holes(&self, pair: &Pair) -> Result<bool, (Which, Fault)> {
-        let unit = self.shared.a.block_bytes().max(self.shared.b.block_bytes());
-        let mut a = Runs::new(self.shared.a, &pair.a.0);
-        let mut b = Runs::new(self.shared.b, &pair.b.0);
+        let unit = self.sides.a.block_bytes().max(self.sides.b.block_bytes());
+        let mut a = Runs::new(self.sides.a, &pair.a.0);
+        let mut b = Runs::new(self.sides.b, &pair.b.0);
         let size = pair.a.1.size;
         let (mut held_a, mut held_b) = (None, None);
         loop {
@@ -368,7 +297,7 @@ impl<'s> Contents<'s> {
             let end = at + neighbours(&pieces[at..]);
             let before = found.diff.bytes;
             self.compare_neighbours(&pieces[at..end], found);
-            self.shared.observer.bytes(found.diff.bytes - before);
+            self.sides.observer.bytes(found.diff.bytes - before);
             at = end;
         }
         for piece in pieces {
@@ -385,14 +314,14 @@ impl<'s> Contents<'s> {
             let len = (last_a + last.len - a) as usize;
             let [buffer_a, buffer_b] = &mut self.buffers;
             let (buffer_a, buffer_b) = (&mut buffer_a[..len], &mut buffer_b[..len]);
-            let are_read = self.shared.is_one_file && a == b
-                || (self.shared.a.read_device(a, buffer_a) && self.shared.b.read_device(b, buffer_b));
+            let are_read = self.sides.is_one_file && a == b
+                || (self.sides.a.read_device(a, buffer_a) && self.sides.b.read_device(b, buffer_b));
             let is_equal = |piece: &Piece| {
                 let from = piece.addresses().map_or(0, |(at, _)| (at - a) as usize);
                 let range = from..from + piece.len as usize;
                 buffer_a[range.clone()] == buffer_b[range]
             };
-            let is_one_place = self.shared.is_one_file && a == b;
+            let is_one_place = self.sides.is_one_file && a == b;
             if are_read && (is_one_place || buffer_a == buffer_b || pieces.iter().all(is_equal)) {
                 found.diff.bytes += pieces.iter().map(|piece| piece.len).sum::<u64>();
                 return;
@@ -407,7 +336,7 @@ impl<'s> Contents<'s> {
         if piece.is_decided() {
             return;
         }
-        if self.shared.is_one_file && piece.addresses().is_some_and(|(a, b)| a == b) {
+        if self.sides.is_one_file && piece.addresses().is_some_and(|(a, b)| a == b) {
             found.diff.bytes += piece.len;
             return;
         }

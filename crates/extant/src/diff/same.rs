@@ -14,7 +14,7 @@ use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
 
 use super::side::{ImageSide, Node, Side};
-use super::walk::Shared;
+use super::sides::Sides;
 
 /// Bytes per read.
 const PIECE: usize = 256 << 10;
@@ -117,7 +117,7 @@ impl SameTables {
     }
 
     /// Whether an inode, its attributes and its map have the same bytes in both images.
-    pub(super) fn has_equal_inode(&self, shared: &Shared<'_>, ino: Ino) -> bool {
+    pub(super) fn has_equal_inode(&self, sides: &Sides<'_>, ino: Ino) -> bool {
         let Some(index) = ino.0.checked_sub(1) else { return false };
         let (group, index) = (index / self.inodes_per_group, index % self.inodes_per_group);
         let block = u64::from(group) * self.blocks_per_table + u64::from(index / self.inodes_per_block);
@@ -126,7 +126,7 @@ impl SameTables {
             return false;
         }
         // Parts outside of the inode are compared in the ordinary way.
-        let Some(image) = shared.a.as_image() else { return false };
+        let Some(image) = sides.a.as_image() else { return false };
         let Ok(inode) = image.fs.volume().inode(ino) else { return false };
         let fields = inode.fields();
         let has_flat_map = fields.flags & flags::EXTENTS != 0 && extent_depth(&fields.block) == 0;
@@ -141,18 +141,18 @@ impl SameTables {
     }
 
     /// Whether two directories have the same bytes: equal inodes, and equal blocks at equal addresses.
-    pub(super) fn has_equal_directory(&self, shared: &Shared<'_>, a: &Node, b: &Node) -> bool {
+    pub(super) fn has_equal_directory(&self, sides: &Sides<'_>, a: &Node, b: &Node) -> bool {
         let (Node::Image(inode), Node::Image(other)) = (a, b) else { return false };
         if inode.ino() != other.ino()
             || inode.size() > DIRECTORY_BYTES_MAX
-            || !self.has_equal_inode(shared, inode.ino())
+            || !self.has_equal_inode(sides, inode.ino())
         {
             return false;
         }
         if inode.is_inline() {
             return true;
         }
-        let (Some(a), Some(b)) = (shared.a.as_image(), shared.b.as_image()) else { return false };
+        let (Some(a), Some(b)) = (sides.a.as_image(), sides.b.as_image()) else { return false };
         let mut buffers = Buffers::default();
         let mut is_equal = true;
         let walked = a.fs.volume().extents(inode, 0, inode.size(), &mut |extent| {

@@ -19,13 +19,13 @@ use extant_base::Ino;
 use extant_ondisk::filetype::FileType;
 use extant_volume::{Attribute, Fault};
 
-use super::content::{Chunk, Contents, Pair, Pieces};
+use super::content::{Chunk, Contents, Pieces};
+use super::found::{Found, Pair};
 use super::links::{self, Names, SeenPair};
 use super::same::SameTables;
 use super::side::{Name, Node, Side};
-use super::{
-    Cause, Change, Diff, DiffObserver, DiffOptions, Difference, Meta, Problem, Status, Which, path_order,
-};
+use super::sides::Sides;
+use super::{Cause, Change, Diff, DiffObserver, DiffOptions, Difference, Meta, Status, Which, path_order};
 use crate::walk;
 
 /// Maximum depth of directories to enter, and maximum length of their paths, as in [`crate::walk`].
@@ -51,16 +51,12 @@ struct Queue {
 }
 
 /// What the threads share.
-pub(super) struct Shared<'d> {
-    pub(super) a: &'d Side,
-    pub(super) b: &'d Side,
+struct Shared<'d> {
+    sides: Sides<'d>,
     options: &'d DiffOptions,
-    pub(super) observer: &'d dyn DiffObserver,
     cancel: &'d AtomicBool,
     /// Which parts of two images of one layout are equal.
     same: Option<SameTables>,
-    /// Whether both sides are the same bytes of the same file.
-    pub(super) is_one_file: bool,
     /// Whether times are compared without fractions of seconds.
     whole_seconds: bool,
     /// The side with a `lost+found` that the other cannot have.
@@ -71,18 +67,6 @@ pub(super) struct Shared<'d> {
     entered: Mutex<[HashSet<u64>; 2]>,
     /// Pairs of files with several links that were compared.
     seen: Mutex<HashSet<SeenPair>>,
-}
-
-/// The results of one thread.
-#[derive(Default)]
-pub(super) struct Found {
-    pub(super) diff: Diff,
-    /// Names of files with several links, by side.
-    names: [Names; 2],
-    /// Names that are on both sides, of files with several links.
-    linked: Vec<(Arc<[u8]>, SeenPair)>,
-    /// Differences of these files themselves.
-    linked_changes: HashMap<SeenPair, Pair>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -101,14 +85,12 @@ pub(super) fn compare(
         (None, Some(_)) if b.has_empty_lost_found() && !a.has_lost_found() => Some(Which::B),
         _ => None,
     };
+    let is_one_file = super::same::is_one_file(a, b);
     let shared = Shared {
-        a,
-        b,
+        sides: Sides { a, b, observer, is_one_file },
         options,
-        observer,
         cancel,
         same: SameTables::of(a, b),
-        is_one_file: super::same::is_one_file(a, b),
         whole_seconds: options.ignore.nanoseconds || !a.has_nanoseconds() || !b.has_nanoseconds(),
         lost_found,
         queue: Mutex::default(),
@@ -167,20 +149,13 @@ fn merged(all: Vec<Found>, options: &DiffOptions) -> Diff {
 }
 
 impl Shared<'_> {
-    pub(super) fn side(&self, which: Which) -> &Side {
-        match which {
-            Which::A => self.a,
-            Which::B => self.b,
-        }
-    }
-
     /// Compares the roots and queues them.
     fn begin(&self, found: &mut Found) {
-        let (a, b) = (self.a.root(), self.b.root());
+        let (a, b) = (self.sides.a.root(), self.sides.b.root());
         let path: Arc<[u8]> = Arc::from(Vec::new());
         found.diff.names = 1;
-        if self.a.has_root() && self.b.has_root() {
-            let (meta_a, meta_b) = (self.a.meta(&a), self.b.meta(&b));
+        if self.sides.a.has_root() && self.sides.b.has_root() {
+            let (meta_a, meta_b) = (self.sides.a.meta(&a), self.sides.b.meta(&b));
             if let Some(pair) = self.pair(found, &path, (a.clone(), meta_a), (b.clone(), meta_b), false)
                 && !pair.differences.is_empty()
             {
@@ -246,7 +221,7 @@ impl Shared<'_> {
             differences.push(Difference::Size);
         }
         if is_link {
-            let (a, b) = (self.a.target(a).map_err(in_a)?, self.b.target(b).map_err(in_b)?);
+            let (a, b) = (self.sides.a.target(a).map_err(in_a)?, self.sides.b.target(b).map_err(in_b)?);
             if a != b {
                 differences.push(Difference::Target { a, b });
             }
@@ -255,7 +230,7 @@ impl Shared<'_> {
             differences.push(Difference::Device);
         }
         if !ignore.xattrs {
-            let (a, b) = (self.a.xattrs(a).map_err(in_a)?, self.b.xattrs(b).map_err(in_b)?);
+            let (a, b) = (self.sides.a.xattrs(a).map_err(in_a)?, self.sides.b.xattrs(b).map_err(in_b)?);
             if a != b {
                 xattr_differences(&a, &b, differences);
             }
@@ -305,28 +280,6 @@ fn merge<'l, T>(
     }
 }
 
-impl Found {
-    pub(super) fn fault(&mut self, side: Which, path: &[u8], fault: Fault) {
-        self.problem(side, path, Cause::Image(fault.into()));
-    }
-
-    pub(super) fn problem(&mut self, side: Which, path: &[u8], cause: Cause) {
-        self.diff.problems.push(Problem { side, path: path.to_vec(), cause });
-    }
-
-    /// Records a pair whose comparison is complete.
-    pub(super) fn finish(&mut self, pair: Pair) {
-        if let Some(seen) = pair.linked {
-            self.linked_changes.insert(seen, pair);
-            return;
-        }
-        let differences = pair.all_differences();
-        if !differences.is_empty() {
-            self.diff.changes.push(pair.change(Arc::clone(&pair.path), differences));
-        }
-    }
-}
-
 /// One thread.
 struct Worker<'s, 'd> {
     shared: &'s Shared<'d>,
@@ -337,7 +290,7 @@ struct Worker<'s, 'd> {
 
 impl<'s, 'd> Worker<'s, 'd> {
     fn new(shared: &'s Shared<'d>) -> Self {
-        let contents = Contents::new(shared);
+        let contents = Contents::new(&shared.sides);
         Self { shared, found: Found::default(), pieces: Pieces::default(), contents }
     }
 
@@ -399,7 +352,7 @@ impl<'s, 'd> Worker<'s, 'd> {
         };
         let found = &mut self.found;
         let mut damage = |fault| found.fault(which, &job.path, fault);
-        match self.shared.side(which).names(dir, &mut damage) {
+        match self.shared.sides.side(which).names(dir, &mut damage) {
             Ok(mut names) => {
                 if job.depth == 0 && self.shared.lost_found == Some(which) {
                     names.retain(|name| name.name != b"lost+found");
@@ -417,21 +370,21 @@ impl<'s, 'd> Worker<'s, 'd> {
     fn scan(&mut self, job: &Job) {
         let shared = self.shared;
         let is_same = match (&shared.same, &job.a, &job.b) {
-            (Some(same), Some(a), Some(b)) => same.has_equal_directory(shared, a, b),
+            (Some(same), Some(a), Some(b)) => same.has_equal_directory(&shared.sides, a, b),
             _ => false,
         };
         let names_a = self.names_of(Which::A, job);
-        shared.a.prefetch(&names_a);
+        shared.sides.a.prefetch(&names_a);
         if is_same {
             for name in &names_a {
                 self.entry(job, Some(name), Some(name));
             }
             self.found.diff.names += names_a.len() as u64;
-            shared.observer.names(names_a.len() as u64);
+            shared.sides.observer.names(names_a.len() as u64);
             return;
         }
         let names_b = self.names_of(Which::B, job);
-        shared.b.prefetch(&names_b);
+        shared.sides.b.prefetch(&names_b);
         let (mut count, mut common) = (0, 0);
         merge(
             &names_a,
@@ -447,7 +400,7 @@ impl<'s, 'd> Worker<'s, 'd> {
             self.found.diff.emptied.push(Arc::clone(&job.path));
         }
         self.found.diff.names += count;
-        shared.observer.names(count);
+        shared.sides.observer.names(count);
     }
 
     /// Compares one name. `a` and `b`: the entries of both sides, if they have the name.
@@ -465,11 +418,11 @@ impl<'s, 'd> Worker<'s, 'd> {
         let path: Arc<[u8]> = path.into();
         if let (Some(same), Some(a), Some(b)) = (&self.shared.same, a, b)
             && a.key == b.key
-            && same.has_equal_inode(self.shared, Ino(a.key as u32))
+            && same.has_equal_inode(&self.shared.sides, Ino(a.key as u32))
         {
             // Equal bytes: loaded once.
             let Some(node) = self.load(Which::A, &path, Some(a)) else { return };
-            let meta = self.shared.a.meta(&node);
+            let meta = self.shared.sides.a.meta(&node);
             return self.common(job, path, (node.clone(), meta.clone()), (node, meta), true);
         }
         let (node_a, node_b) = (self.load(Which::A, &path, a), self.load(Which::B, &path, b));
@@ -480,8 +433,8 @@ impl<'s, 'd> Worker<'s, 'd> {
             let meta = side.meta(&node);
             (node, meta)
         };
-        let a = node_a.map(|node| with_meta(self.shared.a, node));
-        let b = node_b.map(|node| with_meta(self.shared.b, node));
+        let a = node_a.map(|node| with_meta(self.shared.sides.a, node));
+        let b = node_b.map(|node| with_meta(self.shared.sides.b, node));
         match (a, b) {
             (Some(a), Some(b)) if a.1.kind == b.1.kind => self.common(job, path, a, b, false),
             (Some(a), Some(b)) => {
@@ -506,7 +459,7 @@ impl<'s, 'd> Worker<'s, 'd> {
     }
 
     fn load(&mut self, which: Which, path: &[u8], name: Option<&Name>) -> Option<Node> {
-        match self.shared.side(which).node(name?.key) {
+        match self.shared.sides.side(which).node(name?.key) {
             Ok(node) => Some(node),
             Err(fault) => {
                 self.found.fault(which, path, fault);

@@ -19,26 +19,12 @@ use extant_fuse_lowlevel::{Config, Session, splice_len_max};
 use super::Transport;
 use super::writeback::KernelCache;
 use crate::Serve;
-use crate::mounting::{self, MountFault, MountOptions};
+use crate::mounting::{self, Channel, MountFault, MountOptions};
 
 /// Readahead of a mount made by root; the kernel's default is 128 KiB. With 24 requests of 1 MiB in flight
 /// the reader and the server seldom wait for each other: 3.7 GB/s, against 3.1 GB/s with a third of this.
 /// With more, the pages have left the CPU's caches when the reader gets to them.
 const READ_AHEAD_KIB: u32 = 24 << 10;
-
-/// How requests come from the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Channel {
-    /// As `Rings` for a read-write mount, since rings are much faster for several clients. A read-only mount
-    /// uses /dev/fuse, since only there large reads are spliced.
-    #[default]
-    Auto,
-    /// /dev/fuse.
-    Device,
-    /// io_uring, if the kernel offers it (parameter `enable_uring` of its module `fuse`); otherwise
-    /// /dev/fuse.
-    Rings,
-}
 
 /// The threads that serve a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! Sources of trees. Each reader walks its source once and passes on its entries.
 
 pub(crate) mod acltext;
+pub(crate) mod beneath;
+mod blob;
 pub mod dir;
 pub mod entry;
 pub mod fault;

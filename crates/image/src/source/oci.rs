@@ -45,9 +45,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use oci_spec::image::{Descriptor, Digest as BlobId, ImageIndex, ImageManifest, MediaType, OciLayout};
 
 pub(super) use self::digest::Hash;
-pub(super) use self::store::Blob;
 use self::store::Store;
 
+use super::blob::Blob;
 use super::entry::{Entry, Kind};
 use super::fault::{Rule, ShownPath, SourceFault, Warning};
 use super::spool::Spool;

@@ -46,9 +46,10 @@ pub(super) use self::input::read_full;
 pub use self::input::{Compression, TarInput, Unpacking};
 use self::input::{Input, InputFault, Stored};
 use super::acltext;
+use super::blob::Blob;
 use super::entry::{DataRun, Entry, Kind, Metadata, Payload, Xattr};
 use super::fault::{Rule, ShownPath, SourceFault, Warning};
-use super::oci::{Blob, Hash};
+use super::oci::Hash;
 use super::pax::{Attributes, Globals, LOCAL_BYTES_MAX, SPARSE_RUNS_MAX};
 use super::spool::Spool;
 

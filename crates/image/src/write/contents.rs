@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Job, Writer};
-use crate::source::dir::open_beneath;
+use crate::source::beneath::open_beneath;
 use crate::source::entry::DataRun;
 use crate::tree::{Content, PayloadRecord};
 

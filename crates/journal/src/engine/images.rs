@@ -12,19 +12,8 @@ use extant_base::Pblk;
 use extant_buffer::{Bytes, Copies, Seal, Snapshot};
 use extant_jbd2_format::needs_escape;
 
-use super::log_writer::{LogChecksums, Reseeds};
+use super::checksums::{LogChecksums, Reseeds};
 use super::{Client, pieces};
-
-/// The checksum at the end of a block: a CRC-32C by value, little-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TailChecksum {
-    /// The checksum.
-    pub value: u32,
-    /// Seed of the checksum.
-    pub seed: u32,
-    /// Number of bytes it covers.
-    pub len: usize,
-}
 
 /// A block of a transaction: first as it was when the transaction was sealed, then as it goes to the log and
 /// home.

@@ -8,11 +8,11 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::source::blob::Blob;
 use crate::source::entry::{Entry, Kind};
 use crate::source::fault::{SourceFault, Warning};
 use crate::source::spool::Spool;
@@ -20,43 +20,6 @@ use crate::source::tar::{TarInput, TarReader, Unpacking};
 
 /// Limit on symbolic links followed from one member to another.
 const LINKS_MAX: usize = 8;
-
-/// A file of an image: a range of bytes of an open file.
-#[derive(Debug, Clone)]
-pub(in crate::source) struct Blob {
-    /// The open file that contains it.
-    pub(in crate::source) file: Arc<File>,
-    /// Byte offset of its start in that file.
-    pub(in crate::source) start: u64,
-    /// Its length in bytes.
-    pub(in crate::source) len: u64,
-    /// The path for messages.
-    pub(in crate::source) path: PathBuf,
-}
-
-impl Blob {
-    /// A reader of its bytes from the first one on.
-    pub(in crate::source) fn reader(&self) -> Part {
-        Part { file: Arc::clone(&self.file), at: self.start, end: self.start.saturating_add(self.len) }
-    }
-}
-
-/// Reads a part of a file sequentially.
-pub(in crate::source) struct Part {
-    file: Arc<File>,
-    at: u64,
-    end: u64,
-}
-
-impl Read for Part {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
-        let wanted = buf.len().min(left);
-        let got = self.file.read_at(&mut buf[..wanted], self.at)?;
-        self.at += got as u64;
-        Ok(got)
-    }
-}
 
 /// A directory, or an archive of one.
 pub(super) enum Store {

@@ -1,0 +1,45 @@
+//! Attribute blocks and EA inodes that were found, with their references.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Parts of the table, so that threads seldom wait for each other.
+pub(crate) const SHARDS: usize = 64;
+
+/// Attribute blocks and EA inodes, with their references.
+#[derive(Debug)]
+pub(crate) struct Attrs {
+    pub(crate) blocks: Box<[Mutex<HashMap<u64, AttrBlock>>]>,
+    /// References to EA inodes, by inode.
+    pub(crate) ea: Mutex<HashMap<u32, Vec<EaRef>>>,
+}
+
+impl Default for Attrs {
+    fn default() -> Self {
+        Self { blocks: (0..SHARDS).map(|_| Mutex::default()).collect(), ea: Mutex::default() }
+    }
+}
+
+/// An attribute block.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AttrBlock {
+    /// Inodes that refer to it.
+    pub(crate) users: u32,
+    /// The count in its header; `None` if the header is invalid.
+    pub(crate) refcount: Option<u32>,
+    /// It holds an encryption context.
+    pub(crate) encryption: bool,
+    /// Bytes of its values in EA inodes, charged to the quota of each user of the block.
+    pub(crate) ea_bytes: u64,
+    pub(crate) ea_inodes: u64,
+}
+
+/// An attribute whose value is in an EA inode.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct EaRef {
+    /// The inode or the block that holds the entry.
+    pub(crate) from: (u32, u64),
+    pub(crate) name: Vec<u8>,
+    pub(crate) size: u32,
+    pub(crate) hash: u32,
+}
