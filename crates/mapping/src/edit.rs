@@ -88,7 +88,7 @@ impl FileMap {
     /// Unmaps the mapped blocks in `range` from its end backwards, at most so many extents (without extents:
     /// runs of blocks), of at most so many blocks each. Returns the end of the rest (call again with that
     /// end, possibly in another transaction), or `None` when all is done. `freed` is called for the data
-    /// blocks; empty nodes are freed through the [`TreeSpace`].
+    /// blocks; empty nodes are freed through the [`TreeSpace`](crate::TreeSpace).
     ///
     /// Needs [`credits_remove`] blocks, plus those that freeing needs. `i_block` may change: the caller
     /// writes the inode, in the same transaction. An inode that is truncated in several transactions must be

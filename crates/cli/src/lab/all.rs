@@ -88,7 +88,8 @@ struct Part {
 struct Plan<'a> {
     studies: Vec<Study>,
     size: Size,
-    kernel: Option<&'a Path>,
+    /// Whether the kernel is measured, and where: `Some(None)` in a file system of its own for each study.
+    kernel: Option<Option<&'a Path>>,
     parts: Option<PathBuf>,
 }
 
@@ -97,11 +98,8 @@ pub(super) fn run(args: &AllArgs) -> Result<ExitCode, LabFault> {
     let is_chosen = |study: &&Study| args.only.is_empty() || args.only.iter().any(|name| name == study.name);
     let studies: Vec<Study> = ALL.iter().filter(is_chosen).copied().collect();
     say_estimate(&studies, size, args.kernel.is_some());
-    let mounted = match &args.kernel {
-        Some(None) => Some(KernelMount::new(size)?),
-        _ => None,
-    };
-    let given = args.kernel.as_ref().and_then(Option::as_deref);
+    let kernel = args.kernel.as_ref().map(Option::as_deref);
+    let given = kernel.flatten();
     if let Some(folder) = given.filter(|folder| !folder.is_dir()) {
         return Err(usage(format!("--kernel {}: not a directory", folder.display())));
     }
@@ -110,16 +108,10 @@ pub(super) fn run(args: &AllArgs) -> Result<ExitCode, LabFault> {
         name.push(".parts");
         PathBuf::from(name)
     });
-    let plan = Plan {
-        studies,
-        size,
-        kernel: mounted.as_ref().map(KernelMount::folder).or(given),
-        parts: args.keep.clone().or(beside),
-    };
+    let plan = Plan { studies, size, kernel, parts: args.keep.clone().or(beside) };
     let (reports, failed) = plan.run(&|report| {
         voice::print(&text::study(report), 0);
     })?;
-    drop(mounted);
     if let Some(file) = &args.json {
         let json = serde_json::to_string_pretty(&reports).unwrap_or_default();
         write(file, &format!("{json}\n"))?;
@@ -172,9 +164,15 @@ impl Plan<'_> {
                 None => {
                     say!("{}: runs", study.name);
                     let begun = Instant::now();
+                    // One for each study: blocks of removed files would keep their memory.
+                    let mounted = match self.kernel {
+                        Some(None) => Some(KernelMount::new(self.size)?),
+                        _ => None,
+                    };
+                    let folder = mounted.as_ref().map(KernelMount::folder).or(self.kernel.flatten());
                     let progress = Progress::new(study.name);
-                    let report = (study.run)(self.size, self.kernel, &*progress);
-                    drop(progress);
+                    let report = (study.run)(self.size, folder, &*progress);
+                    drop((progress, mounted));
                     say!("{}: finished after {:.0} s", study.name, begun.elapsed().as_secs_f64());
                     report.and_then(|report| self.keep(study, report))
                 }
