@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::protocol::{Dirent, EntryOut, GetxattrOut, IoctlOut, OutHeader};
 use crate::spliced;
 use crate::statistics::{Begun, OperationStatistics};
-use crate::uring::Slot;
+use crate::ring_entry::Slot;
 
 /// EIO, the error of a reply that was dropped unsent.
 const EIO: i32 = 5;

@@ -11,7 +11,7 @@ use crate::operation::{Layout, Operation, Request, forgets};
 use crate::protocol::{InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, READ_BUFFER_MIN, init};
 use crate::reply::Reply;
 use crate::statistics::Begun;
-use crate::{uring, workers};
+use crate::ring_entry;
 
 const ENOSYS: i32 = 38;
 const EIO: i32 = 5;
@@ -81,7 +81,7 @@ impl<H: Handler> Session<H> {
     /// The kernel speaks an older version of the protocol; the connection failed or ended.
     pub fn new(connection: OwnedFd, mut handler: H, rings: bool) -> io::Result<Self> {
         let connection = Arc::new(Connection::new(connection));
-        let taken = negotiate(&connection, &mut handler, rings && uring::is_possible())?;
+        let taken = negotiate(&connection, &mut handler, rings && ring_entry::is_possible())?;
         let layout = Layout { setxattr_ext: taken.flags & init::SETXATTR_EXT != 0 };
         // A write, its header and its structure.
         let buffer_len = (taken.max_write as usize + 4096).max(READ_BUFFER_MIN);
@@ -101,51 +101,10 @@ impl<H: Handler> Session<H> {
         Notifier::new(Arc::clone(&self.connection))
     }
 
-    /// Serves requests until the file system is unmounted.
-    ///
-    /// # Errors
-    /// The connection failed, or a thread could not be started.
-    pub fn run(&self, config: Config) -> io::Result<()> {
-        if self.has_ring { self.run_rings() } else { workers::run(self, config) }
-    }
-
     /// Do requests come over io_uring?
     #[must_use]
     pub fn has_rings(&self) -> bool {
         self.has_ring
-    }
-
-    /// One thread for each queue; this thread serves the requests that still arrive on /dev/fuse.
-    fn run_rings(&self) -> io::Result<()> {
-        let queues = uring::Queues::new(self)?;
-        std::thread::scope(|scope| {
-            for number in 0..queues.count() {
-                let queues = &queues;
-                let serve = move || queues.serve(self, number);
-                let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
-                if let Err(error) = thread.spawn_scoped(scope, serve) {
-                    queues.fail(error);
-                }
-            }
-            // Without it all threads keep the normal policy.
-            let watcher = std::thread::Builder::new().name("fuse-watch".to_owned());
-            let _ = watcher.spawn_scoped(scope, || queues.watch());
-            let mut buffer = vec![0; self.buffer_len];
-            // If one queue fails, the kernel sends no more requests.
-            while !queues.have_failed() {
-                self.connection.wait(queues.alarm());
-                if queues.have_failed() {
-                    break;
-                }
-                match self.connection.read(&mut buffer) {
-                    Ok(Some(len)) => self.answer(&buffer[..len], self.begin(&buffer[..len])),
-                    Ok(None) => break,
-                    Err(error) => queues.fail(error),
-                }
-            }
-            queues.end_watch();
-        });
-        queues.into_result()
     }
 
     pub(crate) fn layout(&self) -> Layout {

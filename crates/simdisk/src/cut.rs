@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::image::Image;
 use crate::recording::{EventKind, Logged};
-use crate::{SECTOR_BYTES, SimDisk};
+use crate::SECTOR_BYTES;
 
 /// A write that was in the cache at the power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Sector<'a> {
 /// larger number is the newest. It is called once for each sector in the cache, in ascending order.
 pub type Choice<'c> = dyn FnMut(&Sector<'_>) -> usize + 'c;
 
-/// The disk after a cut: `durable` plus the survivors of `log`, whose first event has the number
+/// The medium after a cut: `durable` plus the survivors of `log`, whose first event has the number
 /// `first_event`. With `in_flight` the last event was not finished: even a durable write may be torn or
 /// missing.
 pub(crate) fn survivors(
@@ -41,7 +41,7 @@ pub(crate) fn survivors(
     first_event: u64,
     in_flight: bool,
     choice: &mut Choice<'_>,
-) -> SimDisk {
+) -> Image {
     let mut pending = Vec::new();
     let mut entries: Vec<&Logged> = Vec::new(); // the entry of each pending write
     // (sector, index in `pending`, true) of each version. A durable write removes the older versions of its
@@ -99,7 +99,7 @@ pub(crate) fn survivors(
     if let Some(last) = run {
         copy(last);
     }
-    SimDisk::from_image(image)
+    image
 }
 
 impl Logged {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use extant_device::{Device, DeviceFault, FlushMeter, FlushStats};
 
 use crate::SECTOR_BYTES;
-use crate::cut::{Choice, Seeded, survivors};
 use crate::image::Image;
 use crate::recording::{EventKind, Logged, Mark, Recording};
 
@@ -35,16 +34,16 @@ pub struct SimDisk {
     flushes: FlushMeter,
 }
 
-struct State {
+pub(crate) struct State {
     /// The content that reads see.
     view: Image,
     /// The content of the medium.
-    durable: Image,
+    pub(crate) durable: Image,
     /// Events from number `log_start` on: at least those that are not on the medium.
     log: Vec<Logged>,
     log_start: u64,
     /// Events below this number are on the medium.
-    flushed: u64,
+    pub(crate) flushed: u64,
     /// Filled while recording, otherwise empty.
     marks: Vec<Mark>,
 }
@@ -124,32 +123,6 @@ impl SimDisk {
         self.state().durable.clone()
     }
 
-    /// The disk after a power cut now; `choice` chooses what survives of the cache.
-    #[must_use]
-    pub fn cut(&self, choice: &mut Choice<'_>) -> SimDisk {
-        let state = self.state();
-        survivors(&state.durable, state.pending(), state.flushed, false, choice)
-    }
-
-    /// The disk after a power cut now that loses everything in the cache.
-    #[must_use]
-    pub fn cut_all_lost(&self) -> SimDisk {
-        Self::from_image(self.durable_image())
-    }
-
-    /// The disk after a power cut now that loses nothing.
-    #[must_use]
-    pub fn cut_all_kept(&self) -> SimDisk {
-        Self::from_image(self.image())
-    }
-
-    /// The disk after a power cut now; `seed` chooses what survives (see [`Seeded`]).
-    #[must_use]
-    pub fn cut_random(&self, seed: u64) -> SimDisk {
-        let seeded = Seeded::new(seed);
-        self.cut(&mut |sector| seeded.choose(sector))
-    }
-
     /// Starts a recording and discards an earlier one. What is in the cache now can still be lost.
     pub fn start_recording(&self) {
         let mut state = self.state_mut();
@@ -167,7 +140,7 @@ impl SimDisk {
         (!recorded.marks.is_empty()).then_some(recorded)
     }
 
-    fn state(&self) -> RwLockReadGuard<'_, State> {
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -226,7 +199,7 @@ impl State {
     }
 
     /// Events that no flush has moved to the medium.
-    fn pending(&self) -> &[Logged] {
+    pub(crate) fn pending(&self) -> &[Logged] {
         &self.log[(self.flushed - self.log_start) as usize..]
     }
 

@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod cut;
+mod cuts;
 mod disk;
 mod faulty;
 mod image;

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::SimDisk;
-use crate::cut::{Choice, Seeded, survivors};
 use crate::image::Image;
 
 /// Kinds of events.
@@ -77,7 +75,7 @@ pub(crate) struct Mark {
     pub(crate) durable: Image,
 }
 
-/// The events of a disk since [`SimDisk::start_recording`]. It takes as much memory as was written, in chunks
+/// The events of a disk since [`SimDisk::start_recording`](crate::SimDisk::start_recording). It takes as much memory as was written, in chunks
 /// of 4 KiB. Several threads may make cuts concurrently.
 #[derive(Clone)]
 pub struct Recording {
@@ -120,88 +118,22 @@ impl Recording {
         Some(Event { kind: entry.kind, offset: entry.offset, len: entry.len })
     }
 
-    /// The disk after a power cut at `at`; `seed` chooses what survives (see [`Seeded`]).
-    ///
-    /// # Panics
-    /// `at` is not one of the [`moments`](Self::moments).
-    #[must_use]
-    pub fn cut(&self, at: u64, seed: u64) -> SimDisk {
-        let seeded = Seeded::new(seed);
-        self.cut_with(at, &mut |sector| seeded.choose(sector))
-    }
-
-    /// The disk after a power cut at `at`; `choice` chooses what survives.
-    ///
-    /// # Panics
-    /// As [`cut`](Self::cut).
-    #[must_use]
-    pub fn cut_with(&self, at: u64, choice: &mut Choice<'_>) -> SimDisk {
-        self.cut_between(at, at, choice)
-    }
-
-    /// The disk after a power cut during event `event`; `seed` chooses what survives. For a write into the
-    /// cache and for a flush, [`cut`](Self::cut) can give the same states. A durable write may also be torn
-    /// or missing.
-    ///
-    /// # Panics
-    /// There is no such event.
-    #[must_use]
-    pub fn cut_during(&self, event: u64, seed: u64) -> SimDisk {
-        let seeded = Seeded::new(seed);
-        self.cut_during_with(event, &mut |sector| seeded.choose(sector))
-    }
-
-    /// As [`cut_during`](Self::cut_during); `choice` chooses what survives.
-    ///
-    /// # Panics
-    /// There is no such event.
-    #[must_use]
-    pub fn cut_during_with(&self, event: u64, choice: &mut Choice<'_>) -> SimDisk {
-        self.cut_between(event, event + 1, choice)
-    }
-
-    /// The disk after a power cut at `at` that loses everything in the cache.
-    ///
-    /// # Panics
-    /// As [`cut`](Self::cut).
-    #[must_use]
-    pub fn cut_all_lost(&self, at: u64) -> SimDisk {
-        SimDisk::from_image(self.mark(at).durable.clone())
-    }
-
-    /// The disk after a power cut at `at` that loses nothing.
-    ///
-    /// # Panics
-    /// As [`cut`](Self::cut).
-    #[must_use]
-    pub fn cut_all_kept(&self, at: u64) -> SimDisk {
-        self.cut_with(at, &mut |_| usize::MAX)
-    }
-
     /// Number of writes in the cache at `at`.
     ///
     /// # Panics
-    /// As [`cut`](Self::cut).
+    /// `at` is not one of the [`moments`](Self::moments).
     #[must_use]
     pub fn pending_writes(&self, at: u64) -> usize {
         let log = self.between(self.mark(at).flushed, at);
         log.iter().filter(|entry| entry.kind.is_cached()).count()
     }
 
-    /// The medium after event `finished`, with survivors of the events that began before `begun`.
-    fn cut_between(&self, finished: u64, begun: u64, choice: &mut Choice<'_>) -> SimDisk {
-        assert!(begun <= self.end(), "event {finished} of {self:?}");
-        let mark = self.mark(finished);
-        let log = self.between(mark.flushed, begun);
-        survivors(&mark.durable, log, mark.flushed, begun > finished, choice)
-    }
-
-    fn mark(&self, at: u64) -> &Mark {
+    pub(crate) fn mark(&self, at: u64) -> &Mark {
         assert!(self.moments().contains(&at), "a cut at {at} of {self:?}");
         &self.marks[self.marks.partition_point(|mark| mark.after <= at) - 1]
     }
 
-    fn between(&self, from: u64, to: u64) -> &[Logged] {
+    pub(crate) fn between(&self, from: u64, to: u64) -> &[Logged] {
         &self.log[(from - self.log_start) as usize..(to - self.log_start) as usize]
     }
 }
