@@ -10,9 +10,9 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::connection::Connection;
 use crate::protocol::{Dirent, EntryOut, GetxattrOut, IoctlOut, OutHeader};
+use crate::ring_entry::Slot;
 use crate::spliced;
 use crate::statistics::{Begun, OperationStatistics};
-use crate::ring_entry::Slot;
 
 /// EIO, the error of a reply that was dropped unsent.
 const EIO: i32 = 5;

@@ -15,7 +15,6 @@ impl<H: Handler> Session<H> {
         if self.has_rings() { self.run_rings() } else { workers::run(self, config) }
     }
 
-
     /// One thread for each queue; this thread serves the requests that still arrive on /dev/fuse.
     fn run_rings(&self) -> io::Result<()> {
         let queues = Queues::new(self)?;

@@ -10,8 +10,8 @@ use crate::connection::{Connection, Notifier};
 use crate::operation::{Layout, Operation, Request, forgets};
 use crate::protocol::{InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, READ_BUFFER_MIN, init};
 use crate::reply::Reply;
-use crate::statistics::Begun;
 use crate::ring_entry;
+use crate::statistics::Begun;
 
 const ENOSYS: i32 = 38;
 const EIO: i32 = 5;

@@ -13,7 +13,7 @@ use extant_jbd2_format::fast_commit::{Flow, NameChange, Record, Scan, records};
 
 use crate::fault::JournalFault;
 use crate::log::Sequential;
-use crate::plan::Problem;
+use crate::problem::Problem;
 
 /// Number of records of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -87,6 +87,7 @@ mod log;
 mod map;
 mod overlay;
 mod plan;
+mod problem;
 mod replay;
 mod scan;
 #[cfg(test)]
@@ -102,6 +103,7 @@ pub use fault::JournalFault;
 pub use log::{Log, LogView};
 pub use map::{LogMap, LogRun, MapFault};
 pub use overlay::{Overlay, OverlayBuilder};
-pub use plan::{CommitTime, EndReason, Home, LogEnd, Problem, ReplayPlan, State, Transaction};
+pub use plan::{CommitTime, EndReason, Home, LogEnd, ReplayPlan, State, Transaction};
+pub use problem::Problem;
 pub use replay::{ReplayFault, mark_clean, replay};
 pub use scan::{Examined, ReplayTarget, examine, read_superblock, scan};

@@ -31,7 +31,8 @@ use extant_jbd2_format::{
 use crate::fast_commit::scan_area;
 use crate::fault::JournalFault;
 use crate::log::{LogView, Sequential};
-use crate::plan::{CommitTime, EndReason, Home, LogEnd, Problem, ReplayPlan, State, Transaction};
+use crate::plan::{CommitTime, EndReason, Home, LogEnd, ReplayPlan, State, Transaction};
+use crate::problem::Problem;
 
 /// The file system that a log is replayed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

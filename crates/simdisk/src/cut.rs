@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use crate::SECTOR_BYTES;
 use crate::image::Image;
 use crate::recording::{EventKind, Logged};
-use crate::SECTOR_BYTES;
 
 /// A write that was in the cache at the power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
