@@ -182,12 +182,6 @@ impl FileDevice {
         Ok(self)
     }
 
-    /// Whether the device uses direct I/O.
-    #[must_use]
-    pub fn is_direct(&self) -> bool {
-        self.direct.is_some()
-    }
-
     /// Whether the file accepts these buffers without a bounce buffer.
     fn fits_direct<B: std::ops::Deref<Target = [u8]>>(&self, offset: u64, bufs: &[B]) -> bool {
         let Some(direct) = &self.direct else { return true };

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::protocol::{InvalEntryOut, InvalInodeOut, OutHeader, notify};
+use crate::protocol::{InvalInodeOut, OutHeader, notify};
 use crate::statistics::Statistics;
 
 /// A descriptor of /dev/fuse that is mounted.
@@ -125,16 +125,6 @@ impl Notifier {
     pub fn inval_inode(&self, ino: u64, offset: i64, len: i64) -> io::Result<()> {
         let body = InvalInodeOut { ino, off: offset, len };
         self.send(notify::INVAL_INODE, &[body.as_bytes()])
-    }
-
-    /// Invalidates a name of a directory.
-    ///
-    /// # Errors
-    /// As [`inval_inode`](Self::inval_inode); a name of more than 4 GiB.
-    pub fn inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let body = InvalEntryOut { parent, namelen, flags: 0 };
-        self.send(notify::INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> io::Result<()> {
