@@ -103,7 +103,6 @@ pub mod flag {
 /// Codes of notifications, which are messages without a request. They are in the field of the error.
 pub(crate) mod notify {
     pub(crate) const INVAL_INODE: i32 = 2;
-    pub(crate) const INVAL_ENTRY: i32 = 3;
 }
 
 macro_rules! structures {
@@ -202,7 +201,6 @@ structures! {
     }
     struct SyncfsIn { pad: u64, }
     struct InvalInodeOut { ino: u64, off: i64, len: i64, }
-    struct InvalEntryOut { parent: u64, namelen: u32, flags: u32, }
     /// Head of each name in a listing.
     struct Dirent { ino: u64, off: u64, namelen: u32, kind: u32, }
 }
