@@ -310,7 +310,9 @@ fn placement() -> Item {
         return ok(name, "a single client is served on its own CPU, which is faster");
     }
     let remedy = "mount as root, with CAP_SYS_NICE, or with `ulimit -e 20` (systemd: LimitNICE=20)";
-    off(name, "a server thread may not change its scheduling policy: one client is served slower", remedy)
+    let finding =
+        "a server thread may not change its scheduling policy, so a mount with a single client is slower";
+    off(name, finding, remedy)
 }
 
 fn pipes() -> Item {

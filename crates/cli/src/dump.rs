@@ -27,9 +27,9 @@ bug report. Pack it with zstd, or with tar -S.
 
 Without --scramble, names, targets of symbolic links, attributes, and small files that are stored in their \
 inodes are in the dump, and blocks of data that are in the journal. --scramble replaces names, targets, \
-values and such contents by others of the same lengths, that depend on nothing of what they replace; label \
-and last mount point are removed, and the journal's contents are left out: the dump shows the metadata as \
-after its replay.
+values and such contents by others, which are computed from positions and lengths; label and last mount \
+point are removed, and the journal's contents are left out: the dump shows the metadata as after its replay. \
+ACLs, security attributes, and the hashes of some names in the indexes of directories stay.
 
 Examples:
   extant dump broken.img -o broken.dump

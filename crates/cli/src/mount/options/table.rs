@@ -193,8 +193,8 @@ const COMMON: &[Row] = &[
     },
     Row {
         spelled: "uid=N, gid=N",
-        help: "show all files as those of this user, this group",
-        page: "show all files as those of this user, this group: [media of other \
+        help: "show all files as owned by this user, this group",
+        page: "show all files as owned by this user, this group: [media of other \
                machines](#media-of-other-machines)",
         keywords: &[
             value("uid", |flags, value| id(value).map(|id| flags.shown.uid = Some(id))),
@@ -203,8 +203,10 @@ const COMMON: &[Row] = &[
     },
     Row {
         spelled: "umask=M, fmask=M, dmask=M",
-        help: "show all, all but directories, directories without these permissions",
-        page: "",
+        help: "hide these permissions: umask of all files, fmask of all but directories, dmask of \
+               directories",
+        page: "hide these permissions: `umask` of all files, `fmask` of all but directories, `dmask` of \
+               directories",
         keywords: &[
             value("umask", |flags, value| {
                 let mask = mask(value)?;
@@ -264,9 +266,9 @@ const DURABILITY: &[Row] = &[
         spelled: "commit=SECONDS",
         help: "longest time between two commits (default: 5), and how long data stays dirty before it is \
                written back (default: 30, also the most)",
-        page: "the longest time between two commits; default: 5. If the option is given, data is also \
-               written back after it has been dirty for that long, or for 30 seconds if that is less. \
-               Without the option: after 30 seconds",
+        page: "the longest time between two commits; default: 5. If the option is given, it also limits \
+               how long data stays dirty before it is written back; but that limit is at most 30 seconds, \
+               which is also the default",
         keywords: &[value("commit", |flags, value| {
             let seconds = number(value, 86_400).ok_or("seconds up to 86400, as 5")?;
             // 0 selects the default, as in the kernel.
@@ -284,8 +286,8 @@ const DURABILITY: &[Row] = &[
         spelled: "data=ordered",
         help: "with nobuffered_iomap only: a commit waits until the data of newly allocated blocks is \
                written (default)",
-        page: "with `nobuffered_iomap` only, and its default: the operation that allocates blocks stays \
-               open until their data is written, and the commit waits for it",
+        page: "with `nobuffered_iomap` only, where it is the default: a transaction that allocates blocks \
+               for data is committed only after this data has been written",
         keywords: &[value("data", |flags, value| {
             let ways = [
                 ("ordered", DataPath::Ordered),
@@ -300,9 +302,10 @@ const DURABILITY: &[Row] = &[
         spelled: "data=writeback",
         help: "with nobuffered_iomap only: a commit does not wait; after a crash files may show the old \
                content of blocks",
-        page: "with `nobuffered_iomap` only: the commit does not wait, so a crash may show the old \
-               content of blocks. Without `nobuffered_iomap` it has no effect: extents are unwritten \
-               until their data has arrived, and files with block maps are written as with `data=ordered`",
+        page: "with `nobuffered_iomap` only: a commit does not wait for data, so after a crash files may \
+               show the old content of blocks. Without `nobuffered_iomap` it has no effect: extents are \
+               unwritten until their data has arrived, and files with block maps are written as with \
+               `data=ordered`",
         keywords: &[],
     },
     Row {
@@ -522,11 +525,11 @@ const MEASURING: &[Row] = &[
         help: "how inodes to delete or truncate after a crash are recorded: file (default), list-v3, \
                list-v0; with none a crash leaks their blocks until e2fsck",
         page: "how orphans (inodes to delete or truncate after a crash) are recorded. `file` (default): \
-               in the orphan file, or in the list if the image has none. `list-v3`, `list-v0`: in the \
-               list. `none`: not at all. In all modes but `none` a deletion is recorded, because the \
-               inode lives until the kernel forgets it, and a truncation only if it takes more than one \
-               transaction. So `file` is here what [lab orphans](lab.md#orphans) calls `single-handle`; \
-               the mode `file` of that study records everything",
+               in the orphan file, or in the list on disk if the image has no such file. `list-v3`, \
+               `list-v0`: in the list. `none`: not at all, so a crash leaks their blocks until e2fsck \
+               runs. The other modes record each deletion, because the inode lives until the kernel \
+               forgets it. They record a truncation only if it may take more than one transaction. So for \
+               truncations, `file` is here what [lab orphans](lab.md#orphans) calls `single-handle`",
         keywords: &[value("orphans", |flags, value| {
             flags.orphans = named(value, OrphanMode::ALL.map(|mode| (mode.name(), mode)))?;
             Ok(())
