@@ -41,10 +41,10 @@
 //!    the exception, because they keep a list node for each entry.
 //! 7. A scan with the default policy reclaims from one inode. To find it, the scan examines up to 8 inodes,
 //!    and skips those that are locked or *precached* (a caller loaded all their extents in advance, by
-//!    EXT4_IOC_PRECACHE_EXTENTS). If the eighth is precached, it examines one more, which may be precached.
-//!    The chunks that it visits have at most [`SCAN_MIN`] entries together. It moves and frees only the
-//!    memory of these chunks and of a part of the inode's tree. This holds for any size of the cache and of
-//!    the request.
+//!    EXT4_IOC_PRECACHE_EXTENTS). If the eighth is precached, the scan examines a ninth inode, and skips it
+//!    only if it is locked. The chunks that a scan visits have at most 128 entries together (two full
+//!    chunks). The scan moves and frees only the memory of these chunks and of a part of the inode's tree.
+//!    This holds for any size of the cache and of the request.
 //! 8. The memory of entries, inodes and lists is charged to the budget, with a difference of a page at most.
 //!    Charges are made with no lock held; releases may be made under any lock.
 //!
@@ -63,28 +63,34 @@
 //! queue. Each inode has one FIFO queue of cold chunks and one of warm chunks. The cache has two round-robin
 //! lists of inodes: those with a cold chunk, and those with warm chunks only.
 //!
-//! A scan goes round the first list and takes the first inode that is neither locked nor precached (the limit
-//! of this search: invariant 7). It visits cold chunks from the front of the inode's queue. A visit:
-//! 1. Found entries of the chunk become protected. If there are any, the whole chunk is spared: it goes to
-//!    the end of the cold queue, or of the warm queue if all its reclaimable entries are now protected. A
-//!    chunk is spared three times in a row at most.
-//! 2. If it is not spared, all of its entries that are not protected are evicted together, except delayed and
-//!    new ones.
+//! A scan takes an inode from the front of the first list, moves it to the end, and goes on to the next while
+//! the inode is locked or precached (the limit of this search: invariant 7). Of the inode found, it visits
+//! cold chunks from the front of the queue. A visit of a cold chunk:
+//! 1. Found entries that are not delayed become protected, and no entry counts as found any more.
+//! 2. If step 1 protected an entry, the chunk is *spared*: nothing is evicted, and no entry of it is new any
+//!    more. The chunk goes to the end of the cold queue, or of the warm queue if all its reclaimable entries
+//!    are protected now. A chunk is spared three times in a row at most; the fourth visit goes on to step 3.
+//! 3. All entries are evicted that are not protected, not delayed and not new. The entries that stay are not
+//!    new any more. Their chunk goes to the end of the queue to which it belongs now; if few are left, they
+//!    are merged into a neighbouring chunk with few entries.
 //!
-//! Three cases lead to a visit of warm chunks:
-//! - A scan takes its inode from the second list if that is more than 32 times as long as the first.
-//! - Before every 32nd choice of an inode, the cache counts the lookups that missed since the previous count.
-//!   If there were at least 32, it chooses an inode of the second list, and one warm chunk of it is visited.
-//! - If an inode of the first list has more than 32 times as many warm chunks as cold ones, one warm chunk is
-//!   visited first.
+//! Three cases lead to visits of warm chunks:
+//! - The second list is more than 32 times as long as the first. Then the scan takes its inode from the
+//!   second list, and visits warm chunks from the front of its queue.
+//! - Lookups often miss. At every 32nd choice of an inode, the cache counts the lookups that missed since the
+//!   previous count. If there were at least 32, the scan takes an inode of the second list, and visits one
+//!   warm chunk.
+//! - An inode of the first list has more than 32 times as many warm chunks as cold ones. Then the scan visits
+//!   one of its warm chunks before the cold ones.
 //!
-//! In a visited warm chunk, entries that were not found since the last visit lose their protection, and are
-//! evicted unless they are new. (An entry is new and protected if a protected one was merged into it.)
+//! A visit of a warm chunk takes the protection from the entries that were not found since the last visit,
+//! and evicts them unless they are new. (An entry is new and protected if a protected one was merged into
+//! it.) The rest goes to the end of the warm queue, or of the cold queue if a new entry lost its protection.
 //!
 //! If an insertion leaves more reclaimable entries than the limit, a scan runs. While the excess is still
-//! more than [`SCAN_MIN`], another one follows, eight in all at most. The crate `inode` sets the limit so
-//! that entries take 1/16 of the memory budget. Scans also run when the budget is exceeded; if these reclaim
-//! nothing, new entries are evicted, too.
+//! more than [`SCAN_MIN`] (128 entries), another one follows, eight in all at most. The crate `inode` sets
+//! the limit so that entries take 1/16 of the memory budget. Scans also run when the budget is exceeded; if
+//! these reclaim nothing, new entries are evicted, too.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.
