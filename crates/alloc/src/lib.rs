@@ -19,11 +19,11 @@
 //! directory. Its clusters are busy in memory and free in the bitmap, so a crash leaks nothing.
 //!
 //! Invariants
-//! 1. Only clusters that are not busy are allocated. An exception are the clusters of a window: its owner
-//!    gets them. A cluster is busy if its bit is set in the bitmap block, if it was freed by a transaction
-//!    that is not yet committed, if it is in a window, or if it holds the file system's own metadata. So a
-//!    freed block is not reused before its freeing is durable. Otherwise a power failure could bring back the
-//!    old file, with the new file's bytes in the block.
+//! 1. Only clusters that are not busy are allocated; the owner of a window also gets the clusters in it. A
+//!    cluster is busy if its bit is set in the bitmap block, if it was freed by a transaction that is not yet
+//!    committed, if it is in a window, or if it holds the file system's own metadata. So a freed block is not
+//!    reused before its freeing is durable. Otherwise a power failure could bring back the old file, with the
+//!    new file's bytes in the block.
 //! 2. A change of a block bitmap is one [`Edit::change`](extant_buffer::Edit::change) in the caller's
 //!    transaction. Inode bitmaps and descriptors change in memory only. Once per commit,
 //!    [`seal`](Alloc::seal) writes the changed ones to their blocks, and the current checksums of the bitmaps
@@ -38,7 +38,7 @@
 //! Locks, in order:
 //! 1. one group (two groups are never locked together);
 //! 2. one of these:
-//!    - one set of the index of groups (the groups by the length of their free runs; module `index`);
+//!    - one set of the index (module `index`), which has a set of groups for each length of free runs;
 //!    - the list of groups with changes to write;
 //!    - the list of groups with freed clusters that are not yet committed;
 //!    - the list of groups with windows;

@@ -6,11 +6,11 @@
 //!
 //! Invariants
 //! 1. INV-M3: an [`Owner`] is a kind of block and an inode. A block is returned for an owner only after its
-//!    bytes passed the verification for that owner. The cache records one owner per block. For an unchanged
-//!    block it is the last one for which the bytes passed, so a block with one owner is verified once while
-//!    it is cached. For a changed block it is the owner of the last change, until another change or the
-//!    block's eviction: reads for other owners are verified, but not recorded, because the commit computes
-//!    the checksum for the owner of the change.
+//!    bytes passed the verification for that owner. The cache records one owner of each block, and returns
+//!    the block for this owner without another verification.
+//!    - If the block did not change since it was read, this is the owner of the last verification.
+//!    - If the block changed, it is the owner of the last change, because the commit computes the checksum
+//!      for that owner. Reads for other owners are verified each time, and not recorded.
 //! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and later changes go to a
 //!    separate copy.
 //! 3. Memory is charged to the budget. When the budget is exceeded, the cache evicts blocks by second chance
@@ -25,10 +25,12 @@
 //!    may change, drop and create blocks. The commit gets the blocks as the closed transaction left them.
 //! 8. A caller can change a few bytes of a block without reading it: a [pending change](PendingChange), which
 //!    is kept beside the block. Pending changes are applied before the block's bytes are read or committed.
-//! 9. The cache records two facts of a block for the commit: whether the checksum in the block's last four
-//!    bytes is right (see [`PendingChange`]); and, if the creator of the block passed it along
-//!    ([`BlockContents`]), the CRC-32C of all its bytes. A change of the bytes drops both; pending changes
-//!    that a commit applies drop the second only.
+//! 9. The cache records two facts of a block for the commit:
+//!    - (a) that the checksum in the block's last four bytes is right. A commit that applies
+//!      [pending changes](PendingChange) updates this checksum and records (a);
+//!    - (b) the CRC-32C of all bytes, if the creator of the block passed it along ([`BlockContents`]).
+//!
+//!    Any other change of the bytes drops (a), and any change drops (b).
 //!
 //! Locks: one per shard. No thread holds two of them.
 //!

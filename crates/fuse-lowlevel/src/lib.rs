@@ -16,7 +16,8 @@
 //! 1. Every request that expects a reply gets exactly one (FORGET, BATCH_FORGET and NOTIFY_REPLY expect
 //!    none): [`Reply`] is consumed by sending it, and one that is dropped unsent sends EIO. A malformed
 //!    request gets EIO, an unknown operation ENOSYS.
-//! 2. A request is answered on the descriptor that it was read from, so all threads share one.
+//! 2. The kernel accepts the reply to a request only on the descriptor from which the request was read. All
+//!    threads share one descriptor of /dev/fuse, so any of them can reply.
 //! 3. Over /dev/fuse, a handler that blocks delays other requests for a few milliseconds at most, as long as
 //!    another thread is free (see `workers`). Over io_uring it delays the requests of its CPU.
 //! 4. The connection is closed when the session and all replies and notifiers are gone.

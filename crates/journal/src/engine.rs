@@ -1,34 +1,39 @@
 //! The live journal: many threads change blocks, and many operations share one commit.
 //!
 //! ```text
-//!          start         locked: no new handles    block bytes taken         in the log
+//!          start         closed: no new handles    all blocks taken      commit block is durable
 //! (none) --------> RUNNING -------------> SEALING ------------> COMMITTING ----------> CHECKPOINT ----> gone
-//!                  handles change blocks    |  client writes    checksums,             written home
-//!                                           |  its values       log, barrier           in block order
-//!                                           '--> the next one RUNS
+//!                  handles change blocks    |  client encodes   checksums, log,        blocks are written
+//!                                           |  its values       flush, commit block    home, in their order
+//!                                           '--> the next one is RUNNING
 //! ```
+//! The *values* of the [`Client`] are what it keeps decoded in memory: inodes, inode bitmaps, descriptors.
 //!
-//! No operation waits for a block that is being committed, nor while the commit takes the blocks. The next
-//! transaction starts once [`Client::before_commit`] has separated the values of the last one. The cache
-//! keeps the old version of a block that changes before it is taken. Taking a block shares its bytes; a
-//! change of shared bytes goes to a copy. The bytes are not shared for long: the committer copies each block
-//! that needs a checksum before it goes to the log. A block with pending changes (see
-//! [`extant_buffer::PendingChange`]) is copied when it is taken, and that copy also replaces the block in the
-//! cache.
+//! New handles wait at the beginning of SEALING, until the open handles have ended and
+//! [`Client::before_commit`] has separated the values of the closed transaction from those of the next. Then
+//! the next transaction starts, and the committer *takes* the blocks of the closed one: it gets references to
+//! their bytes in the cache. (If there are at most `FEW` blocks, it takes them first, which is faster.)
+//!
+//! An operation never waits for a block that is being committed. If it changes a block that is not taken yet,
+//! the cache keeps the old version for the committer. If it changes a taken block, the change goes to a copy
+//! while the committer still has the reference. Of a block with a checksum this time is short, because the
+//! committer makes a copy for the log and drops the reference. Changes that are
+//! [kept beside a block](extant_buffer::PendingChange) are applied to a copy when the block is taken; this
+//! copy also replaces the block in the cache.
 //!
 //! Invariants
-//! 1. INV-EN2: a home is written only with bytes of a committed transaction (C1).
+//! 1. INV-EN2: a home is written only with bytes of a committed transaction.
 //! 2. INV-EN3: a log block is reused only after every block of its transaction is safe: written home,
 //!    replaced at home by a newer committed copy, or present in a later transaction of the log. Before the
-//!    reuse the home device is flushed, and the log's superblock records the new tail durably (C3).
+//!    reuse the home device is flushed, and the log's superblock records the new tail durably.
 //! 3. A transaction's log blocks are durable before its commit block is written; the commit block is durable
 //!    before [`Journal::committed`] reports the transaction (with barriers on).
 //! 4. INV-EN7: after the first failure nothing is written except a note of it: [`Aborted`] is latched with
 //!    its cause.
-//! 5. A thread holds at most one handle, and commits while it holds none.
+//! 5. A thread holds at most one handle, and starts a commit only while it holds none.
 //!
-//! Most handles take none of the locks: while the running transaction has plenty of room, they start and end
-//! in `lanes`.
+//! Most handles start and end without a lock: in *lanes*, which are per-thread slots (module `lanes`). The
+//! lanes are open while the running transaction has plenty of room.
 //!
 //! Lock order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the cache's
 //! shards.

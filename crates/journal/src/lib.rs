@@ -11,14 +11,21 @@
 //! *copy* is a block's content in the log. The *home* of a block is its own place in the target, the file
 //! system that the log belongs to.
 //!
-//! A commit (in `engine`) is made by one thread at a time, the *committer*: the background thread, or a
-//! thread that needs durability. It closes the transaction: new handles wait until the open ones have ended.
-//! Then the next transaction starts. If an operation changes a block of the closed transaction before the
-//! committer has taken a reference to the block's bytes, the cache keeps the old version for the commit. The
-//! committer has its client put the metadata checksum into each block, computes the log's checksum of each
-//! copy, and writes revoke records, descriptors and copies to the log. It flushes the device and then writes
-//! the commit block durably. Later a checkpoint writes the blocks to their homes, flushes, and durably moves
-//! the log's start past the transaction.
+//! The *client* ([`Client`]) is the part of the file system that works with the live journal. It keeps inodes
+//! and other structures decoded in memory, as *values*, and it knows the metadata checksums of blocks.
+//!
+//! A commit (in `engine`) is made by one thread at a time, the *committer*: a background thread, or a thread
+//! that needs its changes to be durable.
+//! 1. The committer closes the transaction: new handles wait until the open ones have ended, and the client
+//!    has separated the values of this transaction from those of the next. Then the next transaction starts.
+//! 2. The committer takes a reference to the bytes of each block of the closed transaction. If an operation
+//!    changes a block before that, the cache keeps the old version for the commit. The client encodes its
+//!    values into their blocks, and these are taken, too.
+//! 3. The client puts the metadata checksum into each block. The committer computes the log's checksum of
+//!    each copy, and writes revoke records, descriptors and copies to the log. It flushes the device, and
+//!    then writes the commit block durably. Now the transaction is committed.
+//! 4. Later a checkpoint writes the blocks to their homes, flushes, and durably moves the log's start past
+//!    the transaction.
 //!
 //! Owns, for recovery: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules
 //! ([`scan()`]), the result of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply after that
@@ -69,6 +76,7 @@
 //! let map = LogMap::internal([LogRun { log: 0, start: Pblk(100), len: 1024 }], 1024, 4096).unwrap();
 //! let log = Log::new(device.clone(), map, block_size);
 //! let plan = scan(log.view(), &ReplayTarget::new(4096, block_size)).unwrap();
+//! // The log may hold a part of transaction 2, which was not committed. So the next one has the number 3.
 //! assert_eq!((plan.homes.len(), plan.next_tid), (1, LogTid(3)));
 //!
 //! let overlay = Overlay::builder(device, block_size).replay(&log, &plan).unwrap().build();

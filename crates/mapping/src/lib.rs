@@ -6,20 +6,22 @@
 //! change says how many blocks it may need).
 //!
 //! Invariants
-//! 1. INV-E1: every walk is bounded. Extent trees: depth falls by one a level, keys rise, a node stays within
-//!    the range that its parent gives it; a tree that violates this is [`Corrupt`](extant_base::Corrupt). An
-//!    indirect block has no checksum or header, and a damaged map may refer to it many times. A walk is
-//!    bounded by logical block numbers there: it ends after the last one that three levels can map, or at a
-//!    given end.
+//! 1. INV-E1: every walk is bounded.
+//!    - In an extent tree the depth falls by one a level, keys rise, and a node stays within the range that
+//!      its parent gives it; a tree that violates this is [`Corrupt`](extant_base::Corrupt).
+//!    - Indirect blocks have neither header nor checksum, and a damaged map may refer to one of them many
+//!      times. A walk goes through rising logical block numbers. It ends at the last number that three
+//!      levels can map, or at an end that the caller gives.
 //! 2. A returned block lies inside the file system, and is not block 0.
-//! 3. A lookup returns only the part of a hole that the last node on the path shows, so a hole that goes on
-//!    in the next leaf is returned in parts. The result of `find` begins at the given block; that of `around`
-//!    may begin before it.
+//! 3. A lookup in a hole returns the part of the hole that the last node on the path shows. So a hole that
+//!    goes on in the next leaf is returned in parts. The result of `find` begins at the given block; that of
+//!    `around` may begin before it.
 //! 4. A node is verified as a whole before its first use in the cache; after that its raw bytes are searched
 //!    and changed.
-//! 5. A change of one leaf that fails has changed nothing: blocks for the tree are allocated first, nodes
-//!    that change are pinned in memory, then they are changed. A longer change that fails may have changed
-//!    earlier leaves. Each of its steps leaves a complete map, and can be the last one of a transaction.
+//! 5. A change of one leaf that fails has changed nothing. First, blocks for the tree are allocated, and the
+//!    nodes that change are *pinned*: they join the transaction, so they stay in memory, and changing them
+//!    cannot fail. Then they are changed. A longer change that fails may have changed earlier leaves. Each of
+//!    its steps leaves a complete map, and can be the last one of a transaction.
 //! 6. A change merges contiguous extents in its leaf, up to the lengths that the format allows. It sets a
 //!    node's key in the parent to the node's first key, and leaves no node empty except the root. Trees that
 //!    other programs wrote may differ.

@@ -1,15 +1,16 @@
 //! The page cache: which bytes of files are in memory, which of them are valid, and which are dirty.
 //!
 //! Bytes are kept in *folios* of 4 KiB to 2 MiB. The size of a folio is a power of two, and it lies at a
-//! multiple of its size in the file. The read or write that creates a folio chooses the largest size that its
-//! bytes fill there. Small sequential writes are expected to continue: such a write may create a folio as
-//! large as all bytes written in sequence so far, 256 KiB at most, and fill only its beginning. A folio is
-//! never smaller than a page or a block. A *chunk* is 2 MiB of a file, at a multiple of that; each chunk has
-//! a list of its folios. (The chunks of `extent-status` are something else.) A file's *backing* ([`Backing`])
-//! supplies the bytes that are not in the cache. For each file block a folio has one bit that says whether
-//! the block may be read (it is *uptodate*), and one that says whether it is newer than the backing (it is
-//! *dirty*). All operations work on ranges: an aligned write of 1 MiB locks one folio, copies once and sets
-//! two ranges of bits.
+//! multiple of its size in the file. A read or write that creates a folio makes it as large as it can fill
+//! completely. Small sequential writes are expected to continue: such a write may create a folio as large as
+//! all bytes written in sequence so far, 256 KiB at most, and fill only its beginning. A folio is never
+//! smaller than a page or a block. A *chunk* is 2 MiB of a file, at a multiple of that; each chunk has a list
+//! of its folios. (The chunks of `extent-status` are something else.)
+//!
+//! A file's *backing* ([`Backing`]) supplies the bytes that are not in the cache. For each file block a folio
+//! has two bits: the block is *uptodate* if it may be read, and *dirty* if it is newer than the backing. All
+//! operations work on ranges: an aligned write of 1 MiB locks one folio, copies once and sets two ranges of
+//! bits.
 //!
 //! A *run* ([`WritebackRun`]) is contiguous dirty bytes of a file that a caller has taken to write them to
 //! the backing. The caller *settles* the run when it reports how the write ended.
@@ -46,8 +47,7 @@
 //! 6. Each open file reports once that writeback has failed since its last report: the latest failure if
 //!    there were several ([`Handle::take_error`]). A failure that no open file has reported goes to the next
 //!    one that is opened.
-//! 7. Pinned bytes do not change: invariant 4 holds for them as for the bytes of a run.
-//! 8. The work of one reclaim is bounded by the number of bytes wanted. Folios are reclaimed by second chance
+//! 7. The work of one reclaim is bounded by the number of bytes wanted. Folios are reclaimed by second chance
 //!    (the CLOCK algorithm).
 //!
 //! Lock order:

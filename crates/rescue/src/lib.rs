@@ -1,5 +1,8 @@
 //! Files from damaged or emptied images, deleted files, and dumps of metadata.
 //!
+//! The *ground* is what all other reads need: the superblock, the group descriptors, and the journal with its
+//! older copies of blocks.
+//!
 //! ```text
 //! ground:  superblock or a backup -> descriptors, their backups, or the layout -> journal's older copies
 //!    |-> live:     names from the root; then inodes that no name leads to, under lost+found/
@@ -8,16 +11,16 @@
 //!    '-> dump:     metadata blocks only, names scrambled on request
 //! ```
 //!
-//! Owns: finding what is left of a file system, and how certain each file is. Does **not** own: changing an
-//! image (see `repair`), layouts (see `ondisk`, `jbd2-format`), the command line.
+//! Owns: finding what is left of a file system, and how certain the content of each file is. Does **not**
+//! own: changing an image, layouts (see `ondisk`, `jbd2-format`), the command line.
 //!
 //! Invariants
 //! 1. The image is only read.
-//! 2. INV-RS1: a block that is damaged makes at most what is stored in it unreachable. Every walk is bounded,
-//!    whatever the bytes are.
-//! 3. INV-RS2: a deleted file of high [`Confidence`] has the bytes that it had when it was deleted: no block
-//!    of it was allocated after its deletion, as far as the journal reaches back, and the journal reaches
-//!    back beyond the deletion.
+//! 2. INV-RS1: a damaged block hides at most what is stored in it, and what is found only through it. Every
+//!    walk is bounded, whatever the bytes are.
+//! 3. INV-RS2: a deleted file of high [`Confidence`] has the bytes that it had when it was deleted. Each of
+//!    its blocks is free, and the newest copy of the block's bitmap in the journal is the one that freed it;
+//!    or the content is in the inode.
 //! 4. Paths in the output have no `.`, `..` or `/` in a name, and no two files have the same path.
 //!
 //! Source: kernel Documentation/filesystems/ext4/.

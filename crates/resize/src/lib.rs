@@ -9,9 +9,9 @@
 //! moves the end.
 //!
 //! A step is a whole change: it ends with a valid file system of a size in between. Its blocks after the old
-//! end are written first; then one transaction of the file system's own journal switches to the new size. So
-//! a power cut leaves a file system of the old size or the new size of the step, and the same command
-//! continues from there.
+//! end are written first; then a *switch* makes the new size valid. With a journal, a switch is one
+//! transaction of it. So a power cut leaves a file system of the old size or the new size of the step, and
+//! the same command continues from there. Without a journal, a switch is a few ordered writes.
 //!
 //! Owns: the decisions ([`plan`]) and the writes of a resize. Does **not** own: opening and recovery (see
 //! `volume`), the layouts (see `ondisk`, `jbd2-format`), the image file's length and lock (see [`Storage`]).
@@ -19,9 +19,9 @@
 //! Invariants
 //! 1. INV-RZ1: with a journal, a power cut at any write leaves a file system that a check finds clean after
 //!    the journal's replay, with all files as they were.
-//! 2. INV-RZ2: without a journal, a power cut loses no file and no block in use. What remains wrong are
-//!    counts and blocks that are marked as used; the superblock is marked as not clean, and e2fsck corrects
-//!    it.
+//! 2. INV-RZ2: without a journal, a power cut loses no file and no block in use. It may leave wrong counts,
+//!    and free blocks that are marked as used. Then the superblock is marked as not clean, and e2fsck
+//!    corrects the counts and marks.
 //! 3. The copies of superblock and descriptors are written after the primary ones.
 
 #![forbid(unsafe_code)]

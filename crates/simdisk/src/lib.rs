@@ -25,10 +25,12 @@
 //!    cache, because a disk does not write an older version over a newer one that it has acknowledged as
 //!    durable.
 //! 3. After a cut each sector holds one complete version: the durable one, or one of those written since the
-//!    last flush. Each sector is chosen independently. So a write may be kept, lost, or torn between sectors,
-//!    and of two writes to the same place either may survive, independently of the other.
+//!    last flush. The version is chosen for each sector separately. So all sectors of a write may survive, or
+//!    some, or none; and of two writes to the same sectors, one sector may have the older version and another
+//!    the newer one.
 //! 4. A write that does not start and end at sector boundaries counts as a write of whole sectors, with the
-//!    cache's content after it. So a durable one makes neighbouring bytes durable.
+//!    bytes that the cache has after it. So a durable write also makes the other bytes of its first and last
+//!    sectors durable.
 //! 5. A discard is a write of unspecified bytes to the whole sectors of its range. It may be lost like any
 //!    write; then the old bytes reappear.
 //! 6. The cost of making the state after a cut is proportional to the sectors in the cache. It does not

@@ -8,9 +8,9 @@
 //! Invariants
 //! 1. Names come in the kernel's order: those of the body, then those of the block, each as stored. A name
 //!    that is stored twice is listed once, with the first value, which a search would find.
-//! 2. Attributes without a name in the system calls are hidden, as the kernel hides them: the encryption
-//!    context, the descriptor of fs-verity, and all of `system.` except ACLs. Inline data is therefore hidden
-//!    too.
+//! 2. Attributes that the kernel does not show in system calls are hidden: the encryption context, the
+//!    descriptor of fs-verity, and all `system.` attributes except ACLs. One of these is `system.data`, which
+//!    has inline data.
 //! 3. ACLs are returned in the format of the system calls. An ACL without entries has no value, but
 //!    [`names`](Places::names) lists it.
 //! 4. A change is planned completely before anything is written, so a refusal changes nothing. Attributes
