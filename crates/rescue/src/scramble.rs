@@ -297,9 +297,10 @@ impl<'a> Scrambler<'a> {
     fn values(&mut self, at: u32, attrs: &[Attr<'_>], has_names: bool) -> Vec<Option<(Vec<u8>, Vec<u8>)>> {
         let mut values = Vec::new();
         for (number, attr) in attrs.iter().enumerate() {
-            let AttrValue::Bytes(value) = attr.value else {
-                values.push(None);
-                continue;
+            // The contents of a value's inode are left out of the dump.
+            let value = match attr.value {
+                AttrValue::Bytes(value) => value,
+                AttrValue::Inode { .. } => &[],
             };
             let (mut name, mut value) = (attr.name.to_vec(), value.to_vec());
             let mut letters = Letters::at(at, number as u64, 1);
@@ -330,7 +331,13 @@ fn with_values<'a>(attrs: &[Attr<'a>], values: &'a [Option<(Vec<u8>, Vec<u8>)>])
         .iter()
         .zip(values)
         .map(|(attr, value)| match value {
-            Some((name, value)) => Attr { index: attr.index, name, value: AttrValue::Bytes(value) },
+            Some((name, value)) => {
+                let value = match attr.value {
+                    AttrValue::Bytes(_) => AttrValue::Bytes(value),
+                    inode @ AttrValue::Inode { .. } => inode,
+                };
+                Attr { index: attr.index, name, value }
+            }
             None => *attr,
         })
         .collect();
