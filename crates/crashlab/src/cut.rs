@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use extant_fsmodel::{Tree, diff};
 use extant_simdisk::SimDisk;
-use extant_volume::{OpenOptions, WriteOptions};
+use extant_volume::{OpenOptions, Refusal, Volume, WriteOptions};
 
-use crate::{CrashRun, Engine};
+use crate::{CrashRun, Engine, TOP};
 
 /// The verdict on a cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +90,20 @@ impl CrashRun {
         self.open(disk)?.close()
     }
 
+    /// The tree that a read-only open shows; `None` if it has no top directory yet.
+    fn shown(&self, disk: &Arc<SimDisk>) -> Result<Option<Tree>, String> {
+        let options = OpenOptions { cache_bytes: self.schedule.cache_bytes, ..OpenOptions::default() };
+        let text = |fault: &dyn std::fmt::Display| format!("open for reading: {fault}");
+        let volume = Volume::open_read_only(disk.clone(), &options).map_err(|fault| text(&fault))?;
+        let top = volume.root().and_then(|root| volume.lookup(&root, TOP));
+        match top {
+            Err(fault) if fault.is(Refusal::NotFound) => Ok(None),
+            _ => crate::tree(&volume).map(Some).map_err(|fault| text(&fault)),
+        }
+    }
+
     fn judge_disk(&self, disk: &Arc<SimDisk>, event: u64) -> Result<(), String> {
+        let shown = self.shown(disk)?;
         let mut engine = self.open(disk).map_err(|why| format!("does not open: {why}"))?;
         let problems = &engine.volume().recovery().problems;
         if let Some(problem) = problems.iter().find(|problem| !problem.contains("first sector")) {
@@ -98,6 +111,9 @@ impl CrashRun {
         }
         let tree = crate::tree(engine.volume()).map_err(|why| format!("cannot be read: {why}"))?;
         self.judge_tree(&tree, event)?;
+        if let Some(first) = shown.and_then(|shown| diff(&shown, &tree).into_iter().next()) {
+            return Err(format!("open for reading showed another tree than recovery left: {first}"));
+        }
         // The volume must accept changes.
         let probe = extant_fsmodel::Op::Mkdir { at: extant_fsmodel::At::new("after-the-cut"), mode: 0o755 };
         extant_fsmodel::Subject::apply(&mut engine, &probe)

@@ -14,6 +14,7 @@ use super::step::{NAMES, Step, UNIT};
 use crate::{Verdict, superblock_is_torn};
 
 /// The state found after a recovery.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
     clock: usize,
     /// By name: the number of the file, and its units.
@@ -78,6 +79,7 @@ impl DataRun {
         if self.is_for_others() && !superblock_is_torn(disk) {
             check_says(&**disk).map_err(|why| format!("before recovery: {why}"))?;
         }
+        let shown = self.shown(disk).map_err(|why| format!("open for reading: {why}"))?;
         let volume = self.open(disk).map_err(|why| format!("does not open: {why}"))?;
         let problems = &volume.recovery().problems;
         if let Some(problem) = problems.iter().find(|problem| !problem.contains("first sector")) {
@@ -85,10 +87,19 @@ impl DataRun {
         }
         let found = found(&volume)?;
         self.judge_found(&found, event)?;
+        if shown != found {
+            return Err(format!("open for reading showed {shown:?}, recovery left {found:?}"));
+        }
         let grown = self.grow(&volume, found)?;
         volume.close().map_err(|fault| format!("close: {fault}"))?;
         self.judge_grown(disk, &grown)?;
         check_says(&*opening(&self.schedule, disk).0)
+    }
+
+    /// What a read-only open shows before any recovery.
+    fn shown(&self, disk: &Arc<SimDisk>) -> Result<Found, String> {
+        let (device, options) = opening(&self.schedule, disk);
+        found(&Volume::open_read_only(device, &options).map_err(|fault| fault.to_string())?)
     }
 
     /// Grows all files. Returns their expected content.

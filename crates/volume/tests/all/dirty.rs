@@ -132,6 +132,8 @@ fn compare(options: &Options) {
             }
         };
         let mut after = common::manifest(&common::open(&written, None));
+        // One recovery: what an open for reading shows is what an open for writing leaves.
+        let of_recovery = common::differences(&ours, &after);
         // The kernel finishes interrupted truncations, and gives those files the time of its mount.
         for (path, entry) in &theirs.entries {
             for found in [&mut ours, &mut after] {
@@ -190,8 +192,9 @@ fn compare(options: &Options) {
             diff(&theirs, &ours, &exact).into_iter().filter(|line| !unjudged(line)).collect();
         let of_written = diff(&theirs, &after, &exact).into_iter();
         let of_written = of_written.filter(|line| !unjudged(line) && !is_links(line));
-        let lines: Vec<String> =
-            lines.into_iter().chain(of_written.map(|line| format!("written: {line}"))).collect();
+        let of_recovery = of_recovery.into_iter().map(|line| format!("recovered: {line}"));
+        let of_written = of_written.map(|line| format!("written: {line}"));
+        let lines: Vec<String> = lines.into_iter().chain(of_written).chain(of_recovery).collect();
         if lines.is_empty() {
             equal += 1;
         } else {

@@ -1,6 +1,6 @@
 //! Walk equality: for every image of the matrix, made by mke2fs, debugfs and the kernel, a volume shows the
 //! same tree as the kernel, in every field. For images that this kernel does not mount, debugfs takes its
-//! place.
+//! place. A dirty image shows the tree that opening it for writing leaves.
 //!
 //! Environment: `EXTANT_MATRIX=part-of-its-name` selects one image.
 
@@ -47,7 +47,14 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
                 theirs.entries.retain(|path, _| ours.entries.contains_key(path));
                 ours.entries.retain(|path, _| theirs.entries.contains_key(path));
             }
-            diff(&theirs, &ours, &built.diff_options())
+            let mut lines = diff(&theirs, &ours, &built.diff_options());
+            if built.dirty {
+                drop(volume);
+                let left = common::recovered(&built.image, built.journal.as_deref(), dir.path());
+                let differences = common::differences(&ours, &left);
+                lines.extend(differences.into_iter().map(|line| format!("recovered: {line}")));
+            }
+            lines
         };
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(compare)) {
             Ok(lines) if lines.is_empty() => compared += 1,

@@ -27,6 +27,34 @@ pub(crate) fn open(image: &Path, journal: Option<&Path>) -> Volume {
         .unwrap_or_else(|error| panic!("{}: {error}", image.display()))
 }
 
+/// Recovers a copy of an image, and reads everything in it: the copy is opened for writing, closed, and opened
+/// for reading.
+pub(crate) fn recovered(image: &Path, journal: Option<&Path>, scratch: &Path) -> Manifest {
+    let copies = [Some(image), journal].map(|path| {
+        let copy = scratch.join(format!("{}-recovered", path?.file_name()?.to_str()?));
+        std::fs::copy(path?, &copy).expect("a copy");
+        Some(copy)
+    });
+    let device = |path: &Path| -> Arc<dyn extant_device::Device> {
+        Arc::new(FileDevice::open(path, true).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+    };
+    let [Some(image), journal] = &copies else { panic!("an image has a name") };
+    let options = OpenOptions { journal_device: journal.as_deref().map(device), ..OpenOptions::default() };
+    let volume = Volume::open(device(image), &options).unwrap_or_else(|fault| panic!("{fault}"));
+    volume.close().unwrap_or_else(|fault| panic!("{fault}"));
+    let left = manifest(&open(image, journal.as_deref()));
+    copies.iter().flatten().for_each(|copy| std::fs::remove_file(copy).expect("it can be removed"));
+    left
+}
+
+/// Where a tree that was read before a recovery differs from the one that the recovery left.
+pub(crate) fn differences(shown: &Manifest, left: &Manifest) -> Vec<String> {
+    let lines = extant_testkit::diff(left, shown, &extant_testkit::DiffOptions::exact(1024));
+    // Fast commits that are shown in memory change no directory's blocks, times and link count.
+    let of_dirs = ["time is ", "\": size is ", "space used", ": extent ", "\": link count is "];
+    lines.into_iter().filter(|line| !of_dirs.iter().any(|words| line.contains(words))).collect()
+}
+
 /// Reads everything in the volume.
 pub(crate) fn manifest(volume: &Volume) -> Manifest {
     let mut found = Manifest::default();
