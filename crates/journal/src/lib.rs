@@ -4,6 +4,7 @@
 //! ```text
 //! Log (device, map, block size) ── scan ──> ReplayPlan ──> Overlay    read-only: shows the log replayed
 //!                                               └────────> replay()   read-write: copies blocks home
+//! ScratchOverlay                                                      read-only: keeps writes in memory
 //! Journal ── start ──> Handle ── change ──> commit ──> checkpoint     see `engine`
 //! ```
 //!
@@ -29,7 +30,8 @@
 //!
 //! Owns, for recovery: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules
 //! ([`scan()`]), the result of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply after that
-//! plan ([`FastCommitPlan`]), and the device that shows a plan's copies at their homes ([`Overlay`]).
+//! plan ([`FastCommitPlan`]), the device that shows a plan's copies at their homes ([`Overlay`]), and the
+//! device that keeps in memory what the rest of a recovery writes ([`ScratchOverlay`]).
 //!
 //! Owns, for writing: transactions, the order of their writes, and the rule that says when a changed block
 //! may leave the cache.
@@ -39,7 +41,7 @@
 //! system's superblock records it), and what a fast-commit record does to a file system.
 //!
 //! Invariants
-//! 1. Scanning writes nothing. An [`Overlay`] refuses writes.
+//! 1. Scanning writes nothing. An [`Overlay`] refuses writes. A [`ScratchOverlay`] never writes its base.
 //! 2. INV-R2: no bytes in the log make a scan panic, hang, or use memory out of proportion. The scan reads
 //!    each log block at most once, and blocks of revoke records once more. Memory grows with the number of
 //!    blocks logged, not with the number of blocks that revoke records name.
@@ -98,6 +100,7 @@ mod plan;
 mod problem;
 mod replay;
 mod scan;
+mod scratch;
 #[cfg(test)]
 mod testlog;
 
@@ -115,3 +118,4 @@ pub use plan::{CommitTime, EndReason, Home, LogEnd, ReplayPlan, State, Transacti
 pub use problem::Problem;
 pub use replay::{ReplayFault, mark_clean, replay};
 pub use scan::{Examined, ReplayTarget, examine, read_superblock, scan};
+pub use scratch::ScratchOverlay;
