@@ -103,7 +103,11 @@ impl CrashRun {
     }
 
     fn judge_disk(&self, disk: &Arc<SimDisk>, event: u64) -> Result<(), String> {
+        let events = disk.events();
         let shown = self.shown(disk)?;
+        if disk.events() != events {
+            return Err("open for reading wrote to the disk".to_owned());
+        }
         let mut engine = self.open(disk).map_err(|why| format!("does not open: {why}"))?;
         let problems = &engine.volume().recovery().problems;
         if let Some(problem) = problems.iter().find(|problem| !problem.contains("first sector")) {

@@ -15,7 +15,7 @@ use extant_memory::Shrinker;
 use extant_ondisk::inode::flags;
 
 use crate::live::InodeCache;
-use crate::{Fault, Inode, Overrides, Shared};
+use crate::{Fault, Inode, Shared};
 
 const SHARDS: usize = 64;
 /// Maximum number of inode table blocks between two needed ones that are read as well, to combine two reads
@@ -27,7 +27,6 @@ const SCAN_MAX: usize = 1 << 16;
 /// The inodes of a volume.
 pub struct Inodes {
     shared: Arc<Shared>,
-    overrides: Overrides,
     kept: Arc<InodeShards>,
     live: OnceLock<Arc<dyn LiveOwner>>,
 }
@@ -49,7 +48,7 @@ struct InodeShards {
 impl Inodes {
     /// Creates an empty cache.
     #[must_use]
-    pub fn new(shared: Shared, overrides: Overrides) -> Self {
+    pub fn new(shared: Shared) -> Self {
         let kept = Arc::new(InodeShards {
             budget: Arc::clone(&shared.budget),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -59,7 +58,7 @@ impl Inodes {
         let shrinker: Arc<dyn Shrinker> = Arc::<InodeShards>::clone(&kept);
         let weak: Weak<dyn Shrinker> = Arc::downgrade(&shrinker);
         shared.budget.register(weak);
-        Self { shared: Arc::new(shared), overrides, kept, live: OnceLock::new() }
+        Self { shared: Arc::new(shared), kept, live: OnceLock::new() }
     }
 
     /// Makes all later lookups use the cache of inodes that may change. Called once.
@@ -129,7 +128,7 @@ impl Inodes {
         let owner = Owner { kind: Kind::InodeTable, ino: 0 };
         let buffer = self.shared.buffers.get(block, owner, |_| Ok(())).map_err(&of)?;
         let raw = buffer.get(at..at + self.shared.geometry.inode_size).unwrap_or_default();
-        Inode::load(&self.shared, ino, raw, self.overrides.get(&ino)).map_err(|fault| match fault {
+        Inode::load(&self.shared, ino, raw).map_err(|fault| match fault {
             Fault::Corrupt(mut corrupt) => {
                 corrupt.place.block = corrupt.place.block.or(Some(block));
                 Fault::Corrupt(corrupt)

@@ -65,7 +65,7 @@ impl Shared {
     }
 
     /// Sets the count to `sectors` units of 512 bytes, or to the maximum.
-    pub fn set_sectors(&self, fields: &mut layout::Inode, sectors: u64) {
+    pub(crate) fn set_sectors(&self, fields: &mut layout::Inode, sectors: u64) {
         let sectors = sectors.min(self.sectors_max());
         if sectors <= WIDE_MAX {
             fields.flags &= !flags::HUGE_FILE;

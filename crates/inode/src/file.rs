@@ -35,26 +35,7 @@ impl Inode {
     /// # Errors
     /// The map is corrupt or cannot be read.
     pub fn map(&self, shared: &Shared, lblk: Lblk, len_max: u32) -> Result<Mapped, Fault> {
-        let Some(map) = &self.map_override else {
-            return self.map.find(&shared.buffers, lblk, len_max).map_err(Fault::of(self.ino()));
-        };
-        let len_max = len_max.max(1);
-        let after = map.partition_point(|piece| piece.lblk <= lblk);
-        let hole_end = map.get(after).map_or(u64::from(u32::MAX), |next| next.lblk.0.into());
-        let hole_len = u32::try_from(hole_end.saturating_sub(lblk.0.into())).unwrap_or(u32::MAX);
-        let hole = Mapped { lblk, len: hole_len.clamp(1, len_max), state: MapState::Hole };
-        let Some(piece) = after.checked_sub(1).and_then(|at| map.get(at)) else { return Ok(hole) };
-        let within = lblk.0 - piece.lblk.0;
-        if within >= piece.len {
-            return Ok(hole);
-        }
-        let at = |pblk: Pblk| Pblk(pblk.0 + u64::from(within));
-        let state = match piece.state {
-            MapState::Hole => MapState::Hole,
-            MapState::Written(pblk) => MapState::Written(at(pblk)),
-            MapState::Unwritten(pblk) => MapState::Unwritten(at(pblk)),
-        };
-        Ok(Mapped { lblk, len: (piece.len - within).min(len_max), state })
+        self.map.find(&shared.buffers, lblk, len_max).map_err(Fault::of(self.ino()))
     }
 
     /// Visits the mapped ranges of the file from `from` on that begin before block `end`, which is at most
@@ -69,14 +50,7 @@ impl Inode {
         end: u64,
         each: &mut dyn FnMut(Mapped) -> Option<()>,
     ) -> Result<(), Fault> {
-        let Some(map) = &self.map_override else {
-            return self.map.walk_until(&shared.buffers, from, end, each).map_err(Fault::of(self.ino()));
-        };
-        let first =
-            map.partition_point(|piece| u64::from(piece.lblk.0) + u64::from(piece.len) <= from.0.into());
-        let within = map[first..].iter().take_while(|piece| u64::from(piece.lblk.0) < end);
-        let _ = within.filter(|piece| piece.state != MapState::Hole).try_for_each(|piece| each(*piece));
-        Ok(())
+        self.map.walk_until(&shared.buffers, from, end, each).map_err(Fault::of(self.ino()))
     }
 
     /// Whether the content of this inode is in blocks of a map.
@@ -258,9 +232,7 @@ impl Blocks<'_> {
     ) -> Result<Option<Buffer>, ReadFault> {
         let Some(block) = self.place(lblk)? else { return Ok(None) };
         let owner = Owner { kind, ino: self.inode.ino().0 };
-        // Blocks written by a fast commit have no checksums yet.
-        let seed = self.inode.map.seed.filter(|_| self.inode.map_override.is_none());
-        let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| verify(bytes, seed));
+        let verify = |bytes: &[u8]| self.inode.map.seed.map_or(Ok(()), |seed| verify(bytes, seed));
         let got = self.shared.buffers.get(block, owner, verify);
         got.map(Some).map_err(|fault| match fault {
             ReadFault::Corrupt(mut corrupt) => {

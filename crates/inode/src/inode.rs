@@ -1,13 +1,13 @@
 //! One inode: its verified fields, its map and its attributes.
 
 use extant_base::{Ino, Malformed};
-use extant_mapping::{FileMap, Mapped};
+use extant_mapping::FileMap;
 use extant_ondisk::Features;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{self, flags};
 
-use crate::{Fault, Override, Shared};
+use crate::{Fault, Shared};
 
 /// An inode in memory. Immutable.
 pub struct Inode {
@@ -16,37 +16,26 @@ pub struct Inode {
     fields: inode::Inode,
     /// The bytes after the fixed fields, which contain small attributes.
     body: Box<[u8]>,
-    /// The map of its blocks, unless `map_override` replaces it.
+    /// The map of its blocks.
     pub(crate) map: FileMap,
-    pub(crate) map_override: Option<Box<[Mapped]>>,
     /// Clusters promised to it in addition to its blocks.
     pub(crate) promised: u64,
 }
 
 impl Inode {
     /// Decodes and verifies the inode in its `inode_size` bytes; fails unless it is in use.
-    pub(crate) fn load(
-        shared: &Shared,
-        ino: Ino,
-        stored: &[u8],
-        changed: Option<&Override>,
-    ) -> Result<Self, Fault> {
-        let raw = changed.and_then(|changed| changed.raw.as_deref()).unwrap_or(stored);
-        let is_changed = changed.is_some_and(|changed| changed.raw.is_some());
+    pub(crate) fn load(shared: &Shared, ino: Ino, raw: &[u8]) -> Result<Self, Fault> {
         // Never written, or freed and wiped; it has no checksum either.
         if raw.iter().all(|byte| *byte == 0) {
             return Err(Fault::NoSuchInode(ino));
         }
         let fields = inode::Inode::decode_of(&shared.sb, raw).map_err(|fact| Fault::corrupt(ino, fact))?;
-        if !is_changed {
-            verify(shared, ino, raw, &fields)?;
-        }
+        verify(shared, ino, raw, &fields)?;
         if fields.links == 0 {
             return Err(Fault::NoSuchInode(ino));
         }
-        let map_override = changed.and_then(|changed| changed.map.as_deref()).map(Into::into);
         let body = body_of(raw, &fields);
-        Ok(Self { map_override, ..Self::of_parts(shared, ino, fields, body)? })
+        Self::of_parts(shared, ino, fields, body)
     }
 
     /// Same as `load`, for an inode that may have no links. Its checksum is verified as well.
@@ -104,7 +93,7 @@ impl Inode {
             rule(size <= blocks_max << bs.log2(), "a file must be no longer than its map can reach", size)?;
         }
         let map = FileMap { ino, i_block: fields.block, extents, seed };
-        Ok(Self { ino, kind, fields, body, map, map_override: None, promised: 0 })
+        Ok(Self { ino, kind, fields, body, map, promised: 0 })
     }
 
     /// Whether this snapshot is valid for a file of this size, with this many promised clusters.
@@ -183,8 +172,7 @@ impl Inode {
 
     /// Memory that the inode takes, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        let map = self.map_override.as_ref().map_or(0, |map| size_of_val::<[Mapped]>(map));
-        size_of::<Self>() + self.body.len() + map
+        size_of::<Self>() + self.body.len()
     }
 }
 

@@ -15,13 +15,11 @@
 //!
 //! Invariants
 //! 1. When an [`Inode`] is loaded, its mode and size are verified (the size of a regular file is not larger
-//!    than its map can reach). Its checksum is verified, too, unless a fast commit supplied its bytes.
+//!    than its map can reach). Its checksum is verified, too.
 //! 2. [`Inode::read_at`] returns zeros for holes and unwritten extents, and stored bytes for all else. It
 //!    ends at i_size. It does not see dirty folios, which only [`FileData`] has.
 //! 3. The lock of a table of inodes, or of another structure that all inodes share, is not held during device
 //!    I/O. Locks of a single inode may be.
-//! 4. If a fast commit changed an inode, its values ([`Overrides`]) are used instead of those in the inode
-//!    table.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +34,6 @@ mod file;
 mod inode;
 mod live;
 mod orphans;
-mod overrides;
 mod quota;
 mod salvage;
 mod shared;
@@ -51,7 +48,6 @@ pub use file::{Blocks, Extent};
 pub use inode::Inode;
 pub use live::{Editing, INHERITED, InodeCache, LiveInode, OrphanState, Values};
 pub use orphans::{LockStats, OrphanFile, OrphanMode, Orphans, Slot};
-pub use overrides::{Override, Overrides};
 pub use quota::{Owners, Quota, ValuesInInodes};
 pub use salvage::Salvage;
 pub use shared::Shared;

@@ -514,7 +514,7 @@ impl InodeCache {
         let buffer = self.shared.buffers.get(place.0, TABLE.owner, |_| Ok(())).map_err(&of)?;
         let raw = buffer.get(place.1..place.1 + self.shared.geometry.inode_size).unwrap_or_default();
         let inode = match is_orphan {
-            false => Inode::load(&self.shared, ino, raw, None)?,
+            false => Inode::load(&self.shared, ino, raw)?,
             true => Inode::load_orphan(&self.shared, ino, raw)?,
         };
         let mut fields = inode.fields().clone();

@@ -5,13 +5,14 @@
 //! own: any layout, cache or tree.
 //!
 //! ```text
-//!  device -> probe the superblock -> feature policy -> find the log -> scan it: ReplayPlan
-//!    to read   -> Overlay of the plan, in memory -> probe again -> fast commits, in memory -> Volume
-//!    to write  -> replay: write the plan's blocks home -> allocator, inodes, journal -> orphans -> Volume
+//!  device -- mount: probe, scan the log, replay, fast commits, orphans --> Volume -- ops, write
+//!    to read    recovery runs on a device in memory
+//!    to write   recovery runs on the device; a committer and a writeback thread start
 //! ```
 //!
 //! Invariants
-//! 1. Opening for reading never writes a byte. A log that needs replay is overlaid on the device in memory.
+//! 1. INV-R7: opening for reading never writes a byte, and shows what opening for writing would leave. A
+//!    recovery runs on a device in memory.
 //! 2. The open is refused if a feature is set that extant cannot read or, for writing, cannot maintain.
 //!    Unknown bits are such features. The error names the features (see [`policy`]).
 //! 3. Many threads can use a volume at the same time. Locks of shared tables (rows 9 to 12 of docs/locks.md)
@@ -22,16 +23,11 @@
 
 #![forbid(unsafe_code)]
 
-mod fast_commit;
 mod fault;
 mod mmp;
-mod open;
+mod mount;
 pub mod ops;
-mod orphans;
 pub mod policy;
-mod probe;
-mod problems;
-mod rebuild;
 mod stat;
 pub mod status;
 mod write;
@@ -54,9 +50,9 @@ pub use extant_ondisk::filetype::FileType;
 pub use extant_xattr::Attribute;
 pub use fault::{Fault, Refusal};
 pub use mmp::{MountGuard, OnWait, Waiting};
-pub use open::{OpenFault, OpenOptions, Recovery, log_on};
+pub use mount::probe::BySuperblock;
+pub use mount::{OpenFault, OpenOptions, Recovery, log_on};
 pub use ops::{Follow, Seek};
-pub use probe::BySuperblock;
 pub use stat::{Stat, StatFs};
 pub use status::Status;
 pub use write::{
@@ -71,7 +67,6 @@ pub type InodeRef = Arc<Inode>;
 pub struct Volume {
     inodes: Arc<Inodes>,
     dir_format: extant_dir::Format,
-    name_changes: fast_commit::NameChanges,
     recovery: Recovery,
     /// Names the backup superblock in use, if the caller asked for one.
     note: Option<String>,
@@ -92,7 +87,24 @@ impl Volume {
         device: Arc<dyn extant_device::Device>,
         options: &OpenOptions,
     ) -> Result<Self, OpenFault> {
-        open::read_only(device, options)
+        mount::read_only(device, options)
+    }
+
+    /// Opens for reading and writing: replays a pending log first, and cleans up orphans.
+    ///
+    /// # Errors
+    /// The device holds no ext4 file system, a feature cannot be written (it may be readable), the log cannot
+    /// be replayed, or the device failed.
+    pub fn open(device: Arc<dyn extant_device::Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
+        mount::read_write(device, options)
+    }
+
+    /// Stops writing when this guard is lost. The caller holds the guard (see [`WriteOptions::is_guarded`]).
+    /// A guard notifies only the last volume that registered.
+    pub fn guard_with(&self, guard: &MountGuard) {
+        if let Some(writer) = &self.writer {
+            writer.guard_with(guard);
+        }
     }
 
     /// The superblock after recovery.

@@ -30,7 +30,7 @@ use extant_ondisk::{Features, Geometry};
 use parking_lot::{Condvar, Mutex};
 
 use crate::OpenFault;
-use crate::probe::probe_for_log;
+use crate::mount::probe::probe_for_log;
 
 /// Least seconds between two checks of the block. Other machines derive their wait from it.
 const CHECK_MIN: u16 = 5;

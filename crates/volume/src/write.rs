@@ -19,7 +19,9 @@
 
 mod announce;
 mod append;
+mod assemble;
 mod attributes;
+mod close;
 mod convert;
 mod copy;
 mod data;
@@ -29,19 +31,20 @@ mod direct;
 mod discard;
 mod errors;
 mod fallocate;
-mod fast_commits;
 mod fsync;
 mod known;
 mod label;
 mod lost;
 mod names;
 mod new;
-mod open;
+mod options;
+mod primary;
 mod quota;
 mod rename;
 mod reserve;
 mod shutdown;
 mod status;
+mod threads;
 mod truncate;
 mod tune;
 mod writeback;
@@ -50,7 +53,6 @@ mod xattrs;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use extant_alloc::Alloc;
 use extant_base::sync::{CachePadded, thread_number};
@@ -81,17 +83,18 @@ pub use reserve::Acting;
 pub use shutdown::Shutdown;
 pub use xattrs::SetXattr;
 
-pub use open::WriteOptions;
+pub use options::WriteOptions;
+
+pub(crate) use assemble::LogKind;
+pub(crate) use primary::seconds_now;
 
 /// Blocks that an operation on names may change: splits along two directories' index paths, an inode, an
 /// attribute block, orphans.
-const NAME_CREDITS: u32 = 60;
+pub(crate) const NAME_CREDITS: u32 = 60;
 /// Set-group-ID mode bit.
 const SETGID: u16 = 0o2000;
 /// Flags of directories with names that are not in blocks, or not stored as plain names.
 const SPECIAL: u32 = flags::INLINE_DATA | flags::ENCRYPT | flags::CASEFOLD;
-/// Default time between commits if none is requested: what a crash may lose.
-const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Generation counters: about as many as threads that create inodes at the same moment.
 const GENERATIONS: usize = 16;
 /// Commits that an operation waits for to make freed space usable, before it reports that there is no space.
@@ -217,16 +220,16 @@ impl Writer {
         &self.keeper.live
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         self.keeper.shared()
     }
 
     /// Joins the running transaction.
-    fn start(&self, credits: u32) -> Result<Handle<'_>, Fault> {
+    pub(crate) fn start(&self, credits: u32) -> Result<Handle<'_>, Fault> {
         self.flusher.start(credits)
     }
 
-    fn change<'a>(&'a self, handle: &'a Handle<'_>) -> Change<'a> {
+    pub(crate) fn change<'a>(&'a self, handle: &'a Handle<'_>) -> Change<'a> {
         self.flusher.change(handle)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use extant_base::{Ino, Lblk};
+use extant_base::Lblk;
 use extant_buffer::{Buffer, ReadFault};
 use extant_dir::{Dir, DirBlocks, Storage};
 use extant_inode::{Blocks, Inode, Shared};
@@ -73,10 +73,7 @@ impl Volume {
         if let Some(writer) = &self.writer {
             return Ok(self.noted(writer.lookup(dir.ino(), name))?.ok_or(Refusal::NotFound)?);
         }
-        let ino = match self.name_changes.lookup(dir.ino(), name) {
-            Some(changed) => changed,
-            None => self.with_dir(dir, |found| found.lookup(&self.dir_format, name))??,
-        };
+        let ino = self.with_dir(dir, |found| found.lookup(&self.dir_format, name))??;
         let ino = ino.ok_or(Refusal::NotFound)?;
         self.inode(ino).map_err(|fault| match fault {
             // A name that leads to a free inode is damage, not a stale handle.
@@ -153,9 +150,6 @@ impl Volume {
         if dir.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }
-        if self.name_changes.concern(dir.ino()) {
-            return self.read_changed_dir(dir, from, each, damage);
-        }
         let mut report = |fault: ReadFault| damage(fault.into());
         // The current state, which does not change during the listing.
         let node = self.writer.as_ref().map(|writer| writer.inodes().get_unlinked(dir.ino())).transpose()?;
@@ -169,40 +163,6 @@ impl Volume {
         };
         let dir = now.as_deref().unwrap_or(dir);
         self.with_dir(dir, |found| found.list(&self.dir_format, from, each, &mut report))??;
-        Ok(())
-    }
-
-    /// Lists a directory with names that fast commits changed: reads all of it and merges the changes.
-    /// Cursors are ordinals.
-    fn read_changed_dir(
-        &self,
-        dir: &Inode,
-        from: Cursor,
-        each: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-        damage: &mut dyn FnMut(Fault),
-    ) -> Result<(), Fault> {
-        let mut names: Vec<(Vec<u8>, Ino, Option<FileType>)> = Vec::new();
-        if !self.name_changes.is_new(dir.ino()) {
-            let mut keep = |entry: DirEntry<'_>| {
-                if self.name_changes.lookup(dir.ino(), entry.name).is_none() {
-                    names.push((entry.name.to_vec(), entry.ino, entry.kind));
-                }
-                ControlFlow::Continue(())
-            };
-            let mut report = |fault: ReadFault| damage(fault.into());
-            self.with_dir(dir, |found| found.list(&self.dir_format, Cursor::START, &mut keep, &mut report))??;
-        }
-        for (name, ino) in self.name_changes.names(dir.ino()) {
-            let kind = self.inode(ino).map(|inode| inode.kind()).ok();
-            names.push((name.to_vec(), ino, kind));
-        }
-        let first = usize::try_from(from.0).unwrap_or(usize::MAX);
-        for (at, (name, ino, kind)) in names.iter().enumerate().skip(first) {
-            let entry = DirEntry { ino: *ino, kind: *kind, name, next: Cursor(at as u64 + 1) };
-            if each(entry).is_break() {
-                break;
-            }
-        }
         Ok(())
     }
 

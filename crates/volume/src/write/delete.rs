@@ -1,28 +1,13 @@
-//! Deleting inodes, at once or in steps; truncating files; cleaning up orphans.
+//! Deleting inodes, at once or in steps; truncating files.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use extant_base::Ino;
-use extant_inode::{Change, LiveInode, Slot, Values};
+use extant_inode::{Change, LiveInode, Values};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::time::Timestamp;
 
 use super::{NAME_CREDITS, Writer};
 use crate::Fault;
-
-/// The result of cleaning up orphans.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Orphaned {
-    /// Files truncated to their size.
-    pub(crate) cut: u64,
-    /// Inodes deleted.
-    pub(crate) deleted: u64,
-    /// Orphans that could not be cleaned up, and stay.
-    pub(crate) failed: u64,
-    /// The list leads to an inode that is not an orphan: the rest of the list is unknown.
-    pub(crate) is_broken: bool,
-}
 
 /// Extents that are freed in the transaction that removes the last name.
 const SHORT_EXTENTS: u16 = 4;
@@ -51,7 +36,7 @@ impl Writer {
 
     /// Deletes an orphan: frees its blocks in as many transactions as necessary, then the inode. The caller
     /// holds its operation lock.
-    pub(super) fn delete(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
+    pub(crate) fn delete(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         self.drop_data(node);
         self.release_values(node)?;
         self.cut_from(node, 0)?;
@@ -74,7 +59,7 @@ impl Writer {
     }
 
     /// Deletes an inode that has few blocks left, within one transaction.
-    pub(super) fn delete_now(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
+    pub(crate) fn delete_now(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         // Read before the attribute block is freed, because i_blocks shows whether a symbolic link is stored
         // in the inode.
         let has_map = {
@@ -115,46 +100,6 @@ impl Writer {
         let credits = Change::cut_credits(self.shared());
         while !self.run(credits, |change| Ok(change.cut(node, from)?))? {}
         Ok(())
-    }
-
-    /// Cleans up after a crash: truncates files to their size, deletes inodes without links.
-    pub(super) fn clean_orphans(&self, listed: &[Ino], in_file: &[(Slot, Ino)]) -> Orphaned {
-        let (mut cut, mut deleted, mut failed) = (0, 0, 0);
-        let mut seen = HashSet::new();
-        // Skips inodes that are free or were seen already: they would be freed a second time.
-        let mut usable = |ino: Ino| {
-            let is_used = !self.shared().is_special(ino)
-                && self.keeper.alloc.is_inode_used(ino).is_ok_and(|is_used| is_used);
-            self.inodes().get_unlinked(ino).ok().filter(|_| is_used && seen.insert(ino))
-        };
-        // The list cannot be followed past an invalid inode.
-        let mut nodes: Vec<_> = listed.iter().map_while(|ino| usable(*ino)).collect();
-        let next = nodes.last().map_or(self.shared().sb.last_orphan, |last| last.values().fields.dtime);
-        let is_broken = next != 0;
-        self.keeper.orphans.adopt_listed(&nodes);
-        for (slot, ino) in in_file {
-            // Slots that lead to no inode are left as they are.
-            let Some(node) = usable(*ino) else { continue };
-            self.keeper.orphans.adopt_slot(&node, *slot);
-            nodes.push(node);
-        }
-        for node in nodes {
-            let _operation = node.operation.write();
-            let links = node.values().fields.links;
-            let done = if links == 0 {
-                deleted += 1;
-                self.delete(&node)
-            } else {
-                cut += 1;
-                self.finish_cut(&node)
-            };
-            // An orphan that cannot be cleaned up stays tracked, for e2fsck.
-            if let Err(fault) = &done {
-                failed += 1;
-                self.note(fault);
-            }
-        }
-        Orphaned { cut, deleted, failed, is_broken }
     }
 }
 

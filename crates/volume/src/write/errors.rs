@@ -12,7 +12,7 @@
 //! recorded like any other error.
 //!
 //! Only the primary superblock is written. The write in place is not part of a transaction: the log's copy
-//! may be older, so replay keeps the newer record (see `write/open.rs`).
+//! may be older, so replay keeps the newer record (see `mount/replay.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,7 +22,7 @@ use extant_ondisk::superblock::{self, Superblock};
 use parking_lot::Mutex;
 
 use super::Writer;
-use super::open::{SUPERBLOCK, seconds_now, superblock_place};
+use super::primary::{SUPERBLOCK, seconds_now, superblock_place};
 use crate::{Fault, Volume};
 
 /// What to do on damage found while writing; the kernel's mount option `errors`.
@@ -165,7 +165,7 @@ impl Writer {
     }
 
     /// Records an operation's error if it is damage or the journal's abort.
-    pub(super) fn note(&self, fault: &Fault) {
+    pub(crate) fn note(&self, fault: &Fault) {
         let errors = &self.keeper.errors;
         match fault {
             Fault::Refused(_) | Fault::Stopped(_) | Fault::ShutDown => return,

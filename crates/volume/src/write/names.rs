@@ -360,7 +360,7 @@ impl Writer {
     }
 
     /// Finds the inode number of a name. The caller holds the directory's operation lock.
-    pub(super) fn find(&self, dir: &Arc<LiveInode>, name: &[u8]) -> Result<Option<Ino>, Fault> {
+    pub(crate) fn find(&self, dir: &Arc<LiveInode>, name: &[u8]) -> Result<Option<Ino>, Fault> {
         let of_dir = dir.values().fields.flags;
         Ok(self.find_location(dir, of_dir, name)?.map(|location| location.ino))
     }

@@ -10,6 +10,7 @@ use extant_mapping::FileMap;
 use extant_ondisk::Features;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{self as layout, flags};
+use extant_ondisk::time::Timestamp;
 use extant_xattr::Places;
 use std::sync::Arc;
 
@@ -329,7 +330,7 @@ impl Writer {
     }
 
     /// Changes a directory's names.
-    pub(super) fn with_names<R>(
+    pub(crate) fn with_names<R>(
         &self,
         change: &Change<'_>,
         dir: &Arc<LiveInode>,
@@ -416,10 +417,26 @@ impl Writer {
         self.touch_names(&mut change.live.edit(dir, change.edit.transaction()), links);
     }
 
+    /// As [`touch_dir`](Self::touch_dir), at a given time; `None` leaves the times.
+    pub(crate) fn touch_dir_at(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<LiveInode>,
+        links: i32,
+        at: Option<Timestamp>,
+    ) {
+        self.touch_names_at(&mut change.live.edit(dir, change.edit.transaction()), links, at);
+    }
+
     fn touch_names(&self, values: &mut Values, links: i32) {
-        let now = self.now();
+        self.touch_names_at(values, links, Some(self.now()));
+    }
+
+    fn touch_names_at(&self, values: &mut Values, links: i32, at: Option<Timestamp>) {
         let fields = &mut values.fields;
-        (fields.mtime, fields.ctime) = (now, now);
+        if let Some(at) = at {
+            (fields.mtime, fields.ctime) = (at, at);
+        }
         // The Hurd stores a translator's block in this field.
         if !self.shared().sb.is_hurd() {
             fields.version = fields.version.wrapping_add(1);

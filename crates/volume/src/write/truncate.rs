@@ -300,7 +300,7 @@ impl Writer {
     }
 
     /// Completes a truncation after a crash: the size is the new one already.
-    pub(super) fn finish_cut(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
+    pub(crate) fn finish_cut(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let (size, is_inside) = {
             let values = node.values();
             (values.fields.size, values.has_flag(flags::INLINE_DATA))

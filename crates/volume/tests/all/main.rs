@@ -25,6 +25,7 @@ mod meanwhile;
 mod old_inodes;
 mod panics;
 mod quota;
+mod recovery;
 mod reserve;
 mod shutdown;
 mod space;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Owns: the guess, and the proof that it is right. Does **not** own: the decision to do without a superblock
-//! (see [`crate::probe`]).
+//! (see [`probe`](super::probe)).
 //!
 //! Invariant: a guess is returned only if the root directory is where the guess puts it. What cannot be known
 //! is left out: checksums (their seed is lost), hash indexes (read as plain blocks), group sizes other than
@@ -21,7 +21,7 @@ use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::superblock::{STATE_CLEAN, Superblock};
 use extant_ondisk::{Features, Geometry};
 
-use crate::probe::Probed;
+use super::probe::Probed;
 
 /// Inode sizes, likely ones first.
 const INODE_SIZES: [usize; 6] = [256, 128, 512, 1024, 2048, 4096];

@@ -1,9 +1,8 @@
-//! Writing back fast commits in one transaction that replaces them.
+//! The transaction that replaces fast commits.
 //!
 //! ```text
-//! records --fast_commit::apply--> inodes, maps, names, as outcomes
-//!   old -> new of each inode:   gone | new | kept      numbers first, then blocks, then trees, then names
-//!   all of it in one handle -> one commit: until its commit block the fast commits are valid
+//! old -> new of each inode:   gone | new | kept      numbers first, then blocks, then trees, then names
+//! all of it in one handle -> one commit: until its commit block the fast commits are valid
 //! ```
 //!
 //! The records do not contain bitmaps, trees, and the link counts and times of directories; their link counts
@@ -22,16 +21,16 @@ use std::sync::Arc;
 
 use extant_base::{Ino, Lblk};
 use extant_buffer::Edit;
-use extant_inode::{Change, LiveInode, Override, Overrides, Values};
+use extant_inode::{Change, LiveInode, Values};
 use extant_journal::Handle;
 use extant_mapping::{FileMap, Mapped};
 use extant_ondisk::Features;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{self as layout, flags};
 
-use super::{NAME_CREDITS, Writer};
+use super::{ChangedInode, ChangedNames, Outcome};
 use crate::Fault;
-use crate::fast_commit::NameChanges;
+use crate::write::{NAME_CREDITS, Writer};
 
 /// Why fast commits cannot be written back.
 #[derive(Debug, thiserror::Error)]
@@ -87,46 +86,31 @@ struct RemovedInode {
 
 struct WriteBack<'a> {
     writer: &'a Writer,
+    outcome: &'a Outcome,
     change: Change<'a>,
     handle: &'a Handle<'a>,
     is_full: Cell<bool>,
 }
 
-impl Writer {
-    /// Makes all changes in the running transaction, which the caller commits. `orphans` are the tracked
-    /// orphans.
-    pub(super) fn write_back(
-        &self,
-        overrides: &Overrides,
-        changes: &NameChanges,
-        orphans: &HashSet<Ino>,
-    ) -> Result<(), WriteBackFault> {
-        let handle = self.start(self.journal.credits_max())?;
-        let write_back = WriteBack {
-            writer: self,
-            change: self.change(&handle),
-            handle: &handle,
-            is_full: Cell::new(false),
-        };
-        let done = write_back.all(overrides, changes, orphans);
-        let fits = handle.has_room(0);
-        match done {
-            Err(_) if write_back.is_full.get() => Err(WriteBackFault::TooMuch),
-            Ok(()) if !fits => Err(WriteBackFault::TooMuch),
-            done => done,
-        }
+/// Makes all changes in the running transaction, which the caller commits. `orphans` are the tracked orphans.
+pub(super) fn make(writer: &Writer, outcome: &Outcome, orphans: &HashSet<Ino>) -> Result<(), WriteBackFault> {
+    let handle = writer.start(writer.journal.credits_max())?;
+    let change = writer.change(&handle);
+    let write_back = WriteBack { writer, outcome, change, handle: &handle, is_full: Cell::new(false) };
+    let done = write_back.all(orphans);
+    let fits = handle.has_room(0);
+    match done {
+        Err(_) if write_back.is_full.get() => Err(WriteBackFault::TooMuch),
+        Ok(()) if !fits => Err(WriteBackFault::TooMuch),
+        done => done,
     }
 }
 
 impl WriteBack<'_> {
-    fn all(
-        &self,
-        overrides: &Overrides,
-        changes: &NameChanges,
-        orphans: &HashSet<Ino>,
-    ) -> Result<(), WriteBackFault> {
+    fn all(&self, orphans: &HashSet<Ino>) -> Result<(), WriteBackFault> {
+        let Outcome { inodes, names: changes } = self.outcome;
         let names = self.names(changes)?;
-        let touched: BTreeSet<Ino> = overrides.keys().chain(names.links.keys()).copied().collect();
+        let touched: BTreeSet<Ino> = inodes.keys().chain(names.links.keys()).copied().collect();
         let mut put = Vec::new();
         // First the inodes that free numbers and blocks, then those that take them.
         for ino in touched {
@@ -134,7 +118,7 @@ impl WriteBack<'_> {
                 continue;
             }
             let before = self.before(ino)?;
-            let changed = overrides.get(&ino).cloned().unwrap_or_default();
+            let changed = inodes.get(&ino).cloned().unwrap_or_default();
             let Some(fields) = self.fields(&before, &changed)? else { continue };
             let links = names.links.get(&ino).copied().unwrap_or(0);
             // A directory has one name. Its other links come from its subdirectories.
@@ -212,7 +196,7 @@ impl WriteBack<'_> {
         Ok(if is_dir { self.writer.find(&parent, name)? } else { None })
     }
 
-    fn names(&self, changes: &NameChanges) -> Result<NameDiff, WriteBackFault> {
+    fn names(&self, changes: &ChangedNames) -> Result<NameDiff, WriteBackFault> {
         let mut names = NameDiff::default();
         for (dir, is_new, changed) in changes.all() {
             for (name, now) in changed.iter().filter(|(name, _)| !matches!(&name[..], b"." | b"..")) {
@@ -267,7 +251,7 @@ impl WriteBack<'_> {
     fn fields(
         &self,
         before: &Option<InodeBefore>,
-        changed: &Override,
+        changed: &ChangedInode,
     ) -> Result<Option<layout::Inode>, WriteBackFault> {
         let fields = match (&changed.raw, before) {
             (Some(raw), _) => {
@@ -303,7 +287,7 @@ impl WriteBack<'_> {
         &self,
         ino: Ino,
         before: Option<&InodeBefore>,
-        changed: &Override,
+        changed: &ChangedInode,
         mut fields: layout::Inode,
         is_new_dir: bool,
     ) -> Result<Arc<LiveInode>, WriteBackFault> {
@@ -372,8 +356,9 @@ impl WriteBack<'_> {
         Ok(pieces)
     }
 
-    fn change_dirs(&self, changes: &NameChanges, names: &NameDiff) -> Result<(), WriteBackFault> {
+    fn change_dirs(&self, changes: &ChangedNames, names: &NameDiff) -> Result<(), WriteBackFault> {
         let live = self.writer.inodes();
+        let last_change = self.outcome.last_change();
         for (dir, is_new, changed) in changes.all() {
             // Name changes of a deleted directory are irrelevant.
             let Ok(node) = live.get(dir) else { continue };
@@ -386,6 +371,10 @@ impl WriteBack<'_> {
                 let made = self.change.make_dir(&node, parent, &self.writer.dir_format);
                 made.map_err(Fault::from)?;
                 live.edit(&node, self.handle.transaction()).fields.links = 2;
+            }
+            let is_changed = is_new || names.removed.contains_key(&dir) || names.added.contains_key(&dir);
+            if !is_changed {
+                continue;
             }
             let mut subdirs = 0;
             for RemovedInode { name, was_dir } in
@@ -402,7 +391,10 @@ impl WriteBack<'_> {
                 self.writer.with_names(&self.change, &node, |dir| dir.insert(name, *ino, kind))?;
                 subdirs += i32::from(kind == FileType::Directory);
             }
-            self.writer.touch_dir(&self.change, &node, subdirs);
+            // The directory's record has its times. Without one, the last change known is the nearest: a time
+            // of the recovery would differ each time that the log is shown in memory.
+            let at = last_change.filter(|_| !self.outcome.has_record(dir));
+            self.writer.touch_dir_at(&self.change, &node, subdirs, at);
         }
         Ok(())
     }

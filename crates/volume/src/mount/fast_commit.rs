@@ -1,33 +1,45 @@
-//! Fast commits, applied in memory: their changes of inodes, maps and names override the tables and trees.
+//! Fast commits: what their records say about inodes, maps and names becomes one transaction.
 //!
 //! ```text
-//! INODE          the raw inode, except i_block, which keeps the tree on the device    -> Overrides
-//! ADD/DEL_RANGE  pieces of the file's map                                             -> Overrides
-//! CREAT, LINK, UNLINK   names of a directory                                          -> NameChanges
+//! INODE          the raw inode, except i_block, which keeps the tree on the device
+//! ADD/DEL_RANGE  pieces of the file's map                                            --> Outcome
+//! CREAT, LINK, UNLINK   names of a directory                                             |
+//!                                                                                        v
+//!                                                        on the device: old -> new -> `transaction`
 //! ```
 //!
-//! Does **not** own: which records are valid (see `journal`); writing the changes back, with bitmaps and
-//! counts (see `write::fast_commits`).
+//! Records contain outcomes, and the last record of an inode, a range or a name counts. So the records are
+//! first reduced to one outcome in memory, which is then compared with what is on the device.
+//!
+//! Does **not** own: which records are valid (see `journal`).
 //!
 //! Invariants
 //! 1. An invalid record is reported and skipped; the others are applied.
-//! 2. Applying records twice has the same result: they contain outcomes.
+//! 2. Applying records twice has the same result.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
+
+mod transaction;
 
 use std::collections::{BTreeMap, HashMap};
 
 use extant_base::{Ino, Lblk, Pblk};
-use extant_inode::{Inodes, Overrides};
+use extant_inode::Inodes;
 use extant_jbd2_format::fast_commit::{NameChange, Record};
 use extant_journal::FastCommitPlan;
 use extant_mapping::{MapState, Mapped};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{self as layout, flags};
+use extant_ondisk::time::Timestamp;
 
+use super::problems::Problems;
+use super::sweep;
+use super::wake::{Ground, wake};
+use crate::OpenFault;
 use crate::ops::with_dir;
-use crate::problems::Problems;
 
+/// Most map pieces that are read and kept in memory, for all inodes together.
+const PIECES_MAX: usize = 1 << 22;
 /// Byte range of i_block within an inode.
 const I_BLOCK: std::ops::Range<usize> = 40..100;
 /// The root of an empty extent tree.
@@ -38,14 +50,47 @@ const TOO_MANY: &str = "too many pieces in the maps of all inodes; shown as it s
 /// A file's map while records are applied: non-overlapping pieces by their first block, without holes.
 type Pieces = BTreeMap<u32, Mapped>;
 
+/// Makes the changes of all records in one transaction, and commits it.
+pub(super) fn apply(
+    ground: Ground,
+    commits: &FastCommitPlan,
+    problems: &mut Problems,
+) -> Result<(), OpenFault> {
+    let inodes = ground.inodes();
+    let outcome = Outcome::of(commits, &inodes, problems);
+    let orphan_file = sweep::load_file(&inodes)?;
+    let orphans = sweep::find(&inodes, orphan_file.as_ref()).all();
+    let (writer, _inodes) = wake(ground, inodes, orphan_file)?;
+    transaction::make(&writer, &outcome, &orphans).map_err(|fault| {
+        let help = "mount the file system once with the kernel, or run `e2fsck -p`";
+        OpenFault::Journal(format!("the journal's fast commits cannot be written back: {fault}; {help}"))
+    })?;
+    writer.journal.close().map_err(OpenFault::journal)
+}
+
+/// What all records together say.
+struct Outcome {
+    inodes: HashMap<Ino, ChangedInode>,
+    names: ChangedNames,
+}
+
+/// What the records say about an inode.
+#[derive(Debug, Clone, Default)]
+struct ChangedInode {
+    /// All `inode_size` bytes of the inode; its checksum is out of date.
+    raw: Option<Vec<u8>>,
+    /// Its complete map, sorted, without holes; `None` if the tree on the device is still valid.
+    map: Option<Vec<Mapped>>,
+}
+
 /// Names that fast commits added or removed.
 #[derive(Debug, Default)]
-pub(crate) struct NameChanges {
+struct ChangedNames {
     dirs: HashMap<Ino, DirChange>,
 }
 
 /// A directory's changed names and their inodes; `None` for a removed name.
-pub(crate) type DirNames = BTreeMap<Vec<u8>, Option<Ino>>;
+type DirNames = BTreeMap<Vec<u8>, Option<Ino>>;
 
 #[derive(Debug, Default)]
 struct DirChange {
@@ -54,19 +99,14 @@ struct DirChange {
     names: DirNames,
 }
 
-impl NameChanges {
-    /// Returns whether the names of this directory differ from its blocks.
-    pub(crate) fn concern(&self, dir: Ino) -> bool {
-        self.dirs.contains_key(&dir)
-    }
-
+impl ChangedNames {
     /// Returns whether a fast commit created this directory.
-    pub(crate) fn is_new(&self, dir: Ino) -> bool {
+    fn is_new(&self, dir: Ino) -> bool {
         self.dirs.get(&dir).is_some_and(|change| change.is_new)
     }
 
     /// The change of a name; `None` if the directory's blocks have the answer.
-    pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Option<Option<Ino>> {
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Option<Option<Ino>> {
         let change = self.dirs.get(&dir)?;
         match change.names.get(name) {
             Some(ino) => Some(*ino),
@@ -74,14 +114,8 @@ impl NameChanges {
         }
     }
 
-    /// The added names, in byte order.
-    pub(crate) fn names(&self, dir: Ino) -> impl Iterator<Item = (&[u8], Ino)> {
-        let names = self.dirs.get(&dir).into_iter().flat_map(|change| &change.names);
-        names.filter_map(|(name, ino)| Some((name.as_slice(), (*ino)?)))
-    }
-
     /// The directories with changed names, by number: whether the directory was created, and its changes.
-    pub(crate) fn all(&self) -> Vec<(Ino, bool, &DirNames)> {
+    fn all(&self) -> Vec<(Ino, bool, &DirNames)> {
         let mut all: Vec<_> =
             self.dirs.iter().map(|(dir, change)| (*dir, change.is_new, &change.names)).collect();
         all.sort_unstable_by_key(|(dir, ..)| *dir);
@@ -90,9 +124,9 @@ impl NameChanges {
 
     /// Removes names of inodes that have no links in their last record: a file that was created, opened and
     /// unlinked. Returns the names in no particular order.
-    fn drop_unlinked(&mut self, overrides: &Overrides) -> Vec<String> {
+    fn drop_unlinked(&mut self, inodes: &HashMap<Ino, ChangedInode>) -> Vec<String> {
         let links = |ino: Ino| {
-            let raw = overrides.get(&ino)?.raw.as_deref()?;
+            let raw = inodes.get(&ino)?.raw.as_deref()?;
             Some(layout::Inode::decode(raw).ok()?.links)
         };
         let mut dropped = Vec::new();
@@ -110,50 +144,59 @@ impl NameChanges {
     }
 }
 
-/// Applies the records on top of what `inodes` shows. Takes the pieces of maps from `pieces_left`. An inode
-/// with a map that exceeds that is left unchanged.
-pub(crate) fn apply(
-    plan: &FastCommitPlan,
-    inodes: &Inodes,
-    format: &extant_dir::Format,
-    pieces_left: &mut usize,
-    problems: &mut Problems,
-) -> (Overrides, NameChanges) {
-    let mut applier = Applier {
-        inodes,
-        format,
-        overrides: Overrides::new(),
-        maps: HashMap::new(),
-        pieces_left,
-        names: NameChanges::default(),
-    };
-    for record in plan.records() {
-        if let Err(why) = applier.apply(&record) {
-            problems.push(format!("fast commit: {why}"));
+impl Outcome {
+    /// Reduces the records to one outcome, on top of what `on_device` shows. An inode whose map has too many
+    /// pieces is left unchanged.
+    fn of(plan: &FastCommitPlan, on_device: &Inodes, problems: &mut Problems) -> Self {
+        let shared = on_device.shared();
+        let mut applier = Applier {
+            on_device,
+            format: extant_dir::Format::of(&shared.sb, &shared.geometry),
+            inodes: HashMap::new(),
+            maps: HashMap::new(),
+            pieces_left: PIECES_MAX,
+            names: ChangedNames::default(),
+        };
+        for record in plan.records() {
+            if let Err(why) = applier.apply(&record) {
+                problems.push(format!("fast commit: {why}"));
+            }
         }
-    }
-    for (ino, map) in std::mem::take(&mut applier.maps) {
-        if let Some(mut map) = map {
-            applier.cut_behind_end(ino, &mut map);
-            applier.overrides.entry(ino).or_default().map = Some(map.into_values().collect());
-            applier.count_blocks(ino);
+        for (ino, map) in std::mem::take(&mut applier.maps) {
+            if let Some(mut map) = map {
+                applier.cut_behind_end(ino, &mut map);
+                applier.inodes.entry(ino).or_default().map = Some(map.into_values().collect());
+            }
         }
+        for name in applier.names.drop_unlinked(&applier.inodes) {
+            problems.push(format!(
+                "fast commit: name {name:?} was given to an inode that has no links; left out"
+            ));
+        }
+        Self { inodes: applier.inodes, names: applier.names }
     }
-    for name in applier.names.drop_unlinked(&applier.overrides) {
-        problems
-            .push(format!("fast commit: name {name:?} was given to an inode that has no links; left out"));
+
+    /// Returns whether a record has the fields of this inode.
+    fn has_record(&self, ino: Ino) -> bool {
+        self.inodes.get(&ino).is_some_and(|changed| changed.raw.is_some())
     }
-    (applier.overrides, applier.names)
+
+    /// The last change of any inode that the records know.
+    fn last_change(&self) -> Option<Timestamp> {
+        let raws = self.inodes.values().filter_map(|changed| changed.raw.as_deref());
+        let times = raws.filter_map(|raw| Some(layout::Inode::decode(raw).ok()?.ctime));
+        times.max_by_key(|time| (time.seconds, time.nanos))
+    }
 }
 
 struct Applier<'a> {
-    inodes: &'a Inodes,
-    format: &'a extant_dir::Format,
-    overrides: Overrides,
+    on_device: &'a Inodes,
+    format: extant_dir::Format,
+    inodes: HashMap<Ino, ChangedInode>,
     /// `None` for a map that is too large: the inode is left unchanged.
     maps: HashMap<Ino, Option<Pieces>>,
-    pieces_left: &'a mut usize,
-    names: NameChanges,
+    pieces_left: usize,
+    names: ChangedNames,
 }
 
 impl Applier<'_> {
@@ -161,7 +204,7 @@ impl Applier<'_> {
         match *record {
             Record::Inode { ino, raw } => self.inode(ino, raw),
             Record::AddRange { ino, lblk, len_blocks, unwritten, pblk } => {
-                let blocks = self.inodes.shared().geometry.blocks;
+                let blocks = self.on_device.shared().geometry.blocks;
                 let end = pblk.checked_add(u64::from(len_blocks)).filter(|end| end.0 <= blocks);
                 end.ok_or_else(|| format!("inode {ino}: blocks from {pblk} on lie outside the file system"))?;
                 let state = if unwritten { MapState::Unwritten(pblk) } else { MapState::Written(pblk) };
@@ -177,10 +220,10 @@ impl Applier<'_> {
 
     /// The inode's current bytes: as changed, or as stored.
     fn raw(&self, ino: Ino) -> Result<Vec<u8>, String> {
-        if let Some(raw) = self.overrides.get(&ino).and_then(|known| known.raw.clone()) {
+        if let Some(raw) = self.inodes.get(&ino).and_then(|known| known.raw.clone()) {
             return Ok(raw);
         }
-        self.inodes.stored(ino).map_err(|fault| fault.to_string())
+        self.on_device.stored(ino).map_err(|fault| fault.to_string())
     }
 
     fn inode(&mut self, ino: Ino, new: &[u8]) -> Result<(), String> {
@@ -205,7 +248,7 @@ impl Applier<'_> {
             raw[I_BLOCK].fill(0);
             raw[I_BLOCK][..EMPTY_ROOT.len()].copy_from_slice(&EMPTY_ROOT);
         }
-        self.overrides.entry(ino).or_default().raw = Some(raw);
+        self.inodes.entry(ino).or_default().raw = Some(raw);
         if extents {
             // The map is for counting blocks. Reading the file later reports an unreadable tree.
             let _ = self.map(ino);
@@ -222,13 +265,13 @@ impl Applier<'_> {
             return Err(format!("inode {ino}: has no extents"));
         }
         if !self.maps.contains_key(&ino) {
-            let shared = self.inodes.shared();
+            let shared = self.on_device.shared();
             let seed = shared.inode_seed(ino, fields.generation);
             let tree = extant_mapping::FileMap { ino, i_block: fields.block, extents: true, seed };
             let (mut pieces, mut is_cut_short) = (Pieces::new(), false);
             let walked = tree.walk(&shared.buffers, Lblk(0), &mut |piece| {
                 match self.pieces_left.checked_sub(1) {
-                    Some(left) => *self.pieces_left = left,
+                    Some(left) => self.pieces_left = left,
                     None => is_cut_short = true,
                 }
                 pieces.insert(piece.lblk.0, piece);
@@ -247,7 +290,7 @@ impl Applier<'_> {
     /// Drops the changes of an inode with too large a map. It stays unchanged from now on.
     fn refuse(&mut self, ino: Ino) -> String {
         self.maps.insert(ino, None);
-        self.overrides.remove(&ino);
+        self.inodes.remove(&ino);
         format!("inode {ino}: {TOO_MANY}")
     }
 
@@ -264,7 +307,7 @@ impl Applier<'_> {
         put(map, new);
         let more = map.len().saturating_sub(before);
         match self.pieces_left.checked_sub(more) {
-            Some(left) => *self.pieces_left = left,
+            Some(left) => self.pieces_left = left,
             None => return Err(self.refuse(ino)),
         }
         Ok(())
@@ -284,33 +327,16 @@ impl Applier<'_> {
     /// blocks of a file that was truncated and written again. Unwritten blocks past the end are valid
     /// preallocation.
     fn cut_behind_end(&self, ino: Ino, map: &mut Pieces) {
-        let raw = self.overrides.get(&ino).and_then(|known| known.raw.as_deref());
+        let raw = self.inodes.get(&ino).and_then(|known| known.raw.as_deref());
         let Some(Ok(fields)) = raw.map(layout::Inode::decode) else { return };
         if FileType::from_mode(fields.mode) != FileType::Regular || fields.has_flag(flags::VERITY) {
             return;
         }
-        let end = self.inodes.shared().geometry.block_size.blocks_for(fields.size);
+        let end = self.on_device.shared().geometry.block_size.blocks_for(fields.size);
         map.retain(|at, piece| u64::from(*at) < end || !matches!(piece.state, MapState::Written(_)));
         for piece in map.values_mut().filter(|piece| matches!(piece.state, MapState::Written(_))) {
             piece.len = (end - u64::from(piece.lblk.0)).min(piece.len.into()) as u32;
         }
-    }
-
-    /// Sets i_blocks to what the map needs, as the kernel does at replay.
-    fn count_blocks(&mut self, ino: Ino) {
-        let shared = self.inodes.shared();
-        let geometry = &shared.geometry;
-        let Some(known) = self.overrides.get_mut(&ino) else { return };
-        let (Some(raw), Some(map)) = (known.raw.as_mut(), known.map.as_ref()) else { return };
-        let Ok(mut fields) = layout::Inode::decode(raw) else { return };
-        if !fields.has_flag(flags::EXTENTS) {
-            return;
-        }
-        let shape = extant_ondisk::extent::TreeShape::for_extents(map.len(), geometry.block_size);
-        let data: u64 = map.iter().map(|piece| u64::from(piece.len)).sum();
-        let sectors = (data + shape.blocks() as u64) << (geometry.block_size.log2() - 9);
-        shared.set_sectors(&mut fields, sectors);
-        fields.encode(raw);
     }
 
     /// The inode that a name leads to now.
@@ -318,8 +344,9 @@ impl Applier<'_> {
         if let Some(changed) = self.names.lookup(dir, name) {
             return changed;
         }
-        let inode = self.inodes.get(dir).ok()?;
-        let found = with_dir(self.inodes.shared(), self.format, &inode, |dir| dir.lookup(self.format, name));
+        let inode = self.on_device.get(dir).ok()?;
+        let found =
+            with_dir(self.on_device.shared(), &self.format, &inode, |dir| dir.lookup(&self.format, name));
         found.ok()?.ok()?
     }
 
@@ -333,7 +360,7 @@ impl Applier<'_> {
                 _ => u16::try_from(i32::from(fields.links) + by).unwrap_or(fields.links),
             };
             fields.encode(&mut raw);
-            self.overrides.entry(ino).or_default().raw = Some(raw);
+            self.inodes.entry(ino).or_default().raw = Some(raw);
             Ok(fields)
         };
         match change {
