@@ -75,8 +75,8 @@ pub(crate) struct Mark {
     pub(crate) durable: Image,
 }
 
-/// The events of a disk since [`start_recording`](crate::SimDisk::start_recording). It takes as much memory as
-/// was written, in chunks of 4 KiB. Several threads may make cuts concurrently.
+/// The events of a disk since [`start_recording`](crate::SimDisk::start_recording). It takes as much memory
+/// as was written, in chunks of 4 KiB. Several threads may make cuts concurrently.
 #[derive(Clone)]
 pub struct Recording {
     /// Number of the first event in `log`.
