@@ -6,7 +6,7 @@ use extant_base::{CorruptAt, Malformed, Pblk, Tid};
 use extant_buffer::{Edit, ReadFault};
 use std::sync::atomic::Ordering;
 
-use crate::group::{Cell, DIRTY_BLOCKS, Pending, State};
+use crate::group::{Cell, DIRTY_BLOCKS, GroupGuard, Pending, State};
 use crate::{Alloc, BLOCK_BITMAP, bits, len};
 
 impl Alloc {
@@ -103,11 +103,7 @@ impl Alloc {
         Ok(())
     }
 
-    fn lock_to_free<'a>(
-        &self,
-        group: u32,
-        cell: &'a Cell,
-    ) -> Result<parking_lot::MutexGuard<'a, State>, ReadFault> {
+    fn lock_to_free<'a>(&self, group: u32, cell: &'a Cell) -> Result<GroupGuard<'a>, ReadFault> {
         match self.lock_blocks(group, cell, true)? {
             Some(state) => Ok(state),
             None => {

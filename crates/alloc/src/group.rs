@@ -15,9 +15,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use extant_base::rank::{self, Mutex, MutexGuard};
 use extant_base::{Malformed, Tid};
 use extant_ondisk::group_desc::GroupDesc;
-use parking_lot::Mutex;
 
 use crate::bits;
 use crate::index::{By, Index};
@@ -27,11 +27,14 @@ pub(crate) const DIRTY_BLOCKS: u8 = 1;
 /// The inode bitmap changed since the last seal.
 pub(crate) const DIRTY_INODES: u8 = 2;
 
+/// A locked group.
+pub(crate) type GroupGuard<'a> = MutexGuard<'a, State, { rank::GROUP }>;
+
 /// A group, with copies of some counts that are readable without its lock. Aligned, so that neighbouring
 /// groups share no cache line.
 #[repr(align(128))]
 pub(crate) struct Cell {
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<State, { rank::GROUP }>,
     /// Clusters that can be allocated now.
     pub(crate) free: AtomicU32,
     /// Free inodes; 0 if they cannot be used.

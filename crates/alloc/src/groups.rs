@@ -8,9 +8,8 @@ use extant_buffer::{Buffer, ReadFault, Seal};
 use extant_memory::Shrinker;
 use extant_ondisk::bitmap::{block_bitmap_checksum, inode_bitmap_checksum};
 use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, LARGE};
-use parking_lot::MutexGuard;
 
-use crate::group::{Cell, State};
+use crate::group::{Cell, GroupGuard, State};
 use crate::{Alloc, BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP, bits};
 
 /// Blocks of descriptors to read ahead when one is needed.
@@ -189,7 +188,7 @@ impl Alloc {
         group: u32,
         cell: &'a Cell,
         wait: bool,
-    ) -> Result<Option<MutexGuard<'a, State>>, ReadFault> {
+    ) -> Result<Option<GroupGuard<'a>>, ReadFault> {
         loop {
             let state = if wait { Some(cell.state.lock()) } else { cell.state.try_lock() };
             let Some(mut state) = state.filter(|state| state.bad.is_none()) else { return Ok(None) };
@@ -265,7 +264,7 @@ impl Alloc {
         group: u32,
         cell: &'a Cell,
         wait: bool,
-    ) -> Result<Option<MutexGuard<'a, State>>, ReadFault> {
+    ) -> Result<Option<GroupGuard<'a>>, ReadFault> {
         loop {
             let state = if wait { Some(cell.state.lock()) } else { cell.state.try_lock() };
             let Some(mut state) = state.filter(|state| state.bad_inodes.is_none()) else { return Ok(None) };

@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use extant_base::rank::{self, Mutex};
 
 /// A group has at most 2^19 clusters (with blocks of 64 KiB).
 pub(crate) const ORDERS: u32 = 20;
@@ -31,7 +31,7 @@ pub(crate) enum By {
 #[derive(Default)]
 struct Set {
     len: AtomicUsize,
-    groups: Mutex<BTreeSet<u32>>,
+    groups: Mutex<BTreeSet<u32>, { rank::ALLOC_SET }>,
 }
 
 /// The sets of both kinds, by order.

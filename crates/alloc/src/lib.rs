@@ -103,13 +103,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock, Weak};
 
+use extant_base::rank::{self, Mutex};
 use extant_base::sync::CachePadded;
 use extant_base::{Group, Malformed};
 use extant_buffer::{Buffers, Kind, Owner, ReadFault, Seal};
 use extant_memory::{Budget, Shrinker};
 use extant_ondisk::group_desc::ChecksumRule;
 use extant_ondisk::{Features, Geometry, Superblock};
-use parking_lot::Mutex;
 
 pub use acting::Acting;
 pub use blocks::{Flags, Request};
@@ -187,25 +187,25 @@ pub struct Alloc {
     index: Index,
     space: Space,
     /// Ranges of blocks with bitmaps and inode tables of the groups seen: start to end (exclusive).
-    zones: Mutex<BTreeMap<u64, u64>>,
+    zones: Mutex<BTreeMap<u64, u64>, { rank::ALLOC_SET }>,
     /// Directories in the groups seen.
     dirs: CachePadded<AtomicU64>,
-    dirty: CachePadded<Mutex<BTreeSet<u32>>>,
+    dirty: CachePadded<Mutex<BTreeSet<u32>, { rank::ALLOC_SET }>>,
     /// The length of `dirty`, readable without its lock.
     dirty_groups: AtomicU32,
     /// The number of dirty groups in which inodes changed.
     dirty_inodes: AtomicU32,
     /// By transaction, the groups in which it freed something.
-    pending: Mutex<BTreeMap<extant_base::Tid, Vec<u32>>>,
+    pending: Mutex<BTreeMap<extant_base::Tid, Vec<u32>>, { rank::ALLOC_SET }>,
     pending_clusters: AtomicU64,
-    window_groups: Mutex<BTreeSet<u32>>,
+    window_groups: Mutex<BTreeSet<u32>, { rank::ALLOC_SET }>,
     window_clusters: AtomicU64,
     window_id: AtomicU64,
     /// The current group of each stream.
     streams: Box<[AtomicU32]>,
     /// The group of each thread's last inode.
     cursors: Box<[inodes::Cursor]>,
-    problems: Mutex<Vec<(Group, Malformed)>>,
+    problems: Mutex<Vec<(Group, Malformed)>, { rank::ALLOC_SET }>,
     held_bytes: AtomicUsize,
     turn: AtomicUsize,
     tally: CachePadded<Tally>,

@@ -2,7 +2,8 @@
 //!
 //! Owns: distinct types for block, inode and group numbers ([`units`]); the two checksums of the format
 //! ([`checksum`]); the error "these bytes break this rule" ([`Malformed`]), and the same with its place
-//! ([`Corrupt`]); the locks of code that is tested under many schedules ([`sync`]).
+//! ([`Corrupt`]); locks that are taken in the order of their ranks ([`rank`]), and the locks of code that is
+//! tested under many schedules ([`sync`]).
 //!
 //! Does **not** own: any on-disk layout (see `ondisk`), any I/O (see `device`), any error of a higher layer.
 //! Each layer has its own error type, which may contain a [`Malformed`].
@@ -16,6 +17,7 @@
 pub mod checksum;
 mod corrupt;
 mod malformed;
+pub mod rank;
 pub mod salted;
 pub mod sync;
 pub mod units;

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use extant_base::Ino;
+use extant_base::rank;
 use extant_memory::{Budget, Shrinker};
 use parking_lot::Mutex;
 
@@ -43,7 +44,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) counters: Counters,
     pub(crate) scans: Mutex<Scans>,
-    pub(crate) ring: Mutex<Ring>,
+    pub(crate) ring: rank::Mutex<Ring, { rank::EXTENT_RING }>,
     /// Coarse time: one step for every 1024 uses.
     pub(crate) tick: AtomicU64,
     pub(crate) inodes: AtomicUsize,
@@ -75,7 +76,7 @@ impl Shared {
             options,
             counters: Counters::default(),
             scans: Mutex::default(),
-            ring: Mutex::default(),
+            ring: rank::Mutex::default(),
             // The list was never sorted: inodes used from now on are younger than that.
             tick: AtomicU64::new(0),
             inodes: AtomicUsize::new(0),

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use extant_base::rank::{self, RwLock};
 use extant_base::{Ino, Lblk};
-use parking_lot::RwLock;
 
 use crate::cache::Shared;
 use crate::chunk::{Age, NONE, allocated};
@@ -26,7 +26,7 @@ pub(crate) struct Body {
     pub(crate) entries: AtomicU32,
     pub(crate) reclaimable: AtomicU32,
     pub(crate) precached: AtomicBool,
-    pub(crate) state: RwLock<State>,
+    pub(crate) state: RwLock<State, { rank::EXTENT_STATUS }>,
 }
 
 pub(crate) struct State {

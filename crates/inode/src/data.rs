@@ -31,13 +31,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use extant_alloc::Alloc;
+use extant_base::rank::{self, RwLock};
 use extant_base::{Lblk, Tid};
 use extant_extent_status::{Answer, EndedReservation, Entry, Keep, Source, Status};
 use extant_mapping::{FileMap, MapState, Mapped};
 use extant_memory::Budget;
 use extant_ondisk::inode::flags;
 use extant_page_cache::{Backing, Order, PageCache};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::live::Values;
 use crate::unconverted::Unconverted;
@@ -83,7 +84,7 @@ pub struct FileCaches {
     known: extant_extent_status::Cache,
     next_key: AtomicU64,
     /// Files with dirty data, by the page cache's key. They stay in memory.
-    dirty: Mutex<HashMap<u64, Arc<LiveInode>>>,
+    dirty: rank::Mutex<HashMap<u64, Arc<LiveInode>>, { rank::DIRTY_FILES }>,
     /// Whether one of them [is rewritten](crate::Values::is_rewritten).
     has_rewritten: AtomicBool,
     /// Files with bytes that could not be written back, by the page cache's key. They stay in memory until
@@ -107,7 +108,7 @@ impl FileCaches {
             path,
             known: extant_extent_status::Cache::with_budget(known, &shared.budget),
             next_key: AtomicU64::new(1),
-            dirty: Mutex::default(),
+            dirty: rank::Mutex::default(),
             has_rewritten: AtomicBool::new(false),
             lost: Mutex::default(),
         }
@@ -242,7 +243,7 @@ pub struct FileData {
     /// The cached status of its blocks.
     pub known: extant_extent_status::Inode,
     /// Held exclusively while the map changes, shared by readers of the map.
-    pub mapping: RwLock<()>,
+    pub mapping: RwLock<(), { rank::MAPPING }>,
     /// Blocks of unwritten extents that were written and not converted yet.
     pub unconverted: Unconverted,
     size: AtomicU64,

@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use extant_alloc::Prealloc;
+use extant_base::rank::{self, Mutex};
 use extant_base::sync::CachePadded;
 use extant_dir::edit::{DirCache, Stats};
 use extant_memory::{Budget, Shrinker};
-use parking_lot::Mutex;
 
 use crate::LiveInode;
 
@@ -82,7 +82,7 @@ pub(crate) struct DirMemory {
     /// Bytes ever requested from the shrinker; used as a clock.
     asked: CachePadded<AtomicU64>,
     /// Directories with charged memory, each once, in the order in which the shrinker visits them.
-    known: Mutex<VecDeque<Weak<LiveInode>>>,
+    known: Mutex<VecDeque<Weak<LiveInode>>, { rank::DIRECTORIES }>,
 }
 
 impl DirMemory {

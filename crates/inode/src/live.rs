@@ -26,12 +26,12 @@ mod table;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use extant_base::rank::{self, Mutex, MutexGuard, RwLock};
 use extant_base::sync::CachePadded;
 use extant_base::{Ino, Pblk, Tid};
 use extant_mapping::FileMap;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{self as layout, flags};
-use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub use self::changed::Editing;
 use self::changed::{DIRTY_PARTS, Dirty, Frozen, TABLE};
@@ -257,8 +257,8 @@ pub struct LiveInode {
     table_block: Pblk,
     /// Held exclusively by operations that change the inode, shared by operations that need its blocks to
     /// stay. Taken before any handle.
-    pub operation: RwLock<()>,
-    values: Mutex<Values>,
+    pub operation: RwLock<(), { rank::OPERATION }>,
+    values: Mutex<Values, { rank::VALUES }>,
     /// Number of opens: the inode is deleted when it has no links and no opens.
     pub opens: AtomicU32,
     /// [`OrphanState`] as a word; changed only with the operation lock held exclusively.
@@ -316,12 +316,12 @@ impl LiveInode {
     }
 
     /// Its values, unless they are locked.
-    pub(crate) fn try_values(&self) -> Option<MutexGuard<'_, Values>> {
+    pub(crate) fn try_values(&self) -> Option<MutexGuard<'_, Values, { rank::VALUES }>> {
         self.values.try_lock()
     }
 
     /// Locks its values. To change them, use [`InodeCache::edit`].
-    pub fn values(&self) -> MutexGuard<'_, Values> {
+    pub fn values(&self) -> MutexGuard<'_, Values, { rank::VALUES }> {
         self.values.lock()
     }
 }
@@ -338,9 +338,9 @@ pub struct InodeCache {
     dirs: Arc<DirMemory>,
     /// Inodes that the running transaction changed, in parts by table block, so that threads that work in
     /// different groups of inodes do not contend.
-    dirty: Box<[CachePadded<Mutex<Dirty>>]>,
+    dirty: Box<[CachePadded<Mutex<Dirty, { rank::CHANGED_INODES }>>]>,
     /// Inodes that the current commit must write.
-    frozen: CachePadded<Mutex<Frozen>>,
+    frozen: CachePadded<Mutex<Frozen, { rank::FROZEN }>>,
     /// Upper bound of the number of table blocks with listed inodes.
     dirty_blocks: CachePadded<AtomicU32>,
     quota: OnceLock<Quota>,

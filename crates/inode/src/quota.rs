@@ -29,6 +29,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use extant_base::rank::{self, Mutex};
 use extant_base::{Ino, Lblk, Malformed, Pblk};
 use extant_buffer::{Edit, Kind, Owner, ReadFault, Seal};
 use extant_mapping::MapState;
@@ -37,7 +38,6 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::quota::tree::{self, Block};
-use parking_lot::Mutex;
 
 use crate::live::{InodeCache, LiveInode, OrphanState, Values};
 use crate::{Change, Fault, Shared, edit_fault};
@@ -62,14 +62,14 @@ pub struct Quota {
     files: [Option<File>; 3],
     /// Bytes and inodes that the next commit adds, by kind and id. Owners that may get some until then have
     /// an element with zeros.
-    pending: Mutex<HashMap<(usize, u32), (i64, i64)>>,
+    pending: Mutex<HashMap<(usize, u32), (i64, i64)>, { rank::QUOTA_PENDING }>,
 }
 
 struct File {
     kind: QuotaKind,
     node: Arc<LiveInode>,
     /// Block and byte offset of each entry.
-    places: Mutex<HashMap<u32, (Pblk, usize)>>,
+    places: Mutex<HashMap<u32, (Pblk, usize)>, { rank::QUOTA_FILE }>,
 }
 
 /// Why an entry cannot be read.

@@ -10,13 +10,14 @@
 
 use std::ops::Range;
 
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use extant_base::rank::{self, RwLock, RwLockWriteGuard};
+use parking_lot::Mutex;
 
 /// The blocks of a file that were written and not converted yet. See the module's first page.
 #[derive(Debug, Default)]
 pub struct Unconverted {
     /// Held shared during writes, exclusively while zeros are written around marked blocks.
-    writing: RwLock<()>,
+    writing: RwLock<(), { rank::WRITING }>,
     blocks: Mutex<Vec<Range<u64>>>,
 }
 
@@ -31,7 +32,7 @@ pub struct ConversionMark<'a> {
 #[derive(Debug)]
 pub struct WritesStopped<'a> {
     of: &'a Unconverted,
-    _writing: RwLockWriteGuard<'a, ()>,
+    _writing: RwLockWriteGuard<'a, (), { rank::WRITING }>,
 }
 
 impl Unconverted {

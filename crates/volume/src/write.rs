@@ -55,6 +55,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use extant_alloc::Alloc;
+use extant_base::rank;
 use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Pblk, Tid};
 use extant_buffer::{Kind, ReadFault, Seal};
@@ -189,7 +190,7 @@ pub(crate) struct Writer {
     pub(crate) xattrs: xattrs::SharedXattrs,
     /// Serializes moves of directories: the tree above a directory does not change during the check for
     /// cycles.
-    renames: Mutex<()>,
+    renames: rank::Mutex<(), { rank::RENAMES }>,
     /// Each thread uses one, by its number.
     generations: [CachePadded<AtomicU64>; GENERATIONS],
     pub(crate) dir_format: extant_dir::Format,

@@ -22,10 +22,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use extant_base::rank::{self, Mutex, MutexGuard};
 use extant_base::{Ino, Pblk, Tid};
 use extant_buffer::{BlockContents, Bytes, Edit, Kind, Owner, ReadFault, Seal};
 use extant_ondisk::inode as layout;
-use parking_lot::{Mutex, MutexGuard};
 
 use super::{InodeCache, LiveInode, OrphanState, Values};
 use crate::Quota;
@@ -148,7 +148,7 @@ impl Encoded {
 
 /// The locked values of an inode, for a change. The inode is on the list of the running transaction.
 pub struct Editing<'a> {
-    values: MutexGuard<'a, Values>,
+    values: MutexGuard<'a, Values, { rank::VALUES }>,
 }
 
 /// Drops what the inode has no space for on disk, so that stat(2) returns the same before and after an
@@ -214,14 +214,14 @@ impl InodeCache {
 
     /// The part of the list for an inode. Inodes of one table block, and of blocks close to it, are in the
     /// same part.
-    fn dirty_part(&self, node: &LiveInode) -> &Mutex<Dirty> {
+    fn dirty_part(&self, node: &LiveInode) -> &Mutex<Dirty, { rank::CHANGED_INODES }> {
         &self.dirty[(extant_base::salted::spread(node.table_block.0 >> 6) % DIRTY_PARTS as u64) as usize]
     }
 
     /// Called when a thread that creates inodes continues in another table block. If the last listed inodes
     /// fill a new block, encodes them now: they are in this CPU's cache, and there are more CPUs than
     /// committers.
-    fn encode_full_block(&self, part: &Mutex<Dirty>, transaction: Tid) {
+    fn encode_full_block(&self, part: &Mutex<Dirty, { rank::CHANGED_INODES }>, transaction: Tid) {
         // Quotas are counted from the list.
         if self.forget_orphans || self.quota().is_some() {
             return;

@@ -16,11 +16,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use extant_base::rank::{self, Mutex, MutexGuard};
 use extant_base::salted::Salted;
 use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Tid};
 use extant_memory::{Budget, Shrinker};
-use parking_lot::{Mutex, MutexGuard};
 
 use super::{LiveInode, OrphanState};
 use crate::Inode;
@@ -59,10 +59,10 @@ struct Rows {
 
 pub(super) struct Table {
     budget: Arc<Budget>,
-    shards: Vec<CachePadded<Mutex<Rows>>>,
+    shards: Vec<CachePadded<Mutex<Rows, { rank::INODE_TABLE }>>>,
     /// The last inode that each thread looked up with [`get_hot`](Self::get_hot). It is not evicted while it
     /// is here.
-    recent: [CachePadded<Mutex<Option<Arc<LiveInode>>>>; RECENT],
+    recent: [CachePadded<Mutex<Option<Arc<LiveInode>>, { rank::INODE_RECENT }>>; RECENT],
     bytes: CachePadded<AtomicUsize>,
     turn: AtomicUsize,
     /// The last transaction whose inodes are all in their table blocks.
@@ -178,7 +178,7 @@ impl Table {
         self.release(evicted.inodes);
     }
 
-    fn shard(&self, ino: Ino) -> MutexGuard<'_, Rows> {
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, Rows, { rank::INODE_TABLE }> {
         // The hash spreads rows: threads that create inodes in lockstep, each in a separate group, would
         // otherwise use the same shard all the time. Neighbouring rows share a shard: a thread that goes from
         // one inode to the next finds the shard in its CPU cache.

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use extant_base::Pblk;
+use extant_base::rank::{self, Mutex, MutexGuard};
 use extant_buffer::{Edit, Kind, Owner, ReadFault, Seal};
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::live::{InodeCache, LiveInode, OrphanState};
 
@@ -51,7 +51,7 @@ pub struct LockStats {
 
 /// The list and its lock.
 pub(super) struct OrphanList {
-    list: Mutex<List>,
+    list: Mutex<List, { rank::ORPHANS }>,
     stats: Counters,
     /// The superblock's block, and the byte offset of the superblock in it.
     superblock: (Pblk, usize),
@@ -188,7 +188,7 @@ impl OrphanList {
 
 /// The locked list; measures the hold time.
 pub(super) struct Held<'a> {
-    guard: MutexGuard<'a, List>,
+    guard: MutexGuard<'a, List, { rank::ORPHANS }>,
     stats: &'a Counters,
     superblock: (Pblk, usize),
     since: Instant,

@@ -90,7 +90,7 @@ impl Writer {
             writeback: Mutex::new(None),
             inodes,
             xattrs: SharedXattrs::new(),
-            renames: Mutex::new(()),
+            renames: extant_base::rank::Mutex::new(()),
             // Far apart, because each step adds a large odd number.
             generations: std::array::from_fn(|at| {
                 CachePadded(AtomicU64::new(salt ^ extant_base::salted::spread(at as u64)))

@@ -16,10 +16,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use extant_base::rank::{self, Mutex};
 use extant_buffer::{Edit, ReadFault};
 use extant_ondisk::errors::{CODE_CORRUPT, CODE_IO, ErrorLog, ErrorRecord};
 use extant_ondisk::superblock::{self, Superblock};
-use parking_lot::Mutex;
 
 use super::Writer;
 use super::primary::{SUPERBLOCK, seconds_now, superblock_place};
@@ -51,7 +51,7 @@ impl OnError {
 /// The errors of a volume.
 pub(super) struct Errors {
     on: OnError,
-    log: Mutex<ErrorLog>,
+    log: Mutex<ErrorLog, { rank::ERRORS }>,
     /// The superblock lacks some of them.
     is_stale: AtomicBool,
     /// The journal's abort is recorded and written in place.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use extant_base::Ino;
+use extant_base::rank::{self, RwLockWriteGuard};
 use extant_dir::edit::NameLocation;
 use extant_inode::{Change, LiveInode, OrphanMode, OrphanState};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
-use parking_lot::RwLockWriteGuard;
 
 use super::new::LINKS_MAX;
 use super::{NAME_CREDITS, SPECIAL, Writer, check_name};
@@ -349,7 +349,10 @@ impl Writer {
 
     /// Locks an inode to change it. Refuses one that no longer exists, and drops its lost writes from memory
     /// first.
-    pub(super) fn lock_node<'a>(&self, node: &'a Arc<LiveInode>) -> Result<RwLockWriteGuard<'a, ()>, Fault> {
+    pub(super) fn lock_node<'a>(
+        &self,
+        node: &'a Arc<LiveInode>,
+    ) -> Result<RwLockWriteGuard<'a, (), { rank::OPERATION }>, Fault> {
         let operation = node.operation.write();
         let is_gone = node.values().fields.links == 0 && node.opens.load(Ordering::Acquire) == 0;
         if is_gone {

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use extant_base::Ino;
+use extant_base::rank::{self, RwLockWriteGuard};
 use extant_inode::{Change, LiveInode};
 use extant_ondisk::filetype::FileType;
-use parking_lot::RwLockWriteGuard;
 
 use super::names::{Dropped, LastName};
 use super::new::{LINKS_MAX, New};
@@ -175,7 +175,10 @@ impl Writer {
     }
 
     /// Locks inodes other than the two parent directories: directories first, each kind by number.
-    fn lock<'a>(&self, nodes: &mut [&'a Arc<LiveInode>]) -> Vec<RwLockWriteGuard<'a, ()>> {
+    fn lock<'a>(
+        &self,
+        nodes: &mut [&'a Arc<LiveInode>],
+    ) -> Vec<RwLockWriteGuard<'a, (), { rank::OPERATION }>> {
         nodes.sort_by_key(|node| (!self.is_dir(node), node.ino()));
         nodes.iter().map(|node| node.operation.write()).collect()
     }

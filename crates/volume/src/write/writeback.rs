@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 
 use extant_alloc::Room;
 use extant_base::Lblk;
+use extant_base::rank::{self, RwLockWriteGuard};
 use extant_extent_status::{Allocation, Entry, Status};
 use extant_flush::Coordinator;
 use extant_inode::{Change, DataPath, FileCaches, FileData, LiveInode, NewBlockOptions, Shared};
@@ -42,7 +43,6 @@ use extant_journal::{Handle, Journal};
 use extant_mapping::MapState;
 use extant_ondisk::inode::flags;
 use extant_page_cache::{WriteError, WritebackRun};
-use parking_lot::RwLockWriteGuard;
 
 use super::announce::Announced;
 use super::truncate::SMALL_MAX;
@@ -517,7 +517,7 @@ impl Flusher {
         credits: u32,
         mut step: impl FnMut(
             &Handle<'_>,
-            &dyn Fn() -> Option<RwLockWriteGuard<'d, ()>>,
+            &dyn Fn() -> Option<RwLockWriteGuard<'d, (), { rank::MAPPING }>>,
         ) -> Result<Option<R>, Fault>,
     ) -> Result<R, Fault> {
         let bs = self.shared().geometry.block_size.bytes();

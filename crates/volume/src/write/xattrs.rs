@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use extant_alloc::{Flags, InodeRequest, Request};
+use extant_base::rank::{self, Mutex};
 use extant_base::{Ino, Lblk, Malformed, Pblk};
 use extant_buffer::{Kind, Owner, ReadFault, Seal};
 use extant_inode::{Change, LiveInode, Values, ValuesInInodes};
@@ -21,7 +22,6 @@ use extant_ondisk::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT};
 use extant_ondisk::{Features, xattr as xattr_layout};
 use extant_xattr::acl::{self, Acl, AclFault};
 use extant_xattr::{BlockIndex, BlockPlan, ChangeFault, Mode, Places, Plan, Rules, ValueInodes as _};
-use parking_lot::Mutex;
 
 use super::announce::Announced;
 use super::new::New;
@@ -51,7 +51,7 @@ pub enum SetXattr {
 
 /// Attribute blocks and values that may be shared. The lock is held during every use or change of them, until
 /// the references to a value are counted.
-pub(crate) struct SharedXattrs(Mutex<Index>);
+pub(crate) struct SharedXattrs(Mutex<Index, { rank::XATTRS }>);
 
 /// Recently written blocks and values, to find equal ones.
 struct Index {

@@ -11,11 +11,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::Lblk;
+use extant_base::rank::{self, RwLockWriteGuard};
 use extant_buffer::{Edit, Kind, Owner, Seal};
 use extant_extent_status::{Allocation, END, Entry, Status};
 use extant_inode::{Change, FileData, LiveInode};
 use extant_mapping::MapState;
-use parking_lot::RwLockWriteGuard;
 
 use super::Writer;
 use crate::Fault;
@@ -68,7 +68,7 @@ impl<'a> FallocateFile<'a> {
     }
 
     /// Locks the map for a change.
-    pub(super) fn lock_map(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+    pub(super) fn lock_map(&self) -> Option<RwLockWriteGuard<'_, (), { rank::MAPPING }>> {
         self.data.as_ref().map(|data| data.mapping.write())
     }
 
