@@ -69,7 +69,6 @@ pub(crate) fn run(args: &DumpArgs) -> ExitCode {
     let mut session = Session::new(&OpenArgs::with_journal(None));
     let Some(image) = session.whole_image(&args.image, "dumped") else { return session.finish(Ok(())) };
     let needs = Needs { writes: vec![directory_of(&args.output)], ..Needs::default() };
-    session.confine(std::slice::from_ref(&args.image), &needs);
     let name = escape(image.to_string().as_bytes());
     let device = match image.open_read_only() {
         Ok(device) => device,
@@ -78,6 +77,7 @@ pub(crate) fn run(args: &DumpArgs) -> ExitCode {
             return session.finish(Ok(()));
         }
     };
+    session.confine(std::slice::from_ref(&args.image), &needs);
     let rescue = match Rescue::open(device, args.backup) {
         Ok(rescue) => rescue,
         Err(why) => {

@@ -132,7 +132,6 @@ pub(crate) fn run(args: &RescueArgs) -> ExitCode {
         _ => Vec::new(),
     };
     let needs = Needs { writes, keeps_capabilities: true, ..Needs::default() };
-    session.confine(std::slice::from_ref(&args.image), &needs);
     let name = escape(image.to_string().as_bytes());
     let device = match image.open_read_only() {
         Ok(device) => device,
@@ -141,6 +140,7 @@ pub(crate) fn run(args: &RescueArgs) -> ExitCode {
             return session.finish(Ok(()));
         }
     };
+    session.confine(std::slice::from_ref(&args.image), &needs);
     let rescue = match Rescue::open(device, args.backup) {
         Ok(rescue) => rescue,
         Err(why) => {

@@ -158,13 +158,17 @@ fn every_block_of_the_page_about_diff_does_what_it_shows() {
 }
 
 #[test]
+fn every_block_of_the_page_about_rescue_does_what_it_shows() {
+    assert_blocks_do("docs/rescue.md", include_str!("../../../../docs/rescue.md"), 2);
+}
+
+#[test]
 fn every_block_of_the_page_about_resize_does_what_it_shows() {
     assert_blocks_do("docs/resize.md", include_str!("../../../../docs/resize.md"), 1);
 }
 
 #[test]
 fn every_block_of_the_page_about_tune_does_what_it_shows() {
-    assert_blocks_do("docs/rescue.md", include_str!("../../../../docs/rescue.md"), 2);
     assert_blocks_do("docs/tune.md", include_str!("../../../../docs/tune.md"), 1);
 }
 
