@@ -1,12 +1,12 @@
 //! Locks with a rank: a thread takes them in ascending order.
 //!
 //! A rank is a part of a lock's type: `Mutex<State, GROUP>`. In builds with debug assertions each thread
-//! records the ranks of the locks that it holds, and a lock whose rank is not above all of them panics, before
-//! it can deadlock with another thread. `try_lock` and its like never wait, and are not checked. Other builds
-//! pay nothing.
+//! records the ranks of the locks that it holds. If it takes a lock whose rank is not above all of them, it
+//! panics before it can deadlock with another thread. `try_lock` and its like never wait, and are not
+//! checked. Other builds pay nothing.
 //!
-//! Owns: the ranks ([`RANKS`]) and the check. Does **not** own: what a lock protects, the order among locks of
-//! one rank that may be held together (docs/locks.md).
+//! Owns: the ranks ([`RANKS`]) and the check. Does **not** own: what a lock protects, the order among locks
+//! of one rank that may be held together (docs/locks.md).
 //!
 //! The locks are `parking_lot`'s. Locks of structures that [`sync`](crate::sync) tests under schedules, and
 //! those with a condition variable, have no rank.
@@ -276,6 +276,14 @@ impl<T, const RANK: u8> RwLock<T, RANK> {
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T, RANK> {
         held::check(RANK);
+        let guard = self.0.write();
+        RwLockWriteGuard { guard, _held: Held::new(RANK) }
+    }
+
+    /// Takes the lock for writing, against the order of ranks; blocks until it is free. Only for a caller
+    /// that shows that no thread takes the two locks in the other order.
+    #[inline]
+    pub fn write_against_order(&self) -> RwLockWriteGuard<'_, T, RANK> {
         let guard = self.0.write();
         RwLockWriteGuard { guard, _held: Held::new(RANK) }
     }

@@ -27,7 +27,8 @@ pub(super) fn scan(shared: &Shared, nr: u32, own: Option<&Arc<Body>>) -> Scan {
                 skipped += 1;
                 ring.move_to(place, SKIPPED);
             } else if body.reclaimable.load(Relaxed) > 0 && own.is_none_or(|own| !own.is(body)) {
-                let mut state = body.state.write();
+                // This policy's threads never take the ring while they hold an inode's state.
+                let mut state = body.state.write_against_order();
                 round::from_the_front(&mut state, nr, &mut out);
                 body.count(shared, &mut state);
                 let nothing_left = state.tree.reclaimable() == 0;
