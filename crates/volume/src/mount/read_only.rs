@@ -157,7 +157,7 @@ fn sweep_in_memory(
         let inodes = ground.inodes();
         let (writer, _) = wake(ground, inodes, file)?;
         let swept = sweep(&writer, &tracked);
-        writer.journal.close().map_err(OpenFault::journal)?;
+        writer.journal.close().map_err(|aborted| OpenFault::Journal(aborted.cause))?;
         swept.lines().into_iter().for_each(|line| problems.push(line));
         Ok(swept)
     })
@@ -197,6 +197,7 @@ impl EngineInMemory<'_> {
             write,
             budget: Arc::clone(self.budget),
             purpose,
+            counts_free: false,
         });
         match done {
             Ok(done) => {
@@ -209,10 +210,13 @@ impl EngineInMemory<'_> {
     }
 }
 
-/// The superblock that the engine gets in memory, without features whose structures are not shown, so that
-/// they need not be sound: quota files, and an orphan file without orphans or with damage.
+/// The superblock that the engine gets in memory. All space is free in its counts, so that the engine looks
+/// for free space where it needs some, and need not read all descriptors. It lacks features whose structures
+/// are not shown, so that they need not be sound: quota files, and an orphan file without orphans or with
+/// damage.
 fn superblock_of_engine(inodes: &Inodes, problems: &mut Problems) -> Superblock {
     let mut sb = inodes.shared().sb.clone();
+    (sb.free_blocks_count, sb.free_inodes_count) = (sb.blocks_count, sb.inodes_count);
     sb.features.ro_compat &= !Features::QUOTA;
     let is_used = sb.features.has_ro_compat(Features::ORPHAN_PRESENT);
     let is_readable = is_used && load_file(inodes).is_ok();

@@ -54,6 +54,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
         write: options.write,
         budget,
         purpose: Purpose::Use,
+        counts_free: true,
     };
     let inodes = ground.inodes();
     let orphan_file = load_file(&inodes)?;
@@ -119,6 +120,7 @@ fn recover_home(
                 write: WriteOptions { no_committer: true, ..options.write },
                 budget: Arc::clone(budget),
                 purpose: Purpose::OneTransaction(Some(supersede)),
+                counts_free: true,
             };
             fast_commit::apply(ground, commits, &mut problems)?;
         }

@@ -8,7 +8,8 @@
 //! Owns: which limits and options each part gets. Does **not** own: threads (see `write`), and what the
 //! volume is woken for: fast commits, a sweep, or use.
 //!
-//! Nothing is written here, and a volume of any size is opened by reading its group descriptors once.
+//! Nothing is written here. For writing, a volume of any size is opened by reading its group descriptors
+//! once.
 
 use std::sync::Arc;
 
@@ -42,6 +43,9 @@ pub(super) struct Ground {
     pub(super) budget: Arc<Budget>,
     /// What the engine is woken for.
     pub(super) purpose: Purpose,
+    /// Count free space from all group descriptors, because the superblock's counts may be wrong. Without
+    /// this only the descriptors of groups that change are read.
+    pub(super) counts_free: bool,
 }
 
 /// What the engine is woken for.
@@ -124,8 +128,10 @@ pub(super) fn wake(
     };
     let alloc = Alloc::open(Arc::clone(&shared.buffers), &shared.sb, &shared.geometry, in_alloc)
         .map_err(OpenFault::damaged)?;
-    // As the kernel: the superblock's counts may be wrong, and delayed allocation reserves space by them.
-    alloc.recount().map_err(OpenFault::damaged)?;
+    // As the kernel: delayed allocation reserves space by the counts.
+    if ground.counts_free {
+        alloc.recount().map_err(OpenFault::damaged)?;
+    }
     let keeper = Arc::new(CommitClient::new(shared, alloc, orphan_file, data, &ground.write));
     journal.set_client(Arc::<CommitClient>::clone(&keeper));
     keeper.live.count_quotas().map_err(OpenFault::damaged)?;

@@ -59,8 +59,8 @@ pub struct WriteOptions {
     /// Leave reserved blocks (mke2fs -m) to privileged operations: those that run while their thread holds an
     /// [`Acting::as_root`](crate::Acting::as_root). Otherwise all operations act as root.
     pub keep_reserve: bool,
-    /// The caller holds its own [`MountGuard`], on the device beneath the one given, which delays writes; see
-    /// [`Volume::guard_with`].
+    /// The caller holds its own [`MountGuard`](crate::MountGuard), on the device beneath the one given, which
+    /// delays writes; see [`Volume::guard_with`](crate::Volume::guard_with).
     pub is_guarded: bool,
     /// For the crash lab.
     pub sabotage: extant_journal::Sabotage,
