@@ -4,7 +4,8 @@
 # diff` and cmp over an image and its copy; `extant resize` and resize2fs, growing an empty
 # image from 64 MiB to 15 TiB; opening a sparse image of 16 TiB and listing its root. One JSON object on stdout, progress on stderr.
 #
-#   bench/check.sh [KEY...]     KEY: check_million export_usr diff_copy resize_grow open_16tib (all if none is given)
+#   bench/check.sh [KEY...]     KEY: check_million repair_million export_usr diff_copy resize_grow open_16tib (all if none is
+#                              given)
 #
 # Seconds are medians of the rounds. A side that could not run is null. Ratios are the other side's time over ours.
 #
@@ -12,7 +13,7 @@
 #   LIMIT=900         seconds after which one command is given up
 #   WORK=/dev/shm     where images go (./out if there is too little space)
 #   EXTANT=PATH       the binary; else it is built
-#   FILES=1000000     how many files check_million has
+#   FILES=1000000     how many files check_million and repair_million have
 #   TREE=/usr         the tree of the images of export_usr and diff_copy
 set -euo pipefail
 export LC_ALL=C
@@ -96,6 +97,18 @@ e2fsck_check() {
     timeout "$limit" e2fsck -fn "$work/image" >"$work/out"
 }
 
+ours_repair() {
+    local code=0
+    timeout "$limit" "$extant" check --repair -y --quiet --undo "$work/undo" "$work/image" >"$work/out" || code=$?
+    ((code == 1))
+}
+
+e2fsck_repair() {
+    local code=0
+    timeout "$limit" e2fsck -fy "$work/image" >"$work/out" || code=$?
+    ((code == 1))
+}
+
 ours_export() {
     timeout "$limit" "$extant" export "$work/image" --tar - | cat >/dev/null
 }
@@ -131,6 +144,29 @@ bench_check_million() {
     local ours e2fsck
     ours="$(median "${ours_s[@]}")" e2fsck="$(median "${e2fsck_s[@]}")"
     results+=("\"check_million\": {\"ours_s\": $ours, \"e2fsck_s\": $e2fsck, \"ratio\": $(ratio "$e2fsck" "$ours")}")
+}
+
+bench_repair_million() {
+    local -a ours_s=() e2fsck_s=()
+    local round
+    say "repair_million: $files generated files, each with a wrong link count"
+    choose_work $((files * 20))
+    cargo xtask maketree "$work/tree" "$files"
+    "$extant" build -q --no-sync -o "$work/sound" --from "$work/tree"
+    rm -rf --one-file-system -- "$work/tree"
+    cargo run --quiet --profile ci -p extant-repair --example wrong_counts -- "$work/sound" >&2
+    for ((round = 1; round <= rounds; round++)); do
+        say "  round $round"
+        cp --sparse=always -- "$work/sound" "$work/image"
+        rm -f -- "$work/undo"
+        timed ours ours_repair
+        cp --sparse=always -- "$work/sound" "$work/image"
+        timed e2fsck e2fsck_repair
+    done
+    leave_work
+    local ours e2fsck
+    ours="$(median "${ours_s[@]}")" e2fsck="$(median "${e2fsck_s[@]}")"
+    results+=("\"repair_million\": {\"ours_s\": $ours, \"e2fsck_s\": $e2fsck, \"ratio\": $(ratio "$e2fsck" "$ours")}")
 }
 
 bench_export_usr() {
@@ -237,10 +273,10 @@ extant="$(realpath -e -- "$extant")"
 ((EUID == 0)) || say "note: not root: without the kernel's side"
 
 results=()
-(($# > 0)) || set -- check_million export_usr diff_copy resize_grow open_16tib
+(($# > 0)) || set -- check_million repair_million export_usr diff_copy resize_grow open_16tib
 for key in "$@"; do
     case "$key" in
-    check_million | export_usr | diff_copy | resize_grow | open_16tib) "bench_$key" ;;
+    check_million | repair_million | export_usr | diff_copy | resize_grow | open_16tib) "bench_$key" ;;
     *)
         say "unknown key: $key"
         exit 2
@@ -253,6 +289,7 @@ printf '%s, ' "${results[@]}"
 printf '"rounds": %d, "cpus": %d, "kernel": "%s", "e2fsck": "%s", "commands": {' "$rounds" "$(nproc)" \
     "$(uname -r)" "$(e2fsck -V 2>&1 | awk 'NR == 1 { print $2 }')"
 printf '"check_million": ["extant check --quiet IMG", "e2fsck -fn IMG"], '
+printf '"repair_million": ["extant check --repair -y -q --undo FILE IMG", "e2fsck -fy IMG"], '
 printf '"diff_copy": ["extant diff -q IMG COPY", "cmp IMG COPY"], '
 printf '"export_usr": ["extant export IMG --tar - | cat >/dev/null", "mount -o loop,ro IMG MNT; tar -C MNT -cf - . | cat >/dev/null"], '
 printf '"resize_grow": ["extant resize IMG 15T", "resize2fs -f IMG 15T"], '

@@ -3,7 +3,7 @@
 //! The checks (`ci`) and their long form (`nightly`), the order of the crates (`layers`, declared in
 //! `layers.toml`), the rules for text (`tidy`, declared in `xtask/tidy.toml`), the driver of `fsx`, and the
 //! release files (`dist`). Commands that need the project's crates (`spec`, `maketree`, `fuzz`, `crash`,
-//! `sweep`) are examples of those crates.
+//! `repair`, `sweep`) are examples of those crates.
 //!
 //! xtask depends on no other crate of the project, so it builds in seconds.
 
@@ -47,6 +47,8 @@ cargo xtask COMMAND
                               e2fsck and the kernel judge N of the cuts. The load changes names and attributes, with --data
                               file contents; a third of those images are nearly full, with --full all. --plants plants bugs
                               in the engine and finds them
+  repair [--corruptions N] [--seed S]
+                              damage N images (default 5000), repair them; the checker, e2fsck and the undo file judge
   sweep [--world NAME] [--one-in K] [--seed S] [--case C] [--failing F] [--number N]
                               fail the n-th read, write or flush of every operation, for every n, and compare memory, disk
                               and model; of all pairs of a case and a failure one in K (default 1: all). The last three
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         ["findings"] => programs::findings(),
         ["fuzz", rest @ ..] => programs::fuzz(rest),
         ["crash", rest @ ..] => programs::crash(rest),
+        ["repair", rest @ ..] => programs::repair(rest),
         ["sweep", rest @ ..] => programs::sweep(rest),
         ["fsx", rest @ ..] => fsx::run(rest),
         ["nightly", rest @ ..] => nightly::run(rest),

@@ -22,6 +22,11 @@ pub(crate) fn maketree(args: &[&str]) -> Result<(), String> {
     done("maketree", example("release", "extant-testkit", "maketree").args(args).current_dir(here))
 }
 
+/// `cargo xtask repair [--corruptions N] [--seed S]`
+pub(crate) fn repair(args: &[&str]) -> Result<(), String> {
+    done("repair", example("ci", "extant-hostile", "repairs").args(args))
+}
+
 /// `cargo xtask fuzz [--seed S] [--rounds N] [--seconds N] [--threads N]`
 pub(crate) fn fuzz(args: &[&str]) -> Result<(), String> {
     done("fuzz", example("ci", "extant-hostile", "soak").args(args))

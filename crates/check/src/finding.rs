@@ -90,10 +90,12 @@ pub struct Finding {
 /// Findings kept per rule; further ones are only counted.
 const KEPT_PER_RULE: usize = 1000;
 
-/// All findings of a check, in a stable order, bounded.
+/// All findings of a check, in a stable order, bounded; or every finding, for a repair.
 #[derive(Debug, Default)]
 pub struct Findings {
     by_rule: Mutex<BTreeMap<&'static str, Kept>>,
+    /// Every finding in the order of its report; `None` keeps a limited number per rule.
+    every: Option<Mutex<Vec<Finding>>>,
 }
 
 #[derive(Debug, Default)]
@@ -104,8 +106,27 @@ struct Kept {
 }
 
 impl Findings {
+    /// Findings without a limit, for [`survey`](crate::survey::survey).
+    pub(crate) fn unlimited() -> Self {
+        Self { every: Some(Mutex::default()), ..Self::default() }
+    }
+
+    /// Every finding, sorted by code and place. Empty if the number of findings is limited.
+    pub(crate) fn take_every(&mut self) -> Vec<Finding> {
+        let Some(every) = self.every.as_mut() else { return Vec::new() };
+        let mut every = std::mem::take(every.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner));
+        every
+            .sort_unstable_by(|a, b| (a.rule.code, &a.place, &a.says).cmp(&(b.rule.code, &b.place, &b.says)));
+        every.dedup();
+        every
+    }
+
     /// Adds a finding. Takes a lock; valid images have no findings.
     pub fn add(&self, finding: Finding) {
+        if let Some(every) = &self.every {
+            every.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(finding);
+            return;
+        }
         let mut by_rule = self.by_rule.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let kept = by_rule.entry(finding.rule.code).or_default();
         kept.count += 1;

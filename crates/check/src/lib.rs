@@ -26,6 +26,7 @@
 //! 4. A pass reads the notes of earlier passes (`state`), never of later ones.
 //! 5. Every finding has a [`Rule`] of [`rules`] with its permanent code, a place, and the values needed to
 //!    repair it.
+//! 6. A [`survey`] keeps every finding and the notes of the passes; a repair works from both.
 //!
 //! ```
 //! use extant_device::{Device, MemDevice};
@@ -58,6 +59,7 @@ mod rule;
 pub mod rules;
 mod state;
 mod supers;
+pub mod survey;
 mod tree;
 mod xattrs;
 
@@ -99,15 +101,27 @@ pub enum CheckFault {
 /// # Errors
 /// Fails if the first 2 KiB of the device cannot be read. Other unreadable blocks are findings.
 pub fn check(device: &dyn Device, options: &Options<'_>) -> Result<Report, CheckFault> {
+    let mut stats = Stats::default();
+    match examine(device, options, Findings::default(), &mut stats)? {
+        Ok(state) => Ok(Report::new(state.findings, stats, true)),
+        Err(findings) => Ok(Report::new(findings, stats, false)),
+    }
+}
+
+/// Runs all passes. Returns the findings alone if there is no usable superblock.
+fn examine<'d>(
+    device: &'d dyn Device,
+    options: &Options<'d>,
+    findings: Findings,
+    stats: &mut Stats,
+) -> Result<Result<State<'d>, Findings>, CheckFault> {
     let begun = Instant::now();
     let threads = options
         .threads
         .map_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get), NonZero::get);
-    let findings = Findings::default();
-    let mut stats = Stats::default();
     let Some(image) = supers::open(device, options.journal, &findings)? else {
         stats.elapsed = begun.elapsed();
-        return Ok(Report::new(findings, stats, false));
+        return Ok(Err(findings));
     };
     let mut state = State::new(image, findings);
     supers::check(&state);
@@ -162,7 +176,7 @@ pub fn check(device: &dyn Device, options: &Options<'_>) -> Result<Report, Check
     timed("journal", &mut || journal::run(&state));
     stats.of(&state);
     stats.elapsed = begun.elapsed();
-    Ok(Report::new(state.findings, stats, true))
+    Ok(Ok(state))
 }
 
 /// Runs `work(i)` for every `i` below `count` on several threads. `start` makes a value per thread, which

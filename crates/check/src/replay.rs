@@ -54,6 +54,11 @@ struct Copy {
 }
 
 impl Replay<'_> {
+    /// The home blocks that the replay changes, ascending.
+    pub(crate) fn homes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.copies.iter().map(|copy| copy.home)
+    }
+
     /// Fills `buf` from byte `offset` on, in the state after the replay.
     pub(crate) fn read(&self, device: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
         device.read_at(offset, buf)?;

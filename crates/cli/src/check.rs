@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use extant_check::{Finding, Report, Rule, Severity, rules};
+use extant_check::{Finding, FindingPlace, Report, Rule, Severity, rules};
 use extant_device::ImageUse;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -23,12 +23,14 @@ pub(crate) const OPERATIONAL: u8 = 8;
 /// e2fsck's code for a wrong command line.
 pub(crate) const USAGE: u8 = 16;
 
-/// Verify a file system on all CPUs. Nothing is written; a dirty journal is replayed in memory.
+/// Verify a file system on all CPUs, or repair it. Without --repair nothing is written, and a dirty journal is
+/// replayed in memory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes, as e2fsck's:
   0   the file system is sound (there may be notes)
-  4   errors were found; nothing was repaired
+  1   errors were repaired
+  4   errors were found, and are left
   8   the image cannot be read, has no superblock that can be used, or is mounted or open for writing
   16  the command line does not make sense
 
@@ -37,12 +39,35 @@ Examples:
   extant check disk.img#2            the second partition of a disk image
   extant check --json disk.img       the same for programs
   extant check --journal log disk    with the journal that lies on another device
-  extant check --explain IN004       what a rule means, and what a repair would do
+  extant check --repair disk.img     print the plan of a repair, and ask before it is written
+  extant check --repair -y disk.img  the same without the question; `extant undo` takes it back
+  extant check --explain IN004       what a rule means, and what a repair does
   extant check --rules               all rules")]
 pub(crate) struct CheckArgs {
     /// The image: FILE, FILE@OFFSET, FILE#PARTITION, or a block device.
     #[arg(required_unless_present_any = ["explain", "rules"])]
-    image: Option<OsString>,
+    pub(crate) image: Option<OsString>,
+    /// Repair: plan all fixes in memory, then write them through an undo file.
+    #[arg(long, requires = "image", conflicts_with_all = ["explain", "rules", "mounted", "journal"])]
+    pub(crate) repair: bool,
+    /// With --repair: only if no content becomes unreachable by it; for scripts at boot.
+    #[arg(short = 'p', requires = "repair", conflicts_with_all = ["yes", "no"])]
+    pub(crate) preen: bool,
+    /// With --repair: do not ask.
+    #[arg(short = 'y', requires = "repair", conflicts_with = "no")]
+    pub(crate) yes: bool,
+    /// With --repair: print the plan and change nothing.
+    #[arg(short = 'n', long = "plan", requires = "repair")]
+    pub(crate) no: bool,
+    /// With --repair -p: also if the file system is marked clean.
+    #[arg(short = 'f', requires = "repair")]
+    pub(crate) force: bool,
+    /// With --repair: use the backup superblock in this block.
+    #[arg(short = 'b', value_name = "BLOCK", requires = "repair")]
+    pub(crate) backup: Option<u64>,
+    /// With --repair: the undo file, or `none`; default: the image's name with .undo.
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    pub(crate) undo: Option<std::path::PathBuf>,
     /// The device of the external journal, spelled as an image is.
     #[arg(long, value_name = "DEV", requires = "image")]
     journal: Option<OsString>,
@@ -58,22 +83,25 @@ pub(crate) struct CheckArgs {
     mounted: bool,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Print only the verdict.
     #[arg(short, long)]
-    quiet: bool,
+    pub(crate) quiet: bool,
     /// Print how long each pass took.
     #[arg(short, long)]
     verbose: bool,
     /// Threads; default: the number of CPUs.
     #[arg(long, value_name = "N")]
-    threads: Option<NonZero<usize>>,
+    pub(crate) threads: Option<NonZero<usize>>,
     /// Print at most this many findings of each rule (all are counted).
     #[arg(long, value_name = "N", default_value_t = 20)]
-    max: usize,
+    pub(crate) max: usize,
 }
 
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
+    if args.repair {
+        return crate::repair::run(args);
+    }
     let (code, text) = match outcome(args) {
         Ok(done) => done,
         Err((code, why)) => return crate::exit::fail(code, &why),
@@ -147,7 +175,7 @@ fn severity(severity: Severity) -> &'static str {
 
 fn explain(rule: &Rule) -> String {
     format!(
-        "{} ({})\n\nThe rule: {}\n\nWhen it is broken: {}\n\nA repair would: {}\n",
+        "{} ({})\n\nThe rule: {}\n\nWhen it is broken: {}\n\nThe remedy: {}\n",
         rule.code,
         severity(rule.severity),
         rule.says,
@@ -157,8 +185,7 @@ fn explain(rule: &Rule) -> String {
 }
 
 /// The place of a finding, as text: "inode 12, block 99".
-fn place(finding: &Finding) -> String {
-    let place = &finding.place;
+pub(crate) fn place(place: &FindingPlace) -> String {
     let mut parts = Vec::new();
     let mut part = |what: &str, number: Option<u64>| {
         if let Some(number) = number {
@@ -189,7 +216,7 @@ fn as_text(name: &str, report: &Report, args: &CheckArgs, used: Option<&ImageUse
                     "{} {}: {}: {}\n",
                     rule.code,
                     severity(rule.severity),
-                    place(finding),
+                    place(&finding.place),
                     finding.says
                 );
             }
@@ -236,7 +263,7 @@ fn as_text(name: &str, report: &Report, args: &CheckArgs, used: Option<&ImageUse
     }
     text += "\n";
     if errors > 0 && !args.quiet {
-        text += "`extant check --explain CODE` explains a rule; `e2fsck -f` repairs (copy the image first)\n";
+        text += "`extant check --explain CODE` explains a rule; `extant check --repair` plans a repair\n";
     }
     text
 }
@@ -252,21 +279,13 @@ fn of_severity(report: &Report, want: impl Fn(Severity) -> bool) -> u64 {
 fn as_json(name: &str, report: &Report, used: Option<&ImageUse>) -> Value {
     let stats = &report.stats;
     let findings = report.findings.iter().map(|finding| {
-        let place = &finding.place;
         json!({
             "code": finding.rule.code,
             "severity": finding.rule.severity,
             "area": finding.rule.area,
             "says": finding.says,
             "rule": finding.rule.says,
-            "place": {
-                "group": place.group.map(|group| group.0),
-                "inode": place.ino.map(|ino| ino.0),
-                "logical_block": place.lblk.map(|lblk| lblk.0),
-                "block": place.block.map(|block| block.0),
-                "offset": place.offset,
-                "name": place.name.as_ref().map(|name| name.escape_ascii().to_string()),
-            },
+            "place": place_json(&finding.place),
             "stored": finding.stored,
             "expected": finding.expected,
         })
@@ -296,7 +315,19 @@ fn as_json(name: &str, report: &Report, used: Option<&ImageUse>) -> Value {
     })
 }
 
-fn pretty(value: &Value) -> String {
+/// The place of a finding for programs.
+pub(crate) fn place_json(place: &FindingPlace) -> Value {
+    json!({
+        "group": place.group.map(|group| group.0),
+        "inode": place.ino.map(|ino| ino.0),
+        "logical_block": place.lblk.map(|lblk| lblk.0),
+        "block": place.block.map(|block| block.0),
+        "offset": place.offset,
+        "name": place.name.as_ref().map(|name| name.escape_ascii().to_string()),
+    })
+}
+
+pub(crate) fn pretty(value: &Value) -> String {
     let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
     text.push('\n');
     text

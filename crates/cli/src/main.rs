@@ -26,6 +26,7 @@ mod look;
 mod ls;
 mod mkfs;
 mod mount;
+mod repair;
 mod rescue;
 mod resize;
 mod sandbox;
@@ -112,8 +113,9 @@ enum Command {
     Diff(diff::DiffArgs),
     /// Show how full file systems are.
     Df(df::DfArgs),
-    /// Verify a file system, on all cores; nothing is repaired.
-    Check(check::CheckArgs),
+    /// Verify a file system on all cores, or repair it.
+    Check(Box<check::CheckArgs>),
+    Undo(repair::UndoArgs),
     Rescue(rescue::RescueArgs),
     Dump(dump::DumpArgs),
     Trim(trim::TrimArgs),
@@ -191,6 +193,7 @@ fn run(is_check: bool) -> ExitCode {
         Command::Diff(args) => diff::run(&args),
         Command::Df(args) => df::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Undo(args) => repair::undo(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Trim(args) => trim::run(&args),

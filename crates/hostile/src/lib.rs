@@ -2,7 +2,7 @@
 //!
 //! Owns: the map of metadata in a sound image ([`map()`]), computing checksums again after a change
 //! ([`seal()`]), seeded damage ([`Mutator`]), reading everything of a damaged image ([`walk()`], [`verify`]),
-//! and changing it ([`change()`]). Does **not** own: the verdict on the readers' results; external tools
+//! changing it ([`change()`]), and repairing it ([`repair`]). Does **not** own: the verdict on the readers' results; external tools
 //! decide that (see the tests).
 //!
 //! Invariants
@@ -16,6 +16,7 @@ mod change;
 mod drive;
 mod mutate;
 mod regions;
+mod repairs;
 mod rng;
 mod seal;
 mod soak;
@@ -24,6 +25,7 @@ pub use change::{Changed, change};
 pub use drive::{Walked, verify, walk};
 pub use mutate::{Damage, Mutator};
 pub use regions::{Region, Sealed, map};
+pub use repairs::{Repaired, Repairs, files, repair};
 pub use rng::Rng;
 pub use seal::seal;
 pub use soak::{Soak, Soaked, soak};

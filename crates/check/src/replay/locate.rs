@@ -37,6 +37,11 @@ impl Journal {
         Some(Pblk(pblk + u64::from(lblk - start)))
     }
 
+    /// The journal's runs in order: first physical block and length.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (Pblk, u32)> + '_ {
+        self.runs.iter().map(|(_, pblk, len)| (Pblk(*pblk), *len))
+    }
+
     /// A journal that fills a device of its own: journal block N is device block N.
     pub(crate) fn on_device(blocks: u32) -> Self {
         Self { blocks, runs: vec![(0, 0, blocks)], by_pblk: Vec::new() }

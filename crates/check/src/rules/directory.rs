@@ -4,15 +4,15 @@ crate::rule::rules! { Directory;
     DI001 ENTRY_CHAIN Error
         "The entries of a directory block reach from its beginning to its end without a gap."
         "Each entry says where the next begins. Behind one that lies, every name of the block is lost to lookups and listings."
-        "Keep the entries up to the damage, make the rest of the block free space; files that lose their name go to lost+found.";
+        "Keep the entries before and after the damage; files that lose their name go to lost+found.";
     DI002 DOT Error
         "The first entry of a directory is \".\" and names the directory itself."
         "Programs that walk up or count links rely on it; the kernel refuses to remove such a directory."
-        "Write a \".\" entry with the directory's own number over the first entry.";
+        "Write the directory anew from its sound entries.";
     DI003 DOTDOT Error
         "The second entry of a directory is \"..\"."
         "Without it there is no way up from here."
-        "Write a \"..\" entry with the parent's number over the second entry.";
+        "Write the directory anew from its sound entries.";
     DI004 DOTDOT_PARENT Error
         "\"..\" names the directory that holds this directory's name."
         "An interrupted rename leaves this behind; walking up leads to the wrong place and link counts of both parents are wrong."
@@ -20,19 +20,19 @@ crate::rule::rules! { Directory;
     DI005 HOLE Error
         "A directory has all blocks from the first to its size."
         "A directory is read block by block; at a hole the kernel reports corruption."
-        "Close the hole: move the blocks behind it down, or map an empty block.";
+        "Write the directory anew from its sound entries, without a hole.";
     DI007 TAIL_MISSING Error
         "With metadata_csum, a directory block ends in a checksum tail."
         "The kernel refuses to use a block without it."
-        "Make room for a tail and write it; rebuild the directory where there is none.";
+        "Write the directory anew from its sound entries, with tails.";
     DI008 TAIL_CHECKSUM Error
         "The checksum of a directory block matches its bytes."
         "Something else than the file system wrote here, or only a part of the block reached the disk."
-        "After the block's entries were verified: compute the checksum anew.";
+        "Store the right checksum; other rules judge the entries.";
     DI009 NAME_BYTES Error
         "A name holds neither \"/\" nor NUL."
         "No path can reach such a name, so the file can be neither opened nor removed."
-        "Replace these bytes.";
+        "Replace these bytes by \"_\".";
     DI010 NAME_EMPTY Error
         "A name in use has at least one byte."
         "No path can reach it."
@@ -60,7 +60,7 @@ crate::rule::rules! { Directory;
     DI016 DUPLICATE Error
         "Each name is in its directory once."
         "Only one of the two can be found; removing the name removes either."
-        "Rename the second one.";
+        "Rename the second one: \"~1\" is added.";
     DI017 SECOND_DOT Error
         "\".\" and \"..\" stand only at the beginning of a directory."
         "A second one is reached by no path, and counts as an unexpected link."
@@ -84,11 +84,11 @@ crate::rule::rules! { Directory;
     DI022 TOO_MUCH Fatal
         "All directories together have no more blocks than the file system."
         "Maps that lead to the same blocks again and again are made by damage or on purpose; not all of them were followed."
-        "Repair the maps first.";
+        "None.";
     DI023 ENCODED_NAME Error
         "A name in a casefolded directory is valid UTF-8 where the superblock demands strict encoding."
         "The kernel refuses to look up or create such a name, so the file cannot be opened by it."
-        "Rename the file, or clear the strict flag of the superblock.";
+        "Replace the bytes above 0x7F by \"_\".";
     DI030 INDEX_ROOT Error
         "The root of a directory's index has known fields only."
         "The kernel does not use an index with such a root; with metadata_csum it refuses the directory."
@@ -132,7 +132,7 @@ crate::rule::rules! { Directory;
     DI040 INDEX_FEATURE Error
         "Only with the dir_index feature do directories have an index."
         "Drivers without the feature change such a directory without its index."
-        "Clear the INDEX flag.";
+        "Write the directory anew without an index.";
     DI041 INDEX_CONTINUATION Note
         "Where names of one hash fill two leaves, the second leaf's index entry says so."
         "Without the mark, a lookup does not go on to the second leaf."
@@ -144,7 +144,7 @@ crate::rule::rules! { Directory;
     DI052 LOOP Error
         "Walking up from a directory leads to the root."
         "A directory that lies below itself can be reached by no path from the root."
-        "Cut the loop: give one of its directories a name in lost+found.";
+        "Cut the loop: give one of its directories a name in lost+found, and make that its \"..\".";
     DI053 LINKS Error
         "A link count is the number of names that lead to the inode."
         "Too low, the inode is freed while a name still leads to it; too high, its space is never freed."
@@ -152,9 +152,9 @@ crate::rule::rules! { Directory;
     DI054 UNATTACHED Error
         "An inode in use has a name, or is on its way to be deleted."
         "A crash between making the inode and its name, or a lost directory block; its space is in use and unreachable."
-        "Give it a name in lost+found, or free it if it is empty.";
+        "Give it a name in lost+found.";
     DI055 LINKS_STUCK Note
         "A directory has a link count of 1 only above 65,000 subdirectories."
         "It once had more: the count then sticks at 1, meaning \"unknown\", and that is allowed."
-        "None needed; set the link count to the number of names.";
+        "None needed.";
 }

@@ -4,15 +4,15 @@ crate::rule::rules! { Group;
     GD001 CHECKSUM Error
         "The checksum of a group descriptor fits."
         "The descriptor was overwritten or never completely written. The kernel refuses to mount."
-        "Count the group anew and store the right checksum.";
+        "Use the addresses of the backup where they differ; store the right checksum, and count the group anew.";
     GD002 PLACE Error
         "A group's bitmaps and inode table are inside the file system and, without flex_bg, inside the group."
         "The descriptor was overwritten; the group cannot be used."
-        "Use the backup descriptor.";
+        "Use the addresses of the backup, or those that the layout implies; search for the inode table; move bitmaps to free blocks. Where no inode table is found, make an empty one: its inodes are lost.";
     GD003 OVERLAP Error
         "Superblocks, descriptors, bitmaps and inode tables do not overlap."
         "The descriptor was overwritten; writing to one destroys the other."
-        "Use the backup descriptor.";
+        "As for an address outside the file system: the group whose addresses differ from the backup is changed.";
     GD004 UNINIT_FLAGS Note
         "Flags of uninitialised bitmaps and unused inodes stand only where descriptors have checksums."
         "An old driver would read garbage as a bitmap."
@@ -44,7 +44,7 @@ crate::rule::rules! { Group;
     GD011 UNREADABLE Error
         "A group's bitmaps and inode table can be read."
         "The device refuses to give the block, or ends before it."
-        "Restore the device; else treat the group as lost.";
+        "None: restore the device first.";
     GD012 BACKUP Note
         "Backup descriptors name the same bitmaps and inode tables as the primary."
         "The backup would mislead a repair."

@@ -4,11 +4,11 @@ crate::rule::rules! { Inode;
     IN001 CHECKSUM Error
         "The checksum of an inode fits."
         "The inode was overwritten or never completely written; drivers refuse to open it."
-        "Where all else in the inode makes sense, store the right checksum; else clear the inode.";
+        "Store the right checksum; other rules judge the fields.";
     IN002 MODE Error
         "An inode in use has a known file type."
         "The inode was overwritten."
-        "Clear the inode.";
+        "Set the type that the map and the first block suggest; where they suggest none, clear the inode.";
     IN003 DTIME Error
         "An inode with links has no deletion time."
         "The file was deleted by halves, or the orphan list lost it."
@@ -16,7 +16,7 @@ crate::rule::rules! { Inode;
     IN004 NO_DTIME Error
         "A deleted inode with a mode has a deletion time."
         "The file was deleted by halves."
-        "Store the present time.";
+        "Store the present time; where the inode is marked in use and has content, set its link count instead.";
     IN005 BLOCKS Error
         "i_blocks is what the file's data, map and attribute block take."
         "Disk usage and quota are wrong; removing the file makes the count of its owner wrong."
@@ -32,7 +32,7 @@ crate::rule::rules! { Inode;
     IN008 EXTENTS_FLAG Error
         "Inodes with an extent tree have the EXTENTS flag, others have not, and the feature is on."
         "Drivers would read one form of map as the other."
-        "Set or clear the flag by what i_block holds.";
+        "Set the feature where i_block holds an extent tree, else clear the flag.";
     IN009 FLAG Error
         "Flags stand only on inodes and file systems that can have them."
         "Drivers refuse the inode or treat it wrongly."
@@ -40,7 +40,7 @@ crate::rule::rules! { Inode;
     IN010 EXTRA_ISIZE Error
         "extra_isize is 0, or a multiple of 4 from 4 to what the inode has room for."
         "Newer fields and attributes cannot be found."
-        "Store the superblock's min_extra_isize.";
+        "Store the number that the place of the attributes shows, else 32.";
     IN011 FADDR Error
         "The fragment address, which Linux never used, is 0."
         "The inode was overwritten."
@@ -52,23 +52,23 @@ crate::rule::rules! { Inode;
     IN013 SPECIAL Error
         "Devices, pipes and sockets have no map."
         "The inode was overwritten."
-        "Clear the inode.";
+        "Clear the flags and the rest of the map; where i_block holds an extent tree, set the type that it suggests.";
     IN014 SYMLINK Error
         "A symbolic link's text is as long as its size says, and lies in the inode or in its first block."
         "The link leads nowhere."
-        "Clear the inode.";
+        "Store the length of the text; where there is no text, clear the inode.";
     IN015 RESERVED Error
         "Reserved inodes that the file system does not use are empty, others have the shape that their use asks for."
         "The inode was overwritten, or the feature that uses it was switched off by hand."
-        "Clear the inode.";
+        "Clear the inode; make a quota or orphan file a regular file.";
     IN016 ROOT Error
         "Inode 2 is a directory."
         "Nothing can be reached."
-        "Make a new root directory.";
+        "Set the type where its blocks are those of a directory, else make a new root directory.";
     IN017 INLINE Error
         "An inode with inline data has the attribute system.data, and its size is that of both parts."
         "The data cannot be found."
-        "Clear the flag, or the inode.";
+        "Clear the flag that i_block contradicts, store the length of both parts, or add an empty attribute.";
     IN018 IMMUTABLE Note
         "Devices, pipes, sockets and symbolic links are neither immutable nor append-only."
         "The inode may have been overwritten."
@@ -76,15 +76,15 @@ crate::rule::rules! { Inode;
     IN019 EMPTY_DIR Error
         "A directory has at least one block."
         "Its entries are lost."
-        "Remove the directory.";
+        "Give the directory an empty block; what its names led to goes to lost+found.";
     IN020 UNREADABLE Error
         "Blocks of inode tables can be read."
         "The device refuses to give the block."
-        "None.";
+        "None: copy the device to a sound one first.";
     IN021 JOURNAL Error
         "The journal's inode is a regular file with a link."
         "The journal cannot be used."
-        "Make a new journal.";
+        "Use the backup of the journal's map, make it a regular file with one link, or make a new journal.";
     IN022 HIGH Error
         "High halves of numbers are 0 where the features that give them meaning are off."
         "The inode was overwritten."

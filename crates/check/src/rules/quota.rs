@@ -4,7 +4,7 @@ crate::rule::rules! { Quota;
     QU001 INODE Error
         "With the quota feature, each quota file named by the superblock is a regular file in use."
         "The kernel cannot count usage, and refuses to mount with quotas."
-        "Make a new quota file from the usage counted.";
+        "Write a new quota file from the usage counted.";
     QU003 FILE Error
         "A quota file is a sound tree of entries."
         "Limits and usage of some ids cannot be found."

@@ -13,7 +13,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["fsck", "e2fsck", "fsck.ext4", "repair", "verify", "scrub", "fix"],
-        "`extant check IMG` finds what is wrong and repairs nothing; `e2fsck -f IMG` repairs (copy the image first)",
+        "`extant check IMG` finds what is wrong, `extant check --repair IMG` repairs it, and `extant undo` takes that back",
     ),
     (
         &["tune", "tune2fs", "label", "e2label", "uuid", "features"],
@@ -135,12 +135,9 @@ pub(super) fn argument(path: &[String], arg: &str) -> Option<String> {
         ("inspect", _) if !is_option && !views.is_empty() => {
             Some(format!("the image comes first: extant inspect {arg} {}", views.join(" ")))
         }
-        ("check", "-f" | "-n" | "-fn" | "-nf") => {
-            Some("a check is always full, and repairs nothing".to_owned())
-        }
-        ("check", "-y" | "-p" | "-a" | "-fy" | "-fp" | "-yf" | "--repair" | "--fix") => {
-            Some("nothing is repaired; `e2fsck -fy IMG` repairs (copy the image first)".to_owned())
-        }
+        ("check", "-a" | "-fa" | "--fix") => Some(
+            "`extant check --repair -p IMG` repairs what loses nothing, -y repairs everything".to_owned(),
+        ),
         ("mount", "-t" | "--types") => Some("the type is ext2, ext3 or ext4 in any case".to_owned()),
         ("mount", "-r" | "--read-only" | "--ro") => Some("read-only is the default".to_owned()),
         ("mount", "-w") => Some("it is -o rw".to_owned()),

@@ -36,6 +36,7 @@ mod mount_rw;
 mod mount_writeback;
 mod put;
 mod readme;
+mod repair;
 mod resize;
 mod sandbox;
 mod status;

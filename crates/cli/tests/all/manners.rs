@@ -44,8 +44,8 @@ const WRONG: &[(&str, i32, &str)] = &[
     (
         "fsck -y r.img",
         USAGE,
-        "there is no command \"fsck\"; `extant check IMG` finds what is wrong and repairs nothing; `e2fsck -f IMG` repairs \
-         (copy the image first)",
+        "there is no command \"fsck\"; `extant check IMG` finds what is wrong, `extant check --repair IMG` \
+         repairs it, and `extant undo` takes that back",
     ),
     (
         "label r.img root",
@@ -90,9 +90,9 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("export r.img x.tar", USAGE, "export: one argument too many: x.tar; say --tar x.tar"),
     ("export r.img", USAGE, "export: missing: <--tar <FILE>|--dir <DIR>>; --tar - is standard output"),
     (
-        "check -y r.img",
+        "check -a r.img",
         16,
-        "check: there is no option -y; nothing is repaired; `e2fsck -fy IMG` repairs (copy the image first)",
+        "check: there is no option -a; `extant check --repair -p IMG` repairs what loses nothing, -y repairs everything",
     ),
     ("check", 16, "check: missing: <IMAGE>"),
     (
@@ -318,6 +318,9 @@ const RIGHT: &[&str] = &[
     "rescue r.img",
     "rescue --deleted --json r.img",
     "dump -f -s r.img -o r.dump",
+    "check --repair -n r.img",
+    "check --repair -y --json r.img",
+    "undo --help",
     "trim r.img",
     "tune -L root r.img",
     "resize -n r.img +1M",

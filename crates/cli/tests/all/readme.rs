@@ -158,6 +158,11 @@ fn every_block_of_the_page_about_diff_does_what_it_shows() {
 }
 
 #[test]
+fn every_block_of_the_page_about_repairs_does_what_it_shows() {
+    assert_blocks_do("docs/repair.md", include_str!("../../../../docs/repair.md"), 1);
+}
+
+#[test]
 fn every_block_of_the_page_about_rescue_does_what_it_shows() {
     assert_blocks_do("docs/rescue.md", include_str!("../../../../docs/rescue.md"), 2);
 }

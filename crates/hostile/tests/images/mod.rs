@@ -41,6 +41,20 @@ const IMAGES: &[(&str, &[&str])] = &[
     ("gdt_csum", &["-b", "1024", "-O", "^metadata_csum,uninit_bg,^has_journal,quota,project"]),
 ];
 
+/// Further images for repairs: several groups, backups, quota, multiple-mount protection.
+const MORE: &[(&str, &[&str])] = &[
+    ("groups-1k", &["-J", "size=1", "-b", "1024", "-g", "1024", "-O", "metadata_csum,64bit,^flex_bg"]),
+    ("flex-1k", &["-J", "size=1", "-b", "1024", "-g", "512", "-G", "4", "-O", "metadata_csum,64bit"]),
+    ("ext2-groups", &["-b", "1024", "-g", "1024", "-O", "none,sparse_super,filetype,ext_attr,dir_index"]),
+    ("gdt_csum-groups", &["-J", "size=1", "-b", "1024", "-g", "1024", "-O", "^metadata_csum,uninit_bg"]),
+    ("quota-csum", &["-J", "size=1", "-b", "1024", "-O", "metadata_csum,quota,project,orphan_file"]),
+    ("mmp", &["-J", "size=1", "-b", "1024", "-g", "2048", "-O", "metadata_csum,mmp"]),
+    (
+        "sparse_super2",
+        &["-J", "size=1", "-b", "1024", "-g", "1024", "-O", "metadata_csum,sparse_super2,^resize_inode"],
+    ),
+];
+
 /// Number of images.
 #[allow(dead_code, reason = "not every user of this module asks")]
 pub(crate) fn all_len() -> usize {
@@ -49,11 +63,21 @@ pub(crate) fn all_len() -> usize {
 
 /// All images, with a mutator each.
 pub(crate) fn all() -> Vec<(String, Mutator)> {
+    made(IMAGES)
+}
+
+/// The further images.
+#[allow(dead_code, reason = "not every user of this module asks")]
+pub(crate) fn more() -> Vec<(String, Mutator)> {
+    made(MORE)
+}
+
+fn made(images: &[(&str, &[&str])]) -> Vec<(String, Mutator)> {
     let dir = scratch();
     let source = dir.path().join("source");
     fs::create_dir(&source).unwrap();
     fill(&source);
-    IMAGES
+    images
         .iter()
         .map(|(name, args)| {
             let image = dir.path().join(format!("{name}.img"));
@@ -98,4 +122,19 @@ fn fill(root: &Path) {
         // If the scratch directory does not support attributes, the images have none.
         let _ = rustix::fs::setxattr(root.join("tiny"), name, &vec![b'v'; len], flags);
     }
+}
+
+/// Sound images of `testdata/rules` that only the kernel makes: logs that wait, orphans, encrypted and
+/// casefolded directories.
+#[allow(dead_code, reason = "not every user of this module asks")]
+pub(crate) fn recorded() -> Vec<(String, Mutator)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/rules");
+    ["crash-orphan-list", "crash-fast-commit", "casefold", "encrypted-tree"]
+        .iter()
+        .map(|name| {
+            let packed = fs::read(dir.join(format!("{name}.img.zst"))).unwrap();
+            let bytes = zstd::decode_all(&packed[..]).unwrap();
+            ((*name).to_owned(), Mutator::new(bytes))
+        })
+        .collect()
 }

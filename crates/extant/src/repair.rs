@@ -1,0 +1,49 @@
+//! Repairs a damaged file system that is not mounted.
+//!
+//! The whole repair is planned in memory first. It is written through an undo file, which restores the image
+//! byte for byte.
+//!
+//! Owns: this interface. Does **not** own: any of the work, which is in the crates `repair` and `check`.
+//!
+//! ```
+//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+//! # let (kept, image) = example::example_image();
+//! use extant::repair::{RepairOptions, repair_image};
+//!
+//! let undo = image.with_extension("undo");
+//! let repair = repair_image(&image, &RepairOptions::default(), Some(&undo))?;
+//! assert!(repair.plan().is_empty(), "nothing to repair");
+//! assert!(!undo.exists());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_device::FileDevice;
+pub use extant_repair::{
+    Fix, Left, Plan, Repair, RepairFault, RepairOptions, UndoFault, UndoFile, UndoState, plan_repair,
+    undo_cut_repair,
+};
+
+/// Plans and writes the repair of the file system in an image file or on a block device. If `undo` belongs to
+/// a repair that was cut, that one is undone first.
+///
+/// # Errors
+/// The image cannot be opened or is in use; as [`plan_repair`] and [`Repair::write`].
+pub fn repair_image(
+    image: impl AsRef<Path>,
+    options: &RepairOptions,
+    undo: Option<&Path>,
+) -> Result<Repair, RepairFault> {
+    let device: Arc<dyn crate::Device> =
+        Arc::new(FileDevice::open_locked(image.as_ref()).map_err(RepairFault::Image)?);
+    if let Some(undo) = undo
+        && undo_cut_repair(&*device, undo)?
+    {
+        std::fs::remove_file(undo).map_err(RepairFault::Image)?;
+    }
+    let repair = plan_repair(Arc::clone(&device), options)?;
+    repair.write(&*device, undo)?;
+    Ok(repair)
+}

@@ -1,0 +1,194 @@
+//! Bitmaps, the counts in descriptors and superblock, and the backups of both: computed anew from the
+//! survey's notes.
+
+use std::collections::BTreeSet;
+
+use extant_base::{Group, Pblk};
+use extant_check::Finding;
+use extant_device::{Device, DeviceFault};
+use extant_ondisk::bitmap::{block_bitmap_checksum, inode_bitmap_checksum};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
+use extant_ondisk::{Features, Superblock};
+
+use crate::fs::Fs;
+
+impl Fs<'_, '_> {
+    /// Repairs findings about bitmaps and counts.
+    pub(crate) fn mend_counts(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
+        let groups: BTreeSet<u32> =
+            findings.iter().filter_map(|finding| finding.place.group).map(|group| group.0).collect();
+        for finding in findings {
+            // An inode that was deleted, but is marked in use.
+            if finding.rule.code == "BM004"
+                && let Some(ino) = finding.place.ino
+            {
+                self.free_inode(ino);
+            }
+            self.fixed(finding, finding.rule.repair);
+        }
+        for group in groups {
+            self.settle_group(Group(group))?;
+        }
+        let (mut free_clusters, mut free_inodes) = (0u64, 0u32);
+        for group in 0..self.geometry.groups {
+            let Some(desc) = self.stored_desc(Group(group)) else { continue };
+            free_clusters += u64::from(desc.free_clusters);
+            free_inodes = free_inodes.saturating_add(desc.free_inodes);
+        }
+        let free_blocks = free_clusters << self.geometry.cluster_log;
+        self.put_superblock(|sb| {
+            (sb.free_blocks_count, sb.free_inodes_count) = (free_blocks, free_inodes);
+        })?;
+        let backups = ["SB017", "GD012", "SB002"];
+        if findings.iter().any(|finding| backups.contains(&finding.rule.code)) {
+            self.write_backups()?;
+        }
+        Ok(())
+    }
+
+    /// Computes a group's bitmaps, counts and flags.
+    fn settle_group(&mut self, group: Group) -> Result<(), DeviceFault> {
+        let Some(mut desc) = self.stored_desc(group).filter(|_| self.notes.is_usable(group)) else {
+            return Ok(());
+        };
+        let has_flags = self.has_csum() || self.sb.features.has_ro_compat(Features::GDT_CSUM);
+        if !has_flags {
+            desc.flags &= !(BLOCK_UNINIT | INODE_UNINIT);
+            desc.itable_unused = 0;
+        }
+        let len = self.block_len();
+        // Blocks.
+        let clusters = self.geometry.group_clusters(group);
+        let blocks = bitmap(&self.notes.used_clusters(group), clusters, len);
+        desc.free_clusters = clusters - count(&blocks, clusters);
+        if desc.has_flag(BLOCK_UNINIT) {
+            let is_last = group.0 + 1 == self.geometry.groups;
+            if is_last || blocks != self.fixed_only(group, clusters, len) {
+                desc.flags &= !BLOCK_UNINIT;
+            }
+        }
+        if !desc.has_flag(BLOCK_UNINIT) {
+            self.write_block(Pblk(desc.block_bitmap), &blocks)?;
+        }
+        // Inodes.
+        let per_group = self.geometry.inodes_per_group;
+        let mut words = vec![0u64; (per_group as usize).div_ceil(64)];
+        let (mut dirs, mut end) = (0, 0);
+        for (index, note) in self.notes.group(group).enumerate() {
+            if note.used {
+                words[index / 64] |= 1 << (index % 64);
+                dirs += u32::from(note.kind == 2);
+                end = index as u32 + 1;
+            }
+        }
+        let before = group.0.saturating_mul(per_group);
+        let reserved = self.first_ino().saturating_sub(1).saturating_sub(before).min(per_group);
+        for index in 0..reserved as usize {
+            words[index / 64] |= 1 << (index % 64);
+        }
+        end = end.max(reserved);
+        let inodes = bitmap(&words, per_group, len);
+        desc.free_inodes = per_group - count(&inodes, per_group);
+        desc.used_dirs = dirs;
+        if has_flags && desc.itable_unused > (per_group - end).min(desc.free_inodes) {
+            desc.itable_unused = per_group - end;
+        }
+        if desc.has_flag(INODE_UNINIT) && desc.free_inodes != per_group {
+            desc.flags &= !INODE_UNINIT;
+        }
+        if !desc.has_flag(INODE_UNINIT) {
+            self.write_block(Pblk(desc.inode_bitmap), &inodes)?;
+        }
+        if self.has_csum() {
+            let seed = self.sb.fs_seed();
+            let stored = self.read_block(Pblk(desc.block_bitmap))?;
+            let sum = block_bitmap_checksum(seed, &stored, self.geometry.clusters_per_group());
+            if !desc.has_flag(BLOCK_UNINIT) {
+                desc.block_bitmap_csum = sum;
+            }
+            let stored = self.read_block(Pblk(desc.inode_bitmap))?;
+            if !desc.has_flag(INODE_UNINIT) {
+                desc.inode_bitmap_csum = inode_bitmap_checksum(seed, &stored, per_group);
+            }
+        }
+        let _ = self.put_desc(group, &desc);
+        Ok(())
+    }
+
+    /// The bitmap of a group in which only metadata is in use.
+    fn fixed_only(&self, group: Group, clusters: u32, len: usize) -> Vec<u8> {
+        let mut words = vec![0u64; (clusters as usize).div_ceil(64)];
+        let ratio = self.geometry.cluster_ratio();
+        let start = self.geometry.group_start(group).0;
+        for cluster in 0..clusters as usize {
+            if self.notes.is_metadata(Pblk(start + cluster as u64 * ratio), ratio) {
+                words[cluster / 64] |= 1 << (cluster % 64);
+            }
+        }
+        bitmap(&words, clusters, len)
+    }
+
+    /// Writes the primary superblock and descriptors over their backups.
+    pub(crate) fn write_backups(&mut self) -> Result<(), DeviceFault> {
+        let geometry = self.geometry.clone();
+        let mut table = Vec::new();
+        for index in 0..geometry.desc_blocks {
+            let (block, _) =
+                geometry.descriptor_place(Group(index.saturating_mul(geometry.descs_per_block())));
+            table.push(self.read_block(block)?);
+        }
+        for group in 1..geometry.groups {
+            let head = geometry.group_head(Group(group));
+            let (first, count) = head.descriptors;
+            for at in 0..count {
+                let index = (head.first_descriptor_block + at) as usize;
+                let is_primary = geometry
+                    .descriptor_place(Group((index as u32).saturating_mul(geometry.descs_per_block())))
+                    .0
+                    == Pblk(first.0 + u64::from(at));
+                if let (Some(bytes), false) = (table.get(index), is_primary) {
+                    self.write_block(Pblk(first.0 + u64::from(at)), bytes)?;
+                }
+            }
+            if let Some(block) = head.superblock {
+                let sb = Superblock { block_group_nr: group as u16, ..self.sb.clone() };
+                let bytes = if sb.features.metadata_csum() { sb.sealed() } else { sb.encode() };
+                self.overlay.write_at(block.0 * geometry.block_size.bytes(), &bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a bitmap; the bits after the last one are set.
+fn bitmap(words: &[u64], bits: u32, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xFF; len];
+    for (chunk, word) in bytes.chunks_mut(8).zip(words) {
+        let word = word.to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    for bit in bits as usize..(bits as usize).next_multiple_of(64).min(len * 8) {
+        bytes[bit / 8] |= 1 << (bit % 8);
+    }
+    bytes
+}
+
+fn count(bytes: &[u8], bits: u32) -> u32 {
+    let whole = bits as usize / 8;
+    let ones: u32 = bytes[..whole].iter().map(|byte| byte.count_ones()).sum();
+    ones + bytes.get(whole).map_or(0, |byte| (byte & ((1 << (bits % 8)) - 1)).count_ones())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_is_set_and_not_counted() {
+        let bytes = bitmap(&[0b1011], 10, 16);
+        assert_eq!(bytes[0], 0b1011);
+        assert_eq!(bytes[1], 0b1111_1100);
+        assert_eq!(bytes[2..], [0xFF; 14]);
+        assert_eq!(count(&bytes, 10), 3);
+    }
+}

@@ -1,0 +1,363 @@
+//! The addresses in group descriptors.
+//!
+//! ```text
+//! inode table   backup | implied by the neighbours of the flex group | found by a scan | new and empty (a loss)
+//! bitmaps       backup | implied by the neighbours                   | a free block
+//! ```
+//!
+//! Bitmaps are computed anew in a later round, so a bitmap at a new address loses nothing.
+
+use extant_base::{Group, Ino, Pblk};
+use extant_check::{Finding, FindingPlace, rules};
+use extant_device::Device;
+use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT};
+use extant_ondisk::inode;
+use extant_ondisk::{Features, Geometry};
+
+use crate::bytes::{u16_at, u32_at};
+use crate::fs::Fs;
+
+/// Blocks that a scan for an inode table reads at most.
+const SCAN_MAX: u64 = 1 << 18;
+
+impl Fs<'_, '_> {
+    /// Repairs the addresses or the checksum of a descriptor.
+    pub(crate) fn mend_desc(&mut self, finding: &Finding) {
+        let Some(group) = finding.place.group else { return };
+        if finding.rule.code == "GD003" {
+            // The group that the finding names may be the intact one of the two.
+            let suspects: Vec<Group> = (0..self.geometry.groups)
+                .map(Group)
+                .filter(|other| *other == group || self.differs_from_backup(*other))
+                .collect();
+            let before = self.overlay.changes();
+            for other in suspects.iter().copied().filter(|other| *other != group) {
+                self.mend_places(other, finding);
+            }
+            if self.overlay.changes() != before {
+                return;
+            }
+        }
+        self.mend_places(group, finding);
+    }
+
+    fn differs_from_backup(&self, group: Group) -> bool {
+        let (Some(stored), Some(backup)) = (self.stored_desc(group), self.backup_desc(group)) else {
+            return false;
+        };
+        places(&stored) != places(&backup)
+    }
+
+    fn mend_places(&mut self, group: Group, finding: &Finding) {
+        if !self.done.insert(group.0) {
+            return;
+        }
+        let Some(mut desc) = self.stored_desc(group) else { return };
+        if finding.rule.code == "GD001" {
+            // Drivers that trust wrong flags would skip what is in use.
+            desc.flags &= !(BLOCK_UNINIT | INODE_UNINIT);
+            desc.itable_unused = 0;
+        }
+        let mut remedies = Vec::new();
+        let mut loss = None;
+        let known: Vec<GroupDesc> =
+            self.backup_desc(group).into_iter().chain(self.implied_desc(group)).collect();
+        // The table first: what overlaps it is moved away.
+        let table_len = u64::from(self.geometry.itable_blocks());
+        let is_sound = self.is_free_of_others(group, desc.inode_table, table_len)
+            && self.table_score(group, desc.inode_table) >= 0;
+        if !is_sound {
+            let candidates = known.iter().map(|known| known.inode_table);
+            let best = candidates
+                .filter(|at| self.is_free_of_others(group, *at, table_len))
+                .max_by_key(|at| self.table_score(group, *at))
+                .filter(|at| self.table_score(group, *at) >= 0);
+            if let Some(table) = best.or_else(|| self.scan_for_table(group)) {
+                desc.inode_table = table;
+                remedies.push("use the inode table that the backup, the layout or a scan gives");
+            } else if !self.is_free_of_others(group, desc.inode_table, table_len) {
+                let Some(table) = self.new_table() else { return };
+                desc.inode_table = table;
+                let first = u64::from(group.0) * u64::from(self.geometry.inodes_per_group) + 1;
+                let last = first + u64::from(self.geometry.inodes_per_group) - 1;
+                loss = Some(format!("inodes {first} to {last}"));
+                remedies.push("make a new, empty inode table");
+            }
+        }
+        let apart = |at: u64, desc: &GroupDesc| at < desc.inode_table || at >= desc.inode_table + table_len;
+        if !self.is_free_of_others(group, desc.block_bitmap, 1)
+            || !apart(desc.block_bitmap, &desc)
+            || (desc.block_bitmap == desc.inode_bitmap
+                && known.iter().any(|known| known.block_bitmap != desc.block_bitmap))
+        {
+            let candidates = known.iter().map(|known| known.block_bitmap);
+            let fits = |at: &u64| {
+                self.is_free_of_others(group, *at, 1) && apart(*at, &desc) && *at != desc.block_bitmap
+            };
+            let at = candidates.filter(fits).find(|at| *at != desc.inode_bitmap);
+            let Some(at) = at.or_else(|| self.new_block(None).map(|block| block.0)) else { return };
+            desc.block_bitmap = at;
+            desc.flags &= !BLOCK_UNINIT;
+            remedies.push("give the block bitmap another block");
+        }
+        if !self.is_free_of_others(group, desc.inode_bitmap, 1)
+            || !apart(desc.inode_bitmap, &desc)
+            || desc.inode_bitmap == desc.block_bitmap
+        {
+            let candidates = known.iter().map(|known| known.inode_bitmap);
+            let fits = |at: &u64| self.is_free_of_others(group, *at, 1) && apart(*at, &desc);
+            let at = candidates.filter(fits).find(|at| *at != desc.block_bitmap);
+            let Some(at) = at.or_else(|| self.new_block(None).map(|block| block.0)) else { return };
+            self.copy_inode_bitmap(desc.inode_bitmap, at);
+            desc.inode_bitmap = at;
+            desc.flags &= !INODE_UNINIT;
+            remedies.push("give the inode bitmap another block");
+        }
+        if remedies.is_empty() {
+            remedies.push("store the right checksum");
+        }
+        if self.put_desc(group, &desc).is_some() {
+            self.fixed_with(finding, capitalized(&remedies.join(", ")), loss);
+        }
+    }
+
+    /// A new inode bitmap begins with all inodes marked, so that orphans and files without links are seen.
+    fn copy_inode_bitmap(&self, from: u64, to: u64) {
+        let inside = self.notes.is_inside(Pblk(from), 1) && !self.notes.is_metadata(Pblk(from), 1);
+        let bytes = if inside { self.read_block(Pblk(from)).ok() } else { None };
+        let bytes = bytes.unwrap_or_else(|| vec![0; self.block_len()]);
+        let _ = self.write_block(Pblk(to), &bytes);
+    }
+
+    /// Looks at the inode table of each group, and repairs addresses that lead to something else.
+    pub(crate) fn mend_tables(&mut self, findings: &[Finding]) {
+        for group in (0..self.geometry.groups).map(Group) {
+            let Some(desc) = self.notes.desc(group).filter(|_| self.notes.is_usable(group)).cloned() else {
+                continue;
+            };
+            if desc.has_flag(INODE_UNINIT) || self.table_score(group, desc.inode_table) >= 0 {
+                continue;
+            }
+            let table_len = u64::from(self.geometry.itable_blocks());
+            let known: Vec<GroupDesc> =
+                self.backup_desc(group).into_iter().chain(self.implied_desc(group)).collect();
+            let other = known.iter().map(|known| known.inode_table).find(|at| {
+                *at != desc.inode_table
+                    && self.is_free_of_others(group, *at, table_len)
+                    && self.table_score(group, *at) > 0
+            });
+            let other = other.or_else(|| self.scan_for_table(group));
+            if let Some(table) = other
+                && let Some(stored) = self.stored_desc(group)
+                && self.put_desc(group, &GroupDesc { inode_table: table, ..stored }).is_some()
+            {
+                let says = format!("block {} holds no inode table of the group", desc.inode_table);
+                let place = FindingPlace::group(group).in_block(Pblk(desc.inode_table));
+                let remedy = "Use the inode table that the backup, the layout or a scan gives.";
+                self.also(&rules::group::PLACE, place, says, remedy, None);
+            }
+        }
+        self.mend_bitmap_addresses(findings);
+    }
+
+    /// A bitmap's address that leads into a file: the file keeps the block.
+    fn mend_bitmap_addresses(&mut self, findings: &[Finding]) {
+        let into_metadata: Vec<&Finding> =
+            findings.iter().filter(|found| ["EX010", "XA003"].contains(&found.rule.code)).collect();
+        if into_metadata.is_empty() {
+            return;
+        }
+        let wrong = |group: Group, codes: &[&str]| {
+            findings.iter().any(|found| found.place.group == Some(group) && codes.contains(&found.rule.code))
+        };
+        for group in (0..self.geometry.groups).map(Group) {
+            let Some(desc) = self.stored_desc(group).filter(|_| self.notes.is_usable(group)) else {
+                continue;
+            };
+            let mut new = desc.clone();
+            let blocks = wrong(group, &["BM001", "BM002", "BM005", "BM007"]);
+            let inodes = wrong(group, &["BM003", "BM004", "BM006", "BM008"]);
+            if blocks && self.is_in_a_file(&into_metadata, desc.block_bitmap) {
+                let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
+                let known = known.map(|known| known.block_bitmap).filter(|at| *at != desc.block_bitmap);
+                let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
+                let Some(at) = known.or_else(|| self.new_block(None).map(|block| block.0)) else { continue };
+                (new.block_bitmap, new.flags) = (at, new.flags & !BLOCK_UNINIT);
+            }
+            if inodes && self.is_in_a_file(&into_metadata, desc.inode_bitmap) {
+                let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
+                let known = known.map(|known| known.inode_bitmap).filter(|at| *at != desc.inode_bitmap);
+                let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
+                let Some(at) = known.or_else(|| self.new_block(None).map(|block| block.0)) else { continue };
+                (new.inode_bitmap, new.flags) = (at, new.flags & !INODE_UNINIT);
+            }
+            if places(&new) != places(&desc) && self.put_desc(group, &new).is_some() {
+                let says = "a bitmap is said to be in a block of a file, and holds no bitmap";
+                let remedy = "Give the bitmap another block.";
+                self.also(&rules::group::PLACE, FindingPlace::group(group), says, remedy, None);
+            }
+        }
+    }
+
+    /// Does one of these findings lead to the block?
+    fn is_in_a_file(&self, findings: &[&Finding], block: u64) -> bool {
+        findings.iter().any(|found| {
+            let Some(start) = found.place.block else { return false };
+            if start.0 == block {
+                return true;
+            }
+            let Some((ino, lblk)) = found.place.ino.zip(found.place.lblk) else { return false };
+            let Some(inode) = self.inode(ino) else { return false };
+            let runs = self.walk(ino, &inode).runs;
+            let run = runs.iter().find(|run| run.lblk == lblk && run.pblk == start);
+            run.is_some_and(|run| (start.0..start.0 + u64::from(run.len)).contains(&block))
+        })
+    }
+
+    /// Are these blocks inside the file system, and outside of what other groups have?
+    fn is_free_of_others(&self, group: Group, at: u64, len: u64) -> bool {
+        let flex = self.sb.features.has_incompat(Features::FLEX_BG);
+        let start = self.geometry.group_start(group).0;
+        let end = start + u64::from(self.geometry.group_blocks(group));
+        let inside =
+            self.notes.is_inside(Pblk(at), len) && (flex || (at >= start && at.saturating_add(len) <= end));
+        let apart = |other: u64, other_len: u64| at + len <= other || other + other_len <= at;
+        inside
+            && (0..self.geometry.groups).all(|other| {
+                let head = self.geometry.group_head(Group(other));
+                let superblock = head.superblock.is_none_or(|block| apart(block.0, 1));
+                let desc = self.notes.desc(Group(other));
+                let desc = desc.filter(|_| other != group.0 && self.notes.is_usable(Group(other)));
+                superblock
+                    && apart(head.descriptors.0.0, head.descriptors.1.into())
+                    && apart(head.reserved.0.0, head.reserved.1.into())
+                    && desc.is_none_or(|desc| {
+                        ranges(&self.geometry, desc).iter().all(|(other, len)| apart(*other, *len))
+                    })
+            })
+    }
+
+    /// How well the first blocks of a table fit the inodes of the group: inodes that look right, less those
+    /// that do not. 0 if all are empty.
+    fn table_score(&self, group: Group, table: u64) -> i64 {
+        if !self.notes.is_inside(Pblk(table), 1) {
+            return -1;
+        }
+        let Ok(bytes) = self.read_block(Pblk(table)) else { return -1 };
+        let size = self.geometry.inode_size;
+        let first = group.0 * self.geometry.inodes_per_group + 1;
+        let mut score = 0;
+        for (raw, number) in bytes.chunks_exact(size).zip(first..) {
+            if raw.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            let ino = Ino(number);
+            let is_right = if self.sb.verifies_inodes() {
+                inode::verify(raw, inode::inode_seed(self.sb.fs_seed(), ino, u32_at(raw, 0x64)))
+            } else {
+                let kind = u16_at(raw, 0) & 0xF000;
+                matches!(kind, 0 | 0x1000 | 0x2000 | 0x4000 | 0x6000 | 0x8000 | 0xA000 | 0xC000)
+                    && u32_at(raw, 0x70) == 0
+            };
+            score += if is_right { 1 } else { -1 };
+            if ino == Ino::ROOT && self.leads_to_the_root(raw) {
+                score += 4;
+            }
+        }
+        if group.0 == 0 && score == 0 { -1 } else { score }
+    }
+
+    /// Do the blocks of this inode begin the root directory?
+    fn leads_to_the_root(&self, raw: &[u8]) -> bool {
+        let Ok(inode) = inode::Inode::decode(raw) else { return false };
+        if self.is_inline(&inode) {
+            return u32_at(&inode.block, 0) == Ino::ROOT.0;
+        }
+        let first = self.walk(Ino::ROOT, &inode).runs.first().copied();
+        first.is_some_and(|run| run.lblk.0 == 0 && self.looks_like_dir(Ino::ROOT, run.pblk))
+    }
+
+    /// Searches for the inode table of a group.
+    fn scan_for_table(&self, group: Group) -> Option<u64> {
+        let len = u64::from(self.geometry.itable_blocks());
+        let end = self.end().min(SCAN_MAX);
+        let mut best: Option<(i64, u64)> = None;
+        for at in u64::from(self.geometry.first_data_block) + 1..end.saturating_sub(len) {
+            let score = self.table_score(group, at);
+            if score > 1
+                && best.is_none_or(|(best, _)| score > best)
+                && self.is_free_of_others(group, at, len)
+            {
+                best = Some((score, at));
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// The first backup of a descriptor.
+    fn backup_desc(&self, group: Group) -> Option<GroupDesc> {
+        let (_, at) = self.geometry.descriptor_place(group);
+        self.geometry.descriptor_backups(group).into_iter().find_map(|block| {
+            let bytes = self.read_block(block).ok()?;
+            let desc = GroupDesc::decode(bytes.get(at..at + self.geometry.desc_size)?).ok()?;
+            (desc.inode_table != 0).then_some(desc)
+        })
+    }
+
+    /// The addresses that a neighbour implies: in a flex group, bitmaps and tables of consecutive groups are
+    /// consecutive; without flex_bg, they have the same offset in their groups.
+    fn implied_desc(&self, group: Group) -> Option<GroupDesc> {
+        let per_flex = self.geometry.groups_per_flex();
+        let flex = self.sb.features.has_incompat(Features::FLEX_BG) && per_flex > 1;
+        let first = if flex { group.0 / per_flex * per_flex } else { 0 };
+        let last = if flex {
+            first.saturating_add(per_flex).min(self.geometry.groups)
+        } else {
+            self.geometry.groups
+        };
+        let table = u64::from(self.geometry.itable_blocks());
+        (first..last).filter(|other| *other != group.0).find_map(|other| {
+            let known = self.notes.desc(Group(other)).filter(|_| self.notes.is_usable(Group(other)))?;
+            if !flex && self.geometry.has_super(Group(other)) != self.geometry.has_super(group) {
+                return None;
+            }
+            let shifted = |block: u64, step: u64| {
+                (block + u64::from(group.0) * step).checked_sub(u64::from(other) * step)
+            };
+            let group_len = u64::from(self.geometry.blocks_per_group);
+            let (single, long) = if flex { (1, table) } else { (group_len, group_len) };
+            Some(GroupDesc {
+                block_bitmap: shifted(known.block_bitmap, single)?,
+                inode_bitmap: shifted(known.inode_bitmap, single)?,
+                inode_table: shifted(known.inode_table, long)?,
+                ..GroupDesc::default()
+            })
+        })
+    }
+
+    /// An empty inode table in free blocks.
+    fn new_table(&mut self) -> Option<u64> {
+        let end = self.end();
+        let len = u64::from(self.geometry.itable_blocks());
+        let start = self.space.run(self.notes, end, len.div_ceil(self.geometry.cluster_ratio()))?;
+        let bs = self.geometry.block_size.bytes();
+        self.overlay.zero_at(start.0 * bs, len * bs).ok()?;
+        Some(start.0)
+    }
+}
+
+fn places(desc: &GroupDesc) -> (u64, u64, u64) {
+    (desc.block_bitmap, desc.inode_bitmap, desc.inode_table)
+}
+
+/// First block and length of a group's bitmaps and inode table.
+fn ranges(geometry: &Geometry, desc: &GroupDesc) -> [(u64, u64); 3] {
+    [(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, geometry.itable_blocks().into())]
+}
+
+/// A remedy as a sentence.
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    first.into_iter().chain(letters).chain(['.']).collect()
+}

@@ -1,0 +1,510 @@
+//! Remedies for the fields of inodes.
+//!
+//! An inode keeps its content where its fields can be made to make sense; else it is freed, which is a loss.
+
+use std::collections::BTreeMap;
+
+use extant_base::{Ino, Pblk};
+use extant_check::Finding;
+use extant_device::DeviceFault;
+use extant_ondisk::inode::{Inode, flags};
+use extant_ondisk::xattr::{self, Attr, AttrValue};
+use extant_ondisk::{Features, dirent, extent};
+
+use crate::bytes::{put_u16, put_u32, u16_at, u32_at};
+use crate::fs::Fs;
+
+const FLAGS_AT: usize = 0x20;
+const LINKS_AT: usize = 0x1A;
+const DTIME_AT: usize = 0x14;
+const BLOCK_AT: usize = 0x28;
+const EXTRA_AT: usize = 0x80;
+
+impl Fs<'_, '_> {
+    /// Repairs findings about inodes, their maps and their attributes.
+    pub(crate) fn mend_inodes(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
+        self.mend_journal_map(findings);
+        let mut maps: BTreeMap<Ino, Vec<&Finding>> = BTreeMap::new();
+        for finding in findings {
+            let code = finding.rule.code;
+            match (code, finding.place.ino) {
+                (_, Some(ino)) if self.done.contains(&ino.0) => {}
+                (_, Some(ino)) if code.starts_with("EX") => maps.entry(ino).or_default().push(finding),
+                (_, Some(ino)) if code.starts_with("IN") => self.mend_inode(ino, finding),
+                _ => {}
+            }
+        }
+        let attributes: Vec<&Finding> =
+            findings.iter().copied().filter(|finding| finding.rule.code.starts_with("XA")).collect();
+        self.mend_attributes(&attributes)?;
+        for (ino, findings) in maps {
+            if !self.done.contains(&ino.0) {
+                self.mend_map(ino, &findings)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_flags(&self, ino: Ino, set: u32, clear: u32) {
+        let _ = self.edit_inode(ino, |bytes| {
+            let flags = u32_at(bytes, FLAGS_AT);
+            put_u32(bytes, FLAGS_AT, (flags | set) & !clear);
+        });
+    }
+
+    /// Frees an inode, and records what is lost with it.
+    pub(crate) fn give_up(&mut self, ino: Ino, finding: &Finding) {
+        let loss = self.inode(ino).filter(|inode| inode.links != 0 || inode.size != 0);
+        let loss = loss.map(|inode| format!("inode {ino}, {} bytes", inode.size));
+        self.free_inode(ino);
+        self.fixed_with(finding, "Clear the inode.", loss);
+    }
+
+    fn mend_inode(&mut self, ino: Ino, finding: &Finding) {
+        let Some(inode) = self.inode(ino) else { return };
+        let code = finding.rule.code;
+        let first_ino = self.first_ino();
+        let expected = finding.expected;
+        let now = self.now;
+        let put32 = |fs: &Self, at: usize, value: u32| {
+            let _ = fs.edit_inode(ino, |bytes| put_u32(bytes, at, value));
+        };
+        let mut remedy: std::borrow::Cow<'static, str> = finding.rule.repair.into();
+        match code {
+            "IN001" => {
+                let _ = self.edit_inode(ino, |_| ());
+                remedy = "Store the right checksum.".into();
+            }
+            "IN002" => match self.guess_type(ino, &inode) {
+                Some(mode) => {
+                    let _ = self.edit_inode(ino, |bytes| put_u16(bytes, 0, mode));
+                    remedy = "Set the type that the map suggests.".into();
+                }
+                None => return self.give_up(ino, finding),
+            },
+            "IN003" if inode.links == 0 => put32(self, DTIME_AT, now),
+            "IN003" => put32(self, DTIME_AT, 0),
+            "IN004" => {
+                let marked = self.notes.noted(ino).is_some_and(|note| note.marked);
+                let has_content = inode.size != 0 || inode.blocks != 0 || self.is_named(ino);
+                if marked && has_content && ino.0 >= first_ino {
+                    let links = if inode.mode & 0xF000 == 0x4000 { 2 } else { 1 };
+                    let _ = self.edit_inode(ino, |bytes| put_u16(bytes, LINKS_AT, links));
+                    remedy = "Set the link count: nothing says that the file was to be deleted.".into();
+                } else if marked {
+                    self.free_inode(ino);
+                    remedy = "Free the inode: it has neither a name nor content.".into();
+                } else {
+                    put32(self, DTIME_AT, now);
+                }
+            }
+            "IN005" => {
+                let blocks = expected.unwrap_or(0);
+                let _ = self.edit_inode(ino, |bytes| {
+                    put_u32(bytes, 0x1C, blocks as u32);
+                    put_u16(bytes, 0x74, (blocks >> 32) as u16);
+                });
+            }
+            "IN006" | "IN007" => {
+                let size = expected.unwrap_or(0);
+                self.put_size(ino, size);
+            }
+            "IN008" => {
+                if inode.block.starts_with(&extent::MAGIC.to_le_bytes()) {
+                    let set = self.put_superblock(|sb| sb.features.incompat |= Features::EXTENTS);
+                    if set.is_err() {
+                        return;
+                    }
+                    remedy = "Set the feature: the inode has an extent tree.".into();
+                } else {
+                    self.set_flags(ino, 0, flags::EXTENTS);
+                }
+            }
+            "IN009" => {
+                let clear = self.misplaced_flags(ino, &inode);
+                self.set_flags(ino, 0, clear);
+            }
+            "IN010" => {
+                let extra = self.guess_extra(ino);
+                let _ = self.edit_inode(ino, |bytes| put_u16(bytes, EXTRA_AT, extra));
+                remedy = format!("Store {extra}.").into();
+            }
+            "IN011" => put32(self, 0x70, 0),
+            "IN012" => self.put_size(ino, 0),
+            "IN013" => {
+                if inode.has_flag(flags::EXTENTS) && inode.block.starts_with(&extent::MAGIC.to_le_bytes()) {
+                    let mode = self.guess_type(ino, &inode).unwrap_or(0x8000 | inode.mode & 0xFFF);
+                    let _ = self.edit_inode(ino, |bytes| put_u16(bytes, 0, mode));
+                    remedy = "Set the type that the map suggests.".into();
+                } else {
+                    let _ = self.edit_inode(ino, |bytes| {
+                        bytes[BLOCK_AT + 8..BLOCK_AT + 60].fill(0);
+                        let clear = flags::EXTENTS | flags::INDEX | flags::IMMUTABLE | flags::APPEND;
+                        let kept = u32_at(bytes, FLAGS_AT) & !clear;
+                        put_u32(bytes, FLAGS_AT, kept);
+                    });
+                    remedy = "Clear the flags and the rest of the map.".into();
+                }
+            }
+            "IN014" => match self.mend_symlink(ino, &inode) {
+                Some(text) => remedy = text.into(),
+                None => return self.give_up(ino, finding),
+            },
+            "IN015" => {
+                remedy = self.mend_reserved(ino, &inode).into();
+            }
+            "IN016" => match self.mend_root(ino, &inode) {
+                Some(text) => remedy = text.into(),
+                None => return,
+            },
+            "IN017" => match self.mend_inline(ino, &inode, finding) {
+                Some(text) => remedy = text.into(),
+                None => return self.give_up(ino, finding),
+            },
+            "IN018" => self.set_flags(ino, 0, flags::IMMUTABLE | flags::APPEND),
+            "IN019" => return self.mend_empty_dir(ino, finding),
+            "IN021" => {
+                let _ = self.edit_inode(ino, |bytes| {
+                    put_u16(bytes, 0, 0x8000 | 0o600);
+                    put_u16(bytes, LINKS_AT, 1);
+                });
+                if expected.is_none() && finding.says.contains("its blocks end at") {
+                    let walked = self.walk(ino, &inode);
+                    let end = walked.runs.last().map_or(0, |run| u64::from(run.lblk.0) + u64::from(run.len));
+                    self.put_size(ino, end << self.geometry.block_size.log2());
+                }
+                remedy = "Make it a regular file with one link, as long as its blocks.".into();
+            }
+            "IN022" => {
+                let _ = self.edit_inode(ino, |bytes| put_u16(bytes, 0x76, 0));
+            }
+            "IN023" => {
+                let _ = self.edit_inode(ino, clear_nanoseconds);
+            }
+            "IN024" => {
+                let bits = self.misplaced_flags(ino, &inode);
+                let room = self.geometry.inode_size.saturating_sub(128) as u16;
+                let _ = self.edit_inode(ino, |bytes| {
+                    put_u32(bytes, 0x70, 0);
+                    let kept = u32_at(bytes, FLAGS_AT) & !bits;
+                    put_u32(bytes, FLAGS_AT, kept);
+                    if bytes.len() > 128 {
+                        let extra = u16_at(bytes, EXTRA_AT);
+                        if extra != 0 && (extra < 4 || !extra.is_multiple_of(4) || extra > room) {
+                            put_u16(bytes, EXTRA_AT, 32.min(room));
+                        }
+                    }
+                });
+                if ino == Ino::RESIZE && inode.links == 0 {
+                    let _ = self.edit_inode(ino, |bytes| put_u16(bytes, LINKS_AT, 1));
+                }
+                if finding.says.contains("attribute block") {
+                    let _ = self.edit_inode(ino, |bytes| {
+                        put_u32(bytes, 0x68, 0);
+                        put_u16(bytes, 0x76, 0);
+                    });
+                }
+            }
+            _ => return,
+        }
+        self.fixed(finding, remedy);
+    }
+
+    /// Does a directory that the survey could read name this inode? Known only by the count of names.
+    fn is_named(&self, ino: Ino) -> bool {
+        self.notes.names(ino) > 0
+    }
+
+    pub(crate) fn put_size(&self, ino: Ino, size: u64) {
+        let _ = self.edit_inode(ino, |bytes| {
+            put_u32(bytes, 4, size as u32);
+            put_u32(bytes, 0x6C, (size >> 32) as u32);
+        });
+    }
+
+    /// The flags that this inode cannot have.
+    fn misplaced_flags(&self, ino: Ino, inode: &Inode) -> u32 {
+        let f = &self.sb.features;
+        let is_dir = inode.mode & 0xF000 == 0x4000;
+        let mut clear = 0;
+        if !f.has_compat(Features::IMAGIC) {
+            clear |= flags::IMAGIC;
+        }
+        if !(is_dir && f.has_compat(Features::DIR_INDEX)) {
+            clear |= flags::INDEX;
+        }
+        if !(is_dir && f.has_incompat(Features::CASEFOLD)) {
+            clear |= flags::CASEFOLD;
+        }
+        if !f.has_incompat(Features::INLINE_DATA) {
+            clear |= flags::INLINE_DATA;
+        }
+        if inode.has_flag(flags::ENCRYPT) && !self.has_context(ino, inode) {
+            clear |= flags::ENCRYPT;
+        }
+        clear & inode.flags
+    }
+
+    /// Has the inode an encryption context?
+    fn has_context(&self, ino: Ino, inode: &Inode) -> bool {
+        let is_context = |attr: &Attr<'_>| attr.index == xattr::INDEX_ENCRYPTION && attr.name == b"c";
+        let bytes = self.inode_bytes(ino).unwrap_or_default();
+        let area = bytes.get(inode.xattr_offset()..).unwrap_or(&[]);
+        let inside = xattr::decode_ibody(area).is_ok_and(|all| all.iter().any(|one| is_context(&one.attr)));
+        inside
+            || (inode.file_acl != 0
+                && self.read_block(Pblk(inode.file_acl)).is_ok_and(|block| {
+                    xattr::decode_block(&block)
+                        .is_ok_and(|(_, all)| all.iter().any(|one| is_context(&one.attr)))
+                }))
+    }
+
+    /// The mode for an inode of impossible type whose map can be walked: a directory if its first block begins
+    /// with ".", else a regular file.
+    fn guess_type(&self, ino: Ino, inode: &Inode) -> Option<u16> {
+        let has_tree = inode.block.starts_with(&extent::MAGIC.to_le_bytes());
+        if inode.has_flag(flags::EXTENTS) != has_tree {
+            return None;
+        }
+        let permissions = inode.mode & 0xFFF;
+        let walked = self.walk(ino, inode);
+        let first = walked.runs.first().filter(|run| run.lblk.0 == 0);
+        if first.is_some_and(|run| self.looks_like_dir(ino, run.pblk)) {
+            return Some(0x4000 | permissions);
+        }
+        if !walked.runs.is_empty() || (has_tree && inode.size == 0) || self.is_inline(inode) {
+            return Some(0x8000 | permissions);
+        }
+        None
+    }
+
+    /// Does this block begin a directory with this number?
+    pub(crate) fn looks_like_dir(&self, ino: Ino, block: Pblk) -> bool {
+        self.read_block(block).is_ok_and(|bytes| {
+            let rec_len = dirent::decode_rec_len(u16_at(&bytes, 4), self.geometry.block_size);
+            let dot = u32_at(&bytes, 0) == ino.0 && rec_len == 12 && bytes[6] == 1 && bytes[8] == b'.';
+            let dotdot = bytes[12 + 6] == 2 && bytes.get(20..22) == Some(b"..");
+            dot && dotdot || (dot || dotdot) && u32_at(&bytes, 12) != 0 && bytes[18] == 2
+        })
+    }
+
+    /// The number of bytes of newer fields: the attributes, which follow them, show where they end.
+    fn guess_extra(&self, ino: Ino) -> u16 {
+        let bytes = self.inode_bytes(ino).unwrap_or_default();
+        let room = bytes.len().saturating_sub(128);
+        let magic = xattr::MAGIC.to_le_bytes();
+        let found = (4..room).step_by(4).find(|extra| bytes[128 + extra..].starts_with(&magic));
+        let usual = if self.sb.want_extra_isize != 0 { self.sb.want_extra_isize } else { 32 };
+        let usual = if usize::from(usual) <= room && usual.is_multiple_of(4) { usual } else { 32 };
+        found.map_or(usual.min(room as u16), |extra| extra as u16)
+    }
+
+    /// Makes size and text of a symbolic link fit. `None` if there is no text.
+    fn mend_symlink(&mut self, ino: Ino, inode: &Inode) -> Option<&'static str> {
+        let bs = self.geometry.block_size.bytes();
+        let has_tree =
+            inode.has_flag(flags::EXTENTS) && inode.block.starts_with(&extent::MAGIC.to_le_bytes());
+        if self.is_inline(inode) {
+            return None;
+        }
+        if has_tree {
+            let walked = self.walk(ino, inode);
+            let blocks: u64 = walked.runs.iter().map(|run| u64::from(run.len)).sum();
+            if let [run] = walked.runs[..]
+                && run.lblk.0 == 0
+                && run.len == 1
+            {
+                let text = self.read_block(run.pblk).ok()?;
+                let len = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+                if inode.has_flag(flags::ENCRYPT) || !(60..bs as usize).contains(&len) {
+                    return None;
+                }
+                self.put_size(ino, len as u64);
+                return Some("Store the length of the text.");
+            }
+            if blocks > 1 {
+                let mode = self.guess_type(ino, inode)?;
+                self.edit_inode(ino, |bytes| put_u16(bytes, 0, mode))?;
+                return Some("Set the type that the map suggests.");
+            }
+            return None;
+        }
+        let len = inode.block.iter().position(|byte| *byte == 0).unwrap_or(60);
+        let is_text = (1..60).contains(&len) && inode.block[len..].iter().all(|byte| *byte == 0);
+        if inode.has_flag(flags::ENCRYPT) || !is_text {
+            return None;
+        }
+        self.put_size(ino, len as u64);
+        Some("Store the length of the text.")
+    }
+
+    /// Gives a reserved inode the shape that its use asks for.
+    fn mend_reserved(&mut self, ino: Ino, inode: &Inode) -> &'static str {
+        let quota = [self.sb.usr_quota_inum, self.sb.grp_quota_inum, self.sb.prj_quota_inum];
+        let is_file = (self.sb.features.has_ro_compat(Features::QUOTA) && quota.contains(&ino.0))
+            || (self.sb.features.has_compat(Features::ORPHAN_FILE) && self.sb.orphan_file_inum == ino.0);
+        if is_file {
+            let _ = self.edit_inode(ino, |bytes| {
+                put_u16(bytes, 0, 0x8000 | inode.mode & 0xFFF);
+                if u16_at(bytes, LINKS_AT) == 0 {
+                    put_u16(bytes, LINKS_AT, 1);
+                }
+            });
+            return "Make it a regular file.";
+        }
+        if ino == Ino::BAD_BLOCKS {
+            let _ = self.edit_inode(ino, |bytes| {
+                for at in [0, 2, 0x18, LINKS_AT, 0x76, 0x78, 0x7A] {
+                    put_u16(bytes, at, 0);
+                }
+                put_u32(bytes, 0x68, 0);
+            });
+            return "Clear mode, owner, links and attributes.";
+        }
+        self.free_inode(ino);
+        "Clear the inode."
+    }
+
+    /// Makes the root a directory: by its type if its blocks are those of a directory, else anew.
+    fn mend_root(&mut self, ino: Ino, inode: &Inode) -> Option<&'static str> {
+        let as_dir = Inode { mode: 0x4000 | inode.mode & 0xFFF, ..inode.clone() };
+        let walked = if self.is_inline(inode) { Default::default() } else { self.walk(ino, &as_dir) };
+        let first = walked.runs.first().filter(|run| run.lblk.0 == 0);
+        let has_blocks = first.is_some_and(|run| self.looks_like_dir(ino, run.pblk));
+        if has_blocks || self.is_inline(inode) && inode.mode != 0 {
+            self.edit_inode(ino, |bytes| {
+                let mode = u16_at(bytes, 0);
+                put_u16(bytes, 0, 0x4000 | mode & 0xFFF);
+                if u16_at(bytes, LINKS_AT) == 0 {
+                    put_u16(bytes, LINKS_AT, 2);
+                }
+                put_u32(bytes, DTIME_AT, 0);
+            })?;
+            return Some("Set the type and a link count: its blocks are those of a directory.");
+        }
+        self.new_dir(ino, Ino::ROOT, 0o755)?;
+        Some("Make a new root directory.")
+    }
+
+    /// Makes an inode an empty directory.
+    pub(crate) fn new_dir(&mut self, ino: Ino, parent: Ino, permissions: u16) -> Option<()> {
+        let block = self.new_block(None)?;
+        self.done.insert(ino.0);
+        let with_extents = self.sb.features.has_incompat(Features::EXTENTS);
+        let now = self.now;
+        let bs = self.geometry.block_size.bytes();
+        let units = (bs << self.geometry.cluster_log) / 512;
+        let room = self.geometry.inode_size.saturating_sub(128).min(32) as u16;
+        let map = if with_extents {
+            let found = extent::Extent { lblk: 0, len: 1, start: block.0, unwritten: false };
+            extent::encode_tree(&[found], self.geometry.block_size, &[], None).0
+        } else {
+            let mut map = [0; 60];
+            put_u32(&mut map, 0, u32::try_from(block.0).ok()?);
+            map
+        };
+        self.edit_inode(ino, |bytes| {
+            bytes.fill(0);
+            put_u16(bytes, 0, 0x4000 | permissions);
+            put_u32(bytes, 4, bs as u32);
+            for at in [8, 0xC, 0x10] {
+                put_u32(bytes, at, now);
+            }
+            put_u16(bytes, LINKS_AT, 2);
+            put_u32(bytes, 0x1C, units as u32);
+            put_u32(bytes, FLAGS_AT, if with_extents { flags::EXTENTS } else { 0 });
+            bytes[BLOCK_AT..BLOCK_AT + 60].copy_from_slice(&map);
+            if bytes.len() > 128 {
+                put_u16(bytes, EXTRA_AT, room);
+            }
+        })?;
+        let bytes = self.first_dir_block(ino, parent);
+        self.write_block(block, &bytes).ok()
+    }
+
+    /// A directory without a block gets an empty one; its names are lost already.
+    fn mend_empty_dir(&mut self, ino: Ino, finding: &Finding) {
+        let parent = self.notes.parent(ino).unwrap_or(Ino::ROOT);
+        let Some(inode) = self.inode(ino) else { return };
+        let Some(block) = self.new_block(None) else { return };
+        let run =
+            extant_check::survey::Run { lblk: extant_base::Lblk(0), pblk: block, len: 1, unwritten: false };
+        let bytes = self.first_dir_block(ino, parent);
+        if self.write_block(block, &bytes).is_err() || self.put_map(ino, &inode, &[run], &[]).is_none() {
+            return;
+        }
+        self.set_flags(ino, 0, flags::INDEX);
+        self.put_size(ino, self.geometry.block_size.bytes());
+        self.fixed(finding, "Give the directory an empty block; what its names led to goes to lost+found.");
+    }
+
+    /// Makes the flags and attributes of an inode with inline data fit.
+    fn mend_inline(&mut self, ino: Ino, inode: &Inode, finding: &Finding) -> Option<&'static str> {
+        let has_tree = inode.block.starts_with(&extent::MAGIC.to_le_bytes());
+        if inode.has_flag(flags::EXTENTS) {
+            let clear = if has_tree { flags::INLINE_DATA } else { flags::EXTENTS };
+            self.set_flags(ino, 0, clear);
+            return Some("Clear the flag that i_block contradicts.");
+        }
+        if let Some(size) = finding.expected {
+            self.put_size(ino, size);
+            return Some("Store the length of both parts.");
+        }
+        let bytes = self.inode_bytes(ino)?;
+        let at = inode.xattr_offset().clamp(128, bytes.len());
+        let mut attrs: Vec<Attr<'_>> =
+            xattr::decode_ibody(&bytes[at..]).ok()?.into_iter().map(|stored| stored.attr).collect();
+        attrs.insert(0, Attr { index: xattr::INDEX_SYSTEM, name: b"data", value: AttrValue::Bytes(&[]) });
+        let mut area = bytes[at..].to_vec();
+        xattr::encode_ibody(&attrs, &mut area).ok()?;
+        let lost = inode.size > 60;
+        self.edit_inode(ino, |bytes| bytes[at..].copy_from_slice(&area))?;
+        if inode.mode & 0xF000 == 0x4000 || lost {
+            self.put_size(ino, 60.min(inode.size.max(60)));
+        }
+        Some("Add an empty attribute: the data is what i_block holds.")
+    }
+
+    /// Restores the journal's map from the superblock, if its inode is damaged.
+    fn mend_journal_map(&mut self, findings: &[&Finding]) {
+        let ino = Ino(self.sb.journal_inum);
+        if ino.0 == 0 || !self.sb.features.has_compat(Features::HAS_JOURNAL) {
+            return;
+        }
+        let is_map = |finding: &&&Finding| {
+            let code = finding.rule.code;
+            finding.place.ino == Some(ino)
+                && (code.starts_with("EX") && code != "EX011" || ["IN002", "IN006", "IN021"].contains(&code))
+        };
+        let Some(finding) = findings.iter().find(is_map) else { return };
+        let Some((i_block, size)) = self.notes.journal_backup() else { return };
+        let extents = i_block.starts_with(&extent::MAGIC.to_le_bytes());
+        let _ = self.edit_inode(ino, |bytes| {
+            put_u16(bytes, 0, 0x8000 | 0o600);
+            put_u16(bytes, LINKS_AT, 1);
+            let flags = u32_at(bytes, FLAGS_AT) & !(flags::EXTENTS | flags::INLINE_DATA);
+            put_u32(bytes, FLAGS_AT, if extents { flags | flags::EXTENTS } else { flags });
+            put_u32(bytes, 4, size as u32);
+            put_u32(bytes, 0x6C, (size >> 32) as u32);
+            bytes[BLOCK_AT..BLOCK_AT + 60].copy_from_slice(&i_block);
+        });
+        let changed = self.inode(ino).is_some_and(|inode| inode.block == i_block && inode.size == size);
+        if changed {
+            self.done.insert(ino.0);
+            self.fixed(finding, "Use the backup of the journal's map in the superblock.");
+        }
+    }
+}
+
+/// Clears nanoseconds of a second or more.
+fn clear_nanoseconds(bytes: &mut [u8]) {
+    let extra = if bytes.len() > 128 { usize::from(u16_at(bytes, EXTRA_AT)) } else { 0 };
+    for at in [0x84, 0x88, 0x8C, 0x94] {
+        if at + 4 <= 128 + extra && at + 4 <= bytes.len() {
+            let word = u32_at(bytes, at);
+            if word >> 2 >= 1_000_000_000 {
+                put_u32(bytes, at, word & 3);
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Repairs damaged file systems by the checker's rules.
+//!
+//! ```text
+//!            +--------------------------------------------+
+//!            v                                            |
+//! choose -> survey -> the first stage with findings -> remedies        until no finding is left
+//! the sb     (check, with      superblock, log, inodes, shared
+//!             every finding)   blocks, directories, tree, links,
+//!                              special files, counts
+//!
+//! all in an overlay; then: undo file, synced -> image, superblock last -> undo file "finished"
+//! ```
+//!
+//! The checker finds, this crate has the remedies. So a repair cannot disagree with the check after it, and
+//! every fix has a rule. A remedy of an early stage changes what later stages find: after a lost directory is
+//! read, for instance, other link counts are right. So each round applies the remedies of one stage, and
+//! surveys the overlay again. Most damage takes two to five rounds.
+//!
+//! Data structures: the overlay of changed pieces of 4 KiB; the survey's notes (a few bytes per inode, one bit
+//! per cluster); the plan.
+//!
+//! Owns: remedies, the plan, the undo file, the order of the writes. Does **not** own: rules and findings (see
+//! `check`), byte layouts (see `ondisk`), the replay of fast commits (see `volume`).
+//!
+//! Invariants
+//! 1. INV-RP1: nothing is written before the plan is complete.
+//! 2. INV-RP2: what becomes unreachable by a fix is in the plan, in [`Fix::loss`].
+//! 3. INV-RP3: the undo file is durable before the first byte of the image changes. A repair that was cut is
+//!    undone first by the next repair, so a cut loses nothing.
+//! 4. INV-RP4: the image is clean for the checker after a repair, except for what [`Plan::left`] names.
+//! 5. The number of rounds is bounded; a round that changes nothing ends the repair of its findings.
+
+#![forbid(unsafe_code)]
+
+mod attrs;
+mod bytes;
+mod counts;
+mod descs;
+mod dirs;
+mod fs;
+mod inodes;
+mod maps;
+mod overlay;
+mod plan;
+mod space;
+mod special;
+mod stage;
+mod supers;
+mod undo;
+
+use std::collections::BTreeSet;
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_check::{Finding, Severity, Stats, survey};
+use extant_device::{Device, DeviceFault};
+use extant_ondisk::mmp::{Mmp, MmpState};
+use extant_ondisk::{Features, Superblock, superblock};
+
+use fs::Fs;
+use overlay::{Changed, Overlay};
+pub use plan::{Fix, Left, Plan};
+use stage::Stage;
+pub use undo::{UndoFault, UndoFile, UndoState};
+
+/// The most rounds of a repair.
+const ROUNDS_MAX: u32 = 64;
+
+/// Options of a repair.
+#[derive(Clone, Default)]
+pub struct RepairOptions {
+    /// Number of threads; `None` is one per core.
+    pub threads: Option<NonZero<usize>>,
+    /// Use the backup superblock in this block.
+    pub backup: Option<u64>,
+    /// The time for fields that a repair sets, in seconds since 1970.
+    pub now: u32,
+}
+
+/// Why there is no repair.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairFault {
+    /// The image cannot be read or written.
+    #[error(transparent)]
+    Device(#[from] DeviceFault),
+    /// The image cannot be opened.
+    #[error("cannot open the image: {0}")]
+    Image(std::io::Error),
+    /// Another machine uses the file system.
+    #[error("the file system is in use: its multiple-mount protection block changes")]
+    InUse,
+    /// No superblock can be used.
+    #[error("{0}: no superblock can be used, so nothing can be repaired")]
+    NoSuperblock(String),
+    /// The undo file cannot be used.
+    #[error(transparent)]
+    Undo(#[from] UndoFault),
+}
+
+/// A planned repair.
+pub struct Repair {
+    plan: Plan,
+    changed: Vec<Changed>,
+    /// Offsets of the pieces that are written last.
+    late: BTreeSet<u64>,
+    stats: Stats,
+}
+
+/// Plans a repair: the whole work, in memory. The device is only read.
+///
+/// # Errors
+/// The device cannot be read, or has no superblock that can be used.
+pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<Repair, RepairFault> {
+    if is_in_use(&*device) {
+        return Err(RepairFault::InUse);
+    }
+    let overlay = Arc::new(Overlay::new(device));
+    let mut plan = Plan::default();
+    let checking = extant_check::Options { threads: options.threads, ..Default::default() };
+    let from_backup = supers::choose(&overlay, options.backup, &checking, &mut plan)?;
+    let mut stuck: BTreeSet<(&'static str, String)> = BTreeSet::new();
+    let mut is_first = true;
+    let mut stats = Stats::default();
+    let mut left: Vec<Finding> = Vec::new();
+    let mut late = BTreeSet::from([superblock::OFFSET / overlay::PIECE * overlay::PIECE]);
+    for round in 0..ROUNDS_MAX {
+        let surveyed = survey::survey(&*overlay, &checking).map_err(|fault| match fault {
+            extant_check::CheckFault::Device(fault) => RepairFault::Device(fault),
+        })?;
+        let Some(notes) = surveyed.notes() else {
+            let why = surveyed.findings.first().map_or_else(String::new, |finding| finding.says.clone());
+            return Err(RepairFault::NoSuperblock(why));
+        };
+        stats = surveyed.stats.clone();
+        if let Some((first, _)) = notes.journal_runs().and_then(|runs| runs.first().copied()) {
+            late.insert(first.0 * notes.geometry().block_size.bytes() / overlay::PIECE * overlay::PIECE);
+        }
+        let mut fs = Fs::new(&overlay, notes, &mut plan, options.now);
+        if std::mem::take(&mut is_first) {
+            let before = overlay.changes();
+            fs.mend_tables(&surveyed.findings);
+            fs.mend_numbers(&surveyed.findings)?;
+            if overlay.changes() != before {
+                continue;
+            }
+        }
+        let open: Vec<&Finding> = surveyed
+            .findings
+            .iter()
+            .filter(|finding| stuck.is_empty() || !stuck.contains(&(finding.rule.code, key(finding))))
+            .collect();
+        let stage = open.iter().filter_map(|finding| stage::of(finding)).min();
+        let Some(stage) = stage.filter(|_| round + 1 < ROUNDS_MAX) else {
+            let errors = surveyed.findings.iter().filter(|finding| finding.rule.severity != Severity::Note);
+            left = errors.cloned().collect();
+            finish(&mut fs, left.is_empty())?;
+            break;
+        };
+        let now: Vec<&Finding> =
+            open.into_iter().filter(|finding| stage::of(finding) == Some(stage)).collect();
+        let before = overlay.changes();
+        match stage {
+            Stage::Super => fs.mend_supers(&now)?,
+            Stage::Log => fs.mend_log(&overlay, &now, from_backup)?,
+            Stage::Inodes => fs.mend_inodes(&now)?,
+            Stage::Shared => fs.mend_shared(&now)?,
+            Stage::Dirs => fs.mend_dirs(&now)?,
+            Stage::Tree => fs.mend_tree(&now)?,
+            Stage::Links => fs.mend_links(&now),
+            Stage::Special => fs.mend_special(&now)?,
+            Stage::Counts => fs.mend_counts(&now)?,
+        }
+        if overlay.changes() == before {
+            stuck.extend(now.iter().map(|finding| (finding.rule.code, key(finding))));
+        }
+    }
+    for finding in left {
+        let why = stage::why_left(&finding);
+        plan.left.push(Left { finding, why });
+    }
+    let changed = overlay.changed()?;
+    plan.changed_bytes = changed.iter().map(|piece| piece.new.len() as u64).sum();
+    if changed.is_empty() {
+        plan.fixes.clear();
+        plan.counts.clear();
+    }
+    Ok(Repair { plan, changed, late, stats })
+}
+
+/// Does another machine write the block of multiple-mount protection? Waits for two of its intervals where the
+/// block says so.
+fn is_in_use(device: &dyn Device) -> bool {
+    let read = || {
+        let mut bytes = [0; superblock::SIZE];
+        device.read_at(superblock::OFFSET, &mut bytes).ok()?;
+        let sb = Superblock::decode(&bytes).ok().filter(|sb| sb.features.has_incompat(Features::MMP))?;
+        let at = sb.mmp_block.checked_mul(sb.block_size().ok()?.bytes())?;
+        device.forget_cached(at, Mmp::LEN as u64);
+        let mut block = vec![0; Mmp::LEN];
+        device.read_at(at, &mut block).ok()?;
+        Mmp::decode(&block).ok().filter(|mmp| mmp.state() != MmpState::Clean)
+    };
+    let Some(first) = read() else { return false };
+    let seconds = 2 * u64::from(first.check_interval.clamp(1, 300)) + 1;
+    std::thread::sleep(std::time::Duration::from_secs(seconds));
+    read().is_some_and(|second| second.sequence != first.sequence)
+}
+
+/// What distinguishes a finding from others, although numbers in it may change from round to round.
+fn key(finding: &Finding) -> String {
+    let place = &finding.place;
+    format!("{:?} {:?} {:?} {:?}", place.group, place.ino, place.lblk, place.block)
+}
+
+/// Marks the file system as checked, if something was repaired.
+fn finish(fs: &mut Fs<'_, '_>, is_clean: bool) -> Result<(), DeviceFault> {
+    if fs.plan.is_empty() {
+        return Ok(());
+    }
+    let now = fs.now;
+    let has_external = fs.sb.journal_inum == 0;
+    fs.put_superblock(|sb: &mut Superblock| {
+        if is_clean {
+            sb.state = (sb.state | superblock::STATE_CLEAN) & !superblock::STATE_ERRORS;
+            (sb.lastcheck, sb.mnt_count) = (now.into(), 0);
+        } else {
+            sb.state &= !superblock::STATE_CLEAN;
+        }
+        if !has_external {
+            sb.features.incompat &= !Features::RECOVER;
+        }
+    })
+}
+
+impl Repair {
+    /// The plan.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Statistics of the file system after the repair.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Writes the repair. With `undo`, the bytes that it overwrites are in this file before.
+    ///
+    /// # Errors
+    /// The undo file exists or cannot be written: nothing has changed then. The device cannot be written.
+    pub fn write(&self, device: &dyn Device, undo: Option<&Path>) -> Result<(), RepairFault> {
+        if self.changed.is_empty() {
+            return Ok(());
+        }
+        let mut undo = undo.map(|path| UndoFile::create(path, device, &self.changed)).transpose()?;
+        let (late, early): (Vec<&Changed>, Vec<&Changed>) =
+            self.changed.iter().partition(|piece| self.late.contains(&piece.offset));
+        for pieces in [early, late] {
+            let mut at = 0;
+            while at < pieces.len() {
+                // Adjacent pieces in one write.
+                let mut bytes = pieces[at].new.to_vec();
+                let start = pieces[at].offset;
+                at += 1;
+                while at < pieces.len()
+                    && pieces[at].offset == start + bytes.len() as u64
+                    && bytes.len() < 1 << 20
+                {
+                    bytes.extend_from_slice(&pieces[at].new);
+                    at += 1;
+                }
+                device.write_at(start, &bytes)?;
+            }
+            device.flush()?;
+        }
+        if let Some(undo) = &mut undo {
+            undo.set_state(UndoState::Finished)?;
+        }
+        Ok(())
+    }
+}
+
+/// Undoes a repair that was cut, if `path` is the undo file of one. Returns whether it was.
+///
+/// # Errors
+/// The undo file is damaged or of another image, or the device cannot be written.
+pub fn undo_cut_repair(device: &dyn Device, path: &Path) -> Result<bool, UndoFault> {
+    if !path.exists() {
+        return Ok(false);
+    }
+    let mut undo = match UndoFile::open(path) {
+        Ok(undo) => undo,
+        // The cut was before the file was complete: the image was not changed yet.
+        Err(UndoFault::Damaged(_)) => return Ok(false),
+        Err(fault) => return Err(fault),
+    };
+    if undo.state() != UndoState::Begun {
+        return Ok(false);
+    }
+    undo.undo(device, false)?;
+    Ok(true)
+}

@@ -1,0 +1,293 @@
+//! The superblock: the choice among the primary and its backups, and the rules about its fields.
+//!
+//! ```text
+//! primary sound, and as its backups   -> kept
+//! primary damaged, or unlike a backup -> each candidate is surveyed; the one with the fewest errors is kept
+//! ```
+//!
+//! The addresses in descriptors are mended in [`descs`](crate::descs).
+
+use std::sync::Arc;
+
+use extant_base::{BlockSize, Ino};
+use extant_check::{Finding, FindingPlace, Options, Severity, rules, survey};
+use extant_device::{Device, DeviceFault};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
+use extant_ondisk::{Features, Geometry, Superblock, backup, superblock};
+
+use crate::fs::Fs;
+use crate::overlay::Overlay;
+use crate::plan::{Fix, Plan};
+
+/// The most candidates that are compared.
+const CANDIDATES_MAX: usize = 4;
+
+/// A superblock that may be the right one.
+struct Candidate {
+    sb: Superblock,
+    from: String,
+    is_backup: bool,
+}
+
+/// Chooses the superblock and stores it in the overlay. Returns whether it came from a backup.
+pub(crate) fn choose(
+    overlay: &Arc<Overlay>,
+    wanted: Option<u64>,
+    options: &Options<'_>,
+    plan: &mut Plan,
+) -> Result<bool, DeviceFault> {
+    let mut bytes = [0; superblock::SIZE];
+    let primary =
+        overlay.read_at(superblock::OFFSET, &mut bytes).ok().and_then(|()| Superblock::decode(&bytes).ok());
+    let is_sound = primary.as_ref().is_some_and(is_sound);
+    let offsets = match wanted {
+        Some(block) => backup::offsets_of_block(block),
+        None => backup::offsets(overlay.size_bytes()),
+    };
+    let mut backups: Vec<Candidate> = Vec::new();
+    for offset in offsets {
+        let mut bytes = [0; superblock::SIZE];
+        if overlay.read_at(offset, &mut bytes).is_err() {
+            continue;
+        }
+        let Ok(sb) = Superblock::decode(&bytes) else { continue };
+        if backup::group_at(&sb, offset).is_none() || !is_sound_backup(&sb) {
+            continue;
+        }
+        let other = primary.as_ref().is_none_or(|primary| statics(primary) != statics(&sb));
+        let is_known = backups.iter().any(|known| statics(&known.sb) == statics(&sb));
+        if wanted.is_some() || !is_known && (other || !is_sound) {
+            backups.push(Candidate { sb, from: format!("the backup at byte {offset}"), is_backup: true });
+        }
+        if backups.len() == CANDIDATES_MAX || wanted.is_some() || is_sound && !other {
+            break;
+        }
+    }
+    if wanted.is_none() && is_sound && backups.is_empty() {
+        return Ok(false);
+    }
+    let mut candidates = Vec::new();
+    if wanted.is_none()
+        && let Some(primary) = primary
+    {
+        let sb = Superblock { checksum_type: checksum_type(&primary), ..primary };
+        candidates.push(Candidate { sb, from: "the primary".into(), is_backup: false });
+    }
+    candidates.extend(backups);
+    let mut best: Option<(u64, Candidate)> = None;
+    for candidate in candidates {
+        let errors = errors_with(overlay, &candidate.sb, options);
+        if errors < best.as_ref().map_or(u64::MAX, |(errors, _)| *errors) {
+            best = Some((errors, candidate));
+        }
+    }
+    let Some((_, chosen)) = best else { return Ok(false) };
+    if !chosen.is_backup && is_sound {
+        return Ok(false);
+    }
+    let remedy = match chosen.is_backup {
+        true => format!("Write {} over the primary.", chosen.from),
+        false => "Store the right checksum: all else in it makes sense.".to_owned(),
+    };
+    let finding = match is_sound {
+        true => "the primary does not fit the file system, a backup does".to_owned(),
+        false => "the primary superblock is damaged".to_owned(),
+    };
+    plan.add(Fix {
+        rule: &rules::superblock::PRIMARY,
+        place: FindingPlace::default(),
+        finding,
+        remedy: remedy.into(),
+        loss: None,
+    });
+    overlay.write_at(superblock::OFFSET, &as_primary(&chosen.sb))?;
+    Ok(chosen.is_backup)
+}
+
+/// The bytes of a superblock as the primary.
+fn as_primary(sb: &Superblock) -> [u8; superblock::SIZE] {
+    let sb = Superblock { block_group_nr: 0, state: sb.state & !superblock::STATE_CLEAN, ..sb.clone() };
+    if sb.features.metadata_csum() { sb.sealed() } else { sb.encode() }
+}
+
+fn checksum_type(sb: &Superblock) -> u8 {
+    if sb.features.metadata_csum() { 1 } else { sb.checksum_type }
+}
+
+fn is_sound(sb: &Superblock) -> bool {
+    let checksum = !sb.features.metadata_csum() || (sb.checksum_type == 1 && sb.verify());
+    checksum && Geometry::new(sb).is_ok_and(|geometry| geometry.inodes() == sb.inodes_count)
+}
+
+fn is_sound_backup(sb: &Superblock) -> bool {
+    is_sound(sb) && BlockSize::from_log(sb.log_block_size).is_some()
+}
+
+/// What neither a mount nor its work changes.
+fn statics(sb: &Superblock) -> Superblock {
+    let free = |features: &Features| Features {
+        compat: features.compat & !(Features::EXT_ATTR | Features::DIR_INDEX | Features::STABLE_INODES),
+        incompat: features.incompat & !(Features::RECOVER | Features::ENCRYPT),
+        ro_compat: features.ro_compat
+            & !(Features::LARGE_FILE
+                | Features::HUGE_FILE
+                | Features::DIR_NLINK
+                | Features::EXTRA_ISIZE
+                | Features::VERITY
+                | Features::ORPHAN_PRESENT),
+    };
+    Superblock {
+        inodes_count: sb.inodes_count,
+        blocks_count: sb.blocks_count,
+        first_data_block: sb.first_data_block,
+        log_block_size: sb.log_block_size,
+        log_cluster_size: sb.log_cluster_size,
+        blocks_per_group: sb.blocks_per_group,
+        clusters_per_group: sb.clusters_per_group,
+        inodes_per_group: sb.inodes_per_group,
+        rev_level: sb.rev_level,
+        creator_os: sb.creator_os,
+        first_ino: sb.first_ino,
+        inode_size: sb.inode_size,
+        features: free(&sb.features),
+        uuid: sb.uuid,
+        hash_seed: sb.hash_seed,
+        journal_inum: sb.journal_inum,
+        journal_uuid: sb.journal_uuid,
+        desc_size: sb.desc_size,
+        first_meta_bg: sb.first_meta_bg,
+        reserved_gdt_blocks: sb.reserved_gdt_blocks,
+        log_groups_per_flex: sb.log_groups_per_flex,
+        backup_bgs: sb.backup_bgs,
+        checksum_seed: sb.checksum_seed,
+        encoding: sb.encoding,
+        usr_quota_inum: sb.usr_quota_inum,
+        grp_quota_inum: sb.grp_quota_inum,
+        prj_quota_inum: sb.prj_quota_inum,
+        orphan_file_inum: sb.orphan_file_inum,
+        ..Superblock::default()
+    }
+}
+
+/// The number of errors that a check finds with this superblock in the place of the primary.
+fn errors_with(overlay: &Arc<Overlay>, sb: &Superblock, options: &Options<'_>) -> u64 {
+    let trial = Overlay::new(Arc::<Overlay>::clone(overlay));
+    if trial.write_at(superblock::OFFSET, &as_primary(sb)).is_err() {
+        return u64::MAX;
+    }
+    let Ok(surveyed) = survey::survey(&trial, &Options { progress: None, journal: None, ..*options }) else {
+        return u64::MAX;
+    };
+    if surveyed.notes().is_none() {
+        return u64::MAX;
+    }
+    surveyed.findings.iter().filter(|finding| finding.rule.severity != Severity::Note).count() as u64
+}
+
+impl Fs<'_, '_> {
+    /// Repairs findings about the superblock and the addresses in descriptors.
+    pub(crate) fn mend_supers(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
+        for finding in findings {
+            match finding.rule.code {
+                "GD001" | "GD002" | "GD003" => self.mend_desc(finding),
+                "GD004" | "GD014" => {
+                    let Some(group) = finding.place.group else { continue };
+                    let Some(mut desc) = self.stored_desc(group) else { continue };
+                    desc.flags &= !(BLOCK_UNINIT | INODE_UNINIT);
+                    desc.itable_unused = 0;
+                    if self.put_desc(group, &desc).is_some() {
+                        self.fixed(finding, finding.rule.repair);
+                    }
+                }
+                _ => self.mend_field(finding)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn mend_field(&mut self, finding: &Finding) -> Result<(), DeviceFault> {
+        let blocks = self.geometry.blocks;
+        let cluster_bytes = self.geometry.block_size.bytes() << self.geometry.cluster_log;
+        let room = self.geometry.inode_size.saturating_sub(128);
+        let extra = if room >= 32 { 32 } else { 0 };
+        let code = finding.rule.code;
+        let mut remedy = std::borrow::Cow::Borrowed(finding.rule.repair);
+        self.put_superblock(|sb| match code {
+            "SB007" => sb.reserved_blocks_count = blocks / 20,
+            "SB008" => sb.first_ino = Ino::FIRST.0,
+            "SB009" => sb.first_data_block = u32::from(cluster_bytes == 1024),
+            "SB010" => sb.checksum_type = 1,
+            "SB011" => remedy = mend_features(sb).into(),
+            "SB014" => {
+                let fits = |value: u16| {
+                    value == 0 || (value >= 4 && value.is_multiple_of(4) && usize::from(value) <= room)
+                };
+                for value in [&mut sb.min_extra_isize, &mut sb.want_extra_isize] {
+                    if !fits(*value) {
+                        *value = extra;
+                    }
+                }
+            }
+            "SB015" => sb.reserved_gdt_blocks = 0,
+            "SB016" => mend_quota_numbers(sb),
+            "SB018" => {
+                sb.state &= !superblock::STATE_ERRORS;
+                sb.error_count = 0;
+                (sb.first_error_time, sb.first_error_ino, sb.first_error_block) = (0, 0, 0);
+                (sb.first_error_func, sb.first_error_line, sb.first_error_errcode) = ([0; 32], 0, 0);
+                (sb.last_error_time, sb.last_error_ino, sb.last_error_block) = (0, 0, 0);
+                (sb.last_error_func, sb.last_error_line, sb.last_error_errcode) = ([0; 32], 0, 0);
+            }
+            "SB022" => sb.journal_inum = 0,
+            "SB023" => sb.journal_uuid = [0; 16],
+            _ => {}
+        })?;
+        self.fixed(finding, remedy);
+        Ok(())
+    }
+}
+
+/// Makes the features fit each other; returns the remedy.
+fn mend_features(sb: &mut Superblock) -> String {
+    let mut done = Vec::new();
+    let f = &mut sb.features;
+    if f.has_ro_compat(Features::ORPHAN_PRESENT) && !f.has_compat(Features::ORPHAN_FILE) {
+        f.ro_compat &= !Features::ORPHAN_PRESENT;
+        done.push("clear orphan_present");
+    }
+    if f.has_compat(Features::RESIZE_INODE) && f.has_incompat(Features::META_BG) {
+        f.compat &= !Features::RESIZE_INODE;
+        sb.reserved_gdt_blocks = 0;
+        done.push("clear resize_inode");
+    }
+    if f.has_incompat(Features::BIT64) && !f.has_incompat(Features::EXTENTS) {
+        f.incompat |= Features::EXTENTS;
+        done.push("set extent");
+    }
+    if f.has_incompat(Features::CSUM_SEED) && !f.metadata_csum() {
+        f.incompat &= !Features::CSUM_SEED;
+        done.push("clear metadata_csum_seed");
+    }
+    if f.has_incompat(Features::CASEFOLD) && sb.encoding != 1 {
+        sb.encoding = 1;
+        done.push("set the encoding to 1");
+    }
+    if f.has_ro_compat(Features::BIGALLOC) && !f.has_incompat(Features::EXTENTS) {
+        f.incompat |= Features::EXTENTS;
+        done.push("set extent");
+    }
+    format!("Make the features fit: {}.", done.join(", "))
+}
+
+fn mend_quota_numbers(sb: &mut Superblock) {
+    let on = sb.features.has_ro_compat(Features::QUOTA);
+    let count = sb.inodes_count;
+    for (ino, own) in
+        [(&mut sb.usr_quota_inum, Some(3)), (&mut sb.grp_quota_inum, Some(4)), (&mut sb.prj_quota_inum, None)]
+    {
+        let sound = *ino == 0 || (on && own.map_or(*ino >= 11 && *ino <= count, |own| *ino == own));
+        if !sound {
+            *ino = if on { own.unwrap_or(0) } else { 0 };
+        }
+    }
+}
