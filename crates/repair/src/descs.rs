@@ -135,7 +135,12 @@ impl Fs<'_, '_> {
             let Some(desc) = self.notes.desc(group).filter(|_| self.notes.is_usable(group)).cloned() else {
                 continue;
             };
-            if desc.has_flag(INODE_UNINIT) || self.table_score(group, desc.inode_table) >= 0 {
+            if desc.has_flag(INODE_UNINIT) {
+                continue;
+            }
+            let own = self.table_score(group, desc.inode_table);
+            // Group 0 has the root, which counts for 5.
+            if own >= if group.0 == 0 { 5 } else { 0 } {
                 continue;
             }
             let table_len = u64::from(self.geometry.itable_blocks());
@@ -144,9 +149,12 @@ impl Fs<'_, '_> {
             let other = known.iter().map(|known| known.inode_table).find(|at| {
                 *at != desc.inode_table
                     && self.is_free_of_others(group, *at, table_len)
-                    && self.table_score(group, *at) > 0
+                    && self.table_score(group, *at) > own.max(0)
             });
-            let other = other.or_else(|| self.scan_for_table(group));
+            let other = other.or_else(|| {
+                self.scan_for_table(group)
+                    .filter(|at| *at != desc.inode_table && self.table_score(group, *at) > own.max(4))
+            });
             if let Some(table) = other
                 && let Some(stored) = self.stored_desc(group)
                 && self.put_desc(group, &GroupDesc { inode_table: table, ..stored }).is_some()
@@ -259,22 +267,28 @@ impl Fs<'_, '_> {
                 matches!(kind, 0 | 0x1000 | 0x2000 | 0x4000 | 0x6000 | 0x8000 | 0xA000 | 0xC000)
                     && u32_at(raw, 0x70) == 0
             };
-            score += if is_right { 1 } else { -1 };
-            if ino == Ino::ROOT && self.leads_to_the_root(raw) {
-                score += 4;
-            }
+            score += if is_right { 1 } else { -1 } + self.dir_score(ino, raw);
         }
         if group.0 == 0 && score == 0 { -1 } else { score }
     }
 
-    /// Do the blocks of this inode begin the root directory?
-    fn leads_to_the_root(&self, raw: &[u8]) -> bool {
-        let Ok(inode) = inode::Inode::decode(raw) else { return false };
-        if self.is_inline(&inode) {
-            return u32_at(&inode.block, 0) == Ino::ROOT.0;
+    /// Does a directory begin with its own number? 0 for what is no directory.
+    fn dir_score(&self, ino: Ino, raw: &[u8]) -> i64 {
+        let Ok(inode) = inode::Inode::decode(raw) else { return 0 };
+        if ino != Ino::ROOT && inode.mode & 0xF000 != 0x4000 {
+            return 0;
         }
-        let first = self.walk(Ino::ROOT, &inode).runs.first().copied();
-        first.is_some_and(|run| run.lblk.0 == 0 && self.looks_like_dir(Ino::ROOT, run.pblk))
+        if self.is_inline(&inode) {
+            return if ino == Ino::ROOT && u32_at(&inode.block, 0) == Ino::ROOT.0 { 4 } else { 0 };
+        }
+        let first = self.walk(ino, &inode).runs.first().copied().filter(|run| run.lblk.0 == 0);
+        let Some(bytes) = first.and_then(|run| self.read_block(run.pblk).ok()) else { return 0 };
+        let is_dot = bytes[6] == 1 && bytes[8] == b'.' && u16_at(&bytes, 4) == 12;
+        match is_dot {
+            true if u32_at(&bytes, 0) == ino.0 => 4,
+            true => -4,
+            false => 0,
+        }
     }
 
     /// Searches for the inode table of a group.

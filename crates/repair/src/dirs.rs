@@ -742,7 +742,7 @@ impl Fs<'_, '_> {
                 return Some(ino);
             }
         }
-        let ino = self.space.inode(self.notes)?;
+        let ino = self.new_inode()?;
         self.new_dir(ino, Ino::ROOT, 0o700)?;
         self.add_names(Ino::ROOT, vec![Entry::new(ino, DIRECTORY, b"lost+found")])?;
         let links = self.inode(Ino::ROOT)?.links;

@@ -9,7 +9,7 @@ use extant_base::{Group, Ino, Pblk};
 use extant_check::survey::{Notes, Walked};
 use extant_check::{Finding, FindingPlace, Rule};
 use extant_device::{Device, DeviceFault};
-use extant_ondisk::group_desc::{ChecksumRule, GroupDesc};
+use extant_ondisk::group_desc::{ChecksumRule, GroupDesc, INODE_UNINIT};
 use extant_ondisk::inode::{self, Inode, flags};
 use extant_ondisk::{Features, Geometry, Superblock, superblock};
 
@@ -188,6 +188,26 @@ impl<'s, 'd> Fs<'s, 'd> {
     pub(crate) fn new_block(&mut self, goal: Option<Pblk>) -> Option<Pblk> {
         let end = self.end();
         self.space.block(self.notes, end, goal)
+    }
+
+    /// A free inode, in the part of its table that the descriptor declares used.
+    pub(crate) fn new_inode(&mut self) -> Option<Ino> {
+        let ino = self.space.inode(self.notes)?;
+        let (group, index) = self.geometry.inode_place(ino)?;
+        if self.notes.noted(ino).is_none() {
+            let mut desc = self.stored_desc(group)?;
+            desc.flags &= !INODE_UNINIT;
+            let after = self.geometry.inodes_per_group - index - 1;
+            desc.itable_unused = desc.itable_unused.min(after);
+            self.put_desc(group, &desc)?;
+            // All inodes before it are free, but their bytes may be those of another time.
+            let read = self.notes.group(group).count() as u32;
+            for index in read..index {
+                let other = Ino(group.0 * self.geometry.inodes_per_group + index + 1);
+                self.edit_inode(other, |bytes| bytes.fill(0))?;
+            }
+        }
+        Some(ino)
     }
 
     /// The first inode that files may use.

@@ -38,6 +38,7 @@ mod counts;
 mod descs;
 mod dirs;
 mod fs;
+mod guess;
 mod inodes;
 mod maps;
 mod overlay;
@@ -64,6 +65,8 @@ pub use plan::{Fix, Left, Plan};
 use stage::Stage;
 pub use undo::{UndoFault, UndoFile, UndoState};
 
+/// With this many errors, other numbers of the superblock are tried.
+const GUESS_FROM: u64 = 24;
 /// The most rounds of a repair.
 const ROUNDS_MAX: u32 = 64;
 
@@ -120,7 +123,7 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
     let checking = extant_check::Options { threads: options.threads, ..Default::default() };
     let from_backup = supers::choose(&overlay, options.backup, &checking, &mut plan)?;
     let mut stuck: BTreeSet<(&'static str, String)> = BTreeSet::new();
-    let mut is_first = true;
+    let (mut is_first, mut was_guessed) = (true, false);
     let mut stats = Stats::default();
     let mut left: Vec<Finding> = Vec::new();
     let mut late = BTreeSet::from([superblock::OFFSET / overlay::PIECE * overlay::PIECE]);
@@ -128,6 +131,19 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
         let surveyed = survey::survey(&*overlay, &checking).map_err(|fault| match fault {
             extant_check::CheckFault::Device(fault) => RepairFault::Device(fault),
         })?;
+        if !std::mem::replace(&mut was_guessed, true) {
+            let is_error = |finding: &&Finding| finding.rule.severity != Severity::Note;
+            let errors = surveyed.findings.iter().filter(is_error).count() as u64;
+            let is_short = surveyed.findings.iter().any(|finding| finding.rule.code == "SB005");
+            let errors = surveyed.notes().map(|_| errors);
+            let is_quick = surveyed.stats.elapsed < std::time::Duration::from_secs(2);
+            let is_suspect = errors.is_none_or(|errors| is_short || is_quick && errors >= GUESS_FROM);
+            let wanted = options.backup.is_none();
+            let errors = if is_short { None } else { errors };
+            if wanted && is_suspect && supers::guess(&overlay, errors, &checking, &mut plan)? {
+                continue;
+            }
+        }
         let Some(notes) = surveyed.notes() else {
             let why = surveyed.findings.first().map_or_else(String::new, |finding| finding.says.clone());
             return Err(RepairFault::NoSuperblock(why));

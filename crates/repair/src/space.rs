@@ -90,18 +90,28 @@ impl Space {
         None
     }
 
-    /// Takes a free inode that files may use.
+    /// Takes a free inode that files may use, one that the survey has read if possible.
     pub(crate) fn inode(&mut self, notes: Notes<'_, '_>) -> Option<Ino> {
         let (sb, geometry) = (notes.superblock(), notes.geometry());
         let first = if sb.rev_level == 0 { Ino::FIRST.0 } else { sb.first_ino.max(Ino::FIRST.0) };
+        let mut unread = None;
         for number in first..=geometry.inodes() {
             let ino = Ino(number);
-            let Some((group, _)) = geometry.inode_place(ino) else { return None };
-            let is_free = notes.noted(ino).is_none_or(|note| !note.used && !note.marked && !note.hidden);
-            if notes.is_usable(group) && is_free && self.inodes.insert(number) {
-                return Some(ino);
+            let (group, _) = geometry.inode_place(ino)?;
+            if !notes.is_usable(group) || self.inodes.contains(&number) {
+                continue;
+            }
+            match notes.noted(ino) {
+                Some(note) if !note.used && !note.marked && !note.hidden => {
+                    self.inodes.insert(number);
+                    return Some(ino);
+                }
+                None => unread = unread.or(Some(ino)),
+                Some(_) => {}
             }
         }
-        None
+        let ino = unread?;
+        self.inodes.insert(ino.0);
+        Some(ino)
     }
 }

@@ -16,6 +16,7 @@ use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
 use extant_ondisk::{Features, Geometry, Superblock, backup, superblock};
 
 use crate::fs::Fs;
+use crate::guess;
 use crate::overlay::Overlay;
 use crate::plan::{Fix, Plan};
 
@@ -27,6 +28,68 @@ struct Candidate {
     sb: Superblock,
     from: String,
     is_backup: bool,
+}
+
+/// Tries superblocks whose fields are guessed, where none of those on the device serves. `errors` is what a check
+/// finds without a guess, `None` if there is no superblock. Returns whether one was stored.
+pub(crate) fn guess(
+    overlay: &Arc<Overlay>,
+    errors: Option<u64>,
+    options: &Options<'_>,
+    plan: &mut Plan,
+) -> Result<bool, DeviceFault> {
+    let mut bytes = [0; superblock::SIZE];
+    overlay.read_at(superblock::OFFSET, &mut bytes)?;
+    let mut best: Option<(u64, Superblock)> = None;
+    let found = match errors {
+        None => scan(overlay)?,
+        Some(_) => Vec::new(),
+    };
+    for sb in found.into_iter().chain(guess::all(&bytes, overlay.size_bytes())) {
+        let errors = errors_with(overlay, &sb, options);
+        if errors < best.as_ref().map_or(u64::MAX, |(errors, _)| *errors) {
+            best = Some((errors, sb));
+        }
+    }
+    // A guess must be clearly better than what is there.
+    let Some((_, sb)) = best.filter(|(guessed, _)| errors.is_none_or(|errors| guessed * 2 < errors)) else {
+        return Ok(false);
+    };
+    plan.add(Fix {
+        rule: &rules::superblock::PRIMARY,
+        place: FindingPlace::default(),
+        finding: "the superblock's numbers do not fit the file system".into(),
+        remedy: "Store the numbers with which a check finds the fewest errors.".into(),
+        loss: None,
+    });
+    overlay.write_at(superblock::OFFSET, &as_primary(&sb))?;
+    Ok(true)
+}
+
+/// Searches the whole device for backups in unusual places.
+fn scan(overlay: &Overlay) -> Result<Vec<Superblock>, DeviceFault> {
+    const STEP: usize = 1 << 20;
+    const SCAN_MAX: u64 = 64 << 30;
+    let mut found = Vec::new();
+    let mut bytes = vec![0; STEP];
+    let end = overlay.size_bytes().min(SCAN_MAX);
+    let mut at = 0;
+    while at < end && found.len() < CANDIDATES_MAX {
+        let len = (end - at).min(STEP as u64) as usize;
+        overlay.read_at(at, &mut bytes[..len])?;
+        for within in (0..len.saturating_sub(superblock::SIZE - 1)).step_by(1024) {
+            let raw = &bytes[within..within + superblock::SIZE];
+            if raw[0x38..0x3A] != superblock::MAGIC.to_le_bytes() {
+                continue;
+            }
+            let Ok(sb) = Superblock::decode(raw) else { continue };
+            if backup::group_at(&sb, at + within as u64).is_some() && is_sound_backup(&sb) {
+                found.push(sb);
+            }
+        }
+        at += len as u64;
+    }
+    Ok(found)
 }
 
 /// Chooses the superblock and stores it in the overlay. Returns whether it came from a backup.
