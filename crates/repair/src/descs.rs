@@ -64,14 +64,18 @@ impl Fs<'_, '_> {
             self.backup_desc(group).into_iter().chain(self.implied_desc(group)).collect();
         // The table first: what overlaps it is moved away.
         let table_len = u64::from(self.geometry.itable_blocks());
-        let is_sound = self.is_free_of_others(group, desc.inode_table, table_len)
-            && self.table_score(group, desc.inode_table) >= 0;
-        if !is_sound {
-            let candidates = known.iter().map(|known| known.inode_table);
-            let best = candidates
-                .filter(|at| self.is_free_of_others(group, *at, table_len))
-                .max_by_key(|at| self.table_score(group, *at))
-                .filter(|at| self.table_score(group, *at) >= 0);
+        let own = match self.is_free_of_others(group, desc.inode_table, table_len) {
+            true => self.table_score(group, desc.inode_table),
+            false => -1,
+        };
+        let better = known
+            .iter()
+            .map(|known| known.inode_table)
+            .filter(|at| *at != desc.inode_table && self.is_free_of_others(group, *at, table_len))
+            .max_by_key(|at| self.table_score(group, *at))
+            .filter(|at| self.table_score(group, *at) > own);
+        if own < 0 || better.is_some() {
+            let best = better;
             if let Some(table) = best.or_else(|| self.scan_for_table(group)) {
                 desc.inode_table = table;
                 remedies.push("use the inode table that the backup, the layout or a scan gives");
@@ -229,7 +233,8 @@ impl Fs<'_, '_> {
         let end = start + u64::from(self.geometry.group_blocks(group));
         let inside =
             self.notes.is_inside(Pblk(at), len) && (flex || (at >= start && at.saturating_add(len) <= end));
-        let apart = |other: u64, other_len: u64| at + len <= other || other + other_len <= at;
+        let after = at.saturating_add(len);
+        let apart = |other: u64, other_len: u64| after <= other || other.saturating_add(other_len) <= at;
         inside
             && (0..self.geometry.groups).all(|other| {
                 let head = self.geometry.group_head(Group(other));

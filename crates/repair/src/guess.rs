@@ -1,8 +1,8 @@
 //! Superblocks whose damaged numbers are guessed: by the device's size, by what numbers must be to each other,
 //! and by what tools usually choose.
 //!
-//! Does **not** own: the choice among the guesses (see [`supers`](crate::supers)), which is by the number of
-//! errors that a check finds.
+//! Does **not** own: the choice among the guesses (see [`supers`](crate::supers)), which is by what
+//! a check finds with each.
 
 use extant_base::BlockSize;
 use extant_ondisk::features::TABLE;

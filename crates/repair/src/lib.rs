@@ -65,8 +65,6 @@ pub use plan::{Fix, Left, Plan};
 use stage::Stage;
 pub use undo::{UndoFault, UndoFile, UndoState};
 
-/// With this many errors, other numbers of the superblock are tried.
-const GUESS_FROM: u64 = 24;
 /// The most rounds of a repair.
 const ROUNDS_MAX: u32 = 64;
 
@@ -132,15 +130,14 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
             extant_check::CheckFault::Device(fault) => RepairFault::Device(fault),
         })?;
         if !std::mem::replace(&mut was_guessed, true) {
-            let is_error = |finding: &&Finding| finding.rule.severity != Severity::Note;
-            let errors = surveyed.findings.iter().filter(is_error).count() as u64;
-            let is_short = surveyed.findings.iter().any(|finding| finding.rule.code == "SB005");
-            let errors = surveyed.notes().map(|_| errors);
-            let is_quick = surveyed.stats.elapsed < std::time::Duration::from_secs(2);
-            let is_suspect = errors.is_none_or(|errors| is_short || is_quick && errors >= GUESS_FROM);
+            let worth = supers::worth(&surveyed);
+            let stats = &surveyed.stats;
+            let is_quick = stats.elapsed < std::time::Duration::from_secs(2);
+            let is_suspect = worth.is_none_or(|worth| {
+                worth <= 0 || is_quick && worth < (stats.inodes + stats.dirs).cast_signed() / 2
+            });
             let wanted = options.backup.is_none();
-            let errors = if is_short { None } else { errors };
-            if wanted && is_suspect && supers::guess(&overlay, errors, &checking, &mut plan)? {
+            if wanted && is_suspect && supers::guess(&overlay, worth, &checking, &mut plan)? {
                 continue;
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! primary sound, and as its backups   -> kept
-//! primary damaged, or unlike a backup -> each candidate is surveyed; the one with the fewest errors is kept
+//! primary damaged, or unlike a backup -> each candidate is surveyed; the one that fits best is kept
 //! ```
 //!
 //! The addresses in descriptors are mended in [`descs`](crate::descs).
@@ -10,7 +10,8 @@
 use std::sync::Arc;
 
 use extant_base::{BlockSize, Ino};
-use extant_check::{Finding, FindingPlace, Options, Severity, rules, survey};
+use extant_check::survey::{self, Survey};
+use extant_check::{Finding, FindingPlace, Options, Severity, rules};
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
 use extant_ondisk::{Features, Geometry, Superblock, backup, superblock};
@@ -30,36 +31,37 @@ struct Candidate {
     is_backup: bool,
 }
 
-/// Tries superblocks whose fields are guessed, where none of those on the device serves. `errors` is what a check
-/// finds without a guess, `None` if there is no superblock. Returns whether one was stored.
+/// Tries superblocks whose fields are guessed, where none of those on the device serves. `worth` is that of the
+/// superblock in use, `None` if there is none. Returns whether a guess was stored.
 pub(crate) fn guess(
     overlay: &Arc<Overlay>,
-    errors: Option<u64>,
+    worth: Option<i64>,
     options: &Options<'_>,
     plan: &mut Plan,
 ) -> Result<bool, DeviceFault> {
     let mut bytes = [0; superblock::SIZE];
     overlay.read_at(superblock::OFFSET, &mut bytes)?;
-    let mut best: Option<(u64, Superblock)> = None;
-    let found = match errors {
+    let mut best: Option<(i64, Superblock)> = None;
+    let found = match worth {
         None => scan(overlay)?,
         Some(_) => Vec::new(),
     };
     for sb in found.into_iter().chain(guess::all(&bytes, overlay.size_bytes())) {
-        let errors = errors_with(overlay, &sb, options);
-        if errors < best.as_ref().map_or(u64::MAX, |(errors, _)| *errors) {
-            best = Some((errors, sb));
+        let Some(guessed) = worth_with(overlay, &sb, options) else { continue };
+        if best.as_ref().is_none_or(|(most, _)| guessed > *most) {
+            best = Some((guessed, sb));
         }
     }
     // A guess must be clearly better than what is there.
-    let Some((_, sb)) = best.filter(|(guessed, _)| errors.is_none_or(|errors| guessed * 2 < errors)) else {
+    let Some((_, sb)) = best.filter(|(guessed, _)| worth.is_none_or(|worth| *guessed > worth.max(0) + 8))
+    else {
         return Ok(false);
     };
     plan.add(Fix {
         rule: &rules::superblock::PRIMARY,
         place: FindingPlace::default(),
         finding: "the superblock's numbers do not fit the file system".into(),
-        remedy: "Store the numbers with which a check finds the fewest errors.".into(),
+        remedy: "Store the numbers that fit the file system best.".into(),
         loss: None,
     });
     overlay.write_at(superblock::OFFSET, &as_primary(&sb))?;
@@ -137,11 +139,11 @@ pub(crate) fn choose(
         candidates.push(Candidate { sb, from: "the primary".into(), is_backup: false });
     }
     candidates.extend(backups);
-    let mut best: Option<(u64, Candidate)> = None;
+    let mut best: Option<(i64, Candidate)> = None;
     for candidate in candidates {
-        let errors = errors_with(overlay, &candidate.sb, options);
-        if errors < best.as_ref().map_or(u64::MAX, |(errors, _)| *errors) {
-            best = Some((errors, candidate));
+        let Some(worth) = worth_with(overlay, &candidate.sb, options) else { continue };
+        if best.as_ref().is_none_or(|(most, _)| worth > *most) {
+            best = Some((worth, candidate));
         }
     }
     let Some((_, chosen)) = best else { return Ok(false) };
@@ -232,19 +234,22 @@ fn statics(sb: &Superblock) -> Superblock {
     }
 }
 
-/// The number of errors that a check finds with this superblock in the place of the primary.
-fn errors_with(overlay: &Arc<Overlay>, sb: &Superblock, options: &Options<'_>) -> u64 {
+/// How well a superblock fits: the inodes in use that a check finds with it in the place of the primary, less the
+/// errors. A superblock with which nothing can be read has few errors, too. `None` if it cannot be used.
+fn worth_with(overlay: &Arc<Overlay>, sb: &Superblock, options: &Options<'_>) -> Option<i64> {
     let trial = Overlay::new(Arc::<Overlay>::clone(overlay));
-    if trial.write_at(superblock::OFFSET, &as_primary(sb)).is_err() {
-        return u64::MAX;
-    }
-    let Ok(surveyed) = survey::survey(&trial, &Options { progress: None, journal: None, ..*options }) else {
-        return u64::MAX;
-    };
-    if surveyed.notes().is_none() {
-        return u64::MAX;
-    }
-    surveyed.findings.iter().filter(|finding| finding.rule.severity != Severity::Note).count() as u64
+    trial.write_at(superblock::OFFSET, &as_primary(sb)).ok()?;
+    let surveyed = survey::survey(&trial, &Options { progress: None, journal: None, ..*options }).ok()?;
+    worth(&surveyed)
+}
+
+/// See [`worth_with`]; for a survey that was made.
+pub(crate) fn worth(surveyed: &Survey<'_>) -> Option<i64> {
+    surveyed.notes()?;
+    let errors = surveyed.findings.iter().filter(|finding| finding.rule.severity != Severity::Note).count();
+    let is_short = surveyed.findings.iter().any(|finding| finding.rule.code == "SB005");
+    let worth = (surveyed.stats.inodes + surveyed.stats.dirs) as i64 - errors as i64;
+    Some(if is_short { worth.min(0) } else { worth })
 }
 
 impl Fs<'_, '_> {

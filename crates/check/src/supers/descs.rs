@@ -106,7 +106,7 @@ fn misplaced(image: &Image<'_>, group: Group, desc: &GroupDesc) -> Option<(&'sta
     let end = start + u64::from(geometry.group_blocks(group));
     places(geometry, desc).into_iter().find_map(|(what, at, len)| {
         let inside = image.is_inside(at, len);
-        let own = flex || (at.0 >= start && at.0 + len <= end);
+        let own = flex || (at.0 >= start && at.0.saturating_add(len) <= end);
         (!inside || !own).then_some((what, at))
     })
 }
