@@ -313,6 +313,8 @@ pub(crate) fn check(state: &State<'_>) {
     let has_journal = sb.features.has_compat(Features::HAS_JOURNAL);
     if !has_journal && sb.journal_inum != 0 {
         broken(&rules::JOURNAL_HINT, format!("journal_inum is {} without has_journal", sb.journal_inum));
+    } else if !has_journal && sb.journal_uuid != [0; 16] {
+        broken(&rules::JOURNAL_HINT, "journal_uuid is not zero without has_journal".to_owned());
     }
     if has_journal && sb.journal_inum != 0 && sb.journal_uuid != [0; 16] {
         broken(

@@ -256,7 +256,12 @@ impl<'s> Notes<'s, '_> {
                 !is_metadata
             }
             fn run(&mut self, run: MappedRun) -> ControlFlow<()> {
-                let MappedRun { lblk, pblk, len, unwritten } = run;
+                let MappedRun { lblk, pblk, unwritten, .. } = run;
+                // No file has the last block that a number could name.
+                let len = run.len.min(u32::MAX - lblk.0);
+                if len == 0 {
+                    return ControlFlow::Continue(());
+                }
                 self.0.runs.push(Run { lblk, pblk, len, unwritten });
                 ControlFlow::Continue(())
             }

@@ -19,6 +19,8 @@ use crate::fs::Fs;
 
 /// Blocks that a scan for an inode table reads at most.
 const SCAN_MAX: u64 = 1 << 18;
+/// Blocks of a table that a scan looks at.
+const SCORED_MAX: u32 = 64;
 
 impl Fs<'_, '_> {
     /// Repairs the addresses or the checksum of a descriptor.
@@ -62,6 +64,20 @@ impl Fs<'_, '_> {
         let mut loss = None;
         let known: Vec<GroupDesc> =
             self.backup_desc(group).into_iter().chain(self.implied_desc(group)).collect();
+        // A backup that is sound in itself, where the primary is not.
+        let backup = known.first().filter(|backup| {
+            finding.rule.code != "GD001"
+                && places(backup) != places(&desc)
+                && ranges(&self.geometry, backup)
+                    .iter()
+                    .all(|(at, len)| self.is_free_of_others(group, *at, *len))
+                && is_apart(&ranges(&self.geometry, backup))
+                && self.table_score(group, backup.inode_table) >= self.table_score(group, desc.inode_table)
+        });
+        if let Some(backup) = backup {
+            (desc.block_bitmap, desc.inode_bitmap, desc.inode_table) = places(backup);
+            remedies.push("use the addresses that the backup or the layout gives");
+        }
         // The table first: what overlaps it is moved away.
         let table_len = u64::from(self.geometry.itable_blocks());
         let own = match self.is_free_of_others(group, desc.inode_table, table_len) {
@@ -99,7 +115,7 @@ impl Fs<'_, '_> {
                 self.is_free_of_others(group, *at, 1) && apart(*at, &desc) && *at != desc.block_bitmap
             };
             let at = candidates.filter(fits).find(|at| *at != desc.inode_bitmap);
-            let Some(at) = at.or_else(|| self.new_block(None).map(|block| block.0)) else { return };
+            let Some(at) = at.or_else(|| self.new_bitmap(group).map(|block| block.0)) else { return };
             desc.block_bitmap = at;
             desc.flags &= !BLOCK_UNINIT;
             remedies.push("give the block bitmap another block");
@@ -111,7 +127,7 @@ impl Fs<'_, '_> {
             let candidates = known.iter().map(|known| known.inode_bitmap);
             let fits = |at: &u64| self.is_free_of_others(group, *at, 1) && apart(*at, &desc);
             let at = candidates.filter(fits).find(|at| *at != desc.block_bitmap);
-            let Some(at) = at.or_else(|| self.new_block(None).map(|block| block.0)) else { return };
+            let Some(at) = at.or_else(|| self.new_bitmap(group).map(|block| block.0)) else { return };
             self.copy_inode_bitmap(desc.inode_bitmap, at);
             desc.inode_bitmap = at;
             desc.flags &= !INODE_UNINIT;
@@ -193,14 +209,18 @@ impl Fs<'_, '_> {
                 let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
                 let known = known.map(|known| known.block_bitmap).filter(|at| *at != desc.block_bitmap);
                 let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
-                let Some(at) = known.or_else(|| self.new_block(None).map(|block| block.0)) else { continue };
+                let Some(at) = known.or_else(|| self.new_bitmap(group).map(|block| block.0)) else {
+                    continue;
+                };
                 (new.block_bitmap, new.flags) = (at, new.flags & !BLOCK_UNINIT);
             }
             if inodes && self.is_in_a_file(&into_metadata, desc.inode_bitmap) {
                 let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
                 let known = known.map(|known| known.inode_bitmap).filter(|at| *at != desc.inode_bitmap);
                 let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
-                let Some(at) = known.or_else(|| self.new_block(None).map(|block| block.0)) else { continue };
+                let Some(at) = known.or_else(|| self.new_bitmap(group).map(|block| block.0)) else {
+                    continue;
+                };
                 (new.inode_bitmap, new.flags) = (at, new.flags & !INODE_UNINIT);
             }
             if places(&new) != places(&desc) && self.put_desc(group, &new).is_some() {
@@ -253,12 +273,18 @@ impl Fs<'_, '_> {
     /// How well the first blocks of a table fit the inodes of the group: inodes that look right, less those
     /// that do not. 0 if all are empty.
     fn table_score(&self, group: Group, table: u64) -> i64 {
+        self.part_score(group, table, 0)
+    }
+
+    /// The score of one block of a table.
+    fn part_score(&self, group: Group, table: u64, index: u32) -> i64 {
+        let table = table.saturating_add(index.into());
         if !self.notes.is_inside(Pblk(table), 1) {
             return -1;
         }
         let Ok(bytes) = self.read_block(Pblk(table)) else { return -1 };
         let size = self.geometry.inode_size;
-        let first = group.0 * self.geometry.inodes_per_group + 1;
+        let first = group.0 * self.geometry.inodes_per_group + 1 + index * self.geometry.inodes_per_block();
         let mut score = 0;
         for (raw, number) in bytes.chunks_exact(size).zip(first..) {
             if raw.iter().all(|byte| *byte == 0) {
@@ -274,7 +300,7 @@ impl Fs<'_, '_> {
             };
             score += if is_right { 1 } else { -1 } + self.dir_score(ino, raw);
         }
-        if group.0 == 0 && score == 0 { -1 } else { score }
+        if group.0 == 0 && index == 0 && score == 0 { -1 } else { score }
     }
 
     /// Does a directory begin with its own number? 0 for what is no directory.
@@ -303,10 +329,13 @@ impl Fs<'_, '_> {
         let mut best: Option<(i64, u64)> = None;
         for at in u64::from(self.geometry.first_data_block) + 1..end.saturating_sub(len) {
             let score = self.table_score(group, at);
-            if score > 1
-                && best.is_none_or(|(best, _)| score > best)
-                && self.is_free_of_others(group, at, len)
-            {
+            if score <= 1 || !self.is_free_of_others(group, at, len) {
+                continue;
+            }
+            // The log holds copies of single blocks of tables.
+            let parts = self.geometry.itable_blocks().min(SCORED_MAX);
+            let score = score + (1..parts).map(|index| self.part_score(group, at, index)).sum::<i64>();
+            if best.is_none_or(|(best, _)| score > best) {
                 best = Some((score, at));
             }
         }
@@ -367,6 +396,15 @@ impl Fs<'_, '_> {
 
 fn places(desc: &GroupDesc) -> (u64, u64, u64) {
     (desc.block_bitmap, desc.inode_bitmap, desc.inode_table)
+}
+
+/// Do ranges not overlap?
+fn is_apart(ranges: &[(u64, u64)]) -> bool {
+    ranges.iter().enumerate().all(|(i, (at, len))| {
+        ranges[i + 1..].iter().all(|(other, other_len)| {
+            at.saturating_add(*len) <= *other || other.saturating_add(*other_len) <= *at
+        })
+    })
 }
 
 /// First block and length of a group's bitmaps and inode table.

@@ -564,7 +564,7 @@ impl Fs<'_, '_> {
         for entry in &dir.entries {
             let hash = match entry.hash {
                 Some(hash) if dir.hashed => NameHash { hash: hash.hash & !1, ..hash },
-                _ if dir.hashed || (folds && !entry.name.is_ascii()) => return None,
+                _ if dir.hashed || (folds && !is_plain(&entry.name)) => return None,
                 _ if folds => dirhash(version, &words, &entry.name.to_ascii_lowercase())?,
                 _ => dirhash(version, &words, &entry.name)?,
             };
@@ -810,6 +810,11 @@ impl Fs<'_, '_> {
 
 /// Inode number, name, offset and stored hash.
 type RawEntry<'a> = (u32, &'a [u8], usize, Option<NameHash>);
+
+/// Is the folded form of a name known without tables of Unicode?
+fn is_plain(name: &[u8]) -> bool {
+    name.iter().all(|byte| (0x20..0x7F).contains(byte))
+}
 
 fn entry_len(entry: &Entry) -> usize {
     min_rec_len(entry.name.len(), entry.hash.is_some())

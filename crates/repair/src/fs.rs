@@ -210,6 +210,25 @@ impl<'s, 'd> Fs<'s, 'd> {
         Some(ino)
     }
 
+    /// A new block for a bitmap of a group: without flex_bg, inside the group.
+    pub(crate) fn new_bitmap(&mut self, group: Group) -> Option<Pblk> {
+        let end = self.end();
+        match self.sb.features.has_incompat(Features::FLEX_BG) {
+            true => self.new_block(None),
+            false => self.space.in_group(self.notes, group, end),
+        }
+    }
+
+    /// Is there a regular file of 2 GiB or more?
+    pub(crate) fn has_large_file(&self) -> bool {
+        (0..self.geometry.groups).map(Group).any(|group| {
+            self.notes.group(group).zip(1..).any(|(note, index)| {
+                let ino = Ino(group.0 * self.geometry.inodes_per_group + index);
+                note.used && note.kind == 1 && self.inode(ino).is_some_and(|inode| inode.size > 0x7FFF_FFFF)
+            })
+        })
+    }
+
     /// The first inode that files may use.
     pub(crate) fn first_ino(&self) -> u32 {
         if self.sb.rev_level == 0 { Ino::FIRST.0 } else { self.sb.first_ino.max(Ino::FIRST.0) }

@@ -24,9 +24,9 @@ pub(crate) fn all(bytes: &[u8; superblock::SIZE], device_bytes: u64) -> Vec<Supe
     for features in feature_sets(&stored) {
         for log in block_logs.into_iter().filter(|log| *log <= 6) {
             for inode_size in inode_sizes {
-                for whole in [false, true] {
+                for (whole, by_count) in [(false, false), (false, true), (true, false), (true, true)] {
                     let sb = Superblock { features, ..stored.clone() };
-                    if let Some(sb) = fitted(sb, log, inode_size, device_bytes, whole) {
+                    if let Some(sb) = fitted(sb, log, inode_size, device_bytes, (whole, by_count)) {
                         add(sb);
                     }
                 }
@@ -73,13 +73,14 @@ fn feature_sets(sb: &Superblock) -> Vec<Features> {
     sets
 }
 
-/// Makes the other numbers fit. `whole` takes the number of blocks from the device's size.
+/// Makes the other numbers fit. `whole` takes the number of blocks from the device's size, `by_count` the inodes
+/// per group from the number of inodes.
 fn fitted(
     mut sb: Superblock,
     log: u32,
     inode_size: u16,
     device_bytes: u64,
-    whole: bool,
+    (whole, by_count): (bool, bool),
 ) -> Option<Superblock> {
     let block_size = BlockSize::from_log(log)?;
     let bs = block_size.bytes();
@@ -136,7 +137,7 @@ fn fitted(
             && u64::from(inodes) <= 8 * bs
             && inodes.is_multiple_of(per_block)
     };
-    if !fits(sb.inodes_per_group) {
+    if by_count || !fits(sb.inodes_per_group) {
         sb.inodes_per_group = Some(sb.inodes_count / groups).filter(|inodes| fits(*inodes))?;
     }
     sb.inodes_count = sb.inodes_per_group.checked_mul(groups)?;

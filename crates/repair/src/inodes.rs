@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use extant_base::{Ino, Pblk};
+use extant_base::{Ino, Lblk, Pblk};
 use extant_check::Finding;
+use extant_check::survey::Run;
 use extant_device::DeviceFault;
 use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::xattr::{self, Attr, AttrValue};
@@ -14,6 +15,8 @@ use extant_ondisk::{Features, dirent, extent};
 use crate::bytes::{put_u16, put_u32, u16_at, u32_at};
 use crate::fs::Fs;
 
+/// Files with extents have blocks below this one.
+const LBLK_MAX: u64 = u32::MAX as u64;
 const FLAGS_AT: usize = 0x20;
 const LINKS_AT: usize = 0x1A;
 const DTIME_AT: usize = 0x14;
@@ -104,6 +107,24 @@ impl Fs<'_, '_> {
                     put_u32(bytes, 0x1C, blocks as u32);
                     put_u16(bytes, 0x74, (blocks >> 32) as u16);
                 });
+            }
+            "IN006" if expected.is_some_and(|size| size > LBLK_MAX << self.geometry.block_size.log2()) => {
+                // A file cannot reach its last possible block.
+                let read = self.read_map(ino, &inode);
+                let runs: Vec<Run> = read
+                    .runs
+                    .iter()
+                    .filter(|run| u64::from(run.lblk.0) < LBLK_MAX)
+                    .map(|run| Run {
+                        len: u64::from(run.len).min(LBLK_MAX - u64::from(run.lblk.0)) as u32,
+                        ..*run
+                    })
+                    .collect();
+                if self.put_map(ino, &inode, &runs, &read.nodes).is_none() {
+                    return;
+                }
+                let loss = Some(format!("inode {ino}: its block {LBLK_MAX}"));
+                return self.fixed_with(finding, "Drop the block that no file can have.", loss);
             }
             "IN006" | "IN007" => {
                 let size = expected.unwrap_or(0);
@@ -427,8 +448,7 @@ impl Fs<'_, '_> {
         let parent = self.notes.parent(ino).unwrap_or(Ino::ROOT);
         let Some(inode) = self.inode(ino) else { return };
         let Some(block) = self.new_block(None) else { return };
-        let run =
-            extant_check::survey::Run { lblk: extant_base::Lblk(0), pblk: block, len: 1, unwritten: false };
+        let run = Run { lblk: Lblk(0), pblk: block, len: 1, unwritten: false };
         let bytes = self.first_dir_block(ino, parent);
         if self.write_block(block, &bytes).is_err() || self.put_map(ino, &inode, &[run], &[]).is_none() {
             return;

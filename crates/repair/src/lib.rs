@@ -233,12 +233,16 @@ fn finish(fs: &mut Fs<'_, '_>, is_clean: bool) -> Result<(), DeviceFault> {
     }
     let now = fs.now;
     let has_external = fs.sb.journal_inum == 0;
+    let has_large = !fs.sb.features.has_ro_compat(Features::LARGE_FILE) && fs.has_large_file();
     fs.put_superblock(|sb: &mut Superblock| {
         if is_clean {
             sb.state = (sb.state | superblock::STATE_CLEAN) & !superblock::STATE_ERRORS;
             (sb.lastcheck, sb.mnt_count) = (now.into(), 0);
         } else {
             sb.state &= !superblock::STATE_CLEAN;
+        }
+        if has_large {
+            sb.features.ro_compat |= Features::LARGE_FILE;
         }
         if !has_external {
             sb.features.incompat &= !Features::RECOVER;

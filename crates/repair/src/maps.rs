@@ -468,6 +468,8 @@ impl Lenient<'_, '_, '_> {
         let pblk = Pblk(u64::from(u16_at(slot, 6)) << 32 | u64::from(u32_at(slot, 8)));
         let unwritten = raw_len > extent::MAX_WRITTEN_LEN;
         let len = if unwritten { raw_len - extent::MAX_WRITTEN_LEN } else { raw_len };
+        // No file has the last block that a number could name.
+        let end = end.min(u32::MAX.into());
         if len == 0 || lblk < self.next || lblk >= end {
             self.read.lost.push(format!("the extent at logical block {lblk}"));
             return;

@@ -32,7 +32,7 @@ impl Space {
         None
     }
 
-    fn in_group(&mut self, notes: Notes<'_, '_>, group: Group, limit: u64) -> Option<Pblk> {
+    pub(crate) fn in_group(&mut self, notes: Notes<'_, '_>, group: Group, limit: u64) -> Option<Pblk> {
         let geometry = notes.geometry();
         let words = self.groups.entry(group.0).or_insert_with(|| notes.used_clusters(group));
         let clusters = geometry.group_clusters(group);

@@ -224,7 +224,7 @@ impl Fs<'_, '_> {
     }
 
     /// Does the first block of a regular file look as it should?
-    fn begins_with(&self, ino: Ino, test: &dyn Fn(&[u8]) -> bool) -> bool {
+    pub(crate) fn begins_with(&self, ino: Ino, test: &dyn Fn(&[u8]) -> bool) -> bool {
         let inode = self.inode(ino).filter(|inode| inode.mode & 0xF000 == 0x8000 && inode.links != 0);
         let first = inode.and_then(|inode| self.walk(ino, &inode).runs.first().copied());
         first.is_some_and(|run| run.lblk.0 == 0 && self.read_block(run.pblk).is_ok_and(|bytes| test(&bytes)))

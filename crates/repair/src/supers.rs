@@ -13,6 +13,7 @@ use extant_base::{BlockSize, Ino};
 use extant_check::survey::{self, Survey};
 use extant_check::{Finding, FindingPlace, Options, Severity, rules};
 use extant_device::{Device, DeviceFault};
+use extant_jbd2_format::Superblock as LogSuper;
 use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
 use extant_ondisk::{Features, Geometry, Superblock, backup, superblock};
 
@@ -279,6 +280,9 @@ impl Fs<'_, '_> {
         let room = self.geometry.inode_size.saturating_sub(128);
         let extra = if room >= 32 { 32 } else { 0 };
         let code = finding.rule.code;
+        let journal = Ino(self.sb.journal_inum);
+        let is_journal =
+            code == "SB022" && self.begins_with(journal, &|bytes| LogSuper::decode(bytes).is_ok());
         let mut remedy = std::borrow::Cow::Borrowed(finding.rule.repair);
         self.put_superblock(|sb| match code {
             "SB007" => sb.reserved_blocks_count = blocks / 20,
@@ -306,7 +310,12 @@ impl Fs<'_, '_> {
                 (sb.last_error_time, sb.last_error_ino, sb.last_error_block) = (0, 0, 0);
                 (sb.last_error_func, sb.last_error_line, sb.last_error_errcode) = ([0; 32], 0, 0);
             }
-            "SB022" => sb.journal_inum = 0,
+            "SB022" if is_journal => {
+                sb.features.compat |= Features::HAS_JOURNAL;
+                sb.journal_uuid = [0; 16];
+                remedy = "Set the feature: the inode holds a journal.".into();
+            }
+            "SB022" => (sb.journal_inum, sb.journal_uuid) = (0, [0; 16]),
             "SB023" => sb.journal_uuid = [0; 16],
             _ => {}
         })?;

@@ -139,8 +139,11 @@ impl Subject<'_, '_> {
         // A map in i_block alone may have one written block past the size; a verity file keeps its Merkle
         // tree there.
         let slack = u64::from(!inode.has_flag(flags::EXTENTS) || inode.block[6..8] == [0; 2]);
-        let end = last_written.map_or(0, |last| (last + 1).saturating_sub(slack));
-        let covered = bs.blocks_for(inode.size) >= end || inode.has_flag(flags::VERITY);
+        let reached = match slack {
+            0 => bs.blocks_for(inode.size) >= last_written.map_or(0, |last| last + 1),
+            _ => last_written.is_none_or(|last| inode.size >= last.saturating_mul(bs.bytes())),
+        };
+        let covered = reached || inode.has_flag(flags::VERITY);
         // The map does not bound inline files: mke2fs stores a file that is one hole inline, whatever its
         // length.
         if (!covered && !inline) || inode.size > max {

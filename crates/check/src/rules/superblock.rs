@@ -78,9 +78,9 @@ crate::rule::rules! { Superblock;
         "Growing the file system would overwrite files."
         "Build the resize inode anew.";
     SB022 JOURNAL_HINT Note
-        "With has_journal off, no journal inode is named."
+        "With has_journal off, no journal is named."
         "The superblock was damaged, or changed by hand."
-        "Store 0.";
+        "Set the feature where the inode holds a journal, else store 0.";
     SB023 TWO_JOURNALS Error
         "The superblock names a journal inode or an external journal, not both."
         "It is unclear which journal must be replayed."
