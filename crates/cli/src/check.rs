@@ -99,9 +99,6 @@ pub(crate) struct CheckArgs {
 }
 
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
-    if args.repair {
-        return crate::repair::run(args);
-    }
     let (code, text) = match outcome(args) {
         Ok(done) => done,
         Err((code, why)) => return crate::exit::fail(code, &why),

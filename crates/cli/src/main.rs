@@ -192,6 +192,7 @@ fn run(is_check: bool) -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Df(args) => df::run(&args),
+        Command::Check(args) if args.repair => repair::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Undo(args) => repair::undo(&args),
         Command::Rescue(args) => rescue::run(&args),
