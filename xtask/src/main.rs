@@ -48,7 +48,7 @@ cargo xtask COMMAND
                               file contents; a third of those images are nearly full, with --full all. --plants plants bugs
                               in the engine and finds them
   repair [--corruptions N] [--seed S]
-                              damage N images (default 5000), repair them; check, e2fsck and the undo file judge
+                              damage N images (default 5000), and repair them; check, e2fsck and undo judge
   sweep [--world NAME] [--one-in K] [--seed S] [--case C] [--failing F] [--number N]
                               fail the n-th read, write or flush of every operation, for every n, and compare memory, disk
                               and model; of all pairs of a case and a failure one in K (default 1: all). The last three

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use extant_check::{Finding, FindingPlace, Report, Rule, Severity, rules};
+use extant_check::{FindingPlace, Report, Rule, Severity, rules};
 use extant_device::ImageUse;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
