@@ -22,9 +22,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let table = Pblk(GroupDesc::decode(&desc)?.inode_table).0 * geometry.block_size.bytes();
         let mut inodes = vec![0; geometry.inodes_per_group as usize * geometry.inode_size];
         device.read_at(table, &mut inodes)?;
-        for (bytes, number) in inodes
-            .chunks_exact_mut(geometry.inode_size)
-            .zip(group.0 * geometry.inodes_per_group + 1..)
+        for (bytes, number) in
+            inodes.chunks_exact_mut(geometry.inode_size).zip(group.0 * geometry.inodes_per_group + 1..)
         {
             let is_file = bytes[1] & 0xF0 == 0x80 && bytes[0x1A] == 1;
             if number >= sb.first_ino && is_file {

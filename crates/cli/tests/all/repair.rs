@@ -13,7 +13,8 @@ fn damaged(dir: &Path) -> PathBuf {
     std::fs::write(source.join("one"), b"one").unwrap();
     std::fs::write(source.join("two"), b"two").unwrap();
     let image = dir.join("bad.img");
-    let made = command("mke2fs").args(["-q", "-F", "-t", "ext4", "-d"]).arg(&source).arg(&image).arg("16M").output();
+    let made =
+        command("mke2fs").args(["-q", "-F", "-t", "ext4", "-d"]).arg(&source).arg(&image).arg("16M").output();
     assert!(made.unwrap().status.success());
     for request in ["set_inode_field /one links_count 3", "unlink /two"] {
         debugfs(&image, request);
@@ -85,7 +86,8 @@ fn what_would_lose_content_needs_yes() {
 fn a_backup_superblock_is_used() {
     let dir = scratch();
     let image = dir.path().join("image");
-    let made = command("mke2fs").args(["-q", "-F", "-t", "ext4", "-b", "1024"]).arg(&image).arg("20M").output();
+    let made =
+        command("mke2fs").args(["-q", "-F", "-t", "ext4", "-b", "1024"]).arg(&image).arg("20M").output();
     assert!(made.unwrap().status.success());
     let mut bytes = std::fs::read(&image).unwrap();
     bytes[1024..2048].fill(0);
