@@ -128,7 +128,6 @@ impl Fs<'_, '_> {
             let fits = |at: &u64| self.is_free_of_others(group, *at, 1) && apart(*at, &desc);
             let at = candidates.filter(fits).find(|at| *at != desc.block_bitmap);
             let Some(at) = at.or_else(|| self.new_bitmap(group).map(|block| block.0)) else { return };
-            self.copy_inode_bitmap(desc.inode_bitmap, at);
             desc.inode_bitmap = at;
             desc.flags &= !INODE_UNINIT;
             remedies.push("give the inode bitmap another block");
@@ -141,16 +140,8 @@ impl Fs<'_, '_> {
         }
     }
 
-    /// A new inode bitmap begins with all inodes marked, so that orphans and files without links are seen.
-    fn copy_inode_bitmap(&self, from: u64, to: u64) {
-        let inside = self.notes.is_inside(Pblk(from), 1) && !self.notes.is_metadata(Pblk(from), 1);
-        let bytes = if inside { self.read_block(Pblk(from)).ok() } else { None };
-        let bytes = bytes.unwrap_or_else(|| vec![0; self.block_len()]);
-        let _ = self.write_block(Pblk(to), &bytes);
-    }
-
     /// Looks at the inode table of each group, and repairs addresses that lead to something else.
-    pub(crate) fn mend_tables(&mut self, findings: &[Finding]) {
+    pub(crate) fn mend_tables(&mut self) {
         for group in (0..self.geometry.groups).map(Group) {
             let Some(desc) = self.notes.desc(group).filter(|_| self.notes.is_usable(group)).cloned() else {
                 continue;
@@ -185,11 +176,10 @@ impl Fs<'_, '_> {
                 self.also(&rules::group::PLACE, place, says, remedy, None);
             }
         }
-        self.mend_bitmap_addresses(findings);
     }
 
     /// A bitmap's address that leads into a file: the file keeps the block.
-    fn mend_bitmap_addresses(&mut self, findings: &[Finding]) {
+    pub(crate) fn mend_bitmap_addresses(&mut self, findings: &[Finding]) {
         let into_metadata: Vec<&Finding> =
             findings.iter().filter(|found| ["EX010", "XA003"].contains(&found.rule.code)).collect();
         if into_metadata.is_empty() {

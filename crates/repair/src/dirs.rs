@@ -417,10 +417,16 @@ impl Fs<'_, '_> {
         }
         let seed = inode_seed(self.sb.fs_seed(), dir.ino, dir.inode.generation);
         let blocks = self.indexed_blocks(dir, seed);
-        let (blocks, has_index) = match blocks {
+        let (mut blocks, has_index) = match blocks {
             Some(blocks) => (blocks, true),
             None => (self.linear_blocks(dir, seed), false),
         };
+        // Without an index, the directory keeps its blocks: lost+found has some in reserve.
+        let have: usize = dir.runs.iter().map(|run| run.len as usize).sum();
+        let size = (dir.inode.size >> self.geometry.block_size.log2()) as usize;
+        while !has_index && blocks.len() < have.min(size) {
+            blocks.push(self.pack(&[], seed));
+        }
         // The blocks that the directory has already come first.
         let mut places: Vec<Pblk> = Vec::with_capacity(blocks.len());
         let ratio = self.geometry.cluster_ratio();
@@ -564,7 +570,11 @@ impl Fs<'_, '_> {
         for entry in &dir.entries {
             let hash = match entry.hash {
                 Some(hash) if dir.hashed => NameHash { hash: hash.hash & !1, ..hash },
-                _ if dir.hashed || (folds && !is_plain(&entry.name)) => return None,
+                _ if dir.hashed => return None,
+                _ if folds && std::str::from_utf8(&entry.name).is_err() => {
+                    dirhash(version, &words, &entry.name)?
+                }
+                _ if folds && !is_plain(&entry.name) => return None,
                 _ if folds => dirhash(version, &words, &entry.name.to_ascii_lowercase())?,
                 _ => dirhash(version, &words, &entry.name)?,
             };

@@ -210,13 +210,22 @@ impl<'s, 'd> Fs<'s, 'd> {
         Some(ino)
     }
 
-    /// A new block for a bitmap of a group: without flex_bg, inside the group.
+    /// A new block for a bitmap of a group: without flex_bg, inside the group. While a group cannot be read, its
+    /// files' blocks seem free; a block of zeros is taken then, and what it holds is not changed.
     pub(crate) fn new_bitmap(&mut self, group: Group) -> Option<Pblk> {
+        const TRIES: u32 = 4096;
         let end = self.end();
-        match self.sb.features.has_incompat(Features::FLEX_BG) {
-            true => self.new_block(None),
-            false => self.space.in_group(self.notes, group, end),
+        let all_read = (0..self.geometry.groups).all(|group| self.notes.is_usable(Group(group)));
+        for _ in 0..TRIES {
+            let block = match self.sb.features.has_incompat(Features::FLEX_BG) {
+                true => self.new_block(None),
+                false => self.space.in_group(self.notes, group, end),
+            }?;
+            if all_read || self.read_block(block).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0)) {
+                return Some(block);
+            }
         }
+        None
     }
 
     /// Is there a regular file of 2 GiB or more?

@@ -150,13 +150,14 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
             late.insert(first.0 * notes.geometry().block_size.bytes() / overlay::PIECE * overlay::PIECE);
         }
         let mut fs = Fs::new(&overlay, notes, &mut plan, options.now);
+        let before = overlay.changes();
         if std::mem::take(&mut is_first) {
-            let before = overlay.changes();
-            fs.mend_tables(&surveyed.findings);
+            fs.mend_tables();
             fs.mend_numbers(&surveyed.findings)?;
-            if overlay.changes() != before {
-                continue;
-            }
+        }
+        fs.mend_bitmap_addresses(&surveyed.findings);
+        if overlay.changes() != before {
+            continue;
         }
         let open: Vec<&Finding> = surveyed
             .findings

@@ -218,7 +218,8 @@ impl<'a> Dir<'a> {
         if version == HashVersion::SipHash {
             return raw.hash.map(|hash| hash.hash & !1);
         }
-        if self.casefold {
+        // Drivers hash names that are not valid UTF-8 as they are.
+        if self.casefold && (raw.name.is_ascii() || std::str::from_utf8(raw.name).is_ok()) {
             if !raw.name.is_ascii() {
                 return None;
             }
