@@ -51,7 +51,8 @@ fn the_image_of_each_rule_is_repaired() {
         }
         let intact = extant_hostile::files(sound);
         let result = extant_hostile::repair(&bytes, &intact, scratch.path());
-        let may_stay = LEFT.iter().any(|(left, _)| left == code);
+        // e2fsck cannot check an image without its journal device.
+        let may_stay = name == "external-journal" || LEFT.iter().any(|(left, _)| left == code);
         if !result.undone || !result.lost.is_empty() || (!result.is_clean() && !may_stay) {
             bad.push(format!("{code} ({name}): {result:?}"));
         }

@@ -498,6 +498,7 @@ impl Fs<'_, '_> {
         };
         let Some(finding) = findings.iter().find(is_map) else { return };
         let Some((i_block, size)) = self.notes.journal_backup() else { return };
+        let before = self.inode_bytes(ino);
         let extents = i_block.starts_with(&extent::MAGIC.to_le_bytes());
         let _ = self.edit_inode(ino, |bytes| {
             put_u16(bytes, 0, 0x8000 | 0o600);
@@ -508,8 +509,7 @@ impl Fs<'_, '_> {
             put_u32(bytes, 0x6C, (size >> 32) as u32);
             bytes[BLOCK_AT..BLOCK_AT + 60].copy_from_slice(&i_block);
         });
-        let changed = self.inode(ino).is_some_and(|inode| inode.block == i_block && inode.size == size);
-        if changed {
+        if self.inode_bytes(ino) != before {
             self.done.insert(ino.0);
             self.fixed(finding, "Use the backup of the journal's map in the superblock.");
         }

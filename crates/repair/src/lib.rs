@@ -119,7 +119,7 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
     let overlay = Arc::new(Overlay::new(device));
     let mut plan = Plan::default();
     let checking = extant_check::Options { threads: options.threads, ..Default::default() };
-    let from_backup = supers::choose(&overlay, options.backup, &checking, &mut plan)?;
+    let was_chosen = supers::choose(&overlay, options.backup, &checking, &mut plan)?;
     let mut stuck: BTreeSet<(&'static str, String)> = BTreeSet::new();
     let (mut is_first, mut was_guessed) = (true, false);
     let mut stats = Stats::default();
@@ -150,6 +150,7 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
             late.insert(first.0 * notes.geometry().block_size.bytes() / overlay::PIECE * overlay::PIECE);
         }
         let mut fs = Fs::new(&overlay, notes, &mut plan, options.now);
+        fs.occupy_damaged(&surveyed.findings);
         let before = overlay.changes();
         if std::mem::take(&mut is_first) {
             fs.mend_tables();
@@ -176,7 +177,7 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
         let before = overlay.changes();
         match stage {
             Stage::Super => fs.mend_supers(&now)?,
-            Stage::Log => fs.mend_log(&overlay, &now, from_backup)?,
+            Stage::Log => fs.mend_log(&overlay, &now, was_chosen)?,
             Stage::Inodes => fs.mend_inodes(&now)?,
             Stage::Shared => fs.mend_shared(&now)?,
             Stage::Dirs => fs.mend_dirs(&now)?,

@@ -33,6 +33,30 @@ pub(crate) struct Read {
 }
 
 impl Fs<'_, '_> {
+    /// Takes the blocks of all damaged maps: the survey does not count them as used, and they stay where they are.
+    pub(crate) fn occupy_damaged(&mut self, findings: &[Finding]) {
+        let mut last = Ino(0);
+        for finding in findings.iter().filter(|finding| finding.rule.code.starts_with("EX")) {
+            let Some(ino) = finding.place.ino.filter(|ino| *ino != last) else { continue };
+            last = ino;
+            let Some(inode) = self.inode(ino) else { continue };
+            if self.is_inline(&inode) || !matches!(inode.mode & 0xF000, 0x8000 | 0x4000 | 0xA000) {
+                continue;
+            }
+            // Also what leads into metadata: the metadata may be what is wrong.
+            for run in self.walk(ino, &inode).runs {
+                self.space.occupy(self.notes, run.pblk, run.len.into());
+            }
+            let read = self.read_map(ino, &inode);
+            for run in read.runs {
+                self.space.occupy(self.notes, run.pblk, run.len.into());
+            }
+            for node in read.nodes {
+                self.space.occupy(self.notes, node, 1);
+            }
+        }
+    }
+
     /// Repairs the map of an inode.
     pub(crate) fn mend_map(&mut self, ino: Ino, findings: &[&Finding]) -> Result<(), DeviceFault> {
         let Some(mut inode) = self.inode(ino) else { return Ok(()) };

@@ -32,6 +32,25 @@ impl Space {
         None
     }
 
+    /// Takes the clusters of a run, so that nothing new goes there.
+    pub(crate) fn occupy(&mut self, notes: Notes<'_, '_>, start: Pblk, len: u64) {
+        let geometry = notes.geometry();
+        let per_group = u64::from(geometry.clusters_per_group());
+        let cluster =
+            |block: u64| block.saturating_sub(geometry.first_data_block.into()) >> geometry.cluster_log;
+        for number in cluster(start.0)..=cluster(start.0.saturating_add(len.max(1) - 1)) {
+            let group = (number / per_group) as u32;
+            if group >= geometry.groups {
+                return;
+            }
+            let words = self.groups.entry(group).or_insert_with(|| notes.used_clusters(Group(group)));
+            let bit = number % per_group;
+            if let Some(word) = words.get_mut(bit as usize / 64) {
+                *word |= 1 << (bit % 64);
+            }
+        }
+    }
+
     pub(crate) fn in_group(&mut self, notes: Notes<'_, '_>, group: Group, limit: u64) -> Option<Pblk> {
         let geometry = notes.geometry();
         let words = self.groups.entry(group.0).or_insert_with(|| notes.used_clusters(group));

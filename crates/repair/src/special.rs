@@ -28,7 +28,7 @@ impl Fs<'_, '_> {
         &mut self,
         shared: &Arc<Overlay>,
         findings: &[&Finding],
-        from_backup: bool,
+        was_chosen: bool,
     ) -> Result<(), DeviceFault> {
         let has = |code: &str| findings.iter().any(|finding| finding.rule.code == code);
         let fast = has("JO024");
@@ -65,9 +65,9 @@ impl Fs<'_, '_> {
                     let loss = Some("what the log holds".to_owned());
                     self.fixed_with(finding, "Write a new journal superblock.", loss);
                 }
-                "JO021" if from_backup => {
+                "JO021" if was_chosen => {
                     self.put_superblock(|sb| sb.features.incompat |= Features::RECOVER)?;
-                    self.fixed(finding, "Set the feature: the backup superblock does not have it.");
+                    self.fixed(finding, "Set the feature: the superblock was damaged.");
                 }
                 "JO021" => {
                     self.reset_log(false)?;

@@ -95,7 +95,7 @@ fn scan(overlay: &Overlay) -> Result<Vec<Superblock>, DeviceFault> {
     Ok(found)
 }
 
-/// Chooses the superblock and stores it in the overlay. Returns whether it came from a backup.
+/// Chooses the superblock and stores it in the overlay. Returns whether the primary was replaced or sealed.
 pub(crate) fn choose(
     overlay: &Arc<Overlay>,
     wanted: Option<u64>,
@@ -167,7 +167,7 @@ pub(crate) fn choose(
         loss: None,
     });
     overlay.write_at(superblock::OFFSET, &as_primary(&chosen.sb))?;
-    Ok(chosen.is_backup)
+    Ok(true)
 }
 
 /// The bytes of a superblock as the primary.

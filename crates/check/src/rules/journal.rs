@@ -56,7 +56,7 @@ crate::rule::rules! { Journal;
     JO021 FLAG Note
         "Only with the needs_recovery feature does the log hold anything."
         "The kernel throws such a log away, and so did this check."
-        "Clear the log; where the superblock was restored from a backup, replay it.";
+        "Clear the log; where the superblock was damaged, replay it.";
     JO022 LOG_DAMAGED Error
         "Every block of the log that will be replayed has a matching checksum."
         "Something else than the file system wrote into the journal; the kernel refuses to go on with what it holds."
