@@ -23,8 +23,8 @@ pub(crate) const OPERATIONAL: u8 = 8;
 /// e2fsck's code for a wrong command line.
 pub(crate) const USAGE: u8 = 16;
 
-/// Verify a file system on all CPUs, or repair it. Without --repair nothing is written, and a dirty journal is
-/// replayed in memory.
+/// Verify a file system on all CPUs, or repair it. Without --repair nothing is written, and a dirty journal
+/// is replayed in memory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes, as e2fsck's:

@@ -30,11 +30,11 @@ const REPAIRED: u8 = 1;
 const LEFT: u8 = 4;
 
 const UNDO_HELP: &str = "\
-UNDOFILE is what `extant check --repair` wrote: the image's name with .undo, unless --undo named another file. \
-The image must not have changed since; --force undoes all the same.
+UNDOFILE is what `extant check --repair` wrote: the image's name with .undo, unless --undo named another \
+file. The image must not have changed since; --force undoes all the same.
 
-Exit codes: 0 done; 1 the image changed after the repair; 3 UNDOFILE cannot be used; 8 the image cannot be read; \
-10 in use.
+Exit codes: 0 done; 1 the image changed after the repair; 3 UNDOFILE cannot be used; 8 the image cannot be \
+read; 10 in use.
 
 Examples:
   extant undo disk.img disk.img.undo";

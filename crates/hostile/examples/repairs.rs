@@ -18,17 +18,13 @@ fn main() -> ExitCode {
     let mut images = images::all();
     images.extend(images::more());
     images.extend(images::recorded());
-    if let Some(kind) = value("--kind") {
-        // The seed chooses the image, so the others stay in the list.
-        println!("{:?}", images.iter().position(|(name, _)| name == kind));
-    }
     let repairs = extant_hostile::Repairs::run(&images, seed, rounds);
     for story in &repairs.stories {
         println!("{story}");
     }
     println!(
-        "{} corruptions (seeds from {seed}) of {} kinds of image: both checkers silent after {:.2} %, intact files \
-         lost without a word in {}, undone byte for byte {}, settled {}",
+        "{} corruptions (seeds from {seed}) of {} kinds of image: both checkers silent after {:.2} %, intact \
+         files lost without a word in {}, undone byte for byte {}, settled {}",
         repairs.rounds,
         images.len(),
         repairs.clean_percent(),

@@ -2,8 +2,8 @@
 //!
 //! Owns: the map of metadata in a sound image ([`map()`]), computing checksums again after a change
 //! ([`seal()`]), seeded damage ([`Mutator`]), reading everything of a damaged image ([`walk()`], [`verify`]),
-//! changing it ([`change()`]), and repairing it ([`repair`]). Does **not** own: the verdict on the readers' results; external tools
-//! decide that (see the tests).
+//! changing it ([`change()`]), and repairing it ([`repair`]). Does **not** own: the verdict on the readers'
+//! results; external tools decide that (see the tests).
 //!
 //! Invariants
 //! 1. The same seed gives the same damage.

@@ -1,5 +1,5 @@
-//! Gives every file of an image a wrong link count, with a right checksum: what `bench/check.sh repair_million`
-//! repairs.
+//! Gives every file of an image a wrong link count, with a right checksum: what `bench/check.sh
+//! repair_million` repairs.
 
 use extant_base::{Group, Ino, Pblk};
 use extant_device::{Device, FileDevice};

@@ -1,8 +1,8 @@
 //! The addresses in group descriptors.
 //!
 //! ```text
-//! inode table   backup | implied by the neighbours of the flex group | found by a scan | new and empty (a loss)
-//! bitmaps       backup | implied by the neighbours                   | a free block
+//! inode table   backup | implied by the flex group | found by a scan | new and empty (a loss)
+//! bitmaps       backup | implied by the flex group | a free block
 //! ```
 //!
 //! Bitmaps are computed anew in a later round, so a bitmap at a new address loses nothing.

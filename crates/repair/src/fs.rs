@@ -210,8 +210,8 @@ impl<'s, 'd> Fs<'s, 'd> {
         Some(ino)
     }
 
-    /// A new block for a bitmap of a group: without flex_bg, inside the group. While a group cannot be read, its
-    /// files' blocks seem free; a block of zeros is taken then, and what it holds is not changed.
+    /// A new block for a bitmap of a group: without flex_bg, inside the group. While a group cannot be read,
+    /// its files' blocks seem free; a block of zeros is taken then, and what it holds is not changed.
     pub(crate) fn new_bitmap(&mut self, group: Group) -> Option<Pblk> {
         const TRIES: u32 = 4096;
         let end = self.end();

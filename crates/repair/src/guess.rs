@@ -1,5 +1,5 @@
-//! Superblocks whose damaged numbers are guessed: by the device's size, by what numbers must be to each other,
-//! and by what tools usually choose.
+//! Superblocks whose damaged numbers are guessed: by the device's size, by what numbers must be to each
+//! other, and by what tools usually choose.
 //!
 //! Does **not** own: the choice among the guesses (see [`supers`](crate::supers)), which is by what
 //! a check finds with each.
@@ -73,8 +73,8 @@ fn feature_sets(sb: &Superblock) -> Vec<Features> {
     sets
 }
 
-/// Makes the other numbers fit. `whole` takes the number of blocks from the device's size, `by_count` the inodes
-/// per group from the number of inodes.
+/// Makes the other numbers fit. `whole` takes the number of blocks from the device's size, `by_count` the
+/// inodes per group from the number of inodes.
 fn fitted(
     mut sb: Superblock,
     log: u32,

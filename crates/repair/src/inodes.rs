@@ -280,8 +280,8 @@ impl Fs<'_, '_> {
                 }))
     }
 
-    /// The mode for an inode of impossible type whose map can be walked: a directory if its first block begins
-    /// with ".", else a regular file.
+    /// The mode for an inode of impossible type whose map can be walked: a directory if its first block
+    /// begins with ".", else a regular file.
     fn guess_type(&self, ino: Ino, inode: &Inode) -> Option<u16> {
         let has_tree = inode.block.starts_with(&extent::MAGIC.to_le_bytes());
         if inode.has_flag(flags::EXTENTS) != has_tree {

@@ -16,11 +16,11 @@
 //! read, for instance, other link counts are right. So each round applies the remedies of one stage, and
 //! surveys the overlay again. Most damage takes two to five rounds.
 //!
-//! Data structures: the overlay of changed pieces of 4 KiB; the survey's notes (a few bytes per inode, one bit
-//! per cluster); the plan.
+//! Data structures: the overlay of changed pieces of 4 KiB; the survey's notes (a few bytes per inode, one
+//! bit per cluster); the plan.
 //!
-//! Owns: remedies, the plan, the undo file, the order of the writes. Does **not** own: rules and findings (see
-//! `check`), byte layouts (see `ondisk`), the replay of fast commits (see `volume`).
+//! Owns: remedies, the plan, the undo file, the order of the writes. Does **not** own: rules and findings
+//! (see `check`), byte layouts (see `ondisk`), the replay of fast commits (see `volume`).
 //!
 //! Invariants
 //! 1. INV-RP1: nothing is written before the plan is complete.
@@ -47,6 +47,7 @@ mod space;
 mod special;
 mod stage;
 mod supers;
+mod tree;
 mod undo;
 
 use std::collections::BTreeSet;
@@ -203,8 +204,8 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
     Ok(Repair { plan, changed, late, stats })
 }
 
-/// Does another machine write the block of multiple-mount protection? Waits for two of its intervals where the
-/// block says so.
+/// Does another machine write the block of multiple-mount protection? Waits for two of its intervals where
+/// the block says so.
 fn is_in_use(device: &dyn Device) -> bool {
     let read = || {
         let mut bytes = [0; superblock::SIZE];

@@ -33,7 +33,8 @@ pub(crate) struct Read {
 }
 
 impl Fs<'_, '_> {
-    /// Takes the blocks of all damaged maps: the survey does not count them as used, and they stay where they are.
+    /// Takes the blocks of all damaged maps: the survey does not count them as used, and they stay where they
+    /// are.
     pub(crate) fn occupy_damaged(&mut self, findings: &[Finding]) {
         let mut last = Ino(0);
         for finding in findings.iter().filter(|finding| finding.rule.code.starts_with("EX")) {
@@ -368,7 +369,7 @@ impl Fs<'_, '_> {
         let mut changed = false;
         for node in &read.nodes {
             if is_shared(self, *node, 1) {
-                // Two owners of a node cannot both keep it, whoever is first.
+                // Two owners of a node cannot both keep it.
                 changed |= owned.insert(cluster(*node), (ino.0, u64::MAX)).is_some();
             }
         }

@@ -32,8 +32,8 @@ struct Candidate {
     is_backup: bool,
 }
 
-/// Tries superblocks whose fields are guessed, where none of those on the device serves. `worth` is that of the
-/// superblock in use, `None` if there is none. Returns whether a guess was stored.
+/// Tries superblocks whose fields are guessed, where none of those on the device serves. `worth` is that of
+/// the superblock in use, `None` if there is none. Returns whether a guess was stored.
 pub(crate) fn guess(
     overlay: &Arc<Overlay>,
     worth: Option<i64>,
@@ -235,8 +235,8 @@ fn statics(sb: &Superblock) -> Superblock {
     }
 }
 
-/// How well a superblock fits: the inodes in use that a check finds with it in the place of the primary, less the
-/// errors. A superblock with which nothing can be read has few errors, too. `None` if it cannot be used.
+/// How well a superblock fits: the inodes in use that a check finds with it in the place of the primary, less
+/// the errors. A superblock with which nothing can be read has few errors, too. `None` if it cannot be used.
 fn worth_with(overlay: &Arc<Overlay>, sb: &Superblock, options: &Options<'_>) -> Option<i64> {
     let trial = Overlay::new(Arc::<Overlay>::clone(overlay));
     trial.write_at(superblock::OFFSET, &as_primary(sb)).ok()?;

@@ -1,0 +1,141 @@
+//! The tree of directories: "..", lost+found, inodes without a name, link counts.
+
+use std::collections::HashSet;
+
+use extant_base::Ino;
+use extant_check::{Finding, FindingPlace, rules};
+use extant_device::DeviceFault;
+use extant_ondisk::Features;
+use extant_ondisk::dirent::decode_rec_len;
+use extant_ondisk::htree::DxFormat;
+use extant_ondisk::inode::inode_seed;
+
+use crate::bytes::{put_u16, put_u32, u16_at};
+use crate::dirs::{DIRECTORY, Entry};
+use crate::fs::Fs;
+
+impl Fs<'_, '_> {
+    /// Sets ".." of a directory.
+    pub(crate) fn put_parent(&mut self, ino: Ino, parent: Ino) -> Option<()> {
+        let inode = self.inode(ino)?;
+        if self.is_inline(&inode) {
+            return self.edit_inode(ino, |bytes| put_u32(bytes, 0x28, parent.0));
+        }
+        let first = self.walk(ino, &inode).runs.first().copied().filter(|run| run.lblk.0 == 0)?;
+        let mut bytes = self.read_block(first.pblk).ok()?;
+        let at = decode_rec_len(u16_at(&bytes, 4), self.geometry.block_size);
+        if at + 12 > bytes.len() {
+            return None;
+        }
+        put_u32(&mut bytes, at, parent.0);
+        let format = DxFormat::new(self.geometry.block_size, &self.sb.features);
+        let seed = inode_seed(self.sb.fs_seed(), ino, inode.generation);
+        self.seal_dir_block(&mut bytes, &format, seed, true, &inode);
+        self.write_block(first.pblk, &bytes).ok()
+    }
+
+    /// Adds entries to a directory.
+    pub(crate) fn add_names(&mut self, ino: Ino, entries: Vec<Entry>) -> Option<()> {
+        let mut dir = self.gather(ino)?;
+        let filetype = self.sb.features.has_incompat(Features::FILETYPE);
+        for entry in &mut dir.entries {
+            entry.kind = match filetype {
+                true => self.notes.noted(Ino(entry.ino)).map_or(0, |note| note.kind),
+                false => 0,
+            };
+        }
+        let known: HashSet<Vec<u8>> = dir.entries.iter().map(|entry| entry.name.clone()).collect();
+        for mut entry in entries {
+            let base = entry.name.clone();
+            let mut number = 1;
+            while known.contains(&entry.name) {
+                entry.name = [&base[..], format!("~{number}").as_bytes()].concat();
+                number += 1;
+            }
+            if !filetype {
+                entry.kind = 0;
+            }
+            dir.entries.push(entry);
+        }
+        if dir.hashed {
+            return None; // new names need the key
+        }
+        self.put_dir(&mut dir)
+    }
+
+    /// The lost+found directory, made if it is missing.
+    pub(crate) fn lost_and_found(&mut self) -> Option<Ino> {
+        let root = self.gather(Ino::ROOT)?;
+        let known = root.entries.iter().find(|entry| entry.name == b"lost+found");
+        if let Some(entry) = known {
+            let ino = Ino(entry.ino);
+            let is_dir = self.notes.noted(ino).is_some_and(|note| note.used && note.kind == DIRECTORY);
+            if is_dir && self.gather(ino).is_some_and(|dir| !dir.hashed) {
+                return Some(ino);
+            }
+        }
+        let ino = self.new_inode()?;
+        self.new_dir(ino, Ino::ROOT, 0o700)?;
+        self.add_names(Ino::ROOT, vec![Entry::new(ino, DIRECTORY, b"lost+found")])?;
+        let links = self.inode(Ino::ROOT)?.links;
+        self.edit_inode(Ino::ROOT, |bytes| put_u16(bytes, 0x1A, links.saturating_add(1)))?;
+        self.also(
+            &rules::directory::UNATTACHED,
+            FindingPlace::ino(ino),
+            "there is no directory lost+found",
+            "Make it.",
+            None,
+        );
+        Some(ino)
+    }
+
+    /// Repairs findings about the tree of directories and about inodes without a name.
+    pub(crate) fn mend_tree(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
+        let mut lost: Vec<(Ino, &Finding)> = Vec::new();
+        for finding in findings {
+            let Some(ino) = finding.place.ino else { continue };
+            match finding.rule.code {
+                "DI004" => {
+                    let parent = Ino(finding.expected.unwrap_or(0) as u32);
+                    if self.put_parent(ino, parent).is_some() {
+                        self.fixed(finding, finding.rule.repair);
+                    }
+                }
+                _ => lost.push((ino, finding)),
+            }
+        }
+        lost.sort_unstable_by_key(|(ino, _)| *ino);
+        lost.dedup_by_key(|(ino, _)| *ino);
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let Some(home) = self.lost_and_found() else { return Ok(()) };
+        let entries = lost.iter().filter(|(ino, _)| *ino != home).map(|(ino, _)| {
+            let kind = self.notes.noted(*ino).map_or(0, |note| note.kind);
+            Entry::new(*ino, kind, format!("#{ino}").as_bytes())
+        });
+        let entries: Vec<Entry> = entries.collect();
+        if self.add_names(home, entries).is_none() {
+            return Ok(());
+        }
+        for (ino, finding) in lost {
+            if finding.rule.code != "DI054" {
+                let _ = self.put_parent(ino, home);
+            }
+            self.fixed(finding, "Give it a name in lost+found.");
+        }
+        Ok(())
+    }
+
+    /// Repairs link counts.
+    pub(crate) fn mend_links(&mut self, findings: &[&Finding]) {
+        for finding in findings {
+            if let (Some(ino), Some(expected)) = (finding.place.ino, finding.expected) {
+                let links = u16::try_from(expected).unwrap_or(u16::MAX);
+                if self.edit_inode(ino, |bytes| put_u16(bytes, 0x1A, links)).is_some() {
+                    self.fixed(finding, finding.rule.repair);
+                }
+            }
+        }
+    }
+}
