@@ -96,7 +96,12 @@ fn whole(arg: &OsString) -> Result<ImageArg, ArgError> {
 
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     match repaired(args) {
-        Ok((code, text)) => crate::voice::print(&text, code),
+        Ok((code, text)) => {
+            let mut out = io::stdout().lock();
+            let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            // A closed pipe does not change the verdict.
+            ExitCode::from(crate::voice::output_code(written).map_or(code, |_| OPERATIONAL))
+        }
         Err((code, why)) => exit::fail(code, &why),
     }
 }
