@@ -64,6 +64,9 @@ pub struct Usage {
     pub inodes: u64,
 }
 
+/// Home blocks and their bytes.
+pub type Copies = Vec<(Pblk, Vec<u8>)>;
+
 /// The result of a survey.
 pub struct Survey<'d> {
     /// Every finding, sorted by code and place.
@@ -130,19 +133,15 @@ impl<'s> Notes<'s, '_> {
     ///
     /// # Errors
     /// A copy cannot be read.
-    pub fn replayed(&self) -> Option<Result<Vec<(Pblk, Vec<u8>)>, DeviceFault>> {
-        let replay = self.state.image.replay.as_ref()?;
+    pub fn replayed(&self) -> Result<Option<Copies>, DeviceFault> {
+        let Some(replay) = &self.state.image.replay else { return Ok(None) };
         let size = self.state.image.geometry.block_size;
-        Some(
-            replay
-                .homes()
-                .map(|home| {
-                    let mut bytes = vec![0; size.len()];
-                    replay.read(self.state.image.device, home << size.log2(), &mut bytes)?;
-                    Ok((Pblk(home), bytes))
-                })
-                .collect(),
-        )
+        let copies = replay.homes().map(|home| {
+            let mut bytes = vec![0; size.len()];
+            replay.read(self.state.image.device, home << size.log2(), &mut bytes)?;
+            Ok((Pblk(home), bytes))
+        });
+        copies.collect::<Result<_, _>>().map(Some)
     }
 
     /// The clusters of a group that are in use, 64 per word, lowest bit first.

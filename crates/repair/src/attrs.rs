@@ -25,11 +25,10 @@ impl Fs<'_, '_> {
         for finding in findings {
             let place = &finding.place;
             match (finding.rule.code, place.ino, place.block) {
+                (_, Some(ino), _) if self.done.contains(&ino.0) => {}
                 ("XA003", Some(ino), _) => {
-                    if !self.done.contains(&ino.0) {
-                        self.drop_block(ino);
-                        self.fixed(finding, "Store 0.");
-                    }
+                    self.drop_block(ino);
+                    self.fixed(finding, "Store 0.");
                 }
                 ("XA008", Some(ino), _) => {
                     let (ctime, version) = xattr::value_reference_words(finding.expected.unwrap_or(1));

@@ -192,7 +192,7 @@ impl Fs<'_, '_> {
             let Some(desc) = self.stored_desc(group).filter(|_| self.notes.is_usable(group)) else {
                 continue;
             };
-            let mut new = desc.clone();
+            let mut new = desc;
             let blocks = wrong(group, &["BM001", "BM002", "BM005", "BM007"]);
             let inodes = wrong(group, &["BM003", "BM004", "BM006", "BM008"]);
             if blocks && self.is_in_a_file(&into_metadata, desc.block_bitmap) {

@@ -172,13 +172,20 @@ impl Fs<'_, '_> {
                 None => return self.give_up(ino, finding),
             },
             "IN015" => {
-                remedy = self.mend_reserved(ino, &inode).into();
+                let text = self.mend_reserved(ino, &inode);
+                let is_lost = text.starts_with("Clear the inode") && inode.size != 0 && inode.blocks != 0;
+                let loss = is_lost.then(|| format!("inode {ino}, {} bytes", inode.size));
+                return self.fixed_with(finding, text, loss);
             }
             "IN016" => match self.mend_root(ino, &inode) {
                 Some(text) => remedy = text.into(),
                 None => return,
             },
             "IN017" => match self.mend_inline(ino, &inode, finding) {
+                Some(text) if text.starts_with("Add") && inode.size > 60 => {
+                    let loss = Some(format!("inode {ino}: its bytes from 60 to {}", inode.size));
+                    return self.fixed_with(finding, text, loss);
+                }
                 Some(text) => remedy = text.into(),
                 None => return self.give_up(ino, finding),
             },
@@ -480,7 +487,7 @@ impl Fs<'_, '_> {
         let lost = inode.size > 60;
         self.edit_inode(ino, |bytes| bytes[at..].copy_from_slice(&area))?;
         if inode.mode & 0xF000 == 0x4000 || lost {
-            self.put_size(ino, 60.min(inode.size.max(60)));
+            self.put_size(ino, 60);
         }
         Some("Add an empty attribute: the data is what i_block holds.")
     }

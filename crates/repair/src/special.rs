@@ -38,8 +38,8 @@ impl Fs<'_, '_> {
             }
             return Ok(());
         }
-        if let Some(copies) = self.notes.replayed() {
-            for (home, bytes) in copies? {
+        if let Some(copies) = self.notes.replayed()? {
+            for (home, bytes) in copies {
                 self.write_block(home, &bytes)?;
             }
             self.reset_log(false)?;
