@@ -247,7 +247,11 @@ fn worth_with(overlay: &Arc<Overlay>, sb: &Superblock, options: &Options<'_>) ->
 /// See [`worth_with`]; for a survey that was made.
 pub(crate) fn worth(surveyed: &Survey<'_>) -> Option<i64> {
     surveyed.notes()?;
-    let errors = surveyed.findings.iter().filter(|finding| finding.rule.severity != Severity::Note).count();
+    // Wrong counts and lost names say nothing about the superblock.
+    let is_of_counts = |code: &str| code.starts_with("BM") || matches!(code, "DI053" | "DI054" | "IN005");
+    let is_error =
+        |finding: &&Finding| finding.rule.severity != Severity::Note && !is_of_counts(finding.rule.code);
+    let errors = surveyed.findings.iter().filter(is_error).count();
     let is_short = surveyed.findings.iter().any(|finding| finding.rule.code == "SB005");
     let worth = (surveyed.stats.inodes + surveyed.stats.dirs) as i64 - errors as i64;
     Some(if is_short { worth.min(0) } else { worth })
