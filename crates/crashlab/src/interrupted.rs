@@ -8,6 +8,7 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use extant_base::rank;
 use extant_device::{Device, DeviceFault, FlushStats};
 
 /// A kind of call of the disk.
@@ -56,9 +57,9 @@ impl Interrupted {
 
     fn during(&self, call: Call, make: impl FnOnce() -> Result<(), DeviceFault>) -> Result<(), DeviceFault> {
         let Some(mut between) = self.arm(None) else { return make() };
-        between.before(call);
+        rank::as_another_thread(|| between.before(call));
         let made = make();
-        between.after(call);
+        rank::as_another_thread(|| between.after(call));
         self.arm(Some(between));
         made
     }
