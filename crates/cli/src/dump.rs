@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use extant::rescue::{FoundFile, Rescue, RescueFault, RescueObserver};
+use extant::rescue::{FoundFile, RescueFault, RescueObserver};
 use extant_device::NewFile;
 use serde_json::json;
 
@@ -70,24 +70,9 @@ pub(crate) fn run(args: &DumpArgs) -> ExitCode {
     let Some(image) = session.whole_image(&args.image, "dumped") else { return session.finish(Ok(())) };
     let needs = Needs { writes: vec![directory_of(&args.output)], ..Needs::default() };
     let name = escape(image.to_string().as_bytes());
-    let device = match image.open_read_only() {
-        Ok(device) => device,
-        Err(why) => {
-            session.argument_error(why);
-            return session.finish(Ok(()));
-        }
+    let Some(rescue) = crate::rescue::open(&mut session, &args.image, &image, args.backup, &needs) else {
+        return session.finish(Ok(()));
     };
-    session.confine(std::slice::from_ref(&args.image), &needs);
-    let rescue = match Rescue::open(device, args.backup) {
-        Ok(rescue) => rescue,
-        Err(why) => {
-            session.problem(exit::UNREADABLE, format_args!("{name}: {why}"));
-            return session.finish(Ok(()));
-        }
-    };
-    for note in rescue.notes() {
-        say!("note: {name}: {note}");
-    }
     let shown = args.output.display();
     if !args.force && args.output.symlink_metadata().is_ok() {
         session.problem(exit::EXISTS, format_args!("{shown} exists already; use --force to replace it"));

@@ -17,6 +17,7 @@ use extant::rescue::{
 use serde_json::json;
 
 use crate::exit;
+use crate::imagearg::ImageArg;
 use crate::inspect::format::{escape, iso_seconds};
 use crate::look::glob::Glob;
 use crate::look::print::JsonList;
@@ -111,6 +112,27 @@ impl RescueObserver for Seen {
     }
 }
 
+/// Opens an image, confines the process, and prints what is wrong with the image's frame. `None` after
+/// reporting a problem.
+pub(crate) fn open(
+    session: &mut Session,
+    arg: &OsString,
+    image: &ImageArg,
+    backup: Option<u64>,
+    needs: &Needs,
+) -> Option<Rescue> {
+    let name = escape(image.to_string().as_bytes());
+    let device = image.open_read_only().map_err(|why| session.argument_error(why)).ok()?;
+    session.confine(std::slice::from_ref(arg), needs);
+    let opened = Rescue::open(device, backup);
+    let rescue =
+        opened.map_err(|why| session.problem(exit::UNREADABLE, format_args!("{name}: {why}"))).ok()?;
+    for note in rescue.notes() {
+        say!("note: {name}: {note}");
+    }
+    Some(rescue)
+}
+
 pub(crate) fn run(args: &RescueArgs) -> ExitCode {
     let mut session = Session::new(&OpenArgs::with_journal(None));
     let Some(image) = session.whole_image(&args.image, "searched") else { return session.finish(Ok(())) };
@@ -133,24 +155,9 @@ pub(crate) fn run(args: &RescueArgs) -> ExitCode {
     };
     let needs = Needs { writes, keeps_capabilities: true, ..Needs::default() };
     let name = escape(image.to_string().as_bytes());
-    let device = match image.open_read_only() {
-        Ok(device) => device,
-        Err(why) => {
-            session.argument_error(why);
-            return session.finish(Ok(()));
-        }
+    let Some(rescue) = open(&mut session, &args.image, &image, args.backup, &needs) else {
+        return session.finish(Ok(()));
     };
-    session.confine(std::slice::from_ref(&args.image), &needs);
-    let rescue = match Rescue::open(device, args.backup) {
-        Ok(rescue) => rescue,
-        Err(why) => {
-            session.problem(exit::UNREADABLE, format_args!("{name}: {why}"));
-            return session.finish(Ok(()));
-        }
-    };
-    for note in rescue.notes() {
-        say!("note: {name}: {note}");
-    }
     let confidence = match args.confidence.as_str() {
         "high" => Confidence::High,
         "medium" => Confidence::Medium,

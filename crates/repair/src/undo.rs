@@ -59,6 +59,12 @@ pub enum UndoFault {
         /// Bytes of this image.
         image: u64,
     },
+    /// It belongs to another file system of the same size.
+    #[error(
+        "the undo file {0} is of another file system: neither its UUID nor its superblock \
+         is that of the image; move it away, or undo with --force"
+    )]
+    OtherFileSystem(PathBuf),
     /// The image was changed after the repair.
     #[error(
         "the image changed after the repair, at byte {offset}: undoing would mix old and new; \
@@ -148,13 +154,7 @@ impl UndoFile {
         let failed = |source| UndoFault::File { path: path.to_owned(), source };
         let mut file =
             OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
-        let mut uuid = [0; 16];
-        let mut sb = [0; superblock::SIZE];
-        if device.read_at(superblock::OFFSET, &mut sb).is_ok()
-            && let Ok(sb) = Superblock::decode(&sb)
-        {
-            uuid = sb.uuid;
-        }
+        let uuid = uuid_of(device);
         let records: Vec<Record> = changed
             .iter()
             .map(|piece| Record {
@@ -244,6 +244,22 @@ impl UndoFile {
         self.records.iter().map(|record| record.old.len() as u64).sum()
     }
 
+    /// Whether the image has the file system that was repaired: its UUID before the repair, or the superblock
+    /// that the repair wrote.
+    fn is_of(&self, device: &dyn Device) -> Result<bool, DeviceFault> {
+        if uuid_of(device) == self.uuid {
+            return Ok(true);
+        }
+        let has_superblock = |record: &&Record| {
+            let end = record.offset + record.old.len() as u64;
+            (record.offset..end).contains(&superblock::OFFSET)
+        };
+        let Some(record) = self.records.iter().find(has_superblock) else { return Ok(false) };
+        let mut now = vec![0; record.old.len()];
+        device.read_at(record.offset, &mut now)?;
+        Ok(crc32c(!0, &now) == record.new_crc)
+    }
+
     /// Writes the old bytes back. With `force` also over bytes that changed after the repair.
     ///
     /// # Errors
@@ -251,6 +267,9 @@ impl UndoFile {
     pub fn undo(&mut self, device: &dyn Device, force: bool) -> Result<(), UndoFault> {
         if device.size_bytes() != self.image_bytes {
             return Err(UndoFault::OtherImage { undo: self.image_bytes, image: device.size_bytes() });
+        }
+        if !force && !self.is_of(device)? {
+            return Err(UndoFault::OtherFileSystem(self.path.clone()));
         }
         if self.state == UndoState::Undone && !force {
             return Err(UndoFault::Already);
@@ -269,5 +288,60 @@ impl UndoFile {
         }
         device.flush()?;
         self.set_state(UndoState::Undone)
+    }
+}
+
+/// The UUID in the primary superblock; zeros if there is none.
+fn uuid_of(device: &dyn Device) -> [u8; 16] {
+    let mut sb = [0; superblock::SIZE];
+    let read = device.read_at(superblock::OFFSET, &mut sb).ok();
+    read.and_then(|()| Superblock::decode(&sb).ok()).map_or([0; 16], |sb| sb.uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_device::MemDevice;
+
+    use super::*;
+
+    fn image(uuid: u8) -> MemDevice {
+        let device = MemDevice::new(64 << 10);
+        let sb = Superblock { uuid: [uuid; 16], ..Superblock::default() };
+        device.write_at(superblock::OFFSET, &sb.sealed()).unwrap();
+        device
+    }
+
+    /// A repair was cut, and another image of the same size has its name now: it keeps its bytes.
+    #[test]
+    fn another_file_system_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("undo");
+        let changed = Changed { offset: 8192, old: vec![1; 4096].into(), new: vec![2; 4096].into() };
+        let mut undo = UndoFile::create(&path, &image(7), &[changed]).unwrap();
+        let other = image(8);
+        assert!(matches!(undo.undo(&other, false), Err(UndoFault::OtherFileSystem(_))));
+        let mut bytes = [9; 4096];
+        other.read_at(8192, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 4096]);
+        let same = image(7);
+        undo.undo(&same, false).unwrap();
+        same.read_at(8192, &mut bytes).unwrap();
+        assert_eq!(bytes, [1; 4096]);
+    }
+
+    /// The repair replaces a superblock with a damaged UUID: its own superblock identifies the image, too.
+    #[test]
+    fn the_superblock_of_the_repair_identifies_the_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let (damaged, repaired) = (image(7), image(8));
+        let piece = |of: &MemDevice| {
+            let mut bytes = vec![0; 4096];
+            of.read_at(0, &mut bytes).unwrap();
+            bytes.into_boxed_slice()
+        };
+        let changed = Changed { offset: 0, old: piece(&damaged), new: piece(&repaired) };
+        let mut undo = UndoFile::create(&dir.path().join("undo"), &damaged, &[changed]).unwrap();
+        undo.undo(&repaired, false).unwrap();
+        assert_eq!(piece(&repaired), piece(&damaged));
     }
 }
