@@ -3,12 +3,10 @@
 //!
 //! More: `cargo xtask repair --corruptions 5000 --seed S`.
 
+mod broken;
 mod images;
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
-use serde_json::Value;
+use broken::Broken;
 
 /// Rules whose image cannot be repaired to the end, and the reasons.
 const LEFT: &[(&str, &str)] = &[
@@ -32,34 +30,16 @@ fn damaged_images_are_repaired() {
 
 #[test]
 fn the_image_of_each_rule_is_repaired() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/rules");
-    let table: BTreeMap<String, Value> =
-        serde_json::from_slice(&std::fs::read(dir.join("rules.json")).unwrap()).unwrap();
     let scratch = extant_testkit::scratch();
-    let mut images: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     let mut bad = Vec::new();
-    for (code, broken) in &table {
-        let name = broken["image"].as_str().unwrap();
-        let sound = images.entry(name.to_owned()).or_insert_with(|| {
-            zstd::decode_all(&std::fs::read(dir.join(format!("{name}.img.zst"))).unwrap()[..]).unwrap()
-        });
-        let mut bytes = sound.clone();
-        for edit in broken["edits"].as_array().unwrap() {
-            let at = edit[0].as_u64().unwrap() as usize;
-            let new = from_hex(edit[1].as_str().unwrap());
-            bytes[at..at + new.len()].copy_from_slice(&new);
-        }
+    let codes = broken::each(|Broken { code, name, sound, bytes }| {
         let intact = extant_hostile::files(sound);
         let result = extant_hostile::repair(&bytes, &intact, scratch.path());
         // e2fsck cannot check an image without its journal device.
-        let may_stay = name == "external-journal" || LEFT.iter().any(|(left, _)| left == code);
+        let may_stay = name == "external-journal" || LEFT.iter().any(|(left, _)| *left == code);
         if !result.undone || !result.lost.is_empty() || (!result.is_clean() && !may_stay) {
             bad.push(format!("{code} ({name}): {result:?}"));
         }
-    }
-    assert!(bad.is_empty(), "{} of {}:\n{}", bad.len(), table.len(), bad.join("\n"));
-}
-
-fn from_hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    });
+    assert!(bad.is_empty(), "{} of {}:\n{}", bad.len(), codes.len(), bad.join("\n"));
 }
