@@ -22,7 +22,7 @@
 #   ours          `extant mount -o rw,transport=dev`; `extant mount -o ro` for read and find
 #   ours_uring    the same with transport=uring, if TRANSPORT=uring is given and the parameter enable_uring of
 #                 the kernel's module fuse is Y
-#   null          crates/fuse/examples/null_server.rs over the same transport: it keeps names and sizes in
+#   null          crates/service/fuse/examples/null_server.rs over the same transport: it keeps names and sizes in
 #                 hash maps, and no bytes
 #   null_pinned   the same, with server and clients on one CPU: the limit for one client, since no request
 #                 waits for another CPU to wake up

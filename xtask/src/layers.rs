@@ -8,7 +8,8 @@
 //!    of the project. No crate imports crates in `outside.tools`.
 //! 5. Modules of a crate form no knots: groups that use each other, see [`crate::knots`]. `[knots]` has the
 //!    number of modules in knots of the crates that still have some; it may only fall.
-//! 6. Every library and binary root contains `#![forbid(unsafe_code)]`, except those in `unsafe-code.crates`.
+//! 6. A crate is in `crates/FOLDER/NAME`: the folder of its floor, or the one that `[folders]` gives it.
+//! 7. Every library and binary root contains `#![forbid(unsafe_code)]`, except those in `unsafe-code.crates`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +27,8 @@ struct Layers {
     only: BTreeMap<String, Vec<String>>,
     outside: Outside,
     #[serde(default)]
+    folders: BTreeMap<String, String>,
+    #[serde(default)]
     knots: BTreeMap<String, usize>,
     unsafe_code: UnsafeCode,
 }
@@ -34,6 +37,7 @@ struct Layers {
 #[serde(deny_unknown_fields)]
 struct Floor {
     name: String,
+    folder: String,
     crates: Vec<String>,
 }
 
@@ -64,6 +68,7 @@ pub(crate) fn run() -> Result<(), String> {
     let packages = workspace::packages()?;
     let mut faults = order_faults(&layers, &packages);
     faults.extend(knot_faults(&layers.knots, &sources::crates(&packages)?));
+    faults.extend(folder_faults(&layers, &packages));
     faults.extend(unsafe_faults(&layers, &packages)?);
     if !faults.is_empty() {
         return Err(format!("layers: {} fault(s)\n  {}", faults.len(), faults.join("\n  ")));
@@ -134,6 +139,23 @@ fn refusal(here: Place<'_>, there: Place<'_>, is_dev: bool) -> Option<String> {
     }
 }
 
+/// Rule 6.
+fn folder_faults(layers: &Layers, packages: &[Package]) -> Vec<String> {
+    let of_floor = |name: &str| {
+        layers.floor.iter().find(|floor| floor.crates.iter().any(|of| of == name)).map(|floor| &floor.folder)
+    };
+    let mut faults = Vec::new();
+    for package in packages {
+        let name = package.name.as_str();
+        let Some(folder) = layers.folders.get(name).or_else(|| of_floor(name)) else { continue };
+        let place = format!("crates/{folder}/{}/Cargo.toml", name.strip_prefix("extant-").unwrap_or(name));
+        if !package.manifest_path.ends_with(&place) {
+            faults.push(format!("{name} is at {}, not at {place}", package.manifest_path.display()));
+        }
+    }
+    faults
+}
+
 /// Rule 5.
 fn knot_faults(allowed: &BTreeMap<String, usize>, crates: &[Crate]) -> Vec<String> {
     let mut faults = Vec::new();
@@ -155,7 +177,7 @@ fn knot_faults(allowed: &BTreeMap<String, usize>, crates: &[Crate]) -> Vec<Strin
     faults
 }
 
-/// Rule 6.
+/// Rule 7.
 fn unsafe_faults(layers: &Layers, packages: &[Package]) -> Result<Vec<String>, String> {
     let mut faults = Vec::new();
     for package in packages.iter().filter(|package| !layers.unsafe_code.crates.contains(&package.name)) {
@@ -186,9 +208,9 @@ mod tests {
         toml::from_str(
             r#"
             floor = [
-                { name = "ground", crates = ["base"] },
-                { name = "bytes", crates = ["left", "right"] },
-                { name = "roof", crates = ["top"] },
+                { name = "ground", folder = "f", crates = ["base"] },
+                { name = "bytes", folder = "f", crates = ["left", "right"] },
+                { name = "roof", folder = "f", crates = ["top"] },
             ]
             [only]
             top = ["base", "left"]
@@ -209,7 +231,8 @@ mod tests {
             None => Dependency { name: (*import).to_owned(), kind: None },
         };
         let dependencies = imports.iter().map(dependency).collect();
-        Package { name: name.to_owned(), dependencies, targets: Vec::new() }
+        let manifest_path = format!("/w/crates/f/{name}/Cargo.toml").into();
+        Package { name: name.to_owned(), manifest_path, dependencies, targets: Vec::new() }
     }
 
     /// The faults if this package has these imports and all others are correct.
@@ -261,6 +284,16 @@ mod tests {
         let allowed = |number| BTreeMap::from([("sample".to_owned(), number)]);
         assert_eq!(knot_faults(&allowed(2), &crates), [""; 0]);
         assert_eq!(knot_faults(&allowed(3), &crates).len(), 1);
+    }
+
+    #[test]
+    fn a_crate_in_another_folder_is_found() {
+        let mut layers = layers();
+        let packages = [package("base", &[]), package("tests", &[])];
+        assert_eq!(folder_faults(&layers, &packages), [""; 0]);
+        layers.folders.insert("tests".to_owned(), "g".to_owned());
+        let fault = "tests is at /w/crates/f/tests/Cargo.toml, not at crates/g/tests/Cargo.toml";
+        assert_eq!(folder_faults(&layers, &packages), [fault]);
     }
 
     #[test]

@@ -281,7 +281,7 @@ mod tests {
     fn only_test_binaries_are_run() {
         let line = |reason: &str, test: bool| {
             format!(
-                r#"{{"reason":"{reason}","manifest_path":"/w/crates/dir/Cargo.toml","target":{{"name":"names"}},"profile":{{"test":{test}}},"executable":"/t/names-1"}}"#
+                r#"{{"reason":"{reason}","manifest_path":"/w/crates/engine/dir/Cargo.toml","target":{{"name":"names"}},"profile":{{"test":{test}}},"executable":"/t/names-1"}}"#
             )
         };
         assert_eq!(binary(&line("compiler-artifact", true)).unwrap().name, "dir::names");

@@ -1,7 +1,7 @@
 //! What both targets share: the fuzzer's bytes are read as damage to one of the small images, checksums made
 //! right.
 
-#[path = "../../../crates/hostile/tests/images/mod.rs"]
+#[path = "../../../crates/testing/hostile/tests/images/mod.rs"]
 mod images;
 
 use std::sync::{Arc, OnceLock};

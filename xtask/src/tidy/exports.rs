@@ -46,7 +46,7 @@ impl Exports {
     /// Compares the exports with both lists.
     pub(crate) fn judge(&self, terms: &Terms, findings: &mut Findings) {
         let is_listed = |path: &str| {
-            let name = path.split('/').nth(1).unwrap_or_default();
+            let name = path.split('/').nth(2).unwrap_or_default();
             !terms.unlisted_crates.iter().any(|unlisted| unlisted == name)
         };
         for (name, path) in self.types.iter().filter(|(_, path)| is_listed(path)) {
@@ -105,12 +105,12 @@ mod tests {
     fn a_generic_noun_is_a_fault() {
         let mut exports = Exports::default();
         let lib = "pub struct Place;\npub struct Inode;\npub struct Folio;\n";
-        exports.collect(&File { path: "crates/a/src/lib.rs", text: lib, is_executable: false });
+        exports.collect(&File { path: "crates/io/a/src/lib.rs", text: lib, is_executable: false });
         exports.collect(&File { path: GLOSSARY, text: "| folio | `Folio` |\n", is_executable: false });
         let mut findings = Findings::default();
         let terms = Terms { field: vec!["Inode".to_owned()], unlisted_crates: vec!["tests".to_owned()] };
         let unlisted =
-            File { path: "crates/tests/src/lib.rs", text: "pub struct Run;\n", is_executable: false };
+            File { path: "crates/testing/tests/src/lib.rs", text: "pub struct Run;\n", is_executable: false };
         exports.collect(&unlisted);
         exports.judge(&terms, &mut findings);
         assert_eq!(findings.faults.len(), 1);

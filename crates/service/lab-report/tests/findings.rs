@@ -1,0 +1,16 @@
+//! docs/lab/findings.md is what `cargo xtask findings` makes of docs/lab/full.json.
+
+use std::path::Path;
+
+#[test]
+fn the_findings_are_those_of_the_committed_reports() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/lab");
+    let Ok(json) = std::fs::read_to_string(folder.join("full.json")) else {
+        assert!(!folder.join("findings.md").exists(), "docs/lab/findings.md has no docs/lab/full.json");
+        return;
+    };
+    let reports = extant_lab_report::Reports::from_json(&json).unwrap();
+    let page = extant_lab_report::findings::markdown(&reports, "full.json");
+    let committed = std::fs::read_to_string(folder.join("findings.md")).unwrap();
+    assert!(page == committed, "docs/lab/findings.md is old: run `cargo xtask findings`");
+}
