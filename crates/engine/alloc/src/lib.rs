@@ -1,12 +1,13 @@
 //! Allocation of blocks and inodes, with their bitmaps and group descriptors.
 //!
 //! Owns: the bitmaps of all groups; the counts and flags in group descriptors; the counts of free space, of
-//! space promised to delayed writes, and of root's reserve; the choice of blocks and inodes. Does **not**
-//! own: the log (a transaction is a number here; the owner of the log reports when a transaction is
-//! [`committed`](Alloc::committed)), the use of a block, the fields of an inode, the bytes of the superblock.
+//! space that is reserved for delayed allocation, and of the blocks that only root may use; the choice of
+//! blocks and inodes. Does **not** own: the log (a transaction is only a number here; the caller reports when
+//! it is [`committed`](Alloc::committed)), the use of a block, the fields of an inode, the bytes of the
+//! superblock.
 //!
-//! The unit of allocation is a cluster: a block, or with bigalloc a power of two of blocks. Calls count in
-//! blocks, and allocate and free whole clusters.
+//! The unit of allocation is a cluster: one block, or with bigalloc 2^n blocks. Calls pass numbers of blocks,
+//! and allocate or free all clusters that contain these blocks.
 //!
 //! ```text
 //!            allocate              free                       its transaction is committed

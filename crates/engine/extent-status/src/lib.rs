@@ -1,5 +1,5 @@
-//! The extent status cache: what is known in memory of the block maps of files, and the reclaim of that
-//! memory.
+//! The extent status cache: entries in memory that say how ranges of file blocks are mapped, and their
+//! reclaim.
 //!
 //! ```text
 //!            Cache  one per file system: policy, limit, ring of inodes, counters
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A known block is *written*, *unwritten* (allocated, reads as zeros), *delayed* (space is reserved, to be
-//! allocated at writeback), or a *hole*. The status of a block that is not delayed can be read from the map
+//! allocated at write-back), or a *hole*. The status of a block that is not delayed can be read from the map
 //! on disk again, so its entry may be evicted at any time. That a block is delayed is recorded here and
 //! nowhere else. The reservation of space for delayed blocks is called a *promise* in the names of functions.
 //!
@@ -39,12 +39,13 @@
 //!    operation returns ([`EndedReservation`]).
 //! 6. An entry of a large tree takes at most 24 bytes, overhead included. The policies es-ilist and es-gc are
 //!    the exception, because they keep a list node for each entry.
-//! 7. A scan with the default policy reclaims from one inode. To find it, the scan examines up to 8 inodes,
-//!    and skips those that are locked or *precached* (a caller loaded all their extents in advance, by
-//!    EXT4_IOC_PRECACHE_EXTENTS). If the eighth is precached, the scan examines a ninth inode, and skips it
-//!    only if it is locked. The chunks that a scan visits have at most 128 entries together (two full
-//!    chunks). The scan moves and frees only the memory of these chunks and of a part of the inode's tree.
-//!    This holds for any size of the cache and of the request.
+//! 7. A scan with the default policy reclaims from one inode. To find it, the scan examines up to 8 inodes.
+//!    It skips an inode whose lock is held, and one that is *precached* (a caller loaded all its extents in
+//!    advance, by EXT4_IOC_PRECACHE_EXTENTS). So that precached inodes cannot block reclaim: if the eighth
+//!    inode is precached, the scan examines a ninth, and reclaims from it even if it is precached, too,
+//!    unless its lock is held. The chunks that a scan visits have at most 128 entries together (two full
+//!    chunks). A tree keeps its chunks in pieces of 64, and no step of a scan moves or frees more than one
+//!    piece. So its work is bounded for any size of the cache and of the request.
 //! 8. The memory of entries, inodes and lists is charged to the budget, with a difference of a page at most.
 //!    Charges are made with no lock held; releases may be made under any lock.
 //!
@@ -65,27 +66,31 @@
 //!
 //! A scan takes an inode from the front of the first list, moves it to the end, and goes on to the next while
 //! the inode is locked or precached (the limit of this search: invariant 7). Of the inode found, it visits
-//! cold chunks from the front of the queue. A visit of a cold chunk:
-//! 1. Found entries that are not delayed become protected, and no entry counts as found any more.
-//! 2. If step 1 protected an entry, the chunk is *spared*: nothing is evicted, and no entry of it is new any
-//!    more. The chunk goes to the end of the cold queue, or of the warm queue if all its reclaimable entries
-//!    are protected now. A chunk is spared three times in a row at most; the fourth visit goes on to step 3.
-//! 3. All entries are evicted that are not protected, not delayed and not new. The entries that stay are not
-//!    new any more. Their chunk goes to the end of the queue to which it belongs now; if few are left, they
-//!    are merged into a neighbouring chunk with few entries.
+//! cold chunks from the front of the queue, until it has reclaimed what was requested, or the next chunk
+//! would bring the visited chunks above 128 entries. A visit of a cold chunk:
+//! 1. The found entries that are not delayed become protected. Then the bit *found* of all entries is
+//!    cleared.
+//! 2. If step 1 met such an entry, the chunk is *spared*: nothing is evicted, and the bit *new* of all
+//!    entries is cleared. The chunk goes to the end of the cold queue, or of the warm queue if all its
+//!    reclaimable entries are protected now. A chunk is spared three times in a row at most; the fourth visit
+//!    goes on to step 3.
+//! 3. The entries that are not protected, not delayed and not new are evicted. In the entries that stay, the
+//!    bit *new* is cleared. Their chunk goes to the end of the queue to which it belongs now; if few entries
+//!    are left, they are merged into a neighbouring chunk with few entries.
 //!
 //! Three cases lead to visits of warm chunks:
 //! - The second list is more than 32 times as long as the first. Then the scan takes its inode from the
 //!   second list, and visits warm chunks from the front of its queue.
-//! - Lookups often miss. At every 32nd choice of an inode, the cache counts the lookups that missed since the
-//!   previous count. If there were at least 32, the scan takes an inode of the second list, and visits one
-//!   warm chunk.
+//! - Lookups often miss. The cache counts the inodes that scans examine, and checks at every 32nd how many
+//!   lookups have missed since the previous check. If at least 32 have, the scan takes its inode of the
+//!   second list, not of the first, visits one warm chunk of it, and ends.
 //! - An inode of the first list has more than 32 times as many warm chunks as cold ones. Then the scan visits
 //!   one of its warm chunks before the cold ones.
 //!
-//! A visit of a warm chunk takes the protection from the entries that were not found since the last visit,
-//! and evicts them unless they are new. (An entry is new and protected if a protected one was merged into
-//! it.) The rest goes to the end of the warm queue, or of the cold queue if a new entry lost its protection.
+//! In a visit of a warm chunk, the entries that were not found since the last visit lose their protection.
+//! They are evicted, unless they are new. (A new entry is protected if a protected one was merged into it.)
+//! If an entry without protection stays, the chunk goes to the end of the cold queue, else to the end of the
+//! warm queue.
 //!
 //! If an insertion leaves more reclaimable entries than the limit, a scan runs. While the excess is still
 //! more than [`SCAN_MIN`] (128 entries), another one follows, eight in all at most. The crate `inode` sets
@@ -112,7 +117,7 @@
 //! let file = cache.inode(Ino(12));
 //! let delayed = file.delay(Lblk(0), 4, &mut Empty).unwrap();
 //! assert_eq!((delayed.status, delayed.len), (Status::Delayed, 4));
-//! // Writeback allocated blocks for them: the reservation of four becomes the allocation.
+//! // Write-back allocated blocks for them: the reservation of four becomes the allocation.
 //! let written = Entry::mapped(0, 4, 1000, Status::Written);
 //! assert_eq!(file.insert(written, Allocation::Delayed), EndedReservation::Claim(4));
 //! assert_eq!(file.lookup(Lblk(3)).unwrap().entry, written);

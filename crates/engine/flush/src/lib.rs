@@ -11,8 +11,11 @@
 //! A *round* is the requests that share one flush. The first request of a round is its *leader*, which makes
 //! the flush. The leader waits until no other round's flush is in flight. In the modes `merge` and `epoch`
 //! (the default) it then flushes at once. In the mode `seed` it may wait a little longer for others to join.
-//! In the modes `none` and `empty-txn`, and in `seed` if the device flushes fast, there are no rounds, and
-//! each request makes its own flush.
+//! In the mode `none`, and in `seed` if the device flushes fast, nothing is shared: each request makes its
+//! own flush. In `empty-txn`, `volume` makes no request: it commits a transaction, whose flush concurrent
+//! fsyncs share. If there is no log on this device, it makes a request, which has a flush of its own. In
+//! `epoch`, a request whose writes an earlier flush has covered joins no round and causes no flush
+//! ([`How::Covered`]).
 //!
 //! A [`Coordinator`] wraps a device. Writes pass through it, so it knows what was written. Flushes that are
 //! not shared (a journal's commits) pass through it, too, so it knows which writes they covered.
@@ -39,6 +42,7 @@
 //!
 //! let coordinator = Coordinator::new(MemDevice::new(1 << 20), Settings::default());
 //! coordinator.write_at(0, b"record").unwrap();
+//! // A stream is a thread that requests flushes; this one has the number 1.
 //! assert_eq!(coordinator.flush_for(Stream(1)).unwrap(), How::Own);
 //! // Nothing was written since.
 //! assert_eq!(coordinator.flush_for(Stream(1)).unwrap(), How::Covered);

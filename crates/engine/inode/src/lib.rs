@@ -1,10 +1,10 @@
 //! Inodes in memory, and all reads and changes of them and of their contents.
 //!
 //! Owns: finding an inode in its table, verifying and caching it ([`Inodes`] for reading, [`InodeCache`] for
-//! writing); the bytes of files, wherever they are stored; the mapping of a file's blocks; adding and
-//! removing blocks of directories ([`Change`]); the record of inodes to be deleted or truncated after a crash
-//! ([`Orphans`]). Does **not** own: names (see `dir`; `volume` combines names and inodes), the order of an
-//! operation's steps (see `volume`).
+//! writing); reading and writing the bytes of a file, which may be in its inode or in blocks; changing its
+//! map; adding and removing blocks of directories ([`Change`]); the record of inodes to be deleted or
+//! truncated after a crash ([`Orphans`]). Does **not** own: names (see `dir`; `volume` combines names and
+//! inodes), the form of a map (see `mapping`), the order of an operation's steps (see `volume`).
 //!
 //! ```text
 //!  Inodes::get(ino) -> Arc<Inode> -- read_at ----> bytes: inline | by extents | by indirect blocks | holes

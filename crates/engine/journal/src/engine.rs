@@ -64,7 +64,7 @@ pub use self::batching::Batching;
 pub use self::checksums::TailChecksum;
 pub use self::handle::Handle;
 pub use self::log_writer::OpenLogFault;
-pub use self::options::{Options, Sabotage, Supersede};
+pub use self::options::{Bug, Options, Sabotage, Supersede};
 
 use self::batching::Batcher;
 use self::checkpoint::{Checkpoint, CheckpointScope};
@@ -680,7 +680,7 @@ impl Journal {
         let sabotage = self.options.sabotage;
         let mut logged = 0;
         let mut late: Vec<(Pblk, Seal)> = Vec::new();
-        if sabotage.late_homes {
+        if sabotage.has(Bug::LateHomes) {
             late.extend(images.iter().map(|image| (image.block, image.seal)));
         }
         // Operations continue meanwhile. Threads that make changes keep their CPUs, if there are enough.
@@ -701,13 +701,13 @@ impl Journal {
                     }
                 }
                 let log = writer.log.as_mut().expect("matched above");
-                let revokes: &[Pblk] = if sabotage.skip_revokes { &[] } else { &revokes };
+                let revokes: &[Pblk] = if sabotage.has(Bug::SkipRevokes) { &[] } else { &revokes };
                 logged = log.write(&mut images, revokes, now())?;
                 // A freed block must not be written home over its next use.
                 for block in revokes {
                     writer.checkpoint.mark_stale(*block);
                 }
-                if sabotage.late_homes {
+                if sabotage.has(Bug::LateHomes) {
                     images = self.images_now(&late)?;
                 }
                 writer.checkpoint.add(images, transaction.number);
@@ -839,7 +839,7 @@ impl Journal {
     /// Writes home what the log holds, and moves the log's tail.
     fn write_home(&self, writer: &mut Writer, scope: CheckpointScope) -> Result<(), Failure> {
         let homes = writer.checkpoint.write_home(scope, &*self.home, &self.buffers)?;
-        let flush = !self.options.no_barriers && !self.options.sabotage.skip_checkpoint_flush;
+        let flush = !self.options.no_barriers && !self.options.sabotage.has(Bug::SkipCheckpointFlush);
         if homes > 0 && flush {
             self.home.flush()?;
         }
@@ -851,7 +851,7 @@ impl Journal {
         }
         // Only now: a block that may leave the cache must be on the device.
         writer.checkpoint.release(scope, &self.buffers);
-        if self.options.sabotage.clean_early {
+        if self.options.sabotage.has(Bug::CleanEarly) {
             self.buffers.set_clean_through(self.running(), false);
         }
         self.is_checkpoint_due.store(false, Ordering::Release);

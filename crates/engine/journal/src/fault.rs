@@ -77,7 +77,7 @@ pub enum JournalFault {
     /// stale data from an older pass over the log. Nothing can be replayed; jbd2 refuses as well.
     #[error(
         "journal: log block {block}: checksum WRONG, in transaction {tid}, which was committed; copy the image, then \
-         `e2fsck -f` gives up what waits in the journal"
+         run `e2fsck -f`, which discards the pending transactions of the journal"
     )]
     Corrupt {
         /// The transaction.

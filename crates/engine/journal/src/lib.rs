@@ -13,18 +13,20 @@
 //! system that the log belongs to.
 //!
 //! The *client* ([`Client`]) is the part of the file system that works with the live journal. It keeps inodes
-//! and other structures decoded in memory, as *values*, and it knows the metadata checksums of blocks.
+//! and other structures decoded in memory, as *values*, and it computes the metadata checksums of blocks.
 //!
 //! A commit (in `engine`) is made by one thread at a time, the *committer*: a background thread, or a thread
 //! that needs its changes to be durable.
-//! 1. The committer closes the transaction: new handles wait until the open ones have ended, and the client
-//!    has separated the values of this transaction from those of the next. Then the next transaction starts.
-//! 2. The committer takes a reference to the bytes of each block of the closed transaction. If an operation
-//!    changes a block before that, the cache keeps the old version for the commit. The client encodes its
-//!    values into their blocks, and these are taken, too.
-//! 3. The client puts the metadata checksum into each block. The committer computes the log's checksum of
-//!    each copy, and writes revoke records, descriptors and copies to the log. It flushes the device, and
-//!    then writes the commit block durably. Now the transaction is committed.
+//! 1. The committer closes the transaction. New handles wait until two things are done: the open handles have
+//!    ended, and the client has separated the values of this transaction from those of the next. Then the
+//!    next transaction starts.
+//! 2. The committer takes a reference to the cached bytes of each block of the closed transaction. If an
+//!    operation changes a block before its bytes are taken, the cache keeps the old version for the commit.
+//!    The client encodes its values into their blocks, and the bytes of these are taken, too.
+//! 3. Each block with a metadata checksum is copied, and the client puts the checksum into the copy; the copy
+//!    goes to the log and later home. The committer computes the log's checksum of each block, and writes
+//!    revoke records, descriptors and blocks to the log. It flushes the device, and then writes the commit
+//!    block durably. Now the transaction is committed.
 //! 4. Later a checkpoint writes the blocks to their homes, flushes, and durably moves the log's start past
 //!    the transaction.
 //!
@@ -45,11 +47,13 @@
 //! 2. INV-R2: no bytes in the log make a scan panic, hang, or use memory out of proportion. The scan reads
 //!    each log block at most once, and blocks of revoke records once more. Memory grows with the number of
 //!    blocks logged, not with the number of blocks that revoke records name.
-//! 3. INV-R3: a plan holds copies of committed transactions only. Of several copies of a block it holds the
-//!    newest one with a correct checksum. It holds no copy of a block that the copy's own transaction or a
-//!    later one revokes.
+//! 3. INV-R3: a plan holds copies of committed transactions only. A copy is left out if its own transaction
+//!    or a later one revokes the block, or if the copy's checksum is wrong. Of the other copies of a block,
+//!    the plan holds the newest. So if the newest copy of a block is damaged, the plan has an older one, or
+//!    none.
 //! 4. INV-R4: a plan never names a block outside the target, nor a block of the log itself.
-//! 5. [`ReplayPlan::problems`] lists what was left out, with the reason and the place.
+//! 5. [`ReplayPlan::problems`] lists what was left out because of damage, with the reason and the place. If
+//!    committed changes are lost, `volume` refuses to open the file system for writing.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 //!
@@ -105,8 +109,8 @@ mod scratch;
 mod testlog;
 
 pub use engine::{
-    Aborted, Batching, Client, CommitReason, Handle, Journal, OpenLogFault, Options, Sabotage, StartFault,
-    Stats, Supersede, TailChecksum, Work,
+    Aborted, Batching, Bug, Client, CommitReason, Handle, Journal, OpenLogFault, Options, Sabotage,
+    StartFault, Stats, Supersede, TailChecksum, Work,
 };
 pub use entries::{Entry, each_entry};
 pub use fast_commit::{FastCommitCounts, FastCommitPlan};

@@ -1,9 +1,9 @@
 //! Block maps of files: extent trees of any depth, and indirect blocks.
 //!
-//! Owns: lookup and listing; mapping holes, changing states, unmapping, moving to other logical blocks
-//! ([`Editor`]). Does **not** own: inodes (the caller passes the root's bytes and writes them back after a
-//! change), data and its blocks, the allocation of the tree's own blocks ([`TreeSpace`]), transactions (each
-//! change says how many blocks it may need).
+//! Owns: lookup and listing; the changes of a map ([`Editor`]): mapping holes, converting between unwritten
+//! and written, unmapping, moving extents to other logical blocks. Does **not** own: inodes (the caller
+//! passes the root's bytes and writes them back after a change), data and its blocks, the allocation of the
+//! tree's own blocks ([`TreeSpace`]), transactions (each change says how many blocks it may need).
 //!
 //! Invariants
 //! 1. INV-E1: every walk is bounded.
@@ -16,12 +16,12 @@
 //! 3. A lookup in a hole returns the part of the hole that the last node on the path shows. So a hole that
 //!    goes on in the next leaf is returned in parts. The result of `find` begins at the given block; that of
 //!    `around` may begin before it.
-//! 4. A node is verified as a whole before its first use in the cache; after that its raw bytes are searched
-//!    and changed.
-//! 5. A change of one leaf that fails has changed nothing. First, blocks for the tree are allocated, and the
-//!    nodes that change are *pinned*: they join the transaction, so they stay in memory, and changing them
-//!    cannot fail. Then they are changed. A longer change that fails may have changed earlier leaves. Each of
-//!    its steps leaves a complete map, and can be the last one of a transaction.
+//! 4. The first time that the cache returns a node, the whole node is verified. After that it is searched and
+//!    changed in its raw form, without decoding it.
+//! 5. A change within one leaf either succeeds or leaves the map as it was. First, blocks for the tree are
+//!    allocated, and the nodes that change are *pinned*: they join the transaction, so they stay in memory,
+//!    and changing them cannot fail. Then they are changed. A longer change that fails may have changed
+//!    earlier leaves. Each of its steps leaves a complete map, and can be the last one of a transaction.
 //! 6. A change merges contiguous extents in its leaf, up to the lengths that the format allows. It sets a
 //!    node's key in the parent to the node's first key, and leaves no node empty except the root. Trees that
 //!    other programs wrote may differ.

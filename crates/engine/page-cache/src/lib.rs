@@ -1,16 +1,16 @@
 //! The page cache: which bytes of files are in memory, which of them are valid, and which are dirty.
 //!
 //! Bytes are kept in *folios* of 4 KiB to 2 MiB. The size of a folio is a power of two, and it lies at a
-//! multiple of its size in the file. A read or write that creates a folio makes it as large as it can fill
-//! completely. Small sequential writes are expected to continue: such a write may create a folio as large as
+//! multiple of its size in the file. A read or write that needs a new folio creates the largest one that its
+//! bytes fill. Small sequential writes are expected to continue: such a write may create a folio as large as
 //! all bytes written in sequence so far, 256 KiB at most, and fill only its beginning. A folio is never
 //! smaller than a page or a block. A *chunk* is 2 MiB of a file, at a multiple of that; each chunk has a list
 //! of its folios. (The chunks of `extent-status` are something else.)
 //!
-//! A file's *backing* ([`Backing`]) supplies the bytes that are not in the cache. For each file block a folio
-//! has two bits: the block is *uptodate* if it may be read, and *dirty* if it is newer than the backing. All
-//! operations work on ranges: an aligned write of 1 MiB locks one folio, copies once and sets two ranges of
-//! bits.
+//! A file's *backing* ([`Backing`]) supplies the bytes that are not in the cache; a *fill* reads them into
+//! folios. For each file block a folio has two bits: the block is *uptodate* if it may be read, and *dirty*
+//! if it is newer than the backing. All operations work on ranges: an aligned write of 1 MiB locks one folio,
+//! copies once and sets two ranges of bits.
 //!
 //! A *run* ([`WritebackRun`]) is contiguous dirty bytes of a file that a caller has taken to write them to
 //! the backing. The caller *settles* the run when it reports how the write ended.
@@ -23,8 +23,8 @@
 //!                                                                 evicted, its memory recycled
 //! ```
 //!
-//! Owns: folios and their memory; which blocks are uptodate, dirty or in writeback; the order of writeback;
-//! the limits of dirty bytes; readahead; which writeback errors each open file has seen.
+//! Owns: folios and their memory; which blocks are uptodate, dirty or in write-back; the order of write-back;
+//! the limits of dirty bytes; readahead; which write-back errors each open file has seen.
 //!
 //! Does **not** own: where bytes are stored (a [`Backing`] maps and reads ranges; the caller that takes a run
 //! writes it), file sizes, allocation, threads, time (callers pass it in). Nothing here depends on the kind
@@ -44,15 +44,15 @@
 //!    dirty bytes until the run is settled.
 //! 5. Reads of cached bytes take only shared locks: of the file's map of chunks, of the chunk's list and of
 //!    the folio.
-//! 6. Each open file reports once that writeback has failed since its last report: the latest failure if
-//!    there were several ([`Handle::take_error`]). A failure that no open file has reported goes to the next
-//!    one that is opened.
+//! 6. An open file reports a failure of write-back once, at its next check ([`Handle::take_error`]): the
+//!    latest failure if there were several since its last check. A failure that no open file has reported
+//!    goes to the next one that is opened.
 //! 7. The work of one reclaim is bounded by the number of bytes wanted. Folios are reclaimed by second chance
 //!    (the CLOCK algorithm).
 //!
 //! Lock order:
 //! 1. the caller's inode lock;
-//! 2. [`File::stop_fills`];
+//! 2. [`File::stop_fills`], which keeps fills out: a fill holds its shared side;
 //! 3. a file's map of chunks;
 //! 4. a chunk's list of folios;
 //! 5. a folio (only a fill locks several folios, in rising order), then locks of the backing;
@@ -61,8 +61,8 @@
 //! 8. one of: the pool of free memory, a ring of folios that reclaim goes through, the counts of settled
 //!    runs, the lock of throttled writers.
 //!
-//! While the backing reads, this crate holds no other locks than those of the folios being filled and the
-//! shared side of `stop_fills`. The caller may hold its inode lock.
+//! While a fill reads from the backing, this crate holds only the locks of the folios that are being filled,
+//! and the shared side of `stop_fills`. The caller may hold its inode lock.
 //!
 //! ```
 //! use extant_page_cache::{Backing, Config, Extent, PageCache, Take};

@@ -1,4 +1,4 @@
-//! Why an operation was refused or failed, and its errno.
+//! Why a volume cannot be opened; why an operation was refused or failed, and its errno.
 
 use std::fmt;
 
@@ -262,5 +262,43 @@ impl From<extant_journal::StartFault> for Fault {
             // As the kernel.
             extant_journal::StartFault::TooLarge { .. } => Refusal::NoSpace.into(),
         }
+    }
+}
+
+/// Why a volume cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenFault {
+    /// No superblock of ext2, ext3 or ext4.
+    #[error("no ext2, ext3 or ext4 file system here: {0}")]
+    NotExt4(String),
+    /// Features that cannot be read.
+    #[error("the file system has features that extant cannot read: {0}")]
+    Unsupported(String),
+    /// Features that cannot be maintained while writing.
+    #[error("the file system has features that extant cannot write: {0}; it can be opened for reading")]
+    Unwritable(String),
+    /// Another process or host has it open for writing.
+    #[error("the file system is in use: {0}")]
+    InUse(String),
+    /// An impossible layout or other damage.
+    #[error("the file system is damaged: {0}")]
+    Damaged(String),
+    /// The journal cannot be used.
+    #[error("{0} (the state before the journal's replay can be read by opening without recovery)")]
+    Journal(String),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceFault),
+}
+
+impl OpenFault {
+    /// A failure of the journal.
+    pub(crate) fn journal(fault: impl std::fmt::Display) -> Self {
+        Self::Journal(fault.to_string())
+    }
+
+    /// Damage of the file system.
+    pub(crate) fn damaged(fault: impl std::fmt::Display) -> Self {
+        Self::Damaged(fault.to_string())
     }
 }

@@ -6,19 +6,20 @@
 //!
 //! ```text
 //!  device -- mount: probe, scan the log, replay, fast commits, orphans --> Volume -- ops, write
-//!    to read    recovery runs on a device in memory
-//!    to write   recovery runs on the device; a committer and a writeback thread start
+//!    to read    recovery writes to an overlay in memory
+//!    to write   recovery writes to the device; a committer and a write-back thread start
 //! ```
 //!
 //! Invariants
-//! 1. INV-R7: opening for reading never writes a byte, and shows what opening for writing would leave. A
-//!    recovery runs on a device in memory.
-//! 2. The open is refused if a feature is set that extant cannot read or, for writing, cannot maintain.
-//!    Unknown bits are such features. The error names the features (see [`policy`]).
-//! 3. Many threads can use a volume at the same time. Locks of shared tables (rows 9 to 12 of docs/locks.md)
-//!    are not held during device I/O, with one exception: a group of the allocator stays locked while its
-//!    bitmap is read again (because the cache evicted it or the first read failed), and while one of its free
-//!    runs is discarded. Locks of a single file or directory may be held during I/O.
+//! 1. INV-R7: opening for reading never writes a byte to the device, and shows what opening for writing would
+//!    leave. What a recovery writes is kept in memory, in an overlay of the device.
+//! 2. The open is refused if a feature is set that extant cannot read or, for writing, cannot maintain. An
+//!    unknown incompat bit counts as such a feature; for writing, an unknown ro_compat bit, too. The error
+//!    names the features (see [`policy`]).
+//! 3. Many threads can use a volume at the same time. Locks of shared tables (ranks 90 to 120 of
+//!    docs/locks.md) are not held during device I/O, with one exception: a group of the allocator stays
+//!    locked while its bitmap is read again (because the cache evicted it or the first read failed), and
+//!    while one of its free runs is discarded. Locks of a single file or directory may be held during I/O.
 //! 4. Operations end in bounded time and memory, whatever bytes the image holds.
 
 #![forbid(unsafe_code)]
@@ -45,13 +46,13 @@ pub use extant_extent_status::{
 };
 pub use extant_flush::{Delay as FlushDelay, FlushCounts, Mode as FlushMode, Settings as FlushSettings};
 pub use extant_inode::{DataPath, Extent, Inode, LockStats, OrphanMode};
-pub use extant_journal::{Batching, Sabotage};
+pub use extant_journal::{Batching, Bug, Sabotage};
 pub use extant_ondisk::filetype::FileType;
 pub use extant_xattr::Attribute;
-pub use fault::{Fault, Refusal};
+pub use fault::{Fault, OpenFault, Refusal};
 pub use mmp::{MountGuard, OnWait, Waiting};
 pub use mount::probe::BySuperblock;
-pub use mount::{OpenFault, OpenOptions, Recovery, log_on};
+pub use mount::{OpenOptions, Recovery, log_on};
 pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
 pub use status::Status;

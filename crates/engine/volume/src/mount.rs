@@ -45,7 +45,7 @@ mod sweep;
 mod wake;
 
 pub use self::locate::log_on;
-pub use self::options::{OpenFault, OpenOptions, Recovery};
+pub use self::options::{OpenOptions, Recovery};
 
 pub(crate) use self::read_only::read_only;
 pub(crate) use self::read_write::read_write;

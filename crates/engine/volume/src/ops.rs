@@ -1,5 +1,6 @@
 //! The read operations. Each checks its arguments, looks up the data and returns it.
 
+pub(crate) mod errors;
 mod lookup;
 mod read;
 mod statfs;

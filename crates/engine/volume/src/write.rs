@@ -60,13 +60,14 @@ use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Pblk, Tid};
 use extant_buffer::{Kind, ReadFault, Seal};
 use extant_inode::{Change, InodeCache, LiveInode, Orphans, Shared, Values};
-use extant_journal::{CommitReason, Handle, Journal, TailChecksum};
+use extant_journal::{Bug, CommitReason, Handle, Journal, TailChecksum};
 use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::flags;
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{dirent, extent, orphan_file, superblock, xattr as xattr_layout};
 use parking_lot::Mutex;
 
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Volume};
 
 pub use attributes::{SetAttr, TimesFrom};
@@ -207,11 +208,9 @@ pub(crate) struct Writer {
     dir_groups: bool,
     /// Replaced file contents get no early writeback.
     no_auto_da_alloc: bool,
+    /// The time of all changes, instead of the clock's.
+    fixed_time: Option<Timestamp>,
     label: label::NewLabel,
-    /// A deliberate bug for the crash lab: freed blocks are reused before the commit.
-    reuse_freed: bool,
-    /// A deliberate bug for the crash lab: freed blocks are discarded before the commit.
-    discard_early: bool,
     /// Held until the volume is dropped; must be the last field dropped. Dropping it lets other hosts mount.
     guard: Option<crate::mmp::MountGuard>,
 }
@@ -253,10 +252,10 @@ impl Writer {
                 let handle = self.start(credits)?;
                 let done = operation(&Change { awaited: Some(&awaited), ..self.change(&handle) });
                 end_handle(handle, &done);
-                if self.discard_early {
+                if self.flusher.sabotage.has(Bug::DiscardEarly) {
                     self.keeper.discard_freed(self.journal.running());
                 }
-                if self.reuse_freed {
+                if self.flusher.sabotage.has(Bug::ReuseFreed) {
                     self.keeper.alloc.committed(self.journal.running());
                 }
                 done
@@ -271,7 +270,8 @@ impl Writer {
 
     /// A number that distinguishes successive uses of an inode number.
     fn generation(&self) -> u32 {
-        let mine = &self.generations[thread_number() % GENERATIONS];
+        let thread = if self.fixed_time.is_some() { 0 } else { thread_number() % GENERATIONS };
+        let mine = &self.generations[thread];
         let number = mine.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         (number ^ number >> 32) as u32
     }
@@ -340,9 +340,12 @@ impl Writer {
     }
 
     fn now(&self) -> Timestamp {
+        let extra = self.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
+        if let Some(time) = self.fixed_time {
+            return time.clamped(extra);
+        }
         // The clock of the last tick, as in the kernel's file systems.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        let extra = self.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
         Timestamp { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or_default() }
             .clamped(extra)
     }
@@ -360,7 +363,7 @@ impl Volume {
     /// As [`sync`](Self::sync).
     pub fn checkpoint(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        self.noted(writer.journal.checkpoint().map_err(Fault::from))
+        self.noted(Operation::Sync, writer.journal.checkpoint().map_err(Fault::from))
     }
 
     /// As [`checkpoint`](Self::checkpoint), but the last transaction stays in the log if a large one has room
@@ -370,7 +373,7 @@ impl Volume {
     /// As [`sync`](Self::sync).
     pub fn make_room(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        self.noted(writer.journal.make_room().map_err(Fault::from))
+        self.noted(Operation::Sync, writer.journal.make_room().map_err(Fault::from))
     }
 
     /// Counts one more opener of the inode: it stays until [`released`](Self::released), whatever happens to
@@ -396,7 +399,7 @@ impl Volume {
     /// # Errors
     /// The deletion failed.
     pub fn released(&self, ino: Ino) -> Result<(), Fault> {
-        self.noted(self.release(ino))
+        self.noted(Operation::Release, self.release(ino))
     }
 
     /// Notes that one descriptor of an open file is being closed. If the file's whole contents were replaced,

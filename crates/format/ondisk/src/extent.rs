@@ -7,6 +7,7 @@
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst.
 
 use extant_base::checksum::crc32c;
+use extant_base::le::{u16_at, u32_at};
 use extant_base::{BlockSize, Malformed, Pblk};
 
 mod raw;
@@ -193,14 +194,6 @@ fn encode_index(index: &Index, slot: &mut [u8]) {
     slot[4..8].copy_from_slice(&(index.child as u32).to_le_bytes());
     slot[8..10].copy_from_slice(&((index.child >> 32) as u16).to_le_bytes());
     slot[10..12].fill(0);
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// Offset of a block node's checksum: after the space for `eh_max` entries. `None` if it does not fit the

@@ -16,6 +16,7 @@
 
 pub mod checksum;
 mod corrupt;
+pub mod le;
 mod malformed;
 pub mod rank;
 pub mod salted;

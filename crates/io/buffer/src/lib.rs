@@ -2,7 +2,7 @@
 //!
 //! Owns: the cache of blocks, its charges to the memory budget, the owner for which each block was verified,
 //! changes in memory ([`Edit`]). Does **not** own: the meaning of a block (callers provide the verification),
-//! file data, the writeback of changed blocks (see `journal`).
+//! file data, the write-back of changed blocks (see `journal`).
 //!
 //! Invariants
 //! 1. INV-M3: an [`Owner`] is a kind of block and an inode. A block is returned for an owner only after its
@@ -21,16 +21,18 @@
 //! 5. INV-M6: the cache never replaces bytes by older ones: if a block is changed, written home and evicted
 //!    while the cache reads it from the device, the read bytes are dropped.
 //! 6. A changed block stays in the cache until its changes are written home ([`Buffers::set_clean_through`]).
-//! 7. While a commit [takes](Buffers::begin_taking) the blocks of a closed transaction, the next transaction
-//!    may change, drop and create blocks. The commit gets the blocks as the closed transaction left them.
-//! 8. A caller can change a few bytes of a block without reading it: a [pending change](PendingChange), which
-//!    is kept beside the block. Pending changes are applied before the block's bytes are read or committed.
-//! 9. The cache records two facts of a block for the commit:
-//!    - (a) that the checksum in the block's last four bytes is right. A commit that applies
-//!      [pending changes](PendingChange) updates this checksum and records (a);
-//!    - (b) the CRC-32C of all bytes, if the creator of the block passed it along ([`BlockContents`]).
-//!
-//!    Any other change of the bytes drops (a), and any change drops (b).
+//! 7. A commit [takes](Buffers::begin_taking) the blocks of a closed transaction. Meanwhile the next
+//!    transaction may change, drop and create blocks: the commit still gets each block as the closed
+//!    transaction left it.
+//! 8. A caller can change a few bytes of a block without reading it. Such a [pending change](PendingChange)
+//!    is kept beside the block, and applied before the block's bytes are read or committed.
+//! 9. The cache records two facts of a block, which save the commit a computation:
+//!    - (a) The last four bytes of the block are its correct checksum. A commit that applies pending changes
+//!      also updates the checksum, and records (a). With (a), a commit that applies further pending changes
+//!      derives the new checksum from the old one and the changed bytes. Every other change of the block's
+//!      bytes clears (a).
+//!    - (b) The CRC-32C of the whole block, if the creator of the block passed it along ([`BlockContents`]).
+//!      Every change of the block's bytes clears (b).
 //!
 //! Locks: one per shard. No thread holds two of them.
 //!

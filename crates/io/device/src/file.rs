@@ -144,6 +144,14 @@ impl FileDevice {
         Self::from_file(file, true, true)
     }
 
+    /// Uses a file that is open for reading and writing, and that no other program uses.
+    ///
+    /// # Errors
+    /// The system refuses to return its size.
+    pub fn of(file: File) -> io::Result<Self> {
+        Self::from_file(file, true, false)
+    }
+
     fn from_file(mut file: File, writable: bool, fresh: bool) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let is_block_device = metadata.file_type().is_block_device();

@@ -1,9 +1,10 @@
 //! One memory budget for all caches of a process, and the shrinkers that enforce it.
 //!
-//! A cache *charges* what it keeps and *releases* what it drops. Below the limit this is one atomic addition
-//! to a counter of the thread's own shard. If a charge lifts the sum above the limit, the budget calls the
-//! registered [`Shrinker`]s in turn, each for a bounded amount, until they have freed the excess and 1/64 of
-//! the limit more, or each was called once.
+//! A cache *charges* what it keeps and *releases* what it drops. The sum is kept in several counters
+//! (*shards*); a charge below the limit is one atomic addition to the shard of the calling thread. A charge
+//! that lifts the sum above the limit starts a *round*: the budget calls the registered [`Shrinker`]s in
+//! turn, each for a bounded amount, until they have freed the excess and 1/64 of the limit more, or each was
+//! called once. The next round begins with the shrinker after the last one that was called.
 //!
 //! Owns: the sum, the limit, and the order of the shrinkers.
 //!
@@ -15,13 +16,13 @@
 //!    charging thread. So **charge without holding a lock that a shrinker takes**: insert, unlock, charge.
 //!    `release` never calls a shrinker and may be called under any lock.
 //! 2. One thread shrinks at a time; a concurrent charge (also one from inside a shrinker) only adds.
-//! 3. The work of one charge is bounded: each shrinker is called at most once, for at most [`STEP_MIN`] bytes
-//!    or twice the charge, whichever is more. Twice, so that freeing outpaces growth. After a round that
-//!    freed almost nothing, the next round starts only when the sum has grown by 1/32 of the limit, because
-//!    what the caches still hold is probably in use.
+//! 3. The work of one charge is bounded by one round: each shrinker is called at most once, for at most
+//!    [`STEP_MIN`] bytes or twice the charge, whichever is more. Twice, so that caches shrink faster than
+//!    they grow. After a round that freed almost nothing, the next one starts only when the sum has grown by
+//!    1/32 of the limit, because what the caches still hold is probably in use.
 //! 4. The registry holds weak references: a dropped cache leaves it.
-//! 5. [`Budget::used`] is exact while no thread charges or releases. The sum that `charge` compares with the
-//!    limit differs from it by at most 1/16 of the limit, because each shard keeps back a small batch.
+//! 5. [`Budget::used`] adds up all shards, and is exact while no thread charges or releases. `charge` uses
+//!    another sum, to which each shard adds its changes in batches; it differs by at most 1/16 of the limit.
 //!
 //! Lock order: first `turn`, which one thread holds during a round and other threads only try to lock; then
 //! the registry, which is unlocked before a shrinker runs.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! operations ──> Engine on a SimDisk that records ──> Recording: every write and flush
-//!      |                                                 | cut at event e: any unflushed sectors survive, torn, reordered
+//!      |                                                 | cut at event e: a sector is as flushed, or later
 //!      '── trees after each operation                    v
 //!                 |                                   recover (the engine, or the kernel) ──> check, e2fsck
 //!                 '──────── is it one of those? <────────┘
@@ -11,21 +11,21 @@
 //! File data has its own runs ([`DataRun`]), which know what each cut may leave of every byte. Threads that
 //! share flushes have their own runs, too ([`RecordsRun`]).
 //!
-//! One thread makes the operations of many threads in turns, so that a seed repeats a run: operations also
-//! come in the middle of commits and checkpoints, and memory runs short ([`Schedule`]). Some runs start where
-//! the index of a directory changes shape ([`index_run`]).
+//! One thread makes all operations of a run, so that a seed repeats the run. It also does what other threads
+//! might do at the same time: it makes operations in the middle of commits and checkpoints, and lets memory
+//! run short ([`Schedule`]). Some runs start where the index of a directory changes shape ([`index_run`]).
 //!
 //! Owns: the engine as a subject of comparison ([`Engine`]), recorded runs ([`CrashRun`]), the verdict on a
-//! cut ([`CrashRun::judge`]), planted defects ([`plants`], [`data_plants`]). Does **not** own: what
-//! operations mean (see `fsmodel`), what a device may lose (see `simdisk`).
+//! cut ([`CrashRun::judge`]), deliberate bugs that it must find ([`plants`], [`data_plants`]). Does **not**
+//! own: what operations mean (see `fsmodel`), what a device may lose (see `simdisk`).
 //!
 //! What a cut must show (INV-EN1, and INV-EN22 for the bytes of files)
 //! 1. The volume opens, and recovery reports no problem, except a commit block of which only the first sector
 //!    was written.
-//! 2. Its tree, to the last byte of an attribute and nanosecond of a time, is the one after some operation:
-//!    not before the last operation that was synced when power failed, not after the last one that had begun.
-//!    An operation that came in the middle of a commit belongs to the next commit: no cut before the end of
-//!    the interrupted commit shows it.
+//! 2. Its tree, to the last byte of an attribute and nanosecond of a time, is the tree after one of the
+//!    operations. This is the last operation that was synced before the power failed, or a later one that had
+//!    begun. An operation that is made in the middle of a commit belongs to the next one. So it counts as
+//!    begun only when the current commit has ended: an earlier cut must not show it.
 //! 3. `check` finds nothing after a clean close. For a sample, `e2fsck -fn` finds nothing either, and the
 //!    kernel's own recovery shows one of those trees too.
 //! 4. Recovery itself can be cut and repeated.

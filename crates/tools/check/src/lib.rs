@@ -21,12 +21,13 @@
 //! Invariants
 //! 1. Nothing is written.
 //! 2. No image makes a check panic or loop. Memory is bounded: a few bytes per inode, one bit per cluster of
-//!    used groups, a note per directory, an entry per attribute block, and a limited number of findings.
+//!    used groups, a note per directory, an entry per attribute block, and a limited number of findings of
+//!    each rule (a survey keeps all: see 6).
 //! 3. The report does not depend on the number of threads.
 //! 4. A pass reads the notes of earlier passes (`state`), never of later ones.
 //! 5. Every finding has a [`Rule`] of [`rules`] with its permanent code, a place, and the values needed to
 //!    repair it.
-//! 6. A [`survey`] keeps every finding and the notes of the passes; a repair works from both.
+//! 6. A [`survey`] is a check for a repair: it keeps every finding, and the notes of the passes.
 //!
 //! ```
 //! use extant_device::{Device, MemDevice};

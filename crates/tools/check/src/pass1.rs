@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use extant_base::le::{u16_at, u32_at};
 use extant_base::{Group, Ino, Pblk};
 use extant_ondisk::Features;
 use extant_ondisk::group_desc::INODE_UNINIT;
@@ -284,12 +285,4 @@ impl<'s, 'd> Worker<'s, 'd> {
             });
         }
     }
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

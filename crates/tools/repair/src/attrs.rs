@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
 use extant_base::{Ino, Pblk};
 use extant_check::Finding;
 use extant_device::DeviceFault;
 use extant_ondisk::inode::flags;
 use extant_ondisk::xattr::{self, Attr, AttrValue};
 
-use crate::bytes::{put_u16, put_u32, u16_at, u32_at};
 use crate::fs::Fs;
 
 /// Where attributes are.

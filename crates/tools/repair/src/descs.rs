@@ -7,6 +7,7 @@
 //!
 //! Bitmaps are computed anew in a later round, so a bitmap at a new address loses nothing.
 
+use extant_base::le::{u16_at, u32_at};
 use extant_base::{Group, Ino, Pblk};
 use extant_check::{Finding, FindingPlace, rules};
 use extant_device::Device;
@@ -14,7 +15,6 @@ use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT};
 use extant_ondisk::inode;
 use extant_ondisk::{Features, Geometry};
 
-use crate::bytes::{u16_at, u32_at};
 use crate::fs::Fs;
 
 /// Blocks that a scan for an inode table reads at most.

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
 use extant_base::{Ino, Lblk, Pblk};
 use extant_check::Finding;
 use extant_check::survey::Run;
@@ -19,7 +20,6 @@ use extant_ondisk::htree::{DxFormat, IndexPlan, RootInfo};
 use extant_ondisk::inode::{Inode, flags, inode_seed};
 use extant_ondisk::xattr::{self, Attr, AttrValue};
 
-use crate::bytes::{put_u16, put_u32, u16_at, u32_at};
 use crate::fs::Fs;
 
 pub(crate) const DIRECTORY: u8 = 2;

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use extant_base::le::u32_at;
 use extant_base::{Group, Ino, Pblk};
 use extant_check::survey::{Notes, Walked};
 use extant_check::{Finding, FindingPlace, Rule};
@@ -13,7 +14,6 @@ use extant_ondisk::group_desc::{ChecksumRule, GroupDesc, INODE_UNINIT};
 use extant_ondisk::inode::{self, Inode, flags};
 use extant_ondisk::{Features, Geometry, Superblock, superblock};
 
-use crate::bytes::u32_at;
 use crate::overlay::Overlay;
 use crate::plan::{Fix, Plan};
 use crate::space::Space;
@@ -56,7 +56,8 @@ impl<'s, 'd> Fs<'s, 'd> {
         remedy: impl Into<Cow<'static, str>>,
         loss: Option<String>,
     ) {
-        self.plan.add(Fix {
+        let has_loss = loss.is_some();
+        self.plan.add_with(finding.rule, has_loss, || Fix {
             rule: finding.rule,
             place: finding.place.clone(),
             finding: finding.says.clone(),
@@ -123,12 +124,17 @@ impl<'s, 'd> Fs<'s, 'd> {
         let offset = self.inode_offset(ino)?;
         let mut bytes = vec![0; self.geometry.inode_size];
         self.overlay.read_at(offset, &mut bytes).ok()?;
-        edit(&mut bytes);
-        if self.sb.seals_inodes() && bytes.iter().any(|byte| *byte != 0) {
-            let seed = inode::inode_seed(self.sb.fs_seed(), ino, u32_at(&bytes, 0x64));
-            inode::seal(&mut bytes, seed);
-        }
+        self.change_inode(ino, &mut bytes, edit);
         self.overlay.write_at(offset, &bytes).ok()
+    }
+
+    /// Changes an inode in `bytes`, and seals it.
+    pub(crate) fn change_inode(&self, ino: Ino, bytes: &mut [u8], edit: impl FnOnce(&mut [u8])) {
+        edit(bytes);
+        if self.sb.seals_inodes() && bytes.iter().any(|byte| *byte != 0) {
+            let seed = inode::inode_seed(self.sb.fs_seed(), ino, u32_at(bytes, 0x64));
+            inode::seal(bytes, seed);
+        }
     }
 
     /// Frees an inode: all its bytes become zero. Bitmaps and counts follow in a later round.

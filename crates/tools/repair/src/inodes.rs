@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
 use extant_base::{Ino, Lblk, Pblk};
 use extant_check::Finding;
 use extant_check::survey::Run;
@@ -12,7 +13,6 @@ use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::xattr::{self, Attr, AttrValue};
 use extant_ondisk::{Features, dirent, extent};
 
-use crate::bytes::{put_u16, put_u32, u16_at, u32_at};
 use crate::fs::Fs;
 
 /// Files with extents have blocks below this one.

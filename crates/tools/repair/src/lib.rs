@@ -11,10 +11,10 @@
 //! all in an overlay; then: undo file, synced -> image, superblock last -> undo file "finished"
 //! ```
 //!
-//! The checker finds, this crate has the remedies. So a repair cannot disagree with the check after it, and
-//! every fix has a rule. A remedy of an early stage changes what later stages find: after a lost directory is
-//! read, for instance, other link counts are right. So each round applies the remedies of one stage, and
-//! surveys the overlay again. Most damage takes two to five rounds.
+//! The checker finds the damage; this crate has the remedies for its findings. So every fix has a rule, and
+//! the check after a repair judges by the same rules. A remedy changes what later stages find: if a damaged
+//! directory can be read again, for instance, its names count as links. So each round applies the remedies of
+//! one stage, and surveys the overlay again. Most damage takes two to five rounds.
 //!
 //! Data structures: the overlay of changed pieces of 4 KiB; the survey's notes (a few bytes per inode, one
 //! bit per cluster); the plan.
@@ -25,15 +25,16 @@
 //! Invariants
 //! 1. INV-RP1: nothing is written before the plan is complete.
 //! 2. INV-RP2: what becomes unreachable by a fix is in the plan, in [`Fix::loss`].
-//! 3. INV-RP3: the undo file is durable before the first byte of the image changes. A repair that was cut is
-//!    undone first by the next repair, so a cut loses nothing.
+//! 3. INV-RP3: the undo file is durable before the first byte of the image changes. If a power cut or a kill
+//!    interrupts a repair, the next repair first undoes what was written, from the undo file. So an
+//!    interruption loses nothing.
 //! 4. INV-RP4: the image is clean for the checker after a repair, except for what [`Plan::left`] names.
-//! 5. The number of rounds is bounded; a round that changes nothing ends the repair of its findings.
+//! 5. The number of rounds is bounded. If the remedies of a round change nothing, its findings are not tried
+//!    again.
 
 #![forbid(unsafe_code)]
 
 mod attrs;
-mod bytes;
 mod counts;
 mod descs;
 mod dirs;
@@ -61,11 +62,13 @@ use extant_ondisk::mmp::{Mmp, MmpState};
 use extant_ondisk::{Features, Superblock, superblock};
 
 use fs::Fs;
-use overlay::{Changed, Overlay};
+use overlay::Overlay;
 pub use plan::{Fix, Left, Plan};
 use stage::Stage;
 pub use undo::{UndoFault, UndoFile, UndoState};
 
+/// The most bytes of one write.
+const WRITE_MAX: usize = 1 << 20;
 /// The most rounds of a repair.
 const ROUNDS_MAX: u32 = 64;
 
@@ -103,7 +106,9 @@ pub enum RepairFault {
 /// A planned repair.
 pub struct Repair {
     plan: Plan,
-    changed: Vec<Changed>,
+    overlay: Arc<Overlay>,
+    /// Offsets of the changed pieces.
+    changed: Vec<u64>,
     /// Offsets of the pieces that are written last.
     late: BTreeSet<u64>,
     stats: Stats,
@@ -196,12 +201,13 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
         plan.left.push(Left { finding, why });
     }
     let changed = overlay.changed()?;
-    plan.changed_bytes = changed.iter().map(|piece| piece.new.len() as u64).sum();
+    let len = |offset: &u64| overlay.piece(*offset).map_or(0, |piece| piece.len() as u64);
+    plan.changed_bytes = changed.iter().map(len).sum();
     if changed.is_empty() {
         plan.fixes.clear();
         plan.counts.clear();
     }
-    Ok(Repair { plan, changed, late, stats })
+    Ok(Repair { plan, overlay, changed, late, stats })
 }
 
 /// Does another machine write the block of multiple-mount protection? Waits for two of its intervals where
@@ -274,22 +280,20 @@ impl Repair {
         if self.changed.is_empty() {
             return Ok(());
         }
-        let mut undo = undo.map(|path| UndoFile::create(path, device, &self.changed)).transpose()?;
-        let (late, early): (Vec<&Changed>, Vec<&Changed>) =
-            self.changed.iter().partition(|piece| self.late.contains(&piece.offset));
+        let mut undo = undo.map(|path| UndoFile::create(path, device, self)).transpose()?;
+        let (late, early): (Vec<u64>, Vec<u64>) =
+            self.changed.iter().partition(|offset| self.late.contains(offset));
+        let mut bytes = Vec::with_capacity(WRITE_MAX);
         for pieces in [early, late] {
-            let mut at = 0;
-            while at < pieces.len() {
+            let mut pieces = pieces.into_iter().peekable();
+            while let Some(start) = pieces.next() {
                 // Adjacent pieces in one write.
-                let mut bytes = pieces[at].new.to_vec();
-                let start = pieces[at].offset;
-                at += 1;
-                while at < pieces.len()
-                    && pieces[at].offset == start + bytes.len() as u64
-                    && bytes.len() < 1 << 20
-                {
-                    bytes.extend_from_slice(&pieces[at].new);
-                    at += 1;
+                bytes.clear();
+                let mut next = Some(start);
+                while let Some(piece) = next.and_then(|offset| self.overlay.piece(offset)) {
+                    bytes.extend_from_slice(&piece);
+                    let end = start + bytes.len() as u64;
+                    next = pieces.next_if(|offset| *offset == end && bytes.len() < WRITE_MAX);
                 }
                 device.write_at(start, &bytes)?;
             }

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use extant_base::le::{put_u32, u16_at, u32_at};
 use extant_base::{Ino, Lblk, Pblk};
 use extant_check::Finding;
 use extant_check::survey::Run;
@@ -15,7 +16,6 @@ use extant_ondisk::extent::{self, Extent};
 use extant_ondisk::indirect::{self, DataExtent};
 use extant_ondisk::inode::{Inode, flags, inode_seed};
 
-use crate::bytes::{put_u32, u16_at, u32_at};
 use crate::fs::Fs;
 
 const HEADER: usize = 12;

@@ -13,8 +13,8 @@ use extant_device::{Device, DeviceFault};
 /// Bytes of a piece.
 pub(crate) const PIECE: u64 = 4096;
 
-/// Changed pieces, by number.
-pub(crate) type Pieces = HashMap<u64, Box<[u8]>>;
+/// Changed pieces, by number. A snapshot shares them until they change again.
+pub(crate) type Pieces = HashMap<u64, Arc<Vec<u8>>>;
 
 /// A device with changes in memory.
 pub(crate) struct Overlay {
@@ -58,30 +58,28 @@ impl Overlay {
         PIECE.min(self.base.size_bytes().saturating_sub(piece * PIECE)) as usize
     }
 
-    /// The changed pieces by offset, with the device's bytes and the new ones; equal ones are left out.
-    pub(crate) fn changed(&self) -> Result<Vec<Changed>, DeviceFault> {
+    /// The offsets of the pieces that differ from the device, in order.
+    pub(crate) fn changed(&self) -> Result<Vec<u64>, DeviceFault> {
         let pieces = self.read();
         let mut numbers: Vec<u64> = pieces.keys().copied().collect();
         numbers.sort_unstable();
+        let mut old = vec![0; PIECE as usize];
         let mut changed = Vec::with_capacity(numbers.len());
         for number in numbers {
             let Some(new) = pieces.get(&number) else { continue };
-            let mut old = vec![0; new.len()].into_boxed_slice();
-            self.base.read_at(number * PIECE, &mut old)?;
-            if old != *new {
-                changed.push(Changed { offset: number * PIECE, old, new: new.clone() });
+            let old = &mut old[..new.len()];
+            self.base.read_at(number * PIECE, old)?;
+            if old != new.as_slice() {
+                changed.push(number * PIECE);
             }
         }
         Ok(changed)
     }
-}
 
-/// A piece that the repair changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Changed {
-    pub(crate) offset: u64,
-    pub(crate) old: Box<[u8]>,
-    pub(crate) new: Box<[u8]>,
+    /// The bytes of the piece at this offset, if a write changed it.
+    pub(crate) fn piece(&self, offset: u64) -> Option<Arc<Vec<u8>>> {
+        self.read().get(&(offset / PIECE)).cloned()
+    }
 }
 
 impl Device for Overlay {
@@ -119,15 +117,15 @@ impl Device for Overlay {
             let range = (at - start) as usize..(to - start) as usize;
             if let Some(piece) = pieces.get_mut(&number) {
                 if piece[range.clone()] != *new {
-                    piece[range].copy_from_slice(new);
+                    Arc::make_mut(piece)[range].copy_from_slice(new);
                     self.changes.fetch_add(1, Ordering::Relaxed);
                 }
             } else {
-                let mut piece = vec![0; self.piece_len(number)].into_boxed_slice();
+                let mut piece = vec![0; self.piece_len(number)];
                 self.base.read_at(start, &mut piece)?;
                 if piece[range.clone()] != *new {
                     piece[range].copy_from_slice(new);
-                    pieces.insert(number, piece);
+                    pieces.insert(number, Arc::new(piece));
                     self.changes.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -171,8 +169,12 @@ mod tests {
         overlay.read_at(PIECE - 3, &mut bytes).unwrap();
         assert_eq!(&bytes, b"\0abcd\0");
         let changed = overlay.changed().unwrap();
-        assert_eq!(changed.iter().map(|piece| piece.offset).collect::<Vec<_>>(), [0, PIECE, 3 * PIECE]);
-        assert_eq!(changed[2].new.len(), 100);
+        assert_eq!(changed, [0, PIECE, 3 * PIECE]);
+        assert_eq!(overlay.piece(3 * PIECE).unwrap().len(), 100);
+        let before = overlay.snapshot();
+        overlay.write_at(0, b"other").unwrap();
+        overlay.restore(before);
+        assert_eq!(overlay.piece(0).unwrap()[..15], *b"\0\0\0\0\0\0\0\0\0\0sound");
         base.read_at(PIECE - 3, &mut bytes).unwrap();
         assert_eq!(bytes, [0; 6]);
         assert!(overlay.write_at(3 * PIECE + 99, b"zz").is_err());

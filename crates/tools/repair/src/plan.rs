@@ -68,10 +68,15 @@ impl Plan {
     }
 
     pub(crate) fn add(&mut self, fix: Fix) {
-        let count = self.counts.entry(fix.rule.code).or_default();
+        self.add_with(fix.rule, fix.loss.is_some(), || fix);
+    }
+
+    /// Counts a fix, and makes it if it is kept.
+    pub(crate) fn add_with(&mut self, rule: &'static Rule, has_loss: bool, fix: impl FnOnce() -> Fix) {
+        let count = self.counts.entry(rule.code).or_default();
         *count += 1;
-        if *count <= KEPT_PER_RULE || fix.loss.is_some() {
-            self.fixes.push(fix);
+        if *count <= KEPT_PER_RULE || has_loss {
+            self.fixes.push(fix());
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use extant_base::le::{put_u16, put_u32, u32_at};
 use extant_base::{Group, Ino, Lblk, Pblk};
 use extant_check::survey::Run;
 use extant_check::{Finding, FindingPlace, rules};
@@ -18,7 +19,6 @@ use extant_ondisk::quota::{QuotaFile, QuotaKind};
 use extant_ondisk::{Features, extent};
 use extant_volume::{OpenOptions, Volume};
 
-use crate::bytes::{put_u16, put_u32, u32_at};
 use crate::fs::Fs;
 use crate::overlay::Overlay;
 
@@ -448,20 +448,7 @@ impl Fs<'_, '_> {
             }
         }
         if is_new {
-            let room = self.geometry.inode_size.saturating_sub(128).min(32) as u16;
-            let now = self.now;
-            self.edit_inode(ino, |bytes| {
-                bytes.fill(0);
-                put_u16(bytes, 0, 0x8000 | 0o600);
-                for at in [8, 0xC, 0x10] {
-                    put_u32(bytes, at, now);
-                }
-                put_u16(bytes, 0x1A, 1);
-                put_u32(bytes, 0x20, inode.flags);
-                if bytes.len() > 128 {
-                    put_u16(bytes, 0x80, room);
-                }
-            })?;
+            self.empty_file(ino, inode.flags)?;
         }
         if runs != read.runs || is_new {
             let inode = self.inode(ino)?;
@@ -609,20 +596,7 @@ impl Fs<'_, '_> {
             }
         }
         let with_extents = self.sb.features.has_incompat(Features::EXTENTS);
-        let room = self.geometry.inode_size.saturating_sub(128).min(32) as u16;
-        let now = self.now;
-        self.edit_inode(ino, |bytes| {
-            bytes.fill(0);
-            put_u16(bytes, 0, 0x8000 | 0o600);
-            for at in [8, 0xC, 0x10] {
-                put_u32(bytes, at, now);
-            }
-            put_u16(bytes, 0x1A, 1);
-            put_u32(bytes, 0x20, if with_extents { flags::EXTENTS } else { 0 });
-            if bytes.len() > 128 {
-                put_u16(bytes, 0x80, room);
-            }
-        })?;
+        self.empty_file(ino, if with_extents { flags::EXTENTS } else { 0 })?;
         let inode = self.inode(ino)?;
         self.put_map(ino, &inode, &runs, &[])?;
         self.put_size(ino, u64::from(blocks) << self.geometry.block_size.log2());
@@ -643,5 +617,23 @@ impl Fs<'_, '_> {
             sb.jnl_blocks[16] = inode.size as u32;
         })
         .ok()
+    }
+
+    /// Makes an empty regular file of root in an inode that was free.
+    fn empty_file(&mut self, ino: Ino, flags: u32) -> Option<()> {
+        let room = self.geometry.inode_size.saturating_sub(128).min(32) as u16;
+        let now = self.now;
+        self.edit_inode(ino, |bytes| {
+            bytes.fill(0);
+            put_u16(bytes, 0, 0x8000 | 0o600);
+            for at in [8, 0xC, 0x10] {
+                put_u32(bytes, at, now);
+            }
+            put_u16(bytes, 0x1A, 1);
+            put_u32(bytes, 0x20, flags);
+            if bytes.len() > 128 {
+                put_u16(bytes, 0x80, room);
+            }
+        })
     }
 }

@@ -3,16 +3,19 @@
 use std::collections::HashSet;
 
 use extant_base::Ino;
+use extant_base::le::{put_u16, put_u32, u16_at};
 use extant_check::{Finding, FindingPlace, rules};
-use extant_device::DeviceFault;
+use extant_device::{Device as _, DeviceFault};
 use extant_ondisk::Features;
 use extant_ondisk::dirent::decode_rec_len;
 use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::inode_seed;
 
-use crate::bytes::{put_u16, put_u32, u16_at};
 use crate::dirs::{DIRECTORY, Entry};
 use crate::fs::Fs;
+
+/// Bytes of the inode table that are changed at once.
+const BATCH_BYTES: usize = 64 << 10;
 
 impl Fs<'_, '_> {
     /// Sets ".." of a directory.
@@ -129,12 +132,39 @@ impl Fs<'_, '_> {
 
     /// Repairs link counts.
     pub(crate) fn mend_links(&mut self, findings: &[&Finding]) {
-        for finding in findings {
-            if let (Some(ino), Some(expected)) = (finding.place.ino, finding.expected) {
-                let links = u16::try_from(expected).unwrap_or(u16::MAX);
-                if self.edit_inode(ino, |bytes| put_u16(bytes, 0x1A, links)).is_some() {
-                    self.fixed(finding, finding.rule.repair);
-                }
+        let counted = findings.iter().filter_map(|finding| {
+            let links = u16::try_from(finding.expected?).unwrap_or(u16::MAX);
+            Some((finding.place.ino?, links, *finding))
+        });
+        let mut counted: Vec<(Ino, u16, &Finding)> = counted.collect();
+        counted.sort_by_key(|(ino, ..)| *ino);
+        let mut batch = Vec::with_capacity(BATCH_BYTES);
+        let size = self.geometry.inode_size as u64;
+        let mut rest = counted.as_slice();
+        while let Some((first, ..)) = rest.first() {
+            // Neighbours in the table are read and written together.
+            let Some(start) = self.inode_offset(*first) else {
+                rest = &rest[1..];
+                continue;
+            };
+            let place = |(ino, ..): &(Ino, u16, &Finding)| {
+                let at = self.inode_offset(*ino)?.checked_sub(start)?;
+                (at + size <= BATCH_BYTES as u64).then_some(at as usize)
+            };
+            let places: Vec<usize> = rest.iter().map_while(place).collect();
+            let (now, later) = rest.split_at(places.len());
+            rest = later;
+            batch.resize(places.last().map_or(0, |at| at + size as usize), 0);
+            if self.overlay.read_at(start, &mut batch).is_err() {
+                continue;
+            }
+            for (at, (ino, links, _)) in places.iter().zip(now) {
+                self.change_inode(*ino, &mut batch[*at..at + size as usize], |bytes| {
+                    put_u16(bytes, 0x1A, *links)
+                });
+            }
+            if self.overlay.write_at(start, &batch).is_ok() {
+                now.iter().for_each(|(.., finding)| self.fixed(finding, finding.rule.repair));
             }
         }
     }

@@ -4,7 +4,9 @@
 //! 0   magic "EXTUNDO1"      8  bytes of the image      16 UUID of the file system
 //! 32  records              40  bytes of all records    48 CRC-32C of all records
 //! 52  state                56  CRC-32C of bytes 0..56
-//! 64  records: offset (8), length (4), CRC-32C of the new bytes (4), the old bytes
+//! 64  records, one for each changed piece of 4 KiB:
+//!     offset (8), bytes of the ranges (4), CRC-32C of the whole new piece (4)
+//!     ranges: start in the piece (2), length (2), the old bytes
 //! ```
 //!
 //! Invariants
@@ -13,18 +15,22 @@
 //! 2. A finished repair is undone only if the image still has the bytes that the repair wrote.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use extant_base::checksum::crc32c;
+use extant_base::le::{put_u32, u16_at, u32_at};
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::{Superblock, superblock};
 
-use crate::overlay::Changed;
+use crate::{Repair, overlay};
 
 const MAGIC: &[u8; 8] = b"EXTUNDO1";
 const HEADER: usize = 64;
 const RECORD_HEADER: usize = 16;
+/// Bytes per read and write of the file.
+const BUFFER: usize = 1 << 20;
 
 /// How far a repair and its undo file are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,11 +88,42 @@ pub enum UndoFault {
     Device(#[from] DeviceFault),
 }
 
-/// One overwritten range.
-struct Record {
-    offset: u64,
-    new_crc: u32,
-    old: Vec<u8>,
+/// Pieces are compared, and recorded, in units of this many bytes. Ranges that are closer become one.
+const UNIT: usize = 16;
+const RANGE_HEADER: usize = 4;
+
+/// Gets the offset and the new bytes of a piece.
+type EachPiece<'e> = &'e mut dyn FnMut(u64, &[u8]) -> Result<(), UndoFault>;
+
+/// What a repair writes. Test code implements it, too.
+pub(crate) trait NewBytes {
+    /// Calls `each` for each piece, in order.
+    fn each_piece(&self, each: EachPiece<'_>) -> Result<(), UndoFault>;
+}
+
+impl NewBytes for Repair {
+    fn each_piece(&self, each: EachPiece<'_>) -> Result<(), UndoFault> {
+        for offset in &self.changed {
+            if let Some(piece) = self.overlay.piece(*offset) {
+                each(*offset, &piece)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The ranges of a piece that differ.
+fn differing(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    let units = old.chunks(UNIT).zip(new.chunks(UNIT)).enumerate();
+    for (number, _) in units.filter(|(_, (old, new))| old != new) {
+        let (start, end) = (number * UNIT, (number * UNIT + UNIT).min(old.len()));
+        match ranges.last_mut() {
+            Some(last) if start - last.end <= UNIT => last.end = end,
+            _ => ranges.push(start..end),
+        }
+    }
+    ranges
 }
 
 /// An open undo file.
@@ -96,7 +133,12 @@ pub struct UndoFile {
     state: UndoState,
     image_bytes: u64,
     uuid: [u8; 16],
-    records: Vec<Record>,
+    /// Number of records.
+    records: u64,
+    /// Bytes of all records, and their checksum.
+    body: (u64, u32),
+    /// Bytes that the repair overwrites.
+    old_bytes: u64,
 }
 
 impl UndoFile {
@@ -106,77 +148,113 @@ impl UndoFile {
     /// It cannot be read, or is no undo file.
     pub fn open(path: &Path) -> Result<Self, UndoFault> {
         let failed = |source| UndoFault::File { path: path.to_owned(), source };
-        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(failed)?;
         let damaged = || UndoFault::Damaged(path.to_owned());
-        let header: &[u8; HEADER] = bytes.first_chunk().ok_or_else(damaged)?;
-        let u32_at =
-            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        if &header[..8] != MAGIC || u32_at(56) != crc32c(!0, &header[..56]) {
+        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        let mut header = [0; HEADER];
+        match file.read_exact(&mut header) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(damaged()),
+            read => read.map_err(failed)?,
+        }
+        let u64_at = |at: usize| u64::from(u32_at(&header, at)) | u64::from(u32_at(&header, at + 4)) << 32;
+        if &header[..8] != MAGIC || u32_at(&header, 56) != crc32c(!0, &header[..56]) {
             return Err(damaged());
         }
-        let state = match u32_at(52) {
+        let state = match u32_at(&header, 52) {
             1 => UndoState::Begun,
             2 => UndoState::Finished,
             3 => UndoState::Undone,
             _ => return Err(damaged()),
         };
-        let body = &bytes[HEADER..];
-        if body.len() as u64 != u64_at(40) || u32_at(48) != crc32c(!0, body) {
+        let body = (u64_at(40), u32_at(&header, 48));
+        if len - HEADER as u64 != body.0 {
             return Err(damaged());
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&header[16..32]);
-        let (image_bytes, count) = (u64_at(8), u64_at(32));
-        let mut records = Vec::new();
-        let mut rest = body;
-        while let Some((head, tail)) = rest.split_first_chunk::<RECORD_HEADER>() {
-            let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-            let len = word(8) as usize;
-            let old = tail.get(..len).ok_or_else(damaged)?.to_vec();
-            let offset = u64::from(word(0)) | u64::from(word(4)) << 32;
-            records.push(Record { offset, new_crc: word(12), old });
-            rest = &tail[len..];
-        }
-        if records.len() as u64 != count {
+        let (image_bytes, records) = (u64_at(8), u64_at(32));
+        let mut undo =
+            Self { path: path.to_owned(), file, state, image_bytes, uuid, records, body, old_bytes: 0 };
+        let (mut old_bytes, mut count, mut crc) = (0, 0, !0);
+        undo.each(|record| {
+            old_bytes += record.ranges().map(|(_, old)| old.len() as u64).sum::<u64>();
+            count += 1;
+            crc = crc32c(crc32c(crc, record.head), record.body);
+            Ok(true)
+        })?;
+        if count != records || crc != body.1 {
             return Err(damaged());
         }
-        Ok(Self { path: path.to_owned(), file, state, image_bytes, uuid, records })
+        undo.old_bytes = old_bytes;
+        Ok(undo)
+    }
+
+    /// Reads the records in order, until `each` returns false.
+    fn each(&mut self, mut each: impl FnMut(Record<'_>) -> Result<bool, UndoFault>) -> Result<(), UndoFault> {
+        let (path, image_bytes) = (&self.path, self.image_bytes);
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::UnexpectedEof => UndoFault::Damaged(path.clone()),
+            _ => UndoFault::File { path: path.clone(), source },
+        };
+        self.file.seek(SeekFrom::Start(HEADER as u64)).map_err(failed)?;
+        let mut input = BufReader::with_capacity(BUFFER, &self.file);
+        let (mut done, mut body) = (0, Vec::new());
+        while done < self.body.0 {
+            let mut head = [0; RECORD_HEADER];
+            input.read_exact(&mut head).map_err(failed)?;
+            let (offset, len) =
+                (u64::from(u32_at(&head, 0)) | u64::from(u32_at(&head, 4)) << 32, u32_at(&head, 8));
+            let piece_len = image_bytes.saturating_sub(offset).min(overlay::PIECE) as usize;
+            if u64::from(len) > (self.body.0 - done).min(2 * overlay::PIECE) || piece_len == 0 {
+                return Err(UndoFault::Damaged(path.clone()));
+            }
+            body.resize(len as usize, 0);
+            input.read_exact(&mut body).map_err(failed)?;
+            done += RECORD_HEADER as u64 + u64::from(len);
+            let record = Record { head: &head, offset, piece_len, new_crc: u32_at(&head, 12), body: &body };
+            if record.ranges().any(|(start, old)| start + old.len() > piece_len) {
+                return Err(UndoFault::Damaged(path.clone()));
+            }
+            if !each(record)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Writes the old bytes of a repair, and syncs them. The state is *begun* from now on.
     ///
     /// # Errors
     /// The file exists, or cannot be written.
-    pub(crate) fn create(path: &Path, device: &dyn Device, changed: &[Changed]) -> Result<Self, UndoFault> {
+    pub(crate) fn create(path: &Path, device: &dyn Device, repair: &dyn NewBytes) -> Result<Self, UndoFault> {
         let failed = |source| UndoFault::File { path: path.to_owned(), source };
         let mut file =
             OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
-        let uuid = uuid_of(device);
-        let records: Vec<Record> = changed
-            .iter()
-            .map(|piece| Record {
-                offset: piece.offset,
-                new_crc: crc32c(!0, &piece.new),
-                old: piece.old.to_vec(),
-            })
-            .collect();
-        let (mut crc, mut len) = (!0, 0u64);
         file.seek(SeekFrom::Start(HEADER as u64)).map_err(failed)?;
-        let mut out = io::BufWriter::with_capacity(1 << 20, &file);
-        for record in &records {
-            let mut head = [0; RECORD_HEADER];
-            head[..8].copy_from_slice(&record.offset.to_le_bytes());
-            head[8..12].copy_from_slice(&(record.old.len() as u32).to_le_bytes());
-            head[12..].copy_from_slice(&record.new_crc.to_le_bytes());
-            for bytes in [&head[..], &record.old] {
-                out.write_all(bytes).map_err(failed)?;
-                crc = crc32c(crc, bytes);
-                len += bytes.len() as u64;
+        let mut out = BufWriter::with_capacity(BUFFER, &file);
+        let (mut body, mut records, mut old_bytes) = ((0, !0), 0, 0);
+        let (mut piece, mut ranges) = (Vec::new(), Vec::new());
+        repair.each_piece(&mut |offset, new| {
+            piece.resize(new.len(), 0);
+            device.read_at(offset, &mut piece)?;
+            ranges.clear();
+            for range in differing(&piece, new) {
+                ranges.extend_from_slice(&(range.start as u16).to_le_bytes());
+                ranges.extend_from_slice(&(range.len() as u16).to_le_bytes());
+                ranges.extend_from_slice(&piece[range.clone()]);
+                old_bytes += range.len() as u64;
             }
-        }
+            let mut head = [0; RECORD_HEADER];
+            head[..8].copy_from_slice(&offset.to_le_bytes());
+            put_u32(&mut head, 8, ranges.len() as u32);
+            put_u32(&mut head, 12, crc32c(!0, new));
+            for bytes in [&head[..], &ranges] {
+                out.write_all(bytes).map_err(failed)?;
+                body = (body.0 + bytes.len() as u64, crc32c(body.1, bytes));
+            }
+            records += 1;
+            Ok(())
+        })?;
         out.flush().map_err(failed)?;
         drop(out);
         file.sync_all().map_err(failed)?;
@@ -185,10 +263,12 @@ impl UndoFile {
             file,
             state: UndoState::Begun,
             image_bytes: device.size_bytes(),
-            uuid,
+            uuid: uuid_of(device),
             records,
+            body,
+            old_bytes,
         };
-        undo.put_header(UndoState::Begun, len, crc)?;
+        undo.set_state(UndoState::Begun)?;
         if let Some(dir) = path.parent() {
             let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
             File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
@@ -196,14 +276,15 @@ impl UndoFile {
         Ok(undo)
     }
 
-    fn put_header(&mut self, state: UndoState, len: u64, crc: u32) -> Result<(), UndoFault> {
+    /// Writes the header with this state, and syncs it.
+    pub(crate) fn set_state(&mut self, state: UndoState) -> Result<(), UndoFault> {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(MAGIC);
         header[8..16].copy_from_slice(&self.image_bytes.to_le_bytes());
         header[16..32].copy_from_slice(&self.uuid);
-        header[32..40].copy_from_slice(&(self.records.len() as u64).to_le_bytes());
-        header[40..48].copy_from_slice(&len.to_le_bytes());
-        header[48..52].copy_from_slice(&crc.to_le_bytes());
+        header[32..40].copy_from_slice(&self.records.to_le_bytes());
+        header[40..48].copy_from_slice(&self.body.0.to_le_bytes());
+        header[48..52].copy_from_slice(&self.body.1.to_le_bytes());
         let code: u32 = match state {
             UndoState::Begun => 1,
             UndoState::Finished => 2,
@@ -220,18 +301,6 @@ impl UndoFile {
         Ok(())
     }
 
-    /// Changes the state in the file, and syncs it.
-    pub(crate) fn set_state(&mut self, state: UndoState) -> Result<(), UndoFault> {
-        let failed = |source| UndoFault::File { path: self.path.clone(), source };
-        let mut header = [0; HEADER];
-        self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
-        self.file.read_exact(&mut header).map_err(failed)?;
-        let mut len = [0; 8];
-        len.copy_from_slice(&header[40..48]);
-        let crc = u32::from_le_bytes([header[48], header[49], header[50], header[51]]);
-        self.put_header(state, u64::from_le_bytes(len), crc)
-    }
-
     /// How far the repair is.
     #[must_use]
     pub fn state(&self) -> UndoState {
@@ -241,23 +310,26 @@ impl UndoFile {
     /// Bytes that the repair overwrites.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.records.iter().map(|record| record.old.len() as u64).sum()
+        self.old_bytes
     }
 
     /// Whether the image has the file system that was repaired: its UUID before the repair, or the superblock
-    /// that the repair wrote.
-    fn is_of(&self, device: &dyn Device) -> Result<bool, DeviceFault> {
+    /// with another UUID that the repair wrote.
+    fn is_of(&mut self, device: &dyn Device) -> Result<bool, UndoFault> {
         if uuid_of(device) == self.uuid {
             return Ok(true);
         }
-        let has_superblock = |record: &&Record| {
-            let end = record.offset + record.old.len() as u64;
-            (record.offset..end).contains(&superblock::OFFSET)
-        };
-        let Some(record) = self.records.iter().find(has_superblock) else { return Ok(false) };
-        let mut now = vec![0; record.old.len()];
-        device.read_at(record.offset, &mut now)?;
-        Ok(crc32c(!0, &now) == record.new_crc)
+        let (mut is_written, mut now) = (false, Vec::new());
+        self.each(|record| {
+            let holds =
+                (record.offset..record.offset + record.piece_len as u64).contains(&superblock::OFFSET);
+            if holds {
+                record.read(device, &mut now)?;
+                is_written = crc32c(!0, &now) == record.new_crc;
+            }
+            Ok(!holds)
+        })?;
+        Ok(is_written)
     }
 
     /// Writes the old bytes back. With `force` also over bytes that changed after the repair.
@@ -275,19 +347,54 @@ impl UndoFile {
             return Err(UndoFault::Already);
         }
         if self.state == UndoState::Finished && !force {
-            for record in &self.records {
-                let mut now = vec![0; record.old.len()];
-                device.read_at(record.offset, &mut now)?;
-                if now != record.old && crc32c(!0, &now) != record.new_crc {
-                    return Err(UndoFault::Changed { offset: record.offset });
+            let mut now = Vec::new();
+            self.each(|record| {
+                record.read(device, &mut now)?;
+                let is_old = record.ranges().all(|(start, old)| now[start..start + old.len()] == *old);
+                match is_old || crc32c(!0, &now) == record.new_crc {
+                    true => Ok(true),
+                    false => Err(UndoFault::Changed { offset: record.offset }),
                 }
+            })?;
+        }
+        self.each(|record| {
+            for (start, old) in record.ranges() {
+                device.write_at(record.offset + start as u64, old)?;
             }
-        }
-        for record in &self.records {
-            device.write_at(record.offset, &record.old)?;
-        }
+            Ok(true)
+        })?;
         device.flush()?;
         self.set_state(UndoState::Undone)
+    }
+}
+
+/// A changed piece.
+struct Record<'r> {
+    head: &'r [u8],
+    offset: u64,
+    piece_len: usize,
+    /// Checksum of the whole new piece.
+    new_crc: u32,
+    body: &'r [u8],
+}
+
+impl Record<'_> {
+    /// The changed ranges: start in the piece, and the old bytes. Ends where the record is malformed.
+    fn ranges(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let mut rest = self.body;
+        std::iter::from_fn(move || {
+            let (head, tail) = rest.split_at_checked(RANGE_HEADER)?;
+            let (start, len) = (usize::from(u16_at(head, 0)), usize::from(u16_at(head, 2)));
+            let old = tail.get(..len)?;
+            rest = &tail[len..];
+            Some((start, old))
+        })
+    }
+
+    /// Reads the piece as the device has it now.
+    fn read(&self, device: &dyn Device, into: &mut Vec<u8>) -> Result<(), DeviceFault> {
+        into.resize(self.piece_len, 0);
+        device.read_at(self.offset, into)
     }
 }
 
@@ -304,6 +411,25 @@ mod tests {
 
     use super::*;
 
+    /// One piece.
+    struct Piece(u64, Vec<u8>);
+
+    impl NewBytes for Piece {
+        fn each_piece(&self, each: EachPiece<'_>) -> Result<(), UndoFault> {
+            each(self.0, &self.1)
+        }
+    }
+
+    #[test]
+    fn only_what_differs_is_recorded() {
+        let old = vec![0; 4096];
+        let mut new = old.clone();
+        (new[5], new[40], new[4095]) = (1, 1, 1);
+        assert_eq!(differing(&old, &new), [0..48, 4080..4096]);
+        assert!(differing(&old, &old).is_empty());
+        assert_eq!(differing(&old[..10], &new[..10]), std::slice::from_ref(&(0..10)));
+    }
+
     fn image(uuid: u8) -> MemDevice {
         let device = MemDevice::new(64 << 10);
         let sb = Superblock { uuid: [uuid; 16], ..Superblock::default() };
@@ -316,8 +442,9 @@ mod tests {
     fn another_file_system_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("undo");
-        let changed = Changed { offset: 8192, old: vec![1; 4096].into(), new: vec![2; 4096].into() };
-        let mut undo = UndoFile::create(&path, &image(7), &[changed]).unwrap();
+        let before = image(7);
+        before.write_at(8192, &[1; 4096]).unwrap();
+        let mut undo = UndoFile::create(&path, &before, &Piece(8192, vec![2; 4096])).unwrap();
         let other = image(8);
         assert!(matches!(undo.undo(&other, false), Err(UndoFault::OtherFileSystem(_))));
         let mut bytes = [9; 4096];
@@ -337,10 +464,10 @@ mod tests {
         let piece = |of: &MemDevice| {
             let mut bytes = vec![0; 4096];
             of.read_at(0, &mut bytes).unwrap();
-            bytes.into_boxed_slice()
+            bytes
         };
-        let changed = Changed { offset: 0, old: piece(&damaged), new: piece(&repaired) };
-        let mut undo = UndoFile::create(&dir.path().join("undo"), &damaged, &[changed]).unwrap();
+        let mut undo =
+            UndoFile::create(&dir.path().join("undo"), &damaged, &Piece(0, piece(&repaired))).unwrap();
         undo.undo(&repaired, false).unwrap();
         assert_eq!(piece(&repaired), piece(&damaged));
     }

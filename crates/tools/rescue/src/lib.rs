@@ -1,10 +1,10 @@
-//! Files from damaged or emptied images, deleted files, and dumps of metadata.
+//! Gets files out of damaged or emptied images, finds deleted files, and dumps metadata.
 //!
-//! The *ground* is what all other reads need: the superblock, the group descriptors, and the journal with its
-//! older copies of blocks.
+//! The *ground* is what must be read before anything else: the superblock, the group descriptors, and the
+//! journal with its older copies of blocks.
 //!
 //! ```text
-//! ground:  superblock or a backup -> descriptors, their backups, or the layout -> journal's older copies
+//! ground:  superblock or a backup -> descriptors, backups, or by the layout -> older copies in the journal
 //!    |-> live:     names from the root; then inodes that no name leads to, under lost+found/
 //!    |-> deleted:  inodes in older copies of inode tables; names in older copies of directories
 //!    |      '--> sink: a directory or a tar archive
@@ -18,10 +18,12 @@
 //! 1. The image is only read.
 //! 2. INV-RS1: a damaged block hides at most what is stored in it, and what is found only through it. Every
 //!    walk is bounded, whatever the bytes are.
-//! 3. INV-RS2: a deleted file of high [`Confidence`] has the bytes that it had when it was deleted. Each of
-//!    its blocks is free, and the newest copy of the block's bitmap in the journal is the one that freed it;
-//!    or the content is in the inode.
-//! 4. Paths in the output have no `.`, `..` or `/` in a name, and no two files have the same path.
+//! 3. INV-RS2: a deleted file of high [`Confidence`] has the bytes that it had when it was deleted. Either
+//!    they are in its inode; or all its blocks are free, and of each block, the journal has the bitmap of its
+//!    group as the deletion left it, and no newer copy: since then, nothing was allocated or freed in the
+//!    group.
+//! 4. In paths of the output no name is `.` or `..`, and no name contains `/`. No two files have the same
+//!    path.
 //!
 //! Source: kernel Documentation/filesystems/ext4/.
 

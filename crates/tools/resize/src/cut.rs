@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use extant_base::le::{put_u32, u32_at};
 use extant_base::{Group, Ino};
 use extant_ondisk::bitmap::GroupBitmap;
 use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
 use extant_ondisk::superblock::Superblock;
 use extant_ondisk::{Features, Geometry};
 
-use crate::bytes::{read_u32, write_u32};
 use crate::fault::ResizeFault;
 use crate::fs::{Fs, has_all, is_inside};
 use crate::plan;
@@ -143,7 +143,7 @@ impl Fs {
         let old_count = count(self.sb.reserved_gdt_blocks, before.len());
         let new_count = count(to.reserved_gdt_blocks, after.len());
         inode.blocks = (inode.blocks + new_count).saturating_sub(old_count);
-        let map = u64::from(read_u32(&inode.block, 13 * 4));
+        let map = u64::from(u32_at(&inode.block, 13 * 4));
         if !is_inside(geometry, &(map..map + 1)) {
             return Err(ResizeFault::Damaged("the resize inode has no double indirect block".to_owned()));
         }
@@ -151,7 +151,7 @@ impl Fs {
         let (first, _) = geometry.group_head(Group(0)).descriptors;
         let slots = self.block_in(&mut change.early, map)?;
         for index in old.desc_blocks..old.desc_blocks + u32::from(self.sb.reserved_gdt_blocks) {
-            if read_u32(slots, index as usize % per_block * 4) != (first.0 + u64::from(index)) as u32 {
+            if u32_at(slots, index as usize % per_block * 4) != (first.0 + u64::from(index)) as u32 {
                 let why = format!("the resize inode does not have the reserved descriptor block {index}");
                 return Err(ResizeFault::Damaged(why));
             }
@@ -159,7 +159,7 @@ impl Fs {
         if !back.is_empty() {
             let slots = self.block_in(&mut change.early, map)?;
             for index in back.clone() {
-                write_u32(slots, index as usize % per_block * 4, (first.0 + u64::from(index)) as u32);
+                put_u32(slots, index as usize % per_block * 4, (first.0 + u64::from(index)) as u32);
             }
         }
         for index in reserved {
@@ -176,7 +176,7 @@ impl Fs {
             } else {
                 list.fill(0);
                 for (slot, distance) in after.iter().enumerate() {
-                    write_u32(&mut list, slot * 4, (primary + distance) as u32);
+                    put_u32(&mut list, slot * 4, (primary + distance) as u32);
                 }
             }
             change.late.insert(primary, list);

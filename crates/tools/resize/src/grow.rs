@@ -16,13 +16,13 @@
 
 use std::ops::Range;
 
+use extant_base::le::{put_u32, u32_at};
 use extant_base::{Group, Ino};
 use extant_ondisk::bitmap::{GroupBitmap, block_bitmap_checksum};
 use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED};
 use extant_ondisk::superblock::Superblock;
 use extant_ondisk::{Features, Geometry};
 
-use crate::bytes::{read_u32, write_u32};
 use crate::fault::ResizeFault;
 use crate::fs::{Fs, bitmap_of, is_inside};
 use crate::plan::{self, Grow, Place};
@@ -202,12 +202,12 @@ impl Fs {
         let slots = self.block_in(&mut change.early, map)?;
         for index in old.desc_blocks..geometry.desc_blocks + u32::from(to.reserved_gdt_blocks) {
             let at = index as usize % per_block * 4;
-            if read_u32(slots, at) != (first.0 + u64::from(index)) as u32 {
+            if u32_at(slots, at) != (first.0 + u64::from(index)) as u32 {
                 let why = format!("the resize inode does not have the reserved descriptor block {index}");
                 return Err(ResizeFault::Damaged(why));
             }
             if used.contains(&index) {
-                write_u32(slots, at, 0);
+                put_u32(slots, at, 0);
             }
         }
         if added.is_empty() {
@@ -219,11 +219,11 @@ impl Fs {
         for index in geometry.desc_blocks..geometry.desc_blocks + u32::from(to.reserved_gdt_blocks) {
             let list = self.block_in(&mut change.early, first.0 + u64::from(index))?;
             let origin = match known.first() {
-                Some(distance) => u64::from(read_u32(list, 0)).saturating_sub(*distance),
+                Some(distance) => u64::from(u32_at(list, 0)).saturating_sub(*distance),
                 None => first.0 + u64::from(index),
             };
             for (slot, distance) in (kept..).zip(&added) {
-                write_u32(list, slot * 4, (origin + distance) as u32);
+                put_u32(list, slot * 4, (origin + distance) as u32);
             }
         }
         Ok(())
@@ -323,5 +323,5 @@ fn groups_len(runs: &[Range<u64>]) -> usize {
 }
 
 fn double_indirect(block: &[u8; 60]) -> u64 {
-    read_u32(block, DOUBLE_INDIRECT * 4).into()
+    u32_at(block, DOUBLE_INDIRECT * 4).into()
 }

@@ -26,7 +26,6 @@
 
 #![forbid(unsafe_code)]
 
-mod bytes;
 mod cut;
 mod fault;
 mod fs;

@@ -24,6 +24,7 @@ mod maps;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
+use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
 use extant_base::{Group, Ino, Pblk};
 use extant_ondisk::bitmap::GroupBitmap;
 use extant_ondisk::filetype::FileType;
@@ -31,7 +32,6 @@ use extant_ondisk::group_desc::INODE_UNINIT;
 use extant_ondisk::inode::{self, flags};
 use extant_ondisk::{Features, Geometry, orphan_file, xattr};
 
-use crate::bytes::{read_u16, read_u32, write_u16, write_u32};
 use crate::fault::ResizeFault;
 use crate::fs::Fs;
 use crate::plan;
@@ -253,7 +253,7 @@ impl Mover<'_> {
                 let bytes = self.fs.block_in(&mut self.pending, block)?[at].to_vec();
                 let mut words = self.fs.sb.jnl_blocks;
                 for (word, value) in words.iter_mut().zip(bytes[MAP].chunks_exact(4)) {
-                    *word = read_u32(value, 0);
+                    *word = u32_at(value, 0);
                 }
                 self.jnl_blocks = Some(words);
             }
@@ -277,7 +277,7 @@ impl Mover<'_> {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        let generation = read_u32(&bytes, GENERATION_AT);
+        let generation = u32_at(&bytes, GENERATION_AT);
         let fs_seed = self.fs.sb.fs_seed();
         let seed = inode::inode_seed(fs_seed, ino, generation);
         if self.fs.sb.verifies_inodes() && !inode::verify(&bytes, seed) {
@@ -292,16 +292,16 @@ impl Mover<'_> {
             is_orphan_file: has_orphan_file && ino.0 == self.fs.sb.orphan_file_inum,
             orphan_seed: orphan_file::inode_seed(fs_seed, ino, generation),
         };
-        let acl = u64::from(read_u32(&bytes, ACL_AT)) | u64::from(read_u16(&bytes, ACL_HIGH_AT)) << 32;
+        let acl = u64::from(u32_at(&bytes, ACL_AT)) | u64::from(u16_at(&bytes, ACL_HIGH_AT)) << 32;
         if acl >= self.fs.geometry.blocks && !self.fs.sb.is_hurd() {
             let why = format!("the attribute block of inode {} does not exist", ino.0);
             return Err(ResizeFault::Damaged(why));
         }
         let acl = (acl >= self.limit && !self.fs.sb.is_hurd()).then_some(acl);
-        let inode_flags = read_u32(&bytes, FLAGS_AT);
+        let inode_flags = u32_at(&bytes, FLAGS_AT);
         let has = |flag: u32| inode_flags & flag != 0;
-        let kind = FileType::from_mode(read_u16(&bytes, MODE_AT));
-        let is_fast_link = kind == FileType::Symlink && read_u32(&bytes, SIZE_AT) < 60;
+        let kind = FileType::from_mode(u16_at(&bytes, MODE_AT));
+        let is_fast_link = kind == FileType::Symlink && u32_at(&bytes, SIZE_AT) < 60;
         let maps = matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink);
         let map: [u8; 60] = bytes[MAP].try_into().unwrap_or([0; 60]);
         if ino == Ino::BAD_BLOCKS {
@@ -358,10 +358,10 @@ impl Mover<'_> {
         for ino in owners {
             let (number, at) = self.fs.inode_place(*ino)?;
             let bytes = &mut self.fs.block_in(&mut self.pending, number)?[at];
-            write_u32(bytes, ACL_AT, place as u32);
-            write_u16(bytes, ACL_HIGH_AT, (place >> 32) as u16);
+            put_u32(bytes, ACL_AT, place as u32);
+            put_u16(bytes, ACL_HIGH_AT, (place >> 32) as u16);
             if self.fs.sb.seals_inodes() {
-                inode::seal(bytes, inode::inode_seed(seed, *ino, read_u32(bytes, GENERATION_AT)));
+                inode::seal(bytes, inode::inode_seed(seed, *ino, u32_at(bytes, GENERATION_AT)));
             }
         }
         self.commit_if_full()

@@ -16,7 +16,7 @@ use extant_jbd2_format::{
 
 use super::checksums::LogChecksums;
 use super::images::Image;
-use super::{Failure, Options, Supersede};
+use super::{Bug, Failure, Options, Supersede};
 use crate::fault::JournalFault;
 use crate::log::Log;
 use crate::scan::{ReplayTarget, read_superblock};
@@ -120,9 +120,9 @@ impl LogWriter {
             format,
             head,
             barriers,
-            flush_before_commit: barriers && !options.sabotage.skip_barrier,
+            flush_before_commit: barriers && !options.sabotage.has(Bug::SkipBarrier),
             has_all: options.supersede.is_some(),
-            commit_block_first: options.sabotage.commit_block_first,
+            commit_block_first: options.sabotage.has(Bug::CommitBlockFirst),
             parts: SharedParts::default(),
         };
         writer.write_tail().map_err(|failure| OpenLogFault::Write(failure.to_string()))?;

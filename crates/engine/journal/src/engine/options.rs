@@ -4,40 +4,71 @@ use super::Batching;
 #[cfg(doc)]
 use super::Journal;
 
-/// Deliberate mistakes for the crash lab, which must find each of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sabotage {
+/// A deliberate bug for the crash lab, which must find each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
     /// Revoke records are not written.
-    pub skip_revokes: bool,
+    SkipRevokes,
     /// No flush before the commit block.
-    pub skip_barrier: bool,
+    SkipBarrier,
     /// The tail moves before homes are flushed.
-    pub skip_checkpoint_flush: bool,
+    SkipCheckpointFlush,
     /// The commit block is written before the blocks that it commits.
-    pub commit_block_first: bool,
+    CommitBlockFirst,
     /// Homes get the bytes that the cache has after the log write, not those of the sealed transaction.
-    pub late_homes: bool,
+    LateHomes,
     /// Changes of the running transaction count as written once the committed ones are.
-    pub clean_early: bool,
+    CleanEarly,
     /// Freed blocks are reused before the commit. (Done by the journal's user.)
-    pub reuse_freed: bool,
+    ReuseFreed,
     /// Freed blocks are discarded at the end of the operation, before the commit. (Done by the journal's
     /// user.)
-    pub discard_early: bool,
+    DiscardEarly,
     /// Inodes without links are not written in the transaction that makes them orphans. (Done by the
     /// journal's user.)
-    pub forget_orphans: bool,
+    ForgetOrphans,
     /// Blocks count as written before their bytes are on the device. (Done by the journal's user, like all
     /// that follow.)
-    pub convert_early: bool,
+    ConvertEarly,
     /// The size on disk becomes the size in memory as soon as blocks are allocated.
-    pub size_early: bool,
+    SizeEarly,
     /// Any commit of a file counts as the flush of its bytes, even an earlier one.
-    pub trust_any_commit: bool,
+    TrustAnyCommit,
     /// The rest of the last block after the end of the file is not zeroed when a file is truncated or grows.
-    pub keep_tails: bool,
+    KeepTails,
     /// A flush of an external log counts as a flush of the device that has the bytes.
-    pub trust_log_flush: bool,
+    TrustLogFlush,
+}
+
+/// The deliberate bug of a run of the crash lab. Without the feature `sabotage` there is none, and the code
+/// of the bugs is not compiled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sabotage {
+    #[cfg(feature = "sabotage")]
+    bug: Option<Bug>,
+}
+
+impl Sabotage {
+    /// This bug.
+    #[cfg(feature = "sabotage")]
+    #[must_use]
+    pub fn with(bug: Bug) -> Self {
+        Self { bug: Some(bug) }
+    }
+
+    /// Whether this is the bug.
+    #[cfg(feature = "sabotage")]
+    #[must_use]
+    pub fn has(self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// False.
+    #[cfg(not(feature = "sabotage"))]
+    #[must_use]
+    pub const fn has(self, _bug: Bug) -> bool {
+        false
+    }
 }
 
 /// Options of a journal.

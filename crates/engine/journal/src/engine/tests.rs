@@ -305,10 +305,11 @@ fn a_revoked_block_does_not_come_back() {
     assert_eq!(journal.stats().revokes, 1);
 }
 
+#[cfg(feature = "sabotage")]
 #[test]
 fn without_revoke_records_it_would() {
     let device = device();
-    let sabotage = Sabotage { skip_revokes: true, ..Sabotage::default() };
+    let sabotage = Sabotage::with(Bug::SkipRevokes);
     let journal = open(&device, Options { sabotage, ..Options::default() });
     put(&journal, 5000, 3);
     journal.commit_all().unwrap();

@@ -1,8 +1,8 @@
-//! Options for opening, why an open fails, and what recovery found.
+//! Options for opening, and what recovery found.
 
 use std::sync::Arc;
 
-use extant_device::{Device, DeviceFault};
+use extant_device::Device;
 use extant_memory::Budget;
 
 use super::probe::BySuperblock;
@@ -30,44 +30,6 @@ pub struct OpenOptions {
 impl OpenOptions {
     pub(super) fn budget(&self) -> Arc<Budget> {
         Budget::new(if self.cache_bytes == 0 { CACHE_BYTES } else { self.cache_bytes })
-    }
-}
-
-/// Why a volume cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenFault {
-    /// No superblock of ext2, ext3 or ext4.
-    #[error("no ext2, ext3 or ext4 file system here: {0}")]
-    NotExt4(String),
-    /// Features that cannot be read.
-    #[error("the file system has features that extant cannot read: {0}")]
-    Unsupported(String),
-    /// Features that cannot be maintained while writing.
-    #[error("the file system has features that extant cannot write: {0}; it can be opened for reading")]
-    Unwritable(String),
-    /// Another process or host has it open for writing.
-    #[error("the file system is in use: {0}")]
-    InUse(String),
-    /// An impossible layout or other damage.
-    #[error("the file system is damaged: {0}")]
-    Damaged(String),
-    /// The journal cannot be used.
-    #[error("{0} (the state before the journal's replay can be read by opening without recovery)")]
-    Journal(String),
-    /// The device failed.
-    #[error(transparent)]
-    Device(#[from] DeviceFault),
-}
-
-impl OpenFault {
-    /// A failure of the journal.
-    pub(super) fn journal(fault: impl std::fmt::Display) -> Self {
-        Self::Journal(fault.to_string())
-    }
-
-    /// Damage of the file system.
-    pub(super) fn damaged(fault: impl std::fmt::Display) -> Self {
-        Self::Damaged(fault.to_string())
     }
 }
 

@@ -146,9 +146,9 @@ fn find_backup(device: &dyn Device, offsets: &[u64]) -> Option<Substitute> {
 
 /// As [`find_backup`], if no copy exists.
 fn rebuilt(device: &dyn Device) -> Option<Substitute> {
-    let probed = super::rebuild::rebuild(device)?;
+    let (sb, geometry) = super::rebuild::rebuild(device)?;
     let line = "there is no backup superblock; read by the group descriptors and the root directory, without checksums";
-    Some((probed, None, line.to_owned()))
+    Some((Probed { sb, geometry }, None, line.to_owned()))
 }
 
 fn is_journal_device(device: &dyn Device) -> bool {

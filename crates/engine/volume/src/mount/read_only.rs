@@ -24,8 +24,8 @@ use super::problems::Problems;
 use super::scan::scan;
 use super::sweep::{Swept, find, load_file, may_be_there, sweep};
 use super::wake::{Ground, Purpose, wake};
-use super::{OpenFault, OpenOptions, Recovery, fast_commit, replay};
-use crate::{OnError, Volume, WriteOptions};
+use super::{OpenOptions, Recovery, fast_commit, replay};
+use crate::{OnError, OpenFault, Volume, WriteOptions};
 
 /// Bytes that a stage of a recovery in memory may change: the metadata of a truncation of 4 TiB.
 const SCRATCH_BYTES_MAX: u64 = 256 << 20;

@@ -16,8 +16,8 @@ use super::problems::Problems;
 use super::scan::scan;
 use super::sweep::{Swept, find, load_file, sweep};
 use super::wake::{Ground, Purpose, wake};
-use super::{OpenFault, OpenOptions, Recovery, fast_commit, replay};
-use crate::{MountGuard, Volume, WriteOptions};
+use super::{OpenOptions, Recovery, fast_commit, replay};
+use crate::{MountGuard, OpenFault, Volume, WriteOptions};
 
 /// Opens for writing; see [`Volume::open`].
 pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {

@@ -21,8 +21,6 @@ use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::superblock::{STATE_CLEAN, Superblock};
 use extant_ondisk::{Features, Geometry};
 
-use super::probe::Probed;
-
 /// Inode sizes, likely ones first.
 const INODE_SIZES: [usize; 6] = [256, 128, 512, 1024, 2048, 4096];
 /// Descriptor sizes, with and without `64bit`.
@@ -37,7 +35,7 @@ const RO_COMPAT: u32 = Features::SPARSE_SUPER
     | Features::EXTRA_ISIZE;
 
 /// Reconstructs a superblock by which the volume can be read, if possible.
-pub(crate) fn rebuild(device: &dyn Device) -> Option<Probed> {
+pub(crate) fn rebuild(device: &dyn Device) -> Option<(Superblock, Geometry)> {
     (0..=6).filter_map(BlockSize::from_log).find_map(|block_size| {
         DESC_SIZES.into_iter().find_map(|desc_size| with_descriptors(device, block_size, desc_size))
     })
@@ -50,7 +48,11 @@ fn read(device: &dyn Device, offset: u64, len: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn with_descriptors(device: &dyn Device, block_size: BlockSize, desc_size: usize) -> Option<Probed> {
+fn with_descriptors(
+    device: &dyn Device,
+    block_size: BlockSize,
+    desc_size: usize,
+) -> Option<(Superblock, Geometry)> {
     let bs = block_size.bytes();
     let first = u64::from(block_size == BlockSize::MIN);
     let blocks = device.size_bytes() / bs;
@@ -94,7 +96,7 @@ fn with_descriptors(device: &dyn Device, block_size: BlockSize, desc_size: usize
             Features { compat: Features::HAS_JOURNAL, incompat: INCOMPAT | bit64, ro_compat: RO_COMPAT };
         sb.inodes_count = inodes.checked_mul(Geometry::new(&sb).ok()?.groups)?;
         let geometry = Geometry::new(&sb).ok()?;
-        Some(Probed { sb, geometry })
+        Some((sb, geometry))
     })
 }
 

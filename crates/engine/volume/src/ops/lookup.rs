@@ -12,6 +12,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::flags;
 
+use crate::ops::errors::Operation;
 use crate::{Cursor, DirEntry, Fault, InodeRef, Refusal, Volume};
 
 /// Most symbolic links followed on one path, as in the kernel.
@@ -71,7 +72,9 @@ impl Volume {
             return Err(Refusal::NameTooLong.into());
         }
         if let Some(writer) = &self.writer {
-            return Ok(self.noted(writer.lookup(dir.ino(), name))?.ok_or(Refusal::NotFound)?);
+            return Ok(self
+                .noted(Operation::Lookup, writer.lookup(dir.ino(), name))?
+                .ok_or(Refusal::NotFound)?);
         }
         let ino = self.with_dir(dir, |found| found.lookup(&self.dir_format, name))??;
         let ino = ino.ok_or(Refusal::NotFound)?;

@@ -10,6 +10,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 use extant_xattr::Attribute;
 
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Volume};
 
 /// Byte offset of i_block within an inode.
@@ -56,7 +57,7 @@ impl Volume {
         self.check_going()?;
         match file.kind() {
             FileType::Regular => match &self.writer {
-                Some(writer) => self.noted(writer.read(file.ino(), offset, buf)),
+                Some(writer) => self.noted(Operation::Read, writer.read(file.ino(), offset, buf)),
                 None => Ok(file.read_at(self.inodes.shared(), offset, buf)?),
             },
             FileType::Directory => Err(Refusal::IsDirectory.into()),
@@ -132,7 +133,7 @@ impl Volume {
         if file.kind() != FileType::Regular {
             return Ok(None);
         }
-        self.noted(writer.written_back(file.ino())).map(Some)
+        self.noted(Operation::Read, writer.written_back(file.ino())).map(Some)
     }
 
     /// The extents of a file that overlap the byte range, as FIEMAP returns them: whole and unmerged as in
@@ -212,7 +213,7 @@ impl Volume {
         self.check_going()?;
         let mut now = None;
         if let Some(writer) = self.writer.as_ref().filter(|_| file.kind() == FileType::Regular) {
-            if let Some(found) = self.noted(writer.seek(file.ino(), offset, what))? {
+            if let Some(found) = self.noted(Operation::Seek, writer.seek(file.ino(), offset, what))? {
                 return Ok(found);
             }
             now = self.written_back(file)?;

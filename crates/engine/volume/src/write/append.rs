@@ -4,6 +4,7 @@ use extant_base::Ino;
 use extant_ondisk::inode::flags;
 
 use super::{WriteAccess, Writer};
+use crate::ops::errors::Operation;
 use crate::{Fault, Volume};
 
 impl Volume {
@@ -15,7 +16,7 @@ impl Volume {
     pub fn append(&self, ino: Ino, bytes: &[u8]) -> Result<(u64, usize), Fault> {
         let writer = self.writer()?;
         writer.flusher.throttle();
-        let (pos, done, is_sync) = self.noted(writer.append(ino, bytes))?;
+        let (pos, done, is_sync) = self.noted(Operation::Append, writer.append(ino, bytes))?;
         if is_sync {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }

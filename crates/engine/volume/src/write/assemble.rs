@@ -9,7 +9,7 @@ use extant_base::sync::CachePadded;
 use extant_device::Device;
 use extant_flush::Coordinator;
 use extant_inode::{DataPath, InodeCache, Inodes, OrphanFile, Orphans, Shared};
-use extant_journal::Journal;
+use extant_journal::{Bug, Journal};
 use parking_lot::Mutex;
 
 use super::discard::Discards;
@@ -42,7 +42,7 @@ impl CommitClient {
             live: InodeCache::new(
                 Arc::clone(shared),
                 (data, options.extents),
-                options.sabotage.forget_orphans,
+                options.sabotage.has(Bug::ForgetOrphans),
             ),
             alloc,
             orphans: Orphans::new(options.orphans, orphan_file, superblock),
@@ -65,7 +65,10 @@ impl Writer {
         options: &WriteOptions,
     ) -> Self {
         let shared = inodes.shared();
-        let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), shared.sb.uuid);
+        let salt = match options.fixed_time {
+            Some(time) => extant_base::salted::spread(time.seconds as u64 ^ u64::from(time.nanos) << 32),
+            None => std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), shared.sb.uuid),
+        };
         let dir_format = extant_dir::Format::of(&shared.sb, &shared.geometry);
         let flusher = Arc::new(Flusher {
             keeper: Arc::clone(&keeper),
@@ -102,9 +105,8 @@ impl Writer {
             keeps_times: options.keeps_times,
             dir_groups: options.dir_groups,
             no_auto_da_alloc: options.no_auto_da_alloc,
+            fixed_time: options.fixed_time,
             label: NewLabel::default(),
-            reuse_freed: options.sabotage.reuse_freed,
-            discard_early: options.sabotage.discard_early,
             guard: None,
         }
     }

@@ -10,6 +10,7 @@ use extant_ondisk::inode::flags;
 use extant_ondisk::time::Timestamp;
 
 use super::{NAME_CREDITS, Writer, unprivileged};
+use crate::ops::errors::Operation;
 use crate::{Fault, InodeRef, Refusal, Volume};
 
 /// The fields to change; `None` leaves a field as it is.
@@ -82,7 +83,7 @@ impl Volume {
     /// [`Refusal::WrongType`] for the size of an inode without one ([`Refusal::IsDirectory`] for
     /// directories), [`Refusal::TooLarge`], [`Refusal::NotPermitted`]; the device failed.
     pub fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
-        self.noted(self.change_attr(ino, set))
+        self.noted(Operation::SetAttr, self.change_attr(ino, set))
     }
 
     fn change_attr(&self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {

@@ -45,10 +45,11 @@ impl Writer {
         // Lost writes that no fsync and no sync has reported.
         let is_lost = !self.flusher.files().lost_nodes().is_empty();
         let usage = self.keeper.alloc.usage();
+        let now = self.fixed_time.map_or_else(seconds_now, |time| u64::try_from(time.seconds).unwrap_or(0));
         self.change_superblock(|sb| {
             sb.free_blocks_count = usage.blocks_free;
             sb.free_inodes_count = u32::try_from(usage.inodes_free).unwrap_or(u32::MAX);
-            sb.wtime = seconds_now();
+            sb.wtime = now;
         })?;
         self.journal.close()?;
         self.conclude(shared)?;

@@ -26,6 +26,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
 use super::{WriteAccess, Writer};
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Seek, Volume};
 
 /// Bytes copied under the locks at a time.
@@ -65,7 +66,7 @@ impl Volume {
         len: u64,
     ) -> Result<u64, Fault> {
         let writer = self.writer()?;
-        let (done, is_sync) = self.noted(writer.copy_range(access, from, to, len))?;
+        let (done, is_sync) = self.noted(Operation::CopyRange, writer.copy_range(access, from, to, len))?;
         if is_sync {
             self.fsync_range(to.0, to.1..to.1 + done, None, false)?;
         }

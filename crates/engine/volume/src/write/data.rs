@@ -21,11 +21,13 @@ use extant_alloc::Room;
 use extant_base::{Ino, Lblk};
 use extant_extent_status::{END, Status};
 use extant_inode::{DataPath, FileData, LiveInode};
+use extant_journal::Bug;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
 use super::announce::Announced;
 use super::{NAME_CREDITS, SETGID, Writer};
+use crate::ops::errors::Operation;
 use crate::ops::seek_by;
 use crate::{Fault, Refusal, Seek, Volume};
 
@@ -91,7 +93,7 @@ impl Volume {
     pub fn write_at_by(&self, access: WriteAccess, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let writer = self.writer()?;
         writer.flusher.throttle();
-        let (done, is_sync) = self.noted(writer.write(access, ino, pos, bytes))?;
+        let (done, is_sync) = self.noted(Operation::Write, writer.write(access, ino, pos, bytes))?;
         if is_sync {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }
@@ -108,7 +110,7 @@ impl Volume {
         match &self.writer {
             Some(writer) => {
                 self.check_going()?;
-                self.noted(writer.read(ino, pos, buf))
+                self.noted(Operation::Read, writer.read(ino, pos, buf))
             }
             None => self.read(&*self.inode(ino)?, pos, buf),
         }
@@ -378,7 +380,7 @@ impl Writer {
         let bs = self.shared().geometry.block_size;
         let old = data.size();
         let end = pos.min(old.next_multiple_of(bs.bytes()));
-        if old >= end || self.flusher.sabotage.keep_tails {
+        if old >= end || self.flusher.sabotage.has(Bug::KeepTails) {
             return Ok(());
         }
         let stored = data.stored(self.shared(), node);

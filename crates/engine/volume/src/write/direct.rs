@@ -20,6 +20,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
 use super::{WriteAccess, Writer};
+use crate::ops::errors::Operation;
 use crate::{Fault, Volume};
 
 impl Volume {
@@ -31,7 +32,7 @@ impl Volume {
         match &self.writer {
             Some(writer) => {
                 self.check_going()?;
-                self.noted(writer.read_direct(ino, pos, buf))
+                self.noted(Operation::Read, writer.read_direct(ino, pos, buf))
             }
             None => self.read_at(ino, pos, buf),
         }
@@ -45,7 +46,7 @@ impl Volume {
     pub fn write_direct(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let writer = self.writer()?;
         writer.flusher.throttle();
-        let done = self.noted(writer.write_direct(ino, pos, bytes))?;
+        let done = self.noted(Operation::Write, writer.write_direct(ino, pos, bytes))?;
         if writer.inode_to_change(ino)?.values().has_flag(flags::SYNC) {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }

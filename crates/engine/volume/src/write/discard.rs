@@ -16,6 +16,7 @@ use extant_device::Device;
 use extant_inode::Shared;
 
 use super::CommitClient;
+use crate::ops::errors::Operation;
 use crate::{Fault, Volume};
 
 /// What was discarded since the volume was opened.
@@ -114,7 +115,7 @@ impl Volume {
                 }
                 Ok(())
             });
-            self.noted(done)?;
+            self.noted(Operation::Trim, done)?;
             if !can {
                 return Ok(None);
             }

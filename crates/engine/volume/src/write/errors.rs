@@ -23,6 +23,7 @@ use extant_ondisk::superblock::{self, Superblock};
 
 use super::Writer;
 use super::primary::{SUPERBLOCK, seconds_now, superblock_place};
+use crate::ops::errors::Operation;
 use crate::{Fault, Volume};
 
 /// What to do on damage found while writing; the kernel's mount option `errors`.
@@ -113,7 +114,10 @@ impl Errors {
 impl Volume {
     /// The end of each operation of a volume that is open for writing: records the operation's error. The
     /// caller must not hold a handle or an inode's lock.
-    pub(crate) fn noted<R>(&self, done: Result<R, Fault>) -> Result<R, Fault> {
+    pub(crate) fn noted<R>(&self, operation: Operation, done: Result<R, Fault>) -> Result<R, Fault> {
+        if let Err(Fault::Refused(refusal)) = &done {
+            operation.check(*refusal);
+        }
         match (done, &self.writer) {
             (Err(fault), Some(writer)) if writer.is_shut_down() => Err(match fault {
                 Fault::Refused(_) => fault,

@@ -31,6 +31,7 @@ use self::target::FallocateFile;
 use super::Writer;
 use super::announce::Announced;
 use super::truncate::SMALL_MAX;
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Volume};
 
 /// What to do with a range of a file: fallocate(2)'s modes.
@@ -70,7 +71,7 @@ impl Volume {
     /// [`Refusal::NotPermitted`], [`Refusal::WrongType`], [`Refusal::IsDirectory`]; the device failed.
     pub fn fallocate(&self, ino: Ino, mode: Allocate, pos: u64, len: u64) -> Result<(), Fault> {
         let writer = self.writer()?;
-        self.noted(writer.fallocate(ino, mode, pos, len))
+        self.noted(Operation::Fallocate, writer.fallocate(ino, mode, pos, len))
     }
 }
 

@@ -21,9 +21,11 @@ use std::sync::Arc;
 use extant_base::{Ino, Tid};
 use extant_flush::{Mark, Mode, Stream};
 use extant_inode::LiveInode;
+use extant_journal::Bug;
 use extant_page_cache::WriteError;
 
 use super::Writer;
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Volume};
 
 /// How far writeback errors of a file were reported. Each open file has its own.
@@ -86,7 +88,7 @@ impl Volume {
     fn fsync_part(&self, ino: Ino, sync: &SyncRange<'_>) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.check_going()?;
-        self.noted(writer.make_durable(ino, sync))
+        self.noted(Operation::Fsync, writer.make_durable(ino, sync))
     }
 
     /// Makes all previous changes durable.
@@ -97,7 +99,7 @@ impl Volume {
     pub fn sync(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.check_going()?;
-        self.noted(writer.sync())
+        self.noted(Operation::Sync, writer.sync())
     }
 
     /// Makes a file durable: its data and all its other changes. For a directory and other types: its last
@@ -157,7 +159,8 @@ impl Writer {
         let mark = self.flusher.device.mark();
         let transaction = self.transaction_of(&node, mapped_in.filter(|_| sync.data_only));
         // The commit has not begun its flush yet, so that flush covers the data.
-        let will_flush = self.journal.running() <= transaction || self.flusher.sabotage.trust_any_commit;
+        let will_flush =
+            self.journal.running() <= transaction || self.flusher.sabotage.has(Bug::TrustAnyCommit);
         self.journal.commit(transaction)?;
         self.cover(mark, ino, will_flush)
     }
@@ -176,7 +179,7 @@ impl Writer {
     /// durable; `will_flush` says that a commit has flushed since.
     fn cover(&self, mark: Mark, ino: Ino, will_flush: bool) -> Result<(), Fault> {
         let device = &self.flusher.device;
-        let is_same_device = !self.flusher.has_external_log || self.flusher.sabotage.trust_log_flush;
+        let is_same_device = !self.flusher.has_external_log || self.flusher.sabotage.has(Bug::TrustLogFlush);
         let is_covered = will_flush && is_same_device && device.settings().mode != Mode::Epoch;
         if self.flusher.no_barriers || is_covered {
             return Ok(());

@@ -12,6 +12,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
 use super::Writer;
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Volume};
 
 /// Extents cached at a time.
@@ -33,7 +34,7 @@ impl Volume {
     /// The volume is open for reading; no such inode, or not a regular file; the map is corrupt or cannot be
     /// read. What was cached before the error stays.
     pub fn precache_extents(&self, ino: Ino) -> Result<u64, Fault> {
-        self.noted(self.writer()?.precache(ino))
+        self.noted(Operation::Precache, self.writer()?.precache(ino))
     }
 
     /// Drops a file's cached extents that can be read again, and its [precached](Self::precache_extents)

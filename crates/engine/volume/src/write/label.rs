@@ -4,6 +4,7 @@
 
 use parking_lot::Mutex;
 
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Volume};
 
 /// Most bytes of a label.
@@ -37,7 +38,7 @@ impl Volume {
             writer.keeper.edit_superblock(change, &|sb| sb.volume_name = name)?;
             Ok(())
         });
-        self.noted(changed)?;
+        self.noted(Operation::Tune, changed)?;
         *writer.label.0.lock() = Some(name);
         self.sync()
     }

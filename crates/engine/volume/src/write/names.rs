@@ -13,6 +13,7 @@ use extant_ondisk::inode::flags;
 
 use super::new::LINKS_MAX;
 use super::{NAME_CREDITS, SPECIAL, Writer, check_name};
+use crate::ops::errors::Operation;
 use crate::ops::with_dir;
 use crate::{Fault, InodeRef, Refusal, Volume};
 
@@ -27,7 +28,7 @@ impl Volume {
     /// 65,000 links; [`Refusal::NotFound`] if its last name is gone and it is not open without a name;
     /// [`Refusal::OtherProject`]; as [`create`](Self::create).
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Fault> {
-        self.noted(self.add_link(ino, dir, name))
+        self.noted(Operation::Link, self.add_link(ino, dir, name))
     }
 
     fn add_link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Fault> {
@@ -121,7 +122,7 @@ impl Volume {
     /// [`Refusal::NotFound`], [`Refusal::IsDirectory`], [`Refusal::NotPermitted`]; the directory is corrupt;
     /// the device failed.
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
-        self.noted(self.remove_name(dir, name, LastName::Deletes)).map(|_| ())
+        self.noted(Operation::Unlink, self.remove_name(dir, name, LastName::Deletes)).map(|_| ())
     }
 
     /// As [`unlink`](Self::unlink), for callers that may still use the inode. An inode that loses its last
@@ -130,7 +131,7 @@ impl Volume {
     /// # Errors
     /// As [`unlink`](Self::unlink).
     pub fn unlink_held(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Fault> {
-        self.noted(self.remove_name(dir, name, LastName::Opens))
+        self.noted(Operation::Unlink, self.remove_name(dir, name, LastName::Opens))
     }
 
     fn remove_name(&self, dir: Ino, name: &[u8], last: LastName) -> Result<Option<Ino>, Fault> {
@@ -178,7 +179,7 @@ impl Volume {
     /// [`Refusal::NotFound`], [`Refusal::NotDirectory`], [`Refusal::NotEmpty`], [`Refusal::Invalid`] for ".",
     /// as [`unlink`](Self::unlink).
     pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
-        self.noted(self.remove_dir(dir, name, LastName::Deletes)).map(|_| ())
+        self.noted(Operation::Rmdir, self.remove_dir(dir, name, LastName::Deletes)).map(|_| ())
     }
 
     /// As [`rmdir`](Self::rmdir), with the inode held as by [`unlink_held`](Self::unlink_held).
@@ -186,7 +187,7 @@ impl Volume {
     /// # Errors
     /// As [`rmdir`](Self::rmdir).
     pub fn rmdir_held(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Fault> {
-        self.noted(self.remove_dir(dir, name, LastName::Opens))
+        self.noted(Operation::Rmdir, self.remove_dir(dir, name, LastName::Opens))
     }
 
     fn remove_dir(&self, dir: Ino, name: &[u8], last: LastName) -> Result<Option<Ino>, Fault> {

@@ -15,6 +15,7 @@ use extant_xattr::Places;
 use std::sync::Arc;
 
 use super::{NAME_CREDITS, SETGID, SPECIAL, Writer, check_name};
+use crate::ops::errors::Operation;
 use crate::{Fault, InodeRef, Refusal, Volume};
 
 /// Most links of an inode.
@@ -72,7 +73,7 @@ impl Volume {
     /// number that cannot be stored), [`Refusal::NotFound`] (an empty target); the directory is corrupt; the
     /// device failed.
     pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
-        let node = self.noted(self.create_node(dir, name, new))?;
+        let node = self.noted(Operation::Create, self.create_node(dir, name, new))?;
         Ok(self.writer()?.inodes().snapshot(&node)?)
     }
 
@@ -81,7 +82,7 @@ impl Volume {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn create_number(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Ino, Fault> {
-        Ok(self.noted(self.create_node(dir, name, new))?.ino())
+        Ok(self.noted(Operation::Create, self.create_node(dir, name, new))?.ino())
     }
 
     fn create_node(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Arc<LiveInode>, Fault> {
@@ -110,7 +111,7 @@ impl Volume {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn create_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<InodeRef, Fault> {
-        self.noted(self.make_unnamed(dir, new))
+        self.noted(Operation::CreateUnnamed, self.make_unnamed(dir, new))
     }
 
     fn make_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<InodeRef, Fault> {

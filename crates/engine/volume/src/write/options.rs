@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use extant_inode::{DataPath, OrphanMode};
+use extant_ondisk::time::Timestamp;
 
 use super::OnError;
 
@@ -59,6 +60,10 @@ pub struct WriteOptions {
     /// Leave reserved blocks (mke2fs -m) to privileged operations: those that run while their thread holds an
     /// [`Acting::as_root`](crate::Acting::as_root). Otherwise all operations act as root.
     pub keep_reserve: bool,
+    /// Times and generation numbers come from this time, not from the clock and from random numbers. The same
+    /// operations of one thread then make the same bytes, if nothing runs in the background
+    /// ([`no_committer`](Self::no_committer)).
+    pub fixed_time: Option<Timestamp>,
     /// The caller holds its own [`MountGuard`](crate::MountGuard), on the device beneath the one given, which
     /// delays writes; see [`Volume::guard_with`](crate::Volume::guard_with).
     pub is_guarded: bool,

@@ -15,6 +15,7 @@ use extant_ondisk::filetype::FileType;
 use super::names::{Dropped, LastName};
 use super::new::{LINKS_MAX, New};
 use super::{NAME_CREDITS, Writer, check_name};
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Volume};
 
 /// What to do with an existing target name, and with the old name.
@@ -54,7 +55,7 @@ impl Volume {
     /// directory that requires another project; [`Refusal::Busy`] for "." and "..";
     /// [`Refusal::TooManyNames`]; [`Refusal::NoSpace`].
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
-        self.noted(self.move_name(from, to, how, LastName::Deletes)).map(|_| ())
+        self.noted(Operation::Rename, self.move_name(from, to, how, LastName::Deletes)).map(|_| ())
     }
 
     /// As [`rename`](Self::rename), with a replaced inode held as by [`unlink_held`](Self::unlink_held).
@@ -67,7 +68,7 @@ impl Volume {
         to: (Ino, &[u8]),
         how: Rename,
     ) -> Result<Option<Ino>, Fault> {
-        self.noted(self.move_name(from, to, how, LastName::Opens))
+        self.noted(Operation::Rename, self.move_name(from, to, how, LastName::Opens))
     }
 
     fn move_name(

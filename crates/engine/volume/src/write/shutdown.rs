@@ -17,6 +17,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Writer;
+use crate::ops::errors::Operation;
 use crate::{Fault, Volume};
 
 /// What a shutdown makes durable first.
@@ -45,7 +46,9 @@ impl Volume {
         }
         let made_durable = match how {
             Shutdown::Flush => self.sync(),
-            Shutdown::Journal => self.noted(writer.journal.commit_all().map_err(Fault::from)),
+            Shutdown::Journal => {
+                self.noted(Operation::Shutdown, writer.journal.commit_all().map_err(Fault::from))
+            }
             Shutdown::Nothing => Ok(()),
         };
         writer.shut_down();

@@ -58,6 +58,29 @@ fn after_the_loss_of_a_file_system_nothing_is_written_to_it() {
     }
 }
 
+/// docs/reclaim.md has a row for each cache that charges the budget, and no other.
+#[test]
+fn every_cache_has_its_row_on_the_page_about_reclaim() {
+    let page = include_str!("../../../../../docs/reclaim.md");
+    let mut rows: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+        .map(|(name, _)| name)
+        .collect();
+    rows.sort_unstable();
+    let scratch = extant_testkit::scratch();
+    let path = scratch.path().join("image");
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
+    let mut names = std::collections::BTreeSet::new();
+    for open in [Volume::open, Volume::open_read_only] {
+        let device = Arc::new(FileDevice::open(&path, true).unwrap());
+        let volume = open(device, &OpenOptions::default()).unwrap();
+        names.extend(volume.inodes.shared().budget.shrinkers().iter().map(|cache| cache.name()));
+        volume.close().unwrap();
+    }
+    assert_eq!(rows, names.into_iter().collect::<Vec<_>>());
+}
+
 /// The state that directory changes cache is charged to the budget, and is reclaimed when memory is short if
 /// the directory was not changed meanwhile.
 #[test]

@@ -25,6 +25,7 @@ use extant_base::{Lblk, Pblk};
 use extant_buffer::{Kind, Owner, Seal};
 use extant_extent_status::{END, Status};
 use extant_inode::{Change, DataPath, FileData, LiveInode, Orphans};
+use extant_journal::Bug;
 use extant_mapping::{FileMap, MapState};
 use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
@@ -345,7 +346,7 @@ impl Writer {
         let (state, is_journaled) = {
             let values = node.values();
             let is_nothing = within == 0 || values.maps_nothing() || !values.has_map(shared);
-            if is_nothing || self.flusher.sabotage.keep_tails {
+            if is_nothing || self.flusher.sabotage.has(Bug::KeepTails) {
                 return Ok(());
             }
             // Under the lock of the values: concurrent writeback may move a part of the map.

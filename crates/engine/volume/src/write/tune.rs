@@ -9,6 +9,7 @@ use extant_ondisk::group_desc::ChecksumRule;
 use extant_ondisk::superblock::{self, Superblock};
 use extant_ondisk::{Features, Geometry};
 
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Volume};
 
 /// Backups, whose contents are sealed before they are stored.
@@ -89,7 +90,7 @@ impl Volume {
             }
             Ok(())
         });
-        self.noted(changed)?;
+        self.noted(Operation::Tune, changed)?;
         self.sync()
     }
 }

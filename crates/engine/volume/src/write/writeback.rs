@@ -39,7 +39,7 @@ use extant_base::rank::{self, RwLockWriteGuard};
 use extant_extent_status::{Allocation, Entry, Status};
 use extant_flush::Coordinator;
 use extant_inode::{Change, DataPath, FileCaches, FileData, LiveInode, NewBlockOptions, Shared};
-use extant_journal::{Handle, Journal};
+use extant_journal::{Bug, Handle, Journal};
 use extant_mapping::MapState;
 use extant_ondisk::inode::flags;
 use extant_page_cache::{WriteError, WritebackRun};
@@ -330,7 +330,7 @@ impl Flusher {
         };
         *rest = self.cut_off(run, &entry);
         let to_convert = (entry.status == Status::Unwritten).then_some(entry);
-        if self.sabotage.convert_early {
+        if self.sabotage.has(Bug::ConvertEarly) {
             self.conclude_run(node, data, run, to_convert)?;
             return self.submit(run, &entry);
         }
@@ -375,7 +375,7 @@ impl Flusher {
 
     /// Flushes this device if the log is on another one, because a commit flushes only the log's device.
     fn flush_for_log(&self) -> Result<(), Fault> {
-        if self.has_external_log && !self.no_barriers && !self.sabotage.trust_log_flush {
+        if self.has_external_log && !self.no_barriers && !self.sabotage.has(Bug::TrustLogFlush) {
             self.shared().device.flush().map_err(Fault::Device)?;
         }
         Ok(())
@@ -453,7 +453,7 @@ impl Flusher {
         let how = if want.promised { Allocation::Delayed } else { Allocation::Other };
         data.learn(self.shared(), change.alloc, entry, how);
         data.note_mapped(extant_buffer::Edit::transaction(handle));
-        if self.sabotage.size_early {
+        if self.sabotage.has(Bug::SizeEarly) {
             let mut values = change.live.edit(node, extant_buffer::Edit::transaction(handle));
             values.fields.size = values.fields.size.max(data.size());
         }

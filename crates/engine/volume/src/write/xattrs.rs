@@ -27,6 +27,7 @@ use super::announce::Announced;
 use super::new::New;
 use super::new::of_inodes;
 use super::{NAME_CREDITS, Writer};
+use crate::ops::errors::Operation;
 use crate::{Fault, Refusal, Volume};
 
 /// Most hashes of attribute blocks in the index that finds blocks to share.
@@ -85,7 +86,7 @@ impl Volume {
     /// that cannot be stored, [`Refusal::Range`] for names that are too long, [`Refusal::ValueTooLong`],
     /// [`Refusal::NoSpace`]; [`Refusal::Invalid`] for a malformed ACL; [`Refusal::NotPermitted`].
     pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Fault> {
-        self.noted(self.change_xattr(ino, name, Some(value), how))
+        self.noted(Operation::SetXattr, self.change_xattr(ino, name, Some(value), how))
     }
 
     /// Removes an extended attribute by its full name.
@@ -93,7 +94,7 @@ impl Volume {
     /// # Errors
     /// [`Refusal::NoAttribute`]; as [`set_xattr`](Self::set_xattr).
     pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<(), Fault> {
-        self.noted(self.change_xattr(ino, name, None, SetXattr::Any))
+        self.noted(Operation::RemoveXattr, self.change_xattr(ino, name, None, SetXattr::Any))
     }
 
     fn change_xattr(&self, ino: Ino, name: &[u8], value: Option<&[u8]>, how: SetXattr) -> Result<(), Fault> {

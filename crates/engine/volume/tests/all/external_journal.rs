@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use extant_base::Ino;
 use extant_device::{Device, DeviceFault};
-use extant_journal::Sabotage;
+use extant_journal::{Bug, Sabotage};
 use extant_simdisk::{Image, SimDisk};
 use extant_testkit::LoopDevice;
 use extant_testkit::walk::KernelView;
@@ -212,7 +212,7 @@ fn both_devices_lose_power_at_any_moment() {
             assert!(judged.is_ok(), "blocks of {block_size}, cut at {cut_at}, seed {number}: {judged:?}");
         }
         // Verifies that the test detects a flush of the wrong device, or a missing flush.
-        let planted = Sabotage { skip_checkpoint_flush: true, ..Sabotage::default() };
+        let planted = Sabotage::with(Bug::SkipCheckpointFlush);
         let is_seen = (0..events).any(|cut_at| {
             let power = run(cut_at, cut_at, planted);
             !matches!(catch_unwind(AssertUnwindSafe(|| judge_cut(&power, false))), Ok(Ok(())))

@@ -1,56 +1,52 @@
 //! Planted defects of file data: the lab must find each.
 
-use extant_volume::Sabotage;
+use extant_volume::{Bug, Sabotage};
 
 /// A planted defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataPlant {
     /// What is wrong.
     pub name: &'static str,
-    /// The switch that plants it.
+    /// The bug.
     pub sabotage: Sabotage,
 }
 
 /// All planted defects.
 #[must_use]
 pub fn data_plants() -> Vec<DataPlant> {
-    let none = Sabotage::default();
     vec![
         DataPlant {
             name: "blocks count as written before their bytes are",
-            sabotage: Sabotage { convert_early: true, ..none },
+            sabotage: Sabotage::with(Bug::ConvertEarly),
         },
         DataPlant {
             name: "the size on disk is raised before the bytes are there",
-            sabotage: Sabotage { size_early: true, ..none },
+            sabotage: Sabotage::with(Bug::SizeEarly),
         },
         DataPlant {
             name: "a commit that was over before counts as the flush of an fsync",
-            sabotage: Sabotage { trust_any_commit: true, ..none },
+            sabotage: Sabotage::with(Bug::TrustAnyCommit),
         },
         DataPlant {
             name: "what stands behind the end in its block is not zeroed",
-            sabotage: Sabotage { keep_tails: true, ..none },
+            sabotage: Sabotage::with(Bug::KeepTails),
         },
         DataPlant {
             name: "freed blocks are used again before the commit",
-            sabotage: Sabotage { reuse_freed: true, ..none },
+            sabotage: Sabotage::with(Bug::ReuseFreed),
         },
         DataPlant {
             name: "freed blocks are discarded before the commit",
-            sabotage: Sabotage { discard_early: true, ..none },
+            sabotage: Sabotage::with(Bug::DiscardEarly),
         },
         DataPlant {
             name: "what was freed of maps and directories is not revoked",
-            sabotage: Sabotage { skip_revokes: true, ..none },
+            sabotage: Sabotage::with(Bug::SkipRevokes),
         },
         DataPlant {
             name: "the flush of a log that is elsewhere counts for the bytes too",
-            sabotage: Sabotage { trust_log_flush: true, ..none },
+            sabotage: Sabotage::with(Bug::TrustLogFlush),
         },
-        DataPlant {
-            name: "no barrier before the commit block",
-            sabotage: Sabotage { skip_barrier: true, ..none },
-        },
+        DataPlant { name: "no barrier before the commit block", sabotage: Sabotage::with(Bug::SkipBarrier) },
     ]
 }

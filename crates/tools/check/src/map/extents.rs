@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use extant_base::le::{u16_at, u32_at};
 use extant_base::{Lblk, Pblk};
 use extant_ondisk::extent::{self, MAX_DEPTH};
 
@@ -173,12 +174,4 @@ impl Tree<'_, '_> {
         }
         self.entries(&bytes, Some(child), depth - 1, end)
     }
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

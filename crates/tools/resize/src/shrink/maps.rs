@@ -10,11 +10,11 @@
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst.
 
 use extant_base::checksum::crc32c;
+use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
 use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
 
 use super::{BLOCKS_AT, BLOCKS_HIGH_AT, FLAGS_AT, MAP, Mover, Owner};
-use crate::bytes::{read_u16, read_u32, write_u16, write_u32};
 use crate::fault::ResizeFault;
 
 const EXTENT_MAGIC: u16 = 0xF30A;
@@ -38,10 +38,10 @@ impl Mover<'_> {
     /// The resize inode has one block of its own; the others are descriptor blocks.
     pub(super) fn resize_inode(&mut self, owner: &Owner, map: &[u8; 60]) -> Result<(), ResizeFault> {
         let at = 13 * 4;
-        let block = u64::from(read_u32(map, at));
+        let block = u64::from(u32_at(map, at));
         if block >= self.limit {
             let place = self.move_one(block)?;
-            self.change_inode(owner, |bytes| write_u32(bytes, MAP.start + at, place as u32))?;
+            self.change_inode(owner, |bytes| put_u32(bytes, MAP.start + at, place as u32))?;
         }
         Ok(())
     }
@@ -49,19 +49,19 @@ impl Mover<'_> {
     /// A node of an extent tree, with all below it.
     pub(super) fn extent_node(&mut self, owner: &Owner, bytes: &[u8], node: Node) -> Result<(), ResizeFault> {
         let damaged = || ResizeFault::Damaged(format!("the extent tree of inode {}", owner.ino.0));
-        let (entries, max) = (read_u16(bytes, 2), read_u16(bytes, 4));
-        let depth = read_u16(bytes, 6);
+        let (entries, max) = (u16_at(bytes, 2), u16_at(bytes, 4));
+        let depth = u16_at(bytes, 6);
         let fits = ENTRY * (1 + usize::from(max)) <= bytes.len() && entries <= max;
-        if read_u16(bytes, 0) != EXTENT_MAGIC || !fits || depth > 5 {
+        if u16_at(bytes, 0) != EXTENT_MAGIC || !fits || depth > 5 {
             return Err(damaged());
         }
         let mut slot = 0;
         while slot < usize::from(entries) {
             let at = ENTRY * (1 + slot);
             if depth > 0 {
-                let child = u64::from(read_u32(bytes, at + 4)) | u64::from(read_u16(bytes, at + 8)) << 32;
+                let child = u64::from(u32_at(bytes, at + 4)) | u64::from(u16_at(bytes, at + 8)) << 32;
                 let below = self.map_block(owner, child)?;
-                if read_u16(&below, 6).checked_add(1) != Some(depth) || !self.verify_node(owner, &below) {
+                if u16_at(&below, 6).checked_add(1) != Some(depth) || !self.verify_node(owner, &below) {
                     return Err(damaged());
                 }
                 self.extent_node(owner, &below, Node::Block(child))?;
@@ -70,8 +70,8 @@ impl Mover<'_> {
                 if child >= self.limit || is_copied && self.pending.contains_key(&child) {
                     let place = self.move_tree_block(child)?;
                     self.change_node(owner, node, |bytes| {
-                        write_u32(bytes, at + 4, place as u32);
-                        write_u16(bytes, at + 8, (place >> 32) as u16);
+                        put_u32(bytes, at + 4, place as u32);
+                        put_u16(bytes, at + 8, (place >> 32) as u16);
                     })?;
                 }
                 slot += 1;
@@ -79,13 +79,13 @@ impl Mover<'_> {
                 continue;
             }
             slot += 1;
-            let raw = read_u16(bytes, at + 4);
+            let raw = u16_at(bytes, at + 4);
             let len = if raw > WRITTEN_MAX { raw - WRITTEN_MAX } else { raw };
-            let start = u64::from(read_u32(bytes, at + 8)) | u64::from(read_u16(bytes, at + 6)) << 32;
+            let start = u64::from(u32_at(bytes, at + 8)) | u64::from(u16_at(bytes, at + 6)) << 32;
             if start + u64::from(len) <= self.limit || len == 0 {
                 continue;
             }
-            let end = u64::from(read_u32(bytes, at)) + u64::from(len);
+            let end = u64::from(u32_at(bytes, at)) + u64::from(len);
             if start + u64::from(len) > self.fs.geometry.blocks || end > 1 << 32 {
                 return Err(damaged());
             }
@@ -108,7 +108,7 @@ impl Mover<'_> {
             }
             Node::Block(block) => self.current(block)?,
         };
-        Ok((read_u16(&bytes, 2) != entries || read_u16(&bytes, 6) != 0).then_some(bytes))
+        Ok((u16_at(&bytes, 2) != entries || u16_at(&bytes, 6) != 0).then_some(bytes))
     }
 
     /// Moves one extent. If no free run has its length, only the first part moves, and becomes an extent
@@ -132,7 +132,7 @@ impl Mover<'_> {
                 }
                 Node::Block(block) => self.current(block)?,
             };
-            if read_u16(&bytes, 2) >= read_u16(&bytes, 4) {
+            if u16_at(&bytes, 2) >= u16_at(&bytes, 4) {
                 self.clear(run)?;
                 return match node {
                     Node::Root => self.push_root_down(owner),
@@ -157,8 +157,8 @@ impl Mover<'_> {
             if part < len {
                 split(bytes, at, flag, (part, len), start);
             }
-            write_u16(bytes, at + 6, (place >> 32) as u16);
-            write_u32(bytes, at + 8, place as u32);
+            put_u16(bytes, at + 6, (place >> 32) as u16);
+            put_u32(bytes, at + 8, place as u32);
         })
     }
 
@@ -173,34 +173,34 @@ impl Mover<'_> {
         let root = self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()][MAP].to_vec();
         let mut leaf = vec![0; bs];
         leaf[..60].copy_from_slice(&root);
-        write_u16(&mut leaf, 4, ((bs - ENTRY) / ENTRY) as u16);
+        put_u16(&mut leaf, 4, ((bs - ENTRY) / ENTRY) as u16);
         self.seal_node(owner, &mut leaf);
         // It must be there before the inode is: without a journal, the inode's block may come first.
         self.fs.device.write_at(place << self.fs.geometry.block_size.log2(), &leaf)?;
         let sectors = (bs / 512) as u32;
         self.change_inode(owner, |bytes| {
             let map = &mut bytes[MAP];
-            let first = read_u32(map, ENTRY);
+            let first = u32_at(map, ENTRY);
             map[ENTRY..].fill(0);
-            write_u16(map, 2, 1);
-            write_u16(map, 6, 1);
-            write_u32(map, ENTRY, first);
-            write_u32(map, ENTRY + 4, place as u32);
-            write_u16(map, ENTRY + 8, (place >> 32) as u16);
-            let huge = read_u32(bytes, FLAGS_AT) & flags::HUGE_FILE != 0;
+            put_u16(map, 2, 1);
+            put_u16(map, 6, 1);
+            put_u32(map, ENTRY, first);
+            put_u32(map, ENTRY + 4, place as u32);
+            put_u16(map, ENTRY + 8, (place >> 32) as u16);
+            let huge = u32_at(bytes, FLAGS_AT) & flags::HUGE_FILE != 0;
             let unit = if huge { 1 } else { sectors };
-            let (low, carry) = read_u32(bytes, BLOCKS_AT).overflowing_add(unit);
-            write_u32(bytes, BLOCKS_AT, low);
-            let high = read_u16(bytes, BLOCKS_HIGH_AT);
-            write_u16(bytes, BLOCKS_HIGH_AT, high.wrapping_add(carry.into()));
+            let (low, carry) = u32_at(bytes, BLOCKS_AT).overflowing_add(unit);
+            put_u32(bytes, BLOCKS_AT, low);
+            let high = u16_at(bytes, BLOCKS_HIGH_AT);
+            put_u16(bytes, BLOCKS_HIGH_AT, high.wrapping_add(carry.into()));
         })
     }
 
     fn seal_node(&self, owner: &Owner, bytes: &mut [u8]) {
         if self.fs.sb.features.metadata_csum() {
-            let at = ENTRY * (1 + usize::from(read_u16(bytes, 4)));
+            let at = ENTRY * (1 + usize::from(u16_at(bytes, 4)));
             let sum = crc32c(owner.seed, &bytes[..at]);
-            write_u32(bytes, at, sum);
+            put_u32(bytes, at, sum);
         }
     }
 
@@ -216,10 +216,10 @@ impl Mover<'_> {
 
     /// Whether a node's checksum is right, and where it must be.
     fn verify_node(&self, owner: &Owner, bytes: &[u8]) -> bool {
-        let at = ENTRY * (1 + usize::from(read_u16(bytes, 4)));
+        let at = ENTRY * (1 + usize::from(u16_at(bytes, 4)));
         let has_room = at + 4 <= bytes.len();
         !self.fs.sb.features.metadata_csum()
-            || has_room && crc32c(owner.seed, &bytes[..at]) == read_u32(bytes, at)
+            || has_room && crc32c(owner.seed, &bytes[..at]) == u32_at(bytes, at)
     }
 
     /// Changes a node of an extent tree.
@@ -243,7 +243,7 @@ impl Mover<'_> {
 
     /// The numbers of a block map.
     pub(super) fn block_map(&mut self, owner: &Owner, map: &[u8; 60]) -> Result<(), ResizeFault> {
-        let mut words: Vec<u32> = (0..15).map(|at| read_u32(map, at * 4)).collect();
+        let mut words: Vec<u32> = (0..15).map(|at| u32_at(map, at * 4)).collect();
         let before = words.clone();
         self.numbers(owner, &mut words[..DIRECT])?;
         for level in 1..=3 {
@@ -253,7 +253,7 @@ impl Mover<'_> {
         if words != before {
             self.change_inode(owner, |bytes| {
                 for (at, word) in words.iter().enumerate() {
-                    write_u32(bytes, MAP.start + at * 4, *word);
+                    put_u32(bytes, MAP.start + at * 4, *word);
                 }
             })?;
         }
@@ -273,7 +273,7 @@ impl Mover<'_> {
             return Ok(());
         }
         let bytes = self.map_block(owner, number)?;
-        let mut below: Vec<u32> = bytes.chunks_exact(4).map(|word| read_u32(word, 0)).collect();
+        let mut below: Vec<u32> = bytes.chunks_exact(4).map(|word| u32_at(word, 0)).collect();
         let before = below.clone();
         if level == 1 {
             self.numbers(owner, &mut below)?;
@@ -325,15 +325,15 @@ impl Mover<'_> {
 /// Makes two extents of the one at byte `at` of a node: the first has `first` of its `len` blocks. `flag`
 /// marks them as unwritten.
 fn split(bytes: &mut [u8], at: usize, flag: u16, (first, len): (u16, u16), start: u64) {
-    let entries = read_u16(bytes, 2);
+    let entries = u16_at(bytes, 2);
     let end = ENTRY * (1 + usize::from(entries));
     bytes.copy_within(at..end, at + ENTRY);
-    write_u16(bytes, 2, entries + 1);
-    write_u16(bytes, at + 4, first + flag);
+    put_u16(bytes, 2, entries + 1);
+    put_u16(bytes, at + 4, first + flag);
     let (rest, rest_start) = (at + ENTRY, start + u64::from(first));
-    let lblk = read_u32(bytes, rest);
-    write_u32(bytes, rest, lblk + u32::from(first));
-    write_u16(bytes, rest + 4, (len - first) + flag);
-    write_u16(bytes, rest + 6, (rest_start >> 32) as u16);
-    write_u32(bytes, rest + 8, rest_start as u32);
+    let lblk = u32_at(bytes, rest);
+    put_u32(bytes, rest, lblk + u32::from(first));
+    put_u16(bytes, rest + 4, (len - first) + flag);
+    put_u16(bytes, rest + 6, (rest_start >> 32) as u16);
+    put_u32(bytes, rest + 8, rest_start as u32);
 }
