@@ -1,8 +1,9 @@
 //! `extant build`: makes an image from directories, archives and OCI images.
 
+mod like;
 mod rules;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -43,8 +44,12 @@ Sources are merged in the order given, later ones on top. The same sources make 
 and hash seed are derived from the tree, its time stamp is the newest file's (or SOURCE_DATE_EPOCH), and access, change \
 and birth times equal the modification time unless --times all is given.
 
+With --like OLD the new image is OLD with the least changes: chunks of it that did not change stay the \
+same, for deduplication and for delta updates. Options of the file system are OLD's then.
+
 Examples:
   extant build -o root.img --from rootfs/
+  extant build -o new.img --like root.img --from rootfs/
   extant build -o app.img --from base/ --tar overlay.tar.zst --headroom 20
   extant build -o image.img --oci layout:latest
   tar -c . | extant build -o tree.img --tar -";
@@ -54,9 +59,11 @@ Examples:
 #[command(after_help = BUILD_HELP)]
 pub(crate) struct BuildArgs {
     #[command(flatten)]
-    sources: SourceArgs,
-    #[command(flatten)]
-    rules: rules::RuleArgs,
+    tree: TreeArgs,
+    /// Make the image of this older one: what did not change keeps its blocks, inode number and place in its
+    /// directory, and features, size and UUID stay.
+    #[arg(long, value_name = "OLD")]
+    like: Option<OsString>,
     /// The image to make: a file, IMG#N or IMG@OFFSET for a part of one, a block device, or - for standard
     /// output.
     #[arg(short, long, value_name = "IMAGE")]
@@ -72,13 +79,39 @@ pub(crate) struct BuildArgs {
     /// made for that.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     grow_to: Option<u64>,
+    /// Features that a target can mount: debian-12, rhel-8, grub-2.06, ... (`help` lists them).
+    #[arg(short, long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Replace an existing image.
+    #[arg(short, long)]
+    force: bool,
+    /// Show what would be made, and make nothing.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Do not wait until everything is durable.
+    #[arg(long)]
+    no_sync: bool,
+    /// Report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Sources, and what is taken of them.
+#[derive(Debug, Args)]
+pub(crate) struct TreeArgs {
+    #[command(flatten)]
+    sources: SourceArgs,
+    #[command(flatten)]
+    rules: rules::RuleArgs,
     /// The most that an archive or a layer may unpack to. Default: 1 GiB, or 200 times its packed size if
     /// that is more.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
-    /// Features that a target can mount: debian-12, rhel-8, grub-2.06, ... (`help` lists them).
-    #[arg(short, long, value_name = "NAME")]
-    profile: Option<String>,
     /// Give everything to this owner: UID:GID.
     #[arg(long, value_name = "UID:GID")]
     owner: Option<String>,
@@ -123,23 +156,6 @@ pub(crate) struct BuildArgs {
     /// Pad or cut files that change while they are read, with a warning, instead of failing.
     #[arg(long)]
     tolerate_changes: bool,
-    /// Replace an existing image.
-    #[arg(short, long)]
-    force: bool,
-    /// Show what would be made, and make nothing.
-    #[arg(short = 'n', long)]
-    dry_run: bool,
-    /// Do not wait until everything is durable.
-    #[arg(long)]
-    no_sync: bool,
-    /// Report as JSON.
-    #[arg(long)]
-    json: bool,
-    /// Print nothing but errors.
-    #[arg(short, long)]
-    quiet: bool,
-    #[command(flatten)]
-    format: FormatArgs,
 }
 
 /// The sources of all kinds, in the order of the command line.
@@ -217,8 +233,11 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     let Some(output) = args.output.clone() else {
         return exit::fail(exit::USAGE_CODE, &"build needs a name for the image: --output IMAGE");
     };
-    if args.sources.0.is_empty() {
-        return exit::fail(exit::USAGE_CODE, &"build needs a source: --from DIR, --tar FILE or --oci LAYOUT");
+    if let Err((code, message)) = args.tree.check_sources("build") {
+        return exit::fail(code, &message);
+    }
+    if let Some(old) = &args.like {
+        return like::run(&args, old, &output);
     }
     let target = match OutputTarget::parse(&output, args.force, args.dry_run) {
         Ok(target) => target,
@@ -248,17 +267,12 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
         (OutputTarget::File(path), _) => extant_image::build::BuildTarget::File(path),
         (OutputTarget::Stdout, None) => extant_image::build::BuildTarget::File(&output),
     };
-    let sources = args.sources.0.iter().map(|(_, kind, path)| source(*kind, path)).collect();
+    let sources = args.tree.sources();
     let observer = Bar::new(args.quiet || args.json);
-    let cancel = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The first signal cancels the build, which cleans up; a second one ends the process at once.
-        let registered = signal_hook::flag::register_conditional_default(signal, Arc::clone(&cancel))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&cancel)));
-        if let Err(error) = registered {
-            return exit::fail(exit::TARGET, &format!("signals cannot be handled: {error}"));
-        }
-    }
+    let cancel = match cancelled_by_signals() {
+        Ok(cancel) => cancel,
+        Err(why) => return exit::fail(exit::TARGET, &why),
+    };
     let mut writes = vec![beside.clone()];
     if let OutputTarget::File(path) = &target {
         writes.push(directory_of(path));
@@ -285,6 +299,17 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
         }
         Err(fault) => fail(&args, &output, &fault),
     }
+}
+
+/// A flag that the first SIGINT or SIGTERM sets; a second one ends the process at once.
+pub(crate) fn cancelled_by_signals() -> Result<Arc<AtomicBool>, String> {
+    let cancel = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&cancel))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&cancel)))
+            .map_err(|error| format!("signals cannot be handled: {error}"))?;
+    }
+    Ok(cancel)
 }
 
 /// Adds warnings about what the target of the profile would refuse.
@@ -356,52 +381,73 @@ fn options(args: &BuildArgs, target: &OutputTarget) -> Result<BuildOptions, (u8,
             SizeChoice::Bytes(parse_size(text).map_err(|why| usage(format!("--size: {why}")))?)
         }
     };
-    let epoch = source_date_epoch().map_err(usage)?;
-    if args.clamp_mtime && epoch.is_none() {
-        return Err(usage("--clamp-mtime needs SOURCE_DATE_EPOCH in the environment".to_owned()));
+    let tree = args.tree.options()?;
+    Ok(BuildOptions { format, size, replace: args.force, sync: !args.no_sync, dry_run: args.dry_run, ..tree })
+}
+
+impl TreeArgs {
+    /// Refuses a command without sources.
+    pub(crate) fn check_sources(&self, command: &str) -> Result<(), (u8, String)> {
+        match self.sources.0.is_empty() {
+            true => {
+                let why = format!("{command} needs a source: --from DIR, --tar FILE or --oci LAYOUT");
+                Err((exit::USAGE_CODE, why))
+            }
+            false => Ok(()),
+        }
     }
-    Ok(BuildOptions {
-        format,
-        size,
-        time: epoch,
-        clamp_mtime: epoch.filter(|_| args.clamp_mtime),
-        keep_times: args.times == "all",
-        owner: match &args.owner {
-            Some(text) => Some(Owner::parse(text).map_err(|why| usage(format!("--owner: {why}")))?),
-            None => None,
-        },
-        uid_map: IdMap::parse(&args.uid_map).map_err(|why| usage(format!("--uid-map: {why}")))?,
-        gid_map: IdMap::parse(&args.gid_map).map_err(|why| usage(format!("--gid-map: {why}")))?,
-        file_contexts: file_contexts(args)?,
-        excludes: excludes(args)?,
-        xattrs: xattrs(args)?,
-        rules: args.rules.rules()?,
-        unpacking: args.max_size.map_or(Unpacking::ByRatio, Unpacking::AtMost),
-        one_file_system: args.one_file_system,
-        platform: args.arch.as_deref().map_or_else(Platform::host, Platform::linux),
-        threads: args
-            .threads
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
-            .max(1),
-        tolerate_changes: args.tolerate_changes,
-        replace: args.force,
-        sync: !args.no_sync,
-        dry_run: args.dry_run,
-    })
+
+    /// The sources, in the order of the command line.
+    pub(crate) fn sources(&self) -> Vec<Source> {
+        self.sources.0.iter().map(|(_, kind, path)| source(*kind, path)).collect()
+    }
+
+    /// The options of reading the sources; all others have their defaults.
+    pub(crate) fn options(&self) -> Result<BuildOptions, (u8, String)> {
+        let usage = |message: String| (exit::USAGE_CODE, message);
+        let epoch = source_date_epoch().map_err(usage)?;
+        if self.clamp_mtime && epoch.is_none() {
+            return Err(usage("--clamp-mtime needs SOURCE_DATE_EPOCH in the environment".to_owned()));
+        }
+        Ok(BuildOptions {
+            time: epoch,
+            clamp_mtime: epoch.filter(|_| self.clamp_mtime),
+            keep_times: self.times == "all",
+            owner: match &self.owner {
+                Some(text) => Some(Owner::parse(text).map_err(|why| usage(format!("--owner: {why}")))?),
+                None => None,
+            },
+            uid_map: IdMap::parse(&self.uid_map).map_err(|why| usage(format!("--uid-map: {why}")))?,
+            gid_map: IdMap::parse(&self.gid_map).map_err(|why| usage(format!("--gid-map: {why}")))?,
+            file_contexts: file_contexts(self)?,
+            excludes: excludes(self)?,
+            xattrs: xattrs(self)?,
+            rules: self.rules.rules()?,
+            unpacking: self.max_size.map_or(Unpacking::ByRatio, Unpacking::AtMost),
+            one_file_system: self.one_file_system,
+            platform: self.arch.as_deref().map_or_else(Platform::host, Platform::linux),
+            threads: self
+                .threads
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+                .max(1),
+            tolerate_changes: self.tolerate_changes,
+            ..BuildOptions::default()
+        })
+    }
 }
 
 fn read(path: &std::path::Path) -> Result<Vec<u8>, (u8, String)> {
     std::fs::read(path).map_err(|error| (exit::SOURCE, format!("cannot read {}: {error}", path.display())))
 }
 
-fn file_contexts(args: &BuildArgs) -> Result<Option<FileContexts>, (u8, String)> {
+fn file_contexts(args: &TreeArgs) -> Result<Option<FileContexts>, (u8, String)> {
     let Some(path) = &args.file_contexts else { return Ok(None) };
     FileContexts::parse(&read(path)?)
         .map(Some)
         .map_err(|fault| (exit::USAGE_CODE, format!("{}: {fault}", path.display())))
 }
 
-fn excludes(args: &BuildArgs) -> Result<Excludes, (u8, String)> {
+fn excludes(args: &TreeArgs) -> Result<Excludes, (u8, String)> {
     let mut patterns: Vec<Vec<u8>> = args.exclude.iter().map(|p| p.clone().into_bytes()).collect();
     for path in &args.exclude_from {
         let text = read(path)?;
@@ -410,7 +456,7 @@ fn excludes(args: &BuildArgs) -> Result<Excludes, (u8, String)> {
     Excludes::new(&patterns).map_err(|fault| (exit::USAGE_CODE, format!("--exclude: {fault}")))
 }
 
-fn xattrs(args: &BuildArgs) -> Result<XattrChoice, (u8, String)> {
+fn xattrs(args: &TreeArgs) -> Result<XattrChoice, (u8, String)> {
     if args.no_xattrs {
         return Ok(XattrChoice::None);
     }
@@ -545,9 +591,9 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
     text
 }
 
-/// Prints the error and returns the exit code that the help documents.
-fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
-    let code = match fault {
+/// The exit code of a fault.
+pub(crate) fn code_of(fault: &BuildFault) -> u8 {
+    match fault {
         BuildFault::TargetExists(_) => exit::EXISTS,
         BuildFault::Target { source, .. } if source.raw_os_error() == Some(28) => exit::NO_SPACE,
         BuildFault::Target { source, .. } if source.kind() == std::io::ErrorKind::ResourceBusy => exit::BUSY,
@@ -559,11 +605,8 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
         | BuildFault::Unseen(_)
         | BuildFault::Rule(_)
         | BuildFault::Insert { .. }
-        | BuildFault::Ids(_) => exit::SOURCE,
-        BuildFault::Problems(problems) => {
-            list_problems(problems);
-            exit::SOURCE
-        }
+        | BuildFault::Ids(_)
+        | BuildFault::Problems(_) => exit::SOURCE,
         BuildFault::Solve(SolveFault::TooSmall { .. }) => exit::TOO_SMALL,
         BuildFault::Solve(SolveFault::Interrupted) => exit::INTERRUPTED,
         BuildFault::Solve(SolveFault::Sizing(_) | SolveFault::Plan(PlanFault::Choice(_))) => exit::USAGE_CODE,
@@ -571,7 +614,15 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
         BuildFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => exit::NO_SPACE,
         BuildFault::Write(WriteFault::Interrupted) => exit::INTERRUPTED,
         BuildFault::Write(_) => exit::TARGET,
-    };
+    }
+}
+
+/// Prints the error and returns the exit code that the help documents.
+fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
+    let code = code_of(fault);
+    if let BuildFault::Problems(problems) = fault {
+        list_problems(problems);
+    }
     let message = match code {
         exit::NO_SPACE => format!("no space left for {}; nothing was left behind", output.display()),
         exit::TOO_SMALL => match parse_size(args.size.as_deref().unwrap_or_default()) {
@@ -592,7 +643,7 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
     exit::fail(code, &message)
 }
 
-fn list_problems(problems: &[Problem]) {
+pub(crate) fn list_problems(problems: &[Problem]) {
     for problem in problems.iter().take(PROBLEMS_SHOWN) {
         say!("{}: {}", problem.path, problem.why);
     }

@@ -153,12 +153,7 @@ fn open(arg: &OsStr) -> Result<Arc<dyn extant_device::Device>, (u8, String)> {
         ArgError::Usage(why) => (USAGE, why),
         ArgError::Unreadable(why) => (OPERATIONAL, why),
     };
-    let image = ImageArg::parse(arg).map_err(failed)?;
-    if let Some(inner) = &image.inner_path {
-        let (inner, image) = (inner.display(), ImageArg { inner_path: None, ..image.clone() });
-        let says = format!("{inner}: a check is of a whole file system, not of a path in it: say {image}");
-        return Err((USAGE, says));
-    }
+    let image = ImageArg::parse_whole(arg, "checked").map_err(failed)?;
     image.open_read_only().map_err(failed)
 }
 

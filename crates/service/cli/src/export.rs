@@ -29,7 +29,7 @@ Into a directory everything goes that this user may set: owners and devices need
 Examples:
   extant export root.img --tar root.tar
   extant export root.img --tar root.tar.zst
-  extant export stranger.img --tar out.tar --no-devices --no-setid --no-xattrs='security.*'
+  extant export untrusted.img --tar out.tar --no-devices --no-setid --no-xattrs='security.*'
   extant export 'disk.img#2:/var/log' --tar - | ssh host tar -x -C logs
   sudo extant export root.img --dir rootfs/";
 

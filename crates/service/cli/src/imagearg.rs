@@ -172,6 +172,22 @@ impl ImageArg {
         Err(ArgError::Unreadable(format!("{}: there is no such file", shown(image))))
     }
 
+    /// Parses an argument that must not name a path inside of an image. `what`: what is done to the whole
+    /// file system, for the message.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub(crate) fn parse_whole(arg: &OsStr, what: &str) -> Result<Self, ArgError> {
+        let image = Self::parse(arg)?;
+        match &image.inner_path {
+            None => Ok(image),
+            Some(path) => {
+                let path = path.display();
+                Err(ArgError::Usage(format!("a whole file system is {what}: leave :{path} out")))
+            }
+        }
+    }
+
     /// Opens the image for reading; the returned device is never written.
     ///
     /// A partition that reaches past the end of a truncated image ends there. Oddities of the partition table

@@ -479,18 +479,7 @@ impl Session {
     /// The image of an argument that must not name a path inside; `None` after reporting a problem. `what`:
     /// what is done to the whole file system, for the message.
     pub(crate) fn whole_image(&mut self, arg: &OsStr, what: &str) -> Option<ImageArg> {
-        match ImageArg::parse(arg) {
-            Ok(ImageArg { inner_path: Some(path), .. }) => {
-                let why = format_args!("a whole file system is {what}: leave :{} out", path.display());
-                self.problem(exit::USAGE_CODE, why);
-                None
-            }
-            Ok(image) => Some(image),
-            Err(error) => {
-                self.argument_error(error);
-                None
-            }
-        }
+        ImageArg::parse_whole(arg, what).map_err(|error| self.argument_error(error)).ok()
     }
 
     /// Reports a problem of an image argument.

@@ -37,6 +37,7 @@ mod times;
 mod tree;
 mod trim;
 mod tune;
+mod update;
 mod usage;
 mod voice;
 mod waiting;
@@ -90,6 +91,7 @@ struct Cli {
 enum Command {
     /// Make an image from directories, tar files and OCI images, later ones on top.
     Build(Box<build::BuildArgs>),
+    Update(Box<update::UpdateArgs>),
     /// Make an empty file system, with mke2fs's options and defaults.
     Mkfs(Box<mkfs::MkfsArgs>),
     /// Show what is in an image: superblock, groups, inodes, directories, journal, free space.
@@ -177,6 +179,7 @@ fn run(is_check: bool) -> ExitCode {
     }
     match cli.command {
         Command::Build(args) => build::run(*args),
+        Command::Update(args) => update::run(&args),
         Command::Mkfs(args) => mkfs::run(*args),
         Command::Inspect(args) => match inspect::run(*args) {
             Ok(code) => code,

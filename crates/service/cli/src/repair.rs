@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::check::{CheckArgs, OPERATIONAL, USAGE, place, place_json, pretty};
 use crate::exit;
-use crate::imagearg::{ArgError, ImageArg, ImageAt};
+use crate::imagearg::{ImageArg, ImageAt};
 use crate::inspect::format::{count, escape};
 use crate::look::{arg_failure, lock_failure};
 use crate::sizes::human;
@@ -66,7 +66,7 @@ pub(crate) fn undo(args: &UndoArgs) -> ExitCode {
 }
 
 fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
-    let image = whole(&args.image).map_err(arg_failure)?;
+    let image = ImageArg::parse_whole(&args.image, "restored").map_err(arg_failure)?;
     let name = escape(image.to_string().as_bytes());
     let mut file = UndoFile::open(&args.file).map_err(|fault| (exit::SOURCE, fault.to_string()))?;
     let device = image.open_locked().map_err(lock_failure)?;
@@ -78,20 +78,6 @@ fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
         (code, format!("{name}: {fault}"))
     })?;
     Ok(format!("{name}: {} as before the repair\n", human(file.bytes())))
-}
-
-/// An argument that names a whole file system.
-fn whole(arg: &OsString) -> Result<ImageArg, ArgError> {
-    let image = ImageArg::parse(arg)?;
-    match &image.inner_path {
-        None => Ok(image),
-        Some(inner) => {
-            let (inner, image) = (inner.display(), ImageArg { inner_path: None, ..image.clone() });
-            let says =
-                format!("{inner}: a repair is of a whole file system, not of a path in it: say {image}");
-            Err(ArgError::Usage(says))
-        }
-    }
 }
 
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
@@ -114,7 +100,7 @@ fn of_check(code: u8) -> u8 {
 fn repaired(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
     let arg = args.image.clone().unwrap_or_default();
     let failed = |(code, why): (u8, String)| (of_check(code), why);
-    let image = whole(&arg).map_err(arg_failure).map_err(failed)?;
+    let image = ImageArg::parse_whole(&arg, "repaired").map_err(arg_failure).map_err(failed)?;
     let name = escape(image.to_string().as_bytes());
     let device = match args.no {
         true => image.open_read_only().map_err(arg_failure),

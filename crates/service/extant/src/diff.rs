@@ -52,6 +52,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::time::Timestamp;
 
 pub use side::Side;
+pub(crate) use side::{Kind as SideKind, Node};
 
 /// What [`compare`] takes for a difference.
 #[derive(Debug, Clone)]
@@ -176,8 +177,8 @@ pub struct Change {
     pub b: Option<Meta>,
     /// What differs; empty unless the status is [`Status::Modified`].
     pub differences: Vec<Difference>,
-    /// The file on side B, for the layer.
-    node: Option<side::Node>,
+    /// The file on side B, for a layer or an update.
+    pub(crate) node: Option<side::Node>,
 }
 
 /// The metadata of a file, as far as it is compared.

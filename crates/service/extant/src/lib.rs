@@ -218,6 +218,7 @@ pub mod rescue;
 pub mod resize;
 pub mod spelled;
 pub mod tune;
+pub mod update;
 pub mod walk;
 
 use std::path::Path;

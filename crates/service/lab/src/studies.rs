@@ -48,6 +48,17 @@ pub struct Estimate {
     pub seconds: f64,
     /// Memory in bytes at the peak.
     pub memory_bytes: u64,
+    /// Bytes of a file system of the kernel for the study. If it is in memory, blocks of removed files keep
+    /// their memory, so this is also a bound.
+    pub kernel_image_bytes: u64,
+}
+
+/// Bytes of the kernel's file system for a study that needs many inodes.
+pub(crate) fn large_image(size: Size) -> u64 {
+    match size {
+        Size::Quick => 16 << 30,
+        Size::Full => 64 << 30,
+    }
 }
 
 /// A study of a posting.

@@ -42,7 +42,7 @@ use crate::source::fault::{ShownPath, SourceFault};
 use crate::source::oci::Platform;
 use crate::source::pretend::Unseen;
 use crate::source::tar::{TarInput, Unpacking};
-use crate::tree::{InsertFault, Tree};
+use crate::tree::{InsertFault, NONE, Tree};
 use crate::write::{Meter, Problem, WriteFault, WriteOptions, write};
 
 pub use gather::{Gathered, read_sources};
@@ -312,24 +312,7 @@ pub fn build(
     }
     observer.step("planning");
     let mut tree = gathered.tree;
-    tree.count_links();
-    map_owners(&mut tree, options)?;
-    if let Some((uid, gid)) = options.format.root_owner {
-        (tree.nodes[0].uid, tree.nodes[0].gid) = (uid, gid);
-    }
-    rules::apply(&mut tree, &options.rules)?;
-    tree.count_links();
-    let newest = newest_file(&tree);
-    let time = options.time.unwrap_or_else(|| newest.map_or(0, |node| time_stamp(&tree, node)));
-    if let Some(limit) = options.clamp_mtime {
-        clamp_times(&mut tree, limit);
-    }
-    let lost_found = crate::mkfs::ensure_lost_found(&mut tree, time)
-        .map_err(|fault| BuildFault::Insert { path: "/lost+found".to_owned(), fault })?;
-    if let Some(contexts) = &options.file_contexts {
-        label(&mut tree, contexts);
-    }
-    tree.count_links();
+    let Edited { time, newest, lost_found } = edit(&mut tree, options, true)?;
     tree.order_xattr_sets();
     let digest = tree.digest();
     let uuid = options.format.uuid.unwrap_or_else(|| as_uuid(derive(digest, b"uuid")));
@@ -410,6 +393,43 @@ pub fn build(
         })?;
     }
     Ok(report)
+}
+
+/// What [`edit`] found.
+struct Edited {
+    /// The time stamp of the image.
+    time: u64,
+    /// The node with the newest mtime.
+    newest: Option<u32>,
+    /// The node of /lost+found; [`NONE`] if the tree has none.
+    lost_found: u32,
+}
+
+/// Changes the tree of the sources as the options say: owners, rules by path, times, labels. Adds a missing
+/// /lost+found if `adds_lost_found`. Counts the links.
+fn edit(tree: &mut Tree, options: &BuildOptions, adds_lost_found: bool) -> Result<Edited, BuildFault> {
+    tree.count_links();
+    map_owners(tree, options)?;
+    if let Some((uid, gid)) = options.format.root_owner {
+        (tree.nodes[0].uid, tree.nodes[0].gid) = (uid, gid);
+    }
+    rules::apply(tree, &options.rules)?;
+    tree.count_links();
+    let newest = newest_file(tree);
+    let time = options.time.unwrap_or_else(|| newest.map_or(0, |node| time_stamp(tree, node)));
+    if let Some(limit) = options.clamp_mtime {
+        clamp_times(tree, limit);
+    }
+    let lost_found = match adds_lost_found {
+        true => crate::mkfs::ensure_lost_found(tree, time)
+            .map_err(|fault| BuildFault::Insert { path: "/lost+found".to_owned(), fault })?,
+        false => NONE,
+    };
+    if let Some(contexts) = &options.file_contexts {
+        label(tree, contexts);
+    }
+    tree.count_links();
+    Ok(Edited { time, newest, lost_found })
 }
 
 /// The hash that orders children: that of the file system if its directories are indexed, otherwise none.

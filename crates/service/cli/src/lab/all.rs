@@ -166,7 +166,10 @@ impl Plan<'_> {
                     let begun = Instant::now();
                     // One for each study: blocks of removed files would keep their memory.
                     let mounted = match self.kernel {
-                        Some(None) => Some(KernelMount::new(self.size)?),
+                        Some(None) => {
+                            let estimate = (study.estimate)(self.size, true);
+                            Some(KernelMount::new(estimate.kernel_image_bytes)?)
+                        }
                         _ => None,
                     };
                     let folder = mounted.as_ref().map(KernelMount::folder).or(self.kernel.flatten());
@@ -240,7 +243,7 @@ mod tests {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
 
     fn estimate(_: Size, _: bool) -> Estimate {
-        Estimate { seconds: 1.0, memory_bytes: 1 }
+        Estimate { seconds: 1.0, memory_bytes: 1, kernel_image_bytes: 1 }
     }
 
     fn small(size: Size, _: Option<&Path>, watch: &dyn Watch) -> Result<StudyReport, LabFault> {

@@ -42,3 +42,4 @@ mod sandbox;
 mod status;
 mod trim;
 mod tune;
+mod update;

@@ -325,6 +325,8 @@ const RIGHT: &[&str] = &[
     "tune -L root r.img",
     "resize -n r.img +1M",
     "resize r.img +1M",
+    "update -n r.img --from s",
+    "update r.img --from s",
     "mount --help",
     "umount --help",
     "status --help",

@@ -24,15 +24,15 @@ const NAMES_PIECE: usize = 4096;
 
 /// One side of a comparison.
 pub struct Side {
-    pub(super) kind: Kind,
+    pub(crate) kind: Kind,
 }
 
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Image(ImageSide),
     Tree(Box<Gathered>),
 }
 
-pub(super) struct ImageSide {
+pub(crate) struct ImageSide {
     pub(super) fs: FileSystem,
     pub(super) root: InodeRef,
     /// Whether data may be read directly from the device.
@@ -41,7 +41,7 @@ pub(super) struct ImageSide {
 
 /// A file of a side.
 #[derive(Clone)]
-pub(super) enum Node {
+pub(crate) enum Node {
     Image(InodeRef),
     Tree(u32),
 }

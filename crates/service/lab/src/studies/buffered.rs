@@ -36,11 +36,12 @@ const SIZES: [(u64, &str); 3] = [(4 << 10, "4K"), (64 << 10, "64K"), (1 << 20, "
 /// What the study needs.
 #[must_use]
 pub fn estimate(size: Size, kernel: bool) -> Estimate {
-    let (seconds, memory_bytes) = match size {
-        Size::Quick => (70.0, 2 << 30),
-        Size::Full => (400.0, 6 << 30),
+    let (seconds, memory_bytes, kernel_image_bytes) = match size {
+        Size::Quick => (70.0, 2 << 30, 2 << 30),
+        Size::Full => (400.0, 6 << 30, 6 << 30),
     };
-    Estimate { seconds: if kernel { seconds * 1.3 } else { seconds }, memory_bytes }
+    let (seconds, image_bytes) = if kernel { (seconds * 1.3, kernel_image_bytes) } else { (seconds, 0) };
+    Estimate { seconds, memory_bytes: memory_bytes + image_bytes, kernel_image_bytes }
 }
 
 /// The parameters that all parts of the study share.

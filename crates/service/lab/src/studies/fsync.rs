@@ -111,7 +111,11 @@ pub fn estimate(size: Size, kernel: bool) -> Estimate {
         Size::Quick => 115.0,
         Size::Full => 450.0,
     };
-    Estimate { seconds: seconds + if kernel { 10.0 } else { 0.0 }, memory_bytes: 1 << 30 }
+    Estimate {
+        seconds: seconds + if kernel { 10.0 } else { 0.0 },
+        memory_bytes: 1 << 30,
+        kernel_image_bytes: super::large_image(size),
+    }
 }
 
 /// A row of the modes: name, mode, and whether `seed` ignores its limit of 2 ms.

@@ -94,7 +94,11 @@ pub fn estimate(size: Size, kernel: bool) -> Estimate {
         Size::Quick => (110.0, 5.0, 1 << 30),
         Size::Full => (560.0, 40.0, 11 << 30),
     };
-    Estimate { seconds: seconds + if kernel { of_kernel } else { 0.0 }, memory_bytes }
+    Estimate {
+        seconds: seconds + if kernel { of_kernel } else { 0.0 },
+        memory_bytes,
+        kernel_image_bytes: super::large_image(size),
+    }
 }
 
 /// Runs the study.

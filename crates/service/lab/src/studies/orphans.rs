@@ -80,7 +80,11 @@ pub fn estimate(size: Size, kernel: bool) -> Estimate {
         Size::Full => 260.0,
     };
     // The kernel is a sixth mode, whose calls take longer.
-    Estimate { seconds: if kernel { seconds * 1.5 } else { seconds }, memory_bytes: 1 << 30 }
+    Estimate {
+        seconds: if kernel { seconds * 1.5 } else { seconds },
+        memory_bytes: 1 << 30,
+        kernel_image_bytes: super::large_image(size),
+    }
 }
 
 /// Runs the study.

@@ -39,7 +39,11 @@ pub fn estimate(size: Size, kernel: bool) -> Estimate {
         Size::Full => (1100.0, 10 << 30),
     };
     // The same jobs on the kernel's file system; it keeps its pages until they are written.
-    Estimate { seconds: if kernel { seconds * 1.2 } else { seconds }, memory_bytes }
+    Estimate {
+        seconds: if kernel { seconds * 1.2 } else { seconds },
+        memory_bytes,
+        kernel_image_bytes: super::large_image(size),
+    }
 }
 
 /// Runs the study.

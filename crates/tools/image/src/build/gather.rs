@@ -26,6 +26,8 @@ pub struct Gathered {
     pub tree: Tree,
     /// The directory sources, which hold the bytes of their files.
     pub roots: Vec<SourceRoot>,
+    /// The time stamp of an image of the tree, in seconds since 1970; 0 before the tree is edited.
+    pub time: u64,
     /// Whether a source has metadata for the root directory. An archive need not have an entry for it.
     pub has_root: bool,
     /// Findings that the user should see.
@@ -34,9 +36,9 @@ pub struct Gathered {
     pub problems: Vec<Problem>,
 }
 
-/// Reads all sources into one tree, for programs that need no image. Links are counted. `spool_dir`: the
-/// directory of a temporary file for unpacked content. `read`: called by any thread with the number of
-/// entries read since the last call.
+/// Reads all sources into one tree, for programs that need no new image, and changes it as the options say:
+/// owners, rules by path, times, labels. `spool_dir`: the directory of a temporary file for unpacked content.
+/// `read`: called by any thread with the number of entries read since the last call.
 ///
 /// # Errors
 /// See [`BuildFault`]. Entries that cannot be read are in [`Gathered::problems`].
@@ -48,7 +50,7 @@ pub fn read_sources(
     read: &(dyn Fn(u64) + Sync),
 ) -> Result<Gathered, BuildFault> {
     let mut gathered = gather(options, sources, spool_dir, Watch { skip: None, cancel, read })?;
-    gathered.tree.count_links();
+    gathered.time = super::edit(&mut gathered.tree, options, false)?.time;
     Ok(gathered)
 }
 
@@ -71,6 +73,7 @@ pub(super) fn gather(
     let mut gathered = Gathered {
         tree: Tree::new(),
         roots: Vec::new(),
+        time: 0,
         has_root: false,
         warnings: Vec::new(),
         problems: Vec::new(),

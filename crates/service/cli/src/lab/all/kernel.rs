@@ -9,7 +9,6 @@ use std::process::Command;
 use extant_image::options::FormatOptions;
 use extant_lab::LabFault;
 use extant_lab::ground::{Ground, Site};
-use extant_lab::studies::Size;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
@@ -24,11 +23,11 @@ pub(super) struct KernelMount {
 }
 
 impl KernelMount {
-    /// Makes and mounts a file system.
+    /// Makes and mounts a file system of this size.
     ///
     /// # Errors
     /// Not root; or it cannot be made or mounted.
-    pub(super) fn new(size: Size) -> Result<Self, LabFault> {
+    pub(super) fn new(size_bytes: u64) -> Result<Self, LabFault> {
         if !rustix::process::geteuid().is_root() {
             return Err(usage(
                 "--kernel without DIR mounts a file system, which needs root: run it with sudo, or name a \
@@ -40,10 +39,6 @@ impl KernelMount {
         let made = made.map_err(|fault| LabFault::Device(format!("/dev/shm: {fault}")))?;
         let image = made.path().join("image");
         // Sparse: only written blocks take memory.
-        let size_bytes = match size {
-            Size::Quick => 16 << 30,
-            Size::Full => 64 << 30,
-        };
         Ground::fresh(&Site::File(image.clone()), size_bytes, &FormatOptions::default())?;
         let folder = made.path().join("mounted");
         std::fs::create_dir(&folder)

@@ -266,9 +266,8 @@ const DURABILITY: &[Row] = &[
         spelled: "commit=SECONDS",
         help: "longest time between two commits (default: 5), and how long data stays dirty before it is \
                written back (default: 30, also the most)",
-        page: "the longest time between two commits; default: 5. If the option is given, it also limits \
-               how long data stays dirty before it is written back; but that limit is at most 30 seconds, \
-               which is also the default",
+        page: "the longest time between two commits; default: 5. Dirty data is written back after 30 \
+               seconds, or after SECONDS if the option is given and less than 30",
         keywords: &[value("commit", |flags, value| {
             let seconds = number(value, 86_400).ok_or("seconds up to 86400, as 5")?;
             // 0 selects the default, as in the kernel.
@@ -286,8 +285,10 @@ const DURABILITY: &[Row] = &[
         spelled: "data=ordered",
         help: "with nobuffered_iomap only: a commit waits until the data of newly allocated blocks is \
                written (default)",
-        page: "with `nobuffered_iomap` only, where it is the default: a transaction that allocates blocks \
-               for data is committed only after this data has been written",
+        page: "the default with `nobuffered_iomap`: a transaction that allocates blocks for data is \
+               committed only after this data has been written. Without `nobuffered_iomap` the option \
+               changes nothing: a commit does not wait for the data of files with extents (new extents \
+               are unwritten until their data has arrived), but for that of files with block maps",
         keywords: &[value("data", |flags, value| {
             let ways = [
                 ("ordered", DataPath::Ordered),
@@ -302,10 +303,8 @@ const DURABILITY: &[Row] = &[
         spelled: "data=writeback",
         help: "with nobuffered_iomap only: a commit does not wait; after a crash files may show the old \
                content of blocks",
-        page: "with `nobuffered_iomap` only: a commit does not wait for data, so after a crash files may \
-               show the old content of blocks. Without `nobuffered_iomap` it has no effect: extents are \
-               unwritten until their data has arrived, and files with block maps are written as with \
-               `data=ordered`",
+        page: "matters only with `nobuffered_iomap`: a commit does not wait for data, so after a crash \
+               files may show the old content of blocks",
         keywords: &[],
     },
     Row {
@@ -381,9 +380,9 @@ const PERFORMANCE: &[Row] = &[
                write, write-back errors are reported once per process, not per open file, and close \
                starts no write-back unless track_closes is given",
         page: "the kernel sends no request to the server when a file is opened or closed, which is \
-               faster. `chattr +i` and `+a` are then checked at write(2) instead of open(2), and fsync(2) \
-               reports a write-back error once per process instead of once per open file. close(2) starts \
-               no write-back, unless `track_closes` is given",
+               faster. `chattr +i` and `+a` are then checked at write(2) instead of open(2), and \
+               fsync(2) reports a write-back error once to each process that calls it, instead of once \
+               per open file. close(2) starts no write-back, unless `track_closes` is given",
         keywords: &[
             flag("notrack_opens", |flags| flags.no_track_opens = true),
             flag("track_opens", |flags| flags.no_track_opens = false),
@@ -451,8 +450,8 @@ const MEASURING: &[Row] = &[
     Row {
         spelled: "nobuffered_iomap",
         help: "write data block by block in 4 KiB pages, not by extents in large folios; also nodelalloc",
-        page: "data is cached in 4 KiB pages and mapped block by block, instead of in large folios and by \
-               extents ([lab buffered](lab.md#buffered)); also `nodelalloc`",
+        page: "data is cached in 4 KiB pages and mapped block by block, instead of in large folios and \
+               by extents ([lab buffered](lab.md#buffered)). Another name: `nodelalloc`",
         keywords: &[
             flag("nobuffered_iomap", |flags| flags.block_by_block = Some(true)),
             flag("nodelalloc", |flags| flags.block_by_block = Some(true)),
@@ -465,7 +464,8 @@ const MEASURING: &[Row] = &[
         help: "how threads that sync share flushes of the device: epoch (default), merge, seed, \
                empty-txn, none",
         page: "how concurrent fsync calls share flushes of the device: `epoch` (default), `merge`, \
-               `seed`, `empty-txn`, `none` ([lab fsync](lab.md#fsync))",
+               `seed`, `empty-txn`. With `none` nothing is shared: each fsync makes its own flush ([lab \
+               fsync](lab.md#fsync))",
         keywords: &[value("flush", |flags, value| {
             flags.flush.mode = named(value, FlushMode::ALL.map(|mode| (mode.name(), mode)))?;
             Ok(())
@@ -475,8 +475,8 @@ const MEASURING: &[Row] = &[
         spelled: "flush_delay=MODE",
         help: "how long the first fsync waits for others with flush=seed: full (as long as a flush \
                takes), aged (until the last flush was that long ago; default), none",
-        page: "how long the first fsync waits for others with `flush=seed`. `full`: for the average time \
-               of a flush, at most 15 ms. `aged` (default): until that time has passed since the last \
+        page: "with `flush=seed`: how long the first fsync waits for others. T is the average time of a \
+               flush, at most 15 ms. `full`: T. `aged` (default): until T has passed since the last \
                shared flush ended. `none`: not at all",
         keywords: &[value("flush_delay", |flags, value| {
             flags.flush.delay = named(value, FlushDelay::ALL.map(|delay| (delay.name(), delay)))?;
@@ -487,9 +487,10 @@ const MEASURING: &[Row] = &[
         spelled: "min_batch_time=US, max_batch_time=US",
         help: "bounds of the time that a change of names in a chattr +S or +D directory waits for others \
                before it commits; default: 0 and 15000",
-        page: "bounds, in microseconds, of the time that a change of names in a `chattr +S` or `+D` \
-               directory waits for other operations before it commits; default: 0 and 15000. fsync does \
-               not wait, except with `flush=empty-txn`",
+        page: "after a change of names in a `chattr +S` or `+D` directory, the server waits for other \
+               operations before it commits: as long as a commit takes on average, within these bounds \
+               (microseconds; default: 0 and 15000). An fsync has this wait only with \
+               `flush=empty-txn`; its wait for a shared flush is another one (`flush_delay`)",
         keywords: &[
             value("min_batch_time", |flags, value| micros(value).map(|time| flags.batching.min = time)),
             value("max_batch_time", |flags, value| micros(value).map(|time| flags.batching.max = time)),
@@ -526,10 +527,11 @@ const MEASURING: &[Row] = &[
                list-v0; with none a crash leaks their blocks until e2fsck",
         page: "how orphans (inodes to delete or truncate after a crash) are recorded. `file` (default): \
                in the orphan file, or in the list on disk if the image has no such file. `list-v3`, \
-               `list-v0`: in the list. `none`: not at all, so a crash leaks their blocks until e2fsck \
-               runs. The other modes record each deletion, because the inode lives until the kernel \
-               forgets it. They record a truncation only if it may take more than one transaction. So for \
-               truncations, `file` is here what [lab orphans](lab.md#orphans) calls `single-handle`",
+               `list-v0`: in the list. These three record each deletion, because the inode is deleted \
+               later, when the kernel sends FORGET. They record a truncation only if it may take more \
+               than one transaction (in [lab orphans](lab.md#orphans), the modes of these names record \
+               every truncation). `none`: \
+               nothing is recorded, so a crash leaks the blocks of orphans until e2fsck runs",
         keywords: &[value("orphans", |flags, value| {
             flags.orphans = named(value, OrphanMode::ALL.map(|mode| (mode.name(), mode)))?;
             Ok(())

@@ -1,5 +1,6 @@
-# What is left of a file's set-id bits after each operation that changes it, by who does that: a line each.
-# Root with and without CAP_FSETID cannot be told apart here; the owner and others are: in the file's group, in none of its groups.
+# Prints the errno of each operation on a file and the file's mode after it, for each first mode and each user.
+# The users are root, the owner, a member of the file's group (supplementary or primary) and a user outside it.
+# Root with CAP_FSETID and root without it are not distinguished.
 use strict; use warnings; use Fcntl; use POSIX ();
 my %users = (root => [0, '0 0'], owner => [1000, '1000 1000'], member => [1001, '1001 1001 2000'], first => [1002, '2000 2000'], stranger => [1003, '1003 1003']);
 my ($fallocate, $copy) = (POSIX::uname())[4] eq 'aarch64' ? (47, 285) : (285, 326);
