@@ -158,8 +158,12 @@ pub(crate) fn run(cargo: &[&str]) -> Result<(), String> {
 /// The test binaries, the last that cargo built first: the largest programs take longest to build and to run.
 fn build(cargo: &[&str]) -> Result<Vec<Binary>, String> {
     let mut command = workspace::cargo();
+    // Without examples: clippy checks them, and each would be linked with most crates.
     command.arg("test").args(cargo).args([
         "--workspace",
+        "--lib",
+        "--bins",
+        "--tests",
         "--no-run",
         "--message-format=json-render-diagnostics",
     ]);

@@ -702,7 +702,7 @@ impl Journal {
                 }
                 let log = writer.log.as_mut().expect("matched above");
                 let revokes: &[Pblk] = if sabotage.has(Bug::SkipRevokes) { &[] } else { &revokes };
-                logged = log.write(&mut images, revokes, now())?;
+                logged = log.write(&mut images, revokes, self.time())?;
                 // A freed block must not be written home over its next use.
                 for block in revokes {
                     writer.checkpoint.mark_stale(*block);
@@ -879,9 +879,12 @@ pub(crate) enum Failure {
     TooLarge(Pblk),
 }
 
-fn now() -> (u64, u32) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (now.as_secs(), now.subsec_nanos())
+impl Journal {
+    /// The time of a commit block, in seconds and nanoseconds since 1970.
+    fn time(&self) -> (u64, u32) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.options.fixed_time.map_or((now.as_secs(), now.subsec_nanos()), |seconds| (seconds, 0))
+    }
 }
 
 impl fmt::Debug for Journal {

@@ -397,6 +397,17 @@ impl TreeArgs {
         }
     }
 
+    /// Refuses the option to tolerate files that change, where it has no effect.
+    pub(crate) fn refuse_tolerance(&self) -> Result<(), (u8, String)> {
+        match self.tolerate_changes {
+            true => {
+                let why = "--tolerate-changes is for new images: update from a snapshot or a quiet tree";
+                Err((exit::USAGE_CODE, why.to_owned()))
+            }
+            false => Ok(()),
+        }
+    }
+
     /// The sources, in the order of the command line.
     pub(crate) fn sources(&self) -> Vec<Source> {
         self.sources.0.iter().map(|(_, kind, path)| source(*kind, path)).collect()

@@ -144,7 +144,7 @@ fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeRepo
     let length = storage.device().size_bytes();
     let journal_device = args.journal.journal.as_deref().map(journal).transpose()?;
     let waiting = Arc::new(crate::waiting::say(name.to_owned()));
-    let options = ResizeOptions { journal_device, waiting: Some(waiting) };
+    let options = ResizeOptions { journal_device, waiting: Some(waiting), ..ResizeOptions::default() };
     let bar = Bar::new();
     let done = resize(&mut *storage, args.size, &options, &bar, &AtomicBool::new(false));
     drop(bar);

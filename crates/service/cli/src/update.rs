@@ -9,8 +9,9 @@ use std::sync::Mutex;
 
 use extant::build::BuildOptions;
 use extant::diff::{Cause, DiffObserver, Problem, Which};
+use extant::resize::ResizeFault;
 use extant::update::{UpdateFault, UpdateObserver, UpdateReport, update};
-use extant::{Error, OpenFault, Refusal};
+use extant::{Error, Fault, OpenFault};
 use serde_json::json;
 
 use crate::build::{TreeArgs, cancelled_by_signals, list_problems};
@@ -36,8 +37,9 @@ The changes go through the journal. After a power cut the file system is consist
 content, its new content or a part of it, and the same command completes the update. `extant build \
 --like IMG` makes a new image instead.
 
-Exit codes: 0 done; 3 a source cannot be read, and nothing was changed; 4 the image is damaged; 7 the \
-image is full: `extant resize` makes it larger; 8 no ext4 image; 10 in use.
+Exit codes: 0 done; 3 a source cannot be read: nothing was changed, or a part if the source changed \
+meanwhile; 4 the image is damaged; 7 the image is full: `extant resize` makes it larger; 8 no ext4 image; \
+10 in use.
 
 Examples:
   extant update root.img --from rootfs/
@@ -120,7 +122,9 @@ pub(crate) fn run(args: &UpdateArgs) -> ExitCode {
 fn updated(args: &UpdateArgs) -> Result<ExitCode, (u8, String)> {
     args.tree.check_sources("update")?;
     let image = ImageArg::parse_whole(&args.image, "updated").map_err(arg_failure)?;
-    let options = BuildOptions { dry_run: args.dry_run, ..args.tree.options()? };
+    args.tree.refuse_tolerance()?;
+    let leave_out = vec![image.path.clone()];
+    let options = BuildOptions { dry_run: args.dry_run, leave_out, ..args.tree.options()? };
     let cancel = cancelled_by_signals().map_err(|why| (exit::TARGET, why))?;
     let device = match args.dry_run {
         true => image.open_read_only().map_err(arg_failure)?,
@@ -147,7 +151,17 @@ pub(crate) fn finish(
     done: Result<UpdateReport, UpdateFault>,
 ) -> ExitCode {
     match done {
-        Ok(report) if json => {
+        Ok(report) => {
+            report.warnings.iter().for_each(|warning| say!("warning: {warning}"));
+            shown_report(name, verb, (json, quiet), &report)
+        }
+        Err(fault) => fail(old, json, &fault),
+    }
+}
+
+fn shown_report(name: &str, verb: Verb, (json, quiet): (bool, bool), report: &UpdateReport) -> ExitCode {
+    match () {
+        () if json => {
             let value = json!({
                 "image": name,
                 "added": report.added,
@@ -157,13 +171,13 @@ pub(crate) fn finish(
                 "written_bytes": report.written_bytes,
                 "bytes_before": report.bytes_before,
                 "bytes_after": report.bytes_after,
+                "warnings": report.warnings,
                 "dry_run": verb == Verb::WouldBe,
             });
             voice::print(&format!("{value:#}\n"), 0)
         }
-        Ok(_) if quiet => ExitCode::SUCCESS,
-        Ok(report) => voice::print(&text_of(name, verb, &report), 0),
-        Err(fault) => fail(old, json, &fault),
+        () if quiet => ExitCode::SUCCESS,
+        () => voice::print(&text_of(name, verb, report), 0),
     }
 }
 
@@ -192,15 +206,25 @@ fn fail(name: &str, json: bool, fault: &UpdateFault) -> ExitCode {
     let code = match fault {
         UpdateFault::Build(fault) => crate::build::code_of(fault),
         UpdateFault::Image { .. } | UpdateFault::Open(OpenFault::NotExt4(_)) => exit::UNREADABLE,
+        // The host has no space for the new image.
+        UpdateFault::Open(OpenFault::Device(fault)) | UpdateFault::Resize(ResizeFault::Device(fault))
+            if fault.os_error() == Some(28) =>
+        {
+            exit::NO_SPACE
+        }
+        UpdateFault::Change(Error::At { fault: Fault::Device(fault), .. })
+            if fault.os_error() == Some(28) =>
+        {
+            exit::NO_SPACE
+        }
         UpdateFault::Open(OpenFault::InUse(_)) => exit::BUSY,
         UpdateFault::Open(OpenFault::Damaged(_)) => exit::DAMAGED,
         UpdateFault::Open(_) => exit::UNREADABLE,
         UpdateFault::Source(_) => exit::SOURCE,
         UpdateFault::Unreadable(problems) => list_unreadable(name, problems),
-        UpdateFault::Change(error) if error.is(Refusal::NoSpace) || error.is(Refusal::NoInodes) => {
-            exit::NO_SPACE
-        }
+        UpdateFault::Full(_) => exit::NO_SPACE,
         UpdateFault::Change(Error::At { fault, .. } | Error::Between { fault, .. }) => code_of(fault),
+        UpdateFault::Smaller { .. } => exit::TOO_SMALL,
         UpdateFault::Change(_) | UpdateFault::Resize(_) => exit::TARGET,
         UpdateFault::Interrupted => exit::INTERRUPTED,
     };
@@ -208,9 +232,12 @@ fn fail(name: &str, json: bool, fault: &UpdateFault) -> ExitCode {
         list_problems(problems);
     }
     let message = match fault {
+        UpdateFault::Full(Error::At { path, fault }) => {
+            let place = shown(name, &[b"/", &path[..]].concat());
+            format!("{place}: {fault}; `extant resize` makes the image larger")
+        }
         UpdateFault::Change(Error::At { path, fault }) => {
-            let remedy = if code == exit::NO_SPACE { "; `extant resize` makes the image larger" } else { "" };
-            format!("{}: {fault}{remedy}", shown(name, &[b"/", &path[..]].concat()))
+            format!("{}: {fault}", shown(name, &[b"/", &path[..]].concat()))
         }
         UpdateFault::Build(fault) => fault.to_string(),
         other => format!("{}: {other}", escape(name.as_bytes())),

@@ -50,6 +50,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use extant_device::{Device, FileDevice, NewFile};
 use extant_image::build::{Gathered, read_sources};
+use extant_image::tree::InsertFault;
 use extant_ondisk::time::Timestamp;
 use extant_volume::{OpenFault, OpenOptions, WriteOptions};
 
@@ -57,14 +58,13 @@ use crate::build::{BuildFault, BuildOptions, Source};
 use crate::diff::{self, Diff, DiffObserver, DiffOptions, Side, Status};
 use crate::resize::ResizeFault;
 use crate::{Error, FileSystem};
+use grow::Growth;
 
 /// Bytes per read and write of copies.
 const PIECE: usize = 1 << 20;
-/// How often a new image that was too small is made again, with more room each time.
-const GROWTHS_MAX: u32 = 8;
 
 /// The result of an update.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpdateReport {
     /// Paths that were added.
     pub added: u64,
@@ -80,6 +80,8 @@ pub struct UpdateReport {
     pub bytes_before: u64,
     /// Length of the file system after the update, in bytes.
     pub bytes_after: u64,
+    /// Findings about the sources that the user should see.
+    pub warnings: Vec<String>,
 }
 
 /// Why an update failed.
@@ -108,6 +110,20 @@ pub enum UpdateFault {
     /// A path cannot be changed.
     #[error(transparent)]
     Change(#[from] Error),
+    /// A path cannot be changed, because no block or no inode is free.
+    #[error("{0}")]
+    Full(Error),
+    /// The size asked for is smaller than that of the old image.
+    #[error(
+        "a new image cannot be smaller than the old one that it is made from: {asked} and {old} bytes; \
+         `extant resize` makes it smaller"
+    )]
+    Smaller {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes of the old image.
+        old: u64,
+    },
     /// The image cannot be made larger.
     #[error(transparent)]
     Resize(#[from] ResizeFault),
@@ -143,13 +159,17 @@ struct Job<'u> {
     options: &'u BuildOptions,
     observer: &'u dyn UpdateObserver,
     cancel: &'u AtomicBool,
+    /// The image, which is no part of a source.
+    image: Option<&'u Path>,
 }
 
 /// Changes an image file or block device in place, so that its tree is that of the sources.
-/// [`BuildOptions::dry_run`] only counts. Options of the file system, and of its size, have no effect.
+/// [`BuildOptions::dry_run`] only counts. Options of the file system, of its size, and
+/// [`BuildOptions::tolerate_changes`] have no effect. The image is no part of a source.
 ///
 /// # Errors
-/// See [`UpdateFault`]. If a path cannot be changed, those before it are.
+/// See [`UpdateFault`]. If a path cannot be changed, or a source changes meanwhile, those before it are
+/// changed.
 pub fn update_image(
     image: impl AsRef<Path>,
     options: &BuildOptions,
@@ -158,8 +178,9 @@ pub fn update_image(
     let image = image.as_ref();
     let opened = if options.dry_run { FileDevice::open_read_only } else { FileDevice::open_locked };
     let device = opened(image).map_err(|source| UpdateFault::Image { image: image.to_owned(), source })?;
-    let spool_dir = directory_of(image);
-    update(Arc::new(device), options, sources, &spool_dir, &diff::Silent, &AtomicBool::new(false))
+    let (spool_dir, cancel) = (directory_of(image), AtomicBool::new(false));
+    let job = Job { options, observer: &diff::Silent, cancel: &cancel, image: Some(image) };
+    job.update(Arc::new(device), sources, &spool_dir)
 }
 
 /// As [`update_image`], on any device that has no other writer. `spool_dir`: where a temporary file for
@@ -175,17 +196,7 @@ pub fn update(
     observer: &dyn UpdateObserver,
     cancel: &AtomicBool,
 ) -> Result<UpdateReport, UpdateFault> {
-    let job = Job { options, observer, cancel };
-    let (side, diff) = job.compare(&device, sources, spool_dir)?;
-    let mut report = counted(&diff, device.size_bytes());
-    if options.dry_run {
-        return Ok(report);
-    }
-    let write =
-        WriteOptions { is_no_mount: true, keeps_set_id: true, keeps_times: true, ..WriteOptions::default() };
-    let open = OpenOptions { write, ..OpenOptions::default() };
-    job.apply(device, &open, &side, &diff, &mut report)?;
-    Ok(report)
+    Job { options, observer, cancel, image: None }.update(device, sources, spool_dir)
 }
 
 /// Makes a new image of the sources that differs as little as possible from an old one. It has the size of
@@ -225,10 +236,12 @@ pub fn build_like_with(
     if !options.replace && !options.dry_run && target.symlink_metadata().is_ok() {
         return Err(BuildFault::TargetExists(shown()).into());
     }
-    let job = Job { options, observer, cancel };
+    let job = Job { options, observer, cancel, image: Some(target) };
     let (side, diff) = job.compare(&old, sources, &directory_of(target))?;
-    let mut report = counted(&diff, old.size_bytes());
+    let mut report = counted(&diff, &side, old.size_bytes());
+    let mut growth = Growth::new(&old, &side, &diff, options.size)?;
     if options.dry_run {
+        report.bytes_after += growth.more;
         return Ok(report);
     }
     let time = Timestamp { seconds: i64::try_from(side.time()).unwrap_or(0), nanos: 0 };
@@ -239,35 +252,55 @@ pub fn build_like_with(
         no_journal: true,
         no_barriers: true,
         no_committer: true,
+        // The copy has no other user.
+        is_guarded: true,
         fixed_time: Some(time),
         ..WriteOptions::default()
     };
     let open = OpenOptions { write, ..OpenOptions::default() };
-    let mut more = grow::estimate(&old, &side, &diff, options.size)?;
-    for growth in 0.. {
+    loop {
         let new = NewFile::create(target).map_err(refused)?;
         observer.step("copying");
         copy(&*old, new.file(), cancel)?;
         let file = FileDevice::of(new.file().try_clone().map_err(refused)?).map_err(refused)?;
-        let file = grow::grow(Arc::new(file), more, cancel)?;
+        let file = growth.apply(Arc::new(file), time, cancel)?;
         report.bytes_after = file.size_bytes();
         match job.apply(file, &open, &side, &diff, &mut report) {
-            Err(UpdateFault::Change(fault)) if grow::is_full(&fault) && growth < GROWTHS_MAX => {
-                more = more.saturating_mul(2).max(report.bytes_before / 16);
-                continue;
-            }
+            Err(UpdateFault::Full(_)) if growth.increase() => continue,
             done => done?,
         }
         new.publish(options.replace, options.sync).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => BuildFault::TargetExists(shown()),
             _ => refused(error),
         })?;
-        break;
+        return Ok(report);
     }
-    Ok(report)
 }
 
 impl Job<'_> {
+    /// Changes the file system on the device.
+    fn update(
+        &self,
+        device: Arc<dyn Device>,
+        sources: Vec<Source>,
+        spool_dir: &Path,
+    ) -> Result<UpdateReport, UpdateFault> {
+        let (side, diff) = self.compare(&device, sources, spool_dir)?;
+        let mut report = counted(&diff, &side, device.size_bytes());
+        if self.options.dry_run {
+            return Ok(report);
+        }
+        let write = WriteOptions {
+            is_no_mount: true,
+            keeps_set_id: true,
+            keeps_times: true,
+            ..WriteOptions::default()
+        };
+        let open = OpenOptions { write, ..OpenOptions::default() };
+        self.apply(device, &open, &side, &diff, &mut report)?;
+        Ok(report)
+    }
+
     /// Reads the sources, and compares them with the file system on the device.
     fn compare(
         &self,
@@ -279,11 +312,18 @@ impl Job<'_> {
         let old = Side::image(fs).map_err(Error::at(b"/"))?;
         self.observer.step("reading");
         let read = |entries| self.observer.read(entries);
-        let mut gathered = read_sources(self.options, sources, spool_dir, self.cancel, &read)?;
+        let mut gathered = read_sources(self.options, sources, spool_dir, self.image, self.cancel, &read)?;
         self.check_cancel()?;
         if !gathered.problems.is_empty() {
             gathered.problems.sort_by(|a, b| a.path.cmp(&b.path));
             return Err(BuildFault::Problems(gathered.problems).into());
+        }
+        let tree = &gathered.tree;
+        let taken =
+            tree.lookup(tree.nodes[0].content, b"lost+found").map(|at| tree.records[at as usize].node);
+        if taken.is_some_and(|node| !tree.nodes[node as usize].is_dir()) {
+            let (path, fault) = ("/lost+found".to_owned(), InsertFault::LostFoundTaken);
+            return Err(BuildFault::Insert { path, fault }.into());
         }
         let new = Side::gathered(gathered);
         self.observer.step("comparing");
@@ -309,6 +349,10 @@ impl Job<'_> {
         self.observer.step("changing");
         let fs = FileSystem::from_device_writable(device, open)?;
         let written = apply::apply(&fs, side, diff, self.observer, self.cancel);
+        let written = written.map_err(|fault| match fault {
+            UpdateFault::Change(fault) if grow::is_full(&fs, &fault) => UpdateFault::Full(fault),
+            other => other,
+        });
         // Also after a failure: what was changed until then is committed, and the image is left clean.
         let closed = fs.close();
         report.written_bytes = written?;
@@ -339,7 +383,7 @@ impl Side {
     }
 }
 
-fn counted(diff: &Diff, bytes: u64) -> UpdateReport {
+fn counted(diff: &Diff, side: &Side, bytes: u64) -> UpdateReport {
     UpdateReport {
         added: diff.count(Status::Added),
         deleted: diff.count(Status::Deleted),
@@ -348,6 +392,7 @@ fn counted(diff: &Diff, bytes: u64) -> UpdateReport {
         written_bytes: 0,
         bytes_before: bytes,
         bytes_after: bytes,
+        warnings: side.warnings().to_vec(),
     }
 }
 

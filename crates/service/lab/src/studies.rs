@@ -53,6 +53,11 @@ pub struct Estimate {
     pub kernel_image_bytes: u64,
 }
 
+/// The option of a command that also measured the kernel.
+pub(crate) fn kernel_option(kernel: Option<&Path>) -> &'static str {
+    if kernel.is_some() { " --kernel" } else { "" }
+}
+
 /// Bytes of the kernel's file system for a study that needs many inodes.
 pub(crate) fn large_image(size: Size) -> u64 {
     match size {

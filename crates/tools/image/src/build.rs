@@ -87,6 +87,8 @@ pub struct BuildOptions {
     pub file_contexts: Option<FileContexts>,
     /// Patterns of paths to leave out.
     pub excludes: Excludes,
+    /// Files of the host that are no part of a source directory, such as the image itself.
+    pub leave_out: Vec<PathBuf>,
     /// Rules that make and change files by path, applied after owners are mapped.
     pub rules: Vec<Rule>,
     /// Limit on the unpacked size of an archive or a layer.
@@ -123,6 +125,7 @@ impl Default for BuildOptions {
             gid_map: IdMap::default(),
             file_contexts: None,
             excludes: Excludes::default(),
+            leave_out: Vec::new(),
             rules: Vec::new(),
             unpacking: Unpacking::default(),
             xattrs: XattrChoice::default(),
@@ -297,11 +300,11 @@ pub fn build(
         _ => None,
     };
     observer.step("reading");
-    let skip = match &target {
-        BuildTarget::File(path) => identity_of(&path.to_path_buf()),
-        _ => None,
-    };
-    let watch = Watch { skip, cancel, read: &|entries| observer.read(entries) };
+    let mut skip = identities(&options.leave_out);
+    if let BuildTarget::File(path) = &target {
+        skip.extend(identity_of(path));
+    }
+    let watch = Watch { skip: &skip, cancel, read: &|entries| observer.read(entries) };
     let mut gathered = gather(options, sources, &target.spool_dir(), watch)?;
     if cancel.load(Ordering::Relaxed) {
         return Err(BuildFault::Write(WriteFault::Interrupted));
@@ -393,6 +396,11 @@ pub fn build(
         })?;
     }
     Ok(report)
+}
+
+/// Device and inode number of each of these files that exists.
+fn identities(paths: &[PathBuf]) -> Vec<(u64, u64)> {
+    paths.iter().filter_map(|path| identity_of(path)).collect()
 }
 
 /// What [`edit`] found.

@@ -147,9 +147,12 @@ impl Fs<'_, '_> {
                 rest = &rest[1..];
                 continue;
             };
+            let mut end = start;
             let place = |(ino, ..): &(Ino, u16, &Finding)| {
-                let at = self.inode_offset(*ino)?.checked_sub(start)?;
-                (at + size <= BATCH_BYTES as u64).then_some(at as usize)
+                // The table of the next group may be before this one.
+                let offset = self.inode_offset(*ino).filter(|offset| *offset >= end)?;
+                end = offset + size;
+                (end - start <= BATCH_BYTES as u64).then_some((offset - start) as usize)
             };
             let places: Vec<usize> = rest.iter().map_while(place).collect();
             let (now, later) = rest.split_at(places.len());

@@ -357,6 +357,8 @@ impl UndoFile {
                 }
             })?;
         }
+        // A piece may now be cut between two of its ranges: the next undo does not compare it.
+        self.set_state(UndoState::Begun)?;
         self.each(|record| {
             for (start, old) in record.ranges() {
                 device.write_at(record.offset + start as u64, old)?;

@@ -42,6 +42,7 @@ use extant_device::{Device, FileDevice, Window};
 use extant_ondisk::Features;
 use extant_ondisk::Geometry;
 use extant_ondisk::superblock::{STATE_CLEAN, Superblock};
+use extant_ondisk::time::Timestamp;
 use extant_volume::{MountGuard, OpenFault, OpenOptions, Volume, log_on};
 
 pub use fault::ResizeFault;
@@ -148,6 +149,8 @@ pub struct ResizeOptions {
     pub journal_device: Option<Arc<dyn Device>>,
     /// Called while another machine may have the file system open, see [`MountGuard`].
     pub waiting: Option<Arc<extant_volume::OnWait<'static>>>,
+    /// The time in superblock and journal instead of the clock's: the same resize makes the same bytes.
+    pub fixed_time: Option<Timestamp>,
 }
 
 /// Is notified of the progress.
@@ -415,7 +418,8 @@ struct Done {
 fn switcher_of(fs: &Fs, options: &ResizeOptions) -> Result<Switcher, ResizeFault> {
     let open = OpenOptions { journal_device: options.journal_device.clone(), ..OpenOptions::default() };
     let log = log_on(&fs.device, &fs.sb, &open)?;
-    Ok(Switcher::new(Arc::clone(&fs.device), &fs.sb, &fs.geometry, log, Rc::clone(&fs.is_torn)))
+    let time = options.fixed_time.map(|time| u64::try_from(time.seconds).unwrap_or(0));
+    Ok(Switcher::new(Arc::clone(&fs.device), &fs.sb, &fs.geometry, (log, time), Rc::clone(&fs.is_torn)))
 }
 
 fn grow(
@@ -527,6 +531,7 @@ fn recover(device: &Arc<dyn Device>, options: &ResizeOptions) -> Result<u64, Res
     open.write.is_no_mount = true;
     open.write.is_guarded = true;
     open.write.no_committer = true;
+    open.write.fixed_time = options.fixed_time;
     let volume = Volume::open(Arc::clone(device), &open)?;
     let transactions = volume.recovery().transactions;
     let closed = volume.close();

@@ -57,6 +57,8 @@ pub(crate) struct Switcher {
     device: Arc<dyn Device>,
     log: Option<(Log, ReplayTarget)>,
     block_size: BlockSize,
+    /// The time of commits, instead of the clock's.
+    fixed_time: Option<u64>,
     /// A switch has begun and has not succeeded. All switchers of a file system share this.
     is_torn: Rc<Cell<bool>>,
 }
@@ -67,7 +69,7 @@ impl Switcher {
         device: Arc<dyn Device>,
         sb: &Superblock,
         geometry: &Geometry,
-        log: Option<Log>,
+        (log, fixed_time): (Option<Log>, Option<u64>),
         is_torn: Rc<Cell<bool>>,
     ) -> Self {
         let block_size = geometry.block_size;
@@ -79,7 +81,7 @@ impl Switcher {
             };
             (log, target)
         });
-        Self { device, log, block_size, is_torn }
+        Self { device, log, block_size, fixed_time, is_torn }
     }
 
     /// The largest number of blocks of a switch, with the superblock's block.
@@ -218,7 +220,11 @@ impl Switcher {
             logged.append(&mut copies);
         }
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        logged.push(CommitBlock::new(tid, now.as_secs(), now.subsec_nanos()).encode(format));
+        let (seconds, nanos) = match self.fixed_time {
+            Some(seconds) => (seconds, 0),
+            None => (now.as_secs(), now.subsec_nanos()),
+        };
+        logged.push(CommitBlock::new(tid, seconds, nanos).encode(format));
         if logged.len() as u64 > u64::from(log_sb.log_end().saturating_sub(log_sb.first)) {
             // Nothing is written yet.
             self.is_torn.set(false);

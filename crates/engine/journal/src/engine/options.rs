@@ -93,6 +93,8 @@ pub struct Options {
     pub has_checksums: bool,
     /// Everything in the log is home except its fast commits: see [`Supersede`].
     pub supersede: Option<Supersede>,
+    /// The time in commit blocks, in seconds since 1970, instead of the clock's.
+    pub fixed_time: Option<u64>,
     /// For the crash lab.
     pub sabotage: Sabotage,
 }

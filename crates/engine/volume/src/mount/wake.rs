@@ -97,6 +97,7 @@ impl Ground {
             batching: has_committer.then_some(self.write.batching),
             supersede,
             pinned_bytes_max: self.budget.limit() / PINNED_PART,
+            fixed_time: self.write.fixed_time.map(|time| u64::try_from(time.seconds).unwrap_or(0)),
             sabotage: self.write.sabotage,
         }
     }

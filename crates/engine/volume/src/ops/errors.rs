@@ -47,18 +47,22 @@ const ANY: [Refusal; 4] = [Stale, ReadOnly, NotSupported, NeedsKey];
 
 operations! {
     Lookup "lookup": NotFound NotDirectory NameTooLong;
-    Read "read": IsDirectory WrongType NoSpace;
-    Seek "seek (SEEK_DATA, SEEK_HOLE)": PastEnd IsDirectory WrongType NoSpace;
-    Create "create (also mkdir, mknod, symlink)": Exists NotFound NotDirectory NameTooLong Invalid NotPermitted
-        TooManyNames NoSpace NoInodes;
-    CreateUnnamed "O_TMPFILE": NotFound NotDirectory Invalid NotPermitted NoSpace NoInodes;
-    Link "link": Exists NotFound NotDirectory NameTooLong Invalid NotPermitted OtherProject TooManyNames NoSpace;
-    Unlink "unlink": NotFound NotDirectory IsDirectory NameTooLong NotPermitted NoSpace;
+    Read "read": IsDirectory WrongType TooLarge NoSpace;
+    Seek "seek (SEEK_DATA, SEEK_HOLE)": PastEnd IsDirectory WrongType TooLarge NoSpace;
+    Create "create (also mkdir, mknod, symlink)": Exists NotFound NotDirectory NameTooLong Invalid
+        NotPermitted TooManyNames NoSpace NoInodes;
+    CreateUnnamed "O_TMPFILE": NotFound NotDirectory WrongType NameTooLong Invalid NotPermitted NoSpace
+        NoInodes;
+    Link "link": Exists NotFound NotDirectory NameTooLong Invalid NotPermitted OtherProject TooManyNames
+        NoSpace;
+    Unlink "unlink": NotFound NotDirectory IsDirectory NameTooLong Invalid NotPermitted NoSpace;
     Rmdir "rmdir": NotFound NotDirectory NotEmpty NameTooLong Invalid Busy NotPermitted NoSpace;
-    Rename "rename": Exists NotFound NotDirectory IsDirectory NotEmpty NameTooLong Invalid Busy NotPermitted
-        OtherProject TooManyNames NoSpace NoInodes;
-    SetAttr "setattr (chmod, chown, truncate, utimes)": IsDirectory WrongType Invalid NotPermitted TooLarge NoSpace;
-    SetXattr "setxattr": Exists NoAttribute Range ValueTooLong TooLarge Invalid Denied NotPermitted NoSpace NoInodes;
+    Rename "rename": Exists NotFound NotDirectory IsDirectory NotEmpty NameTooLong Invalid Busy
+        NotPermitted OtherProject TooManyNames NoSpace NoInodes;
+    SetAttr "setattr (chmod, chown, truncate, utimes)": IsDirectory WrongType Invalid NotPermitted
+        TooLarge NoSpace NoInodes;
+    SetXattr "setxattr": Exists NoAttribute Range ValueTooLong TooLarge Invalid Denied NotPermitted
+        NoSpace NoInodes;
     RemoveXattr "removexattr": NoAttribute Range Invalid NotPermitted NoSpace;
     Write "write": IsDirectory WrongType NotPermitted TooLarge NoSpace;
     Append "append": IsDirectory WrongType NotPermitted TooLarge NoSpace;
@@ -67,7 +71,7 @@ operations! {
     Fsync "fsync": NoSpace TooLarge;
     Sync "sync": NoSpace TooLarge;
     Release "release": NoSpace;
-    Precache "EXT4_IOC_PRECACHE_EXTENTS": IsDirectory NoSpace;
+    Precache "EXT4_IOC_PRECACHE_EXTENTS": IsDirectory WrongType NotPermitted NoSpace;
     Trim "FITRIM": Invalid;
     Tune "tune, label": WrongType Invalid NotPermitted NoSpace;
     Shutdown "EXT4_IOC_SHUTDOWN": NoSpace;

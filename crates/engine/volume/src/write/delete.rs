@@ -86,7 +86,8 @@ impl Writer {
     /// there.
     pub(super) fn end(&self, values: &mut Values, now: Timestamp) {
         values.fields.links = 0;
-        values.fields.dtime = now.seconds as u32;
+        // Smaller times would look like links of the orphan list.
+        values.fields.dtime = (now.seconds as u32).max(self.shared().sb.inodes_count);
         values.fields.size = 0;
         values.dir = None;
         values.drop_data();

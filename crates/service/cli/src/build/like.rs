@@ -41,8 +41,10 @@ fn built(args: &BuildArgs, old: &OsStr, output: &Path) -> Result<ExitCode, (u8, 
         return Err(usage("--like makes a file: `extant update` changes an image where it is"));
     };
     let image = ImageArg::parse_whole(old, "compared").map_err(arg_failure)?;
+    args.tree.refuse_tolerance()?;
     let options = BuildOptions {
         size: size(args)?,
+        leave_out: vec![image.path.clone()],
         replace: args.force,
         sync: !args.no_sync,
         dry_run: args.dry_run,

@@ -177,6 +177,11 @@ fn every_block_of_the_page_about_tune_does_what_it_shows() {
     assert_blocks_do("docs/tune.md", include_str!("../../../../../docs/tune.md"), 1);
 }
 
+#[test]
+fn every_block_of_the_page_about_update_does_what_it_shows() {
+    assert_blocks_do("docs/update.md", include_str!("../../../../../docs/update.md"), 1);
+}
+
 fn assert_blocks_do(page: &str, text: &str, blocks_min: usize) {
     let dir = scratch();
     let mut faults = Vec::new();

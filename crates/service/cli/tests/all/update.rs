@@ -131,6 +131,8 @@ fn a_full_image_grows_if_it_is_made_anew() {
     shell(dir, "head -c 40M /dev/urandom > t/more; for i in $(seq 3000); do mkdir t/empty/$i; done");
     let (text, _) = run_in(dir, "build -o new.img --like old.img --from t", 0);
     assert_has(&text, "its size grew from");
+    run_in(dir, "build -q -o again.img --like old.img --from t", 0);
+    shell(dir, "cmp new.img again.img");
     run_in(dir, "diff new.img t", 0);
     e2fsck_clean(&dir.join("new.img"));
 
@@ -140,6 +142,45 @@ fn a_full_image_grows_if_it_is_made_anew() {
     run_in(dir, "resize -q old.img +200M", 0);
     run_in(dir, "update -q old.img --from t", 0);
     run_in(dir, "diff old.img t", 0);
+    e2fsck_clean(&dir.join("old.img"));
+}
+
+#[test]
+fn a_given_size_is_exact_and_the_same_sources_need_no_more() {
+    let scratch = tree();
+    let dir = scratch.path();
+    run_in(dir, "build -q -f -o old.img --from t", 0);
+    run_in(dir, "build -q -o new.img --like old.img --from t", 0);
+    shell(dir, "cmp old.img new.img || test $(stat -c %s old.img) = $(stat -c %s new.img)");
+    run_in(dir, "build -q -f -o new.img --like old.img --size 50M --from t", 0);
+    assert_eq!(std::fs::metadata(dir.join("new.img")).unwrap().len(), 50 << 20);
+    e2fsck_clean(&dir.join("new.img"));
+}
+
+/// Deletion times of 0 and 1 would mean something else.
+#[test]
+fn deletions_at_the_beginning_of_time_leave_a_sound_image() {
+    let scratch = tree();
+    let dir = scratch.path();
+    shell(dir, "rm -r t/old t/large");
+    for epoch in ["0", "1"] {
+        let mut command = extant();
+        command.current_dir(dir).env("SOURCE_DATE_EPOCH", epoch);
+        outcome(command.args(["build", "-q", "-f", "-o", "new.img", "--like", "old.img", "--from", "t"]))
+            .code(0);
+        run_in(dir, "check -q new.img", 0);
+        e2fsck_clean(&dir.join("new.img"));
+    }
+}
+
+#[test]
+fn the_image_is_no_part_of_its_sources() {
+    let scratch = tree();
+    let dir = scratch.path();
+    let (_, warned) = run_in(dir, "update old.img --from .", 0);
+    assert_has(&warned, "it is the image itself");
+    run_in(dir, "stat old.img:/old.img", 9);
+    run_in(dir, "stat old.img:/t/file", 0);
     e2fsck_clean(&dir.join("old.img"));
 }
 
@@ -164,7 +205,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         ("update old.img:/d --from t", USAGE, "leave :/d out"),
         ("update old.img --from none", SOURCE, "none"),
         ("build -o new.img --like old.img -O ^has_journal --from t", USAGE, "that of the old image"),
-        ("build -o new.img --like old.img --size 1M --from t", SOURCE, "cannot be smaller"),
+        ("build -o new.img --like old.img --size 1M --from t", 5, "cannot be smaller"),
         ("build -o old.img --like old.img --from t", EXISTS, "--force"),
         ("build -o new.img --like t/large --from t", 8, "t/large"),
     ];

@@ -123,7 +123,7 @@ impl Side {
         cancel: &AtomicBool,
         read: &(dyn Fn(u64) + Sync),
     ) -> Result<Self, BuildFault> {
-        let gathered = read_sources(options, sources, spool_dir, cancel, read)?;
+        let gathered = read_sources(options, sources, spool_dir, None, cancel, read)?;
         Ok(Self { kind: Kind::Tree(Box::new(gathered)) })
     }
 

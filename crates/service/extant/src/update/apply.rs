@@ -19,7 +19,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::time::Timestamp;
 use extant_volume::{Allocate, Fault, New, Refusal, SetAttr, SetXattr, Volume};
 
-use super::links::{Links, device_of, find};
+use super::links::{Links, device_of, find, node_at};
 use super::{PIECE, UpdateFault, UpdateObserver};
 use crate::diff::{Change, Diff, Difference, Node, Side, Status};
 use crate::{Error, FileSystem};
@@ -112,15 +112,6 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (b"", path),
     }
-}
-
-/// The node at a path in the tree.
-fn node_at(tree: &Tree, path: &[u8]) -> Option<u32> {
-    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).try_fold(ROOT, |node, part| {
-        let node = &tree.nodes[node as usize];
-        let record = tree.lookup(node.is_dir().then_some(node.content)?, part)?;
-        Some(tree.records[record as usize].node)
-    })
 }
 
 impl Apply<'_> {

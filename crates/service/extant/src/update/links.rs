@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use extant_base::Ino;
-use extant_image::tree::{NONE, Tree, TreeNode};
+use extant_image::tree::{NONE, ROOT, Tree, TreeNode};
 use extant_ondisk::filetype::FileType;
 use extant_volume::{Fault, Follow, InodeRef, Refusal, Volume};
 
@@ -27,6 +27,15 @@ pub(super) fn device_of(node: &TreeNode) -> (u32, u32) {
         FileType::CharDevice | FileType::BlockDevice => ((node.size >> 32) as u32, node.size as u32),
         _ => (0, 0),
     }
+}
+
+/// The node at a path in the tree.
+pub(super) fn node_at(tree: &Tree, path: &[u8]) -> Option<u32> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).try_fold(ROOT, |node, part| {
+        let node = &tree.nodes[node as usize];
+        let record = tree.lookup(node.is_dir().then_some(node.content)?, part)?;
+        Some(tree.records[record as usize].node)
+    })
 }
 
 /// The files whose names change, and their inodes.
@@ -63,7 +72,11 @@ impl Links {
         }
         for record in tree.records.iter().filter(|record| record.node != NONE) {
             if let Some(paths) = names.get_mut(&record.node) {
-                paths.push(tree.path_in(record.dir, tree.name(record)));
+                let path = tree.path_in(record.dir, tree.name(record));
+                // A removed directory still has its records.
+                if node_at(tree, &path) == Some(record.node) {
+                    paths.push(path);
+                }
             }
         }
         for node in order {

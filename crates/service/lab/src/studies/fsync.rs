@@ -265,7 +265,7 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
         ("runs", scale.runs.to_string()),
         ("clock of slow disks", format!("{FASTER} times as fast as the model")),
     ];
-    let kernel_option = if kernel.is_some() { " --kernel" } else { "" };
+    let kernel_option = super::kernel_option(kernel);
     Ok(StudyReport {
         study: "fsync".to_owned(),
         question: "What does fsync cost on a kind of disk, and what do shared flushes save?".to_owned(),

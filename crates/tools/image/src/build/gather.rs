@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{BuildFault, BuildOptions, Source};
 use crate::exclude::Excludes;
-use crate::source::dir::{DirOptions, DirReport, open_root, read_dir};
+use crate::source::dir::{DirOptions, DirReport, identity_of, open_root, read_dir};
 use crate::source::entry::{Entry, Kind};
 use crate::source::fault::{ShownPath, SourceFault};
 use crate::source::oci::{OciImage, read_oci};
@@ -38,7 +38,8 @@ pub struct Gathered {
 
 /// Reads all sources into one tree, for programs that need no new image, and changes it as the options say:
 /// owners, rules by path, times, labels. `spool_dir`: the directory of a temporary file for unpacked content.
-/// `read`: called by any thread with the number of entries read since the last call.
+/// `image`: a file that is no part of a source. `read`: called by any thread with the number of entries read
+/// since the last call.
 ///
 /// # Errors
 /// See [`BuildFault`]. Entries that cannot be read are in [`Gathered::problems`].
@@ -46,10 +47,21 @@ pub fn read_sources(
     options: &BuildOptions,
     sources: Vec<Source>,
     spool_dir: &Path,
+    image: Option<&Path>,
     cancel: &AtomicBool,
     read: &(dyn Fn(u64) + Sync),
 ) -> Result<Gathered, BuildFault> {
-    let mut gathered = gather(options, sources, spool_dir, Watch { skip: None, cancel, read })?;
+    let mut skip = super::identities(&options.leave_out);
+    skip.extend(image.and_then(identity_of));
+    let mut gathered = gather(options, sources, spool_dir, Watch { skip: &skip, cancel, read })?;
+    if cancel.load(Ordering::Relaxed) {
+        return Err(BuildFault::Write(WriteFault::Interrupted));
+    }
+    if !gathered.problems.is_empty() {
+        // The caller reports them; rules may not match what is missing.
+        gathered.tree.count_links();
+        return Ok(gathered);
+    }
     gathered.time = super::edit(&mut gathered.tree, options, false)?.time;
     Ok(gathered)
 }
@@ -57,8 +69,8 @@ pub fn read_sources(
 /// Progress reports and cancellation of reading.
 #[derive(Clone, Copy)]
 pub(super) struct Watch<'a> {
-    /// Device and inode number of a file to leave out of directories.
-    pub(super) skip: Option<(u64, u64)>,
+    /// Device and inode number of files to leave out of directories.
+    pub(super) skip: &'a [(u64, u64)],
     pub(super) cancel: &'a AtomicBool,
     pub(super) read: &'a (dyn Fn(u64) + Sync),
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -39,7 +39,7 @@ pub struct DirOptions<'o> {
     pub one_file_system: bool,
     /// Device and inode number of a file to leave out: the image of an earlier run, if it is inside the
     /// source.
-    pub skip: Option<(u64, u64)>,
+    pub skip: &'o [(u64, u64)],
     /// Number of threads.
     pub threads: usize,
     /// Whether data is read later. If so, the walk reports unreadable files.
@@ -394,7 +394,7 @@ impl Walk<'_, '_> {
         if foreign && FileType::from_mode(stat.stx_mode) != FileType::Directory {
             return Ok(None);
         }
-        if self.options.skip == Some((device(&stat), stat.stx_ino)) {
+        if self.options.skip.contains(&(device(&stat), stat.stx_ino)) {
             report.warnings.push(format!("{}: left out, it is the image itself", ShownPath(full_path)));
             return Ok(None);
         }
@@ -630,7 +630,7 @@ fn read_xattr(path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>, Errno> 
 
 /// Device and inode number of a file, for [`DirOptions::skip`].
 #[must_use]
-pub fn identity_of(path: &PathBuf) -> Option<(u64, u64)> {
+pub fn identity_of(path: &Path) -> Option<(u64, u64)> {
     let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::INO).ok()?;
     Some((device(&stat), stat.stx_ino))
 }
