@@ -159,8 +159,8 @@ struct Job<'u> {
     options: &'u BuildOptions,
     observer: &'u dyn UpdateObserver,
     cancel: &'u AtomicBool,
-    /// The image, which is no part of a source.
-    image: Option<&'u Path>,
+    /// The images, which are no part of a source.
+    images: &'u [&'u Path],
 }
 
 /// Changes an image file or block device in place, so that its tree is that of the sources.
@@ -179,7 +179,7 @@ pub fn update_image(
     let opened = if options.dry_run { FileDevice::open_read_only } else { FileDevice::open_locked };
     let device = opened(image).map_err(|source| UpdateFault::Image { image: image.to_owned(), source })?;
     let (spool_dir, cancel) = (directory_of(image), AtomicBool::new(false));
-    let job = Job { options, observer: &diff::Silent, cancel: &cancel, image: Some(image) };
+    let job = Job { options, observer: &diff::Silent, cancel: &cancel, images: &[image] };
     job.update(Arc::new(device), sources, &spool_dir)
 }
 
@@ -196,7 +196,7 @@ pub fn update(
     observer: &dyn UpdateObserver,
     cancel: &AtomicBool,
 ) -> Result<UpdateReport, UpdateFault> {
-    Job { options, observer, cancel, image: None }.update(device, sources, spool_dir)
+    Job { options, observer, cancel, images: &[] }.update(device, sources, spool_dir)
 }
 
 /// Makes a new image of the sources that differs as little as possible from an old one. It has the size of
@@ -214,7 +214,9 @@ pub fn build_like(
     let old = old.as_ref();
     let opened = FileDevice::open_read_only(old);
     let opened = opened.map_err(|source| UpdateFault::Image { image: old.to_owned(), source })?;
-    build_like_with(Arc::new(opened), options, sources, target, &diff::Silent, &AtomicBool::new(false))
+    let (target, cancel) = (target.as_ref(), AtomicBool::new(false));
+    let job = Job { options, observer: &diff::Silent, cancel: &cancel, images: &[old, target] };
+    job.build_like(&(Arc::new(opened) as Arc<dyn Device>), sources, target)
 }
 
 /// As [`build_like`], of an old image on any device, and reports progress. The build ends when `cancel`
@@ -231,50 +233,7 @@ pub fn build_like_with(
     cancel: &AtomicBool,
 ) -> Result<UpdateReport, UpdateFault> {
     let target = target.as_ref();
-    let shown = || target.display().to_string();
-    let refused = |source| BuildFault::Target { path: shown(), source };
-    if !options.replace && !options.dry_run && target.symlink_metadata().is_ok() {
-        return Err(BuildFault::TargetExists(shown()).into());
-    }
-    let job = Job { options, observer, cancel, image: Some(target) };
-    let (side, diff) = job.compare(&old, sources, &directory_of(target))?;
-    let mut report = counted(&diff, &side, old.size_bytes());
-    let mut growth = Growth::new(&old, &side, &diff, options.size)?;
-    if options.dry_run {
-        report.bytes_after += growth.more;
-        return Ok(report);
-    }
-    let time = Timestamp { seconds: i64::try_from(side.time()).unwrap_or(0), nanos: 0 };
-    let write = WriteOptions {
-        is_no_mount: true,
-        keeps_set_id: true,
-        keeps_times: true,
-        no_journal: true,
-        no_barriers: true,
-        no_committer: true,
-        // The copy has no other user.
-        is_guarded: true,
-        fixed_time: Some(time),
-        ..WriteOptions::default()
-    };
-    let open = OpenOptions { write, ..OpenOptions::default() };
-    loop {
-        let new = NewFile::create(target).map_err(refused)?;
-        observer.step("copying");
-        copy(&*old, new.file(), cancel)?;
-        let file = FileDevice::of(new.file().try_clone().map_err(refused)?).map_err(refused)?;
-        let file = growth.apply(Arc::new(file), time, cancel)?;
-        report.bytes_after = file.size_bytes();
-        match job.apply(file, &open, &side, &diff, &mut report) {
-            Err(UpdateFault::Full(_)) if growth.increase() => continue,
-            done => done?,
-        }
-        new.publish(options.replace, options.sync).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => BuildFault::TargetExists(shown()),
-            _ => refused(error),
-        })?;
-        return Ok(report);
-    }
+    Job { options, observer, cancel, images: &[target] }.build_like(&old, sources, target)
 }
 
 impl Job<'_> {
@@ -301,6 +260,59 @@ impl Job<'_> {
         Ok(report)
     }
 
+    /// Makes a new image of the sources and the old image.
+    fn build_like(
+        &self,
+        old: &Arc<dyn Device>,
+        sources: Vec<Source>,
+        target: &Path,
+    ) -> Result<UpdateReport, UpdateFault> {
+        let Self { options, observer, cancel, .. } = self;
+        let shown = || target.display().to_string();
+        let refused = |source| BuildFault::Target { path: shown(), source };
+        if !options.replace && !options.dry_run && target.symlink_metadata().is_ok() {
+            return Err(BuildFault::TargetExists(shown()).into());
+        }
+        let (side, diff) = self.compare(old, sources, &directory_of(target))?;
+        let mut report = counted(&diff, &side, old.size_bytes());
+        let mut growth = Growth::new(old, &side, &diff, options.size)?;
+        if options.dry_run {
+            report.bytes_after += growth.more;
+            return Ok(report);
+        }
+        let time = Timestamp { seconds: i64::try_from(side.time()).unwrap_or(0), nanos: 0 };
+        let write = WriteOptions {
+            is_no_mount: true,
+            keeps_set_id: true,
+            keeps_times: true,
+            no_journal: true,
+            no_barriers: true,
+            no_committer: true,
+            // The copy has no other user.
+            is_guarded: true,
+            fixed_time: Some(time),
+            ..WriteOptions::default()
+        };
+        let open = OpenOptions { write, ..OpenOptions::default() };
+        loop {
+            let new = NewFile::create(target).map_err(refused)?;
+            observer.step("copying");
+            copy(&**old, new.file(), cancel)?;
+            let file = FileDevice::of(new.file().try_clone().map_err(refused)?).map_err(refused)?;
+            let file = growth.apply(Arc::new(file), time, cancel)?;
+            report.bytes_after = file.size_bytes();
+            match self.apply(file, &open, &side, &diff, &mut report) {
+                Err(UpdateFault::Full(_)) if growth.increase() => continue,
+                done => done?,
+            }
+            new.publish(options.replace, options.sync).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => BuildFault::TargetExists(shown()),
+                _ => refused(error),
+            })?;
+            return Ok(report);
+        }
+    }
+
     /// Reads the sources, and compares them with the file system on the device.
     fn compare(
         &self,
@@ -312,7 +324,7 @@ impl Job<'_> {
         let old = Side::image(fs).map_err(Error::at(b"/"))?;
         self.observer.step("reading");
         let read = |entries| self.observer.read(entries);
-        let mut gathered = read_sources(self.options, sources, spool_dir, self.image, self.cancel, &read)?;
+        let mut gathered = read_sources(self.options, sources, spool_dir, self.images, self.cancel, &read)?;
         self.check_cancel()?;
         if !gathered.problems.is_empty() {
             gathered.problems.sort_by(|a, b| a.path.cmp(&b.path));

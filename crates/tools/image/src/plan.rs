@@ -488,7 +488,7 @@ impl<'t> Plan<'t> {
                 logical_runs(self.tree, node_index, self.bs(), self.geometry().cluster_ratio())
             }
             FileType::CharDevice | FileType::BlockDevice => {
-                let (major, minor) = ((node.size >> 32) as u32, node.size as u32);
+                let (major, minor) = node.device();
                 if extant_ondisk::inode::device_block(major, minor).is_none() {
                     let why = format!(
                         "device number {major}:{minor} is above the 4095:1048575 that an inode can hold"

@@ -81,6 +81,21 @@ impl TreeNode {
         FileType::from_mode(self.mode)
     }
 
+    /// Major and minor number of a device; (0, 0) of other files.
+    #[must_use]
+    pub fn device(&self) -> (u32, u32) {
+        match self.file_type() {
+            FileType::CharDevice | FileType::BlockDevice => ((self.size >> 32) as u32, self.size as u32),
+            _ => (0, 0),
+        }
+    }
+
+    /// Last change of the content.
+    #[must_use]
+    pub fn mtime(&self) -> Time {
+        Time { seconds: self.mtime_seconds, nanos: self.mtime_nanos }
+    }
+
     /// Whether it is a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
@@ -210,6 +225,16 @@ impl Tree {
     pub fn symlink_target(&self, node: &TreeNode) -> &[u8] {
         let at = node.content as usize;
         &self.names[at..at + node.size as usize]
+    }
+
+    /// The times of a node besides mtime. They equal it if the source's times are not kept.
+    #[must_use]
+    pub fn times_of(&self, node: &TreeNode) -> ExtraTimes {
+        let mtime = node.mtime();
+        match node.times {
+            NONE => ExtraTimes { atime: mtime, ctime: mtime, crtime: mtime },
+            times => self.times[times as usize],
+        }
     }
 
     /// The source of a regular file's bytes.

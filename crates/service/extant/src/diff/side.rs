@@ -123,7 +123,7 @@ impl Side {
         cancel: &AtomicBool,
         read: &(dyn Fn(u64) + Sync),
     ) -> Result<Self, BuildFault> {
-        let gathered = read_sources(options, sources, spool_dir, None, cancel, read)?;
+        let gathered = read_sources(options, sources, spool_dir, &[], cancel, read)?;
         Ok(Self { kind: Kind::Tree(Box::new(gathered)) })
     }
 
@@ -265,7 +265,6 @@ impl Side {
             (Kind::Tree(gathered), Node::Tree(node)) => {
                 let node = &gathered.tree.nodes[*node as usize];
                 let kind = node.file_type();
-                let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
                 let has_size = matches!(kind, FileType::Regular | FileType::Symlink);
                 Meta {
                     kind,
@@ -275,7 +274,7 @@ impl Side {
                     size: if has_size { node.size } else { 0 },
                     mtime: Timestamp { seconds: node.mtime_seconds, nanos: node.mtime_nanos },
                     links: node.links,
-                    device: if is_device { ((node.size >> 32) as u32, node.size as u32) } else { (0, 0) },
+                    device: node.device(),
                 }
             }
             _ => unreachable!("a node is used with its own side"),

@@ -14,12 +14,12 @@ use extant_base::Ino;
 use extant_image::build::Gathered;
 use extant_image::content::{ContentReader, data_runs};
 use extant_image::source::entry::Time;
-use extant_image::tree::{NONE, ROOT, Tree};
+use extant_image::tree::{ExtraTimes, ROOT, Tree};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::time::Timestamp;
 use extant_volume::{Allocate, Fault, New, Refusal, SetAttr, SetXattr, Volume};
 
-use super::links::{Links, device_of, find, node_at};
+use super::links::{Links, find, node_at};
 use super::{PIECE, UpdateFault, UpdateObserver};
 use crate::diff::{Change, Diff, Difference, Node, Side, Status};
 use crate::{Error, FileSystem};
@@ -234,7 +234,7 @@ impl Apply<'_> {
         let kind = of.file_type();
         let target = if kind == FileType::Symlink { self.tree.symlink_target(of) } else { b"" };
         let mode = of.mode & 0o7777;
-        let new = New { kind, mode, umask: 0, uid: of.uid, gid: of.gid, device: device_of(of), target };
+        let new = New { kind, mode, umask: 0, uid: of.uid, gid: of.gid, device: of.device(), target };
         let (dir, name) = self.parent(path)?;
         let made = self.volume.create(dir, name, &new)?.ino();
         self.touch(path);
@@ -350,19 +350,14 @@ impl Apply<'_> {
                 self.volume.set_xattr(ino, &xattr.name, &xattr.value, SetXattr::Any)?;
             }
         }
-        let mtime = Time { seconds: of.mtime_seconds, nanos: of.mtime_nanos };
-        let (mut atime, mut ctime, mut crtime) = (mtime, mtime, mtime);
-        if of.times != NONE {
-            let times = &self.tree.times[of.times as usize];
-            (atime, ctime, crtime) = (times.atime, times.ctime, times.crtime);
-        }
+        let ExtraTimes { atime, ctime, crtime } = self.tree.times_of(of);
         let stamp = |time: Time| Some(Timestamp { seconds: time.seconds, nanos: time.nanos });
         let set = SetAttr {
             mode: (of.file_type() != FileType::Symlink).then_some(of.mode & 0o7777),
             uid: Some(of.uid),
             gid: Some(of.gid),
             atime: stamp(atime),
-            mtime: stamp(mtime),
+            mtime: stamp(of.mtime()),
             ctime: stamp(ctime),
             crtime: stamp(crtime),
             ..SetAttr::default()

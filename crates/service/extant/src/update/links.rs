@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use extant_base::Ino;
-use extant_image::tree::{NONE, ROOT, Tree, TreeNode};
+use extant_image::tree::{NONE, ROOT, Tree};
 use extant_ondisk::filetype::FileType;
 use extant_volume::{Fault, Follow, InodeRef, Refusal, Volume};
 
@@ -18,14 +18,6 @@ pub(super) fn find(volume: &Volume, path: &[u8]) -> Result<Option<InodeRef>, Fau
         Ok(inode) => Ok(Some(inode)),
         Err(fault) if fault.is(Refusal::NotFound) || fault.is(Refusal::NotDirectory) => Ok(None),
         Err(fault) => Err(fault),
-    }
-}
-
-/// Major and minor number of a device; (0, 0) of other files.
-pub(super) fn device_of(node: &TreeNode) -> (u32, u32) {
-    match node.file_type() {
-        FileType::CharDevice | FileType::BlockDevice => ((node.size >> 32) as u32, node.size as u32),
-        _ => (0, 0),
     }
 }
 
@@ -100,7 +92,7 @@ impl Links {
                 FileType::Symlink => {
                     volume.read_link(&inode).is_ok_and(|target| target == tree.symlink_target(of))
                 }
-                _ => volume.stat(&inode).device == device_of(of),
+                _ => volume.stat(&inode).device == of.device(),
             };
         (is_fit && !self.takers.contains_key(&inode.ino())).then(|| inode.ino())
     }

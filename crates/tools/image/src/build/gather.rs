@@ -38,7 +38,7 @@ pub struct Gathered {
 
 /// Reads all sources into one tree, for programs that need no new image, and changes it as the options say:
 /// owners, rules by path, times, labels. `spool_dir`: the directory of a temporary file for unpacked content.
-/// `image`: a file that is no part of a source. `read`: called by any thread with the number of entries read
+/// `images`: files that are no part of a source. `read`: called by any thread with the number of entries read
 /// since the last call.
 ///
 /// # Errors
@@ -47,12 +47,12 @@ pub fn read_sources(
     options: &BuildOptions,
     sources: Vec<Source>,
     spool_dir: &Path,
-    image: Option<&Path>,
+    images: &[&Path],
     cancel: &AtomicBool,
     read: &(dyn Fn(u64) + Sync),
 ) -> Result<Gathered, BuildFault> {
     let mut skip = super::identities(&options.leave_out);
-    skip.extend(image.and_then(identity_of));
+    skip.extend(images.iter().filter_map(|path| identity_of(path)));
     let mut gathered = gather(options, sources, spool_dir, Watch { skip: &skip, cancel, read })?;
     if cancel.load(Ordering::Relaxed) {
         return Err(BuildFault::Write(WriteFault::Interrupted));

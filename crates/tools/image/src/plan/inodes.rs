@@ -9,7 +9,7 @@ use extant_ondisk::time::Timestamp;
 
 use super::{COMPLEX, LINKS_MAX, NO_BLOCK, Plan, reachable};
 use crate::source::entry::Time;
-use crate::tree::NONE;
+use crate::tree::{ExtraTimes, NONE};
 
 impl Plan<'_> {
     /// `i_blocks` for `blocks` contiguous data blocks and `nodes` tree nodes: whole clusters, in 512-byte
@@ -79,7 +79,7 @@ impl Plan<'_> {
             }
             FileType::Symlink => true,
             FileType::CharDevice | FileType::BlockDevice => {
-                let (major, minor) = ((node.size >> 32) as u32, node.size as u32);
+                let (major, minor) = node.device();
                 block = device_block(major, minor).unwrap_or([0; 60]);
                 size = 0;
                 false
@@ -99,12 +99,8 @@ impl Plan<'_> {
                 start => (self.mapper.encode_simple(start, self.dense_blocks(node_index)), Vec::new()),
             };
         }
-        let mtime = Time { seconds: node.mtime_seconds, nanos: node.mtime_nanos };
-        let (mut atime, mut ctime, mut crtime) = (mtime, mtime, mtime);
-        if node.times != NONE {
-            let times = &self.tree.times[node.times as usize];
-            (atime, ctime, crtime) = (times.atime, times.ctime, times.crtime);
-        }
+        let mtime = node.mtime();
+        let ExtraTimes { atime, ctime, crtime } = self.tree.times_of(node);
         let links = if node.is_dir() && node.links > LINKS_MAX { 1 } else { node.links as u16 };
         let sectors = self.sectors_of(node_index);
         let mut blocks = sectors;
