@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use extant_lab::report::{Plot, StudyReport, Table, Verdict};
+use extant_lab::studies;
 
 use crate::grid::{Grid, grid};
 use crate::numbers::{bytes, counted, duration, escaped};
@@ -11,6 +12,8 @@ use crate::{ReportFault, Reports, plot, verdict_words};
 
 const STYLE: &str = include_str!("page.css");
 
+const HOW_TO_READ: &str = include_str!("how_to_read.html");
+
 /// The page.
 ///
 /// # Errors
@@ -18,6 +21,7 @@ const STYLE: &str = include_str!("page.css");
 pub fn page(reports: &Reports) -> Result<String, ReportFault> {
     let mut body = String::new();
     contents(&mut body, reports);
+    body.push_str(HOW_TO_READ);
     for report in &reports.studies {
         study(&mut body, report)?;
     }
@@ -60,6 +64,10 @@ fn contents(out: &mut String, reports: &Reports) {
         }
         out.push_str("</ul></li>\n");
     }
+    let is_missing = |study: &&studies::Study| reports.studies.iter().all(|made| made.study != study.name);
+    for study in studies::ALL.iter().filter(is_missing) {
+        let _ = writeln!(out, "<li>{}: not in this report</li>", study.name);
+    }
     out.push_str("</ol>\n</nav>\n");
 }
 
@@ -89,6 +97,7 @@ fn study(out: &mut String, report: &StudyReport) -> Result<(), ReportFault> {
     }
     let _ = writeln!(out, "<dt>Command</dt><dd><code>{}</code></dd>\n</dl>", escaped(&report.command));
     claims(out, report);
+    names(out, report);
     for table in &report.tables {
         for plot in report.plots.iter().filter(|plot| plot.table == table.id) {
             figure(out, report, plot)?;
@@ -130,6 +139,16 @@ fn claims(out: &mut String, report: &StudyReport) {
         out.push_str("</td></tr>\n");
     }
     out.push_str("</tbody></table></div>\n");
+}
+
+/// What the names of rows mean.
+fn names(out: &mut String, report: &StudyReport) {
+    let Some(study) = studies::ALL.iter().find(|study| study.name == report.study) else { return };
+    out.push_str("<details open><summary>Names in the tables</summary>\n<dl>\n");
+    for (name, meaning) in study.names {
+        let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(meaning));
+    }
+    out.push_str("</dl></details>\n");
 }
 
 fn figure(out: &mut String, report: &StudyReport, of: &Plot) -> Result<(), ReportFault> {
@@ -202,6 +221,8 @@ mod tests {
             "<figure id=\"shrinker-plot-scan-bars\">",
             "<span class=\"verdict confirmed\">confirmed</span> The change is -99 %.",
             "<code>extant lab all --quick --only shrinker</code>",
+            "<dt>es-slist</dt><dd>also visits inodes round robin",
+            "<li>fsync: not in this report</li>",
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }

@@ -14,7 +14,7 @@
 //! flushes: `cost` is 1 - throughput with / throughput without. Source: the linux-ext4 series "ext4:
 //! Coordinate data-only flush requests sent by fsync" v6, 2010.
 
-mod happy;
+pub(crate) mod happy;
 pub mod turn;
 
 use std::fmt;
@@ -179,10 +179,10 @@ pub fn run_in(
         watch.part(&format!("{}, {threads} threads", parent.display()), None);
         let mut base = None;
         for (mode, syncs) in [("no-fsync", false), ("fsync", true)] {
-            let place = happy::InFolder::new(parent, syncs).map_err(failed)?;
+            let place = happy::InFolder::new(parent).map_err(failed)?;
             let files = happy::populate(&place, seed).map_err(LabFault::Device)?;
             rustix::fs::sync();
-            let mix = happy::Mix::new(place, seed, files);
+            let mix = happy::Mix::new(place, syncs, seed, files);
             let work = |_: u64, stop: &AtomicBool| mix.work(&happy::Until::Stopped(stop));
             let row = turn_on(&study, &work, &FlushCounts::default, "directory", threads, mode)?;
             let cost = base.filter(|base| *base > 0.0).map(|base| 1.0 - row.per_s / base);
@@ -332,7 +332,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             let options = OpenOptions { write, cache_bytes: happy::CACHE_BYTES, ..OpenOptions::default() };
             let volume = Volume::open(device, &options)?;
             let files = happy::files_of(&volume).map_err(failed)?;
-            let mix = happy::Mix::new(place(&volume)?, study.seed, files);
+            let mix = happy::Mix::new(place(&volume)?, true, study.seed, files);
             let counts = || volume.flush_counts().unwrap_or_default();
             let work = |_: u64, stop: &AtomicBool| mix.work(&happy::Until::Stopped(stop));
             let row = turn_on(study, &work, &counts, model.name, threads, name)?;

@@ -73,17 +73,34 @@ pub struct Study {
     pub name: &'static str,
     /// What it needs; the second parameter: with the kernel's file system.
     pub estimate: fn(Size, bool) -> Estimate,
+    /// What the names of its rows mean: name and meaning, in their order.
+    pub names: &'static [(&'static str, &'static str)],
     /// Runs it.
     pub run: fn(Size, Option<&Path>, &dyn Watch) -> Result<StudyReport, LabFault>,
 }
 
 /// All studies, in the order of the documents.
 pub const ALL: &[Study] = &[
-    Study { name: "shrinker", estimate: shrinker::estimate, run: shrinker::study_report },
-    Study { name: "buffered", estimate: buffered::estimate, run: buffered::study_report },
-    Study { name: "orphans", estimate: orphans::estimate, run: orphans::study_report },
-    Study { name: "large-dir", estimate: large_dir::estimate, run: large_dir::study_report },
-    Study { name: "fsync", estimate: fsync::estimate, run: fsync::study_report },
+    Study {
+        name: "shrinker",
+        estimate: shrinker::estimate,
+        names: shrinker::NAMES,
+        run: shrinker::study_report,
+    },
+    Study {
+        name: "buffered",
+        estimate: buffered::estimate,
+        names: buffered::NAMES,
+        run: buffered::study_report,
+    },
+    Study { name: "orphans", estimate: orphans::estimate, names: orphans::NAMES, run: orphans::study_report },
+    Study {
+        name: "large-dir",
+        estimate: large_dir::estimate,
+        names: large_dir::NAMES,
+        run: large_dir::study_report,
+    },
+    Study { name: "fsync", estimate: fsync::estimate, names: fsync::NAMES, run: fsync::study_report },
 ];
 
 /// Calls `measure` with a new directory `name` in the kernel's directory, if there is one, and removes it

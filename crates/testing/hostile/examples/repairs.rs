@@ -18,6 +18,18 @@ fn main() -> ExitCode {
     let mut images = images::all();
     images.extend(images::more());
     images.extend(images::recorded());
+    if let Some(dir) = value("--keep") {
+        // The damaged images alone, to be looked at by hand.
+        for seed in seed..seed + rounds {
+            let (name, mutator) = &images[seed as usize % images.len()];
+            let mut bytes = mutator.sound().to_vec();
+            let damage = mutator.damage(&mut bytes, seed);
+            let path = std::path::Path::new(dir).join(format!("{seed}.img"));
+            std::fs::write(&path, bytes).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
+            println!("{}: {name}: {}", path.display(), damage.story);
+        }
+        return ExitCode::SUCCESS;
+    }
     let repairs = extant_hostile::Repairs::run(&images, seed, rounds);
     for story in &repairs.stories {
         println!("{story}");

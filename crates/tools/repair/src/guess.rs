@@ -40,7 +40,32 @@ pub(crate) fn all(bytes: &[u8; superblock::SIZE], device_bytes: u64) -> Vec<Supe
     guesses
 }
 
-/// The features as stored, without unknown ones, and with one of them changed.
+/// What tools usually choose, for a word of features that is damaged as a whole.
+const USUAL_COMPAT: [u32; 3] = [
+    Features::EXT_ATTR | Features::DIR_INDEX,
+    Features::EXT_ATTR | Features::DIR_INDEX | Features::HAS_JOURNAL,
+    Features::EXT_ATTR | Features::DIR_INDEX | Features::RESIZE_INODE | Features::HAS_JOURNAL,
+];
+const USUAL_INCOMPAT: [u32; 4] = [
+    Features::FILETYPE,
+    Features::FILETYPE | Features::EXTENTS,
+    Features::FILETYPE | Features::EXTENTS | Features::FLEX_BG,
+    Features::FILETYPE | Features::EXTENTS | Features::FLEX_BG | Features::BIT64,
+];
+const USUAL_RO_COMPAT: [u32; 4] = [
+    Features::SPARSE_SUPER | Features::LARGE_FILE,
+    EXT4_RO_COMPAT | Features::GDT_CSUM,
+    EXT4_RO_COMPAT | Features::METADATA_CSUM,
+    EXT4_RO_COMPAT,
+];
+const EXT4_RO_COMPAT: u32 = Features::SPARSE_SUPER
+    | Features::LARGE_FILE
+    | Features::HUGE_FILE
+    | Features::DIR_NLINK
+    | Features::EXTRA_ISIZE;
+
+/// The features as stored, without unknown ones; with one of them changed; and the usual ones in place of
+/// words that are empty or have unknown ones.
 fn feature_sets(sb: &Superblock) -> Vec<Features> {
     let mut known = Features::default();
     for feature in TABLE {
@@ -59,6 +84,17 @@ fn feature_sets(sb: &Superblock) -> Vec<Features> {
         ro_compat: sb.features.ro_compat & known.ro_compat,
     };
     let mut sets = vec![stored];
+    let words = |found: u32, kept: u32, usual: &[u32]| match found == 0 || found != kept {
+        true => usual.iter().copied().chain([kept]).collect(),
+        false => vec![kept],
+    };
+    for compat in words(sb.features.compat, stored.compat, &USUAL_COMPAT) {
+        for incompat in words(sb.features.incompat, stored.incompat, &USUAL_INCOMPAT) {
+            for ro_compat in words(sb.features.ro_compat, stored.ro_compat, &USUAL_RO_COMPAT) {
+                sets.push(Features { compat, incompat, ro_compat });
+            }
+        }
+    }
     for bit in (0..32).map(|bit| 1u32 << bit) {
         if known.incompat & bit != 0 {
             sets.push(Features { incompat: stored.incompat ^ bit, ..stored });

@@ -101,6 +101,10 @@ impl Fs<'_, '_> {
                     put32(self, DTIME_AT, now);
                 }
             }
+            "IN005" if self.drop_blocks_behind_end(ino, &inode) => {
+                self.done.insert(ino.0);
+                remedy = "Drop the blocks behind the end of the file: size and i_blocks exclude them.".into();
+            }
             "IN005" => {
                 let blocks = expected.unwrap_or(0);
                 let _ = self.edit_inode(ino, |bytes| {
@@ -125,6 +129,10 @@ impl Fs<'_, '_> {
                 }
                 let loss = Some(format!("inode {ino}: its block {LBLK_MAX}"));
                 return self.fixed_with(finding, "Drop the block that no file can have.", loss);
+            }
+            "IN006" if self.move_last_run(ino, &inode) => {
+                remedy =
+                    "Move the last extent: the file is as long as its blocks, one after the other.".into();
             }
             "IN006" | "IN007" => {
                 let size = expected.unwrap_or(0);
@@ -248,6 +256,57 @@ impl Fs<'_, '_> {
             put_u32(bytes, 4, size as u32);
             put_u32(bytes, 0x6C, (size >> 32) as u32);
         });
+    }
+
+    /// Where the size and i_blocks agree, and only the map reaches further, the map is what is damaged: its
+    /// part behind the end is dropped. Returns whether it was.
+    fn drop_blocks_behind_end(&mut self, ino: Ino, inode: &Inode) -> bool {
+        let bs = self.geometry.block_size.bytes();
+        if inode.mode & 0xF000 != 0x8000 || self.geometry.cluster_ratio() != 1 {
+            return false;
+        }
+        let read = self.read_map(ino, inode);
+        let end = inode.size.div_ceil(bs);
+        let reaches = |run: &&Run| u64::from(run.lblk.0) + u64::from(run.len) > end;
+        if !read.runs.iter().any(|run| reaches(&run)) {
+            return false;
+        }
+        let mut inside = Vec::new();
+        for run in read.runs.iter().filter(|run| u64::from(run.lblk.0) < end) {
+            let len = u64::from(run.len).min(end - u64::from(run.lblk.0)) as u32;
+            inside.push(Run { len, ..*run });
+        }
+        let least = inside.iter().map(|run| u64::from(run.len)).sum::<u64>() + u64::from(inode.file_acl != 0);
+        let unit = if inode.has_flag(flags::HUGE_FILE) { bs } else { 512 };
+        let counted = inode.blocks * unit / bs;
+        if !(least..=least + read.nodes.len() as u64).contains(&counted) {
+            return false;
+        }
+        self.put_map(ino, inode, &inside, &read.nodes).is_some()
+    }
+
+    /// Where a file has as many blocks as its size needs, and only its last extent leaves a gap, the logical
+    /// address of that extent is what is damaged. Returns whether it was moved.
+    fn move_last_run(&mut self, ino: Ino, inode: &Inode) -> bool {
+        if inode.mode & 0xF000 != 0x8000 || self.geometry.cluster_ratio() != 1 {
+            return false;
+        }
+        let mut read = self.read_map(ino, inode);
+        let blocks = read.runs.iter().map(|run| u64::from(run.len)).sum::<u64>();
+        let Some(last) = read.runs.pop() else { return false };
+        let mut end = 0;
+        for run in &read.runs {
+            if u64::from(run.lblk.0) != end {
+                return false;
+            }
+            end += u64::from(run.len);
+        }
+        let is_dense = blocks == inode.size.div_ceil(self.geometry.block_size.bytes());
+        let Some(lblk) = u32::try_from(end).ok().filter(|lblk| is_dense && *lblk < last.lblk.0) else {
+            return false;
+        };
+        read.runs.push(Run { lblk: Lblk(lblk), ..last });
+        self.put_map(ino, inode, &read.runs, &read.nodes).is_some()
     }
 
     /// The flags that this inode cannot have.

@@ -200,6 +200,12 @@ impl Fs<'_, '_> {
             let says = format!("the superblock names inode {journal} as journal, the journal is inode 8");
             self.also(&rules::journal::INODE, FindingPlace::ino(Ino(journal)), says, "Store 8.", None);
         }
+        let first = self.sb.first_ino;
+        if (Ino::FIRST.0..first).any(|ino| about(ino, &["IN015"])) {
+            self.put_superblock(|sb| sb.first_ino = Ino::FIRST.0)?;
+            let says = format!("first_ino is {first}, but inodes from {} on are in use", Ino::FIRST);
+            self.also(&rules::superblock::FIRST_INO, FindingPlace::default(), says, "Store 11.", None);
+        }
         let orphans = self.sb.orphan_file_inum;
         let is_orphans = |bytes: &[u8]| OrphanBlock::decode(bytes).is_ok();
         if self.sb.features.has_compat(Features::ORPHAN_FILE)

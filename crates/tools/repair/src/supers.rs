@@ -43,13 +43,26 @@ pub(crate) fn guess(
     let mut bytes = [0; superblock::SIZE];
     overlay.read_at(superblock::OFFSET, &mut bytes)?;
     let mut best: Option<(i64, Superblock)> = None;
-    let found = match worth {
-        None => scan(overlay)?,
-        Some(_) => Vec::new(),
-    };
-    for sb in found.into_iter().chain(guess::all(&bytes, overlay.size_bytes())) {
-        let Some(guessed) = worth_with(overlay, &sb, options) else { continue };
+    let (mut worth, mut found) = (worth, Vec::new());
+    match worth {
+        None => found = scan(overlay)?,
+        // Damaged descriptors hide inodes as wrong numbers in the superblock do.
+        Some(_) => {
+            let stored = Superblock::decode(&bytes).ok();
+            worth = worth.max(stored.and_then(|sb| worth_repaired(overlay, &sb, options)));
+        }
+    }
+    for sb in found {
+        let Some(guessed) = worth_repaired(overlay, &sb, options) else { continue };
         if best.as_ref().is_none_or(|(most, _)| guessed > *most) {
+            best = Some((guessed, sb));
+        }
+    }
+    // A backup was not made up: a guess must be clearly better.
+    let least = best.as_ref().map_or(i64::MIN, |(most, _)| most + 8);
+    for sb in guess::all(&bytes, overlay.size_bytes()) {
+        let Some(guessed) = worth_with(overlay, &sb, options) else { continue };
+        if guessed > least && best.as_ref().is_none_or(|(most, _)| guessed > *most) {
             best = Some((guessed, sb));
         }
     }
@@ -242,6 +255,30 @@ fn worth_with(overlay: &Arc<Overlay>, sb: &Superblock, options: &Options<'_>) ->
     trial.write_at(superblock::OFFSET, &as_primary(sb)).ok()?;
     let surveyed = survey::survey(&trial, &Options { progress: None, journal: None, ..*options }).ok()?;
     worth(&surveyed)
+}
+
+/// As [`worth_with`], and where descriptors are damaged, with repaired ones if that is more.
+fn worth_repaired(overlay: &Arc<Overlay>, sb: &Superblock, options: &Options<'_>) -> Option<i64> {
+    let quiet = Options { progress: None, journal: None, ..*options };
+    let trial = Overlay::new(Arc::<Overlay>::clone(overlay));
+    trial.write_at(superblock::OFFSET, &as_primary(sb)).ok()?;
+    let surveyed = survey::survey(&trial, &quiet).ok()?;
+    let stored = worth(&surveyed);
+    let damaged: Vec<&Finding> =
+        surveyed.findings.iter().filter(|found| found.rule.code.starts_with("GD00")).collect();
+    let notes = surveyed.notes()?;
+    let before = trial.changes();
+    let mut plan = Plan::default();
+    let mut fs = Fs::new(&trial, notes, &mut plan, 0);
+    fs.occupy_damaged(&surveyed.findings);
+    fs.mend_tables();
+    fs.mend_supers(&damaged).ok()?;
+    if trial.changes() == before {
+        return stored;
+    }
+    drop(surveyed);
+    let repaired = survey::survey(&trial, &quiet).ok().and_then(|surveyed| worth(&surveyed));
+    stored.max(repaired)
 }
 
 /// See [`worth_with`]; for a survey that was made.

@@ -274,8 +274,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let plan = |size: Size| Plan {
             studies: vec![
-                Study { name: "failing", estimate, run: failing },
-                Study { name: "small", estimate, run: small },
+                Study { name: "failing", estimate, names: &[], run: failing },
+                Study { name: "small", estimate, names: &[], run: small },
             ],
             size,
             kernel: None,

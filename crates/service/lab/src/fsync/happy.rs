@@ -39,7 +39,7 @@ const BLOCK: usize = 4096;
 /// Memory for caches, in bytes: less than the files' total.
 pub(super) const CACHE_BYTES: usize = 48 << 20;
 /// Size of the device, in bytes.
-pub(super) const DEVICE_BYTES: u64 = 512 << 20;
+pub(crate) const DEVICE_BYTES: u64 = 512 << 20;
 
 /// Why an operation was not done.
 pub(super) enum Missed {
@@ -134,15 +134,13 @@ impl Place for InVolume<'_> {
 /// A new directory of a mounted file system, through system calls. It is removed with its files at the end.
 pub(super) struct InFolder {
     folder: PathBuf,
-    /// Without it, no fsync is called.
-    syncs: bool,
 }
 
 impl InFolder {
-    pub(super) fn new(parent: &std::path::Path, syncs: bool) -> io::Result<Self> {
+    pub(super) fn new(parent: &std::path::Path) -> io::Result<Self> {
         let folder = parent.join(format!("extant-fsync-happy-{}", std::process::id()));
         std::fs::create_dir(&folder)?;
-        Ok(Self { folder, syncs })
+        Ok(Self { folder })
     }
 }
 
@@ -173,7 +171,7 @@ impl Place for InFolder {
     }
 
     fn fsync(&self, file: &Self::Open) -> Result<(), Missed> {
-        if self.syncs { Ok(file.sync_all()?) } else { Ok(()) }
+        Ok(file.sync_all()?)
     }
 
     fn unlink(&self, name: &str) -> Result<(), Missed> {
@@ -198,6 +196,8 @@ pub(super) enum Until<'a> {
 /// The existing files.
 pub(super) struct Mix<P: Place> {
     place: P,
+    /// Whether fsync is called.
+    syncs: bool,
     seed: u64,
     files: RwLock<Vec<(u64, P::Open)>>,
     /// Number of the next new name.
@@ -247,9 +247,10 @@ pub(super) fn files_of(volume: &Volume) -> Result<Vec<(u64, Ino)>, Fault> {
 }
 
 impl<P: Place> Mix<P> {
-    pub(super) fn new(place: P, seed: u64, files: Vec<(u64, P::Open)>) -> Self {
+    pub(super) fn new(place: P, syncs: bool, seed: u64, files: Vec<(u64, P::Open)>) -> Self {
         Self {
             place,
+            syncs,
             seed,
             files: RwLock::new(files),
             next: AtomicU64::new(FILES),
@@ -328,7 +329,7 @@ impl<P: Place> Mix<P> {
                 }
                 let wait = self.sync(&file)?;
                 self.files_mut().push((number, file));
-                return Ok(Some(wait));
+                return Ok(wait);
             }
             13 => place.write_at(&file, place.size(&file)?, buf)?,
             14 => {
@@ -344,12 +345,16 @@ impl<P: Place> Mix<P> {
             }
             _ => place.meta(&format!("dir-{}", self.next.fetch_add(1, Ordering::Relaxed)))?,
         }
-        if matches!(what, 8..=11 | 13) { self.sync(&file).map(Some) } else { Ok(None) }
+        if matches!(what, 8..=11 | 13) { self.sync(&file) } else { Ok(None) }
     }
 
-    fn sync(&self, file: &P::Open) -> Result<Duration, Missed> {
+    /// Calls fsync, if this mix does. Returns its duration.
+    fn sync(&self, file: &P::Open) -> Result<Option<Duration>, Missed> {
+        if !self.syncs {
+            return Ok(None);
+        }
         let asked = Instant::now();
         self.place.fsync(file)?;
-        Ok(asked.elapsed())
+        Ok(Some(asked.elapsed()))
     }
 }

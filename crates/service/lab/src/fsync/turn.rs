@@ -60,6 +60,8 @@ pub struct Setup {
 pub struct Turn {
     /// The mode; `None`: without flushes.
     pub mode: Option<Mode>,
+    /// Whether fsync is called.
+    pub syncs: bool,
     /// The mode `seed` coordinates even if the device is fast.
     pub always: bool,
     /// Number of threads.
@@ -160,7 +162,7 @@ pub fn run(setup: &Setup, turn: &Turn) -> Result<Outcome, LabFault> {
     let counts = || volume.flush_counts().unwrap_or_default();
     let written = || modelled.iter().map(|disk| disk.written_bytes()).sum::<u64>();
     let (counts_before, written_before) = (counts(), written());
-    let (took, done) = on(&Mix::new(place(&volume)?, turn.seed, files), turn)?;
+    let (took, done) = on(&Mix::new(place(&volume)?, turn.syncs, turn.seed, files), turn)?;
     let (after, written_bytes) = (counts(), written() - written_before);
     let flush_us = device.flush_nanos().unwrap_or(0) as f64 / 1e3 * f64::from(setup.speed);
     modelled.iter().for_each(|disk| disk.set_clock(Clock::Virtual));
@@ -179,16 +181,16 @@ pub fn run(setup: &Setup, turn: &Turn) -> Result<Outcome, LabFault> {
     Ok(Outcome { flushes, counts, written_bytes, flush_us, ..outcome })
 }
 
-/// Runs a turn in a directory of a mounted file system. Without a mode, no fsync is called.
+/// Runs a turn in a directory of a mounted file system.
 ///
 /// # Errors
 /// A system call failed.
 pub fn run_in(parent: &Path, turn: &Turn) -> Result<Outcome, LabFault> {
     let failed = |fault| LabFault::Device(format!("{}: {fault}", parent.display()));
-    let place = InFolder::new(parent, turn.mode.is_some()).map_err(failed)?;
+    let place = InFolder::new(parent).map_err(failed)?;
     let files = happy::populate(&place, turn.seed).map_err(LabFault::Device)?;
     rustix::fs::sync();
-    let (took, done) = on(&Mix::new(place, turn.seed, files), turn)?;
+    let (took, done) = on(&Mix::new(place, turn.syncs, turn.seed, files), turn)?;
     Ok(outcome(took, &done, 1))
 }
 

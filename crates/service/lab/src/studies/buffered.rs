@@ -33,6 +33,21 @@ use crate::{LabFault, Watch};
 /// Bytes of a read or write, and their names in the tables.
 const SIZES: [(u64, &str); 3] = [(4 << 10, "4K"), (64 << 10, "64K"), (1 << 20, "1M")];
 
+/// What the names of rows mean.
+pub const NAMES: &[(&str, &str)] = &[
+    ("per-block", "data path block by block, in pages: before the series"),
+    ("iomap-4k", "iomap by ranges, in folios of one page: without large folios"),
+    ("iomap", "by ranges in large folios: the proposal of the posting, and default of extant"),
+    ("hole_read", "reads of a hole"),
+    ("cached_read", "reads of data in memory"),
+    ("device_read", "reads of data that memory does not have"),
+    ("cached_write", "first writes, into memory"),
+    ("overwrite", "writes over data in memory"),
+    ("writeback_write", "writes, and one fsync at the end"),
+    ("sync_write", "an fsync after each write"),
+    ("sync_overwrite", "an fsync after each overwrite of data on the device"),
+];
+
 /// What the study needs.
 #[must_use]
 pub fn estimate(size: Size, kernel: bool) -> Estimate {

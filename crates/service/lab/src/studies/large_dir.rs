@@ -87,6 +87,18 @@ impl Scale {
     }
 }
 
+/// What the names of rows mean.
+pub const NAMES: &[(&str, &str)] = &[
+    (
+        "normal, large_dir",
+        "the two directories of the posting: an index of two levels, or of three with large_dir",
+    ),
+    ("half_md4, tea, legacy", "hash functions of names"),
+    ("create, mknod, link", "what adds a name: an open new file, a new inode, an inode that exists"),
+    ("hdd, nvme", "devices with the timing of a disk and of a flash drive; memory takes no time"),
+    ("all, quarter", "memory for all leaf blocks of the directory, or for a quarter of them"),
+];
+
 /// What the study needs.
 #[must_use]
 pub fn estimate(size: Size, kernel: bool) -> Estimate {

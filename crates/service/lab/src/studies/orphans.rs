@@ -72,6 +72,18 @@ impl Scale {
     }
 }
 
+/// What the names of rows mean.
+pub const NAMES: &[(&str, &str)] = &[
+    ("list-v0", "one list under one lock for every check: Vanilla in the posting"),
+    ("list-v3", "the list, with the work outside the lock that does not need it: Patched in the posting"),
+    ("file", "the orphan file: a slot for each orphan, chosen by CPU, without a common lock"),
+    (
+        "single-handle",
+        "default of extant: the orphan file, but an operation of one transaction records nothing",
+    ),
+    ("none", "nothing is recorded: the bound of what any form can reach"),
+];
+
 /// What the study needs.
 #[must_use]
 pub fn estimate(size: Size, kernel: bool) -> Estimate {

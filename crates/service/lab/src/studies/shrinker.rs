@@ -31,6 +31,23 @@ fn work_max(size: Size) -> u64 {
     }
 }
 
+/// What the names of rows mean.
+pub const NAMES: &[(&str, &str)] = &[
+    (
+        "baseline",
+        "the cache before the series: scans visit inodes from the least recently used, entry by entry",
+    ),
+    ("es-cache", "also caches the holes that delayed writes find"),
+    ("es-slist", "also visits inodes round robin instead of sorting them"),
+    ("es-ilist", "also keeps a list of the reclaimable entries of each inode"),
+    ("es-gc", "also reclaims last what was found again since the last scan: the proposal of the posting"),
+    ("upstream", "what Linux merged in place of es-ilist and es-gc"),
+    ("es-chunk", "default of extant: chunks of entries, reclaimed by bits; a scan visits a bounded number"),
+    ("case (a)", "writers to few files with very large trees of extents"),
+    ("case (b)", "writers to very many files with small trees"),
+    ("case (c)", "a writer to many files beside a reader whose entries should stay cached"),
+];
+
 /// What the study needs.
 #[must_use]
 pub fn estimate(size: Size, kernel: bool) -> Estimate {

@@ -24,8 +24,13 @@ pub(super) fn load(image: &mut Image<'_>, findings: &Findings) {
             // With a wrong checksum the uninit flags cannot be trusted.
             desc.flags &= !(INODE_UNINIT | BLOCK_UNINIT);
             desc.itable_unused = 0;
-        } else if !image.has_group_csum() && desc.flags & (INODE_UNINIT | BLOCK_UNINIT) != 0 {
-            let says = format!("flags are {:#x}", desc.flags);
+        } else if !image.has_group_csum()
+            && (desc.flags & (INODE_UNINIT | BLOCK_UNINIT) != 0 || desc.itable_unused != 0)
+        {
+            let says = match desc.itable_unused {
+                0 => format!("flags are {:#x}", desc.flags),
+                unused => format!("flags are {:#x}, itable_unused is {unused}", desc.flags),
+            };
             let used = desc.has_flag(INODE_UNINIT) && desc.free_inodes != image.geometry.inodes_per_group;
             let rule = if used { &rules::UNINIT_IN_USE } else { &rules::UNINIT_FLAGS };
             findings.broken(rule, FindingPlace::group(Group(group)), says);

@@ -380,7 +380,7 @@ fn tables_of(shape: &Shape, kernel: Option<&Path>, watch: &dyn Watch) -> Result<
     }
     let table = |id: &str, what: &str, rows: Vec<Row>| Table {
         id: id.to_owned(),
-        title: "End to end: the jobs on real files".to_owned(),
+        title: format!("End to end: the jobs on real files, {what}"),
         in_posting: false,
         quantity: what.to_owned(),
         unit: "us".to_owned(),
