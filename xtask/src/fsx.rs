@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::workspace;
@@ -23,11 +26,13 @@ struct Kind {
     file_max: u32,
     /// Whether the file supports reservations and holes.
     allocates: bool,
+    /// Whether the mounted file system changes its size meanwhile.
+    resizes: bool,
 }
 
 const MIB: u32 = 1 << 20;
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     Kind::new("iomap-4k", &["-b", "4096"], "rw"),
     Kind::new("iomap-1k", &["-b", "1024"], "rw"),
     Kind::new("iomap-64k", &["-b", "65536"], "rw"),
@@ -41,11 +46,12 @@ const KINDS: [Kind; 12] = [
     Kind::new("writeback-cache", &["-b", "4096"], "rw,writeback_cache"),
     // Over /dev/fuse where the kernel does not offer io_uring.
     Kind::new("uring", &["-b", "4096"], "rw,transport=uring"),
+    Kind { resizes: true, ..Kind::new("resized", &["-b", "1024"], "rw") },
 ];
 
 impl Kind {
     const fn new(name: &'static str, format: &'static [&'static str], options: &'static str) -> Self {
-        Self { name, format, options, file_max: MIB, allocates: true }
+        Self { name, format, options, file_max: MIB, allocates: true, resizes: false }
     }
 
     /// The configuration of fsx: operations and their weights.
@@ -176,6 +182,45 @@ fn is_its_own(last: &str) -> bool {
         && last.split('(').nth(1).is_some_and(|len| len.trim_start().starts_with("0x0 "))
 }
 
+/// Changes the size of a mounted file system again and again: it grows in steps, and shrinks back.
+struct Resizing {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<Result<u32, String>>,
+}
+
+impl Resizing {
+    fn start(extant: &Path, dir: &Path) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (seen, extant, dir) = (Arc::clone(&ends), extant.to_owned(), dir.to_owned());
+        let thread = std::thread::spawn(move || {
+            let mut count = 0;
+            for size in ["300M", "364M", "1G", "280M"].iter().cycle() {
+                if seen.load(Ordering::Relaxed) {
+                    return Ok(count);
+                }
+                done(Command::new(&extant).args(["resize", "-q"]).arg(&dir).arg(size))?;
+                count += 1;
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Ok(count)
+        });
+        Self { ends, thread }
+    }
+
+    /// Waits for the last change; its error, or that of an earlier one.
+    fn stop(self) -> Result<(), String> {
+        self.ends.store(true, Ordering::Relaxed);
+        match self.thread.join() {
+            Ok(Ok(count)) => {
+                println!("the size changed {count} times");
+                Ok(())
+            }
+            Ok(Err(why)) => Err(format!("resize: {why}")),
+            Err(_) => Err("resize: a panic".to_owned()),
+        }
+    }
+}
+
 fn exercise(kind: &Kind, arguments: &Arguments, fsx: &Path, extant: &Path) -> Result<(), String> {
     let scratch = scratch(kind.name)?;
     let (image, dir, config) = (scratch.join("image"), scratch.join("dir"), scratch.join("fsx.toml"));
@@ -185,6 +230,7 @@ fn exercise(kind: &Kind, arguments: &Arguments, fsx: &Path, extant: &Path) -> Re
     let mut format = command("mke2fs");
     done(format.args(["-q", "-F", "-F", "-t", "ext4"]).args(kind.format).arg(&image).arg(IMAGE_SIZE))?;
     done(Command::new(extant).args(["mount", "-o", kind.options]).arg(&image).arg(&dir))?;
+    let resizing = kind.resizes.then(|| Resizing::start(extant, &dir));
     let (mut left, mut seed, mut failed) = (arguments.ops, arguments.seed, None);
     while left > 0 && failed.is_none() {
         let ops = OPS_MAX.min(left);
@@ -210,12 +256,13 @@ fn exercise(kind: &Kind, arguments: &Arguments, fsx: &Path, extant: &Path) -> Re
         }
         seed += 1;
     }
+    let resized = resizing.map_or(Ok(()), Resizing::stop);
     let unmounted = done(Command::new(extant).arg("umount").arg(&dir));
     if let Some(why) = failed {
         // The path of what is left for inspection.
         return Err(format!("{why}; all of it is in {}", scratch.display()));
     }
-    unmounted?;
+    resized.and(unmounted)?;
     let judged = command("e2fsck").arg("-fn").arg(&image).output().map_err(|error| error.to_string())?;
     match judged.status.success() {
         true => std::fs::remove_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display())),

@@ -6,8 +6,8 @@
 //! it is [`committed`](Alloc::committed)), the use of a block, the fields of an inode, the bytes of the
 //! superblock.
 //!
-//! The unit of allocation is a cluster: one block, or with bigalloc 2^n blocks. Calls pass numbers of blocks,
-//! and allocate or free all clusters that contain these blocks.
+//! The unit of allocation is a cluster: one block, or with bigalloc 2^n blocks. Calls are in units of blocks
+//! (a first block and a length), and allocate or free all clusters that contain these blocks.
 //!
 //! ```text
 //!            allocate              free                       its transaction is committed

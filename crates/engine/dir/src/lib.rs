@@ -1,4 +1,4 @@
-//! Directories: lookup, readdir and changes, linear, indexed and inline.
+//! Lookup, listing and changes of directories. A directory is linear, indexed or inline.
 //!
 //! Owns: how names are found and listed, positions in a listing that stay valid ([`Cursor`]), how entries are
 //! added and removed ([`edit`]). Does **not** own: the mapping of a directory's blocks (the caller provides
@@ -25,7 +25,6 @@
 #![forbid(unsafe_code)]
 
 pub mod edit;
-mod fold;
 mod indexed;
 mod list;
 mod lookup;

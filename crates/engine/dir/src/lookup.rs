@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use extant_base::{CorruptAt, Ino, Lblk, Malformed};
 use extant_buffer::{Buffer, ReadFault};
+use extant_ondisk::casefold::fold;
 use extant_ondisk::dirent::{DirFormat, Entry};
 use extant_ondisk::htree::{Lookup, Step};
 use extant_ondisk::inline_data::InlineDir;
 
-use crate::fold::fold;
 use crate::{Dir, DirBlocks, Format};
 
 /// Blocks of readahead of a linear search, at first and at most.

@@ -18,12 +18,12 @@ use std::ops::{ControlFlow, Deref};
 
 use extant_base::{CorruptAt, Ino, Lblk, Malformed};
 use extant_buffer::{Buffer, ReadFault};
+use extant_ondisk::casefold::fold;
 use extant_ondisk::dirent::{DirFormat, HEADER_LEN};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::hash::{HashVersion, NameHash, dirhash};
 use extant_ondisk::inline_data::InlineDir;
 
-use crate::fold::fold;
 use crate::list::{ListSink, RunPosition};
 use crate::{Dir, DirBlocks, Format};
 

@@ -456,7 +456,8 @@ fn a_damaged_index() {
 fn casefolded_directories() {
     let names = numbered(["Straße", "README", "readme.txt", "Ångström"].map(String::from));
     let format = format(true);
-    let folded: Vec<_> = names.iter().map(|(name, ino)| (fold::fold(name).into_owned(), *ino)).collect();
+    let folded: Vec<_> =
+        names.iter().map(|(name, ino)| (extant_ondisk::casefold::fold(name).into_owned(), *ino)).collect();
     // The index uses folded names: build it with them, then write the real ones to the leaf.
     let mut blocks = indexed(true, HashVersion::HalfMd4, &folded, 50);
     blocks[1] = block(true, false, &names);

@@ -39,15 +39,16 @@
 //!    operation returns ([`EndedReservation`]).
 //! 6. An entry of a large tree takes at most 24 bytes, overhead included. The policies es-ilist and es-gc are
 //!    the exception, because they keep a list node for each entry.
-//! 7. A scan with the default policy reclaims from one inode. To find it, the scan examines up to 8 inodes.
-//!    It skips an inode whose lock is held, and one that is *precached* (a caller loaded all its extents in
-//!    advance, by EXT4_IOC_PRECACHE_EXTENTS). So that precached inodes cannot block reclaim: if the eighth
-//!    inode is precached, the scan examines a ninth, and reclaims from it even if it is precached, too,
-//!    unless its lock is held. The chunks that a scan visits have at most 128 entries together (two full
-//!    chunks). A tree keeps its chunks in pieces of 64, and no step of a scan moves or frees more than one
-//!    piece. So its work is bounded for any size of the cache and of the request.
-//! 8. The memory of entries, inodes and lists is charged to the budget, with a difference of a page at most.
-//!    Charges are made with no lock held; releases may be made under any lock.
+//! 7. A scan with the default policy reclaims from one inode. To find it, the scan examines 8 inodes. It
+//!    skips an inode whose lock is held, and one that is *precached* (a caller loaded all its extents in
+//!    advance, by EXT4_IOC_PRECACHE_EXTENTS). If the eighth inode is precached, the scan examines a ninth,
+//!    and takes it even if it is precached, unless its lock is held. So precached inodes cannot block
+//!    reclaim. The chunks that a scan visits have at most 128 entries together (two full chunks). A tree
+//!    keeps its chunks in pieces of 64 chunks, and no step of a scan moves or frees more than one piece. So
+//!    its work is bounded for any size of the cache and of the request.
+//! 8. The memory of entries, inodes and lists is charged to the budget. The charge of the whole cache differs
+//!    from its memory by a page at most. Charges are made with no lock held; releases may be made under any
+//!    lock.
 //!
 //! Lock order: the caller's mapping lock, an inode's state, the ring (the lists of inodes). A thread that
 //! holds the ring's lock only *tries* to lock an inode's state. The policies baseline and es-cache are the
@@ -70,10 +71,10 @@
 //! would bring the visited chunks above 128 entries. A visit of a cold chunk:
 //! 1. The found entries that are not delayed become protected. Then the bit *found* of all entries is
 //!    cleared.
-//! 2. If step 1 met such an entry, the chunk is *spared*: nothing is evicted, and the bit *new* of all
-//!    entries is cleared. The chunk goes to the end of the cold queue, or of the warm queue if all its
-//!    reclaimable entries are protected now. A chunk is spared three times in a row at most; the fourth visit
-//!    goes on to step 3.
+//! 2. If an entry that is not delayed had the bit *found*, the chunk is *spared*: nothing is evicted, and the
+//!    bit *new* of all entries is cleared. The chunk goes to the end of the cold queue, or of the warm queue
+//!    if all its reclaimable entries are protected now. A chunk is spared three times in a row at most; the
+//!    fourth visit goes on to step 3.
 //! 3. The entries that are not protected, not delayed and not new are evicted. In the entries that stay, the
 //!    bit *new* is cleared. Their chunk goes to the end of the queue to which it belongs now; if few entries
 //!    are left, they are merged into a neighbouring chunk with few entries.
@@ -88,14 +89,16 @@
 //!   one of its warm chunks before the cold ones.
 //!
 //! In a visit of a warm chunk, the entries that were not found since the last visit lose their protection.
-//! They are evicted, unless they are new. (A new entry is protected if a protected one was merged into it.)
-//! If an entry without protection stays, the chunk goes to the end of the cold queue, else to the end of the
-//! warm queue.
+//! They are evicted, unless they are new. (A warm chunk can have a new entry: if an added entry is merged
+//! with a protected one, the result is both new and protected.) If an entry without protection stays, the
+//! chunk goes to the end of the cold queue, else to the end of the warm queue.
 //!
-//! If an insertion leaves more reclaimable entries than the limit, a scan runs. While the excess is still
-//! more than [`SCAN_MIN`] (128 entries), another one follows, eight in all at most. The crate `inode` sets
-//! the limit so that entries take 1/16 of the memory budget. Scans also run when the budget is exceeded; if
-//! these reclaim nothing, new entries are evicted, too.
+//! Scans run in two cases:
+//! - An insertion leaves more reclaimable entries than the limit. After a scan, another one follows while the
+//!   excess is more than [`SCAN_MIN`] (128 entries), up to eight scans in all. The crate `inode` sets the
+//!   limit so that entries take 1/16 of the memory budget.
+//! - The budget is exceeded. Then a request for n entries runs at most `4 * (n / 128 + 1)` scans. After four
+//!   in a row that reclaim nothing, new entries are evicted, too.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.

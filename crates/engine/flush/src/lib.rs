@@ -12,10 +12,10 @@
 //! the flush. The leader waits until no other round's flush is in flight. In the modes `merge` and `epoch`
 //! (the default) it then flushes at once. In the mode `seed` it may wait a little longer for others to join.
 //! In the mode `none`, and in `seed` if the device flushes fast, nothing is shared: each request makes its
-//! own flush. In `empty-txn`, `volume` makes no request: it commits a transaction, whose flush concurrent
-//! fsyncs share. If there is no log on this device, it makes a request, which has a flush of its own. In
-//! `epoch`, a request whose writes an earlier flush has covered joins no round and causes no flush
-//! ([`How::Covered`]).
+//! own flush. In `empty-txn`, `volume` commits a transaction instead of making a request, and concurrent
+//! fsyncs share the commit's flush. If the device has no log (no journal, or an external one), `volume` makes
+//! a request for each fsync in this mode, and each request makes its own flush. In `epoch`, a request whose
+//! writes an earlier flush has covered joins no round and causes no flush ([`How::Covered`]).
 //!
 //! A [`Coordinator`] wraps a device. Writes pass through it, so it knows what was written. Flushes that are
 //! not shared (a journal's commits) pass through it, too, so it knows which writes they covered.

@@ -23,12 +23,12 @@
 //! 2. The committer takes a reference to the cached bytes of each block of the closed transaction. If an
 //!    operation changes a block before its bytes are taken, the cache keeps the old version for the commit.
 //!    The client encodes its values into their blocks, and the bytes of these are taken, too.
-//! 3. Each block with a metadata checksum is copied, and the client puts the checksum into the copy; the copy
-//!    goes to the log and later home. The committer computes the log's checksum of each block, and writes
-//!    revoke records, descriptors and blocks to the log. It flushes the device, and then writes the commit
-//!    block durably. Now the transaction is committed.
-//! 4. Later a checkpoint writes the blocks to their homes, flushes, and durably moves the log's start past
-//!    the transaction.
+//! 3. The committer duplicates each block that has a metadata checksum, and the client puts the checksum into
+//!    the duplicate, which goes to the log and later home. The committer computes the log's checksum of each
+//!    block, and writes revoke records, descriptors and blocks to the log. It flushes the log's device, and
+//!    then writes the commit block durably. Now the transaction is committed.
+//! 4. Later a checkpoint writes the blocks to their homes, flushes the target's device, and durably moves the
+//!    log's start past the transaction.
 //!
 //! Owns, for recovery: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules
 //! ([`scan()`]), the result of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply after that

@@ -37,7 +37,7 @@
 //! 3. A dirty block stays in the cache until a run with it is settled as written or failed
 //!    ([`WritebackRun`]), or the caller drops it with [`truncate`](File::truncate) or
 //!    [`discard`](File::discard). Only clean folios are reclaimed.
-//! 4. INV-PC3: a block is in one run at a time, and the bytes of a run do not change. A write into a folio
+//! 4. INV-PC3: a block is in at most one run, and the bytes of a run do not change. A write into a folio
 //!    that shares memory with a run does not wait for the device: it first copies the folio to new memory,
 //!    and the run keeps the old memory. The copy takes 0.2 ms at most, and is made once for each run and
 //!    folio; waiting would take as long as the device's write. The old memory counts against the limit of
@@ -52,7 +52,7 @@
 //!
 //! Lock order:
 //! 1. the caller's inode lock;
-//! 2. [`File::stop_fills`], which keeps fills out: a fill holds its shared side;
+//! 2. a file's reader-writer lock of fills: each fill holds it shared, [`File::stop_fills`] exclusively;
 //! 3. a file's map of chunks;
 //! 4. a chunk's list of folios;
 //! 5. a folio (only a fill locks several folios, in rising order), then locks of the backing;
@@ -62,7 +62,7 @@
 //!    runs, the lock of throttled writers.
 //!
 //! While a fill reads from the backing, this crate holds only the locks of the folios that are being filled,
-//! and the shared side of `stop_fills`. The caller may hold its inode lock.
+//! and lock 2 of the file, shared. The caller may hold its inode lock.
 //!
 //! ```
 //! use extant_page_cache::{Backing, Config, Extent, PageCache, Take};

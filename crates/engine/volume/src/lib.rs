@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. INV-R7: opening for reading never writes a byte to the device, and shows what opening for writing would
-//!    leave. What a recovery writes is kept in memory, in an overlay of the device.
+//! 1. INV-R7: opening for reading never writes a byte to the device, and shows the state that opening for
+//!    writing would produce. What a recovery writes is kept in memory, in an overlay of the device.
 //! 2. The open is refused if a feature is set that extant cannot read or, for writing, cannot maintain. An
 //!    unknown incompat bit counts as such a feature; for writing, an unknown ro_compat bit, too. The error
 //!    names the features (see [`policy`]).

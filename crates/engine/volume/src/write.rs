@@ -30,6 +30,7 @@ mod delete;
 mod direct;
 mod discard;
 mod errors;
+mod exchange;
 mod fallocate;
 mod fsync;
 mod known;

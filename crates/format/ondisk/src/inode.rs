@@ -10,7 +10,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/inodes.rst.
 
-use extant_base::checksum::crc32c;
+use extant_base::checksum::{crc32c, crc32c_seed};
 use extant_base::{Ino, Malformed};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -457,6 +457,24 @@ pub fn verify(bytes: &[u8], seed: u32) -> bool {
         0
     };
     compute_checksum(bytes, seed) == lo | hi << 16
+}
+
+/// The seed of the file system's checksums with which the stored checksum of inode `ino` is right; `None` if
+/// the inode stores only half of its checksum.
+#[must_use]
+pub fn implied_fs_seed(bytes: &[u8], ino: Ino) -> Option<u32> {
+    if !has_checksum_hi(bytes) {
+        return None;
+    }
+    let mut covered = Vec::with_capacity(8 + bytes.len());
+    covered.extend_from_slice(&ino.0.to_le_bytes());
+    covered.extend_from_slice(bytes.get(0x64..0x68)?);
+    covered.extend_from_slice(bytes);
+    let (lo, hi) = (8 + CHECKSUM_LO_AT, 8 + CHECKSUM_HI_AT);
+    let sum = u32::from_le_bytes([covered[lo], covered[lo + 1], covered[hi], covered[hi + 1]]);
+    covered[lo..lo + 2].fill(0);
+    covered[hi..hi + 2].fill(0);
+    Some(crc32c_seed(sum, &covered))
 }
 
 #[cfg(test)]

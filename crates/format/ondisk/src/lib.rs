@@ -29,6 +29,7 @@
 pub mod acl;
 pub mod backup;
 pub mod bitmap;
+pub mod casefold;
 pub mod dirent;
 pub mod errors;
 pub mod extent;

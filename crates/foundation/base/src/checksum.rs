@@ -12,6 +12,21 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !(digest.finalize() as u32)
 }
 
+/// The seed from which [`crc32c`] of `bytes` gives `sum`. There is exactly one.
+#[must_use]
+pub fn crc32c_seed(sum: u32, bytes: &[u8]) -> u32 {
+    // A step shifts out one byte and adds its entry of the table; the high bytes of all entries differ.
+    let table: [u32; 256] = std::array::from_fn(|at| crc32c(at as u32, &[0]));
+    let mut of_high = [0u8; 256];
+    for (at, entry) in (0..=u8::MAX).zip(table) {
+        of_high[(entry >> 24) as usize] = at;
+    }
+    bytes.iter().rev().fold(sum, |after, byte| {
+        let at = of_high[(after >> 24) as usize];
+        (after ^ table[usize::from(at)]) << 8 | u32::from(at ^ byte)
+    })
+}
+
 /// Converts the CRC-32C of `len` bytes from one seed to another seed without reading the bytes again. This
 /// works because `crc32c(a, bytes) ^ crc32c(b, bytes)` depends only on the seeds and on the number of bytes.
 #[derive(Debug, Clone)]
@@ -164,6 +179,14 @@ mod tests {
     #[test]
     fn crc32c_chains_by_value() {
         assert_eq!(crc32c(crc32c(!0, b"1234"), b"56789"), crc32c(!0, b"123456789"));
+    }
+
+    #[test]
+    fn the_seed_is_known_from_bytes_and_checksum() {
+        let bytes: Vec<u8> = (0..300u32).map(|i| ((i * i) >> 3) as u8).collect();
+        for seed in [0, 1, !0, 0xDEAD_BEEF] {
+            assert_eq!(crc32c_seed(crc32c(seed, &bytes), &bytes), seed);
+        }
     }
 
     #[test]

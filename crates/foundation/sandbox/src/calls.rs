@@ -55,6 +55,8 @@ const SERVER: &[c_long] = &[
     libc::SYS_fdatasync,
     libc::SYS_sync_file_range,
     libc::SYS_fallocate,
+    // The image's length follows a change of the file system's size.
+    libc::SYS_ftruncate,
     libc::SYS_fadvise64,
     libc::SYS_readahead,
     libc::SYS_lseek,

@@ -15,8 +15,8 @@
 //!    separate copy.
 //! 3. Memory is charged to the budget. When the budget is exceeded, the cache evicts blocks by second chance
 //!    (the CLOCK algorithm): blocks that were not touched since the last pass. A block whose bytes are in use
-//!    is not evicted, because that would free no memory. References that a device in memory holds do not
-//!    count as use.
+//!    is not evicted, because that would free no memory. A device in memory may hold references to the
+//!    bytes; these do not count as use.
 //! 4. No lock is held across device I/O, a verification or a charge.
 //! 5. INV-M6: the cache never replaces bytes by older ones: if a block is changed, written home and evicted
 //!    while the cache reads it from the device, the read bytes are dropped.

@@ -209,6 +209,17 @@ impl ImageArg {
         self.open_to_read(transfers, FileDevice::open_shared)
     }
 
+    /// As [`open_read_only`](Self::open_read_only), for an image that is mounted: without a note on that.
+    ///
+    /// # Errors
+    /// As [`open_read_only`](Self::open_read_only).
+    pub(crate) fn open_while_mounted(&self) -> Result<Arc<dyn Device>, ArgError> {
+        match Transfers::default().open(&self.path, FileDevice::open_read_only) {
+            Ok(device) => self.part_of(Arc::new(device)),
+            Err(error) => Err(ArgError::Unreadable(refusal(&self.path, &error))),
+        }
+    }
+
     fn open_to_read(
         &self,
         transfers: Transfers,
@@ -274,13 +285,19 @@ impl ImageArg {
     ///
     /// # Errors
     /// As [`open_locked`](Self::open_locked).
-    pub(crate) fn open_to_resize(&self) -> Result<Box<dyn Storage>, LockError> {
+    pub(crate) fn open_to_resize(
+        &self,
+        transfers: Transfers,
+    ) -> Result<Box<dyn Storage + Send + Sync>, LockError> {
         let offset = match self.at {
             ImageAt::Whole => 0,
             ImageAt::Offset(offset) => offset,
-            ImageAt::Partition(_) | ImageAt::Memory(_) => return Ok(Box::new(Fixed(self.open_locked()?))),
+            ImageAt::Partition(_) | ImageAt::Memory(_) => {
+                return Ok(Box::new(Fixed(self.open_locked_by(transfers)?)));
+            }
         };
-        let file = Arc::new(FileDevice::open_locked(&self.path).map_err(|error| self.not_locked(&error))?);
+        let file = transfers.open(&self.path, FileDevice::open_locked);
+        let file = Arc::new(file.map_err(|error| self.not_locked(&error))?);
         let disk: Arc<dyn Device> = Arc::<FileDevice>::clone(&file);
         self.part_of(Arc::clone(&disk)).map_err(LockError::Arg)?;
         if let Some(end) = following(&disk, offset) {

@@ -26,6 +26,7 @@ mod look;
 mod ls;
 mod mkfs;
 mod mount;
+mod optimize;
 mod repair;
 mod rescue;
 mod resize;
@@ -122,6 +123,7 @@ enum Command {
     Dump(dump::DumpArgs),
     Trim(trim::TrimArgs),
     Tune(Box<tune::TuneArgs>),
+    Optimize(optimize::OptimizeArgs),
     Resize(resize::ResizeArgs),
     /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
     Mount(Box<mount::MountArgs>),
@@ -201,6 +203,7 @@ fn run(is_check: bool) -> ExitCode {
         Command::Rescue(args) => rescue::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Trim(args) => trim::run(&args),
+        Command::Optimize(args) => optimize::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Resize(args) => resize::run(&args),
         Command::Mount(args) => mount::mount(&args),

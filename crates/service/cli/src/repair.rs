@@ -77,7 +77,7 @@ fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
         };
         (code, format!("{name}: {fault}"))
     })?;
-    Ok(format!("{name}: {} as before the repair\n", human(file.bytes())))
+    Ok(format!("{name}: restored, {} differed\n", human(file.bytes())))
 }
 
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {

@@ -1,4 +1,4 @@
-//! `extant resize`: changes the size of a file system that is not mounted.
+//! `extant resize`: changes the size of a file system, itself or by the server of a mount.
 //!
 //! Owns: the size's form, messages, progress, exit codes. Does **not** own: the resize (see
 //! `extant::resize`), what may grow (see [`ImageArg::open_to_resize`]).
@@ -10,16 +10,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use extant::OpenFault;
 use extant::resize::{
     Layout, ResizeFault, ResizeObserver, ResizeOptions, ResizeReport, Size, preview, resize,
 };
+use extant::{Device, OpenFault, Superblock};
+use extant_device::mount_table::mounted_at;
+use extant_ondisk::superblock;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::edit::args::JournalArg;
 use crate::exit;
-use crate::imagearg::{ImageArg, ImageAt};
+use crate::imagearg::{ImageArg, ImageAt, Transfers};
 use crate::inspect::format::{count, escape};
 use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
 use crate::sizes::{human, parse_size};
@@ -31,7 +33,10 @@ partition or file; min is the smallest size.
 
 An image file gets the length of its file system. A partition must be large enough before: its table is not \
 changed. Shrinking moves blocks, but no inodes: the groups up to the last one with an inode in use stay. The \
-image is locked meanwhile, and must not be mounted. A journal that waits is replayed first.
+image is locked meanwhile. A journal that waits is replayed first.
+
+IMG may also be the directory of a read-write mount of extant: its server changes the size, and requests \
+wait meanwhile. Removed files must not be in use. EXT4_IOC_RESIZE_FS does the same.
 
 A power cut or a signal at any moment leaves a sound file system of the old size, the new one, or one \
 between; the same command continues. Without a journal (ext2), run e2fsck after a cut.
@@ -45,7 +50,7 @@ Examples:
   extant resize 'disk.img#2' max
   extant resize --dry-run --json root.img 1T | jq .after.inodes";
 
-/// Grow or shrink a file system that is not mounted.
+/// Grow or shrink a file system, also one that is mounted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct ResizeArgs {
@@ -58,7 +63,7 @@ pub(crate) struct ResizeArgs {
     /// Print nothing if all goes well.
     #[arg(short, long)]
     quiet: bool,
-    /// The image: IMG, IMG@OFFSET, IMG#PARTITION.
+    /// The image: IMG, IMG@OFFSET, IMG#PARTITION, or the directory of a mount.
     #[arg(value_name = "IMG")]
     image: OsString,
     /// The new size.
@@ -109,6 +114,13 @@ impl Drop for Bar {
 }
 
 pub(crate) fn run(args: &ResizeArgs) -> ExitCode {
+    if Path::new(&args.image).is_dir() {
+        return match resized_mount(args) {
+            Ok(_) if args.quiet => ExitCode::SUCCESS,
+            Ok(text) => crate::voice::print(&text, 0),
+            Err((code, why)) => exit::fail(code, &why),
+        };
+    }
     let mut session = Session::new(&OpenArgs::with_journal(args.journal.journal.clone()));
     let Some(image) = session.whole_image(&args.image, "resized") else { return session.finish(Ok(())) };
     let name = escape(image.to_string().as_bytes());
@@ -134,13 +146,76 @@ pub(crate) fn run(args: &ResizeArgs) -> ExitCode {
     }
 }
 
+/// Resizes the file system that is mounted on a directory: its server does it.
+fn resized_mount(args: &ResizeArgs) -> Result<String, (u8, String)> {
+    let given = Path::new(&args.image);
+    let shown = given.display();
+    let failed = |why: io::Error| (exit::TARGET, format!("{shown}: {why}"));
+    let dir = given.canonicalize().map_err(failed)?;
+    let entry = mounted_at(&dir).map_err(failed)?;
+    let is_ours = rustix::fs::getxattr(&dir, extant_fuse::SERVER_ATTRIBUTE, &mut [0u8; 20][..]).is_ok();
+    let Some(entry) = entry.filter(|_| is_ours) else {
+        return Err((exit::TARGET, format!("{shown} is a directory, and not a mount of extant")));
+    };
+    if args.dry_run {
+        let why = format!("{shown}: --dry-run plans on an image that is not mounted");
+        return Err((exit::USAGE_CODE, why));
+    }
+    let image = ImageArg::parse(&entry.source).map_err(arg_failure)?;
+    let before = layout_of(&image)?;
+    let bytes = match args.size {
+        Size::Bytes(bytes) => bytes,
+        Size::More(bytes) => before.bytes().saturating_add(bytes),
+        Size::Less(bytes) => before.bytes().saturating_sub(bytes),
+        Size::Max | Size::Min => {
+            let why = format!("{shown}: a mount needs a size, or +N or -N; min and max are for images");
+            return Err((exit::USAGE_CODE, why));
+        }
+    };
+    let root = std::fs::File::open(&dir).map_err(failed)?;
+    extant_device::resize_file_system(&root, bytes / u64::from(before.block_size)).map_err(|why| {
+        let code = match why.raw_os_error() {
+            Some(28) => exit::NO_SPACE,
+            Some(16) => exit::BUSY,
+            _ => exit::TARGET,
+        };
+        let reason = match why.raw_os_error() {
+            Some(16) => "removed files are still in use; close them, and try again".to_owned(),
+            Some(28) => "the device cannot be so large, or what is in use does not fit".to_owned(),
+            Some(22) => "the size is impossible; the log of the mount has the reason".to_owned(),
+            Some(1) => "only root and the user that mounted it may resize it".to_owned(),
+            Some(30 | 95) => "it is mounted read-only".to_owned(),
+            _ => why.to_string(),
+        };
+        (code, format!("{shown}: {reason}"))
+    })?;
+    let after = layout_of(&image)?;
+    let steps = u32::from(before.blocks != after.blocks);
+    let report = ResizeReport { before, after, steps, moved: 0, replayed: 0 };
+    let name = escape(args.image.as_encoded_bytes());
+    Ok(match args.json {
+        true => format!("{:#}\n", json_of(args, &name, &report)),
+        false => text_of(args, &name, &report),
+    })
+}
+
+/// The layout of an image that may be mounted.
+fn layout_of(image: &ImageArg) -> Result<Layout, (u8, String)> {
+    let unreadable = |why: &dyn std::fmt::Display| (exit::SOURCE, format!("{image}: {why}"));
+    let device = image.open_while_mounted().map_err(arg_failure)?;
+    let mut bytes = [0; superblock::SIZE];
+    device.read_at(superblock::OFFSET, &mut bytes).map_err(|why| unreadable(&why))?;
+    let sb = Superblock::decode(&bytes).map_err(|why| unreadable(&why))?;
+    Layout::of_superblock(&sb).ok_or_else(|| unreadable(&"the superblock makes no sense"))
+}
+
 fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeReport, (u8, String)> {
     let failed = |fault: ResizeFault| (code_of(&fault), format!("{name}: {}", message_of(&fault, image)));
     if args.dry_run {
         let (device, is_fixed) = image.open_to_preview().map_err(arg_failure)?;
         return preview(&device, args.size, is_fixed).map_err(failed);
     }
-    let mut storage = image.open_to_resize().map_err(lock_failure)?;
+    let mut storage = image.open_to_resize(Transfers::default()).map_err(lock_failure)?;
     let length = storage.device().size_bytes();
     let journal_device = args.journal.journal.as_deref().map(journal).transpose()?;
     let waiting = Arc::new(crate::waiting::say(name.to_owned()));
@@ -158,7 +233,8 @@ fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeRepo
     Ok(report)
 }
 
-fn journal(path: &Path) -> Result<Arc<dyn extant::Device>, (u8, String)> {
+/// Opens an external journal.
+pub(crate) fn journal(path: &Path) -> Result<Arc<dyn extant::Device>, (u8, String)> {
     let image = ImageArg::parse(path.as_os_str()).map_err(arg_failure)?;
     image.open_locked().map_err(lock_failure).map_err(|(code, why)| (code, format!("the journal: {why}")))
 }

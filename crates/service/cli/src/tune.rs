@@ -10,25 +10,29 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant::OnError;
-use extant::tune::{Reserved, TuneFault, TuneReport, Tuning};
+use extant::tune::{
+    Conversion, ConvertOptions, JournalChange, Reserved, TuneFault, TuneReport, Tuning, conversion_of,
+};
 use extant_ondisk::hash::HashVersion;
 use serde_json::json;
 
 use crate::edit::args::JournalArg;
 use crate::edit::staged::HoldPolicy;
 use crate::exit;
+use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
-use crate::look::{OpenArgs, Session, output};
+use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
 use crate::mkfs::{parse_uuid, random_uuid};
 
 const HELP: &str = "\
 The change is one transaction of the journal: after a power cut the image has all old values or all new \
 ones, in the superblock and its backups. A journal that waits is replayed first. The image must not be \
-mounted.
+mounted. A new journal, or checksums that the journal has no room for, are written through an undo file \
+(IMG.tune-undo): after a power cut the next `extant tune` restores the old state from it.
 
 Features that can be turned on: dir_index, fast_commit, stable_inodes, ea_inode, large_dir, \
-metadata_csum_seed, encrypt, large_file, huge_file, dir_nlink, extra_isize, verity; off: ^fast_commit, \
-^metadata_csum_seed.
+encrypt, large_file, huge_file, dir_nlink, extra_isize, verity, metadata_csum; on and off: has_journal, \
+orphan_file, quota, project, fast_commit, metadata_csum_seed.
 Extended options: stride=BLOCKS, stripe_width=BLOCKS, hash_alg=half_md4|tea|legacy, mount_opts=TEXT, \
 test_fs, ^test_fs.
 
@@ -38,7 +42,9 @@ Examples:
   extant tune -L root -U random clone.img     another label and UUID, for a clone
   extant tune -m 0 'disk.img#2'               no blocks reserved for root
   extant tune -e panic -o journal_data,^acl root.img
-  extant tune -O large_dir,fast_commit root.img";
+  extant tune -O large_dir,fast_commit root.img
+  extant tune -J size=64 root.img             a journal of 64 MiB in the place of the old one
+  extant tune -O quota,orphan_file root.img";
 
 /// Change parameters of a file system: label, UUID, reserve, error policy, mount options, features.
 #[derive(Debug, clap::Args)]
@@ -71,6 +77,12 @@ pub(crate) struct TuneArgs {
     /// Features to turn on, or off (^), separated by commas.
     #[arg(short = 'O', long, value_name = "LIST", value_delimiter = ',')]
     features: Vec<String>,
+    /// Make a journal, if there is none; as -O has_journal.
+    #[arg(short = 'j')]
+    make_journal: bool,
+    /// Make a new journal of this size, in place of the old one: size=MiB.
+    #[arg(short = 'J', long = "journal-options", value_name = "size=MIB", value_parser = parse_journal_size)]
+    journal_size: Option<u64>,
     /// Extended options, separated by commas.
     #[arg(short = 'E', long, value_name = "LIST", value_delimiter = ',')]
     extended: Vec<String>,
@@ -127,6 +139,13 @@ fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
         "clear" => Ok(NewUuid::Given([0; 16])),
         _ => parse_uuid(text).map(NewUuid::Given),
     }
+}
+
+/// `size=MIB`, in bytes.
+fn parse_journal_size(text: &str) -> Result<u64, String> {
+    let mib = text.strip_prefix("size=").and_then(|number| number.parse::<u64>().ok());
+    let bytes = mib.filter(|mib| *mib > 0 && *mib <= 1 << 20).map(|mib| mib << 20);
+    bytes.ok_or_else(|| "it is size=N, with N in MiB".to_owned())
 }
 
 fn parse_interval(text: &str) -> Result<u32, String> {
@@ -228,16 +247,19 @@ fn tuning(args: &TuneArgs) -> Result<Tuning, String> {
 }
 
 pub(crate) fn run(args: &TuneArgs) -> ExitCode {
-    let tuning = match tuning(args) {
-        Ok(tuning) if tuning == Tuning::default() => {
-            return exit::fail(
-                exit::USAGE_CODE,
-                &"tune: no parameter to change; `extant inspect IMG super` shows them",
-            );
-        }
+    let mut tuning = match tuning(args) {
         Ok(tuning) => tuning,
         Err(why) => return exit::fail(exit::USAGE_CODE, &format!("tune: {why}")),
     };
+    let (mut conversion, others) = conversion_of(std::mem::take(&mut tuning.features));
+    tuning.features = others;
+    if args.make_journal && conversion.journal.is_none() {
+        conversion.journal = Some(JournalChange::Make { blocks: None });
+    }
+    if tuning == Tuning::default() && conversion.is_empty() && args.journal_size.is_none() {
+        let why = "tune: no parameter to change; `extant inspect IMG super` shows them";
+        return exit::fail(exit::USAGE_CODE, &why);
+    }
     let open = OpenArgs::with_journal(args.journal.journal.clone());
     let mut session = Session::new(&open);
     let Some(image) = session.whole_image(&args.image, "changed") else { return session.finish(Ok(())) };
@@ -245,9 +267,13 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     // Planned on the image as it is read: what is refused, and what changes nothing, writes nothing.
     let Some(fs) = session.open(&image) else { return session.finish(Ok(())) };
     let planned = extant::tune::plan(fs.volume().superblock(), &tuning).map(|(_, report)| report);
+    if let Some(bytes) = args.journal_size {
+        let blocks = bytes >> fs.volume().geometry().block_size.log2();
+        conversion.journal = Some(JournalChange::Make { blocks: u32::try_from(blocks).ok() });
+    }
     drop(fs);
     let writes = !args.dry_run && planned.as_ref().is_ok_and(|report| !report.changes.is_empty());
-    let done = if writes {
+    let mut done = if writes {
         drop(session);
         session = Session::writing(&open, HoldPolicy::Nothing);
         let Some(fs) = session.open(&image) else { return session.finish(Ok(())) };
@@ -257,14 +283,28 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     } else {
         planned
     };
+    if !conversion.is_empty()
+        && let Ok(report) = &mut done
+    {
+        // The session may hold the image.
+        let finished = session.finish(Ok(()));
+        if finished != ExitCode::SUCCESS {
+            return finished;
+        }
+        session = Session::new(&open);
+        match converted(args, &image, &conversion) {
+            Ok(more) => {
+                report.changes.extend(more.changes);
+                report.notes.extend(more.notes);
+            }
+            Err(Converting::Exit(code, why)) => return exit::fail(code, &why),
+            Err(Converting::Fault(fault)) => done = Err(fault),
+        }
+    }
     let report = match done {
         Ok(report) => report,
         Err(why) => {
-            let code = match &why {
-                TuneFault::Refused { .. } => exit::USAGE_CODE,
-                TuneFault::Fault(_) => exit::TARGET,
-            };
-            session.problem(code, format_args!("{name}: {why}"));
+            session.problem(code_of(&why), format_args!("{name}: {why}"));
             return session.finish(Ok(()));
         }
     };
@@ -274,6 +314,64 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     let mut out = output();
     let printed = print(args, &name, &report, &mut out).and_then(|()| out.flush());
     session.finish(printed)
+}
+
+/// Why a conversion was not made.
+enum Converting {
+    Exit(u8, String),
+    Fault(TuneFault),
+}
+
+fn converted(args: &TuneArgs, image: &ImageArg, conversion: &Conversion) -> Result<TuneReport, Converting> {
+    convert(image, &args.journal, conversion, args.dry_run)
+}
+
+/// Converts an image, for other commands. An error has its exit code.
+pub(crate) fn convert_image(
+    image: &ImageArg,
+    journal: &JournalArg,
+    conversion: &Conversion,
+    dry_run: bool,
+) -> Result<TuneReport, (u8, String)> {
+    convert(image, journal, conversion, dry_run).map_err(|fault| match fault {
+        Converting::Exit(code, why) => (code, why),
+        Converting::Fault(fault) => (code_of(&fault), format!("{image}: {fault}")),
+    })
+}
+
+fn code_of(fault: &TuneFault) -> u8 {
+    match fault {
+        TuneFault::Refused { .. } | TuneFault::Conversion(_) => exit::USAGE_CODE,
+        TuneFault::Open(_) => exit::SOURCE,
+        TuneFault::Fault(_) | TuneFault::Write(_) => exit::TARGET,
+    }
+}
+
+fn convert(
+    image: &ImageArg,
+    journal: &JournalArg,
+    conversion: &Conversion,
+    dry_run: bool,
+) -> Result<TuneReport, Converting> {
+    let failed = |(code, why): (u8, String)| Converting::Exit(code, why);
+    let device = match dry_run {
+        true => image.open_read_only().map_err(arg_failure).map_err(failed)?,
+        false => image.open_locked().map_err(lock_failure).map_err(failed)?,
+    };
+    let journal_device =
+        journal.journal.as_deref().map(crate::resize::journal).transpose().map_err(failed)?;
+    let mut undo = image.path.clone().into_os_string();
+    if !image.path.is_file() {
+        undo = image.path.file_name().map_or(undo, OsStr::to_owned);
+    }
+    undo.push(".tune-undo");
+    let options = ConvertOptions {
+        dry_run,
+        undo: Some(undo.into()),
+        journal_device,
+        now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as u32),
+    };
+    extant::tune::convert(&device, conversion, &options).map_err(Converting::Fault)
 }
 
 fn print(args: &TuneArgs, image: &str, report: &TuneReport, out: &mut dyn Write) -> std::io::Result<()> {
@@ -292,7 +390,9 @@ fn print(args: &TuneArgs, image: &str, report: &TuneReport, out: &mut dyn Write)
         return writeln!(out, "{image}: nothing to change");
     }
     for change in &report.changes {
-        let shown = |text: &str| if text.is_empty() { "\"\"".to_owned() } else { escape(text.as_bytes()) };
+        let shown = |text: &str| {
+            if text.is_empty() { "\"\"".to_owned() } else { escape(text.as_bytes()).replace("\\ ", " ") }
+        };
         writeln!(out, "{image}: {}: {} -> {}", change.field, shown(&change.before), shown(&change.after))?;
     }
     Ok(())

@@ -213,6 +213,7 @@ mod error;
 mod file;
 mod fs;
 mod list;
+pub mod optimize;
 pub mod repair;
 pub mod rescue;
 pub mod resize;

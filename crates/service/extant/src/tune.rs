@@ -1,13 +1,17 @@
-//! Changes the parameters of a file system that are stored in its superblock: label, UUID, reserved blocks,
-//! error policy, mount options, check intervals, hash, and those features that need no other structure.
+//! Changes the parameters of a file system that are stored in its superblock (label, UUID, reserved blocks,
+//! error policy, mount options, check intervals, hash, and features that need no other structure), and
+//! converts to features that need one (journal, orphan file, quota files, checksums).
 //!
 //! ```text
 //! Tuning -- plan(superblock) --> superblock after, TuneReport      pure: refuses what cannot be changed
 //!        -- FileSystem::tune --> the same, in one transaction, with the backups
+//! Conversion -- convert ------> new structures; in one transaction if the journal stays and has room,
+//!                               else through an undo file, which the next call undoes after a power cut
 //! ```
 //!
 //! Owns: which parameter changes which fields, and what a change requires. Does **not** own: how the
-//! superblocks are written (see `volume`), option letters (see the command).
+//! superblocks are written (see `volume`), how structures are made (see `repair`), option letters (see the
+//! command).
 //!
 //! Invariants
 //! 1. A plan changes no field that describes the layout, and keeps the seed of all metadata checksums: a new
@@ -34,11 +38,18 @@
 
 use extant_ondisk::features::{Feature, Word};
 use extant_ondisk::hash::HashVersion;
-use extant_ondisk::superblock::{FLAG_TEST_FILESYS, default_options, until_nul};
+use extant_ondisk::superblock::{self, FLAG_TEST_FILESYS, default_options, until_nul};
 use extant_ondisk::{Features, Superblock};
 use extant_volume::{Fault, LABEL_MAX, OnError};
 
-use crate::FileSystem;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use extant_repair::{Conversion, ConversionFault, JournalChange};
+use extant_repair::{RepairFault, RepairOptions, plan_conversion, undo_cut_repair};
+use extant_resize::{ResizeFault, ResizeOptions, write_in_one_step};
+
+use crate::{Device, FileSystem, OpenOptions};
 
 /// The parameters to change; those that are `None` stay.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -124,6 +135,135 @@ pub enum TuneFault {
     /// Writing failed.
     #[error("{0}")]
     Fault(#[from] Fault),
+    /// The conversion is refused, or cannot be planned. Nothing was written.
+    #[error("features: {0}")]
+    Conversion(#[from] ConversionFault),
+    /// The file system cannot be opened, or recovered.
+    #[error("{0}")]
+    Open(String),
+    /// Writing the conversion failed. The next call undoes or finishes it.
+    #[error("{0}")]
+    Write(String),
+}
+
+/// Features that [`convert`] changes, and whether they can also be turned off.
+pub const CONVERTIBLE: &[(&str, bool)] = &[
+    ("has_journal", true),
+    ("orphan_file", true),
+    ("quota", true),
+    ("project", true),
+    ("metadata_csum", false),
+];
+
+/// Options of [`convert`].
+#[derive(Clone, Default)]
+pub struct ConvertOptions {
+    /// Report what would change, and write nothing.
+    pub dry_run: bool,
+    /// The undo file, for conversions that do not fit into one transaction. It is removed at the end.
+    pub undo: Option<PathBuf>,
+    /// The device of the external journal.
+    pub journal_device: Option<Arc<dyn Device>>,
+    /// The time for new inodes, in seconds since 1970.
+    pub now: u32,
+}
+
+/// Changes features that need other structures than the superblock, of a file system that nothing has open.
+/// A power cut leaves the old state or the new one: where the change is no single transaction, the next call
+/// first restores the old state from the undo file.
+///
+/// # Errors
+/// [`TuneFault::Conversion`] before anything is written; otherwise the device failed.
+pub fn convert(
+    device: &Arc<dyn Device>,
+    conversion: &Conversion,
+    options: &ConvertOptions,
+) -> Result<TuneReport, TuneFault> {
+    let read = |fault: extant_device::DeviceFault| TuneFault::Open(fault.to_string());
+    if !options.dry_run {
+        restore_cut(device, options.undo.as_deref())?;
+        // A change that is refused changes nothing, so the image is opened for writing only where it must be.
+        let mut bytes = [0; superblock::SIZE];
+        device.read_at(superblock::OFFSET, &mut bytes).map_err(read)?;
+        let needs_recovery = Superblock::decode(&bytes).is_ok_and(|sb| {
+            sb.features.has_incompat(Features::RECOVER)
+                || sb.features.has_ro_compat(Features::ORPHAN_PRESENT)
+                || sb.last_orphan != 0
+        });
+        if needs_recovery {
+            recover(device, options)?;
+        }
+    }
+    let planning = RepairOptions { now: options.now, ..RepairOptions::default() };
+    let repair = plan_conversion(Arc::clone(device), conversion, &planning)?;
+    let after = repair.superblock().map_err(read)?;
+    let mut bytes = [0; superblock::SIZE];
+    device.read_at(superblock::OFFSET, &mut bytes).map_err(read)?;
+    let before = Superblock::decode(&bytes).map_err(|fault| TuneFault::Open(fault.to_string()))?;
+    let report = TuneReport { changes: changes(&before, &after), notes: Vec::new() };
+    if options.dry_run || repair.is_empty() {
+        return Ok(report);
+    }
+    // A journal that is replaced cannot hold the transaction that replaces it.
+    if conversion.journal.is_none() {
+        let writing =
+            ResizeOptions { journal_device: options.journal_device.clone(), ..ResizeOptions::default() };
+        match write_in_one_step(device, repair.blocks().map_err(read)?, &after, &writing) {
+            Ok(()) => return Ok(report),
+            Err(ResizeFault::Plan(_)) => {}
+            Err(fault) => return Err(TuneFault::Write(fault.to_string())),
+        }
+    }
+    let failed = |fault: RepairFault| TuneFault::Write(fault.to_string());
+    repair.write(&**device, options.undo.as_deref()).map_err(failed)?;
+    if let Some(undo) = &options.undo {
+        std::fs::remove_file(undo).map_err(|why| TuneFault::Write(format!("{}: {why}", undo.display())))?;
+    }
+    Ok(report)
+}
+
+/// Restores the state before a conversion that was cut.
+fn restore_cut(device: &Arc<dyn Device>, undo: Option<&Path>) -> Result<(), TuneFault> {
+    let Some(undo) = undo.filter(|undo| undo.exists()) else { return Ok(()) };
+    let failed = |why: String| TuneFault::Open(format!("{}: {why}", undo.display()));
+    if undo_cut_repair(&**device, undo).map_err(|fault| failed(fault.to_string()))? {
+        return std::fs::remove_file(undo).map_err(|why| failed(why.to_string()));
+    }
+    match extant_repair::UndoFile::open(undo) {
+        // It was cut before the image changed.
+        Err(_) => std::fs::remove_file(undo).map_err(|why| failed(why.to_string())),
+        Ok(_) => Err(failed("it exists, and may be needed to undo a repair: move it away".to_owned())),
+    }
+}
+
+/// Replays the journal, and finishes the deletion of orphans.
+fn recover(device: &Arc<dyn Device>, options: &ConvertOptions) -> Result<(), TuneFault> {
+    let open = OpenOptions { journal_device: options.journal_device.clone(), ..OpenOptions::default() };
+    let opened = FileSystem::from_device_writable(Arc::clone(device), &open);
+    let closed = opened.map_err(|fault| TuneFault::Open(fault.to_string()))?.close();
+    closed.map_err(|fault| TuneFault::Open(fault.to_string()))
+}
+
+/// Takes the features that [`convert`] changes out of a list of names.
+#[must_use]
+pub fn conversion_of(features: Vec<(String, bool)>) -> (Conversion, Vec<(String, bool)>) {
+    let mut conversion = Conversion::default();
+    let mut others = Vec::new();
+    for (name, on) in features {
+        let known = Feature::by_name(&name).map_or(name.as_str(), |feature| feature.name);
+        match known {
+            "has_journal" => {
+                let change = if on { JournalChange::Make { blocks: None } } else { JournalChange::Remove };
+                conversion.journal = Some(change);
+            }
+            "orphan_file" => conversion.orphan_file = Some(on),
+            "quota" => conversion.quota = Some(on),
+            "project" => conversion.project = Some(on),
+            "metadata_csum" => conversion.metadata_csum = Some(on),
+            _ => others.push((name, on)),
+        }
+    }
+    (conversion, others)
 }
 
 /// Features that can be turned on, and whether they can also be turned off.
@@ -348,10 +488,10 @@ fn set_feature(sb: &mut Superblock, name: &str, on: bool, notes: &mut Vec<String
         Some((_, may_be_off)) if on || *may_be_off => {}
         Some(_) => return refused("features", format!("{name} cannot be turned off: files may use it")),
         None => {
-            let known: Vec<&str> = CHANGEABLE.iter().map(|(known, _)| *known).collect();
+            let known = CHANGEABLE.iter().chain(CONVERTIBLE).map(|(known, _)| *known);
             let why = format!(
                 "{name} needs changes outside the superblock, which `tune` does not make; it changes: {}",
-                known.join(" ")
+                known.collect::<Vec<_>>().join(" ")
             );
             return refused("features", why);
         }
@@ -446,6 +586,15 @@ const FIELDS: &[Shown] = &[
     }),
     ("stride", |sb| sb.raid_stride.to_string()),
     ("stripe width", |sb| sb.raid_stripe_width.to_string()),
+    ("journal inode", |sb| sb.journal_inum.to_string()),
+    ("journal bytes", |sb| match sb.jnl_backup_type {
+        1 => (u64::from(sb.jnl_blocks[15]) << 32 | u64::from(sb.jnl_blocks[16])).to_string(),
+        _ => "unknown".to_owned(),
+    }),
+    ("orphan file inode", |sb| sb.orphan_file_inum.to_string()),
+    ("user quota inode", |sb| sb.usr_quota_inum.to_string()),
+    ("group quota inode", |sb| sb.grp_quota_inum.to_string()),
+    ("project quota inode", |sb| sb.prj_quota_inum.to_string()),
     ("checksum seed", |sb| format!("{:#010x}", sb.checksum_seed)),
 ];
 

@@ -37,6 +37,7 @@ const FSSETXATTR: u32 = opcode::write::<[u8; 28]>(b'X', 32) as u32;
 const FITRIM: u32 = opcode::read_write::<[u64; 3]>(b'X', 121) as u32;
 const GETFSLABEL: u32 = opcode::read::<[u8; FS_LABEL_LEN]>(0x94, 49) as u32;
 const SETFSLABEL: u32 = opcode::write::<[u8; FS_LABEL_LEN]>(0x94, 50) as u32;
+const RESIZE_FS: u32 = opcode::write::<u64>(b'f', 16) as u32;
 const GETFSUUID: u32 = opcode::read::<[u8; 17]>(0x15, 0) as u32;
 const GETFSSYSFSPATH: u32 = opcode::read::<[u8; 129]>(0x15, 1) as u32;
 /// By its direction and size this command has no input, and 8 bytes of output. So through FUSE it can return
@@ -77,6 +78,8 @@ pub enum Ioctl {
     GetLabel,
     /// Set the label.
     SetLabel(Vec<u8>),
+    /// Give the file system this number of blocks.
+    Resize(u64),
     /// Return the UUID, by [`uuid_answer`].
     GetUuid,
     /// Return the path below /sys/fs, by [`sysfs_answer`].
@@ -151,6 +154,10 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
             } else {
                 Ok(Ioctl::SetLabel(label.to_vec()))
             };
+        }
+        RESIZE_FS => {
+            let blocks = input.try_into().map_err(|_| Errno::INVAL)?;
+            return Ok(Ioctl::Resize(u64::from_ne_bytes(blocks)));
         }
         GETFSUUID => return Ok(Ioctl::GetUuid),
         GETFSSYSFSPATH => return Ok(Ioctl::GetSysfsPath),
@@ -332,6 +339,8 @@ mod tests {
         assert_eq!(ioctl(&stat(), 0x4100_9432, &label), Ok(Ioctl::SetLabel(vec![b'x'; 16])));
         label[16] = b'x';
         assert_eq!(ioctl(&stat(), 0x4100_9432, &label), Err(Errno::INVAL));
+        assert_eq!(ioctl(&stat(), 0x4008_6610, &5u64.to_ne_bytes()), Ok(Ioctl::Resize(5)));
+        assert_eq!(ioctl(&stat(), 0x4008_6610, &[0; 4]), Err(Errno::INVAL));
         assert_eq!(ioctl(&stat(), 0x8011_1500, &[]), Ok(Ioctl::GetUuid));
         assert_eq!(ioctl(&stat(), 0x8081_1501, &[]), Ok(Ioctl::GetSysfsPath));
         assert_eq!(answer(0x8008_662C), [[16, 0, 0, 0], [0; 4]].concat());

@@ -13,9 +13,9 @@
 //! Invariants
 //! 1. [`Serve`] does not depend on FUSE, and [`transport`] depends on ext4 only in the inode number of the
 //!    root, inode flags and a few ioctls. So each can be replaced.
-//! 2. A volume that is open for reading is never written: changes fail with EROFS. The caller opens a volume
-//!    for writing with [`extant_volume::WriteOptions::keeps_set_id`]. Then the volume does not clear set-id
-//!    bits; `transport` does, for the writes that the kernel marks and for callers without CAP_FSETID.
+//! 2. A volume that is open for reading is never written: changes fail with EROFS. A volume that is open for
+//!    writing must have been opened with [`extant_volume::WriteOptions::keeps_set_id`], so that it does not
+//!    clear set-id bits at each write. `transport` clears them if the caller has no CAP_FSETID.
 //! 3. If a request finds damage in the image, the damage is reported ([`Report`]) and the request fails; a
 //!    listing leaves out the damaged part instead. If the volume is open for writing, its option `errors`
 //!    decides whether later requests fail, too.
@@ -51,7 +51,7 @@ pub use mounting::{Channel, MountFault, MountOptions, UnmountFault, unmount};
 pub use openers::Opener;
 pub use remounting::{Remount, RemountFault, remount};
 pub use serve::{Access, Caller, Errno, Name, Opened, Serve};
-pub use server::{Report, Server};
+pub use server::{Report, Resized, Resizer, Server};
 pub use status::{MountStatus, STATUS_ATTRIBUTE};
 pub use transport::{
     ALLOCATOR_STATS_ATTRIBUTE, EXTENT_STATS_ATTRIBUTE, KernelCache, MODE_ATTRIBUTE, Mounted,

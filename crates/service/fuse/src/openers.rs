@@ -48,6 +48,18 @@ impl Openers {
         handle
     }
 
+    /// The open handles and their inodes.
+    pub(crate) fn all(&self) -> Vec<(u64, Ino)> {
+        locked(&self.files).iter().map(|(handle, (ino, _))| (*handle, *ino)).collect()
+    }
+
+    /// Starts anew with the errors of a handle's inode: the volume was opened again.
+    pub(crate) fn renew(&self, handle: u64, cursor: ErrorCursor) {
+        if let Some((_, known)) = locked(&self.files).get_mut(&handle) {
+            *known = Arc::new(cursor);
+        }
+    }
+
     /// Closes all handles. Returns their inodes, each as often as it was open.
     pub(crate) fn close_all(&self) -> Vec<Ino> {
         locked(&self.files).drain().map(|(_, (ino, _))| ino).collect()

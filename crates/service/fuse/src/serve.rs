@@ -30,6 +30,8 @@ impl Errno {
     pub const IO: Errno = Errno(5);
     /// No such device or address; of SEEK_DATA and SEEK_HOLE: the offset is past the end.
     pub const NXIO: Errno = Errno(6);
+    /// In use.
+    pub const BUSY: Errno = Errno(16);
     /// Invalid argument.
     pub const INVAL: Errno = Errno(22);
     /// Not an ioctl of this file system.
@@ -412,6 +414,16 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
+    /// EXT4_IOC_RESIZE_FS: gives the file system this number of blocks. Other operations wait meanwhile.
+    ///
+    /// # Errors
+    /// [`Errno::OPNOTSUPP`] if it cannot change its size; [`Errno::BUSY`] while removed files are in use;
+    /// [`Errno::INVAL`] for an impossible size; [`Errno::NOSPC`] if the device cannot be so large, or what is
+    /// in use does not fit.
+    fn resize(&self, _blocks: u64) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// FITRIM: discards the free blocks in a range of bytes of the device, in runs of at least `min_bytes`.
     /// Returns the number of discarded bytes.
     ///
@@ -422,7 +434,7 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// May this user shut down, trim and label the file system, and read its [status](Self::status)?
+    /// May this user shut down, trim, resize and label the file system, and read its [status](Self::status)?
     fn may_administer(&self, caller: Caller) -> bool {
         caller.uid == 0
     }

@@ -2,6 +2,9 @@
 //!
 //! ```text
 //!  Open(volume) -- close(), after all requests in progress --> Closed(result): further requests get EIO
+//!       ^ |
+//!       | '-- resize(): close, resize the image, open; other requests wait
+//!       '----'
 //! ```
 //!
 //! State: the volume, or the result of its close; the inodes without names that are still in use; the open
@@ -49,6 +52,18 @@ pub type Report = Box<dyn Fn(&str) + Send + Sync>;
 const SPACE_TRIES: u32 = 20;
 const SPACE_WAIT: Duration = Duration::from_millis(1);
 
+/// Gives the image of a closed volume this number of blocks, and opens the volume again, with its old size if
+/// the resize failed.
+pub type Resizer = Box<dyn Fn(u64) -> Resized + Send + Sync>;
+
+/// The result of a [`Resizer`].
+pub struct Resized {
+    /// Whether the size changed.
+    pub done: Result<(), Errno>,
+    /// The volume, or why it cannot be opened.
+    pub volume: Result<Volume, String>,
+}
+
 /// Serves a [`Volume`].
 pub struct Server {
     state: RwLock<State>,
@@ -64,6 +79,7 @@ pub struct Server {
     faults: Faults,
     report: Report,
     collect: Option<Box<dyn Fn() + Send + Sync>>,
+    resizer: Option<Resizer>,
 }
 
 /// A thread calls the function of [`Server::with_collect`] after this number of evictions.
@@ -96,6 +112,7 @@ impl Server {
             faults: Faults::default(),
             report,
             collect: None,
+            resizer: None,
         }
     }
 
@@ -104,6 +121,12 @@ impl Server {
     #[must_use]
     pub fn with_collect(self, collect: impl Fn() + Send + Sync + 'static) -> Self {
         Self { collect: Some(Box::new(collect)), ..self }
+    }
+
+    /// Allows changes of the size.
+    #[must_use]
+    pub fn with_resizer(self, resizer: Resizer) -> Self {
+        Self { resizer: Some(resizer), ..self }
     }
 
     /// Tracks opens, at the cost of two requests per open file: writeback errors are then returned once per
@@ -151,6 +174,64 @@ impl Server {
         let outcome = volume.close().map_err(|fault| fault.to_string());
         *state = State::Closed(outcome.clone());
         outcome
+    }
+
+    /// Waits until no removed file is in use, for as long as an operation without space waits.
+    fn wait_for_releases(&self) -> Result<(), Errno> {
+        for _ in 0..SPACE_TRIES {
+            if self.unlinked().is_empty() && self.deleting.load(Ordering::Acquire) == 0 {
+                return Ok(());
+            }
+            std::thread::sleep(SPACE_WAIT);
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Closes the volume and opens it again with another size. On an error the volume is as before.
+    fn resize_closed(&self, resizer: &Resizer, blocks: u64) -> Result<(), Errno> {
+        self.wait_for_releases()?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        // A removal between the wait and the lock.
+        if !self.unlinked().is_empty() {
+            return Err(Errno::BUSY);
+        }
+        let failed = || State::Closed(Err("the volume could not be opened again after a resize".to_owned()));
+        let volume = match std::mem::replace(&mut *state, failed()) {
+            State::Open(volume) => volume,
+            closed @ State::Closed(_) => {
+                *state = closed;
+                return Err(Errno::IO);
+            }
+        };
+        // What fails here would be lost by the close.
+        if let Err(fault) = volume.sync() {
+            *state = State::Open(volume);
+            return Err(self.refuse(&fault));
+        }
+        let open = self.openers.all();
+        for (_, ino) in &open {
+            if let Err(fault) = volume.released(*ino) {
+                (self.report)(&fault.to_string());
+            }
+        }
+        if let Err(fault) = volume.close() {
+            (self.report)(&fault.to_string());
+            return Err(Errno::IO);
+        }
+        let Resized { done, volume } = resizer(blocks);
+        let volume = volume.map_err(|why| {
+            (self.report)(&why);
+            Errno::IO
+        })?;
+        for (handle, ino) in open {
+            let renewed = volume.opened(ino).and_then(|()| volume.sample_errors(ino));
+            match renewed {
+                Ok(cursor) => self.openers.renew(handle, cursor),
+                Err(fault) => (self.report)(&fault.to_string()),
+            }
+        }
+        *state = State::Open(volume);
+        done
     }
 
     /// Runs an operation on the volume. Faults become errnos.
@@ -533,6 +614,11 @@ impl Serve for Server {
 
     fn set_label(&self, label: &[u8]) -> Result<(), Errno> {
         self.with_volume(|volume| volume.set_label(label))
+    }
+
+    fn resize(&self, blocks: u64) -> Result<(), Errno> {
+        let resizer = self.resizer.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        self.resize_closed(resizer, blocks)
     }
 
     fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64, Errno> {

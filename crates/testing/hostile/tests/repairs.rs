@@ -29,13 +29,13 @@ fn damaged_images_are_repaired() {
 }
 
 /// Damage that once cost intact files without an announcement: an address into another block of a single
-/// group, blocks behind the end, features or the first inode overwritten, a moved extent.
+/// group, blocks behind the end, features, the UUID or the first inode overwritten, a moved extent.
 #[test]
 fn damage_that_once_lost_files_loses_none() {
     let mut images = images::all();
     images.extend(images::more());
     images.extend(images::recorded());
-    for seed in [20580, 20598, 41119, 41200, 50158, 61694, 61831, 64149, 60620] {
+    for seed in [20580, 20598, 41119, 41200, 50158, 61694, 61831, 62663, 64149, 60620] {
         let repairs = extant_hostile::Repairs::run(&images, seed, 1);
         assert!(repairs.stories.is_empty(), "{:?}", repairs.stories);
     }

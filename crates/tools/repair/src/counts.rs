@@ -47,7 +47,7 @@ impl Fs<'_, '_> {
     }
 
     /// Computes a group's bitmaps, counts and flags.
-    fn settle_group(&mut self, group: Group) -> Result<(), DeviceFault> {
+    pub(crate) fn settle_group(&mut self, group: Group) -> Result<(), DeviceFault> {
         let Some(mut desc) = self.stored_desc(group).filter(|_| self.notes.is_usable(group)) else {
             return Ok(());
         };

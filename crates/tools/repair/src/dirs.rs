@@ -13,12 +13,12 @@ use extant_base::{Ino, Lblk, Pblk};
 use extant_check::Finding;
 use extant_check::survey::Run;
 use extant_device::DeviceFault;
-use extant_ondisk::Features;
 use extant_ondisk::dirent::{self, HEADER_LEN, TAIL_LEN, decode_rec_len, encode_rec_len, min_rec_len};
 use extant_ondisk::hash::{HashVersion, NameHash, dirhash, seed_words};
 use extant_ondisk::htree::{DxFormat, IndexPlan, RootInfo};
 use extant_ondisk::inode::{Inode, flags, inode_seed};
 use extant_ondisk::xattr::{self, Attr, AttrValue};
+use extant_ondisk::{Features, casefold};
 
 use crate::fs::Fs;
 
@@ -378,8 +378,8 @@ impl Fs<'_, '_> {
                     entry.name.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'_');
                 }
             }
-            let folded = |name: &[u8]| match folds && name.is_ascii() {
-                true => name.to_ascii_lowercase(),
+            let folded = |name: &[u8]| match folds && casefold::is_stable(name) {
+                true => casefold::fold(name).into_owned(),
                 false => name.to_vec(),
             };
             if names.contains(&folded(&entry.name)) {
@@ -571,11 +571,8 @@ impl Fs<'_, '_> {
             let hash = match entry.hash {
                 Some(hash) if dir.hashed => NameHash { hash: hash.hash & !1, ..hash },
                 _ if dir.hashed => return None,
-                _ if folds && std::str::from_utf8(&entry.name).is_err() => {
-                    dirhash(version, &words, &entry.name)?
-                }
-                _ if folds && !is_plain(&entry.name) => return None,
-                _ if folds => dirhash(version, &words, &entry.name.to_ascii_lowercase())?,
+                _ if folds && !casefold::is_stable(&entry.name) => return None,
+                _ if folds => dirhash(version, &words, &casefold::fold(&entry.name))?,
                 _ => dirhash(version, &words, &entry.name)?,
             };
             sorted.push((hash.hash, hash.minor, entry));
@@ -696,11 +693,6 @@ impl Fs<'_, '_> {
 
 /// Inode number, name, offset and stored hash.
 type RawEntry<'a> = (u32, &'a [u8], usize, Option<NameHash>);
-
-/// Is the folded form of a name known without tables of Unicode?
-fn is_plain(name: &[u8]) -> bool {
-    name.iter().all(|byte| (0x20..0x7F).contains(byte))
-}
 
 fn entry_len(entry: &Entry) -> usize {
     min_rec_len(entry.name.len(), entry.hash.is_some())

@@ -4,9 +4,13 @@
 //! Does **not** own: the choice among the guesses (see [`supers`](crate::supers)), which is by what
 //! a check finds with each.
 
-use extant_base::BlockSize;
+use std::collections::HashMap;
+
+use extant_base::{BlockSize, Group, Ino, Pblk};
+use extant_device::Device;
 use extant_ondisk::features::TABLE;
-use extant_ondisk::{Features, Geometry, Superblock, superblock};
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::{Features, Geometry, Superblock, inode, superblock};
 
 /// All guesses for these bytes at the place of the primary, likely ones first.
 pub(crate) fn all(bytes: &[u8; superblock::SIZE], device_bytes: u64) -> Vec<Superblock> {
@@ -38,6 +42,29 @@ pub(crate) fn all(bytes: &[u8; superblock::SIZE], device_bytes: u64) -> Vec<Supe
         }
     }
     guesses
+}
+
+/// The seed that the checksums of the first inodes were made with, by the majority of them.
+pub(crate) fn implied_seed(device: &dyn Device, sb: &Superblock) -> Option<u32> {
+    /// Inodes that are looked at, and those that must agree.
+    const LOOKED_AT: u32 = 64;
+    const AGREE_MIN: usize = 3;
+    let geometry = Geometry::new(sb).ok()?;
+    let (block, at) = geometry.descriptor_place(Group(0));
+    let mut bytes = vec![0; geometry.desc_size];
+    device.read_at(geometry.block_size.offset_of(block)? + at as u64, &mut bytes).ok()?;
+    let table = geometry.block_size.offset_of(Pblk(GroupDesc::decode(&bytes).ok()?.inode_table))?;
+    let mut seeds: HashMap<u32, usize> = HashMap::new();
+    let mut raw = vec![0; geometry.inode_size];
+    for index in 0..LOOKED_AT.min(geometry.inodes_per_group) {
+        device.read_at(table.checked_add(u64::from(index) * geometry.inode_size as u64)?, &mut raw).ok()?;
+        if raw.iter().any(|byte| *byte != 0) {
+            let seed = inode::implied_fs_seed(&raw, Ino(index + 1));
+            seed.into_iter().for_each(|seed| *seeds.entry(seed).or_default() += 1);
+        }
+    }
+    let (seed, count) = seeds.into_iter().max_by_key(|(seed, count)| (*count, *seed))?;
+    (count >= AGREE_MIN).then_some(seed)
 }
 
 /// What tools usually choose, for a word of features that is damaged as a whole.

@@ -19,6 +19,9 @@
 //! Data structures: the overlay of changed pieces of 4 KiB; the survey's notes (a few bytes per inode, one
 //! bit per cluster); the plan.
 //!
+//! The same remedies make structures that a feature needs ([`plan_conversion`]): quota files, for instance,
+//! are missing as soon as the feature says that there are some.
+//!
 //! Owns: remedies, the plan, the undo file, the order of the writes. Does **not** own: rules and findings
 //! (see `check`), byte layouts (see `ondisk`), the replay of fast commits (see `volume`).
 //!
@@ -35,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod attrs;
+mod convert;
 mod counts;
 mod descs;
 mod dirs;
@@ -51,7 +55,7 @@ mod supers;
 mod tree;
 mod undo;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,6 +65,7 @@ use extant_device::{Device, DeviceFault};
 use extant_ondisk::mmp::{Mmp, MmpState};
 use extant_ondisk::{Features, Superblock, superblock};
 
+pub use convert::{Conversion, ConversionFault, JournalChange, plan_conversion};
 use fs::Fs;
 use overlay::Overlay;
 pub use plan::{Fix, Left, Plan};
@@ -126,88 +131,125 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
     let mut plan = Plan::default();
     let checking = extant_check::Options { threads: options.threads, ..Default::default() };
     let was_chosen = supers::choose(&overlay, options.backup, &checking, &mut plan)?;
-    let mut stuck: BTreeSet<(&'static str, String)> = BTreeSet::new();
-    let (mut is_first, mut was_guessed) = (true, false);
-    let mut stats = Stats::default();
-    let mut left: Vec<Finding> = Vec::new();
-    let mut late = BTreeSet::from([superblock::OFFSET / overlay::PIECE * overlay::PIECE]);
-    for round in 0..ROUNDS_MAX {
-        let surveyed = survey::survey(&*overlay, &checking).map_err(|fault| match fault {
-            extant_check::CheckFault::Device(fault) => RepairFault::Device(fault),
-        })?;
-        if !std::mem::replace(&mut was_guessed, true) {
-            let worth = supers::worth(&surveyed);
-            let stats = &surveyed.stats;
-            let is_quick = stats.elapsed < std::time::Duration::from_secs(2);
-            let is_suspect = worth.is_none_or(|worth| {
-                worth <= 0 || is_quick && worth < (stats.inodes + stats.dirs).cast_signed() / 2
-            });
-            let wanted = options.backup.is_none();
-            if wanted && is_suspect && supers::guess(&overlay, worth, &checking, &mut plan)? {
+    let rounds = Rounds { options, checking, was_chosen, guesses: options.backup.is_none(), marks: true };
+    let done = rounds.run(&overlay, &mut plan)?;
+    done.assemble(overlay, plan)
+}
+
+/// How the rounds of a repair run.
+struct Rounds<'a> {
+    options: &'a RepairOptions,
+    checking: extant_check::Options<'a>,
+    /// The primary superblock was replaced.
+    was_chosen: bool,
+    /// Whether the superblock's numbers may be guessed.
+    guesses: bool,
+    /// Whether the superblock records a check at the end.
+    marks: bool,
+}
+
+/// What the rounds leave.
+struct Done {
+    stats: Stats,
+    left: Vec<Finding>,
+    late: BTreeSet<u64>,
+}
+
+impl Rounds<'_> {
+    /// Applies remedies in the overlay until no finding has one.
+    fn run(&self, overlay: &Arc<Overlay>, plan: &mut Plan) -> Result<Done, RepairFault> {
+        let checking = &self.checking;
+        let mut stuck: BTreeSet<(&'static str, String)> = BTreeSet::new();
+        let (mut is_first, mut was_guessed) = (true, !self.guesses);
+        let mut stats = Stats::default();
+        let mut left: Vec<Finding> = Vec::new();
+        let mut late = BTreeSet::from([superblock::OFFSET / overlay::PIECE * overlay::PIECE]);
+        for round in 0..ROUNDS_MAX {
+            let surveyed = survey::survey(&**overlay, checking).map_err(|fault| match fault {
+                extant_check::CheckFault::Device(fault) => RepairFault::Device(fault),
+            })?;
+            if !std::mem::replace(&mut was_guessed, true) {
+                let worth = supers::worth(&surveyed);
+                let stats = &surveyed.stats;
+                let is_quick = stats.elapsed < std::time::Duration::from_secs(2);
+                let is_suspect = worth.is_none_or(|worth| {
+                    worth <= 0 || is_quick && worth < (stats.inodes + stats.dirs).cast_signed() / 2
+                });
+                if is_suspect && supers::guess(overlay, worth, checking, plan)? {
+                    continue;
+                }
+            }
+            let Some(notes) = surveyed.notes() else {
+                let why = surveyed.findings.first().map_or_else(String::new, |finding| finding.says.clone());
+                return Err(RepairFault::NoSuperblock(why));
+            };
+            stats = surveyed.stats.clone();
+            if let Some((first, _)) = notes.journal_runs().and_then(|runs| runs.first().copied()) {
+                late.insert(first.0 * notes.geometry().block_size.bytes() / overlay::PIECE * overlay::PIECE);
+            }
+            let mut fs = Fs::new(overlay, notes, plan, self.options.now);
+            fs.occupy_damaged(&surveyed.findings);
+            let before = overlay.changes();
+            if std::mem::take(&mut is_first) {
+                fs.mend_tables();
+                fs.mend_numbers(&surveyed.findings)?;
+            }
+            fs.mend_bitmap_addresses(&surveyed.findings);
+            if overlay.changes() != before {
                 continue;
             }
+            let open: Vec<&Finding> = surveyed
+                .findings
+                .iter()
+                .filter(|finding| stuck.is_empty() || !stuck.contains(&(finding.rule.code, key(finding))))
+                .collect();
+            let stage = open.iter().filter_map(|finding| stage::of(finding)).min();
+            let Some(stage) = stage.filter(|_| round + 1 < ROUNDS_MAX) else {
+                let errors =
+                    surveyed.findings.iter().filter(|finding| finding.rule.severity != Severity::Note);
+                left = errors.cloned().collect();
+                if self.marks {
+                    finish(&mut fs, left.is_empty())?;
+                }
+                break;
+            };
+            let now: Vec<&Finding> =
+                open.into_iter().filter(|finding| stage::of(finding) == Some(stage)).collect();
+            let before = overlay.changes();
+            match stage {
+                Stage::Super => fs.mend_supers(&now)?,
+                Stage::Log => fs.mend_log(overlay, &now, self.was_chosen)?,
+                Stage::Inodes => fs.mend_inodes(&now)?,
+                Stage::Shared => fs.mend_shared(&now)?,
+                Stage::Dirs => fs.mend_dirs(&now)?,
+                Stage::Tree => fs.mend_tree(&now)?,
+                Stage::Links => fs.mend_links(&now),
+                Stage::Special => fs.mend_special(&now)?,
+                Stage::Counts => fs.mend_counts(&now)?,
+            }
+            if overlay.changes() == before {
+                stuck.extend(now.iter().map(|finding| (finding.rule.code, key(finding))));
+            }
         }
-        let Some(notes) = surveyed.notes() else {
-            let why = surveyed.findings.first().map_or_else(String::new, |finding| finding.says.clone());
-            return Err(RepairFault::NoSuperblock(why));
-        };
-        stats = surveyed.stats.clone();
-        if let Some((first, _)) = notes.journal_runs().and_then(|runs| runs.first().copied()) {
-            late.insert(first.0 * notes.geometry().block_size.bytes() / overlay::PIECE * overlay::PIECE);
-        }
-        let mut fs = Fs::new(&overlay, notes, &mut plan, options.now);
-        fs.occupy_damaged(&surveyed.findings);
-        let before = overlay.changes();
-        if std::mem::take(&mut is_first) {
-            fs.mend_tables();
-            fs.mend_numbers(&surveyed.findings)?;
-        }
-        fs.mend_bitmap_addresses(&surveyed.findings);
-        if overlay.changes() != before {
-            continue;
-        }
-        let open: Vec<&Finding> = surveyed
-            .findings
-            .iter()
-            .filter(|finding| stuck.is_empty() || !stuck.contains(&(finding.rule.code, key(finding))))
-            .collect();
-        let stage = open.iter().filter_map(|finding| stage::of(finding)).min();
-        let Some(stage) = stage.filter(|_| round + 1 < ROUNDS_MAX) else {
-            let errors = surveyed.findings.iter().filter(|finding| finding.rule.severity != Severity::Note);
-            left = errors.cloned().collect();
-            finish(&mut fs, left.is_empty())?;
-            break;
-        };
-        let now: Vec<&Finding> =
-            open.into_iter().filter(|finding| stage::of(finding) == Some(stage)).collect();
-        let before = overlay.changes();
-        match stage {
-            Stage::Super => fs.mend_supers(&now)?,
-            Stage::Log => fs.mend_log(&overlay, &now, was_chosen)?,
-            Stage::Inodes => fs.mend_inodes(&now)?,
-            Stage::Shared => fs.mend_shared(&now)?,
-            Stage::Dirs => fs.mend_dirs(&now)?,
-            Stage::Tree => fs.mend_tree(&now)?,
-            Stage::Links => fs.mend_links(&now),
-            Stage::Special => fs.mend_special(&now)?,
-            Stage::Counts => fs.mend_counts(&now)?,
-        }
-        if overlay.changes() == before {
-            stuck.extend(now.iter().map(|finding| (finding.rule.code, key(finding))));
-        }
+        Ok(Done { stats, left, late })
     }
-    for finding in left {
-        let why = stage::why_left(&finding);
-        plan.left.push(Left { finding, why });
+}
+
+impl Done {
+    fn assemble(self, overlay: Arc<Overlay>, mut plan: Plan) -> Result<Repair, RepairFault> {
+        for finding in self.left {
+            let why = stage::why_left(&finding);
+            plan.left.push(Left { finding, why });
+        }
+        let changed = overlay.changed()?;
+        let len = |offset: &u64| overlay.piece(*offset).map_or(0, |piece| piece.len() as u64);
+        plan.changed_bytes = changed.iter().map(len).sum();
+        if changed.is_empty() {
+            plan.fixes.clear();
+            plan.counts.clear();
+        }
+        Ok(Repair { plan, overlay, changed, late: self.late, stats: self.stats })
     }
-    let changed = overlay.changed()?;
-    let len = |offset: &u64| overlay.piece(*offset).map_or(0, |piece| piece.len() as u64);
-    plan.changed_bytes = changed.iter().map(len).sum();
-    if changed.is_empty() {
-        plan.fixes.clear();
-        plan.counts.clear();
-    }
-    Ok(Repair { plan, overlay, changed, late, stats })
 }
 
 /// Does another machine write the block of multiple-mount protection? Waits for two of its intervals where
@@ -270,6 +312,49 @@ impl Repair {
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Whether nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty()
+    }
+
+    /// The superblock as it will be.
+    ///
+    /// # Errors
+    /// The device cannot be read.
+    pub fn superblock(&self) -> Result<Superblock, DeviceFault> {
+        let mut bytes = [0; superblock::SIZE];
+        self.overlay.read_at(superblock::OFFSET, &mut bytes)?;
+        Ok(Superblock::decode(&bytes).unwrap_or_default())
+    }
+
+    /// The blocks that change, as they will be, without the block of the superblock.
+    ///
+    /// # Errors
+    /// The device cannot be read.
+    pub fn blocks(&self) -> Result<BTreeMap<u64, Vec<u8>>, DeviceFault> {
+        let sb = self.superblock()?;
+        let log = sb.block_size().map_or(12, |size| size.log2());
+        let len = 1u64 << log;
+        let mut blocks = BTreeMap::new();
+        for offset in &self.changed {
+            let piece = self.overlay.piece(*offset).map_or(0, |piece| piece.len() as u64);
+            for number in offset >> log..=(offset + piece.max(1) - 1) >> log {
+                if number == superblock::OFFSET >> log || blocks.contains_key(&number) {
+                    continue;
+                }
+                let mut bytes = vec![0; len as usize];
+                self.overlay.read_at(number << log, &mut bytes)?;
+                let mut before = vec![0; len as usize];
+                self.overlay.read_base_at(number << log, &mut before)?;
+                if bytes != before {
+                    blocks.insert(number, bytes);
+                }
+            }
+        }
+        Ok(blocks)
     }
 
     /// Writes the repair. With `undo`, the bytes that it overwrites are in this file before.

@@ -76,6 +76,11 @@ impl Overlay {
         Ok(changed)
     }
 
+    /// Reads the device below, without the changes.
+    pub(crate) fn read_base_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.base.read_at(offset, buf)
+    }
+
     /// The bytes of the piece at this offset, if a write changed it.
     pub(crate) fn piece(&self, offset: u64) -> Option<Arc<Vec<u8>>> {
         self.read().get(&(offset / PIECE)).cloned()

@@ -164,7 +164,7 @@ impl Fs<'_, '_> {
     }
 
     /// Writes empty blocks into the orphan file.
-    fn empty_orphan_file(&mut self) -> Result<(), DeviceFault> {
+    pub(crate) fn empty_orphan_file(&mut self) -> Result<(), DeviceFault> {
         let ino = Ino(self.sb.orphan_file_inum);
         let Some(inode) = self.inode(ino) else { return Ok(()) };
         let seed = orphan_file::inode_seed(self.sb.fs_seed(), ino, inode.generation);
@@ -542,7 +542,7 @@ impl Fs<'_, '_> {
         if self.restore_journal_map()? {
             return Ok("Use the backup of the journal's map in the superblock.");
         }
-        if self.make_journal().is_some() {
+        if self.make_journal(None).is_some() {
             return Ok("Make a new journal.");
         }
         self.put_superblock(|sb| {
@@ -578,29 +578,53 @@ impl Fs<'_, '_> {
         Ok(true)
     }
 
-    /// Makes a new, empty journal in inode 8.
-    fn make_journal(&mut self) -> Option<()> {
-        let ino = Ino::JOURNAL;
-        let blocks = default_journal_blocks(self.geometry.blocks).unwrap_or(MIN_JOURNAL_BLOCKS);
+    /// Free blocks for a new file, in one piece if there is one.
+    fn new_runs(&mut self, blocks: u32) -> Option<Vec<Run>> {
         let end = self.end();
         let clusters = u64::from(blocks).div_ceil(self.geometry.cluster_ratio());
-        let mut runs: Vec<Run> = Vec::new();
-        match self.space.run(self.notes, end, clusters) {
-            Some(start) => runs.push(Run { lblk: Lblk(0), pblk: start, len: blocks, unwritten: false }),
-            None => {
-                let ratio = self.geometry.cluster_ratio() as u32;
-                let mut lblk = 0;
-                while lblk < blocks {
-                    let pblk = self.new_block(None)?;
-                    let len = ratio.min(blocks - lblk);
-                    match runs.last_mut() {
-                        Some(last) if last.pblk.0 + u64::from(last.len) == pblk.0 => last.len += len,
-                        _ => runs.push(Run { lblk: Lblk(lblk), pblk, len, unwritten: false }),
-                    }
-                    lblk += len;
-                }
-            }
+        if let Some(start) = self.space.run(self.notes, end, clusters) {
+            return Some(vec![Run { lblk: Lblk(0), pblk: start, len: blocks, unwritten: false }]);
         }
+        let mut runs: Vec<Run> = Vec::new();
+        let ratio = self.geometry.cluster_ratio() as u32;
+        let mut lblk = 0;
+        while lblk < blocks {
+            let pblk = self.new_block(None)?;
+            let len = ratio.min(blocks - lblk);
+            match runs.last_mut() {
+                Some(last) if last.pblk.0 + u64::from(last.len) == pblk.0 => last.len += len,
+                _ => runs.push(Run { lblk: Lblk(lblk), pblk, len, unwritten: false }),
+            }
+            lblk += len;
+        }
+        Some(runs)
+    }
+
+    /// Makes a new, empty orphan file in a free inode.
+    pub(crate) fn make_orphan_file(&mut self) -> Option<()> {
+        let ratio = self.geometry.cluster_ratio() as u32;
+        let blocks = orphan_file::default_blocks(self.geometry.blocks, ratio).min(orphan_file::MAX_BLOCKS);
+        let runs = self.new_runs(u32::try_from(blocks).ok()?)?;
+        let ino = self.new_inode()?;
+        let with_extents = self.sb.features.has_incompat(Features::EXTENTS);
+        self.empty_file(ino, if with_extents { flags::EXTENTS } else { 0 })?;
+        let inode = self.inode(ino)?;
+        self.put_map(ino, &inode, &runs, &[])?;
+        self.put_size(ino, blocks << self.geometry.block_size.log2());
+        self.put_superblock(|sb| {
+            sb.orphan_file_inum = ino.0;
+            sb.features.compat |= Features::ORPHAN_FILE;
+        })
+        .ok()?;
+        self.empty_orphan_file().ok()
+    }
+
+    /// Makes a new, empty journal in inode 8, of the default size if `blocks` is `None`.
+    pub(crate) fn make_journal(&mut self, blocks: Option<u32>) -> Option<()> {
+        let ino = Ino::JOURNAL;
+        let default = || default_journal_blocks(self.geometry.blocks).unwrap_or(MIN_JOURNAL_BLOCKS);
+        let blocks = blocks.unwrap_or_else(default);
+        let runs = self.new_runs(blocks)?;
         let with_extents = self.sb.features.has_incompat(Features::EXTENTS);
         self.empty_file(ino, if with_extents { flags::EXTENTS } else { 0 })?;
         let inode = self.inode(ino)?;
@@ -626,7 +650,7 @@ impl Fs<'_, '_> {
     }
 
     /// Makes an empty regular file of root in an inode that was free.
-    fn empty_file(&mut self, ino: Ino, flags: u32) -> Option<()> {
+    pub(crate) fn empty_file(&mut self, ino: Ino, flags: u32) -> Option<()> {
         let room = self.geometry.inode_size.saturating_sub(128).min(32) as u16;
         let now = self.now;
         self.edit_inode(ino, |bytes| {

@@ -63,7 +63,19 @@ pub(crate) fn guess(
     for sb in guess::all(&bytes, overlay.size_bytes()) {
         let Some(guessed) = worth_with(overlay, &sb, options) else { continue };
         if guessed > least && best.as_ref().is_none_or(|(most, _)| guessed > *most) {
-            best = Some((guessed, sb));
+            best = Some((guessed, sb.clone()));
+        }
+        // With a damaged UUID all checksums seem wrong: the stored ones show the seed that made them.
+        let is_seeded = sb.features.metadata_csum() && !sb.features.has_incompat(Features::CSUM_SEED);
+        if is_seeded
+            && let Some(seed) = guess::implied_seed(&**overlay, &sb).filter(|seed| *seed != sb.fs_seed())
+        {
+            let mut sb = Superblock { checksum_seed: seed, ..sb };
+            sb.features.incompat |= Features::CSUM_SEED;
+            let Some(guessed) = worth_with(overlay, &sb, options) else { continue };
+            if guessed > least && best.as_ref().is_none_or(|(most, _)| guessed > *most) {
+                best = Some((guessed, sb));
+            }
         }
     }
     // A guess must be clearly better than what is there.

@@ -17,10 +17,10 @@ pub enum ResizeFault {
     #[error(transparent)]
     Open(#[from] OpenFault),
     /// A structure that the resize changes is damaged, or does not match the others.
-    #[error("the file system is damaged: {0}; run `e2fsck -f` first")]
+    #[error("the file system is damaged: {0}; run `extant check --repair` first")]
     Damaged(String),
     /// The file system was not unmounted and has no journal, or errors were found in it.
-    #[error("the file system {0}; run `e2fsck -f` first, which marks it as clean")]
+    #[error("the file system {0}; run `extant check --repair -f` first, which marks it as clean")]
     NotClean(&'static str),
     /// The device is smaller than the size asked for, and cannot grow.
     #[error("the device has {available} bytes, and the size asked for needs {needed}")]

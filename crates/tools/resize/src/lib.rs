@@ -34,6 +34,7 @@ pub mod plan;
 mod shrink;
 mod switch;
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +49,7 @@ use extant_volume::{MountGuard, OpenFault, OpenOptions, Volume, log_on};
 pub use fault::ResizeFault;
 use fs::Fs;
 use plan::Step;
-use switch::Switcher;
+use switch::{Change, Switcher};
 
 /// The bytes that hold a file system, and whether there can be more of them.
 pub trait Storage {
@@ -198,6 +199,12 @@ impl Layout {
             meta_bg: geometry.meta_bg(),
             reserved_descriptors: sb.reserved_gdt_blocks,
         }
+    }
+
+    /// What a superblock says; `None` if its numbers make no sense.
+    #[must_use]
+    pub fn of_superblock(sb: &Superblock) -> Option<Self> {
+        Geometry::new(sb).ok().map(|geometry| Self::of(sb, &geometry))
     }
 
     /// Bytes of the file system.
@@ -406,6 +413,31 @@ pub fn resize(
     };
     let after = Layout::of(&fs.sb, &fs.geometry);
     Ok(ResizeReport { before, after, steps: done.steps, moved: done.moved, replayed })
+}
+
+/// Writes changed blocks and the superblock `to` in one transaction of the journal: after a power cut, all of
+/// them are as before or all as given. The file system must be clean and not in use, and its layout and
+/// journal stay. The block of the superblock is none of `blocks`.
+///
+/// # Errors
+/// There is no journal, or the change does not fit into it: nothing was written then. The device failed: the
+/// next open finishes the change or forgets it.
+pub fn write_in_one_step(
+    device: &Arc<dyn Device>,
+    blocks: BTreeMap<u64, Vec<u8>>,
+    to: &Superblock,
+    options: &ResizeOptions,
+) -> Result<(), ResizeFault> {
+    let fs = Fs::read(Arc::clone(device))?;
+    fs.must_be_clean()?;
+    let switcher = switcher_of(&fs, options)?;
+    let (needed, room) = (blocks.len() + 1, switcher.room()?);
+    if !switcher.has_log() || needed > room {
+        return Err(plan::PlanFault::JournalTooSmall { needed, room }.into());
+    }
+    switcher.begin(&fs.sb)?;
+    switcher.switch(Change { early: blocks, ..Change::default() }, to)?;
+    switcher.end(to)
 }
 
 /// What was done.

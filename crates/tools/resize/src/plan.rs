@@ -55,7 +55,7 @@ pub enum PlanFault {
     /// One step has more blocks than the journal.
     #[error(
         "the journal is too small: the smallest step changes {needed} blocks, and the journal has room for \
-         {room}; make a larger journal with tune2fs (-O ^has_journal, then -J size=...)"
+         {room}; `extant tune -J size=` makes a larger one"
     )]
     JournalTooSmall {
         /// Blocks that the step changes.

@@ -84,6 +84,24 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// Gives a file the blocks `theirs`, which another file has, in the place of its own, `own`. The caller
+    /// does the same for the other file, in the same handle.
+    ///
+    /// # Errors
+    /// As [`rebuild_map`](Self::rebuild_map).
+    pub fn take_blocks(&self, node: &Arc<LiveInode>, own: &[Mapped], theirs: &[Mapped]) -> Result<(), Fault> {
+        let count = |pieces: &[Mapped]| -> i64 {
+            self.clusters(pieces).iter().map(|range| (range.end - range.start) as i64).sum()
+        };
+        {
+            let mut values = self.live.edit(node, self.edit.transaction());
+            let space = Space::new(*self, &values);
+            space.count(count(theirs) - count(own));
+            space.update_i_blocks(&mut values);
+        }
+        self.rebuild_map(node, theirs, &|_| true)
+    }
+
     /// The clusters of all pieces, each once, in order.
     fn clusters(&self, pieces: &[Mapped]) -> Vec<Range<u64>> {
         let geometry = &self.shared().geometry;

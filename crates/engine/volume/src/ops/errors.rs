@@ -68,6 +68,7 @@ operations! {
     Append "append": IsDirectory WrongType NotPermitted TooLarge NoSpace;
     CopyRange "copy_file_range": IsDirectory WrongType PastEnd Invalid NotPermitted TooLarge NoSpace;
     Fallocate "fallocate": IsDirectory WrongType Invalid NotPermitted TooLarge NoSpace;
+    Exchange "exchange of blocks": IsDirectory WrongType Invalid NotPermitted TooLarge NoSpace;
     Fsync "fsync": NoSpace TooLarge;
     Sync "sync": NoSpace TooLarge;
     Release "release": NoSpace;

@@ -27,7 +27,7 @@ use extant_mapping::MapState;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
-use self::target::FallocateFile;
+pub(super) use self::target::FallocateFile;
 use super::Writer;
 use super::announce::Announced;
 use super::truncate::SMALL_MAX;

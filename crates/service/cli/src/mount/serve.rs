@@ -3,14 +3,19 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::exit as end_process;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use extant::resize::{ResizeFault, ResizeOptions, Size, Storage, resize};
 use extant_device::Device;
 use extant_device::mount_table::mounted_at;
-use extant_fuse::{Channel, KernelCache, MountOptions, Mounted, Serve, Server, Threads, UnmountFault};
+use extant_fuse::{
+    Channel, Errno, KernelCache, MountOptions, Mounted, Resized, Resizer, Serve, Server, Threads,
+    UnmountFault,
+};
+use extant_ondisk::{Superblock, superblock};
 use extant_volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
-use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -22,7 +27,7 @@ use super::{MountArgs, MountError, READY, confined, umount};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, Transfers};
 use crate::sandbox;
-use crate::sizes::parse_size;
+use crate::sizes::{human, parse_size};
 use crate::voice::say;
 
 /// Minimum size of the cache, in bytes.
@@ -55,11 +60,15 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
             target(format!("{}: the process that unmounts cannot be started: {error}", args.dir.display()))
         })?,
     };
-    let volume = open(args, flags, &log)?;
+    let Opened { volume, resizer } = open(args, flags, &log)?;
     report_recovery(args, &volume, &log);
     let reporter = Arc::clone(&log);
     let server = Server::new(volume, Box::new(move |damage| reporter.damage(damage)))
         .with_collect(crate::allocator::collect);
+    let server = match resizer {
+        Some(resizer) => server.with_resizer(resizer),
+        None => server,
+    };
     // The use of the kernel's cache is tracked by open files.
     let tracks_opens = flags.read_write && (!flags.no_track_opens || flags.writeback_cache);
     let server = if tracks_opens { server.with_opens() } else { server };
@@ -175,7 +184,7 @@ fn look_below(dir: &Path) -> Result<(), MountError> {
         Some(below) if below.fs_type.starts_with("fuse") => rustix::fs::statvfs(&dir).map(drop),
         _ => Ok(()),
     };
-    if state == Err(Errno::NOTCONN) {
+    if state == Err(rustix::io::Errno::NOTCONN) {
         let dir = dir.display();
         let why = format!("{dir} is a mount whose server has ended; `extant umount {dir}` takes it away");
         return Err(MountError::new(exit::TARGET, why));
@@ -191,19 +200,25 @@ fn look_below(dir: &Path) -> Result<(), MountError> {
 }
 
 /// As in mount(8): a write-protected image is mounted read-only, with a warning.
-fn open(args: &MountArgs, flags: &MountFlags, log: &Log) -> Result<Volume, MountError> {
-    match open_as(args, flags, flags.read_write) {
+fn open(args: &MountArgs, flags: &MountFlags, log: &Arc<Log>) -> Result<Opened, MountError> {
+    match open_as(args, flags, flags.read_write, log) {
         Err(error) if error.is_protected => {
             let text = format!("write-protected, mounted read-only: {}", error.text);
             say!("warning: {text}");
             log.record(Level::Warning, &text);
-            open_as(args, flags, false)
+            open_as(args, flags, false, log)
         }
         opened => opened,
     }
 }
 
-fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, MountError> {
+/// A volume, and what changes its size, if it is open for writing.
+struct Opened {
+    volume: Volume,
+    resizer: Option<Resizer>,
+}
+
+fn open_as(args: &MountArgs, flags: &MountFlags, write: bool, log: &Arc<Log>) -> Result<Opened, MountError> {
     let image = ImageArg::parse(&args.image)?;
     if let Some(path) = &image.inner_path {
         let text = format!(
@@ -213,7 +228,14 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, 
         );
         return Err(MountError::new(exit::USAGE_CODE, text));
     }
-    let device = open_device(&image, flags, write)?;
+    let (device, storage) = match write {
+        true => {
+            let transfers = Transfers { io: flags.io, direct: flags.image_direct };
+            let storage = image.open_to_resize(transfers)?;
+            (storage.device(), Some(storage))
+        }
+        false => (open_device(&image, flags, false)?, None),
+    };
     let asked = DefaultOptions::of_device(&*device);
     if let Some(why) = asked.refused.as_ref().filter(|_| write) {
         say!("note: {image}: {why}");
@@ -248,7 +270,8 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, 
         true => Volume::open(device, &options),
         false => Volume::open_read_only(device, &options),
     };
-    opened.map_err(|fault| {
+    let resizer = storage.map(|storage| resizer(storage, options, Arc::clone(log)));
+    opened.map(|volume| Opened { volume, resizer }).map_err(|fault| {
         let text = format!("{image}: {fault}");
         match fault {
             OpenFault::InUse(_) => MountError::new(exit::BUSY, text),
@@ -260,17 +283,64 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, 
     })
 }
 
+/// Changes the size of the closed file system, and opens it again with the same options.
+fn resizer(storage: Box<dyn Storage + Send + Sync>, options: OpenOptions, log: Arc<Log>) -> Resizer {
+    let storage = Mutex::new(storage);
+    Box::new(move |blocks| {
+        let mut storage = storage.lock().unwrap_or_else(PoisonError::into_inner);
+        let resizing =
+            ResizeOptions { journal_device: options.journal_device.clone(), ..ResizeOptions::default() };
+        let log2 = log2_of_blocks(&*storage.device());
+        let size = Size::Bytes(blocks.saturating_mul(1 << log2));
+        let done = resize(&mut **storage, size, &resizing, &(), &AtomicBool::new(false));
+        let done = done.map_err(|fault| {
+            log.record(Level::Warning, &format!("not resized: {fault}"));
+            Errno(match fault {
+                ResizeFault::Plan(_) | ResizeFault::CannotShrink(_) => 22,
+                ResizeFault::NotClean(_) | ResizeFault::Damaged(_) => 117,
+                ResizeFault::Length { .. }
+                | ResizeFault::DeviceTooSmall { .. }
+                | ResizeFault::TooSmall { .. }
+                | ResizeFault::TooFragmented { .. }
+                | ResizeFault::NoSpace => 28,
+                _ => 5,
+            })
+        });
+        if let Ok(report) = &done {
+            let (from, to) = (human(report.before.bytes()), human(report.after.bytes()));
+            log.record(Level::Info, &format!("resized from {from} to {to}"));
+        }
+        let volume = Volume::open(storage.device(), &options);
+        let volume = volume.map_err(|fault| format!("cannot be opened after a resize: {fault}"));
+        Resized { done: done.map(drop), volume }
+    })
+}
+
+/// The block size of the file system, as a power of two.
+fn log2_of_blocks(device: &dyn Device) -> u32 {
+    let mut bytes = [0; superblock::SIZE];
+    let read = device.read_at(superblock::OFFSET, &mut bytes).ok();
+    let sb = read.and_then(|()| Superblock::decode(&bytes).ok());
+    sb.and_then(|sb| sb.block_size().ok()).map_or(12, |size| size.log2())
+}
+
+impl From<LockError> for MountError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Arg(error) => error.into(),
+            LockError::Unwritable(why) => Self::protected(exit::TARGET, why),
+            LockError::Busy(why) => Self::new(exit::BUSY, why),
+        }
+    }
+}
+
 /// The image, opened for reading, or locked for writing.
 fn open_device(image: &ImageArg, flags: &MountFlags, write: bool) -> Result<Arc<dyn Device>, MountError> {
     let transfers = Transfers { io: flags.io, direct: flags.image_direct };
     if !write {
         return Ok(image.open_shared_by(transfers)?);
     }
-    image.open_locked_by(transfers).map_err(|error| match error {
-        LockError::Arg(error) => error.into(),
-        LockError::Unwritable(why) => MountError::protected(exit::TARGET, why),
-        LockError::Busy(why) => MountError::new(exit::BUSY, why),
-    })
+    Ok(image.open_locked_by(transfers)?)
 }
 
 impl From<ArgError> for MountError {

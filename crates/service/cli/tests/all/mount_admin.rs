@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use crate::common::mounted::{
     Mount, binary, empty_image, has_ended, has_fuse, has_fuse_and_root, is_mounted, runs, wait_until,
 };
-use crate::common::{Outcome, USAGE, extant, outcome};
+use crate::common::{Outcome, USAGE, assert_has, extant, outcome, run};
+use extant_testkit::e2fsck_clean;
 
 const FAILED: i32 = 1;
 const BUSY: i32 = 10;
+const NO_SPACE: i32 = 7;
 /// Time limit for events that should happen at once; the machine may be busy.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -398,4 +400,63 @@ fn the_fstab_lines_of_the_page_mount_media_of_other_machines() {
         }
     }
     assert!(count >= 3, "{count} lines");
+}
+
+/// The size of a mount changes while files are open, written and listed: their bytes stay, requests wait, and
+/// the image is clean afterwards.
+#[test]
+fn a_mount_changes_its_size_in_use() {
+    if !has_fuse() {
+        return;
+    }
+    let scratch = extant_testkit::scratch();
+    let image = scratch.path().join("image");
+    run(args!["mkfs", "-q", "--size", "64M", &image]).code(0);
+    let mount = Mount::new(&image, &[]);
+    let total = || rustix::fs::statvfs(mount.path()).unwrap().f_blocks;
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    let kept = mount.path().join("kept");
+    let mut open = std::fs::File::options().read(true).write(true).create_new(true).open(&kept).unwrap();
+    std::io::Write::write_all(&mut open, &[1; 100_000]).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut rounds = 0u32;
+            while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                let file = mount.path().join(format!("file-{}", rounds % 40));
+                std::fs::write(&file, vec![rounds as u8; 150_000]).unwrap();
+                assert!(std::fs::read(&file).unwrap() == vec![rounds as u8; 150_000]);
+                rounds += 1;
+            }
+            rounds
+        });
+        let mut before = total();
+        for size in ["+64M", "+200M", "1G"] {
+            let done = run(args!["resize", mount.path(), size]);
+            done.code(0);
+            assert_has(&done.stdout, " -> ");
+            assert!(total() > before, "{size}");
+            before = total();
+        }
+        run(args!["resize", "-q", mount.path(), "200M"]).code(0);
+        assert!(total() < before);
+        ends.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(writer.join().unwrap() > 0);
+    });
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 200 << 20);
+    std::io::Write::write_all(&mut open, &[2; 100_000]).unwrap();
+    open.sync_all().unwrap();
+    assert!(std::fs::read(&kept).unwrap() == [vec![1; 100_000], vec![2; 100_000]].concat());
+
+    let impossible = run(args!["resize", mount.path(), "100K"]);
+    impossible.code(NO_SPACE);
+    run(args!["resize", mount.path(), "min"]).code(crate::common::USAGE);
+    run(args!["resize", scratch.path(), "1G"]).code(1);
+    std::fs::remove_file(&kept).unwrap();
+    let in_use = run(args!["resize", mount.path(), "+8M"]);
+    assert_has(in_use.code(BUSY), "removed files are still in use");
+    drop(open);
+    run(args!["resize", mount.path(), "+8M"]).code(0);
+    mount.unmount();
+    e2fsck_clean(&image);
+    run(args!["check", &image]).code(0);
 }

@@ -174,7 +174,12 @@ fn every_block_of_the_page_about_resize_does_what_it_shows() {
 
 #[test]
 fn every_block_of_the_page_about_tune_does_what_it_shows() {
-    assert_blocks_do("docs/tune.md", include_str!("../../../../../docs/tune.md"), 1);
+    assert_blocks_do("docs/tune.md", include_str!("../../../../../docs/tune.md"), 2);
+}
+
+#[test]
+fn every_block_of_the_page_about_optimize_does_what_it_shows() {
+    assert_blocks_do("docs/optimize.md", include_str!("../../../../../docs/optimize.md"), 1);
 }
 
 #[test]

@@ -190,3 +190,106 @@ fn a_dry_run_and_a_refusal_change_no_byte() {
     nothing.code(0);
     assert_has(&nothing.stdout, "nothing to change");
 }
+
+/// A tree with a large directory, links and attributes; `mke2fs` options by a name.
+fn converted_images(at: &dyn Fn(&str) -> std::path::PathBuf) -> Vec<(&'static str, std::path::PathBuf)> {
+    const KINDS: [(&str, &[&str]); 5] = [
+        ("csum-1k", &["-t", "ext4", "-O", "metadata_csum,metadata_csum_seed", "-b", "1024"]),
+        ("uninit-4k", &["-t", "ext4", "-O", "^metadata_csum,^metadata_csum_seed,uninit_bg", "-b", "4096"]),
+        ("bigalloc", &["-t", "ext4", "-O", "^metadata_csum,bigalloc", "-C", "16384"]),
+        ("ext3-1k", &["-t", "ext3", "-b", "1024"]),
+        ("ext2-128", &["-t", "ext2", "-I", "128", "-b", "1024", "-O", "dir_index"]),
+    ];
+    let tree = at("tree");
+    std::fs::create_dir_all(tree.join("large/deep")).unwrap();
+    for number in 0..700 {
+        let name = tree.join("large").join(format!("a file with a long name, number {number}"));
+        std::fs::write(name, vec![number as u8; number % 40 * 300]).unwrap();
+    }
+    std::fs::write(tree.join("big"), vec![7; 3 << 20]).unwrap();
+    std::fs::hard_link(tree.join("big"), tree.join("large/deep/link")).unwrap();
+    std::os::unix::fs::symlink("x".repeat(200), tree.join("symlink")).unwrap();
+    let make = |(kind, options): (&'static str, &[&str])| {
+        let image = at(kind);
+        let args = ["-q", "-F", "-d"].iter().map(std::ffi::OsStr::new).chain([tree.as_os_str()]);
+        let args = args.chain(options.iter().map(std::ffi::OsStr::new));
+        extant_testkit::run("mke2fs", args.chain([image.as_os_str(), "96M".as_ref()]));
+        (kind, image)
+    };
+    KINDS.into_iter().map(make).collect()
+}
+
+/// Features that need structures: turned on and off one after the other, each result is clean for both
+/// checkers, has the same tree, the features that tune2fs gives, and the kernel mounts it.
+#[test]
+fn conversions_make_and_remove_structures() {
+    const CHANGES: &[(&str, &[&str])] = &[
+        (
+            "csum-1k",
+            &["-O orphan_file", "-O quota,project", "-J size=8", "-O ^orphan_file,^quota", "-O ^has_journal"],
+        ),
+        ("csum-1k", &["-O ^has_journal", "-j", "-O quota", "-O ^quota", "-O project,quota"]),
+        ("uninit-4k", &["-O metadata_csum", "-O orphan_file,quota", "-O ^has_journal,^orphan_file"]),
+        ("uninit-4k", &["-O ^has_journal", "-O metadata_csum", "-J size=16"]),
+        ("bigalloc", &["-O metadata_csum,quota", "-O orphan_file", "-J size=8"]),
+        ("ext3-1k", &["-O metadata_csum", "-O ^has_journal", "-O has_journal,quota", "-O orphan_file"]),
+        ("ext2-128", &["-j", "-O metadata_csum", "-O quota", "-O ^has_journal"]),
+    ];
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name);
+    let images = converted_images(&at);
+    for (kind, lines) in CHANGES {
+        let base = &images.iter().find(|(known, _)| known == kind).unwrap().1;
+        let image = at("ours");
+        std::fs::copy(base, &image).unwrap();
+        for line in *lines {
+            let name = format!("{kind}: {line}");
+            let done = run(["tune".to_owned()]
+                .into_iter()
+                .chain(words(line))
+                .map(Into::into)
+                .chain([image.clone().into_os_string()]));
+            done.code(0);
+            assert_has(&done.stdout, " -> ");
+            e2fsck_clean(&image);
+            run(args!["check", &image]).code(0);
+            run(args!["diff", base, &image]).code(0);
+            assert!(!at("ours.tune-undo").exists(), "{name}");
+            if extant_testkit::is_root() {
+                // A kernel without CONFIG_QUOTA does not mount these for writing.
+                let made = extant_testkit::dumpe2fs(&image);
+                if !["quota", "project"].iter().any(|feature| made.features().contains(feature)) {
+                    LoopMount::new(&image, "rw").unwrap_or_else(|why| panic!("{name}: {why:?}"));
+                    e2fsck_clean(&image);
+                }
+            } else {
+                println!("skipped: not root");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_conversion_that_is_refused_changes_no_byte() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name);
+    let image = at("image");
+    run(args!["mkfs", "--size", "32M", "--no-sync", "-O", "orphan_file", &image]).code(0);
+    let before = std::fs::read(&image).unwrap();
+    for (line, part) in [
+        ("-O ^has_journal", "orphan_file needs a journal"),
+        ("-O ^metadata_csum", "metadata_csum cannot be turned off"),
+        ("-J size=100000", "not enough free blocks or inodes for the journal"),
+        ("-J size=0", "size=N"),
+    ] {
+        let refused = run(["tune".to_owned()]
+            .into_iter()
+            .chain(words(line))
+            .map(Into::into)
+            .chain([image.clone().into_os_string()]));
+        assert_has(refused.code(USAGE), part);
+    }
+    let shown = run(args!["tune", "-n", "-O", "quota", &image]);
+    assert_has(&shown.stdout, "user quota inode: 0 -> 3");
+    assert!(std::fs::read(&image).unwrap() == before, "a refusal or a dry run changed the image");
+}

@@ -160,7 +160,7 @@ impl<S: Serve> Transport<S> {
         done
     }
 
-    /// Fails unless the caller may trim, label or shut down the file system.
+    /// Fails unless the caller may trim, label, resize or shut down the file system.
     fn check_administrator(&self, caller: Caller) -> Result<(), Errno> {
         if self.serve.may_administer(caller) { Ok(()) } else { Err(Errno::PERM) }
     }
@@ -191,6 +191,10 @@ impl<S: Serve> Transport<S> {
             Ioctl::SetLabel(label) => {
                 self.check_administrator(caller())?;
                 self.serve.set_label(&label)?;
+            }
+            Ioctl::Resize(blocks) => {
+                self.check_administrator(caller())?;
+                self.serve.resize(blocks)?;
             }
             Ioctl::Shutdown(how) => self.shut_down(caller(), how)?,
             Ioctl::Change(set) => {

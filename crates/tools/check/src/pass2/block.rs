@@ -7,7 +7,7 @@ use extant_base::{BlockSize, Ino, Lblk, Pblk};
 use extant_ondisk::dirent::{TAIL_LEN, decode_rec_len, tail_checksum, verify_tail};
 use extant_ondisk::hash::{HashVersion, dirhash, seed_words};
 use extant_ondisk::inode::flags;
-use extant_ondisk::{Features, filetype::FileType};
+use extant_ondisk::{Features, casefold, filetype::FileType};
 
 use super::entries::{Broken, Raw, entries};
 use super::names::{Key, Table};
@@ -218,11 +218,12 @@ impl<'a> Dir<'a> {
         if version == HashVersion::SipHash {
             return raw.hash.map(|hash| hash.hash & !1);
         }
-        // Drivers hash names that are not valid UTF-8 as they are.
-        if self.casefold && (raw.name.is_ascii() || std::str::from_utf8(raw.name).is_ok()) {
-            if !raw.name.is_ascii() {
-                return None;
-            }
+        // Drivers hash names that are not valid UTF-8 as they are, and so does `fold`.
+        if self.casefold && !raw.name.is_ascii() {
+            let folded = casefold::is_stable(raw.name).then(|| casefold::fold(raw.name))?;
+            return dirhash(version, &self.hash_seed, &folded).map(|hash| hash.hash);
+        }
+        if self.casefold {
             let mut folded = [0; 256];
             let folded = &mut folded[..raw.name.len()];
             folded.copy_from_slice(raw.name);
@@ -234,12 +235,26 @@ impl<'a> Dir<'a> {
 
     /// Are these the same name in this directory?
     pub(super) fn same_name(&self, a: &[u8], b: &[u8]) -> bool {
-        a == b || (self.casefold && !self.encrypted && a.is_ascii() && a.eq_ignore_ascii_case(b))
+        a == b
+            || self.casefold
+                && !self.encrypted
+                && match a.is_ascii() && b.is_ascii() {
+                    true => a.eq_ignore_ascii_case(b),
+                    false => {
+                        casefold::is_stable(a)
+                            && casefold::is_stable(b)
+                            && casefold::fold(a) == casefold::fold(b)
+                    }
+                }
     }
 
     /// The key of a name; equal for names that are the [`same_name`](Self::same_name).
     pub(super) fn key_of(&self, name: &[u8]) -> u64 {
-        if self.casefold && !self.encrypted { self.key.of_folded(name) } else { self.key.of(name) }
+        match self.casefold && !self.encrypted {
+            true if !name.is_ascii() && casefold::is_stable(name) => self.key.of(&casefold::fold(name)),
+            true => self.key.of_folded(name),
+            false => self.key.of(name),
+        }
     }
 
     #[cold]

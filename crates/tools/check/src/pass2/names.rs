@@ -30,8 +30,8 @@ impl Key {
         mix(mix(state ^ u64::from_le_bytes(last), self.1) ^ name.len() as u64, self.0 | 1)
     }
 
-    /// The hash of a name in a casefolded directory. Only ASCII letters are folded; names that differ in the
-    /// case of other letters count as different.
+    /// The hash of an ASCII name in a casefolded directory, folded. Other names are folded by the caller, if
+    /// their form is known.
     pub(super) fn of_folded(self, name: &[u8]) -> u64 {
         let mut folded = [0; 256];
         let folded = &mut folded[..name.len()];

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use extant_base::{Lblk, Pblk};
+use extant_ondisk::casefold;
 
 use super::block::{Dir, Seen, Where};
 use super::entries::{Raw, entries};
@@ -112,9 +113,8 @@ pub(super) fn names_of<'b>(
 
 /// The name, casefolded if the directory ignores case.
 fn folded(dir: &Dir<'_>, name: &[u8]) -> Vec<u8> {
-    let mut name = name.to_vec();
-    if dir.casefold && !dir.encrypted && name.is_ascii() {
-        name.make_ascii_lowercase();
+    match dir.casefold && !dir.encrypted && casefold::is_stable(name) {
+        true => casefold::fold(name).into_owned(),
+        false => name.to_vec(),
     }
-    name
 }

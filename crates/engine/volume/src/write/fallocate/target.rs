@@ -24,15 +24,15 @@ use crate::Fault;
 const ZEROS_PER_STEP: u64 = 16;
 
 /// A file of which the caller holds the operation lock.
-pub(super) struct FallocateFile<'a> {
+pub(in crate::write) struct FallocateFile<'a> {
     writer: &'a Writer,
-    pub(super) node: &'a Arc<LiveInode>,
+    pub(in crate::write) node: &'a Arc<LiveInode>,
     /// `None` if the file's data is journaled.
     data: Option<Arc<FileData>>,
 }
 
 impl<'a> FallocateFile<'a> {
-    pub(super) fn new(writer: &'a Writer, node: &'a Arc<LiveInode>) -> Self {
+    pub(in crate::write) fn new(writer: &'a Writer, node: &'a Arc<LiveInode>) -> Self {
         let is_journaled = node.values().is_journaled(writer.shared());
         let data = (!is_journaled).then(|| writer.inodes().data(node));
         Self { writer, node, data }
@@ -68,7 +68,7 @@ impl<'a> FallocateFile<'a> {
     }
 
     /// Locks the map for a change.
-    pub(super) fn lock_map(&self) -> Option<RwLockWriteGuard<'_, (), { rank::MAPPING }>> {
+    pub(in crate::write) fn lock_map(&self) -> Option<RwLockWriteGuard<'_, (), { rank::MAPPING }>> {
         self.data.as_ref().map(|data| data.mapping.write())
     }
 
@@ -100,15 +100,20 @@ impl<'a> FallocateFile<'a> {
         }
     }
 
+    /// Drops the cached extent status of all blocks. The caller holds the map's lock.
+    pub(in crate::write) fn forget_all(&self) {
+        self.forget(&(0..END.into()));
+    }
+
     /// Notes that this transaction changed the file's size or map.
-    pub(super) fn note_mapped(&self, change: &Change<'_>) {
+    pub(in crate::write) fn note_mapped(&self, change: &Change<'_>) {
         if let Some(data) = &self.data {
             data.note_mapped(Edit::transaction(change.edit));
         }
     }
 
     /// Writes back dirty data in a range of bytes.
-    pub(super) fn write_back(&self, range: Range<u64>) -> Result<(), Fault> {
+    pub(in crate::write) fn write_back(&self, range: Range<u64>) -> Result<(), Fault> {
         self.data.as_ref().map_or(Ok(()), |data| self.writer.flusher.flush_file(self.node, data, range))
     }
 

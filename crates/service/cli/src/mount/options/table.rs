@@ -205,8 +205,8 @@ const COMMON: &[Row] = &[
         spelled: "umask=M, fmask=M, dmask=M",
         help: "hide these permissions: umask of all files, fmask of all but directories, dmask of \
                directories",
-        page: "hide these permissions: `umask` of all files, `fmask` of all but directories, `dmask` of \
-               directories",
+        page: "hide the permission bits in M: `umask` for all files, `fmask` for all except directories, \
+               `dmask` for directories only",
         keywords: &[
             value("umask", |flags, value| {
                 let mask = mask(value)?;
@@ -285,10 +285,10 @@ const DURABILITY: &[Row] = &[
         spelled: "data=ordered",
         help: "with nobuffered_iomap only: a commit waits until the data of newly allocated blocks is \
                written (default)",
-        page: "the default with `nobuffered_iomap`: a transaction that allocates blocks for data is \
-               committed only after this data has been written. Without `nobuffered_iomap` the option \
-               changes nothing: a commit does not wait for the data of files with extents (new extents \
-               are unwritten until their data has arrived), but for that of files with block maps",
+        page: "matters only with `nobuffered_iomap`, and is the default there: a transaction that allocates \
+               blocks for data is committed only after this data has been written. Without \
+               `nobuffered_iomap` the option changes nothing: new extents stay unwritten until their data \
+               is on the device, and a commit waits only for the data of files with block maps",
         keywords: &[value("data", |flags, value| {
             let ways = [
                 ("ordered", DataPath::Ordered),
@@ -382,7 +382,8 @@ const PERFORMANCE: &[Row] = &[
         page: "the kernel sends no request to the server when a file is opened or closed, which is \
                faster. `chattr +i` and `+a` are then checked at write(2) instead of open(2), and \
                fsync(2) reports a write-back error once to each process that calls it, instead of once \
-               per open file. close(2) starts no write-back, unless `track_closes` is given",
+               per open file. close(2) of a file that was truncated to 0 and rewritten starts no \
+               write-back, unless `track_closes` is given",
         keywords: &[
             flag("notrack_opens", |flags| flags.no_track_opens = true),
             flag("track_opens", |flags| flags.no_track_opens = false),
@@ -393,8 +394,8 @@ const PERFORMANCE: &[Row] = &[
         help: "close of a file that was truncated to 0 and rewritten waits until the new data is written \
                back",
         page: "close(2) of a file that was truncated to 0 and rewritten waits until the new data is \
-               written back. Without this option close(2) starts the write-back and returns (with \
-               `notrack_opens` it starts nothing)",
+               written back. Without this option close(2) only starts the write-back, and with \
+               `notrack_opens` not even that",
         keywords: &[flag("track_closes", |flags| flags.track_closes = true)],
     },
     Row {
@@ -451,7 +452,8 @@ const MEASURING: &[Row] = &[
         spelled: "nobuffered_iomap",
         help: "write data block by block in 4 KiB pages, not by extents in large folios; also nodelalloc",
         page: "data is cached in 4 KiB pages and mapped block by block, instead of in large folios and \
-               by extents ([lab buffered](lab.md#buffered)). Another name: `nodelalloc`",
+               by extents ([lab buffered](lab.md#buffered)). Alias: `nodelalloc`; \
+               but unlike with the kernel's `nodelalloc`, blocks are still allocated at write-back",
         keywords: &[
             flag("nobuffered_iomap", |flags| flags.block_by_block = Some(true)),
             flag("nodelalloc", |flags| flags.block_by_block = Some(true)),
@@ -487,10 +489,10 @@ const MEASURING: &[Row] = &[
         spelled: "min_batch_time=US, max_batch_time=US",
         help: "bounds of the time that a change of names in a chattr +S or +D directory waits for others \
                before it commits; default: 0 and 15000",
-        page: "after a change of names in a `chattr +S` or `+D` directory, the server waits for other \
-               operations before it commits: as long as a commit takes on average, within these bounds \
-               (microseconds; default: 0 and 15000). An fsync has this wait only with \
-               `flush=empty-txn`; its wait for a shared flush is another one (`flush_delay`)",
+        page: "after a change of names in a `chattr +S` or `+D` directory, the server waits before it \
+               commits, so that other operations share the commit. It waits as long as a commit takes \
+               on average, within these bounds (microseconds; default: 0 and 15000). An fsync waits in \
+               this way only with `flush=empty-txn`. With `flush=seed`, `flush_delay` sets its wait",
         keywords: &[
             value("min_batch_time", |flags, value| micros(value).map(|time| flags.batching.min = time)),
             value("max_batch_time", |flags, value| micros(value).map(|time| flags.batching.max = time)),
@@ -527,11 +529,11 @@ const MEASURING: &[Row] = &[
                list-v0; with none a crash leaks their blocks until e2fsck",
         page: "how orphans (inodes to delete or truncate after a crash) are recorded. `file` (default): \
                in the orphan file, or in the list on disk if the image has no such file. `list-v3`, \
-               `list-v0`: in the list. These three record each deletion, because the inode is deleted \
+               `list-v0`: in the list. `none`: not at all, so a crash leaks the blocks of orphans until \
+               e2fsck runs. All modes but `none` record each deletion, because the inode is deleted \
                later, when the kernel sends FORGET. They record a truncation only if it may take more \
-               than one transaction (in [lab orphans](lab.md#orphans), the modes of these names record \
-               every truncation). `none`: \
-               nothing is recorded, so a crash leaks the blocks of orphans until e2fsck runs",
+               than one transaction; the modes of [lab orphans](lab.md#orphans) with the same names \
+               record every truncation",
         keywords: &[value("orphans", |flags, value| {
             flags.orphans = named(value, OrphanMode::ALL.map(|mode| (mode.name(), mode)))?;
             Ok(())

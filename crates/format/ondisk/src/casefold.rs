@@ -11,7 +11,8 @@ use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
 
 /// The folded form. A name that is not UTF-8 is its own form.
-pub(crate) fn fold(name: &[u8]) -> Cow<'_, [u8]> {
+#[must_use]
+pub fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     let Ok(text) = std::str::from_utf8(name) else { return Cow::Borrowed(name) };
     if text.is_ascii() {
         return if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -24,6 +25,13 @@ pub(crate) fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(folded.collect::<String>().into_bytes())
 }
 
+/// Whether the form is the same in all versions of Unicode since 12.1: names of ASCII, Latin, Greek, Cyrillic
+/// and Armenian letters, and names that are not UTF-8.
+#[must_use]
+pub fn is_stable(name: &[u8]) -> bool {
+    std::str::from_utf8(name).map_or(true, |text| text.chars().all(|c| u32::from(c) < 0x590))
+}
+
 /// Default_Ignorable_Code_Point.
 fn is_ignorable(c: char) -> bool {
     matches!(u32::from(c),
@@ -34,7 +42,15 @@ fn is_ignorable(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::fold;
+    use super::{fold, is_stable};
+
+    #[test]
+    fn names_whose_form_never_changes() {
+        for name in ["plain", "straße", "Ωμέγα", "Жук"] {
+            assert!(is_stable(name.as_bytes()), "{name}");
+        }
+        assert!(is_stable(b"A\xFFB") && !is_stable("日本".as_bytes()));
+    }
 
     #[test]
     fn forms_that_are_equal() {

@@ -1,0 +1,152 @@
+//! `extant optimize`: contiguous files, packed directories, files in a given order.
+//!
+//! Does **not** own: which files move and how (see `extant::optimize`).
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use extant::optimize::{OptimizeOptions, OptimizeReport};
+use extant::tune::Conversion;
+use serde_json::json;
+
+use crate::edit::args::JournalArg;
+use crate::edit::staged::HoldPolicy;
+use crate::exit;
+use crate::inspect::format::{count, escape};
+use crate::look::{OpenArgs, Session, output};
+use crate::sizes::human;
+
+const HELP: &str = "\
+A file with two or more fragments moves to contiguous free blocks, if there are any: its data is copied, \
+made durable, and exchanged in one transaction, so a power cut loses nothing. Names, times, attributes, \
+holes and inode numbers stay.
+
+--order FILE lists paths, one a line, such as those that a boot reads: these files move in any case, one \
+after the other. --directories also writes the indexes of directories anew, with full blocks. The image must \
+not be mounted.
+
+Examples:
+  extant optimize root.img
+  extant optimize --dry-run --json root.img | jq .fragmented
+  extant optimize --order boot.list --directories root.img";
+
+/// Defragment files and directories, and put files into a given order.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct OptimizeArgs {
+    /// Print how fragmented the files are, and change nothing.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Move files with at least this many fragments.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    fragments: u64,
+    /// Move the files of this list one after the other; - is standard input.
+    #[arg(long, value_name = "FILE")]
+    order: Option<PathBuf>,
+    /// Write the indexes of directories anew.
+    #[arg(short = 'D', long)]
+    directories: bool,
+    /// Print a JSON object.
+    #[arg(long)]
+    json: bool,
+    /// The image: IMG, IMG@OFFSET, IMG#PARTITION.
+    #[arg(value_name = "IMG")]
+    image: OsString,
+    #[command(flatten)]
+    journal: JournalArg,
+}
+
+/// The paths of a list, one a line.
+fn paths(file: &std::path::Path) -> std::io::Result<Vec<Vec<u8>>> {
+    let text = match file.as_os_str().as_bytes() {
+        b"-" => {
+            let mut text = Vec::new();
+            std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut text)?;
+            text
+        }
+        _ => std::fs::read(file)?,
+    };
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    Ok(lines.map(<[u8]>::to_vec).collect())
+}
+
+pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
+    let order = match args.order.as_deref().map(paths).transpose() {
+        Ok(order) => order.unwrap_or_default(),
+        Err(why) => {
+            let file = args.order.as_deref().unwrap_or_else(|| "".as_ref()).display();
+            return exit::fail(exit::SOURCE, &format!("{file}: {why}"));
+        }
+    };
+    let options = OptimizeOptions { fragments_min: args.fragments, order, dry_run: args.dry_run };
+    let open = OpenArgs::with_journal(args.journal.journal.clone());
+    let mut session = match args.dry_run {
+        true => Session::new(&open),
+        false => Session::writing(&open, HoldPolicy::Nothing),
+    };
+    let Some(image) = session.whole_image(&args.image, "optimized") else { return session.finish(Ok(())) };
+    let name = escape(image.to_string().as_bytes());
+    let Some(fs) = session.open(&image) else { return session.finish(Ok(())) };
+    let report = match fs.optimize(&options, &|_, _| (), &AtomicBool::new(false)) {
+        Ok(report) => report,
+        Err(why) => {
+            session.problem(exit::TARGET, format_args!("{name}: {why}"));
+            return session.finish(Ok(()));
+        }
+    };
+    drop(fs);
+    if !args.dry_run {
+        session.did(&image.to_string());
+    }
+    if args.directories && !args.dry_run {
+        let finished = session.finish(Ok(()));
+        if finished != ExitCode::SUCCESS {
+            return finished;
+        }
+        session = Session::new(&open);
+        let conversion = Conversion { packs_directories: true, ..Conversion::default() };
+        if let Err((code, why)) = crate::tune::convert_image(&image, &args.journal, &conversion, false) {
+            return exit::fail(code, &why);
+        }
+    }
+    let mut out = output();
+    let printed = print(args, &name, &report, &mut out).and_then(|()| out.flush());
+    session.finish(printed)
+}
+
+fn print(
+    args: &OptimizeArgs,
+    image: &str,
+    report: &OptimizeReport,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    if args.json {
+        let left: Vec<_> =
+            report.left.iter().map(|(path, why)| json!({ "path": escape(path), "reason": why })).collect();
+        let all = json!({
+            "image": image, "dry_run": args.dry_run, "files": report.files, "fragmented": report.fragmented,
+            "fragments_before": report.fragments_before, "fragments_after": report.fragments_after,
+            "moved_files": report.moved, "moved_bytes": report.moved_bytes, "left": left,
+        });
+        return writeln!(out, "{}", serde_json::to_string_pretty(&all).unwrap_or_default());
+    }
+    writeln!(
+        out,
+        "{image}: {}, {} fragmented; {} -> {} fragments",
+        count(report.files, "file"),
+        report.fragmented,
+        report.fragments_before,
+        report.fragments_after
+    )?;
+    if report.moved > 0 {
+        writeln!(out, "{image}: {} moved, {}", count(report.moved, "file"), human(report.moved_bytes))?;
+    }
+    for (path, why) in &report.left {
+        writeln!(out, "{image}: /{} stays: {why}", escape(path))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! Puts the data of fragmented files into contiguous blocks, and files of a list one after the other.
+//!
+//! ```text
+//! walk: fragments of each file -> candidates, in the order of the list, then of inode numbers
+//! each: donor without a name, its blocks reserved -> fewer fragments? -> copy, fsync -> exchange -> release
+//! ```
+//!
+//! Owns: which files are moved, and in which order. Does **not** own: the choice of blocks (the allocator),
+//! the exchange (see [`Volume::exchange_blocks`]).
+//!
+//! Invariants
+//! 1. A file has its data after a power cut at any moment: the exchange is one transaction, and the copy is
+//!    durable before.
+//! 2. Names, attributes, times, holes and inode numbers stay.
+//!
+//! ```
+//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+//! # let (_kept, image) = example::example_image();
+//! use extant::optimize::OptimizeOptions;
+//!
+//! let fs = extant::open_writable(&image)?;
+//! let report = fs.optimize(&OptimizeOptions::default(), &|_, _| (), &Default::default())?;
+//! assert!(report.fragments_after <= report.fragments_before);
+//! fs.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use extant_base::Ino;
+use extant_ondisk::filetype::FileType;
+use extant_volume::{Allocate, Fault, Inode, New, SetAttr, Volume};
+
+use crate::walk::Problem;
+use crate::{Error, FileSystem, Follow};
+
+/// Which files are moved.
+#[derive(Debug, Clone)]
+pub struct OptimizeOptions {
+    /// Files with at least this many fragments are moved.
+    pub fragments_min: u64,
+    /// Paths of files that are moved in any case, in this order: they follow each other on the device as far
+    /// as the free space allows.
+    pub order: Vec<Vec<u8>>,
+    /// Only report.
+    pub dry_run: bool,
+}
+
+impl Default for OptimizeOptions {
+    fn default() -> Self {
+        Self { fragments_min: 2, order: Vec::new(), dry_run: false }
+    }
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OptimizeReport {
+    /// Regular files with data.
+    pub files: u64,
+    /// Files with at least two fragments, before.
+    pub fragmented: u64,
+    /// Fragments of all files before. A fragment is a run of contiguous blocks.
+    pub fragments_before: u64,
+    /// Fragments of all files after.
+    pub fragments_after: u64,
+    /// Files that got other blocks.
+    pub moved: u64,
+    /// Bytes of these files.
+    pub moved_bytes: u64,
+    /// Files that stay, though they are candidates, and the reasons.
+    pub left: Vec<(Vec<u8>, String)>,
+}
+
+/// A file that may be moved.
+struct Candidate {
+    path: Vec<u8>,
+    fragments: u64,
+    is_listed: bool,
+}
+
+/// The number of runs of contiguous blocks of a file.
+fn fragments(volume: &Volume, file: &Inode) -> Result<u64, Fault> {
+    let (mut count, mut next) = (0, None);
+    volume.extents(file, 0, i64::MAX as u64, &mut |extent| {
+        if !extent.inline {
+            count += u64::from(next != Some((extent.offset, extent.physical)));
+            next = Some((extent.offset + extent.len, extent.physical + extent.len));
+        }
+        Some(())
+    })?;
+    Ok(count)
+}
+
+impl FileSystem {
+    /// Moves the data of fragmented files to contiguous blocks. `progress` gets the number of files that were
+    /// considered, and their number. The changes are durable at the close, or after a sync.
+    ///
+    /// # Errors
+    /// A path of the order does not exist; the file system cannot be read or written. A file that cannot be
+    /// moved is no error: see [`OptimizeReport::left`].
+    pub fn optimize(
+        &self,
+        options: &OptimizeOptions,
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<OptimizeReport, Error> {
+        let volume = self.volume();
+        let mut report = OptimizeReport::default();
+        let mut places: HashMap<Ino, usize> = HashMap::new();
+        for (place, path) in options.order.iter().enumerate() {
+            let inode = volume.resolve(path, Follow::NotTheLast).map_err(Error::at(path))?;
+            places.entry(inode.ino()).or_insert(place);
+        }
+        // Listed files first, by their places in the list.
+        let mut candidates: BTreeMap<(usize, Ino), Candidate> = BTreeMap::new();
+        for entry in self.walk("/")? {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(fault) => match fault.problem {
+                    Problem::Fault(why) => return Err(Error::at(&fault.path)(why)),
+                    other => {
+                        report.left.push((fault.path, other.to_string()));
+                        continue;
+                    }
+                },
+            };
+            let place = places.get(&entry.ino()).copied();
+            let key = (place.unwrap_or(usize::MAX), entry.ino());
+            if entry.kind() != FileType::Regular || candidates.contains_key(&key) {
+                continue;
+            }
+            let inode = entry.inode().map_err(Error::at(entry.path()))?;
+            let fragments = fragments(volume, &inode).map_err(Error::at(entry.path()))?;
+            let candidate = Candidate { path: entry.path().to_vec(), fragments, is_listed: place.is_some() };
+            candidates.insert(key, candidate);
+        }
+        let of = candidates.len() as u64;
+        for (done, ((_, ino), file)) in candidates.into_iter().enumerate() {
+            if cancel.load(Ordering::Relaxed) {
+                break;
+            }
+            progress(done as u64, of);
+            report.files += u64::from(file.fragments > 0);
+            report.fragmented += u64::from(file.fragments > 1);
+            report.fragments_before += file.fragments;
+            report.fragments_after += file.fragments;
+            let is_wanted = file.fragments > 0 && (file.is_listed || file.fragments >= options.fragments_min);
+            if !is_wanted || options.dry_run {
+                continue;
+            }
+            match self.move_data(ino, &file) {
+                Ok(Some((fragments, bytes))) => {
+                    report.fragments_after -= file.fragments - fragments.min(file.fragments);
+                    report.fragments_after += fragments.saturating_sub(file.fragments);
+                    report.moved += 1;
+                    report.moved_bytes += bytes;
+                }
+                Ok(None) => report.left.push((file.path, "there is no better free space".to_owned())),
+                Err(fault @ Fault::Refused(_)) => {
+                    report.left.push((file.path, fault.to_string()));
+                }
+                Err(fault) => return Err(Error::at(&file.path)(fault)),
+            }
+        }
+        volume.sync().map_err(Error::at(b"/"))?;
+        Ok(report)
+    }
+
+    /// Moves a file. Returns its fragments afterwards and its bytes; `None` if the free space is no better.
+    fn move_data(&self, ino: Ino, file: &Candidate) -> Result<Option<(u64, u64)>, Fault> {
+        let volume = self.volume();
+        let donor = volume.create_unnamed(Ino::ROOT, &New::file(0o600))?.ino();
+        let moved = move_to(volume, ino, donor, file);
+        let released = volume.released(donor);
+        let moved = moved?;
+        released?;
+        Ok(moved)
+    }
+}
+
+fn move_to(
+    volume: &Arc<Volume>,
+    ino: Ino,
+    donor: Ino,
+    file: &Candidate,
+) -> Result<Option<(u64, u64)>, Fault> {
+    let inode = volume.inode(ino)?;
+    let size = inode.size();
+    // Ranges without holes between them are reserved at once.
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    volume.extents(&inode, 0, i64::MAX as u64, &mut |extent| {
+        match ranges.last_mut() {
+            Some((offset, len)) if *offset + *len == extent.offset => *len += extent.len,
+            _ => ranges.push((extent.offset, extent.len)),
+        }
+        Some(())
+    })?;
+    for (offset, len) in ranges {
+        volume.fallocate(donor, Allocate::Keep, offset, len)?;
+    }
+    let fragments = fragments(volume, &*volume.inode(donor)?)?;
+    if fragments >= file.fragments && !file.is_listed {
+        return Ok(None);
+    }
+    let mut at = 0;
+    while at < size {
+        match volume.copy_range((ino, at), (donor, at), size - at)? {
+            0 => break,
+            copied => at += copied,
+        }
+    }
+    if volume.inode(donor)?.size() != size {
+        volume.set_attr(donor, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+    }
+    volume.fsync(donor)?;
+    volume.exchange_blocks(ino, donor)?;
+    Ok(Some((fragments, size)))
+}

@@ -1,0 +1,368 @@
+//! Features that need other structures than the superblock: turned on and off in the overlay, with the
+//! remedies of a repair.
+//!
+//! ```text
+//! survey: must be clean -> superblock and structures -> rounds of remedies: counts, bitmaps, backups
+//! ```
+//!
+//! Owns: what each feature needs, and when it is refused. Does **not** own: how the result is written (see
+//! [`Repair`]).
+//!
+//! Invariant: a conversion is planned only for a clean file system, and only if the check finds nothing
+//! afterwards; so it loses nothing.
+
+use std::sync::Arc;
+
+use extant_base::{Group, Ino, Pblk};
+use extant_check::survey::{self, Survey};
+use extant_check::{Options, Severity};
+use extant_device::{Device, DeviceFault};
+use extant_jbd2_format::MIN_JOURNAL_BLOCKS;
+use extant_ondisk::group_desc::INODE_UNINIT;
+use extant_ondisk::inode::{self, Inode, flags};
+use extant_ondisk::{Features, Superblock, extent, xattr};
+
+use crate::fs::Fs;
+use crate::overlay::Overlay;
+use crate::{Plan, Repair, RepairFault, RepairOptions, Rounds};
+
+/// The type of directories in the survey's notes.
+const DIRECTORY: u8 = 2;
+
+/// Features to turn on (`true`) or off; those that are `None` stay.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Conversion {
+    /// The journal.
+    pub journal: Option<JournalChange>,
+    /// The orphan file.
+    pub orphan_file: Option<bool>,
+    /// Quota files for users and groups.
+    pub quota: Option<bool>,
+    /// Project numbers, with a quota file if there are quota files.
+    pub project: Option<bool>,
+    /// Checksums of all metadata; they cannot be turned off.
+    pub metadata_csum: Option<bool>,
+    /// Write indexed directories anew, with full blocks in the order of hashes.
+    pub packs_directories: bool,
+}
+
+/// A change of the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JournalChange {
+    /// The file system has none afterwards.
+    Remove,
+    /// A new journal in the place of the old one, if there is one; `None`: of the default size.
+    Make {
+        /// Its size in blocks.
+        blocks: Option<u32>,
+    },
+}
+
+/// Why a conversion is not planned. Nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum ConversionFault {
+    /// The file system does not allow it.
+    #[error("{0}")]
+    Refused(String),
+    /// The file system is damaged.
+    #[error("the file system is damaged: {0}; run `extant check --repair` first")]
+    Damaged(String),
+    /// There is no room for the new structures.
+    #[error("there are not enough free blocks or inodes for {0}")]
+    NoSpace(&'static str),
+    /// The check finds something in the result.
+    #[error("the result would not be clean: {0}")]
+    NotClean(String),
+    /// The device cannot be read.
+    #[error(transparent)]
+    Repair(#[from] RepairFault),
+}
+
+impl From<DeviceFault> for ConversionFault {
+    fn from(fault: DeviceFault) -> Self {
+        Self::Repair(fault.into())
+    }
+}
+
+impl Conversion {
+    /// Whether nothing is to be changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Without what the file system has already.
+    fn left_for(self, sb: &Superblock) -> Self {
+        let f = &sb.features;
+        let changes = |wanted: Option<bool>, has: bool| wanted.filter(|on| *on != has);
+        Self {
+            journal: self.journal.filter(|change| match change {
+                JournalChange::Remove => f.has_compat(Features::HAS_JOURNAL),
+                JournalChange::Make { blocks } => blocks.is_some() || !f.has_compat(Features::HAS_JOURNAL),
+            }),
+            orphan_file: changes(self.orphan_file, f.has_compat(Features::ORPHAN_FILE)),
+            quota: changes(self.quota, f.has_ro_compat(Features::QUOTA)),
+            project: changes(self.project, f.has_ro_compat(Features::PROJECT)),
+            metadata_csum: changes(self.metadata_csum, f.metadata_csum()),
+            packs_directories: self.packs_directories,
+        }
+    }
+
+    /// Why the file system does not allow it.
+    fn refusal(&self, sb: &Superblock) -> Option<String> {
+        let f = &sb.features;
+        let will_have_journal = match self.journal {
+            Some(JournalChange::Remove) => false,
+            Some(JournalChange::Make { .. }) => true,
+            None => f.has_compat(Features::HAS_JOURNAL),
+        };
+        let will_have_orphans = self.orphan_file.unwrap_or(f.has_compat(Features::ORPHAN_FILE));
+        let is_external = f.has_compat(Features::HAS_JOURNAL) && sb.journal_inum == 0;
+        let has_extra = sb.inode_bytes() > 128;
+        let refusal = match self {
+            _ if sb.rev_level == 0 => "the file system has revision 0, which has no features",
+            Self { journal: Some(_), .. } if is_external => "the journal is on another device",
+            Self { journal: Some(JournalChange::Make { blocks: Some(blocks) }), .. }
+                if *blocks < MIN_JOURNAL_BLOCKS =>
+            {
+                return Some(format!("a journal has at least {MIN_JOURNAL_BLOCKS} blocks, not {blocks}"));
+            }
+            _ if will_have_orphans && !will_have_journal => {
+                "orphan_file needs a journal: turn both off (^orphan_file,^has_journal), or both on"
+            }
+            Self { project: Some(true), .. } if !has_extra => "project needs inodes of more than 128 bytes",
+            Self { metadata_csum: Some(false), .. } => {
+                "metadata_csum cannot be turned off: unused parts of inode tables may hold old data, which \
+                 only the checksums tell apart; `extant build` makes an image without it"
+            }
+            _ => return None,
+        };
+        Some(refusal.to_owned())
+    }
+}
+
+/// Plans a conversion: the whole work, in memory. The device is only read. The file system must not need
+/// recovery.
+///
+/// # Errors
+/// It is damaged or needs recovery, or the conversion is refused or does not fit.
+pub fn plan_conversion(
+    device: Arc<dyn Device>,
+    conversion: &Conversion,
+    options: &RepairOptions,
+) -> Result<Repair, ConversionFault> {
+    let overlay = Arc::new(Overlay::new(device));
+    let checking = Options { threads: options.threads, ..Options::default() };
+    let before = surveyed(&overlay, &checking)?;
+    if let Some(finding) = first_error(&before) {
+        return Err(ConversionFault::Damaged(finding));
+    }
+    let notes = before.notes().ok_or_else(|| ConversionFault::Damaged("no superblock".to_owned()))?;
+    let sb = notes.superblock().clone();
+    if sb.features.has_incompat(Features::RECOVER) || sb.last_orphan != 0 {
+        let why = "the file system needs recovery: open it for writing first".to_owned();
+        return Err(ConversionFault::Refused(why));
+    }
+    let wanted = conversion.left_for(&sb);
+    if let Some(why) = wanted.refusal(&sb) {
+        return Err(ConversionFault::Refused(why));
+    }
+    let mut plan = Plan::default();
+    // What goes, and checksums: all that the survey of the old state knows enough about.
+    let mut fs = Fs::new(&overlay, notes, &mut plan, options.now);
+    fs.take_away(&wanted)?;
+    if wanted.metadata_csum == Some(true) {
+        fs.add_checksums()?;
+    } else if wanted.packs_directories {
+        fs.pack_directories()?;
+    }
+    drop(before);
+    // What is new, in the space that a survey of this state finds free.
+    let between = surveyed(&overlay, &checking)?;
+    let notes = between.notes().ok_or_else(|| ConversionFault::NotClean("no superblock".to_owned()))?;
+    let mut fs = Fs::new(&overlay, notes, &mut plan, options.now);
+    fs.make_new(&wanted)?;
+    drop(between);
+    let rounds = Rounds { options, checking, was_chosen: false, guesses: false, marks: false };
+    let done = rounds.run(&overlay, &mut plan)?;
+    if let Some(finding) = done.left.first() {
+        return Err(ConversionFault::NotClean(format!("{}: {}", finding.rule.code, finding.says)));
+    }
+    // The fixes are the conversion itself.
+    Ok(done.assemble(overlay, Plan::default())?)
+}
+
+fn surveyed<'d>(overlay: &'d Arc<Overlay>, checking: &Options<'d>) -> Result<Survey<'d>, RepairFault> {
+    survey::survey(&**overlay, checking).map_err(|fault| match fault {
+        extant_check::CheckFault::Device(fault) => RepairFault::Device(fault),
+    })
+}
+
+fn first_error(surveyed: &Survey<'_>) -> Option<String> {
+    let mut errors = surveyed.findings.iter().filter(|finding| finding.rule.severity != Severity::Note);
+    errors.next().map(|finding| format!("{}: {}", finding.rule.code, finding.says))
+}
+
+impl Fs<'_, '_> {
+    /// Clears features, and frees what belongs to them.
+    fn take_away(&mut self, wanted: &Conversion) -> Result<(), DeviceFault> {
+        if wanted.journal.is_some() {
+            self.put_superblock(|sb| {
+                sb.features.compat &= !Features::HAS_JOURNAL;
+                (sb.journal_inum, sb.journal_uuid, sb.jnl_backup_type) = (0, [0; 16], 0);
+                sb.jnl_blocks = [0; 17];
+            })?;
+            self.free_inode(Ino::JOURNAL);
+        }
+        if wanted.journal == Some(JournalChange::Remove) {
+            self.put_superblock(|sb| sb.features.compat &= !Features::FAST_COMMIT)?;
+        }
+        if wanted.orphan_file == Some(false) {
+            let ino = Ino(self.sb.orphan_file_inum);
+            self.put_superblock(|sb| {
+                sb.orphan_file_inum = 0;
+                sb.features.compat &= !Features::ORPHAN_FILE;
+                sb.features.ro_compat &= !Features::ORPHAN_PRESENT;
+            })?;
+            self.free_inode(ino);
+        }
+        if wanted.quota == Some(false) || wanted.project == Some(false) {
+            let project = self.sb.prj_quota_inum;
+            self.put_superblock(|sb| sb.prj_quota_inum = 0)?;
+            if project != 0 {
+                self.free_inode(Ino(project));
+            }
+        }
+        if wanted.project == Some(false) {
+            self.put_superblock(|sb| sb.features.ro_compat &= !Features::PROJECT)?;
+        }
+        if wanted.quota == Some(false) {
+            let files = [self.sb.usr_quota_inum, self.sb.grp_quota_inum];
+            self.put_superblock(|sb| {
+                (sb.usr_quota_inum, sb.grp_quota_inum) = (0, 0);
+                sb.features.ro_compat &= !Features::QUOTA;
+            })?;
+            files.into_iter().filter(|ino| *ino != 0).for_each(|ino| self.free_inode(Ino(ino)));
+        }
+        Ok(())
+    }
+
+    /// Makes the structures of new features. Quota files are written by the remedies, which know the usage.
+    fn make_new(&mut self, wanted: &Conversion) -> Result<(), ConversionFault> {
+        if let Some(JournalChange::Make { blocks }) = wanted.journal {
+            self.put_superblock(|sb| sb.features.compat |= Features::HAS_JOURNAL)?;
+            let (needed, free) = (blocks.map_or(0, u64::from), self.sb.free_blocks_count);
+            if needed > free || self.make_journal(blocks).is_none() {
+                return Err(ConversionFault::NoSpace("the journal"));
+            }
+        }
+        if wanted.orphan_file == Some(true) && self.make_orphan_file().is_none() {
+            return Err(ConversionFault::NoSpace("the orphan file"));
+        }
+        if wanted.quota == Some(true) {
+            self.put_superblock(|sb| {
+                sb.features.ro_compat |= Features::QUOTA;
+                (sb.usr_quota_inum, sb.grp_quota_inum) = (3, 4);
+            })?;
+            for ino in [3, 4].map(Ino) {
+                self.make_quota_file(ino)?;
+            }
+        }
+        if wanted.project == Some(true) {
+            self.put_superblock(|sb| sb.features.ro_compat |= Features::PROJECT)?;
+        }
+        let f = &self.sb.features;
+        let lacks = f.has_ro_compat(Features::QUOTA) && f.has_ro_compat(Features::PROJECT);
+        if lacks && self.sb.prj_quota_inum == 0 {
+            let ino = self.new_inode().ok_or(ConversionFault::NoSpace("the quota file of projects"))?;
+            self.make_quota_file(ino)?;
+            self.put_superblock(|sb| sb.prj_quota_inum = ino.0)?;
+        }
+        Ok(())
+    }
+
+    /// An empty file with the flags of quota files. The remedies write its content.
+    fn make_quota_file(&mut self, ino: Ino) -> Result<(), ConversionFault> {
+        let with_extents = self.sb.features.has_incompat(Features::EXTENTS);
+        let flags = flags::IMMUTABLE | if with_extents { flags::EXTENTS } else { 0 };
+        self.empty_file(ino, flags).ok_or(ConversionFault::NoSpace("quota files"))?;
+        if with_extents {
+            let inode = self.inode(ino).ok_or(ConversionFault::NoSpace("quota files"))?;
+            self.put_map(ino, &inode, &[], &[]).ok_or(ConversionFault::NoSpace("quota files"))?;
+        }
+        Ok(())
+    }
+
+    /// Writes all directories of more than one block anew.
+    fn pack_directories(&mut self) -> Result<(), ConversionFault> {
+        let per_group = self.geometry.inodes_per_group;
+        for group in (0..self.geometry.groups).map(Group) {
+            let notes: Vec<bool> =
+                self.notes.group(group).map(|note| note.used && note.kind == DIRECTORY).collect();
+            let dirs = (group.0 * per_group + 1..).zip(notes).filter(|(_, is_dir)| *is_dir);
+            for ino in dirs.map(|(number, _)| Ino(number)) {
+                let one = self.geometry.block_size.bytes();
+                let is_larger = |inode: &Inode| {
+                    inode.size > one && inode.has_flag(flags::INDEX) && !self.is_inline(inode)
+                };
+                if self.inode(ino).is_some_and(|inode| is_larger(&inode)) {
+                    let mut dir = self.gather(ino).ok_or(ConversionFault::NoSpace("directories"))?;
+                    self.put_dir(&mut dir).ok_or(ConversionFault::NoSpace("directories"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns metadata_csum on, and seals everything.
+    fn add_checksums(&mut self) -> Result<(), ConversionFault> {
+        self.put_superblock(|sb| {
+            sb.features.ro_compat |= Features::METADATA_CSUM;
+            sb.features.ro_compat &= !Features::GDT_CSUM;
+            sb.checksum_type = 1;
+        })?;
+        for group in (0..self.geometry.groups).map(Group) {
+            self.settle_group(group)?;
+            let Some(desc) = self.stored_desc(group).filter(|desc| !desc.has_flag(INODE_UNINIT)) else {
+                continue;
+            };
+            let per_group = self.geometry.inodes_per_group;
+            let first = group.0 * per_group + 1;
+            for ino in (first..first + (per_group - desc.itable_unused.min(per_group))).map(Ino) {
+                self.seal_inode(ino)?;
+            }
+        }
+        if self.sb.features.has_compat(Features::ORPHAN_FILE) {
+            self.empty_orphan_file()?;
+        }
+        Ok(())
+    }
+
+    /// Seals an inode, the nodes of its map, its attributes, and the blocks of a directory.
+    fn seal_inode(&mut self, ino: Ino) -> Result<(), ConversionFault> {
+        // Free inodes have checksums as well.
+        self.edit_inode(ino, |_| ());
+        let is_used = self.notes.noted(ino).is_some_and(|note| note.used);
+        let Some(found) = self.inode(ino).filter(|_| is_used) else { return Ok(()) };
+        if found.mode & 0xF000 == 0x4000 && !self.is_inline(&found) {
+            // Its blocks get a tail, so entries move.
+            let mut dir = self.gather(ino).ok_or(ConversionFault::NoSpace("directories"))?;
+            self.put_dir(&mut dir).ok_or(ConversionFault::NoSpace("directories"))?;
+        }
+        let Some(inode) = self.inode(ino) else { return Ok(()) };
+        let seed = inode::inode_seed(self.sb.fs_seed(), ino, inode.generation);
+        let is_mapped = inode.has_flag(flags::EXTENTS) && !self.is_inline(&inode);
+        for node in if is_mapped { self.walk(ino, &inode).nodes } else { Vec::new() } {
+            let mut bytes = self.read_block(node)?;
+            extent::seal(&mut bytes, seed);
+            self.write_block(node, &bytes)?;
+        }
+        if inode.file_acl != 0 {
+            let place = Pblk(inode.file_acl);
+            let mut bytes = self.read_block(place)?;
+            xattr::seal_block(&mut bytes, self.sb.fs_seed(), place);
+            self.write_block(place, &bytes)?;
+        }
+        Ok(())
+    }
+}
