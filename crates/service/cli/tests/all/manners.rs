@@ -322,6 +322,7 @@ const RIGHT: &[&str] = &[
     "check --repair -y --json r.img",
     "undo --help",
     "trim r.img",
+    "optimize -n r.img",
     "tune -L root r.img",
     "resize -n r.img +1M",
     "resize r.img +1M",
