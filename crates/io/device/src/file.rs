@@ -245,13 +245,15 @@ impl FileDevice {
     /// thread may use the bytes that go.
     ///
     /// # Errors
-    /// It is a block device, it was opened for reading only or with direct I/O, or the system refuses.
+    /// It is a block device, it was opened for reading only, or for direct I/O with a length that is no
+    /// multiple of 4096 bytes; or the system refuses.
     pub fn set_len(&self, bytes: u64) -> io::Result<()> {
         if self.is_block_device {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a block device has a fixed length"));
         }
-        if !self.writable || self.direct.is_some() {
-            let why = "it is open for reading only, or with direct I/O";
+        // Direct I/O transfers whole sectors.
+        if !self.writable || self.direct.is_some() && !bytes.is_multiple_of(4096) {
+            let why = "it is open for reading only, or for direct I/O and no multiple of 4096 bytes";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         self.file.set_len(bytes)?;

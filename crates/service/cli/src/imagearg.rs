@@ -24,6 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use extant::repair::{UndoFile, UndoState};
 use extant::resize::{Fixed, ImageFile, Storage};
 use extant_device::partition::{Partition, PartitionFault, Scheme, Table, partitions};
 use extant_device::{Device, FileDevice, ImageUse, Io, MemDevice, Window};
@@ -270,6 +271,51 @@ impl ImageArg {
     /// # Errors
     /// As [`open_locked`](Self::open_locked).
     pub(crate) fn open_locked_by(&self, transfers: Transfers) -> Result<Arc<dyn Device>, LockError> {
+        self.check_no_cut()?;
+        self.open_to_restore_by(transfers)
+    }
+
+    /// As [`open_locked`](Self::open_locked), also if a change of features was cut: to restore the image.
+    ///
+    /// # Errors
+    /// As [`open_locked`](Self::open_locked).
+    pub(crate) fn open_to_restore(&self) -> Result<Arc<dyn Device>, LockError> {
+        self.open_to_restore_by(Transfers::default())
+    }
+
+    /// The undo file of a change of features: beside an image file, else in the current directory.
+    pub(crate) fn tune_undo(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        if !self.path.is_file() {
+            name = self.path.file_name().map_or(name, OsStr::to_owned);
+        }
+        match self.at {
+            ImageAt::Partition(number) => name.push(format!("-{number}")),
+            ImageAt::Offset(offset) => name.push(format!("-{offset}")),
+            _ => {}
+        }
+        name.push(".tune-undo");
+        name.into()
+    }
+
+    /// Refuses an image in which a change of features was cut: what is written to it would be overwritten
+    /// when the old state is restored.
+    fn check_no_cut(&self) -> Result<(), LockError> {
+        let undo = self.tune_undo();
+        let is_cut =
+            undo.exists() && UndoFile::open(&undo).is_ok_and(|file| file.state() == UndoState::Begun);
+        if !is_cut {
+            return Ok(());
+        }
+        let undo = undo.display();
+        let why = format!(
+            "a change of its features was cut; restore it first: extant undo '{self}' '{undo}', or the same \
+             `extant tune` again"
+        );
+        Err(LockError::Arg(ArgError::Unreadable(format!("{self}: {why}"))))
+    }
+
+    fn open_to_restore_by(&self, transfers: Transfers) -> Result<Arc<dyn Device>, LockError> {
         if let ImageAt::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
@@ -296,6 +342,7 @@ impl ImageArg {
                 return Ok(Box::new(Fixed(self.open_locked_by(transfers)?)));
             }
         };
+        self.check_no_cut()?;
         let file = transfers.open(&self.path, FileDevice::open_locked);
         let file = Arc::new(file.map_err(|error| self.not_locked(&error))?);
         let disk: Arc<dyn Device> = Arc::<FileDevice>::clone(&file);

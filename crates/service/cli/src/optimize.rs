@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
+use extant::Features;
 use extant::optimize::{OptimizeOptions, OptimizeReport};
 use extant::tune::Conversion;
 use serde_json::json;
@@ -19,11 +20,12 @@ use crate::exit;
 use crate::inspect::format::{count, escape};
 use crate::look::{OpenArgs, Session, output};
 use crate::sizes::human;
+use crate::voice::say;
 
 const HELP: &str = "\
 A file with two or more fragments moves to contiguous free blocks, if there are any: its data is copied, \
-made durable, and exchanged in one transaction, so a power cut loses nothing. Names, times, attributes, \
-holes and inode numbers stay.
+made durable, and exchanged in one transaction of the journal, so a power cut loses nothing. Names, times, \
+attributes, holes and inode numbers stay.
 
 --order FILE lists paths, one a line, such as those that a boot reads: these files move in any case, one \
 after the other. --directories also writes the indexes of directories anew, with full blocks. The image must \
@@ -90,15 +92,26 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
     };
     let Some(image) = session.whole_image(&args.image, "optimized") else { return session.finish(Ok(())) };
     let name = escape(image.to_string().as_bytes());
+    if !args.dry_run
+        && let Err((code, why)) = crate::tune::restore_cut(&image)
+    {
+        return exit::fail(code, &why);
+    }
     let Some(fs) = session.open(&image) else { return session.finish(Ok(())) };
-    let report = match fs.optimize(&options, &|_, _| (), &AtomicBool::new(false)) {
+    let has_journal = fs.volume().superblock().features.has_compat(Features::HAS_JOURNAL);
+    if !args.dry_run && !has_journal {
+        say!("note: {name}: without a journal, a power cut can damage the file that is being moved");
+    }
+    let done = fs.optimize(&options, &|_, _| (), &AtomicBool::new(false));
+    // The session closes the image, which takes the last reference.
+    drop(fs);
+    let report = match done {
         Ok(report) => report,
         Err(why) => {
             session.problem(exit::TARGET, format_args!("{name}: {why}"));
             return session.finish(Ok(()));
         }
     };
-    drop(fs);
     if !args.dry_run {
         session.did(&image.to_string());
     }

@@ -69,7 +69,7 @@ fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
     let image = ImageArg::parse_whole(&args.image, "restored").map_err(arg_failure)?;
     let name = escape(image.to_string().as_bytes());
     let mut file = UndoFile::open(&args.file).map_err(|fault| (exit::SOURCE, fault.to_string()))?;
-    let device = image.open_locked().map_err(lock_failure)?;
+    let device = image.open_to_restore().map_err(lock_failure)?;
     file.undo(&*device, args.force).map_err(|fault| {
         let code = match fault {
             UndoFault::Device(_) | UndoFault::Changed { .. } => exit::TARGET,

@@ -163,6 +163,11 @@ fn resized_mount(args: &ResizeArgs) -> Result<String, (u8, String)> {
     }
     let image = ImageArg::parse(&entry.source).map_err(arg_failure)?;
     let before = layout_of(&image)?;
+    let mounted = rustix::fs::statvfs(&dir).map_err(|why| failed(why.into()))?;
+    if (mounted.f_frsize, mounted.f_files) != (before.block_size.into(), before.inodes.into()) {
+        let why = format!("{shown}: {image} is not the image that is mounted there; give the size with IMG");
+        return Err((exit::SOURCE, why));
+    }
     let bytes = match args.size {
         Size::Bytes(bytes) => bytes,
         Size::More(bytes) => before.bytes().saturating_add(bytes),

@@ -264,6 +264,11 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     let mut session = Session::new(&open);
     let Some(image) = session.whole_image(&args.image, "changed") else { return session.finish(Ok(())) };
     let name = escape(image.to_string().as_bytes());
+    if !args.dry_run
+        && let Err((code, why)) = restore_cut(&image)
+    {
+        return exit::fail(code, &why);
+    }
     // Planned on the image as it is read: what is refused, and what changes nothing, writes nothing.
     let Some(fs) = session.open(&image) else { return session.finish(Ok(())) };
     let planned = extant::tune::plan(fs.volume().superblock(), &tuning).map(|(_, report)| report);
@@ -271,7 +276,16 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
         let blocks = bytes >> fs.volume().geometry().block_size.log2();
         conversion.journal = Some(JournalChange::Make { blocks: u32::try_from(blocks).ok() });
     }
+    let needs_recovery = fs.volume().recovery().needed;
     drop(fs);
+    // A conversion that is refused changes no other parameter. While a journal waits, it cannot be planned.
+    if !args.dry_run
+        && !conversion.is_empty()
+        && !needs_recovery
+        && let Err((code, why)) = convert_image(&image, &args.journal, &conversion, true)
+    {
+        return exit::fail(code, &why);
+    }
     let writes = !args.dry_run && planned.as_ref().is_ok_and(|report| !report.changes.is_empty());
     let mut done = if writes {
         drop(session);
@@ -316,6 +330,17 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     session.finish(printed)
 }
 
+/// Restores the image if a conversion of it was cut. Nothing else may write to it before.
+pub(crate) fn restore_cut(image: &ImageArg) -> Result<(), (u8, String)> {
+    let undo = image.tune_undo();
+    if !undo.exists() {
+        return Ok(());
+    }
+    let device = image.open_to_restore().map_err(lock_failure)?;
+    extant::tune::restore_cut(&device, Some(&undo))
+        .map_err(|fault| (code_of(&fault), format!("{image}: {fault}")))
+}
+
 /// Why a conversion was not made.
 enum Converting {
     Exit(u8, String),
@@ -356,18 +381,13 @@ fn convert(
     let failed = |(code, why): (u8, String)| Converting::Exit(code, why);
     let device = match dry_run {
         true => image.open_read_only().map_err(arg_failure).map_err(failed)?,
-        false => image.open_locked().map_err(lock_failure).map_err(failed)?,
+        false => image.open_to_restore().map_err(lock_failure).map_err(failed)?,
     };
     let journal_device =
         journal.journal.as_deref().map(crate::resize::journal).transpose().map_err(failed)?;
-    let mut undo = image.path.clone().into_os_string();
-    if !image.path.is_file() {
-        undo = image.path.file_name().map_or(undo, OsStr::to_owned);
-    }
-    undo.push(".tune-undo");
     let options = ConvertOptions {
         dry_run,
-        undo: Some(undo.into()),
+        undo: Some(image.tune_undo()),
         journal_device,
         now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as u32),
     };

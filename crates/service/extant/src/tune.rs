@@ -222,8 +222,12 @@ pub fn convert(
     Ok(report)
 }
 
-/// Restores the state before a conversion that was cut.
-fn restore_cut(device: &Arc<dyn Device>, undo: Option<&Path>) -> Result<(), TuneFault> {
+/// Restores the state before a conversion that was cut, and removes its undo file. Does nothing if there is
+/// no such file. Before that, nothing else may write to the image.
+///
+/// # Errors
+/// The file is of another image, or of a finished repair; the device cannot be written.
+pub fn restore_cut(device: &Arc<dyn Device>, undo: Option<&Path>) -> Result<(), TuneFault> {
     let Some(undo) = undo.filter(|undo| undo.exists()) else { return Ok(()) };
     let failed = |why: String| TuneFault::Open(format!("{}: {why}", undo.display()));
     if undo_cut_repair(&**device, undo).map_err(|fault| failed(fault.to_string()))? {

@@ -101,7 +101,9 @@ fn a_conversion_that_was_cut_has_the_old_features_or_the_new_ones() {
         let kept = watched.kept.lock().unwrap().take();
         assert_eq!(kept.is_some(), conversion.journal.is_some(), "{conversion:?}");
         let recording = disk.recorded().unwrap();
-        let step = (recording.end() / MOMENTS).max(1);
+        let moments = recording.end() - recording.start();
+        assert!(moments > 3, "{conversion:?}: {moments} moments");
+        let step = (moments / MOMENTS).max(1);
         for at in (recording.start()..=recording.end()).step_by(step as usize) {
             let name = format!("{conversion:?}: cut at {at} of {}", recording.end());
             let device: Arc<dyn Device> = Arc::new(recording.cut(at, at));

@@ -53,6 +53,11 @@ impl Openers {
         locked(&self.files).iter().map(|(handle, (ino, _))| (*handle, *ino)).collect()
     }
 
+    /// Forgets which errors processes have got: the numbers of errors begin anew with the volume.
+    pub(crate) fn forget_processes(&self) {
+        locked(&self.processes).clear();
+    }
+
     /// Starts anew with the errors of a handle's inode: the volume was opened again.
     pub(crate) fn renew(&self, handle: u64, cursor: ErrorCursor) {
         if let Some((_, known)) = locked(&self.files).get_mut(&handle) {

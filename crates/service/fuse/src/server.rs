@@ -209,6 +209,12 @@ impl Server {
             return Err(self.refuse(&fault));
         }
         let open = self.openers.all();
+        // Errors that an open file has not returned yet would be forgotten.
+        if open.iter().any(|(_, ino)| volume.had_errors(*ino)) {
+            *state = State::Open(volume);
+            return Err(Errno::IO);
+        }
+        self.openers.forget_processes();
         for (_, ino) in &open {
             if let Err(fault) = volume.released(*ino) {
                 (self.report)(&fault.to_string());
@@ -408,9 +414,11 @@ impl Serve for Server {
 
     fn release(&self, _: Ino, handle: u64) {
         // RELEASE has no reply that could carry an error; `with_volume` reports it.
-        if let Some(ino) = self.openers.close(handle) {
-            let _ = self.with_volume(|volume| volume.released(ino));
-        }
+        // Under the lock of the volume: it may be closed and opened again meanwhile, with the open files.
+        let _ = self.with_volume(|volume| match self.openers.close(handle) {
+            Some(ino) => volume.released(ino),
+            None => Ok(()),
+        });
     }
 
     fn flush(&self, ino: Ino) {
@@ -618,7 +626,13 @@ impl Serve for Server {
 
     fn resize(&self, blocks: u64) -> Result<(), Errno> {
         let resizer = self.resizer.as_ref().ok_or(Errno::OPNOTSUPP)?;
-        self.resize_closed(resizer, blocks)
+        let resized = catch_unwind(AssertUnwindSafe(|| self.resize_closed(resizer, blocks)));
+        resized.unwrap_or_else(|panic| {
+            let cause = format!("internal error, which is a defect of extant: {}", message(&*panic));
+            self.faults.note_internal(&cause);
+            (self.report)(&cause);
+            Err(Errno::IO)
+        })
     }
 
     fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64, Errno> {

@@ -611,6 +611,10 @@ impl<S: Serve> Transport<S> {
         match made.and_then(open) {
             Ok((stat, opened)) => {
                 self.names.lookups.increment(stat.ino);
+                // Without a name, it is released when the kernel forgets it.
+                if stat.links == 0 {
+                    self.names.lookups.mark_unlinked(stat.ino);
+                }
                 let open = self.open_reply(stat.ino, Access { write: true, append: false }, opened);
                 reply.structure(&CreateOut {
                     entry: convert::entry(&self.shown.of(&stat), CACHE_TIMEOUT),

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use extant_lab::report::{StudyReport, Verdict};
+use extant_lab::studies;
 
 use crate::numbers::{bytes, counted, duration};
 use crate::{Reports, verdict_words};
@@ -38,6 +39,12 @@ pub fn markdown(reports: &Reports, source: &str) -> String {
         let (study, all) = (&report.study, report.claims.len());
         let _ =
             writeln!(text, "| [{study}](#{study}) | {all} | {confirmed} | {beaten} | {refuted} | {open} |");
+    }
+    let is_missing = |study: &&studies::Study| reports.studies.iter().all(|made| made.study != study.name);
+    let missing: Vec<&str> = studies::ALL.iter().filter(is_missing).map(|study| study.name).collect();
+    if !missing.is_empty() {
+        text.push('\n');
+        paragraph(&mut text, &format!("Not in these reports: {}.", missing.join(", ")));
     }
     for report in &reports.studies {
         text.push('\n');

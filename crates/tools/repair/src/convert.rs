@@ -17,7 +17,7 @@ use extant_base::{Group, Ino, Pblk};
 use extant_check::survey::{self, Survey};
 use extant_check::{Options, Severity};
 use extant_device::{Device, DeviceFault};
-use extant_jbd2_format::MIN_JOURNAL_BLOCKS;
+use extant_jbd2_format::{MAX_JOURNAL_BLOCKS, MIN_JOURNAL_BLOCKS};
 use extant_ondisk::group_desc::INODE_UNINIT;
 use extant_ondisk::inode::{self, Inode, flags};
 use extant_ondisk::{Features, Superblock, extent, xattr};
@@ -126,6 +126,14 @@ impl Conversion {
                 if *blocks < MIN_JOURNAL_BLOCKS =>
             {
                 return Some(format!("a journal has at least {MIN_JOURNAL_BLOCKS} blocks, not {blocks}"));
+            }
+            Self { journal: Some(JournalChange::Make { blocks: Some(blocks) }), .. }
+                if *blocks > MAX_JOURNAL_BLOCKS =>
+            {
+                return Some(format!("a journal has at most {MAX_JOURNAL_BLOCKS} blocks, not {blocks}"));
+            }
+            Self { journal: Some(_), .. } if sb.journal_inum > Ino::JOURNAL.0 => {
+                "the journal is a file with a name; `e2fsck` moves it to inode 8 first"
             }
             _ if will_have_orphans && !will_have_journal => {
                 "orphan_file needs a journal: turn both off (^orphan_file,^has_journal), or both on"
@@ -251,8 +259,7 @@ impl Fs<'_, '_> {
     fn make_new(&mut self, wanted: &Conversion) -> Result<(), ConversionFault> {
         if let Some(JournalChange::Make { blocks }) = wanted.journal {
             self.put_superblock(|sb| sb.features.compat |= Features::HAS_JOURNAL)?;
-            let (needed, free) = (blocks.map_or(0, u64::from), self.sb.free_blocks_count);
-            if needed > free || self.make_journal(blocks).is_none() {
+            if self.make_journal(blocks).is_none() {
                 return Err(ConversionFault::NoSpace("the journal"));
             }
         }
@@ -307,6 +314,10 @@ impl Fs<'_, '_> {
                 };
                 if self.inode(ino).is_some_and(|inode| is_larger(&inode)) {
                     let mut dir = self.gather(ino).ok_or(ConversionFault::NoSpace("directories"))?;
+                    // Without all hashes, the directory would lose its index.
+                    if !self.has_all_hashes(&dir) {
+                        continue;
+                    }
                     self.put_dir(&mut dir).ok_or(ConversionFault::NoSpace("directories"))?;
                 }
             }

@@ -550,6 +550,11 @@ impl Fs<'_, '_> {
         blocks
     }
 
+    /// Can an index of the directory be made?
+    pub(crate) fn has_all_hashes(&self, dir: &Dir) -> bool {
+        self.indexed_blocks(dir, self.seed(dir.ino)).is_some()
+    }
+
     /// Blocks with an index; `None` for a directory of one block, and where hashes cannot be computed.
     fn indexed_blocks(&self, dir: &Dir, seed: u32) -> Option<Vec<Vec<u8>>> {
         if !self.sb.features.has_compat(Features::DIR_INDEX) {

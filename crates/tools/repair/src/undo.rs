@@ -228,8 +228,18 @@ impl UndoFile {
     /// The file exists, or cannot be written.
     pub(crate) fn create(path: &Path, device: &dyn Device, repair: &dyn NewBytes) -> Result<Self, UndoFault> {
         let failed = |source| UndoFault::File { path: path.to_owned(), source };
-        let mut file =
-            OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
+        // A file that stays would be taken for that of a cut repair, and undone.
+        Self::fill(file, path, device, repair).inspect_err(|_| drop(std::fs::remove_file(path)))
+    }
+
+    fn fill(
+        mut file: File,
+        path: &Path,
+        device: &dyn Device,
+        repair: &dyn NewBytes,
+    ) -> Result<Self, UndoFault> {
+        let failed = |source| UndoFault::File { path: path.to_owned(), source };
         file.seek(SeekFrom::Start(HEADER as u64)).map_err(failed)?;
         let mut out = BufWriter::with_capacity(BUFFER, &file);
         let (mut body, mut records, mut old_bytes) = ((0, !0), 0, 0);

@@ -5,7 +5,8 @@
 //!   file  -- exchange, one transaction -->  the donor's blocks        donor: the file's old blocks
 //! ```
 //!
-//! Invariant: after a power cut the file has its old blocks or the donor's. Both have its data.
+//! Invariant: with a journal, after a power cut the file has its old blocks or the donor's. Both have its
+//! data.
 //!
 //! Does **not** own: which blocks are better, and the copy (the caller makes it).
 
@@ -65,8 +66,9 @@ impl Writer {
         let per_node = self.shared().geometry.block_size.len() / 12 / 2;
         let nodes = pieces.iter().map(|pieces| pieces.len() / per_node + 6).sum::<usize>();
         // A lack of space in the middle would leave half of a map.
-        let usage = self.keeper.alloc.usage();
-        if usage.blocks_free.saturating_sub(usage.blocks_dirty) < 2 * nodes as u64 {
+        let alloc = &self.keeper.alloc;
+        let usable = alloc.usage().blocks_available.saturating_sub(alloc.pending_blocks());
+        if usable < 4 * nodes as u64 * self.shared().geometry.cluster_ratio() {
             return Err(Refusal::NoSpace.into());
         }
         let credits = 4 * nodes as u32 + 8;

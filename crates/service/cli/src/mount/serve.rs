@@ -16,6 +16,7 @@ use extant_fuse::{
 };
 use extant_ondisk::{Superblock, superblock};
 use extant_volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -286,7 +287,13 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool, log: &Arc<Log>) ->
 /// Changes the size of the closed file system, and opens it again with the same options.
 fn resizer(storage: Box<dyn Storage + Send + Sync>, options: OpenOptions, log: Arc<Log>) -> Resizer {
     let storage = Mutex::new(storage);
+    let all = sched_getaffinity(None);
     Box::new(move |blocks| {
+        // The threads of the volume inherit the CPUs of the calling thread, which may be bound to one.
+        let own = sched_getaffinity(None);
+        if let Ok(all) = &all {
+            let _ = sched_setaffinity(None, all);
+        }
         let mut storage = storage.lock().unwrap_or_else(PoisonError::into_inner);
         let resizing =
             ResizeOptions { journal_device: options.journal_device.clone(), ..ResizeOptions::default() };
@@ -312,6 +319,9 @@ fn resizer(storage: Box<dyn Storage + Send + Sync>, options: OpenOptions, log: A
         }
         let volume = Volume::open(storage.device(), &options);
         let volume = volume.map_err(|fault| format!("cannot be opened after a resize: {fault}"));
+        if let Ok(own) = &own {
+            let _ = sched_setaffinity(None, own);
+        }
         Resized { done: done.map(drop), volume }
     })
 }

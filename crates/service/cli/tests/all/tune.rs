@@ -279,7 +279,7 @@ fn a_conversion_that_is_refused_changes_no_byte() {
     for (line, part) in [
         ("-O ^has_journal", "orphan_file needs a journal"),
         ("-O ^metadata_csum", "metadata_csum cannot be turned off"),
-        ("-J size=100000", "not enough free blocks or inodes for the journal"),
+        ("-J size=1000", "not enough free blocks or inodes for the journal"),
         ("-J size=0", "size=N"),
     ] {
         let refused = run(["tune".to_owned()]

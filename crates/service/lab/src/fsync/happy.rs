@@ -51,7 +51,8 @@ pub(super) enum Missed {
 
 impl From<Fault> for Missed {
     fn from(fault: Fault) -> Self {
-        match fault.is(Refusal::Stale) || fault.is(Refusal::NotFound) {
+        // The number of a deleted file may be that of a directory by now.
+        match [Refusal::Stale, Refusal::NotFound, Refusal::IsDirectory].iter().any(|is| fault.is(*is)) {
             true => Self::Gone,
             false => Self::Failed(fault.to_string()),
         }

@@ -291,6 +291,8 @@ fn variants(scale: Scale, watch: &dyn Watch) -> Result<Vec<Variant>, LabFault> {
         per: scale.variants.div_ceil(POINTS),
         make: FormatOptions {
             journal_size: JournalSize::MiB(journal_mib(scale.variants as f64 / NORMAL as f64)),
+            // A small file system would get smaller blocks, whose index is full much earlier.
+            block_size: extant_base::BlockSize::from_bytes(4096),
             ..features("^large_dir")
         },
         open: OpenOptions { cache_bytes: cache_of_all(scale.variants), ..OpenOptions::default() },
