@@ -45,6 +45,19 @@ fn an_image_grows_and_shrinks_with_its_file() {
     assert!(run(args!["resize", "-q", path, "+1M"]).stdout.is_empty());
 }
 
+/// The inode tables of 16 groups of 1 KiB blocks reach into the next group, which has no copy of the
+/// superblock.
+#[test]
+fn inode_tables_may_reach_across_a_group() {
+    let scratch = extant_testkit::scratch();
+    let path = scratch.path().join("image");
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "256M"]);
+    for size in ["300M", "1G", "280M"] {
+        run(args!["resize", "-q", &path, size]).code(0);
+        e2fsck_clean(&path);
+    }
+}
+
 #[test]
 fn sizes_and_places_that_make_no_sense_are_refused() {
     let image = Image::new(&[]);
