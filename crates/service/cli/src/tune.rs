@@ -306,13 +306,12 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
             return finished;
         }
         session = Session::new(&open);
-        match converted(args, &image, &conversion) {
+        match convert_image(&image, &args.journal, &conversion, args.dry_run) {
             Ok(more) => {
                 report.changes.extend(more.changes);
                 report.notes.extend(more.notes);
             }
-            Err(Converting::Exit(code, why)) => return exit::fail(code, &why),
-            Err(Converting::Fault(fault)) => done = Err(fault),
+            Err((code, why)) => return exit::fail(code, &why),
         }
     }
     let report = match done {
@@ -341,29 +340,6 @@ pub(crate) fn restore_cut(image: &ImageArg) -> Result<(), (u8, String)> {
         .map_err(|fault| (code_of(&fault), format!("{image}: {fault}")))
 }
 
-/// Why a conversion was not made.
-enum Converting {
-    Exit(u8, String),
-    Fault(TuneFault),
-}
-
-fn converted(args: &TuneArgs, image: &ImageArg, conversion: &Conversion) -> Result<TuneReport, Converting> {
-    convert(image, &args.journal, conversion, args.dry_run)
-}
-
-/// Converts an image, for other commands. An error has its exit code.
-pub(crate) fn convert_image(
-    image: &ImageArg,
-    journal: &JournalArg,
-    conversion: &Conversion,
-    dry_run: bool,
-) -> Result<TuneReport, (u8, String)> {
-    convert(image, journal, conversion, dry_run).map_err(|fault| match fault {
-        Converting::Exit(code, why) => (code, why),
-        Converting::Fault(fault) => (code_of(&fault), format!("{image}: {fault}")),
-    })
-}
-
 fn code_of(fault: &TuneFault) -> u8 {
     match fault {
         TuneFault::Refused { .. } | TuneFault::Conversion(_) => exit::USAGE_CODE,
@@ -372,26 +348,26 @@ fn code_of(fault: &TuneFault) -> u8 {
     }
 }
 
-fn convert(
+/// Converts an image, also for other commands. An error has its exit code.
+pub(crate) fn convert_image(
     image: &ImageArg,
     journal: &JournalArg,
     conversion: &Conversion,
     dry_run: bool,
-) -> Result<TuneReport, Converting> {
-    let failed = |(code, why): (u8, String)| Converting::Exit(code, why);
+) -> Result<TuneReport, (u8, String)> {
     let device = match dry_run {
-        true => image.open_read_only().map_err(arg_failure).map_err(failed)?,
-        false => image.open_to_restore().map_err(lock_failure).map_err(failed)?,
+        true => image.open_read_only().map_err(arg_failure)?,
+        false => image.open_to_restore().map_err(lock_failure)?,
     };
-    let journal_device =
-        journal.journal.as_deref().map(crate::resize::journal).transpose().map_err(failed)?;
+    let journal_device = journal.journal.as_deref().map(crate::resize::journal).transpose()?;
     let options = ConvertOptions {
         dry_run,
         undo: Some(image.tune_undo()),
         journal_device,
         now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as u32),
     };
-    extant::tune::convert(&device, conversion, &options).map_err(Converting::Fault)
+    extant::tune::convert(&device, conversion, &options)
+        .map_err(|fault| (code_of(&fault), format!("{image}: {fault}")))
 }
 
 fn print(args: &TuneArgs, image: &str, report: &TuneReport, out: &mut dyn Write) -> std::io::Result<()> {
