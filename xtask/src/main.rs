@@ -42,11 +42,13 @@ cargo xtask COMMAND
   fuzz [--changes] [--seed S] [--rounds N] [--seconds N] [--threads N]
                               damage images, then run the readers and the checker on them (with --changes: change them as
                               well), for N seconds (default 60)
-  crash [--data [--full]] [--seed S] [--cuts M] [--judged N] [--plants]
-                              cut the power M times (default 20000) during a load, recover, and compare with the model;
-                              e2fsck and the kernel judge N of the cuts. The load changes names and attributes, with --data
-                              file contents; a third of those images are nearly full, with --full all. --plants plants bugs
-                              in the engine and finds them
+  crash [--data [--full]] [--fast] [--seed S] [--cuts M] [--judged N] [--run R] [--plants]
+                              cut the power M times (default 20000) during a load, recover, and compare with
+                              the model; e2fsck and the kernel judge N of the cuts. The load changes names and
+                              attributes, with --data file contents; a third of those images are nearly full,
+                              with --full all. --fast: only images with fast commits. --run: one run; without
+                              --data also --keep DIR, for the disks that the kernel refuses. --plants: put
+                              bugs into the engine, and find them
   repair [--corruptions N] [--seed S]
                               damage N images (default 5000), and repair them; check, e2fsck and undo judge
   sweep [--world NAME] [--one-in K] [--seed S] [--case C] [--failing F] [--number N]

@@ -615,6 +615,8 @@ impl DirEdit for DirBlocksEdit<'_> {
         as_index: bool,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Lblk, extant_dir::edit::EditFault> {
+        // After a replay of fast commits by the kernel, a directory that grew has a wrong i_blocks.
+        self.change.edit.mark_undescribed();
         let shared = self.change.shared();
         let lblk = Lblk(self.len());
         let space = Space::new(self.change, &self.values.borrow());

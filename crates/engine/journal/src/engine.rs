@@ -41,6 +41,7 @@
 mod batching;
 mod checkpoint;
 mod checksums;
+mod fast;
 mod handle;
 mod images;
 mod lanes;
@@ -62,6 +63,7 @@ use extant_device::{Device, DeviceFault};
 
 pub use self::batching::Batching;
 pub use self::checksums::TailChecksum;
+pub use self::fast::{Described, FastCommit};
 pub use self::handle::Handle;
 pub use self::log_writer::OpenLogFault;
 pub use self::options::{Bug, Options, Sabotage, Supersede};
@@ -119,6 +121,19 @@ pub trait Client: Send + Sync {
 
     /// This transaction, and all before it, are durable. Called in order, without the handles' lock.
     fn committed(&self, transaction: Tid);
+
+    /// Describes what the described handles of this transaction have changed since the last call. No handle
+    /// is open, and none starts until this returns. Called only with [`Options::fast_commits`].
+    ///
+    /// # Errors
+    /// A block could not be read: the transaction gets a full commit.
+    fn describe(
+        &self,
+        _transaction: Tid,
+        _records: &mut extant_jbd2_format::fast_commit::Writer,
+    ) -> Result<Described, ReadFault> {
+        Ok(Described::No)
+    }
 }
 
 /// The journal was aborted and writes nothing any more.
@@ -190,6 +205,10 @@ pub struct Stats {
     pub log_blocks: u64,
     /// Revoke records written.
     pub revokes: u64,
+    /// Fast commits.
+    pub fast_commits: u64,
+    /// Blocks written by fast commits.
+    pub fast_blocks: u64,
     /// Blocks written home.
     pub home_blocks: u64,
     /// Checkpoints: the log was emptied, or left with its last transaction only.
@@ -232,6 +251,10 @@ pub struct Journal {
     writer: CachePadded<Mutex<Writer>>,
     committed: AtomicU64,
     requested: AtomicU64,
+    /// The last transaction that has changes without records.
+    undescribed: AtomicU64,
+    /// The number of the next flush for a fast commit.
+    fast_flushes: AtomicU64,
     /// The committer should write homes: many blocks are pinned, or half the log is used.
     is_checkpoint_due: AtomicBool,
     is_closing: AtomicBool,
@@ -331,6 +354,8 @@ impl Journal {
             })),
             committed: AtomicU64::new(0),
             requested: AtomicU64::new(0),
+            undescribed: AtomicU64::new(0),
+            fast_flushes: AtomicU64::new(1),
             is_checkpoint_due: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             aborted: OnceLock::new(),

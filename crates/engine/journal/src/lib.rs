@@ -109,8 +109,8 @@ mod scratch;
 mod testlog;
 
 pub use engine::{
-    Aborted, Batching, Bug, Client, CommitReason, Handle, Journal, OpenLogFault, Options, Sabotage,
-    StartFault, Stats, Supersede, TailChecksum, Work,
+    Aborted, Batching, Bug, Client, CommitReason, Described, FastCommit, Handle, Journal, OpenLogFault,
+    Options, Sabotage, StartFault, Stats, Supersede, TailChecksum, Work,
 };
 pub use entries::{Entry, each_entry};
 pub use fast_commit::{FastCommitCounts, FastCommitPlan};

@@ -59,7 +59,7 @@ pub const FEATURES: &[FeatureSupport] = &[
     support("lazy_bg", Ignored, "", ""),
     support("snapshot_bitmap", Ignored, "", ""),
     support("sparse_super2", Written, "backups in the two groups that the superblock names", "sparse-super2"),
-    support("fast_commit", Written, "fast commits are replayed; commits are full ones", "crash-fast-commit"),
+    support("fast_commit", Written, "fast commits are replayed, and written by fsync", "crash-fast-commit"),
     support(
         "stable_inodes",
         Written,

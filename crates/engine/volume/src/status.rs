@@ -114,6 +114,9 @@ pub struct CommitStatus {
     pub by_full_transaction: u64,
     /// A caller needed space that the transaction had freed.
     pub by_lack_of_space: u64,
+    /// Fast commits, which do not end a transaction and are not in `count`, and their blocks.
+    pub fast: u64,
+    pub fast_blocks: u64,
     /// Blocks logged by all commits, and by the last one.
     pub blocks: u64,
     pub blocks_last: u64,
@@ -262,6 +265,8 @@ impl CommitStatus {
             by_sync: count(CommitReason::Sync),
             by_full_transaction: count(CommitReason::Full),
             by_lack_of_space: count(CommitReason::NoSpace),
+            fast: stats.fast_commits,
+            fast_blocks: stats.fast_blocks,
             blocks: stats.logged_blocks,
             blocks_last: stats.logged_blocks_last,
             time_ns: stats.commit_nanos,

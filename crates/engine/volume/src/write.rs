@@ -32,6 +32,7 @@ mod discard;
 mod errors;
 mod exchange;
 mod fallocate;
+mod fast;
 mod fsync;
 mod known;
 mod label;
@@ -61,7 +62,8 @@ use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Pblk, Tid};
 use extant_buffer::{Kind, ReadFault, Seal};
 use extant_inode::{Change, InodeCache, LiveInode, Orphans, Shared, Values};
-use extant_journal::{Bug, CommitReason, Handle, Journal, TailChecksum};
+use extant_jbd2_format::fast_commit::Writer as Records;
+use extant_journal::{Bug, CommitReason, Described, Handle, Journal, TailChecksum};
 use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::flags;
 use extant_ondisk::time::Timestamp;
@@ -89,6 +91,7 @@ pub use xattrs::SetXattr;
 pub use options::WriteOptions;
 
 pub(crate) use assemble::LogKind;
+pub(crate) use fast::FastCommits;
 pub(crate) use primary::seconds_now;
 
 /// Blocks that an operation on names may change: splits along two directories' index paths, an inode, an
@@ -112,6 +115,7 @@ pub(crate) struct CommitClient {
     index: DxFormat,
     superblock_at: usize,
     discards: discard::Discards,
+    fast: fast::FastCommits,
 }
 
 impl CommitClient {
@@ -180,6 +184,10 @@ impl extant_journal::Client for CommitClient {
     fn committed(&self, transaction: Tid) {
         self.discard_freed(transaction);
         self.alloc.committed(transaction);
+    }
+
+    fn describe(&self, transaction: Tid, records: &mut Records) -> Result<Described, ReadFault> {
+        self.fast.describe(&self.live, transaction, records)
     }
 }
 

@@ -328,6 +328,12 @@ impl Writer {
         Self { block_size, bytes: Vec::new() }
     }
 
+    /// Bytes of this fast commit up to the crc of its TAIL, if it ended now.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.bytes.len() + HEADER_LEN + TAIL_LEN
+    }
+
     /// Adds a record; starts a new block if the current one has no room.
     ///
     /// # Errors

@@ -107,6 +107,13 @@ pub trait Edit {
     /// them half done.
     fn mark_complete(&self, _before: u64) {}
 
+    /// All changes are described as records of a fast commit, or need none. Called as the last step of an
+    /// operation. Without this call a fast commit cannot make the transaction durable.
+    fn mark_described(&self) {}
+
+    /// A change has no record, whatever the operation [says](Self::mark_described) later.
+    fn mark_undescribed(&self) {}
+
     /// Changes a block's bytes. `change` runs under a lock of the cache: it must be short and must not access
     /// the cache.
     ///

@@ -272,6 +272,8 @@ mod tests {
                 by_sync: 4,
                 by_full_transaction: 1,
                 by_lack_of_space: 0,
+                fast: 0,
+                fast_blocks: 0,
                 blocks: 4321,
                 blocks_last: 230,
                 time_ns: 90_000_000,

@@ -35,7 +35,7 @@ use crate::{Engine, Kernel, LabFault, Summary, Watch, WorkDir};
 /// are added.
 const BYTES_PER_NAME: u64 = 64;
 /// Bytes of the device besides names.
-const BYTES_BASE: u64 = 512 << 20;
+const BYTES_BASE: u64 = 384 << 20;
 const DIR: &[u8] = b"large";
 /// About as many bytes of leaves belong to a name.
 const BYTES_OF_LEAF_PER_NAME: u64 = 32;
@@ -470,7 +470,11 @@ fn layout(study: &Study) -> (FormatOptions, u64) {
     }
     let per_inode = if study.operation == Operation::Link { 0 } else { 320 };
     let per_dir = if study.operation == Operation::Mkdir { 4096 } else { 0 };
-    (make, study.size.unwrap_or(BYTES_BASE + names * (BYTES_PER_NAME + per_inode + per_dir)))
+    let journal = match make.journal_size {
+        JournalSize::MiB(mib) => u64::from(mib) << 20,
+        JournalSize::Auto => 0,
+    };
+    (make, study.size.unwrap_or(BYTES_BASE + journal + names * (BYTES_PER_NAME + per_inode + per_dir)))
 }
 
 fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, LabFault> {

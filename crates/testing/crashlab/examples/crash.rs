@@ -1,4 +1,5 @@
-//! Judges power cuts in bulk: `crash [--seed S] [--cuts M] [--judged N] [--plants]`.
+//! Judges power cuts in bulk: `crash [--seed S] [--cuts M] [--judged N] [--run R] [--fast] [--keep DIR]
+//! [--plants]`.
 //!
 //! It first runs every sequence of two operations of the small alphabet and cuts at every moment. Then it
 //! runs random operations until `M` cuts were judged: in small trees, in directories with many names, and
@@ -7,6 +8,7 @@
 //! them memory is short.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -23,6 +25,12 @@ struct Arguments {
     cuts: u64,
     judged: u64,
     plants: bool,
+    /// Only images with fast commits.
+    fast: bool,
+    /// Only this run.
+    run: Option<u64>,
+    /// Where the disks of violations are kept, as they were after the cut.
+    keep: Option<PathBuf>,
 }
 
 fn main() {
@@ -68,7 +76,8 @@ fn first_line(text: &str) -> &str {
 }
 
 fn parse() -> Arguments {
-    let mut arguments = Arguments { seed: 1, cuts: 20_000, judged: 200, plants: false };
+    let mut arguments =
+        Arguments { seed: 1, cuts: 20_000, judged: 200, plants: false, fast: false, run: None, keep: None };
     let words: Vec<String> = std::env::args().skip(1).collect();
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -81,6 +90,9 @@ fn parse() -> Arguments {
             "--cuts" => arguments.cuts = number("--cuts"),
             "--judged" => arguments.judged = number("--judged"),
             "--plants" => arguments.plants = true,
+            "--run" => arguments.run = Some(number("--run")),
+            "--keep" => arguments.keep = words.next().map(PathBuf::from),
+            "--fast" => arguments.fast = true,
             other => usage(&format!("unknown argument {other:?}")),
         }
     }
@@ -88,7 +100,8 @@ fn parse() -> Arguments {
 }
 
 fn usage(why: &str) -> ! {
-    eprintln!("crash: {why}\nusage: crash [--seed S] [--cuts M] [--judged N] [--plants]");
+    eprintln!("crash: {why}");
+    eprintln!("usage: crash [--seed S] [--cuts M] [--judged N] [--run R] [--fast] [--keep DIR] [--plants]");
     std::process::exit(2);
 }
 
@@ -133,6 +146,15 @@ fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) 
                     if cuts.load(Ordering::Relaxed) >= arguments.cuts && !is_short {
                         return;
                     }
+                    if arguments.run.is_some_and(|only| number < only) {
+                        continue;
+                    }
+                    if arguments.run.is_some_and(|only| number > only) {
+                        return;
+                    }
+                    if arguments.fast && Kind::of_run(number) != Kind::Fast {
+                        continue;
+                    }
                     let run = match run_of(number, arguments.seed, &sequences, Sabotage::default()) {
                         Ok(run) => run,
                         Err(why) => {
@@ -174,7 +196,16 @@ fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) 
                         } else if may_mount {
                             to_file(&disk, &path).expect("scratch can be written");
                             kernel.fetch_add(1, Ordering::Relaxed);
-                            if let Err(what) = kernel_says(&run, &path, event) {
+                            let keep = arguments.keep.as_ref().map(|dir| {
+                                let kept = dir.join(format!("run-{number}-event-{event}.img"));
+                                std::fs::copy(&path, &kept).expect("the directory exists");
+                                kept
+                            });
+                            let said = kernel_says(&run, &path, event);
+                            if let (Ok(()), Some(kept)) = (&said, keep) {
+                                let _ = std::fs::remove_file(kept);
+                            }
+                            if let Err(what) = said {
                                 let text =
                                     format!("run {number}, event {event}, seed {seed}: kernel: {what}");
                                 violations.lock().unwrap().push(text);

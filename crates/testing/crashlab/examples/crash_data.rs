@@ -5,6 +5,7 @@
 //! judged. e2fsck judges `N` of the cuts, and the kernel judges as many. `--run` repeats only the run that a
 //! violation names. `--full` uses only images that are nearly full.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -23,6 +24,10 @@ struct Arguments {
     run: Option<u64>,
     full: bool,
     plants: bool,
+    /// Only images with fast commits.
+    fast: bool,
+    /// Where the disks that the kernel or e2fsck complain about are kept, as they were after the cut.
+    keep: Option<PathBuf>,
 }
 
 fn main() {
@@ -66,8 +71,17 @@ fn main() {
 
 fn parse() -> Arguments {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let mut arguments =
-        Arguments { seed: 1, cuts: 20_000, judged: 200, threads, run: None, full: false, plants: false };
+    let mut arguments = Arguments {
+        seed: 1,
+        cuts: 20_000,
+        judged: 200,
+        threads,
+        run: None,
+        full: false,
+        plants: false,
+        fast: false,
+        keep: None,
+    };
     let words: Vec<String> = std::env::args().skip(1).collect();
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -83,6 +97,8 @@ fn parse() -> Arguments {
             "--run" => arguments.run = Some(number()),
             "--full" => arguments.full = true,
             "--plants" => arguments.plants = true,
+            "--fast" => arguments.fast = true,
+            "--keep" => arguments.keep = words.next().map(PathBuf::from),
             other => usage(&format!("unknown argument {other:?}")),
         }
     }
@@ -91,15 +107,20 @@ fn parse() -> Arguments {
 
 fn usage(why: &str) -> ! {
     eprintln!(
-        "crash_data: {why}\nusage: crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R] [--full] [--plants]"
+        "crash_data: {why}\nusage: crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R] [--full]\n       [--fast] [--keep DIR] [--plants]"
     );
     std::process::exit(2);
+}
+
+/// The kind of image of the run of this number.
+fn kind_of(number: u64) -> DataKind {
+    DataKind::ALL[(number % DataKind::ALL.len() as u64) as usize]
 }
 
 /// The run of this number.
 fn run_of(number: u64, seed: u64, full: bool, sabotage: Sabotage) -> Result<DataRun, String> {
     let kinds = DataKind::ALL.len() as u64;
-    let kind = DataKind::ALL[(number % kinds) as usize];
+    let kind = kind_of(number);
     let of_all = Space::ALL[(number / kinds) as usize % Space::ALL.len()];
     let space = if full { Space::Short } else { of_all };
     let schedule = DataSchedule::new(seed.wrapping_mul(1_000_000).wrapping_add(number), kind, space);
@@ -124,6 +145,9 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
             let is_over = arguments.run.is_some_and(|only| number > only);
             if is_over || cuts.load(Ordering::Relaxed) >= arguments.cuts {
                 return;
+            }
+            if arguments.fast && !kind_of(number).has_fast_commits() {
+                continue;
             }
             let run = match run_of(number, arguments.seed, arguments.full, Sabotage::default()) {
                 Ok(run) => run,
@@ -160,6 +184,10 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
                     kernel.fetch_add(1, Ordering::Relaxed);
                     let judged = run.judge_kernel(&path, event).and_then(|()| e2fsck_says(&path));
                     if let Err(what) = judged {
+                        if let Some(dir) = &arguments.keep {
+                            let kept = dir.join(format!("run-{number}-event-{event}.img"));
+                            to_file(&run.cut_disk(event, seed), &kept).expect("the directory exists");
+                        }
                         add(number, format!("event {event}, seed {seed}: kernel: {what}"));
                     }
                 }

@@ -20,6 +20,8 @@ pub enum Kind {
     Quotas,
     /// Directory indexes of up to three levels.
     LargeDir,
+    /// Fast commits.
+    Fast,
 }
 
 /// The UUID of all images, and the hash seed of their directories: with a fixed seed, a run changes an index
@@ -28,8 +30,8 @@ const UUID: &str = "b0a71c5e-5eed-4c0d-8e5e-7c1a5b10c4e5";
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Today, Self::Plain, Self::Listed, Self::Clusters, Self::Quotas, Self::LargeDir];
+    pub const ALL: [Self; 7] =
+        [Self::Today, Self::Plain, Self::Listed, Self::Clusters, Self::Quotas, Self::LargeDir, Self::Fast];
 
     /// The kind for the run of this number. Chosen by a random generator, so that it is independent of other
     /// choices that depend on the number.
@@ -57,6 +59,7 @@ impl Kind {
             Self::Listed => &["-b", "1024", "-O", "^orphan_file"],
             Self::Quotas => &["-b", "1024", "-O", "quota,project,orphan_file,ea_inode"],
             Self::LargeDir => &["-b", "1024", "-O", "large_dir,metadata_csum_seed,orphan_file"],
+            Self::Fast => &["-b", "1024", "-O", "fast_commit,orphan_file"],
             Self::Clusters => &["-b", "1024", "-O", "bigalloc,orphan_file", "-C", "16384", "-N", "512"],
         }
     }
@@ -73,7 +76,7 @@ impl Kind {
 /// mke2fs fails.
 #[must_use]
 pub fn base_image(kind: Kind) -> Image {
-    static MADE: [OnceLock<Image>; 6] = [const { OnceLock::new() }; 6];
+    static MADE: [OnceLock<Image>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
     let make = || {
         let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");

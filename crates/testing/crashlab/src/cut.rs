@@ -141,9 +141,13 @@ impl CrashRun {
         let synced = |step: &crate::schedule::Step| step.synced.is_some_and(|synced| synced <= event);
         let first = self.steps.iter().rposition(synced).unwrap_or(0);
         let last = self.steps.iter().rposition(|step| step.begun <= event).unwrap_or(0).max(first);
+        let mut tree = tree.clone();
+        let dirs =
+            tree.nodes.values_mut().filter(|node| self.is_fast && node.kind == extant_fsmodel::Kind::Dir);
+        dirs.for_each(|node| node.mtime = None);
         let mut nearest: Option<(usize, Vec<String>)> = None;
         for (at, step) in self.steps.iter().enumerate().take(last + 1).skip(first) {
-            let lines = diff(&step.tree, tree);
+            let lines = diff(&step.tree, &tree);
             if lines.is_empty() {
                 return Ok(());
             }

@@ -27,6 +27,9 @@ pub fn plants() -> Vec<Plant> {
         plant("freed blocks are discarded before the commit", Sabotage::with(Bug::DiscardEarly)),
         plant("an inode is not in its orphan's transaction", Sabotage::with(Bug::ForgetOrphans)),
         plant("an unfinished commit counts as committed", Sabotage::with(Bug::CommitBlockFirst)),
+        plant("fast commits leave names out", Sabotage::with(Bug::FastLosesNames)),
+        plant("fast commits leave out what has no records", Sabotage::with(Bug::FastHidesOthers)),
+        plant("fast commits follow those of an earlier transaction", Sabotage::with(Bug::FastAfterStale)),
         Plant {
             name: "what goes home is as it is when the log was written",
             sabotage: Sabotage::with(Bug::LateHomes),

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use extant_fsmodel::{Op, Subject};
+use extant_ondisk::Features;
+use extant_ondisk::superblock::{self, Superblock};
 use extant_simdisk::{Image, Recording, SimDisk};
 
 use crate::interrupted::Interrupted;
@@ -18,6 +20,8 @@ pub struct CrashRun {
     pub(crate) schedule: Schedule,
     work: IndexWork,
     pressure: Pressure,
+    /// The image has fast commits, which do not contain the times of directories.
+    pub(crate) is_fast: bool,
 }
 
 impl CrashRun {
@@ -26,6 +30,7 @@ impl CrashRun {
     /// # Errors
     /// The engine failed where it should not.
     pub fn record(base: Image, setup: &[Op], ops: &[Op], schedule: Schedule) -> Result<Self, String> {
+        let is_fast = has_fast_commits(&base);
         let disk = Arc::new(SimDisk::from_image(base));
         let mut engine = Engine::open_with(disk.clone(), schedule.opening())?;
         for op in setup {
@@ -44,7 +49,7 @@ impl CrashRun {
         let steps = stepper.end()?;
         let recording = disk.recorded().ok_or("the disk did not record")?;
         let pressure = Pressure { read_again: device.read_again(), ..pressure };
-        Ok(Self { recording, steps, ops: ops.to_vec(), schedule, work, pressure })
+        Ok(Self { recording, steps, ops: ops.to_vec(), schedule, work, pressure, is_fast })
     }
 
     /// The changes that the operations made to directory indexes.
@@ -64,4 +69,10 @@ impl CrashRun {
     pub fn events(&self) -> u64 {
         self.recording.end()
     }
+}
+
+fn has_fast_commits(image: &Image) -> bool {
+    let mut bytes = [0; superblock::SIZE];
+    image.read(superblock::OFFSET, &mut bytes);
+    Superblock::decode(&bytes).is_ok_and(|sb| sb.features.has_compat(Features::FAST_COMMIT))
 }

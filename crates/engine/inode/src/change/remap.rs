@@ -1,15 +1,34 @@
 //! Replaces the whole map of an inode, for recovery from fast commits. Recovery first exchanges the data
-//! blocks of all inodes, and then builds the trees; their nodes come from the blocks that are still free.
+//! blocks of all inodes, and then builds the trees; their nodes come from the old tree, and then from the
+//! blocks that are still free.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::Pblk;
-use extant_mapping::{EditFault, MapState, Mapped};
+use extant_mapping::{EditFault, MapState, Mapped, TreeSpace};
 
 use super::{Change, Space, edit_fault};
 use crate::Fault;
 use crate::live::LiveInode;
+
+/// Gives a new tree the blocks of the old one first.
+struct Reusing<'a> {
+    space: &'a Space<'a>,
+    old: RefCell<Vec<Pblk>>,
+}
+
+impl TreeSpace for Reusing<'_> {
+    fn allocate(&self, near: Pblk) -> Result<Pblk, EditFault> {
+        let old = self.old.borrow_mut().pop();
+        old.map_or_else(|| self.space.allocate(near), Ok)
+    }
+
+    fn free(&self, block: Pblk) {
+        self.space.free(block);
+    }
+}
 
 impl Change<'_> {
     /// Frees the blocks that `old` maps and `new` does not, allocates those that `new` maps and `old` does
@@ -58,14 +77,14 @@ impl Change<'_> {
         let mut values = self.live.edit(node, self.edit.transaction());
         let space = Space::new(*self, &values);
         let buffers = &self.shared().buffers;
-        let mut tree = Vec::new();
+        // The blocks of the old tree come first: there may be no free block.
+        let space = Reusing { space: &space, old: RefCell::default() };
         let mut map = values.map();
         map.walk_tree_blocks(buffers, &mut |block| {
-            tree.push(block);
+            space.old.borrow_mut().push(block);
             Some(())
         })
         .map_err(&of)?;
-        tree.into_iter().for_each(|block| extant_mapping::TreeSpace::free(&space, block));
         map.i_block = extant_mapping::FileMap::EMPTY;
         let editor = extant_mapping::Editor { buffers, edit: self.edit, space: &space };
         for piece in pieces.iter().filter(|piece| piece.state != MapState::Hole) {
@@ -79,6 +98,8 @@ impl Change<'_> {
                 left = behind(left, done);
             }
         }
+        let Reusing { space, old } = space;
+        old.into_inner().into_iter().for_each(|block| space.free(block));
         values.set_map(&map);
         space.update_i_blocks(&mut values);
         Ok(())

@@ -359,6 +359,14 @@ impl InodeCache {
         self.frozen.lock().early.push((node.table_block, encoded, raw));
     }
 
+    /// The bytes of the inode in the inode table, as a commit would write them now, without its checksum.
+    #[must_use]
+    pub fn encoded(&self, node: &LiveInode) -> Vec<u8> {
+        let mut raw = vec![0; self.shared.geometry.inode_size];
+        let _ = self.encode(node, &node.values(), &mut raw);
+        raw
+    }
+
     fn encode(&self, node: &LiveInode, values: &Values, raw: &mut [u8]) -> Encoded {
         let (fields, body) = (&values.fields, values.body());
         fields.encode(raw);

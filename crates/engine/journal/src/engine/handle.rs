@@ -31,6 +31,11 @@ pub struct Handle<'j> {
     granted: Cell<u32>,
     /// Changes made and not settled yet.
     changes: Cell<u64>,
+    /// Something was changed, or may have been.
+    has_changed: Cell<bool>,
+    /// All changes are described as records of a fast commit, unless some cannot be.
+    is_described: Cell<bool>,
+    needs_full_commit: Cell<bool>,
     /// This is the committer's handle while the transaction is being sealed.
     is_sealing: bool,
 }
@@ -46,6 +51,9 @@ impl<'j> Handle<'j> {
             lane: None,
             granted: Cell::new(credits),
             changes: Cell::new(0),
+            has_changed: Cell::new(false),
+            is_described: Cell::new(false),
+            needs_full_commit: Cell::new(false),
             is_sealing: false,
         }
     }
@@ -112,6 +120,7 @@ impl<'j> Handle<'j> {
 
     fn count(&self) {
         self.changes.set(self.changes.get() + 1);
+        self.has_changed.set(true);
     }
 
     /// Records a change, if there was one. `Some(true)`: it is the transaction's first change of this block.
@@ -152,6 +161,14 @@ impl Edit for Handle<'_> {
 
     fn mark_complete(&self, before: u64) {
         self.changes.set(self.changes.get().min(before));
+    }
+
+    fn mark_described(&self) {
+        self.is_described.set(true);
+    }
+
+    fn mark_undescribed(&self) {
+        self.needs_full_commit.set(true);
     }
 
     fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
@@ -223,6 +240,9 @@ impl Drop for Handle<'_> {
             // The transaction contains half an operation. Abort before the handle ends: a commit that waits
             // for it must see the abort.
             self.journal.abort("an operation panicked half-way, which is a defect".to_owned());
+        }
+        if self.has_changed.get() && (self.needs_full_commit.get() || !self.is_described.get()) {
+            self.journal.note_undescribed(self.number);
         }
         let granted = self.granted.get();
         match self.lane {

@@ -5,11 +5,15 @@
 //!                          ^ start, sequence                ^ next transaction
 //! ```
 //!
+//! The fast-commit area belongs to the running transaction: its fast commits follow each other from the start
+//! of the area, and count until the transaction itself is in the log. Then the next one overwrites them.
+//!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
 use extant_base::Pblk;
 use extant_buffer::Bytes;
 use extant_device::{Device as _, SharedParts};
+use extant_jbd2_format::fast_commit::{Record, Writer as FastWriter};
 use extant_jbd2_format::{
     CommitBlock, DescriptorWriter, Features, LogFormat, LogTid, RevokeWriter, Superblock,
 };
@@ -23,6 +27,8 @@ use crate::scan::{ReplayTarget, read_superblock};
 
 /// Blocks kept free in addition to a transaction's blocks, as jbd2 does.
 const SPARE_BLOCKS: u32 = 32;
+/// Bytes that a device writes completely or not at all.
+const SECTOR: usize = 512;
 /// The error number recorded for an aborted journal: EIO.
 const ABORT_ERRNO: i32 = -5;
 
@@ -60,6 +66,13 @@ fn announce(sb: &mut Superblock, options: &Options) {
         add_features(sb, Features::CSUM_V3);
         sb.checksum_type = Superblock::CRC32C;
     }
+    if options.fast_commits && sb.is_clean() {
+        add_features(sb, Features::FAST_COMMIT);
+        // A log of the smallest size must remain beside the area.
+        if sb.check().is_err() {
+            sb.features.incompat &= !Features::FAST_COMMIT;
+        }
+    }
 }
 
 /// Adds features. A superblock of version 1 has no features and becomes version 2.
@@ -78,12 +91,18 @@ pub(super) struct LogWriter {
     tid: LogTid,
     /// The last transaction, while it is in the log.
     last: Option<Logged>,
+    /// Fast commits are written.
+    is_fast: bool,
+    /// Blocks of the fast-commit area that the running transaction uses.
+    fast_used: u32,
     barriers: bool,
     flush_before_commit: bool,
     /// A transaction may fill the log.
     has_all: bool,
-    /// A deliberate mistake for the crash lab.
+    /// Deliberate mistakes for the crash lab.
     commit_block_first: bool,
+    fast_tail_first: bool,
+    fast_after_stale: bool,
     /// Blocks of the write in flight; empty in between.
     parts: SharedParts,
 }
@@ -115,6 +134,8 @@ impl LogWriter {
             free: sb.log_end() - sb.first,
             tid: sb.sequence,
             last: None,
+            is_fast: options.fast_commits && sb.fast_commit_range().is_some(),
+            fast_used: 0,
             log,
             sb,
             format,
@@ -123,6 +144,8 @@ impl LogWriter {
             flush_before_commit: barriers && !options.sabotage.has(Bug::SkipBarrier),
             has_all: options.supersede.is_some(),
             commit_block_first: options.sabotage.has(Bug::CommitBlockFirst),
+            fast_tail_first: options.sabotage.has(Bug::FastTailFirst),
+            fast_after_stale: options.sabotage.has(Bug::FastAfterStale),
             parts: SharedParts::default(),
         };
         writer.write_tail().map_err(|failure| OpenLogFault::Write(failure.to_string()))?;
@@ -230,7 +253,68 @@ impl LogWriter {
         self.advance(1);
         self.tid = tid.next();
         self.last = Some(logged);
+        if !self.fast_after_stale {
+            self.fast_used = 0;
+        }
         Ok(need)
+    }
+
+    /// Begins a fast commit of the running transaction. `None` if none can be written.
+    pub(super) fn begin_fast(&self) -> Option<FastWriter> {
+        if !self.is_fast {
+            return None;
+        }
+        let mut records = FastWriter::new(self.log.block_size());
+        if self.fast_used == 0 {
+            records.push(&Record::Head { features: 0, tid: self.tid }).ok()?;
+        }
+        Some(records)
+    }
+
+    /// Writes a fast commit and makes it durable. `flush` says that its records depend on data that the
+    /// device may still have in its cache. Returns the number of blocks; `None` if the area has no room for
+    /// them.
+    pub(super) fn write_fast(&mut self, records: FastWriter, flush: bool) -> Result<Option<u32>, Failure> {
+        let bs = self.log.block_size().len();
+        let used = records.len_bytes();
+        let blocks = records.finish(self.tid);
+        let count = (blocks.len() / bs) as u32;
+        let Some(area) = self.sb.fast_commit_range() else { return Ok(None) };
+        // One block stays unused: a scan by the kernel that does not end before the end of the area reads
+        // past the journal, and fails.
+        if area.end.saturating_sub(area.start) <= self.fast_used + count {
+            return Ok(None);
+        }
+        let first = area.start + self.fast_used;
+        // A scan ends quietly at a later fast commit that is torn, but a torn first one is damage, to the
+        // kernel too. So the sector with HEAD makes the first one valid, and all else is durable before.
+        let is_first = self.fast_used == 0;
+        let last = if is_first { 0 } else { count - 1 };
+        let is_one_sector = count == 1 && (!is_first || used <= SECTOR);
+        for (at, block) in (0..).zip(blocks.chunks_exact(bs)) {
+            let (offset, _) = self.place(first + at)?;
+            match at == last {
+                false => self.log.device().write_at(offset, block)?,
+                true if is_first && !is_one_sector => {
+                    let mut without_head = block.to_vec();
+                    without_head[..SECTOR].fill(0);
+                    self.log.device().write_at(offset, &without_head)?;
+                }
+                true => {}
+            }
+        }
+        if self.flush_before_commit && (flush || !is_one_sector) && !self.fast_tail_first {
+            self.log.device().flush()?;
+        }
+        let (offset, _) = self.place(first + last)?;
+        let block = &blocks[last as usize * bs..][..bs];
+        if self.barriers {
+            self.log.device().write_durable_at(offset, block)?;
+        } else {
+            self.log.device().write_at(offset, block)?;
+        }
+        self.fast_used += count;
+        Ok(Some(count))
     }
 
     /// Writes the commit block at the head and makes it durable.
@@ -271,8 +355,11 @@ impl LogWriter {
     pub(super) fn mark_clean(&mut self) -> Result<(), Failure> {
         self.sb.head = self.head;
         self.sb.start = 0;
-        // The next open continues with this number.
+        // The next open continues with this number. As the kernel: a clean log has no area in use.
         self.sb.sequence = self.tid;
+        if self.is_fast {
+            self.sb.features.incompat &= !Features::FAST_COMMIT;
+        }
         self.write_superblock()
     }
 

@@ -38,6 +38,14 @@ pub enum Bug {
     KeepTails,
     /// A flush of an external log counts as a flush of the device that has the bytes.
     TrustLogFlush,
+    /// A fast commit is written without a flush of the data that its records refer to.
+    FastTailFirst,
+    /// The records of names are left out of fast commits.
+    FastLosesNames,
+    /// Changes that have no records are left out of fast commits.
+    FastHidesOthers,
+    /// A fast commit continues after those of an earlier transaction, with which a scan ends.
+    FastAfterStale,
 }
 
 /// The deliberate bug of a run of the crash lab. Without the feature `sabotage` there is none, and the code
@@ -93,6 +101,9 @@ pub struct Options {
     pub has_checksums: bool,
     /// Everything in the log is home except its fast commits: see [`Supersede`].
     pub supersede: Option<Supersede>,
+    /// Fast commits may be written: the file system has the feature `fast_commit`, and the
+    /// [client](super::Client) describes changes as records.
+    pub fast_commits: bool,
     /// The time in commit blocks, in seconds since 1970, instead of the clock's.
     pub fixed_time: Option<u64>,
     /// For the crash lab.

@@ -22,7 +22,7 @@ use extant_memory::Budget;
 use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::OpenFault;
-use crate::write::{CommitClient, LogKind, WriteOptions, Writer};
+use crate::write::{CommitClient, FastCommits, LogKind, WriteOptions, Writer};
 
 /// Blocks that wait for their checkpoint take at most this part of the cache memory.
 const PINNED_PART: usize = 4;
@@ -76,6 +76,15 @@ impl Ground {
         }
     }
 
+    /// Whether fast commits are written.
+    fn has_fast_commits(&self) -> bool {
+        let is_external = self.log.as_ref().is_some_and(|log| log.map().is_external());
+        matches!(self.purpose, Purpose::Use)
+            && self.log.is_some()
+            && !self.write.no_fast_commits
+            && FastCommits::are_possible(&self.sb, self.data(), is_external)
+    }
+
     fn in_journal(&self) -> extant_journal::Options {
         let by_memory = self.budget.limit() / TRANSACTION_PART / self.geometry.block_size.len();
         let by_memory = u32::try_from(by_memory.max(TRANSACTION_MIN)).unwrap_or(u32::MAX);
@@ -96,6 +105,7 @@ impl Ground {
             // Without a committer nothing depends on time.
             batching: has_committer.then_some(self.write.batching),
             supersede,
+            fast_commits: self.has_fast_commits(),
             pinned_bytes_max: self.budget.limit() / PINNED_PART,
             fixed_time: self.write.fixed_time.map(|time| u64::try_from(time.seconds).unwrap_or(0)),
             sabotage: self.write.sabotage,
@@ -114,6 +124,7 @@ pub(super) fn wake(
         has_log: ground.log.is_some(),
         is_external: ground.log.as_ref().is_some_and(|log| log.map().is_external()),
     };
+    let is_fast = in_journal.fast_commits;
     let inodes = Arc::new(inodes);
     let shared = inodes.shared();
     let home: Arc<dyn Device> = Arc::<Coordinator<_>>::clone(&ground.device);
@@ -133,7 +144,7 @@ pub(super) fn wake(
     if ground.counts_free {
         alloc.recount().map_err(OpenFault::damaged)?;
     }
-    let keeper = Arc::new(CommitClient::new(shared, alloc, orphan_file, data, &ground.write));
+    let keeper = Arc::new(CommitClient::new(shared, alloc, orphan_file, data, is_fast, &ground.write));
     journal.set_client(Arc::<CommitClient>::clone(&keeper));
     keeper.live.count_quotas().map_err(OpenFault::damaged)?;
     let writer = Writer::new(keeper, journal, Arc::clone(&inodes), ground.device, kind, &ground.write);

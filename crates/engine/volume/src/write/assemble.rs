@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::discard::Discards;
 use super::errors::Errors;
+use super::fast::FastCommits;
 use super::label::NewLabel;
 use super::primary::superblock_place;
 use super::writeback::{EXPIRE_MS, Flusher};
@@ -34,6 +35,7 @@ impl CommitClient {
         alloc: Arc<Alloc>,
         orphan_file: Option<OrphanFile>,
         data: DataPath,
+        is_fast: bool,
         options: &WriteOptions,
     ) -> Self {
         let (sb, geometry) = (&shared.sb, &shared.geometry);
@@ -50,6 +52,7 @@ impl CommitClient {
             index: extant_dir::Format::of(sb, geometry).index,
             superblock_at: superblock.1,
             discards: Discards::new(options.discard),
+            fast: FastCommits::new(is_fast, options.sabotage),
         }
     }
 }

@@ -105,6 +105,8 @@ impl Volume {
         }
         if has_others {
             let changed = writer.run(NAME_CREDITS, |change| {
+                let has_block = || node.values().fields.file_acl != 0;
+                let had_block = has_block();
                 writer.make_room(change, &node)?;
                 if !has_room_for(&node, &others) {
                     return Err(Refusal::NotSupported.into());
@@ -114,6 +116,9 @@ impl Volume {
                     writer.chmod_acl(change, &node, mode)?;
                 }
                 writer.set_fields(change, &node, &others);
+                if !had_block && !has_block() && others.flags.is_none() && others.project.is_none() {
+                    writer.keeper.fast.touched(change, &node, false);
+                }
                 Ok(())
             });
             // The size has changed already, so a failure is half done.

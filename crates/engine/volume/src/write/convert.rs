@@ -47,9 +47,11 @@ impl Flusher {
                 let Some(mapping) = lock() else { return Ok(None) };
                 let is_large = self.raise_size(handle, node, data, end);
                 drop(mapping);
+                let change = self.change(handle);
                 if is_large {
-                    self.keeper.announce(&self.change(handle), Announced::LargeFiles)?;
+                    self.keeper.announce(&change, Announced::LargeFiles)?;
                 }
+                self.keeper.fast.touched(&change, node, true);
                 Ok(Some(()))
             });
         };
@@ -112,6 +114,7 @@ impl Flusher {
             if is_large {
                 self.keeper.announce(&change, Announced::LargeFiles)?;
             }
+            self.keeper.fast.mapped(&change, node, range.start..next.unwrap_or(range.end));
             Ok(Some(next.filter(|next| *next < blocks.end)))
         })
     }

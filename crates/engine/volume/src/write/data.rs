@@ -237,6 +237,8 @@ impl Writer {
             let fields = &mut values.fields;
             (fields.mtime, fields.ctime) = times(fields);
             fields.mode = mode_after(fields.mode);
+            drop(values);
+            self.keeper.fast.touched(change, node, false);
             Ok(())
         })
     }
@@ -371,6 +373,7 @@ impl Writer {
         }
         self.run(1, |change| {
             change.live.edit(node, extant_buffer::Edit::transaction(change.edit)).fields.size = size;
+            self.keeper.fast.touched(change, node, true);
             Ok(())
         })
     }

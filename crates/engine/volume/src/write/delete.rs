@@ -40,7 +40,11 @@ impl Writer {
         self.drop_data(node);
         self.release_values(node)?;
         self.cut_from(node, 0)?;
-        self.run(NAME_CREDITS, |change| self.delete_now(change, node))
+        self.run(NAME_CREDITS, |change| {
+            self.delete_now(change, node)?;
+            self.keeper.fast.nothing(change);
+            Ok(())
+        })
     }
 
     /// As [`delete`](Self::delete), for an operation that has already removed the last name. If the inode
@@ -76,7 +80,9 @@ impl Writer {
             self.end(&mut values, self.now());
             values.kind() == FileType::Directory
         };
-        Ok(self.keeper.alloc.free_inode(change.edit, node.ino(), was_dir)?)
+        self.keeper.alloc.free_inode(change.edit, node.ino(), was_dir)?;
+        self.keeper.fast.freed(change, node.ino());
+        Ok(())
     }
 
     /// Sets the values of a deleted inode.
@@ -99,7 +105,14 @@ impl Writer {
             return Ok(());
         }
         let credits = Change::cut_credits(self.shared());
-        while !self.run(credits, |change| Ok(change.cut(node, from)?))? {}
+        let cut = |change: &Change<'_>| {
+            let is_done = change.cut(node, from)?;
+            if node.values().fields.links == 0 {
+                self.keeper.fast.nothing(change);
+            }
+            Ok(is_done)
+        };
+        while !self.run(credits, cut)? {}
         Ok(())
     }
 }

@@ -99,6 +99,8 @@ impl Volume {
     pub fn trim_range(&self, range: Range<u64>, min_bytes: u64) -> Result<Option<u64>, Fault> {
         let writer = self.writer()?;
         self.sync()?;
+        // What was freed is free after a full commit only.
+        writer.journal.commit_all()?;
         let keeper = &writer.keeper;
         let shared = keeper.shared();
         let bs = shared.geometry.block_size;

@@ -162,13 +162,18 @@ impl Writer {
                     if let Some(size) = grows_to(end) {
                         self.grow_to(change, file, size)?;
                     }
+                    self.keeper.fast.mapped(change, file.node, entry.lblk.0.into()..end);
                     Ok(end)
                 })?;
             }
             at = next;
         }
         if !keep_size && range.end > file.size() {
-            self.run(1, |change| self.grow_to(change, file, range.end))?;
+            self.run(1, |change| {
+                self.grow_to(change, file, range.end)?;
+                self.keeper.fast.touched(change, file.node, true);
+                Ok(())
+            })?;
         }
         Ok(())
     }

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use extant_base::{Ino, Tid};
 use extant_flush::{Mark, Mode, Stream};
 use extant_inode::LiveInode;
-use extant_journal::Bug;
+use extant_journal::{Bug, FastCommit};
+use extant_ondisk::filetype::FileType;
 use extant_page_cache::WriteError;
 
 use super::Writer;
@@ -135,9 +136,16 @@ impl Writer {
         // The background writeback thread may have lost them.
         let written = if lost.is_empty() { written } else { written.and(Err(Fault::LostWrite)) };
         let mark = self.flusher.device.mark();
-        self.journal.commit_all()?;
+        let fast_flush = self.journal.fast_flushes();
+        let is_covered = match self.journal.commit_fast(self.journal.running(), true)? {
+            FastCommit::Durable(flush) => flush >= fast_flush,
+            FastCommit::Refused => {
+                self.journal.commit_all()?;
+                false
+            }
+        };
         written?;
-        self.cover(mark, Ino::ROOT, false)
+        if is_covered { Ok(()) } else { self.cover(mark, Ino::ROOT, false) }
     }
 
     fn make_durable(&self, ino: Ino, sync: &SyncRange<'_>) -> Result<(), Fault> {
@@ -157,7 +165,15 @@ impl Writer {
             mapped_in = Some(data.mapped_in());
         }
         let mark = self.flusher.device.mark();
+        let fast_flush = self.journal.fast_flushes();
         let transaction = self.transaction_of(&node, mapped_in.filter(|_| sync.data_only));
+        let has_data = {
+            let values = node.values();
+            values.kind() == FileType::Regular && (values.data().is_some() || values.fields.blocks > 0)
+        };
+        if let FastCommit::Durable(flush) = self.journal.commit_fast(transaction, has_data)? {
+            return if has_data && flush < fast_flush { self.cover(mark, ino, false) } else { Ok(()) };
+        }
         // The commit has not begun its flush yet, so that flush covers the data.
         let will_flush =
             self.journal.running() <= transaction || self.flusher.sabotage.has(Bug::TrustAnyCommit);

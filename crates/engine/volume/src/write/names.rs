@@ -82,8 +82,10 @@ impl Volume {
                 values.fields.links += 1;
                 values.fields.links == 1
             };
-            if was_unnamed {
-                writer.keeper.orphans.remove(change.live, &node, change.edit)?;
+            match was_unnamed {
+                // Its creation has no record.
+                true => writer.keeper.orphans.remove(change.live, &node, change.edit)?,
+                false => writer.keeper.fast.linked(change, dir, name, &node),
             }
             Ok(())
         })
@@ -290,12 +292,14 @@ impl Writer {
             })
         });
         if let Some(instead) = instead {
+            self.keeper.fast.nothing(change);
             return instead;
         }
         let ino = removed?;
         let node = locked.filter(|node| node.ino() == ino).or(at_hand.get());
         let node = node.expect("the removed inode was passed");
         let dropped = self.drop_link(change, node, last)?;
+        self.keeper.fast.unlinked(change, parent.ino(), name, node);
         drop(operation);
         Ok(match dropped {
             Dropped::Done => Unlinked::Done,
@@ -459,6 +463,7 @@ impl Writer {
             self.end(&mut values, now);
             drop(values);
             self.keeper.alloc.free_inode(change.edit, node.ino(), false)?;
+            self.keeper.fast.freed(change, node.ino());
             return Ok(Dropped::Done);
         }
         drop(values);

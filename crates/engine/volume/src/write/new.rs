@@ -98,10 +98,12 @@ impl Volume {
         writer.admit(|| writer.owners_of_new(&parent, new))?;
         writer.run(NAME_CREDITS, |change| {
             writer.ready_names_of(change, &parent, of_dir)?;
-            writer.make(change, &parent, new, name, |node| {
+            let node = writer.make(change, &parent, new, name, |node| {
                 let links = i32::from(new.kind == FileType::Directory);
                 writer.change_names(change, &parent, links, |dir| dir.insert(name, node.ino(), new.kind))
-            })
+            })?;
+            writer.keeper.fast.created(change, dir, name, &node);
+            Ok(node)
         })
     }
 

@@ -38,6 +38,8 @@ pub struct WriteOptions {
     /// Keep no journal even if the file system has one. A crash loses what is not synced, and the image may
     /// need a check.
     pub no_journal: bool,
+    /// Write no fast commits, though the file system has the feature `fast_commit`.
+    pub no_fast_commits: bool,
     /// Discard freed blocks on the device once the freeing is durable.
     pub discard: bool,
     /// What to do on damage; `None` uses the superblock's setting.

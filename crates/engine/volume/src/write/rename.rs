@@ -282,11 +282,16 @@ impl Writer {
         if is_across {
             self.touch_dir(change, to.dir, i32::from(is_dir && !victim_is_dir));
         }
-        match existing {
-            Some(victim) if victim_is_dir => self.drop_dir(change, victim, last),
-            Some(victim) => self.drop_link(change, victim, last),
-            None => Ok(Dropped::Done),
+        let dropped = match existing {
+            Some(victim) if victim_is_dir => self.drop_dir(change, victim, last)?,
+            Some(victim) => self.drop_link(change, victim, last)?,
+            None => Dropped::Done,
+        };
+        if !is_dir && whiteout.is_none() {
+            let [from, to] = [from, to].map(|at| (at.dir.ino(), at.name));
+            self.keeper.fast.renamed(change, from, to, moved, existing.map(|node| &**node));
         }
+        Ok(dropped)
     }
 
     fn exchange(

@@ -108,6 +108,9 @@ impl Writer {
             if is_cut && !is_short && is_done {
                 self.untrack(change, node)?;
             }
+            if !is_cut {
+                self.keeper.fast.touched(change, node, true);
+            }
             Ok(is_done)
         });
         match (done, &data) {

@@ -415,6 +415,10 @@ impl Flusher {
                 let mapping = data.mapping.write();
                 let done = self.map(&handle, node, data, (delayed, own), want);
                 drop(mapping);
+                if let Ok(entry) = &done {
+                    let blocks = u64::from(entry.lblk.0)..entry.end().into();
+                    self.keeper.fast.mapped(&self.change(&handle), node, blocks);
+                }
                 end_handle(handle, &done);
                 done
             },

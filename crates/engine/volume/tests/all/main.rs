@@ -13,6 +13,7 @@ mod durable;
 mod errors;
 mod external_journal;
 mod fast_commits;
+mod fast_writes;
 mod faults;
 mod features;
 mod flags;

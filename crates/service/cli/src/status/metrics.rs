@@ -160,6 +160,8 @@ fn of_writing(metrics: &mut Metrics, mount: &str, writing: &WritingStatus) {
         let by_reason = ("commits_total", COUNTER, "Commits of the journal, by reason.");
         metrics.sample(by_reason, "", &[mount, ("reason", reason)], count);
     }
+    let fast = ("fast_commits_total", COUNTER, "Fast commits, which do not end a transaction.");
+    metrics.sample(fast, "", &[mount], commits.fast);
     let mut times = |name: &str, kind: &str, help: &str, nanos: u64| {
         metrics.sample((name, kind, help), "", &[mount], seconds(nanos));
     };

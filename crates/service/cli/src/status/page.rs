@@ -106,16 +106,17 @@ fn writing_state(writing: &WritingStatus) -> [(&'static str, Vec<String>); 6] {
         format!("{} covered", flushes.covered),
     ];
     flush.extend(flushes.average_ns.map(|average| format!("{} each", nanos(average))));
+    let mut reasons = vec![
+        format!("{}: {} by interval", commits.count, commits.by_interval),
+        format!("{} by fsync", commits.by_sync),
+        format!("{} full", commits.by_full_transaction),
+        format!("{} for space", commits.by_lack_of_space),
+    ];
+    if commits.fast > 0 {
+        reasons.push(format!("{} fast commits of {} blocks", commits.fast, commits.fast_blocks));
+    }
     [
-        (
-            "commits",
-            vec![
-                format!("{}: {} by interval", commits.count, commits.by_interval),
-                format!("{} by fsync", commits.by_sync),
-                format!("{} full", commits.by_full_transaction),
-                format!("{} for space", commits.by_lack_of_space),
-            ],
-        ),
+        ("commits", reasons),
         (
             "",
             vec![

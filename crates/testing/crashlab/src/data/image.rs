@@ -35,6 +35,10 @@ pub enum DataKind {
     Journaled,
     /// An external log.
     ExternalLog,
+    /// Fast commits, blocks of 1 KiB.
+    Fast1K,
+    /// Fast commits, blocks of 4 KiB.
+    Fast4K,
 }
 
 /// How much of an image is free at the start of a run.
@@ -61,7 +65,7 @@ impl Space {
 
 impl DataKind {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Blocks4K,
         Self::Blocks2K,
         Self::Blocks1K,
@@ -73,13 +77,15 @@ impl DataKind {
         Self::Ordered4K,
         Self::Journaled,
         Self::ExternalLog,
+        Self::Fast1K,
+        Self::Fast4K,
     ];
 
     /// Bytes of a block.
     #[must_use]
     pub fn block_bytes(self) -> u64 {
         match self {
-            Self::Blocks4K | Self::Indirect4K | Self::Ordered4K => 4096,
+            Self::Blocks4K | Self::Indirect4K | Self::Ordered4K | Self::Fast4K => 4096,
             Self::Blocks2K => 2048,
             _ => 1024,
         }
@@ -102,6 +108,12 @@ impl DataKind {
     #[must_use]
     pub fn lets_commits_between(self) -> bool {
         self.has_extents() && self.path() != DataPath::Ordered
+    }
+
+    /// Whether fast commits are written.
+    #[must_use]
+    pub fn has_fast_commits(self) -> bool {
+        matches!(self, Self::Fast1K | Self::Fast4K)
     }
 
     /// Bytes at the end of the disk that form the log device.
@@ -130,6 +142,7 @@ impl DataKind {
             Self::Clusters => &["-O", "bigalloc", "-C", "16384", "-N", "256"],
             Self::Indirect | Self::Indirect4K => &["-O", "^extents,^64bit,^huge_file"],
             Self::Inline => &["-O", "inline_data"],
+            Self::Fast1K | Self::Fast4K => &["-O", "fast_commit"],
         }
     }
 
@@ -156,7 +169,12 @@ impl DataKind {
                 2048 => 240 << 10,
                 _ => 160 << 10,
             },
-            Self::Blocks4K | Self::Ordered4K | Self::Clusters | Self::Indirect | Self::Indirect4K => 64 << 10,
+            Self::Blocks4K
+            | Self::Ordered4K
+            | Self::Fast4K
+            | Self::Clusters
+            | Self::Indirect
+            | Self::Indirect4K => 64 << 10,
             Self::Blocks2K => 48 << 10,
             _ => 24 << 10,
         }

@@ -47,6 +47,10 @@ pub fn data_plants() -> Vec<DataPlant> {
             name: "the flush of a log that is elsewhere counts for the bytes too",
             sabotage: Sabotage::with(Bug::TrustLogFlush),
         },
+        DataPlant {
+            name: "a fast commit is durable before the bytes that it refers to",
+            sabotage: Sabotage::with(Bug::FastTailFirst),
+        },
         DataPlant { name: "no barrier before the commit block", sabotage: Sabotage::with(Bug::SkipBarrier) },
     ]
 }
