@@ -128,6 +128,10 @@ pub trait DirEdit: DirBlocks {
     /// [`NoSpace::Device`] and other refusals of allocation: nothing was changed.
     fn append(&self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, EditFault>;
 
+    /// An entry got space by a change that others do not make: where the same names are added to the same
+    /// blocks by the kernel, as its replay of fast commits does, the directory may grow.
+    fn mark_packed(&self) {}
+
     /// Frees the last block, and reduces the directory's size.
     ///
     /// # Errors

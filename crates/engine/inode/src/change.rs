@@ -610,13 +610,17 @@ impl DirEdit for DirBlocksEdit<'_> {
         buffers.prefetch_slot(at.block, at.hint);
     }
 
+    fn mark_packed(&self) {
+        self.change.edit.mark_undescribed();
+    }
+
     fn append(
         &self,
         as_index: bool,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Lblk, extant_dir::edit::EditFault> {
         // After a replay of fast commits by the kernel, a directory that grew has a wrong i_blocks.
-        self.change.edit.mark_undescribed();
+        self.mark_packed();
         let shared = self.change.shared();
         let lblk = Lblk(self.len());
         let space = Space::new(self.change, &self.values.borrow());

@@ -605,6 +605,7 @@ impl Journal {
     /// For the committer thread: waits for work. After `timeout` it returns [`Work::CommitAll`]. `None` ends
     /// the thread.
     pub fn wait_for_work(&self, timeout: std::time::Duration) -> Option<Work> {
+        let begun = Instant::now();
         let mut running = self.running.lock();
         loop {
             if self.is_closing.load(Ordering::Acquire) {
@@ -621,7 +622,9 @@ impl Journal {
                     return Some(Work::Commit(requested));
                 }
             }
-            if self.changed.wait_for(&mut running, timeout).timed_out() {
+            // Fast commits notify, too, and must not put it off.
+            let left = timeout.saturating_sub(begun.elapsed());
+            if self.changed.wait_for(&mut running, left).timed_out() {
                 return Some(Work::CommitAll);
             }
         }

@@ -187,6 +187,9 @@ impl extant_journal::Client for CommitClient {
     }
 
     fn describe(&self, transaction: Tid, records: &mut Records) -> Result<Described, ReadFault> {
+        if self.errors.blocks_to_come() > 0 {
+            return Ok(Described::No);
+        }
         self.fast.describe(&self.live, transaction, records)
     }
 }

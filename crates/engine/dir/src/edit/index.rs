@@ -327,7 +327,10 @@ impl Editor<'_> {
         }
         let (lblk, hole) = match chosen {
             Some((lblk, Room::Hole(hole))) => (lblk, hole),
-            Some((lblk, _)) => (lblk, self.pack(lblk)?),
+            Some((lblk, _)) => {
+                self.blocks.mark_packed();
+                (lblk, self.pack(lblk)?)
+            }
             None => {
                 let path = self.descend(hash.hash)?;
                 if path.leaf() != first.leaf {

@@ -57,6 +57,7 @@ impl Editor<'_> {
         }
         if self.blocks.len() == 1 && is_scattered {
             // The holes together are large enough.
+            self.blocks.mark_packed();
             let at = self.pack_linear()?;
             return self.put_into(Lblk(0), at, name, ino, kind);
         }

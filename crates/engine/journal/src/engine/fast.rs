@@ -95,23 +95,23 @@ impl Journal {
                 return Ok(FastCommit::Refused);
             }
         };
+        let log = writer.log.as_mut().expect("records were begun for it");
+        let Some(commit) = log.finish_fast(records) else {
+            // The area is full.
+            self.note_undescribed(transaction);
+            return Ok(FastCommit::Refused);
+        };
         // Only a flush gets a number. The lock is held, so the flush ends before the next one begins.
         let number = match needs_flush {
             true => self.fast_flushes.fetch_add(1, Ordering::AcqRel),
             false => 0,
         };
-        let log = writer.log.as_mut().expect("records were begun for it");
-        match log.write_fast(records, needs_flush) {
-            Ok(Some(blocks)) => {
+        match log.write_fast(&commit, needs_flush) {
+            Ok(blocks) => {
                 let mut stats = self.stats.lock();
                 stats.fast_commits += 1;
                 stats.fast_blocks += u64::from(blocks);
                 Ok(FastCommit::Durable(number))
-            }
-            // The area is full.
-            Ok(None) => {
-                self.note_undescribed(transaction);
-                Ok(FastCommit::Refused)
             }
             Err(cause) => Err(self.abort_with(&mut writer, cause)),
         }
@@ -120,7 +120,9 @@ impl Journal {
     /// Lets the client describe the transaction while no handle is open.
     fn describe(&self, transaction: Tid, records: &mut Records) -> Result<Described, Failure> {
         let mut running = self.running.lock();
-        if running.transaction.number != transaction {
+        // Recovery makes the changes in one transaction, and estimates them less closely.
+        let blocks = running.transaction.len() + self.client().blocks_to_come();
+        if running.transaction.number != transaction || blocks > self.transaction_max / 4 {
             return Ok(Described::No);
         }
         running.is_locked = true;

@@ -107,6 +107,16 @@ pub(super) struct LogWriter {
     parts: SharedParts,
 }
 
+/// A fast commit, ready to be written.
+pub(super) struct FastBlocks {
+    blocks: Vec<u8>,
+    count: u32,
+    /// Its first block in the log.
+    first: u32,
+    /// All that counts of it is in its first sector.
+    is_one_sector: bool,
+}
+
 /// Where a transaction is in the log.
 #[derive(Clone, Copy)]
 struct Logged {
@@ -271,31 +281,33 @@ impl LogWriter {
         Some(records)
     }
 
-    /// Writes a fast commit and makes it durable. `flush` says that its records depend on data that the
-    /// device may still have in its cache. Returns the number of blocks; `None` if the area has no room for
-    /// them.
-    pub(super) fn write_fast(&mut self, records: FastWriter, flush: bool) -> Result<Option<u32>, Failure> {
-        let bs = self.log.block_size().len();
-        let used = records.len_bytes();
+    /// Ends a fast commit. `None` if the area has no room for it.
+    pub(super) fn finish_fast(&self, records: FastWriter) -> Option<FastBlocks> {
+        let is_one_sector = records.len_bytes() <= SECTOR;
         let blocks = records.finish(self.tid);
-        let count = (blocks.len() / bs) as u32;
-        let Some(area) = self.sb.fast_commit_range() else { return Ok(None) };
+        let count = (blocks.len() / self.log.block_size().len()) as u32;
+        let area = self.sb.fast_commit_range()?;
         // One block stays unused: a scan by the kernel that does not end before the end of the area reads
         // past the journal, and fails.
-        if area.end.saturating_sub(area.start) <= self.fast_used + count {
-            return Ok(None);
-        }
-        let first = area.start + self.fast_used;
+        let has_room = area.end.saturating_sub(area.start) > self.fast_used + count;
+        has_room.then_some(FastBlocks { blocks, count, first: area.start + self.fast_used, is_one_sector })
+    }
+
+    /// Writes a fast commit and makes it durable. `flush` says that its records depend on data that the
+    /// device may still have in its cache. Returns the number of blocks.
+    pub(super) fn write_fast(&mut self, commit: &FastBlocks, flush: bool) -> Result<u32, Failure> {
+        let bs = self.log.block_size().len();
+        let FastBlocks { ref blocks, count, first, is_one_sector } = *commit;
         // A scan ends quietly at a later fast commit that is torn, but a torn first one is damage, to the
         // kernel too. So the sector with HEAD makes the first one valid, and all else is durable before.
         let is_first = self.fast_used == 0;
         let last = if is_first { 0 } else { count - 1 };
-        let is_one_sector = count == 1 && (!is_first || used <= SECTOR);
+        let is_one_write = count == 1 && (!is_first || is_one_sector);
         for (at, block) in (0..).zip(blocks.chunks_exact(bs)) {
             let (offset, _) = self.place(first + at)?;
             match at == last {
                 false => self.log.device().write_at(offset, block)?,
-                true if is_first && !is_one_sector => {
+                true if is_first && !is_one_write => {
                     let mut without_head = block.to_vec();
                     without_head[..SECTOR].fill(0);
                     self.log.device().write_at(offset, &without_head)?;
@@ -303,7 +315,7 @@ impl LogWriter {
                 true => {}
             }
         }
-        if self.flush_before_commit && (flush || !is_one_sector) && !self.fast_tail_first {
+        if self.flush_before_commit && (flush || !is_one_write) && !self.fast_tail_first {
             self.log.device().flush()?;
         }
         let (offset, _) = self.place(first + last)?;
@@ -314,7 +326,7 @@ impl LogWriter {
             self.log.device().write_at(offset, block)?;
         }
         self.fast_used += count;
-        Ok(Some(count))
+        Ok(count)
     }
 
     /// Writes the commit block at the head and makes it durable.

@@ -16,7 +16,7 @@ const JOURNALED_SHORT: u64 = 256;
 
 impl Writer {
     /// Returns whether the inode can be deleted within the credits of an operation on names.
-    pub(super) fn is_short(&self, node: &LiveInode) -> bool {
+    pub(crate) fn is_short(&self, node: &LiveInode) -> bool {
         // The holder of a handle must not wait for writeback in flight.
         if node.data().is_some_and(|data| !data.pages.is_clean()) {
             return false;
@@ -80,9 +80,8 @@ impl Writer {
             self.end(&mut values, self.now());
             values.kind() == FileType::Directory
         };
-        self.keeper.alloc.free_inode(change.edit, node.ino(), was_dir)?;
         self.keeper.fast.freed(change, node.ino());
-        Ok(())
+        Ok(self.keeper.alloc.free_inode(change.edit, node.ino(), was_dir)?)
     }
 
     /// Sets the values of a deleted inode.

@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use extant_base::{Ino, Lblk, Tid};
 use extant_buffer::ReadFault;
-use extant_inode::{Change, DataPath, InodeCache, LiveInode};
+use extant_inode::{Change, DataPath, InodeCache, LiveInode, OrphanState};
 use extant_jbd2_format::fast_commit::{NameChange, Record, RecordError, Writer as Records};
 use extant_journal::{Bug, Described, Sabotage};
 use extant_mapping::{MapState, Mapped};
@@ -49,7 +49,7 @@ use parking_lot::Mutex;
 const ENTRIES_MAX: usize = 1024;
 /// Most pieces of a file's map in one fast commit.
 const PIECES_MAX: usize = 256;
-/// Longest written extent, and longest unwritten one, in blocks.
+/// Longest written extent, in blocks; the longest unwritten one has a block less.
 const WRITTEN_MAX: u32 = 32_768;
 
 /// The changes of the running transaction.
@@ -69,6 +69,8 @@ struct Tracked {
     freed: HashSet<Ino>,
     /// Data was written to the device for them.
     has_data: bool,
+    /// There were too many: the transaction needs a full commit, and its changes are not tracked any more.
+    is_over: bool,
 }
 
 struct ChangedName {
@@ -120,9 +122,17 @@ impl FastCommits {
         }
         let mut tracked = self.tracked.lock();
         let tracked = tracked.of(change.edit.transaction());
+        if tracked.is_over {
+            return;
+        }
         add(tracked);
-        if tracked.names.len() + tracked.inodes.len() <= ENTRIES_MAX {
-            change.edit.mark_described();
+        match tracked.names.len() + tracked.inodes.len() <= ENTRIES_MAX {
+            true => change.edit.mark_described(),
+            false => {
+                // Of an operation with several entries, the first one has marked it.
+                change.edit.mark_undescribed();
+                *tracked = Tracked { transaction: tracked.transaction, is_over: true, ..Tracked::default() };
+            }
         }
     }
 
@@ -297,6 +307,10 @@ fn has_records(node: &LiveInode) -> bool {
         && values.has_flag(flags::EXTENTS)
         && !values.has_flag(special)
         && values.fields.file_acl == 0
+        // Later fields are kept by a commit, and would be zeros in a record.
+        && usize::from(values.fields.extra_isize) <= extant_ondisk::inode::EXTRA_SIZE
+        // An orphan's record would contain its link in the list of orphans.
+        && node.orphan() == OrphanState::None
 }
 
 /// Why there are no records.

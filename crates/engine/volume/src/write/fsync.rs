@@ -1,7 +1,8 @@
 //! Making a file, or the whole volume, durable.
 //!
 //! ```text
-//!   fsync:  dirty data to the device -> writeback errors? -> commit (or await) its last transaction
+//!   fsync:  dirty data to the device -> writeback errors?
+//!           -> fast commit (see `fast`), or else commit (or await) its last transaction
 //!           -> covered by that commit's flush? else a shared flush (for comparison: an empty commit)
 //! ```
 //!

@@ -462,8 +462,8 @@ impl Writer {
         if is_bare && may_go_now && self.keeper.orphans.mode() != OrphanMode::ListV0 {
             self.end(&mut values, now);
             drop(values);
-            self.keeper.alloc.free_inode(change.edit, node.ino(), false)?;
             self.keeper.fast.freed(change, node.ino());
+            self.keeper.alloc.free_inode(change.edit, node.ino(), false)?;
             return Ok(Dropped::Done);
         }
         drop(values);

@@ -62,6 +62,7 @@ impl Volume {
         if depends_on_uuid {
             // Descriptors in memory that wait for a commit would be stored with the old checksum.
             self.sync()?;
+            writer.journal.commit_all()?;
         }
         let changed = writer.run(credits, |change| {
             writer.keeper.edit_superblock(change, with)?;

@@ -444,6 +444,9 @@ impl Writer {
         plan: &Plan,
         index: &mut BlockIndex,
     ) -> Result<(), Fault> {
+        if !matches!(plan.block, BlockPlan::Keep) {
+            change.edit.mark_undescribed();
+        }
         let shared = self.shared();
         let seal = self.xattr_seal();
         let hash = plan.block_hash();
@@ -588,6 +591,7 @@ impl Writer {
         value: &[u8],
         checksum: u32,
     ) -> Result<Arc<LiveInode>, Fault> {
+        change.edit.mark_undescribed();
         let shared = self.shared();
         let request =
             InodeRequest { parent: node.ino(), is_dir: false, is_top_dir: false, name_hash: 0, goal: None };
@@ -672,6 +676,7 @@ impl Writer {
 
     /// Changes the reference count of a value, and deletes an unreferenced one.
     fn count_value(&self, change: &Change<'_>, node: &Arc<LiveInode>, delta: i32) -> Result<(), Fault> {
+        change.edit.mark_undescribed();
         let is_unnamed = {
             let mut values = change.live.edit(node, change.edit.transaction());
             let fields = &mut values.fields;

@@ -153,6 +153,24 @@ fn what_has_no_records_gets_a_full_commit() {
         names.fold(Ino::ROOT, |_, name| volume.create(Ino::ROOT, name.as_bytes(), &file).unwrap().ino())
     };
     assert_eq!(commits(many), FULL, "a directory that grows");
+    let pack = |volume: &Volume, _| {
+        let small = |at: u32| format!("{at:04}").into_bytes();
+        for at in 0..72 {
+            volume.create(Ino::ROOT, &small(at), &file).unwrap();
+        }
+        for at in (0..72).step_by(3) {
+            volume.unlink(Ino::ROOT, &small(at)).unwrap();
+        }
+        volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap();
+        volume.sync().unwrap();
+        // No hole has room, but all of them together: the kernel's replay would make a block more.
+        let size = volume.root().unwrap().size();
+        let ino = volume.create(Ino::ROOT, &[b'x'; 200], &file).unwrap().ino();
+        assert_eq!(volume.root().unwrap().size(), size);
+        ino
+    };
+    // The sync makes one commit, too.
+    assert_eq!(commits(pack), (0, 2), "a directory that is packed");
     let mixed = |volume: &Volume, old| {
         mkdir(volume, old);
         volume.write_at(old, 20_000, &[1; 3000]).unwrap();
@@ -166,6 +184,28 @@ fn what_has_no_records_gets_a_full_commit() {
         new
     };
     assert_eq!(commits(again), FULL, "a number that is used again");
+}
+
+#[test]
+fn more_changes_than_are_tracked_get_a_full_commit() {
+    let disk = image("fast_commit");
+    let volume = open(&disk, false);
+    let top = volume.create(Ino::ROOT, b"top", &New::directory(0o755)).unwrap().ino();
+    let names: Vec<Vec<u8>> = (0..1100_u32).map(|at| format!("{at:05}").into_bytes()).collect();
+    let files: Vec<Ino> =
+        names.iter().map(|name| volume.create(top, name, &New::file(0o600)).unwrap().ino()).collect();
+    volume.sync().unwrap();
+    let before = volume.journal_stats().unwrap();
+    let chmod = |files: &[Ino]| {
+        for ino in files {
+            volume.set_attr(*ino, &SetAttr { mode: Some(0o644), ..SetAttr::default() }).unwrap();
+        }
+        volume.fsync(files[0]).unwrap();
+        let after = volume.journal_stats().unwrap();
+        (after.fast_commits - before.fast_commits, after.commits - before.commits)
+    };
+    assert_eq!(chmod(&files[..20]), FAST);
+    assert_eq!(chmod(&files), (1, 1));
 }
 
 #[test]

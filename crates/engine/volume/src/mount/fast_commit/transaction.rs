@@ -143,7 +143,11 @@ impl WriteBack<'_> {
                 before => (None, before),
             };
             if old.is_some() {
-                self.delete(ino)?;
+                match stays {
+                    // Its number is used again.
+                    true => self.delete(ino)?,
+                    false => self.delete_or_track(ino)?,
+                }
             }
             if stays {
                 let link = old.filter(|_| orphans.contains(&ino)).map(|old| old.fields.dtime);
@@ -264,6 +268,19 @@ impl WriteBack<'_> {
             (None, None) => return Ok(None),
         };
         Ok((kind(&fields) != FileType::Unknown).then_some(fields))
+    }
+
+    /// Deletes an inode if that changes few blocks. Otherwise it becomes an orphan, which is deleted in steps
+    /// like those of the log.
+    fn delete_or_track(&self, ino: Ino) -> Result<(), WriteBackFault> {
+        let node = self.writer.inodes().get_unlinked(ino)?;
+        let is_dir = node.values().kind() == FileType::Directory;
+        if is_dir || self.writer.is_short(&node) {
+            return self.delete(ino);
+        }
+        self.room(NAME_CREDITS)?;
+        self.change.live.edit(&node, self.handle.transaction()).fields.links = 0;
+        Ok(self.writer.keeper.orphans.add(self.change.live, &node, self.handle)?)
     }
 
     /// Deletes an inode with its blocks and attributes.
