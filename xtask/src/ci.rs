@@ -35,6 +35,7 @@ const STAGES: &[Stage] = &[
     },
     Stage { name: "test", run: test },
     Stage { name: "schedules", run: schedules },
+    Stage { name: "python", run: python },
 ];
 
 /// `cargo xtask ci [STAGE...] [-- ARGS...]`
@@ -94,6 +95,11 @@ fn schedules(_: &[&str]) -> Result<(), String> {
         cargo(&all)?;
     }
     Ok(())
+}
+
+/// The Python package: its wheel in a new virtual environment, and its tests.
+fn python(_: &[&str]) -> Result<(), String> {
+    succeed(Command::new("crates/service/python/test.sh"))
 }
 
 fn cargo(args: &[&str]) -> Result<(), String> {

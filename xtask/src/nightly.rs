@@ -68,6 +68,9 @@ fn heavy_tests() -> Result<(), String> {
     let mut full = workspace::cargo();
     full.args(["test", "--profile", "ci", "-p", "extant-volume", "--test", "all"]);
     succeed(full.env("EXTANT_CAPTURES", "90").env("EXTANT_SECONDS", "30").env("EXTANT_CUTS", "600"))?;
+    let mut matrix = workspace::cargo();
+    matrix.args(["test", "--profile", "ci", "-p", "extant-cli", "--test", "all", "matrix"]);
+    succeed(matrix.env("EXTANT_MATRIX", ""))?;
     let mut command = workspace::cargo();
     command.args(["test", "--profile", "ci", "--workspace", "--tests", "--no-fail-fast", "--", "--ignored"]);
     succeed(&mut command)

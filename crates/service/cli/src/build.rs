@@ -602,6 +602,14 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
     text
 }
 
+/// The message of a fault, with the remedy.
+pub(crate) fn text_of(fault: &BuildFault) -> String {
+    match fault {
+        BuildFault::TargetExists(_) => format!("{fault}; use --force to replace it"),
+        fault => fault.to_string(),
+    }
+}
+
 /// The exit code of a fault.
 pub(crate) fn code_of(fault: &BuildFault) -> u8 {
     match fault {
@@ -640,7 +648,7 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
             Ok(bytes) => format!("{fault}{}", unit_hint(bytes)),
             Err(_) => fault.to_string(),
         },
-        _ => fault.to_string(),
+        _ => text_of(fault),
     };
     if args.json {
         let mut value = json!({ "error": message, "exit_code": code });

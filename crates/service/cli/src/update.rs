@@ -239,7 +239,7 @@ fn fail(name: &str, json: bool, fault: &UpdateFault) -> ExitCode {
         UpdateFault::Change(Error::At { path, fault }) => {
             format!("{}: {fault}", shown(name, &[b"/", &path[..]].concat()))
         }
-        UpdateFault::Build(fault) => fault.to_string(),
+        UpdateFault::Build(fault) => crate::build::text_of(fault),
         other => format!("{}: {other}", escape(name.as_bytes())),
     };
     if json {

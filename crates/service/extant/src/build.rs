@@ -29,9 +29,13 @@ pub use extant_image::build::{BuildFault, BuildOptions, BuildReport, BuildTarget
 pub use extant_image::exclude::Excludes;
 pub use extant_image::idmap::{IdMap, Owner};
 pub use extant_image::options::FormatOptions;
-pub use extant_image::solve::SizeChoice;
+pub use extant_image::plan::PlanFault;
+pub use extant_image::sizing::SizingFault;
+pub use extant_image::solve::{SizeChoice, SolveFault};
+pub use extant_image::source::dir::XattrChoice;
+pub use extant_image::source::fault::SourceFault;
 pub use extant_image::source::tar::TarInput;
-pub use extant_image::write::Meter;
+pub use extant_image::write::{Meter, Problem, WriteFault};
 
 /// An observer that does nothing.
 #[derive(Debug, Clone, Copy, Default)]

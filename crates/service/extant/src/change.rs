@@ -12,7 +12,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_base::{Corrupt, CorruptAt, Ino, Malformed};
@@ -63,6 +63,9 @@ struct Emptied {
     ready: VecDeque<list::Name>,
     tries: u32,
 }
+
+/// Most symbolic links in a row, as in the kernel.
+const SYMLINKS_MAX: usize = 40;
 
 impl FileSystem {
     /// Opens an image file or block device for reading and writing. Replays a dirty journal and frees orphans
@@ -147,13 +150,28 @@ impl FileSystem {
         let path = path.as_ref();
         let file = match self.file(path) {
             Err(Error::At { fault, .. }) if fault.is(Refusal::NotFound) => {
-                self.create(path, 0o644)?;
-                self.file(path)?
+                let target = self.target_to_create(path)?;
+                self.create(&target, 0o644)?;
+                self.file(&target)?
             }
             file => file?,
         };
         file.set_len(0).and_then(|()| file.write_at(content.as_ref(), 0)).map_err(Error::at(bytes(path)))?;
         Ok(file)
+    }
+
+    /// The path of the file to create for a path that does not exist: the target if it is a dangling symbolic
+    /// link.
+    fn target_to_create(&self, path: &Path) -> Result<PathBuf, Error> {
+        let mut path = path.to_owned();
+        for _ in 0..SYMLINKS_MAX {
+            match self.read_link(&path) {
+                Ok(target) => path = path.parent().unwrap_or(Path::new("/")).join(target),
+                Err(error) if error.is(Refusal::NotFound) => return Ok(path),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::at(bytes(&path))(Refusal::TooManyLinks.into()))
     }
 
     /// Creates an empty directory owned by root with these permission bits (0 to 0o7777). Returns its inode.

@@ -72,6 +72,19 @@ impl Error {
         }
     }
 
+    /// The number that the kernel would return for the same failure. `None` if the image holds no file system
+    /// that can be opened.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Image { source, .. } => source.raw_os_error(),
+            Self::Open { .. } => None,
+            Self::At { fault, .. } | Self::Between { fault, .. } => Some(fault.errno()),
+            // ENOMEM
+            Self::TooLarge { .. } => Some(12),
+        }
+    }
+
     /// Whether the operation was refused for this reason.
     #[must_use]
     pub fn is(&self, refusal: Refusal) -> bool {

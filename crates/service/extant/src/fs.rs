@@ -190,6 +190,16 @@ impl FileSystem {
         self.volume.xattrs(&inode).map_err(Error::at(bytes(path)))
     }
 
+    /// The value of an extended attribute by its full name, of a file or of a symbolic link itself.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAttribute`]; as [`xattrs`](Self::xattrs).
+    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<Vec<u8>, Error> {
+        let path = path.as_ref();
+        let inode = self.resolve(path, Follow::NotTheLast)?;
+        self.volume.xattr(&inode, name.as_ref()).map_err(Error::at(bytes(path)))
+    }
+
     /// Total and free space and inodes, like df.
     ///
     /// # Errors

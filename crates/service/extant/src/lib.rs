@@ -208,11 +208,13 @@
 
 pub mod build;
 mod change;
+pub mod check;
 pub mod diff;
 mod error;
 mod file;
 mod fs;
 mod list;
+pub mod mkfs;
 pub mod optimize;
 pub mod repair;
 pub mod rescue;

@@ -173,7 +173,7 @@ pub struct BuildReport {
 #[derive(Debug, thiserror::Error)]
 pub enum BuildFault {
     /// The target exists.
-    #[error("{0} exists already; use --force to replace it")]
+    #[error("{0} exists already")]
     TargetExists(String),
     /// The target cannot be created or written.
     #[error("cannot write {path}: {source}")]

@@ -59,6 +59,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant_check::{Finding, Severity, Stats, survey};
 use extant_device::{Device, DeviceFault};
@@ -77,8 +78,8 @@ const WRITE_MAX: usize = 1 << 20;
 /// The most rounds of a repair.
 const ROUNDS_MAX: u32 = 64;
 
-/// Options of a repair.
-#[derive(Clone, Default)]
+/// Options of a repair. By default the time is the clock's.
+#[derive(Clone)]
 pub struct RepairOptions {
     /// Number of threads; `None` is one per core.
     pub threads: Option<NonZero<usize>>,
@@ -86,6 +87,13 @@ pub struct RepairOptions {
     pub backup: Option<u64>,
     /// The time for fields that a repair sets, in seconds since 1970.
     pub now: u32,
+}
+
+impl Default for RepairOptions {
+    fn default() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { threads: None, backup: None, now: u32::try_from(since.as_secs()).unwrap_or(u32::MAX) }
+    }
 }
 
 /// Why there is no repair.

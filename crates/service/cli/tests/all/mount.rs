@@ -72,10 +72,13 @@ fn the_mount_of_every_image_of_the_matrix_shows_what_the_kernels_mount_shows() {
     if !has_fuse_and_root() {
         return;
     }
+    // Every third image, because the tests of `volume` read all of them; with EXTANT_MATRIX all.
+    let step = if std::env::var_os("EXTANT_MATRIX").is_some() { 1 } else { 3 };
     // The kernel spells the names of encrypted trees differently.
     let recipes: Vec<matrix::Recipe> = matrix::recipes()
         .into_iter()
         .filter(|recipe| recipe.judge == matrix::Judge::Kernel && !recipe.name.contains("encrypt"))
+        .step_by(step)
         .collect();
     let dir = extant_testkit::scratch();
     let mut compared = 0;
@@ -110,7 +113,7 @@ fn the_mount_of_every_image_of_the_matrix_shows_what_the_kernels_mount_shows() {
     }
     assert!(failures.is_empty(), "{} of {compared} differ:\n{}", failures.len(), failures.join("\n"));
     println!("{compared} mounts are equal");
-    assert!(compared >= 40, "only {compared} images were compared");
+    assert!(compared >= 40 / step, "only {compared} images were compared");
 }
 
 #[test]

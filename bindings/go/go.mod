@@ -1,0 +1,3 @@
+module extant
+
+go 1.19

@@ -1,0 +1,216 @@
+//! Checks of whole file systems, and their findings.
+
+use std::ffi::{CString, c_char, c_int};
+use std::num::NonZero;
+
+use facade::check::{Finding, Options as How, Report, Severity, check};
+use facade::{Device, FileDevice};
+
+use crate::border::{ErrorOut, Growing, Handle, Options, Out, Text, call, quietly};
+use crate::error::{Failure, terminated};
+use crate::storage::{Storage, as_device};
+
+/// How severe a finding is.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum extant_severity {
+    /// Information; the file system is valid.
+    Note = 0,
+    /// The file system is damaged.
+    Error = 1,
+    /// The damage prevents parts of the check.
+    Fatal = 2,
+}
+
+/// The value of a number in an extant_finding that the finding does not have.
+pub const EXTANT_NONE: u64 = 0xffff_ffff_ffff_ffff;
+
+/// The report of a check. Freed with extant_report_free().
+pub struct extant_report {
+    findings: Vec<Kept>,
+    is_clean: bool,
+    is_file_system: bool,
+}
+
+/// A finding with its strings for C.
+struct Kept {
+    code: CString,
+    message: CString,
+    rule: CString,
+    name: Option<(CString, usize)>,
+    severity: extant_severity,
+    group: u64,
+    ino: u64,
+    block: u64,
+}
+
+/// A finding of a check. Its strings are valid until the report is freed.
+#[repr(C)]
+pub struct extant_finding {
+    /// The permanent code of the rule: two letters and three digits.
+    pub code: *const c_char,
+    /// One sentence with the numbers.
+    pub message: *const c_char,
+    /// The rule in one sentence, as it holds for a valid file system.
+    pub rule: *const c_char,
+    /// The name of a directory entry or attribute, or NULL.
+    pub name: *const c_char,
+    /// Length of the name in bytes.
+    pub name_len: usize,
+    /// Inode number, or EXTANT_NONE.
+    pub ino: u64,
+    /// Block number, or EXTANT_NONE.
+    pub block: u64,
+    /// Block group, or EXTANT_NONE.
+    pub group: u64,
+    /// The severity.
+    pub severity: extant_severity,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Options of a check.
+#[repr(C)]
+pub struct extant_check_options {
+    /// sizeof(extant_check_options).
+    pub size: usize,
+    /// Number of threads; 0 for one per core.
+    pub threads: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: `repr(C)`, the size first, and only integers.
+unsafe impl Growing for extant_check_options {}
+
+pub type CheckOptions = Options<extant_check_options>;
+pub type ReportHandle = Handle<extant_report>;
+pub type ReportOut = Out<*mut extant_report>;
+pub type FindingOut = Out<extant_finding>;
+
+impl From<Finding> for Kept {
+    fn from(finding: Finding) -> Self {
+        let Finding { rule, place, says, .. } = finding;
+        Self {
+            code: terminated(rule.code.into()),
+            message: terminated(says.into_bytes()),
+            rule: terminated(rule.says.into()),
+            name: place.name.map(|name| {
+                let len = name.len();
+                (terminated(name), len)
+            }),
+            severity: match rule.severity {
+                Severity::Note => extant_severity::Note,
+                Severity::Error => extant_severity::Error,
+                Severity::Fatal => extant_severity::Fatal,
+            },
+            group: place.group.map_or(EXTANT_NONE, |group| group.0.into()),
+            ino: place.ino.map_or(EXTANT_NONE, |ino| ino.0.into()),
+            block: place.block.map_or(EXTANT_NONE, |block| block.0),
+        }
+    }
+}
+
+impl From<Report> for extant_report {
+    fn from(report: Report) -> Self {
+        Self {
+            is_clean: report.clean(),
+            is_file_system: report.opened,
+            findings: report.findings.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+fn run(device: &dyn Device, options: &CheckOptions) -> Result<Report, Failure> {
+    let threads = options.get_or_zeros("options")?.threads as usize;
+    Ok(check(device, &How { threads: NonZero::new(threads), ..How::default() })?)
+}
+
+/// Checks the file system in an image file or on a block device, and writes nothing. Damage is not an
+/// error of this function: the report has it. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_check(
+    image: Text,
+    options: CheckOptions,
+    report: ReportOut,
+    error: ErrorOut,
+) -> c_int {
+    call(&error, || {
+        report.clear("report")?;
+        let image = image.path()?;
+        let device = FileDevice::open_read_only(image)
+            .map_err(|source| facade::Error::Image { image: image.to_owned(), source })?;
+        report.give(run(&device, &options)?.into());
+        Ok(())
+    })
+}
+
+/// Checks the file system on the caller's storage.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_check_storage(
+    storage: Storage,
+    options: CheckOptions,
+    report: ReportOut,
+    error: ErrorOut,
+) -> c_int {
+    call(&error, || {
+        report.clear("report")?;
+        let device = as_device(&storage, false)?;
+        report.give(run(&device, &options)?.into());
+        Ok(())
+    })
+}
+
+/// Whether there is no finding above a note. False for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_report_is_clean(report: ReportHandle) -> bool {
+    report.get("report").is_ok_and(|report| report.is_clean)
+}
+
+/// Whether a usable superblock was found. If not, nothing else was checked. False for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_report_is_file_system(report: ReportHandle) -> bool {
+    report.get("report").is_ok_and(|report| report.is_file_system)
+}
+
+/// The number of findings: at most 1000 for each code. 0 for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_report_count(report: ReportHandle) -> usize {
+    report.get("report").map_or(0, |report| report.findings.len())
+}
+
+/// A finding by its number, which counts from 0. They are in the order of their codes and places.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_report_finding(
+    report: ReportHandle,
+    number: usize,
+    finding: FindingOut,
+    error: ErrorOut,
+) -> c_int {
+    call(&error, || {
+        finding.require("finding")?;
+        let findings = &report.get("report")?.findings;
+        let kept = findings.get(number).ok_or_else(|| {
+            Failure::argument(format!("finding {number} of a report with {}", findings.len()))
+        })?;
+        finding.set(extant_finding {
+            code: kept.code.as_ptr(),
+            message: kept.message.as_ptr(),
+            rule: kept.rule.as_ptr(),
+            name: kept.name.as_ref().map_or(std::ptr::null(), |(name, _)| name.as_ptr()),
+            name_len: kept.name.as_ref().map_or(0, |(_, len)| *len),
+            ino: kept.ino,
+            block: kept.block,
+            group: kept.group,
+            severity: kept.severity,
+            reserved: 0,
+        });
+        Ok(())
+    })
+}
+
+/// Frees a report. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_report_free(report: Option<Box<extant_report>>) {
+    quietly(|| drop(report));
+}
