@@ -281,3 +281,7 @@ pub fn open(image: impl AsRef<Path>) -> Result<FileSystem, Error> {
 pub fn open_writable(image: impl AsRef<Path>) -> Result<FileSystem, Error> {
     FileSystem::open_writable(image)
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/cookbook.md")]
+struct Cookbook;

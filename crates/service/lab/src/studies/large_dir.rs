@@ -350,10 +350,15 @@ fn posted(kind: Kind, drive: Drive, share: Share) -> Option<Posted> {
 }
 
 impl Grown {
-    /// Windows of a drive after the last name.
+    /// Windows of a drive after the last name; if the index was full before, the last windows of all.
     fn last_windows(&self, drive: Drive) -> Vec<Window> {
-        let windows = self.of.windows.iter().filter(|window| window.drive == drive);
-        windows.filter(|window| window.names > self.names).copied().collect()
+        let windows = || self.of.windows.iter().filter(|window| window.drive == drive);
+        let last = windows().filter(|window| window.names > self.names).copied().collect::<Vec<_>>();
+        if !last.is_empty() {
+            return last;
+        }
+        let full = self.of.failed.as_ref().and_then(|_| windows().map(|window| window.names).max());
+        windows().filter(|window| Some(window.names) == full).copied().collect()
     }
 
     /// Rates at the end, in names per second. In memory: of the last three points.
@@ -393,7 +398,8 @@ impl Grown {
                     .map(|window| (window.names as f64, window.per_s))
                     .collect();
                 let rates = self.rates(drive);
-                let end = (!rates.is_empty()).then(|| (self.names as f64, Summary::of(&rates).avg));
+                let is_after = !rates.is_empty() && self.of.failed.is_none();
+                let end = is_after.then(|| (self.names as f64, Summary::of(&rates).avg));
                 during.into_iter().chain(end).collect()
             }
         }
