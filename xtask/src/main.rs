@@ -42,11 +42,12 @@ cargo xtask COMMAND
   fuzz [--changes] [--seed S] [--rounds N] [--seconds N] [--threads N]
                               damage images, then run the readers and the checker on them (with --changes: change them as
                               well), for N seconds (default 60)
-  crash [--data [--full]] [--fast] [--seed S] [--cuts M] [--judged N] [--run R] [--plants]
+  crash [--data [--full] | --crowded] [--fast] [--seed S] [--cuts M] [--judged N] [--run R] [--plants]
                               cut the power M times (default 20000) during a load, recover, and compare with
                               the model; e2fsck and the kernel judge N of the cuts. The load changes names and
                               attributes, with --data file contents; a third of those images are nearly full,
-                              with --full all. --fast: only images with fast commits. --run: one run; without
+                              with --full all, with --crowded a directory that does not fit into memory.
+                              --fast: only images with fast commits. --run: one run; without
                               --data also --keep DIR, for the disks that the kernel refuses. --plants: put
                               bugs into the engine, and find them
   repair [--corruptions N] [--seed S]

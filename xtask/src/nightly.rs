@@ -25,20 +25,20 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         }
     }
     println!("nightly: seed {seed}, {seconds} seconds");
-    let (seed, share) = (seed.to_string(), (seconds / 5).to_string());
+    let (seed, share) = (seed.to_string(), (seconds / 6).to_string());
     // Programs that take a count instead of a time run again with the next seeds until their share of the
     // time is used.
     let until_over = |part: fn(&[&str]) -> Result<(), String>, args: &[&str]| {
         let begun = Instant::now();
         let mut number: u64 = seed.parse().unwrap_or(1);
-        while begun.elapsed() < Duration::from_secs(seconds / 5) {
+        while begun.elapsed() < Duration::from_secs(seconds / 6) {
             let text = number.to_string();
             part(&[args, &["--seed", &text]].concat())?;
             number += 1;
         }
         Ok(())
     };
-    let parts: [(&str, Part<'_>); 8] = [
+    let parts: [(&str, Part<'_>); 9] = [
         ("licenses and sources of dependencies", &deny),
         ("the oldest Rust", &oldest_rust),
         ("heavy tests", &heavy_tests),
@@ -46,6 +46,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         ("fuzz --changes", &|| programs::fuzz(&["--changes", "--seed", &seed, "--seconds", &share])),
         ("crash", &|| until_over(programs::crash, &["--cuts", "5000"])),
         ("crash --data", &|| until_over(programs::crash, &["--data", "--cuts", "2000"])),
+        ("crash --crowded", &|| until_over(programs::crash, &["--crowded", "--cuts", "3000"])),
         ("fsx", &|| fsx::run(&["--seed", &seed, "--seconds", &share])),
     ];
     let mut failed = Vec::new();

@@ -32,10 +32,15 @@ pub(crate) fn fuzz(args: &[&str]) -> Result<(), String> {
     done("fuzz", example("ci", "extant-hostile", "soak").args(args))
 }
 
-/// `cargo xtask crash [--data [--full]] [--seed S] [--cuts M] [--judged N] [--plants]`
+/// `cargo xtask crash [--data [--full] | --crowded] [--seed S] [--cuts M] [--judged N] [--plants]`
 pub(crate) fn crash(args: &[&str]) -> Result<(), String> {
-    let (data, args): (Vec<&str>, Vec<&str>) = args.iter().partition(|arg| **arg == "--data");
-    let name = if data.is_empty() { "crash" } else { "crash_data" };
+    let (load, args): (Vec<&str>, Vec<&str>) =
+        args.iter().partition(|arg| matches!(**arg, "--data" | "--crowded"));
+    let name = match load.first() {
+        None => "crash",
+        Some(&"--data") => "crash_data",
+        Some(_) => "crash_crowded",
+    };
     done("crash", example("ci", "extant-crashlab", name).args(args))
 }
 

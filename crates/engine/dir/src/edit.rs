@@ -70,6 +70,17 @@ pub trait DirEdit: DirBlocks {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), ReadFault>;
 
+    /// As [`change_leaf`](Self::change_leaf), if the block is in memory, and verified. `false` if it is not;
+    /// then nothing was changed.
+    fn change_leaf_in_memory(
+        &self,
+        _lblk: Lblk,
+        _at: &mut Location,
+        _change: &mut dyn FnMut(&mut [u8]),
+    ) -> bool {
+        false
+    }
+
     /// As [`leaf`](DirBlocks::leaf), with what is known of the block's location.
     ///
     /// # Errors
@@ -91,10 +102,10 @@ pub trait DirEdit: DirBlocks {
         self.look_leaf(lblk, look)
     }
 
-    /// As [`change_leaf`](Self::change_leaf), without reading the leaf: overwrites it with the bytes of
-    /// `pieces`, each at its offset. `expected` is an offset, and the bytes there before the change; if
-    /// they differ, the change is not committed. `false` if nothing was changed: the caller must read the
-    /// leaf.
+    /// As [`change_leaf`](Self::change_leaf), without reading the leaf, which may not even be in memory: it
+    /// is read by the commit, if nothing reads it before. Overwrites it with the bytes of `pieces`, each at
+    /// its offset. `expected` is an offset, and the bytes there before the change; if they differ, the change
+    /// is not committed. `false` if nothing was changed: the caller must read the leaf.
     ///
     /// # Errors
     /// As [`change_leaf`](Self::change_leaf).

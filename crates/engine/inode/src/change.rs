@@ -553,6 +553,24 @@ impl DirEdit for DirBlocksEdit<'_> {
         self.change(lblk, at, Kind::DirLeaf, change)
     }
 
+    fn change_leaf_in_memory(
+        &self,
+        lblk: Lblk,
+        at: &mut Location,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> bool {
+        if !matches!(self.find(lblk, at), Ok(true)) {
+            return false;
+        }
+        let Location { block, hint, bytes_at } = at;
+        let seal = Seal { owner: self.owner(Kind::DirLeaf), seed: self.values.borrow().seed() };
+        let mut change = |bytes: &mut [u8]| {
+            *bytes_at = bytes.as_ptr().addr();
+            change(bytes);
+        };
+        self.change.edit.change_trusted_at(*block, hint, seal, &mut change)
+    }
+
     fn leaf_at(&self, lblk: Lblk, at: &mut Location) -> Result<Option<Buffer>, ReadFault> {
         self.get(lblk, at, Kind::DirLeaf, dirent::verify_tail)
     }

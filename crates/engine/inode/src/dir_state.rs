@@ -12,14 +12,18 @@
 //! 4. A directory is in use if less than half of the budget was requested from the shrinker since its last
 //!    operation. It keeps its memory while all directories together have less than half of the budget:
 //!    rebuilding the notes on each leaf makes an insertion several times as slow. If memory is short and the
-//!    directories have more than three eighths, they add no notes on further leaves, so that directories in
-//!    use rarely reach the half; unused ones are evicted first.
+//!    directories have more than seven sixteenths, they add no notes on further leaves, so that directories
+//!    in use rarely reach the half; unused ones are evicted first.
+//! 5. The filters of a directory's leaves take up to five sixteenths of the budget: enough for a directory
+//!    whose leaves take four times the budget. With them, an insertion need not read its leaf. A directory
+//!    that is larger than half of the budget has filters only.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use extant_alloc::Prealloc;
+use extant_base::BlockSize;
 use extant_base::rank::{self, Mutex};
 use extant_base::sync::CachePadded;
 use extant_dir::edit::{DirCache, Stats};
@@ -78,6 +82,7 @@ impl DirState {
 /// The memory of all directories' caches.
 pub(crate) struct DirMemory {
     budget: Arc<Budget>,
+    block_size: BlockSize,
     bytes: AtomicUsize,
     /// Bytes ever requested from the shrinker; used as a clock.
     asked: CachePadded<AtomicU64>,
@@ -86,9 +91,10 @@ pub(crate) struct DirMemory {
 }
 
 impl DirMemory {
-    pub(crate) fn new(budget: &Arc<Budget>) -> Arc<Self> {
+    pub(crate) fn new(budget: &Arc<Budget>, block_size: BlockSize) -> Arc<Self> {
         let made = Arc::new(Self {
             budget: Arc::clone(budget),
+            block_size,
             bytes: AtomicUsize::new(0),
             asked: CachePadded::default(),
             known: Mutex::default(),
@@ -102,7 +108,9 @@ impl DirMemory {
     /// Creates empty caches for a directory.
     pub(crate) fn state(self: &Arc<Self>) -> Box<DirState> {
         let limit = self.budget.limit();
-        let cache = DirCache::new(ONE_MAX.min(limit / 4)).with_filters(limit / 8);
+        let cache = DirCache::new(ONE_MAX.min(limit / 4))
+            .with_filters(limit / 16 * 5)
+            .with_notes_up_to(limit / 2 / self.block_size.len());
         Box::new(DirState {
             cache,
             window: Prealloc::new(),
@@ -144,8 +152,8 @@ impl DirMemory {
 
     /// Whether the caches of directories may grow.
     fn has_room(&self) -> bool {
-        let eighth = self.budget.limit() / 8;
-        self.bytes.load(Ordering::Relaxed) < 3 * eighth || self.budget.used() < 7 * eighth
+        let limit = self.budget.limit();
+        self.bytes.load(Ordering::Relaxed) < limit / 16 * 7 || self.budget.used() < limit / 8 * 7
     }
 
     /// Whether little memory was requested since `asked` had this value.

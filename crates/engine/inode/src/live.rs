@@ -358,7 +358,7 @@ impl InodeCache {
         forget_orphans: bool,
     ) -> Self {
         let table = Table::new(&shared.budget);
-        let dirs = DirMemory::new(&shared.budget);
+        let dirs = DirMemory::new(&shared.budget, shared.geometry.block_size);
         let files = FileCaches::new(&shared, path, policy);
         Self {
             shared,

@@ -730,6 +730,11 @@ impl Journal {
     /// Waits for the running transaction's handles and takes the bytes of all its blocks. Then the next
     /// transaction runs, and the client writes the values of this one.
     fn seal(&self, log: Option<LogChecksums>) -> Result<(Arc<Transaction>, Vec<Image>), Failure> {
+        let running = Arc::clone(&self.running.lock().transaction);
+        if running.len() <= FEW {
+            // These blocks are taken while handles wait; they need not wait for reads as well.
+            self.buffers.read_ahead(&running.blocks(), running.number);
+        }
         let mut running = self.running.lock();
         running.is_locked = true;
         self.lanes.shut();
@@ -765,9 +770,10 @@ impl Journal {
         let taken = match few {
             Some(taken) => taken,
             None => {
-                let taken = self.take(&transaction, log);
+                // After a failure, reads still need the old versions that the cache keeps.
+                let taken = self.take(&transaction, log)?;
                 self.buffers.end_taking();
-                taken?
+                taken
             }
         };
         self.client().write_values(&handle)?;

@@ -210,6 +210,7 @@ pub(crate) struct Writer {
     pub(crate) flusher: Arc<writeback::Flusher>,
     writeback: Mutex<Option<std::thread::JoinHandle<()>>>,
     committer: Mutex<Option<std::thread::JoinHandle<()>>>,
+    reader: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Deletions that fit one transaction skip the orphan list.
     skip_short_orphans: bool,
     /// Writing does not clear set-ID bits.

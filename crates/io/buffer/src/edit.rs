@@ -73,8 +73,8 @@ pub struct Snapshot {
 }
 
 fn not_as_noted(block: Pblk) -> ReadFault {
-    let fact =
-        Malformed::new("block with changes that wait", "its bytes must be as noted with the change", block.0);
+    let rule = "its checksum and bytes must be as when it was last read";
+    let fact = Malformed::new("block with pending changes", rule, block.0);
     ReadFault::corrupt(CorruptAt::block(block), fact)
 }
 
@@ -215,7 +215,8 @@ impl Buffers {
     }
 
     /// As [`change_trusted_at`](Self::change_trusted_at), without reading the block: see [`PendingChange`].
-    /// `None` also if too many pending changes are pending.
+    /// `None` also if too many changes are pending. If the block is not in memory, the owner must have
+    /// verified it since it was last changed elsewhere; the commit will read it.
     pub fn patch_at(
         &self,
         block: Pblk,
@@ -224,7 +225,22 @@ impl Buffers {
         transaction: Tid,
         patch: &PendingChange<'_>,
     ) -> Option<bool> {
-        self.shard(block).patch(block, hint, owner.word(), transaction, patch)
+        let patched = {
+            let mut shard = self.shard(block);
+            if self.absent.is_off.load(Ordering::Relaxed) && !shard.contains(block) {
+                return None;
+            }
+            let patched = shard.patch(block, hint, owner.word(), transaction, patch)?;
+            if patched.is_new {
+                self.note_slots(block, &shard);
+            }
+            patched
+        };
+        if patched.is_new {
+            self.charge();
+            self.absent.add(block, transaction);
+        }
+        Some(patched.is_first)
     }
 
     /// Creates a block for a transaction and ignores its old contents. Returns whether it is the
@@ -263,18 +279,21 @@ impl Buffers {
         transaction: Tid,
         (bytes, whole_sum): (Bytes, Option<u32>),
     ) -> bool {
-        {
+        let changed = {
             let mut shard = self.shard(block);
             let mut put = |place: &mut [u8]| place.copy_from_slice(&bytes);
             let mut hint = Hint::NONE;
             if let Some(is_first) = shard.edit(block, &mut hint, owner.word(), transaction, &mut put) {
                 return is_first;
             }
-            shard.add_changed(block, (bytes, whole_sum), owner.word(), transaction);
+            let changed = shard.add_changed(block, (bytes, whole_sum), owner.word(), transaction);
             self.note_slots(block, &shard);
+            changed
+        };
+        if changed.is_new {
+            self.charge();
         }
-        self.charge();
-        true
+        changed.is_first
     }
 
     /// The current bytes of a changed block, and the owner of the last change.
@@ -321,6 +340,8 @@ impl Buffers {
         let mut missing = Vec::new();
         let mut batch = Batch::default();
         let (wanted, shards) = self.by_shard(blocks.iter().map(|all| (all.0, *all)));
+        let shards: Vec<_> = shards.collect();
+        self.read_absent(shards.iter().map(|(shard, group)| (*shard, &wanted[group.clone()])), transaction)?;
         for (shard_at, group) in shards {
             let mut rest = &wanted[group];
             if rest.len() > PREFETCH_BLOCKS {
@@ -354,7 +375,7 @@ impl Buffers {
                 }
                 for (log_sum, &(block, mut hint, with)) in log_sums.into_iter().zip(piece) {
                     match shard.take(block, &mut hint, transaction) {
-                        Some(Taken { bytes, owner, has_sum, whole_sum }) => {
+                        Some(Taken { bytes, owner, has_sum, whole_sum, .. }) => {
                             let (buffer, owner) = (Buffer { block, bytes, hint }, Owner::from_word(owner));
                             each(with, Snapshot { buffer, owner, has_sum, log_sum, whole_sum });
                         }
@@ -371,7 +392,7 @@ impl Buffers {
     }
 
     /// Sorts items by the shards of their blocks. Returns the items, and for each nonempty shard its range.
-    fn by_shard<T: Copy>(
+    pub(crate) fn by_shard<T: Copy>(
         &self,
         all: impl ExactSizeIterator<Item = (Pblk, T)> + Clone,
     ) -> (Vec<T>, impl Iterator<Item = (usize, Range<usize>)>) {

@@ -14,9 +14,10 @@
 //! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and later changes go to a
 //!    separate copy.
 //! 3. Memory is charged to the budget. When the budget is exceeded, the cache evicts blocks by second chance
-//!    (the CLOCK algorithm): blocks that were not touched since the last pass. A block whose bytes are in use
-//!    is not evicted, because that would free no memory. A device in memory may hold references to the
-//!    bytes; these do not count as use.
+//!    (the CLOCK algorithm): blocks that were not touched since the last pass; and if the cache has more than
+//!    half of the budget, others as well when there are too few of these. A block whose bytes are in use is
+//!    not evicted, because that would free no memory. A device in memory may hold references to the bytes;
+//!    these do not count as use.
 //! 4. No lock is held across device I/O, a verification or a charge.
 //! 5. INV-M6: the cache never replaces bytes by older ones: if a block is changed, written home and evicted
 //!    while the cache reads it from the device, the read bytes are dropped.
@@ -25,7 +26,8 @@
 //!    transaction may change, drop and create blocks: the commit still gets each block as the closed
 //!    transaction left it.
 //! 8. A caller can change a few bytes of a block without reading it. Such a [pending change](PendingChange)
-//!    is kept beside the block, and applied before the block's bytes are read or committed.
+//!    is kept beside the block, and applied before the block's bytes are read or committed. The block need
+//!    not be in memory: module `absent`.
 //! 9. The cache records two facts of a block, which save the commit a computation:
 //!    - (a) The last four bytes of the block are its correct checksum. A commit that applies pending changes
 //!      also updates the checksum, and records (a). With (a), a commit that applies further pending changes
@@ -55,6 +57,7 @@
 
 #![forbid(unsafe_code)]
 
+mod absent;
 mod edit;
 mod pending;
 mod shard;
@@ -266,6 +269,9 @@ pub struct Buffers {
     /// The shard where the next shrink begins.
     turn: AtomicUsize,
     prefetched: AtomicU64,
+    absent: absent::Absent,
+    /// See [`Stats::deferred_reads`].
+    deferred_reads: AtomicU64,
     /// Updates checksums incrementally: see [`PendingChange`].
     difference: OnceLock<Difference>,
 }
@@ -286,13 +292,17 @@ impl Buffers {
             block_size,
             blocks,
             budget: budget.clone(),
-            shards: (0..SHARDS).map(|_| CachePadded(Mutex::new(Shard::new(salt, pending_max)))).collect(),
+            shards: (0..SHARDS)
+                .map(|_| CachePadded(Mutex::new(Shard::new(salt, pending_max, block_size.len()))))
+                .collect(),
             slots_at: std::array::from_fn(|_| AtomicUsize::new(0)),
             salt,
             row_log: (budget.limit() / (block_size.len() * SHARDS * ROWS_MIN)).clamp(1, ROW_MAX).ilog2(),
             held_bytes: CachePadded::default(),
             turn: AtomicUsize::new(0),
             prefetched: AtomicU64::new(0),
+            absent: absent::Absent::default(),
+            deferred_reads: AtomicU64::new(0),
             difference: OnceLock::new(),
         });
         let weak: Weak<Self> = Arc::downgrade(&buffers);
@@ -438,6 +448,7 @@ impl Buffers {
     pub fn stats(&self) -> Stats {
         let mut stats = Stats {
             prefetched: self.prefetched.load(Ordering::Relaxed),
+            deferred_reads: self.deferred_reads.load(Ordering::Relaxed),
             bytes: self.held_bytes.load(Ordering::Relaxed),
             ..Stats::default()
         };
@@ -461,15 +472,17 @@ impl Buffers {
             as usize
     }
 
-    fn read(&self, block: Pblk) -> Result<Bytes, ReadFault> {
-        let outside = || {
+    /// The byte offset of a block of the file system.
+    fn offset_of(&self, block: Pblk) -> Result<u64, ReadFault> {
+        let offset = self.block_size.offset_of(block).filter(|_| block.0 < self.blocks);
+        offset.ok_or_else(|| {
             let fact = Malformed::new("block number", "block must lie inside the file system", block.0);
             ReadFault::corrupt(CorruptAt::block(block), fact)
-        };
-        if block.0 >= self.blocks {
-            return Err(outside());
-        }
-        let offset = self.block_size.offset_of(block).ok_or_else(outside)?;
+        })
+    }
+
+    fn read(&self, block: Pblk) -> Result<Bytes, ReadFault> {
+        let offset = self.offset_of(block)?;
         let mut bytes = Bytes::zeroed(self.block_size.len());
         self.device.read_at(offset, unshared(&mut bytes))?;
         Ok(bytes)
@@ -550,18 +563,21 @@ impl Shrinker for Buffers {
 
     /// Evicts a part of each shard in turn, so that no shard loses all its blocks. If all blocks were touched
     /// recently, one call may free nothing: it clears the touched flags, and the next call finds blocks to
-    /// evict.
+    /// evict. But if these blocks take more than half of the budget, it evicts touched ones: a load that
+    /// touches all blocks more often than the shrinker visits them would exceed the budget.
     fn shrink(&self, bytes: usize) -> usize {
         let wanted = bytes.div_ceil(self.charge_per_block());
         let per_shard = wanted.div_ceil(SHARDS / 4);
         let mut freed = 0;
+        let is_forced = self.cached_bytes() > self.budget.limit() / 2;
         for _ in 0..SHARDS {
             if freed >= wanted {
                 break;
             }
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
             // Dropped here, after the lock is released: freeing memory takes long.
-            let evicted = self.shards[turn].lock().evict(per_shard.min(wanted - freed), 4 * per_shard);
+            let evicted =
+                self.shards[turn].lock().evict(per_shard.min(wanted - freed), 4 * per_shard, is_forced);
             freed += evicted.len();
         }
         let freed_bytes = freed * self.charge_per_block();
@@ -592,6 +608,8 @@ pub struct Stats {
     pub misses: u64,
     /// Blocks prefetched.
     pub prefetched: u64,
+    /// Blocks that were changed without being read, and read later, many together: see [`PendingChange`].
+    pub deferred_reads: u64,
     /// Blocks evicted.
     pub evicted: u64,
     /// Blocks held now.
@@ -606,6 +624,7 @@ impl fmt::Display for Stats {
         writeln!(f, "  hits        {:>12}", self.hits)?;
         writeln!(f, "  misses      {:>12}", self.misses)?;
         writeln!(f, "  prefetched  {:>12}", self.prefetched)?;
+        writeln!(f, "  deferred    {:>12}", self.deferred_reads)?;
         writeln!(f, "  evicted     {:>12}", self.evicted)?;
         writeln!(f, "  held        {:>12} blocks, {} bytes", self.blocks, self.bytes)
     }

@@ -12,6 +12,11 @@
 //! them to its copy, which then replaces the block in the cache: each block is fetched once, together with
 //! many others, and there is one copy in memory.
 //!
+//! A block that is not in memory becomes *absent*: it gets a slot with changes and without bytes. So an
+//! insert into a leaf that does not fit into memory reads nothing, if the directory's notes or filters know
+//! the leaf. The commit reads its absent blocks first, in order of their numbers, many at a time; a reader
+//! reads one.
+//!
 //! A commit takes sixteen blocks, releases the shard's lock, makes their copies, and puts each in the place
 //! of its block. If a block was read or changed in the meantime, its pending changes were applied then, and
 //! the copy is not used.
@@ -21,7 +26,9 @@
 //! 2. The changes of two successive transactions are stored apart. When the transaction after the next stores
 //!    its first change, the oldest changes were all applied, or they never will be: on a damaged file system
 //!    their block was freed earlier in the same transaction but is still in use elsewhere.
-//! 3. A pending change carries the bytes that it expects, which are compared when it is applied. On a file
+//! 3. An absent block was verified earlier, and left the cache as it is on the device. Its checksum is
+//!    compared before its changes are applied. If it is wrong, the transaction is not committed.
+//! 4. A pending change carries the bytes that it expects, which are compared when it is applied. On a file
 //!    system that maps one block as two leaves of a directory, the change would otherwise hit the other
 //!    leaf's names. After a mismatch the transaction is not committed.
 
@@ -115,6 +122,15 @@ pub struct ChecksumSpan {
     pub len: usize,
 }
 
+impl ChecksumSpan {
+    fn is_sound(self, block: &[u8]) -> bool {
+        let (Some(covered), Some(sum)) = (block.get(..self.len), block.last_chunk::<SUM>()) else {
+            return false;
+        };
+        crc32c(self.seed, covered) == u32::from_le_bytes(*sum)
+    }
+}
+
 impl PendingChanges {
     /// Adds a change of a block of `block_len` bytes. `false` if there is no room, or if it reaches outside
     /// the bytes that the checksum covers.
@@ -183,6 +199,12 @@ impl PendingChanges {
     /// Whether these are this transaction's changes.
     pub(crate) fn is_of(&self, transaction: Tid) -> bool {
         self.transaction == transaction
+    }
+
+    /// Whether a block that was just read ends in the right checksum.
+    pub(crate) fn is_sound(&self, chain: Chain, block: &[u8]) -> bool {
+        let mut changes = self.of(chain);
+        changes.next().is_some_and(|change| change.span().is_sound(block))
     }
 
     /// Applies a block's changes in order; does not update the checksum. `false` if the block does not have

@@ -18,6 +18,18 @@ use extant_base::{Pblk, Tid};
 use crate::pending::{Batch, Chain, Patching, PendingChanges, Zeros};
 use crate::{Bytes, Hint, PendingChange};
 
+/// Absent blocks may have so many times the pending changes of others: each would cost a read.
+const ABSENT_PARTS: usize = 8;
+
+/// The result of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// It is the transaction's first change of the block.
+    pub(crate) is_first: bool,
+    /// The block is new in the cache.
+    pub(crate) is_new: bool,
+}
+
 /// The blocks of one shard, and its counters.
 pub(crate) struct Shard {
     places: HashMap<u64, u32, Salted>,
@@ -41,14 +53,21 @@ pub(crate) struct Shard {
     pending: [PendingChanges; 2],
     /// The most bytes of pending changes.
     pending_max: usize,
-    /// A block that did not have the bytes that a pending change expected.
+    /// Size of a block in bytes.
+    block_len: usize,
+    /// Absent blocks, and versions of absent blocks that are still to be taken.
+    n_absent: usize,
+    /// A block that did not have the checksum, or the bytes, that a pending change expected.
     damaged: Option<Pblk>,
 }
 
 /// A block as a transaction left it.
 #[derive(Clone)]
 pub(crate) struct Taken {
+    /// Empty while the block is absent.
     pub(crate) bytes: Bytes,
+    /// Changes of an absent block that are applied when it is read.
+    absent: Chain,
     /// The owner of the change.
     pub(crate) owner: u64,
     /// The block ends in the right checksum: see [`PendingChange`].
@@ -60,6 +79,7 @@ pub(crate) struct Taken {
 #[repr(align(64))] // Each access waits for one cache line.
 pub(crate) struct Slot {
     block: u64,
+    /// Empty if the block is *absent*: it has pending changes, but was not read since it was evicted.
     bytes: Bytes,
     /// The owner that the bytes are verified for; 0 for none.
     verified: u64,
@@ -81,7 +101,11 @@ const _: () = assert!(size_of::<Slot>() == 64);
 impl Slot {
     fn take(&self) -> Taken {
         let Self { verified: owner, has_sum, whole_sum, .. } = *self;
-        Taken { bytes: self.bytes.clone(), owner, has_sum, whole_sum }
+        Taken { bytes: self.bytes.clone(), absent: Chain::EMPTY, owner, has_sum, whole_sum }
+    }
+
+    fn is_absent(&self) -> bool {
+        self.bytes.is_empty()
     }
 
     /// Drops what is known of the bytes before they are changed.
@@ -103,7 +127,7 @@ impl Slot {
 }
 
 impl Shard {
-    pub(crate) fn new(salt: u64, pending_max: usize) -> Self {
+    pub(crate) fn new(salt: u64, pending_max: usize, block_len: usize) -> Self {
         let places = HashMap::with_hasher(Salted::new(salt));
         let early = HashMap::with_hasher(Salted::new(salt));
         let (slots, hand) = (Vec::new(), 0);
@@ -121,6 +145,8 @@ impl Shard {
             early,
             pending: Default::default(),
             pending_max,
+            block_len,
+            n_absent: 0,
             damaged: None,
         }
     }
@@ -134,8 +160,10 @@ impl Shard {
         self.evictions
     }
 
+    /// Whether the block's bytes are here.
     pub(crate) fn contains(&self, block: Pblk) -> bool {
-        self.places.contains_key(&block.0)
+        let mut hint = Hint::NONE;
+        self.present(block, &mut hint).is_some()
     }
 
     /// The slot of a block; updates the hint. `None` if the block is not here.
@@ -149,6 +177,12 @@ impl Shard {
         Some(hint.0 as usize)
     }
 
+    /// As [`place`](Self::place), but `None` also for an absent block.
+    #[inline]
+    fn present(&self, block: Pblk, hint: &mut Hint) -> Option<usize> {
+        self.place(block, hint).filter(|at| !self.slots[*at].is_absent())
+    }
+
     /// Applies the pending changes of a block before it is read.
     #[inline]
     fn apply_pending(&mut self, at: usize) {
@@ -160,6 +194,7 @@ impl Shard {
     #[cold]
     fn make_changes(&mut self, at: usize) {
         let slot = &mut self.slots[at];
+        debug_assert!(!slot.is_absent(), "an absent block is read before its changes are applied");
         let chain = std::mem::replace(&mut slot.pending, Chain::EMPTY);
         let pending = &self.pending[slot.changed.parity()];
         // If a block was freed and changed again in one transaction, which only damage causes, no commit
@@ -186,7 +221,7 @@ impl Shard {
     /// The bytes, and the owner that they are verified for.
     #[inline]
     pub(crate) fn hit(&mut self, block: Pblk, hint: &mut Hint) -> Option<(Bytes, u64)> {
-        let at = self.place(block, hint)?;
+        let at = self.present(block, hint)?;
         self.apply_pending(at);
         self.hits += 1;
         let slot = &mut self.slots[at];
@@ -203,7 +238,7 @@ impl Shard {
         owner: u64,
         look: &mut dyn FnMut(&[u8]),
     ) -> bool {
-        let Some(at) = self.place(block, hint) else { return false };
+        let Some(at) = self.present(block, hint) else { return false };
         if self.slots[at].verified != owner {
             return false;
         }
@@ -236,7 +271,7 @@ impl Shard {
     /// had verified them.
     #[inline]
     pub(crate) fn is_trusted(&self, block: Pblk, hint: &mut Hint, owner: u64) -> bool {
-        self.place(block, hint).is_some_and(|at| self.slots[at].verified == owner)
+        self.present(block, hint).is_some_and(|at| self.slots[at].verified == owner)
     }
 
     /// Prefetches the slot into the CPU's cache, if the hint is known.
@@ -260,7 +295,8 @@ impl Shard {
     /// than its change. The caller must read again.
     pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
         let mut hint = Hint::NONE;
-        if let Some(at) = self.place(block, &mut hint) {
+        let place = self.place(block, &mut hint);
+        if let Some(at) = place.filter(|at| !self.slots[*at].is_absent()) {
             self.apply_pending(at);
             let slot = &self.slots[at];
             return Some((slot.bytes.clone(), slot.verified, false));
@@ -268,8 +304,89 @@ impl Shard {
         if self.evictions != since {
             return None;
         }
+        if let Some(at) = place {
+            self.fill_absent(at, bytes);
+            self.apply_pending(at);
+            let slot = &self.slots[at];
+            return Some((slot.bytes.clone(), slot.verified, false));
+        }
         self.add(block, bytes.clone());
         Some((bytes, 0, true))
+    }
+
+    /// An absent block was read. Its last changes stay pending; those of the transaction that is being taken
+    /// are applied, if they are others.
+    fn fill_absent(&mut self, at: usize, mut bytes: Bytes) {
+        let slot = &self.slots[at];
+        let (block, last) = (Pblk(slot.block), slot.pending);
+        let early = self.fill_early(block, &mut bytes);
+        self.n_absent -= 1;
+        let slot = &mut self.slots[at];
+        slot.bytes = bytes;
+        slot.forget_bytes();
+        let pending = &self.pending[slot.changed.parity()];
+        // Changes of a block that was freed and changed again in one transaction are dropped with it, as in
+        // `make_changes`.
+        let is_lost = !last.is_empty() && !pending.is_of(slot.changed);
+        let is_sound = match early {
+            Some(is_sound) => is_sound,
+            None => pending.is_sound(last, &slot.bytes),
+        };
+        slot.has_sum = is_sound && early.is_none();
+        if is_lost || !is_sound {
+            // With the changes, a damaged block would get a correct checksum.
+            (slot.pending, slot.verified) = (Chain::EMPTY, 0);
+        }
+        if !is_lost && !is_sound && !last.is_empty() {
+            self.damaged = Some(block);
+        }
+    }
+
+    /// An absent block was read. It may have been read by others in the meantime, or dropped, or made anew.
+    pub(crate) fn fill(&mut self, block: Pblk, mut bytes: Bytes) {
+        match self.places.get(&block.0).map(|at| *at as usize).filter(|at| self.slots[*at].is_absent()) {
+            Some(at) => self.fill_absent(at, bytes),
+            None => _ = self.fill_early(block, &mut bytes),
+        }
+    }
+
+    /// Whether the block is absent, with a last change by this transaction.
+    pub(crate) fn is_absent_by(&self, block: Pblk, transaction: Tid) -> bool {
+        let at = self.places.get(&block.0).map(|at| &self.slots[*at as usize]);
+        at.is_some_and(|slot| slot.is_absent() && slot.changed == transaction)
+    }
+
+    /// Completes the version of an absent block that is still to be taken. `None` if there is none to
+    /// complete. Otherwise `bytes` become that version, and the result is whether they were as expected.
+    fn fill_early(&mut self, block: Pblk, bytes: &mut Bytes) -> Option<bool> {
+        let early = self.early.get_mut(&block.0).filter(|early| early.bytes.is_empty())?;
+        let pending = &self.pending[self.taking.parity()];
+        let is_sound = pending.is_of(self.taking)
+            && pending.is_sound(early.absent, bytes)
+            && pending.apply(early.absent, bytes.make_mut());
+        if !is_sound {
+            self.damaged = Some(block);
+        }
+        early.bytes = bytes.clone();
+        self.n_absent -= 1;
+        Some(is_sound)
+    }
+
+    /// Whether some blocks are absent.
+    pub(crate) fn has_absent(&self) -> bool {
+        self.n_absent > 0
+    }
+
+    /// Whether the block is to be read before it is [taken](Self::take).
+    pub(crate) fn is_to_read(&self, block: Pblk, mut hint: Hint, transaction: Tid) -> bool {
+        let is_absent = self
+            .place(block, &mut hint)
+            .is_some_and(|at| self.slots[at].is_absent() && self.slots[at].changed == transaction);
+        is_absent || self.taking == transaction && self.is_early_absent(block)
+    }
+
+    fn is_early_absent(&self, block: Pblk) -> bool {
+        self.early.get(&block.0).is_some_and(|early| early.bytes.is_empty())
     }
 
     fn add(&mut self, block: Pblk, bytes: Bytes) -> &mut Slot {
@@ -290,18 +407,28 @@ impl Shard {
         &mut self.slots[at]
     }
 
-    /// Adds a block that is not here, with bytes made by this transaction, whatever the device has; with the
-    /// checksum of all bytes if it is known.
+    /// Adds a block that is not here or absent, with bytes made by this transaction, whatever the device has;
+    /// with the checksum of all bytes if it is known.
     pub(crate) fn add_changed(
         &mut self,
         block: Pblk,
         (bytes, whole_sum): (Bytes, Option<u32>),
         owner: u64,
         transaction: Tid,
-    ) {
-        let slot = self.add(block, bytes);
-        (slot.verified, slot.changed) = (owner, transaction);
+    ) -> Changed {
+        let mut hint = Hint::NONE;
+        let Some(at) = self.place(block, &mut hint) else {
+            let slot = self.add(block, bytes);
+            (slot.verified, slot.changed, slot.whole_sum) = (owner, transaction, whole_sum);
+            return Changed { is_first: true, is_new: true };
+        };
+        self.keep_early(at, transaction);
+        self.n_absent -= usize::from(self.slots[at].is_absent());
+        let slot = &mut self.slots[at];
+        (slot.bytes, slot.pending) = (bytes, Chain::EMPTY);
+        let (_, is_first) = slot.change_for(owner, transaction);
         slot.whole_sum = whole_sum;
+        Changed { is_first, is_new: false }
     }
 
     /// Records that these bytes passed a verification. Not for a changed block: it belongs to the owner of
@@ -324,7 +451,7 @@ impl Shard {
         transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
-        let at = self.place(block, hint)?;
+        let at = self.present(block, hint)?;
         self.keep_early(at, transaction);
         self.apply_pending(at);
         let (bytes, is_first) = self.slots[at].change_for(owner, transaction);
@@ -342,15 +469,16 @@ impl Shard {
         transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
-        let at = self.place(block, hint)?;
+        let at = self.present(block, hint)?;
         if self.slots[at].verified != owner {
             return None;
         }
         self.edit(block, hint, owner, transaction, change)
     }
 
-    /// As [`edit_trusted`](Self::edit_trusted), but the change is deferred and the bytes are not read. `None`
-    /// also if there is no room for more pending changes.
+    /// As [`edit_trusted`](Self::edit_trusted), but the change is deferred and the bytes are not read. If the
+    /// block is not here, it becomes absent; the owner must have verified it earlier. `None` also if there is
+    /// no room for more pending changes.
     #[inline]
     pub(crate) fn patch(
         &mut self,
@@ -359,23 +487,45 @@ impl Shard {
         owner: u64,
         transaction: Tid,
         patch: &PendingChange<'_>,
-    ) -> Option<bool> {
-        let at = self.place(block, hint)?;
+    ) -> Option<Changed> {
+        let Some(at) = self.place(block, hint) else {
+            let mut chain = Chain::EMPTY;
+            let pending = &mut self.pending[transaction.parity()];
+            if !pending.push(
+                &mut chain,
+                transaction,
+                patch,
+                (self.block_len, ABSENT_PARTS * self.pending_max),
+            ) {
+                return None;
+            }
+            hint.0 = self.slots.len() as u32;
+            let slot = self.add(block, Bytes::default());
+            (slot.verified, slot.changed, slot.pending) = (owner, transaction, chain);
+            self.n_absent += 1;
+            return Some(Changed { is_first: true, is_new: true });
+        };
         if self.slots[at].verified != owner {
             return None;
         }
         self.keep_early(at, transaction);
-        if self.slots[at].changed != transaction {
+        let is_absent = self.slots[at].is_absent();
+        if self.slots[at].changed != transaction && !is_absent {
             // Usually there are none: the commit applied them when it took the block.
             self.apply_pending(at);
         }
         let slot = &mut self.slots[at];
+        if slot.changed != transaction && !slot.pending.is_empty() {
+            return None;
+        }
         let pending = &mut self.pending[transaction.parity()];
-        if !pending.push(&mut slot.pending, transaction, patch, (slot.bytes.len(), self.pending_max)) {
+        let parts = if is_absent { ABSENT_PARTS } else { 1 };
+        if !pending.push(&mut slot.pending, transaction, patch, (self.block_len, parts * self.pending_max)) {
             return None;
         }
         slot.touched = true;
-        Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
+        let is_first = std::mem::replace(&mut slot.changed, transaction) != transaction;
+        Some(Changed { is_first, is_new: false })
     }
 
     /// The next transaction starts to change blocks, and this one's are taken from here on.
@@ -386,16 +536,25 @@ impl Shard {
     /// All blocks of that transaction were taken.
     pub(crate) fn end_taking(&mut self) {
         self.taking = Tid::NONE;
-        self.early.clear();
+        let early = self.early.drain().filter(|(_, early)| early.bytes.is_empty());
+        self.n_absent -= early.count();
     }
 
     /// Keeps the present version of a block if it is still to be taken and `transaction` is another.
     #[inline]
     fn keep_early(&mut self, at: usize, transaction: Tid) {
         if self.taking != Tid::NONE && self.slots[at].changed == self.taking && transaction != self.taking {
-            self.apply_pending(at);
-            let slot = &self.slots[at];
-            self.early.insert(slot.block, slot.take());
+            let is_absent = self.slots[at].is_absent();
+            if !is_absent {
+                self.apply_pending(at);
+            } else if self.early.contains_key(&self.slots[at].block) {
+                // A change for which there was no room came before.
+                return;
+            }
+            let slot = &mut self.slots[at];
+            let absent = std::mem::replace(&mut slot.pending, Chain::EMPTY);
+            self.early.insert(slot.block, Taken { absent, ..slot.take() });
+            self.n_absent += usize::from(is_absent);
         }
     }
 
@@ -409,7 +568,7 @@ impl Shard {
         for (number, &(block, mut hint, _)) in blocks.iter().enumerate() {
             let Some(at) = self.place(block, &mut hint) else { continue };
             let slot = &self.slots[at];
-            if !slot.pending.is_empty() && slot.changed == transaction {
+            if !slot.pending.is_empty() && slot.changed == transaction && !slot.is_absent() {
                 let pending = (&self.pending[transaction.parity()], slot.pending);
                 batch.take((number, block), &slot.bytes, (slot.has_sum, slot.zeros), pending);
             }
@@ -437,14 +596,15 @@ impl Shard {
 
     /// A block as this transaction left it, if that version is still available.
     pub(crate) fn take(&mut self, block: Pblk, hint: &mut Hint, transaction: Tid) -> Option<Taken> {
-        if let Some(at) = self.place(block, hint)
+        if let Some(at) = self.present(block, hint)
             && self.slots[at].changed == transaction
         {
             self.apply_pending(at);
             return Some(self.slots[at].take());
         }
         // Stays in the map: the caller may list a block twice.
-        if self.taking == transaction { self.early.get(&block.0).cloned() } else { None }
+        let early = self.early.get(&block.0).filter(|early| !early.bytes.is_empty());
+        if self.taking == transaction { early.cloned() } else { None }
     }
 
     /// The device has all changes up to this transaction. `are_kept`: it holds references to the same bytes,
@@ -463,10 +623,22 @@ impl Shard {
     }
 
     /// Moves the hand over at most `looks` slots, and evicts at most `wanted` blocks that were not touched
-    /// since its last pass. Blocks referenced outside the cache and the device are skipped. (If the device
-    /// could hold references to the bytes but does not, one or two other references go unnoticed.)
-    pub(crate) fn evict(&mut self, wanted: usize, looks: usize) -> Vec<Bytes> {
+    /// since its last pass; with `is_forced`, touched ones too if there are too few. Blocks referenced
+    /// outside the cache and the device are skipped. (If the device could hold references to the bytes but
+    /// does not, one or two other references go unnoticed.)
+    pub(crate) fn evict(&mut self, wanted: usize, looks: usize, is_forced: bool) -> Vec<Bytes> {
         let mut evicted = Vec::with_capacity(wanted);
+        let begin = self.hand;
+        self.pass(wanted, looks, &mut evicted);
+        if is_forced && evicted.len() < wanted {
+            self.hand = begin;
+            self.pass(wanted, looks, &mut evicted);
+        }
+        self.evicted += evicted.len() as u64;
+        evicted
+    }
+
+    fn pass(&mut self, wanted: usize, looks: usize, evicted: &mut Vec<Bytes>) {
         for _ in 0..looks.min(2 * self.slots.len()) {
             if evicted.len() == wanted || self.slots.is_empty() {
                 break;
@@ -484,19 +656,23 @@ impl Shard {
             // The slot that moves into the gap is examined next.
             evicted.push(self.leave(self.hand).bytes);
         }
-        self.evicted += evicted.len() as u64;
-        evicted
     }
 
     /// Removes the slot `at`; the last one moves into its place.
     fn leave(&mut self, at: usize) -> Slot {
         let slot = self.slots.swap_remove(at);
+        self.n_absent -= usize::from(slot.is_absent());
         self.places.remove(&slot.block);
         self.evictions += u64::from(slot.changed != Tid::NONE);
         if let Some(moved) = self.slots.get(at) {
             self.places.insert(moved.block, at as u32);
         }
         slot
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_pending_max(&mut self, bytes: usize) {
+        self.pending_max = bytes;
     }
 
     #[cfg(test)]

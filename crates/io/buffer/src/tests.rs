@@ -210,12 +210,21 @@ fn threads_see_the_same_bytes() {
 
 #[test]
 fn the_dump_is_stable() {
-    let stats = Stats { hits: 1, misses: 22, prefetched: 333, evicted: 4, blocks: 5, bytes: 5600 };
+    let stats = Stats {
+        hits: 1,
+        misses: 22,
+        prefetched: 333,
+        deferred_reads: 12,
+        evicted: 4,
+        blocks: 5,
+        bytes: 5600,
+    };
     let dump = "\
 metadata blocks
   hits                   1
   misses                22
   prefetched           333
+  deferred              12
   evicted                4
   held                   5 blocks, 5600 bytes
 ";
@@ -515,7 +524,6 @@ fn pending_changes_are_applied_before_the_block_is_read() {
         assert_eq!(taken.buffer[1020..], sum.to_le_bytes());
         taken.buffer
     };
-    assert_eq!(patch(owner, extant_base::Tid(1), &[(0, b"x")]), None, "it is not in memory");
     buffers.fresh(Pblk(5), owner, extant_base::Tid(1), &mut |bytes| bytes[0] = 1);
     assert_eq!(patch(stranger, extant_base::Tid(1), &[(0, b"x")]), None, "it is another's");
     assert_eq!(patch(owner, extant_base::Tid(1), &[(0, b"ab"), (900, b"long")]), Some(false));
@@ -687,4 +695,171 @@ fn a_block_that_is_not_as_it_was_said_to_be_is_not_committed() {
             "{refused}"
         );
     }
+}
+
+/// Seals a block for the tests of absent blocks.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = extant_base::checksum::crc32c(77, &bytes[..1012]);
+    bytes[1020..].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+const SPAN: ChecksumSpan = ChecksumSpan { seed: 77, len: 1012 };
+
+/// Blocks that were evicted are changed without being read. Readers, the commit and the next transaction see
+/// what a model sees, whichever of them comes first, while blocks are changed by other means, evicted,
+/// dropped and made anew.
+#[test]
+fn absent_blocks_are_as_a_model_has_them() {
+    const BLOCKS: u64 = 40;
+    let mut deferred = 0;
+    for seed in 1..60u64 {
+        let mut random = seed;
+        let mut next = move |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % below
+        };
+        let device = Counting::new(BLOCKS, 0..0);
+        let mut model: Vec<Vec<u8>> = Vec::new();
+        for block in 0..BLOCKS {
+            model.push(sealed(vec![block as u8; 1024]));
+            device.write_at(block * 1024, model.last().unwrap()).unwrap();
+        }
+        let (buffers, budget) = cache(&device, 12 * 1024);
+        if seed % 3 == 0 {
+            // There is room for few changes of one transaction.
+            buffers.shards.iter().for_each(|shard| shard.lock().set_pending_max(16));
+        }
+        for number in 1..30 {
+            let tid = Tid(2 * number - 1);
+            let mut changed = std::collections::BTreeSet::new();
+            let mut work = |tid: Tid,
+                            model: &mut Vec<Vec<u8>>,
+                            steps: u64,
+                            changed: &mut std::collections::BTreeSet<u64>| {
+                for _ in 0..steps {
+                    let block = next(BLOCKS);
+                    let at = 4 * next(250) as usize;
+                    let bytes = [next(256) as u8, tid.0 as u8];
+                    let now = &mut model[block as usize];
+                    match next(16) {
+                        0..8 => {
+                            let pieces = [(at, &bytes[..])];
+                            let patch = PendingChange {
+                                span: SPAN,
+                                expected: (at + 2, &now[at + 2..at + 4]),
+                                pieces: &pieces,
+                            };
+                            let first = buffers.patch_at(
+                                Pblk(block),
+                                &mut { Hint(next(9) as u32) },
+                                OWNER,
+                                tid,
+                                &patch,
+                            );
+                            let Some(first) = first else { continue };
+                            assert_eq!(first, changed.insert(block));
+                            now[at..at + 2].copy_from_slice(&bytes);
+                        }
+                        8..10 => {
+                            let first = buffers.change(Pblk(block), OWNER, tid, &mut |all| {
+                                all[at..at + 2].copy_from_slice(&bytes)
+                            });
+                            assert_eq!(first.unwrap(), changed.insert(block));
+                            now[at..at + 2].copy_from_slice(&bytes);
+                        }
+                        10..13 => {
+                            let read = buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap();
+                            assert!(read[..1012] == now[..1012], "block {block} in {tid:?}");
+                        }
+                        13 => {
+                            if next(4) == 0 {
+                                buffers.forget(Pblk(block));
+                                changed.remove(&block);
+                            }
+                            let first = buffers.fresh(Pblk(block), OWNER, tid, &mut |all| all[at] = bytes[0]);
+                            assert_eq!(first, changed.insert(block));
+                            now.fill(0);
+                            now[at] = bytes[0];
+                        }
+                        14 => buffers.prefetch(Pblk(block), 3),
+                        _ => drop(buffers.shrink(4096)),
+                    }
+                }
+            };
+            work(tid, &mut model, 20, &mut changed);
+            let left: Vec<Vec<u8>> = model.clone();
+            buffers.begin_taking(tid);
+            let mut later = std::collections::BTreeSet::new();
+            work(tid.next(), &mut model, 15, &mut later);
+            let all: Vec<_> = changed.iter().map(|block| (Pblk(*block), Hint::NONE)).collect();
+            for taken in all_taken(&buffers, &all, tid, &|_| None) {
+                let block = taken.buffer.block().0;
+                assert!(taken.buffer[..1012] == left[block as usize][..1012], "block {block} of {tid:?}");
+                device.write_at(block * 1024, &sealed(taken.buffer.to_vec())).unwrap();
+            }
+            buffers.end_taking();
+            buffers.set_clean_through(tid, false);
+            let all: Vec<_> = later.iter().map(|block| (Pblk(*block), Hint::NONE)).collect();
+            for taken in all_taken(&buffers, &all, tid.next(), &|_| None) {
+                let block = taken.buffer.block().0;
+                assert!(taken.buffer[..1012] == model[block as usize][..1012], "block {block} of {tid:?}");
+                device.write_at(block * 1024, &sealed(taken.buffer.to_vec())).unwrap();
+            }
+            buffers.set_clean_through(tid.next(), false);
+            if number % 2 == 1 {
+                buffers.shrink(1 << 20);
+            }
+        }
+        deferred += buffers.stats().deferred_reads;
+        assert_whole(&buffers, &budget);
+    }
+    assert!(deferred > 1000, "{deferred} blocks were absent at a commit");
+}
+
+/// A block that is damaged on the device, or cannot be read, after it was evicted: its changes are not
+/// committed, whether a lookup or the commit reads it first; readers get the error.
+#[test]
+fn changes_of_an_absent_block_that_is_damaged_are_not_committed() {
+    for (looked_at, is_taking) in [(false, false), (true, false), (false, true), (true, true)] {
+        let device = Counting::new(100, 50..51);
+        let (buffers, _) = cache(&device, 1 << 20);
+        device.write_at(5 * 1024, &sealed(vec![5; 1024])).unwrap();
+        device.write_at(5 * 1024 + 9, b"rot").unwrap();
+        for block in [5, 50] {
+            let patch = PendingChange { span: SPAN, expected: (0, &[]), pieces: &[(8, &[1])] };
+            assert_eq!(buffers.patch_at(Pblk(block), &mut { Hint::NONE }, OWNER, Tid(1), &patch), Some(true));
+            if is_taking {
+                // The next transaction changes it as well, before it is taken.
+                buffers.begin_taking(Tid(1));
+                let next = buffers.patch_at(Pblk(block), &mut { Hint::NONE }, OWNER, Tid(2), &patch);
+                assert_eq!(next, Some(true));
+            }
+            if looked_at {
+                let refuse = |_: &[u8]| Err(Malformed::new("toy", "checksum must match", 1u8));
+                assert!(buffers.get(Pblk(block), OWNER, refuse).is_err());
+            }
+            let taken = buffers.take(&[(Pblk(block), Hint::NONE, ())], Tid(1), &|_| None, |(), _| ());
+            assert!(taken.is_err(), "block {block}");
+            let refuse = |_: &[u8]| Err(Malformed::new("toy", "checksum must match", 1u8));
+            assert!(buffers.get(Pblk(block), OWNER, refuse).is_err(), "it is not verified");
+        }
+    }
+}
+
+/// Blocks that are touched all the time stay within the budget.
+#[test]
+fn the_budget_is_kept_if_all_blocks_are_in_use() {
+    let device = Counting::new(2000, 0..0);
+    let (buffers, budget) = cache(&device, 200 * 1024);
+    for block in 0..1000 {
+        buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap();
+        // All of them, but that does not read any.
+        for old in 0..block {
+            if buffers.shard(Pblk(old)).contains(Pblk(old)) {
+                buffers.get(Pblk(old), OWNER, |_| Ok(())).unwrap();
+            }
+        }
+    }
+    assert!(budget.used() <= 210 * 1024, "{} bytes", budget.used());
 }

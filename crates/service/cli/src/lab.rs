@@ -146,6 +146,9 @@ struct EngineArgs {
     /// Do not flush the device at commits.
     #[arg(long)]
     no_barriers: bool,
+    /// Read a leaf of a directory before each insertion, even if it is not in memory
+    #[arg(long)]
+    read_leaves_first: bool,
     /// Keep no journal though the file system has one.
     #[arg(long)]
     no_journal: bool,
@@ -159,6 +162,7 @@ impl EngineArgs {
         let write = WriteOptions {
             orphans: OrphanMode::default(),
             no_barriers: self.no_barriers,
+            read_leaves_first: self.read_leaves_first,
             no_journal: self.no_journal,
             transaction_max: self.transaction_max,
             ..WriteOptions::default()

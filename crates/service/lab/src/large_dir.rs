@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use extant_base::Ino;
 use extant_image::options::{FeatureEdit, FormatOptions, JournalSize};
 use extant_ondisk::hash::HashVersion;
-use extant_volume::OpenOptions;
+use extant_volume::{OpenOptions, WriteOptions};
 use serde::Serialize;
 
 use crate::createmany::{self, Job, LINKS_PER_TARGET, Operation};
@@ -39,6 +39,9 @@ const BYTES_BASE: u64 = 384 << 20;
 const DIR: &[u8] = b"large";
 /// About as many bytes of leaves belong to a name.
 const BYTES_OF_LEAF_PER_NAME: u64 = 32;
+/// The most names of a window on a disk, if memory does not suffice for the leaves: each name makes the disk
+/// seek, and the names become durable before the window ends.
+const NAMES_OF_SLOW_WINDOW: u64 = 1000;
 /// A window has at most this share of the names between two of them.
 const WINDOW_SHARE: u64 = 8;
 
@@ -79,6 +82,9 @@ pub struct Study {
     pub last_windows: usize,
     /// Windows with other memory for caches, for which the volume is opened again.
     pub reopen: Option<Reopen>,
+    /// At the end, as many last windows with the memory of `reopen`, and with
+    /// [`read_leaves_first`](extant_volume::WriteOptions::read_leaves_first).
+    pub ends_reading_first: bool,
     /// A directory of the system in which the same names are created, too. It is left empty.
     pub kernel_dir: Option<PathBuf>,
 }
@@ -103,6 +109,7 @@ impl Default for Study {
             window: Duration::from_millis(500),
             last_windows: 1,
             reopen: None,
+            ends_reading_first: false,
             kernel_dir: None,
         }
     }
@@ -159,6 +166,9 @@ pub struct OfHash {
     /// The last windows with the memory of [`Study::reopen`], if they follow others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reopened: Vec<Window>,
+    /// The windows of [`Study::ends_reading_first`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reading_first: Vec<Window>,
     /// The directory and the engine's counters; not for the kernel.
     #[serde(flatten)]
     pub engine: Option<Internals>,
@@ -208,10 +218,12 @@ pub struct Window {
     pub names: u64,
     /// Names created in the window.
     pub done: u64,
-    /// Names per second.
+    /// Names per second, until all of them are durable.
     pub per_s: f64,
     /// Blocks of metadata read from the device per name.
     pub leaf_reads_per_name: f64,
+    /// Those of them that commits read, many at a time; no name waits for one of them alone.
+    pub commit_reads_per_name: f64,
 }
 
 /// A rate during the run.
@@ -311,12 +323,35 @@ impl Watch for Progress<'_> {
     }
 }
 
+/// Blocks read from the device.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reads {
+    all: u64,
+    by_commits: u64,
+}
+
+impl Reads {
+    fn of(volume: &extant_volume::Volume) -> Self {
+        let stats = volume.metadata_stats();
+        let by_commits = stats.deferred_reads;
+        Self { all: stats.misses + stats.prefetched + by_commits, by_commits }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self { all: self.all - before.all, by_commits: self.by_commits - before.by_commits }
+    }
+}
+
 /// A directory that grows. `drive` changes the device's timing; `blocks_read` counts.
 struct Growing<'a, P> {
     study: &'a Study,
     dir: &'a mut P,
     drive: &'a dyn Fn(Drive),
-    blocks_read: &'a dyn Fn() -> u64,
+    blocks_read: &'a dyn Fn() -> Reads,
+    /// Makes all names durable; the end of a window.
+    sync: &'a dyn Fn() -> Result<(), LabFault>,
+    /// Memory does not suffice for the leaves.
+    is_short: bool,
     watch: &'a dyn Watch,
     growth: Growth,
 }
@@ -324,7 +359,7 @@ struct Growing<'a, P> {
 impl<P: WorkDir> Growing<'_, P> {
     /// Creates the next names, as a job of its own with a target of its own: an inode has few links. Returns
     /// its report, and the number of blocks read.
-    fn part(&mut self, count: u64, time: Option<Duration>) -> Result<(createmany::Report, u64), LabFault> {
+    fn part(&mut self, count: u64, time: Option<Duration>) -> Result<(createmany::Report, Reads), LabFault> {
         let study = self.study;
         let job = Job {
             operation: study.operation,
@@ -341,7 +376,7 @@ impl<P: WorkDir> Growing<'_, P> {
         let report = createmany::run(&job, self.dir, &Progress(self.watch))?;
         self.growth.done += report.done;
         self.growth.failed.clone_from(&report.failed);
-        Ok((report, (self.blocks_read)() - before))
+        Ok((report, (self.blocks_read)().since(before)))
     }
 
     /// Creates all names, with windows between them.
@@ -362,7 +397,7 @@ impl<P: WorkDir> Growing<'_, P> {
         let growth = &mut self.growth;
         growth.outside += made.done;
         growth.seconds += made.seconds;
-        growth.blocks_read += read;
+        growth.blocks_read += read.all;
         growth.points.push(Point { names: growth.done, per_s: made.per_s });
         self.watch.line(&format!(" - {} names, {:.0} per second", growth.done, made.per_s));
         Ok(())
@@ -371,14 +406,23 @@ impl<P: WorkDir> Growing<'_, P> {
     /// Creates names with the latency of each drive, this many times.
     fn windows(&mut self, turns: usize) -> Result<(), LabFault> {
         let study = self.study;
-        let count = (study.per / WINDOW_SHARE).max(64);
+        let count_max = (study.per / WINDOW_SHARE).max(64);
         for &drive in (0..turns).flat_map(|_| &study.drives) {
             if self.growth.failed.is_some() {
                 break;
             }
+            let is_slow = drive == Drive::Hdd && self.is_short;
+            let count = if is_slow { count_max.min(NAMES_OF_SLOW_WINDOW) } else { count_max };
+            // Names of the last window are not left for this one.
+            (self.sync)()?;
             (self.drive)(drive);
             let exact = ExactSleep::begin();
-            let (made, read) = self.part(count, Some(study.window))?;
+            let begun = Instant::now();
+            let before = (self.blocks_read)();
+            let (made, _) = self.part(count, Some(study.window))?;
+            (self.sync)()?;
+            let per_s = rate(made.done, begun.elapsed().as_secs_f64());
+            let read = (self.blocks_read)().since(before);
             drop(exact);
             (self.drive)(Drive::Memory);
             let growth = &mut self.growth;
@@ -386,11 +430,12 @@ impl<P: WorkDir> Growing<'_, P> {
                 drive,
                 names: growth.done,
                 done: made.done,
-                per_s: made.per_s,
-                leaf_reads_per_name: read as f64 / made.done.max(1) as f64,
+                per_s,
+                leaf_reads_per_name: read.all as f64 / made.done.max(1) as f64,
+                commit_reads_per_name: read.by_commits as f64 / made.done.max(1) as f64,
             });
             let name = drive.name();
-            self.watch.line(&format!(" - {} names, {:.0} per second on {name}", growth.done, made.per_s));
+            self.watch.line(&format!(" - {} names, {per_s:.0} per second on {name}", growth.done));
         }
         Ok(())
     }
@@ -421,6 +466,7 @@ impl Growth {
             points: self.points,
             windows: self.windows,
             reopened: Vec::new(),
+            reading_first: Vec::new(),
             engine: None,
             check_errors: None,
             failed: self.failed,
@@ -438,7 +484,9 @@ fn kernel(study: &Study, dir: &std::path::Path, watch: &dyn Watch) -> Result<OfH
             study: &alone,
             dir: &mut place,
             drive: &|_| (),
-            blocks_read: &|| 0,
+            blocks_read: &Reads::default,
+            sync: &|| Ok(()),
+            is_short: false,
             watch,
             growth: Growth::default(),
         };
@@ -457,9 +505,10 @@ fn layout(study: &Study) -> (FormatOptions, u64) {
     // Windows add names.
     let per_point = study.drives.len() as u64 * (study.per / WINDOW_SHARE + 64);
     let points = study.names / study.per.max(1) + 1 + study.last_windows as u64;
-    let warm = study.reopen.map_or(0, |reopen| reopen.cache_bytes as u64 / 4096 * 2);
-    let warm = if study.reopen.is_some_and(|reopen| reopen.each_time) { warm * points } else { warm };
-    let names = study.names + points * per_point + warm + study.last_windows as u64 * per_point;
+    // Names that fill caches: of the largest directory, and at each point of a growing one.
+    let warm = study.reopen.map_or(0, |_| 4 * study.names * BYTES_OF_LEAF_PER_NAME / 4096);
+    let warm = if study.reopen.is_some_and(|reopen| reopen.each_time) { warm * points } else { 2 * warm };
+    let names = study.names + points * per_point + warm + 2 * study.last_windows as u64 * per_point;
     if make.inodes.is_none() {
         let targets = names / LINKS_PER_TARGET + points * (1 + study.drives.len() as u64);
         let inodes = if study.operation == Operation::Link { targets } else { names };
@@ -489,20 +538,22 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     if let Some(reopen) = study.reopen.filter(|reopen| reopen.each_time) {
         let ino = dir.dir();
         volume.close().map_err(LabFault::Close)?;
-        let growth = grown_in_turns(study, (&ground, &device), ino, reopen.cache_bytes, watch)?;
+        let on = (&ground, &*device);
+        let growth = grown_in_turns(study, on, ino, reopen.cache_bytes, watch)?;
+        let reading_first = reading_first(study, on, ino, &growth, watch)?;
         let check_errors = checked(study, &ground, watch)?;
-        return Ok(OfHash { check_errors, ..growth.report(hash_name(hash), study.per) });
+        let report = growth.report(hash_name(hash), study.per);
+        return Ok(OfHash { check_errors, reading_first, ..report });
     }
-    let blocks_read = || {
-        let stats = volume.metadata_stats();
-        stats.misses + stats.prefetched
-    };
+    let blocks_read = || Reads::of(&volume);
     let growth = Growth::default();
     let mut growing = Growing {
         study,
         dir: &mut dir,
         drive: &|drive| device.set(drive),
         blocks_read: &blocks_read,
+        sync: &|| volume.sync().map_err(|fault| LabFault::Device(fault.to_string())),
+        is_short: false,
         watch,
         growth,
     };
@@ -524,11 +575,20 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     let begun = Instant::now();
     volume.close().map_err(LabFault::Close)?;
     let close_seconds = begun.elapsed().as_secs_f64();
-    let mut reopened = Growth { done: growth.done, ..Growth::default() };
+    let mut reopened = Growth { done: growth.done, failed: growth.failed.clone(), ..Growth::default() };
     if let Some(reopen) = study.reopen.filter(|_| growth.failed.is_none()) {
         let on = (&ground, &*device);
-        reopened = windows_with(study, on, dir_ino, reopen.cache_bytes, reopened, study.last_windows, watch)?;
+        reopened = windows_with(
+            study,
+            on,
+            dir_ino,
+            (reopen.cache_bytes, false),
+            reopened,
+            study.last_windows,
+            watch,
+        )?;
     }
+    let reading_first = reading_first(study, (&ground, &*device), dir_ino, &reopened, watch)?;
     let check_errors = checked(study, &ground, watch)?;
     let mut name = Vec::new();
     let entry = |number: u64, name: &mut Vec<u8>| {
@@ -551,7 +611,14 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     engine.commits = journal.commits;
     engine.logged_blocks = journal.logged_blocks;
     let report = growth.report(hash_name(hash), study.per);
-    Ok(OfHash { close_seconds, engine: Some(engine), reopened: reopened.windows, check_errors, ..report })
+    Ok(OfHash {
+        close_seconds,
+        engine: Some(engine),
+        reopened: reopened.windows,
+        reading_first,
+        check_errors,
+        ..report
+    })
 }
 
 /// Errors that the check finds, if the study has one.
@@ -570,21 +637,21 @@ fn session(
     study: &Study,
     (ground, device): (&Ground, &Switched),
     dir: Ino,
-    cache_bytes: usize,
+    (cache_bytes, read_leaves_first): (usize, bool),
     growth: Growth,
     watch: &dyn Watch,
     change: impl FnOnce(&mut Growing<'_, Engine<'_>>) -> Result<(), LabFault>,
 ) -> Result<Growth, LabFault> {
-    let volume = ground.open(&OpenOptions { cache_bytes, ..study.open.clone() })?;
-    let blocks_read = || {
-        let stats = volume.metadata_stats();
-        stats.misses + stats.prefetched
-    };
+    let write = WriteOptions { read_leaves_first, ..study.open.write };
+    let volume = ground.open(&OpenOptions { cache_bytes, write, ..study.open.clone() })?;
+    let blocks_read = || Reads::of(&volume);
     let mut growing = Growing {
         study,
         dir: &mut Engine::new(&volume, dir),
         drive: &|drive| device.set(drive),
         blocks_read: &blocks_read,
+        sync: &|| volume.sync().map_err(|fault| LabFault::Device(fault.to_string())),
+        is_short: study.reopen.is_some_and(|reopen| reopen.cache_bytes == cache_bytes),
         watch,
         growth,
     };
@@ -599,17 +666,35 @@ fn windows_with(
     study: &Study,
     on: (&Ground, &Switched),
     dir: Ino,
-    cache_bytes: usize,
+    (cache_bytes, read_leaves_first): (usize, bool),
     growth: Growth,
     turns: usize,
     watch: &dyn Watch,
 ) -> Result<Growth, LabFault> {
-    session(study, on, dir, cache_bytes, growth, watch, |growing| {
-        // These names fill the caches: each of them needs a leaf, and most need another one.
-        let leaves = (cache_bytes as u64).min(growing.growth.done * BYTES_OF_LEAF_PER_NAME) / 4096;
-        growing.part((2 * leaves).max(1), None)?;
+    session(study, on, dir, (cache_bytes, read_leaves_first), growth, watch, |growing| {
+        // These names fill the caches, without latency. To build the filters of nearly all leaves takes more
+        // names than to fill the cache with leaves.
+        let leaves = growing.growth.done * BYTES_OF_LEAF_PER_NAME / 4096;
+        let warm = if read_leaves_first { 2 * leaves.min(cache_bytes as u64 / 4096) } else { 3 * leaves };
+        growing.part(warm.max(1), None)?;
         growing.windows(turns)
     })
+}
+
+/// The last windows with the memory of [`Study::reopen`], in which each leaf is read before it is changed.
+fn reading_first(
+    study: &Study,
+    on: (&Ground, &Switched),
+    dir: Ino,
+    growth: &Growth,
+    watch: &dyn Watch,
+) -> Result<Vec<Window>, LabFault> {
+    let Some(reopen) = study.reopen.filter(|_| study.ends_reading_first && growth.failed.is_none()) else {
+        return Ok(Vec::new());
+    };
+    let growth = Growth { done: growth.done, ..Growth::default() };
+    let memory = (reopen.cache_bytes, true);
+    Ok(windows_with(study, on, dir, memory, growth, study.last_windows, watch)?.windows)
 }
 
 /// Names with the memory of the study, and windows with other memory, in turns.
@@ -622,10 +707,12 @@ fn grown_in_turns(
 ) -> Result<Growth, LabFault> {
     let mut growth = Growth::default();
     loop {
-        growth = session(study, on, dir, study.open.cache_bytes, growth, watch, |growing| growing.point())?;
+        growth = session(study, on, dir, (study.open.cache_bytes, false), growth, watch, |growing| {
+            growing.point()
+        })?;
         let is_last = growth.done >= study.names || growth.failed.is_some();
         let turns = if is_last { study.last_windows } else { 1 };
-        growth = windows_with(study, on, dir, cache_bytes, growth, turns, watch)?;
+        growth = windows_with(study, on, dir, (cache_bytes, false), growth, turns, watch)?;
         if is_last {
             return Ok(growth);
         }
@@ -705,17 +792,18 @@ impl fmt::Display for Report {
             writeln!(f, "\n{}: names on drives with latency", of.hash)?;
             writeln!(
                 f,
-                "{:>14} {:>8} {:>14} {:>20}",
-                "names so far", "drive", "per second", "blocks read per name"
+                "{:>14} {:>8} {:>14} {:>20} {:>11}",
+                "names so far", "drive", "per second", "blocks read per name", "by commits"
             )?;
             for window in &of.windows {
                 writeln!(
                     f,
-                    "{:>14} {:>8} {:>14.0} {:>20.3}",
+                    "{:>14} {:>8} {:>14.0} {:>20.3} {:>11.3}",
                     window.names,
                     window.drive.name(),
                     window.per_s,
-                    window.leaf_reads_per_name
+                    window.leaf_reads_per_name,
+                    window.commit_reads_per_name
                 )?;
             }
         }

@@ -14,6 +14,7 @@
 //! One thread makes all operations of a run, so that a seed repeats the run. It also does what other threads
 //! might do at the same time: it makes operations in the middle of commits and checkpoints, and lets memory
 //! run short ([`Schedule`]). Some runs start where the index of a directory changes shape ([`index_run`]).
+//! In others a directory is larger than the caches ([`CrowdedRun`]).
 //!
 //! Owns: the engine as a subject of comparison ([`Engine`]), recorded runs ([`CrashRun`]), the verdict on a
 //! cut ([`CrashRun::judge`]), deliberate bugs that it must find ([`plants`], [`data_plants`]). Does **not**
@@ -33,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod base_image;
+mod crowded;
 mod cut;
 mod data;
 mod engine;
@@ -48,6 +50,7 @@ mod stepper;
 pub mod sweep;
 
 pub use base_image::{Kind, base_image};
+pub use crowded::CrowdedRun;
 pub use cut::{Outcome, Verdict, to_file};
 pub use data::{
     DataKind, DataPlant, DataRun, DataSchedule, RecordsRun, Space, Step, data_image, data_plants,

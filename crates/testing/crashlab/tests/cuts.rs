@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_crashlab::{
-    CrashRun, IndexMoment, IndexWork, Kind, Plant, Pressure, Schedule, Verdict, base_image, e2fsck_says,
-    index_run, plants, random_run, random_run_under, to_file,
+    CrashRun, CrowdedRun, IndexMoment, IndexWork, Kind, Plant, Pressure, Schedule, Verdict, base_image,
+    e2fsck_says, index_run, plants, random_run, random_run_under, to_file,
 };
 use extant_fsmodel::{short_alphabet, short_sequences, short_setup};
 use extant_simdisk::SimDisk;
@@ -137,4 +137,36 @@ fn some_mistakes_show_only_when_much_happens_at_once() {
         let is_found = is_found(plant, 100..130, Schedule::undisturbed);
         assert!(!is_found, "nothing comes in the middle of anything, but it is found: {}", plant.name);
     }
+}
+
+/// A directory that is larger than the caches: leaves are changed without being read.
+#[test]
+fn every_moment_of_a_directory_that_does_not_fit_into_memory() {
+    let mut deferred = 0;
+    for (kind, number) in [Kind::Today, Kind::LargeDir, Kind::Fast, Kind::Clusters].into_iter().zip(0..) {
+        let run = CrowdedRun::record(kind, number, Sabotage::default()).unwrap();
+        deferred += run.deferred_reads();
+        for event in (number..=run.events()).step_by(17) {
+            let disk = run.judge(event, number * 31 + event).unwrap_or_else(|why| panic!("{why}"));
+            if event % 8 == 0 {
+                let scratch = extant_testkit::scratch();
+                let path = scratch.path().join("image");
+                to_file(&disk, &path).unwrap();
+                e2fsck_says(&path).unwrap_or_else(|why| panic!("event {event}: {why}"));
+            }
+        }
+    }
+    assert!(deferred > 100, "{deferred} blocks");
+}
+
+#[test]
+fn a_directory_that_does_not_fit_into_memory_shows_blocks_that_leave_it_early() {
+    let sabotage = Sabotage::with(extant_volume::Bug::CleanEarly);
+    // What left memory early comes back older, which the operations may notice.
+    let is_found = (0..20).any(|seed| {
+        let run = std::panic::catch_unwind(|| CrowdedRun::record(Kind::Today, seed, sabotage));
+        let Ok(Ok(run)) = run else { return true };
+        (0..=run.events()).step_by(5).any(|event| run.judge(event, event).is_err())
+    });
+    assert!(is_found);
 }

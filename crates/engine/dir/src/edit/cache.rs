@@ -53,6 +53,8 @@ pub struct DirCache {
     free_notes: Vec<u32>,
     filters: Filters,
     filter_bytes_max: usize,
+    /// The most blocks of a directory whose leaves get notes.
+    noted_blocks_max: usize,
     /// Buffers for splits, kept to save allocations.
     pub(super) map: Vec<LeafEntry>,
     pub(super) source: Vec<u8>,
@@ -119,8 +121,9 @@ impl DirCache {
             spare: Slot::default(),
             notes: Vec::new(),
             free_notes: Vec::new(),
-            filters: Filters::default(),
+            filters: Filters::new(0),
             filter_bytes_max: 0,
+            noted_blocks_max: usize::MAX,
             map: Vec::new(),
             source: Vec::new(),
             hints: Hints::default(),
@@ -133,6 +136,14 @@ impl DirCache {
     pub fn with_filters(mut self, bytes: usize) -> Self {
         self.filter_bytes_max = bytes;
         self.filters = Filters::new(bytes);
+        self
+    }
+
+    /// Limits notes to directories of at most so many blocks. Notes take twice the memory of filters, and are
+    /// of little use while a leaf itself is not in memory.
+    #[must_use]
+    pub fn with_notes_up_to(mut self, blocks: usize) -> Self {
+        self.noted_blocks_max = blocks;
         self
     }
 
@@ -152,6 +163,7 @@ impl DirCache {
     /// Drops all data except statistics. Always correct; required after blocks were changed by other means.
     pub fn clear(&mut self) {
         let empty = Self::new(self.limit_bytes).with_filters(self.filter_bytes_max);
+        let empty = empty.with_notes_up_to(self.noted_blocks_max);
         let may_grow = self.may_grow;
         *self = Self { stats: self.stats, ..empty };
         self.set_may_grow(may_grow);
@@ -177,7 +189,11 @@ impl DirCache {
     }
 
     fn has_room_for_notes(&self) -> bool {
-        self.may_grow && self.limited_bytes() < self.limit_bytes / 2
+        self.may_grow && self.has_few_blocks() && self.limited_bytes() < self.limit_bytes / 2
+    }
+
+    fn has_few_blocks(&self) -> bool {
+        self.slots.len() <= self.noted_blocks_max
     }
 
     #[inline]
@@ -220,7 +236,8 @@ impl DirCache {
 
     /// Evicts the excess over the limit; called between operations.
     pub(super) fn trim(&mut self) {
-        if self.limited_bytes() > self.limit_bytes {
+        let has_useless = !self.notes.is_empty() && !self.has_few_blocks();
+        if self.limited_bytes() > self.limit_bytes || has_useless {
             self.drop_some();
         }
     }
@@ -321,7 +338,9 @@ impl DirCache {
         let has_room = self.has_room_for_notes();
         let slot = self.slot(lblk);
         match () {
-            () if slot.notes == 0 => {
+            // If notes for all leaves fit into memory, this leaf will soon be looked up again. If they do
+            // not, it may have left memory by then.
+            () if slot.notes == 0 && has_room => {
                 slot.notes = 1;
                 LeafSummary::Nothing
             }
@@ -345,7 +364,10 @@ impl DirCache {
         leaf_bytes: usize,
         names: impl Iterator<Item = LeafEntry> + Clone,
     ) {
-        let are_known = names.clone().all(|name| name.key().is_some());
+        self.slot(lblk);
+        // Of a block without a slot nothing is kept: see `FAR`.
+        let are_known =
+            (lblk.0 as usize) < self.slots.len() && names.clone().all(|name| name.key().is_some());
         let has_filter = are_known && self.filters.fill(lblk, leaf_bytes, names.filter_map(LeafEntry::key));
         let slot = self.slot(lblk);
         (slot.has_filter, slot.has_gone) = (has_filter, false);

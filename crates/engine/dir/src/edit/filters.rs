@@ -21,8 +21,10 @@ use extant_ondisk::hash::NameHash;
 const BITS: usize = 4;
 /// Bytes of a leaf per line.
 const LEAF_BYTES: usize = 1024;
-/// Bytes of one allocation.
-const CHUNK_BYTES: usize = 4 << 20;
+/// Bytes of one allocation: a part of the limit, within these bounds.
+const CHUNK_BYTES_MIN: usize = 16 << 10;
+const CHUNK_BYTES_MAX: usize = 4 << 20;
+const CHUNKS: usize = 64;
 
 /// The key of a name: its hash, and 15 bits of its minor hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,12 +51,12 @@ impl Key {
 struct Line([u64; 8]);
 
 /// The filters of a directory's leaves.
-#[derive(Default)]
 pub(super) struct Filters {
     /// Lines of a leaf; 0 before the first filter.
     lines: usize,
     /// Each holds the lines of as many leaves as fit.
     chunks: Vec<Vec<Line>>,
+    chunk_bytes: usize,
     held_bytes: usize,
     bytes_max: usize,
 }
@@ -84,11 +86,12 @@ impl Spread {
 impl Filters {
     /// Without filters, and limited to `bytes_max` bytes.
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, ..Self::default() }
+        let chunk_bytes = (bytes_max / CHUNKS).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).next_power_of_two();
+        Self { lines: 0, chunks: Vec::new(), chunk_bytes, held_bytes: 0, bytes_max }
     }
 
     fn leaves_per_chunk(&self) -> usize {
-        CHUNK_BYTES / size_of::<Line>() / self.lines.max(1)
+        self.chunk_bytes / size_of::<Line>() / self.lines.max(1)
     }
 
     fn leaf(&self, leaf: Lblk) -> Option<&[Line]> {
@@ -115,7 +118,7 @@ impl Filters {
     pub(super) fn has_room(&self, leaf: Lblk) -> bool {
         let (chunk, _) = self.place(leaf);
         self.chunks.get(chunk).is_some_and(|lines| !lines.is_empty())
-            || self.held_bytes + CHUNK_BYTES <= self.bytes_max
+            || self.held_bytes + self.chunk_bytes <= self.bytes_max
     }
 
     /// Builds the filter of a leaf of `leaf_bytes` bytes from the keys of its names. `false` if there is no
@@ -131,10 +134,10 @@ impl Filters {
         }
         let lines = &mut self.chunks[chunk];
         if lines.is_empty() {
-            let len = CHUNK_BYTES / size_of::<Line>();
+            let len = self.chunk_bytes / size_of::<Line>();
             extant_buffer::make_room(lines, len);
             lines.resize(len, Line::default());
-            self.held_bytes += CHUNK_BYTES;
+            self.held_bytes += self.chunk_bytes;
         }
         if let Some(lines) = self.leaf_mut(leaf) {
             lines.fill(Line::default());
@@ -219,11 +222,11 @@ mod tests {
 
     #[test]
     fn there_are_not_more_than_fit() {
-        let mut filters = Filters::new(CHUNK_BYTES);
+        let mut filters = Filters::new(CHUNK_BYTES_MIN);
         assert!(filters.fill(Lblk(5), 4096, std::iter::empty()));
         assert!(!filters.fill(Lblk(1 << 20), 4096, std::iter::empty()));
         let key = Key::of(NameHash { hash: 4, minor: 3 });
         assert!(filters.may_hold(Lblk(1 << 20), key), "nothing is known");
-        assert_eq!(filters.held_bytes(), CHUNK_BYTES);
+        assert_eq!(filters.held_bytes(), CHUNK_BYTES_MIN);
     }
 }

@@ -356,16 +356,19 @@ impl Editor<'_> {
     ) -> Result<(), EditFault> {
         let format = self.format.entries;
         let mut placed = None;
+        let mut insert = |bytes: &mut [u8]| placed = format.insert_at(bytes, hole.at, ino, kind, name);
         // If memory does not suffice for the notes of all leaves, there are more leaves than blocks in a
-        // transaction. Most leaves then change once per transaction, and a patch saves reading them.
-        if self.cache.notes(lblk).is_none()
-            && let Some(insertion) = format.insertion(hole, ino, kind, name)
-            && self.blocks.patch_leaf(lblk, self.cache.at(lblk), insertion.expected(), &insertion.pieces())?
+        // transaction. Most leaves then change once per transaction, and a patch saves fetching them: from
+        // memory, and from the device if memory does not suffice for the leaves.
+        let is_noted = self.cache.notes(lblk).is_some();
+        let at = self.cache.at(lblk);
+        if is_noted && self.blocks.change_leaf_in_memory(lblk, at, &mut insert) {
+        } else if let Some(insertion) = format.insertion(hole, ino, kind, name)
+            && self.blocks.patch_leaf(lblk, at, insertion.expected(), &insertion.pieces())?
         {
             placed = Some(insertion.left());
         } else {
-            let mut insert = |bytes: &mut [u8]| placed = format.insert_at(bytes, hole.at, ino, kind, name);
-            self.blocks.change_leaf(lblk, self.cache.at(lblk), &mut insert)?;
+            self.blocks.change_leaf(lblk, at, &mut insert)?;
         }
         let room = placed.ok_or_else(|| self.stale(lblk))?;
         self.cache.note_insert(lblk, hash, min_rec_len(name.len(), false), room);

@@ -82,6 +82,11 @@ impl Transaction {
         revokes
     }
 
+    /// The blocks that joined so far, with their place in the cache.
+    pub(super) fn blocks(&self) -> Vec<(Pblk, Hint, Seal)> {
+        self.changes.lock().blocks.clone()
+    }
+
     /// The blocks to log, with their place in the cache, in any order. A block that was freed and reused may
     /// occur twice.
     pub(super) fn take_blocks(&self) -> Vec<(Pblk, Hint, Seal)> {

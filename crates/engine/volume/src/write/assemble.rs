@@ -103,6 +103,7 @@ impl Writer {
             }),
             dir_format,
             committer: Mutex::new(None),
+            reader: Mutex::new(None),
             skip_short_orphans: !options.track_all_orphans,
             keeps_set_id: options.keeps_set_id,
             keeps_times: options.keeps_times,

@@ -40,6 +40,9 @@ pub struct WriteOptions {
     pub no_journal: bool,
     /// Write no fast commits, though the file system has the feature `fast_commit`.
     pub no_fast_commits: bool,
+    /// Read a leaf of a directory before a name is inserted into it. By default, a leaf that is not in memory
+    /// is changed without being read, and read later, with many others: see [`extant_buffer::PendingChange`].
+    pub read_leaves_first: bool,
     /// Discard freed blocks on the device once the freeing is durable.
     pub discard: bool,
     /// What to do on damage; `None` uses the superblock's setting.

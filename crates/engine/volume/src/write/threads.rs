@@ -1,4 +1,5 @@
-//! The threads of a volume that is open for writing: the committer, and the writeback thread.
+//! The threads of a volume that is open for writing: the committer, the reader of absent blocks, and the
+//! writeback thread.
 //!
 //! Does **not** own: what they do (see [`extant_journal::Journal`] and the module `writeback`). The thread of
 //! multiple-mount protection belongs to its guard.
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use extant_buffer::Buffers;
 use extant_journal::{CommitReason, Journal, Work};
 
 use super::{WriteOptions, Writer, writeback};
@@ -17,11 +19,13 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 impl Writer {
     /// Starts the threads, unless nothing shall run in the background.
     pub(crate) fn start_threads(&self, options: &WriteOptions) {
+        self.journal.buffers().set_defers_reads(!options.read_leaves_first);
         if options.no_committer {
             return;
         }
         let interval = options.commit_interval.unwrap_or(COMMIT_INTERVAL);
         *self.committer.lock() = Some(spawn_committer(Arc::clone(&self.journal), interval));
+        *self.reader.lock() = Some(spawn_reader(Arc::clone(self.journal.buffers())));
         *self.writeback.lock() = Some(writeback::spawn(&self.flusher));
     }
 
@@ -34,6 +38,10 @@ impl Writer {
         if let Some(committer) = self.committer.lock().take() {
             self.journal.dismiss_committer();
             let _ = committer.join();
+        }
+        if let Some(reader) = self.reader.lock().take() {
+            self.journal.buffers().dismiss_reader();
+            let _ = reader.join();
         }
     }
 }
@@ -59,4 +67,9 @@ fn spawn_committer(journal: Arc<Journal>, interval: Duration) -> JoinHandle<()> 
         }
     };
     std::thread::Builder::new().name("extant-commit".to_owned()).spawn(commits).expect("a thread can be made")
+}
+
+fn spawn_reader(buffers: Arc<Buffers>) -> JoinHandle<()> {
+    let reads = move || buffers.run_reader();
+    std::thread::Builder::new().name("extant-read".to_owned()).spawn(reads).expect("a thread can be made")
 }

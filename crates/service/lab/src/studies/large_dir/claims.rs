@@ -62,15 +62,16 @@ impl Measured {
 
     fn collapse(&self, drive: Drive, normal: f64, large: f64) -> Option<Claim> {
         let before = self.rate(Kind::Normal, drive, Share::All)?;
-        let after = self.rate(Kind::Large, drive, Share::Quarter)?;
+        let after = self.rate(Kind::Large, drive, Share::QuarterReadFirst)?;
+        let deferred = self.rate(Kind::Large, drive, Share::Quarter)?;
         let all = self.rate(Kind::Large, drive, Share::All)?;
-        let reads = self.grown(Kind::Large, Share::Quarter)?.reads(drive)?;
+        let reads = self.grown(Kind::Large, Share::QuarterReadFirst)?.reads(drive)?;
         let theirs = large / normal;
         let lost = |rate: f64| (1.0 - rate / before.avg) * 100.0;
         // At least half of the posting's loss.
         let is_lost = |rate: f64| rate / before.avg <= 1.0 - (1.0 - theirs) / 2.0;
         let verdict = match () {
-            () if lost(after.avg) <= 10.0 => Verdict::Beaten,
+            () if lost(after.avg).min(lost(deferred.avg)) <= 20.0 => Verdict::Beaten,
             () if is_lost(after.avg) || is_lost(all.avg) => Verdict::Confirmed,
             () => Verdict::Refuted,
         };
@@ -78,21 +79,24 @@ impl Measured {
             claim: format!("With ten times the names the rate on {} collapses.", drive.name()),
             posting: format!("{normal:.0} to {large:.0} creates/s ({:+.0} %)", (theirs - 1.0) * 100.0),
             ours: format!(
-                "{:.0} to {:.0} names/s ({:+.0} %) with memory for all leaves, to {:.0} ({:+.0} %) for a \
-                quarter",
+                "{:.0} to {:.0} names/s ({:+.0} %) with memory for all leaves; with memory for a quarter, to \
+                 {:.0} ({:+.0} %) if leaves are read first, and to {:.0} ({:+.0} %) if not",
                 before.avg,
                 all.avg,
                 -lost(all.avg),
                 after.avg,
-                -lost(after.avg)
+                -lost(after.avg),
+                deferred.avg,
+                -lost(deferred.avg)
             ),
             kernel: None,
             verdict,
             why: format!(
                 "With memory for all leaves the loss is {} half of the posting's: names go to random leaves, \
                  so {:.2} blocks per name are logged and written, in the normal directory {:.2}. With memory \
-                 for a quarter each name also reads {reads:.2} leaves and waits for them. Half of the \
-                 posting's loss counts as the same effect, at most a tenth for a quarter as beaten.",
+                 for a quarter each name also reads {reads:.2} leaves if they are read first, and waits for \
+                 them. Half of the posting's loss counts as the same effect, at most a fifth for a quarter \
+                 as beaten.",
                 if is_lost(all.avg) { "at least" } else { "less than" },
                 self.logged_per_name(Kind::Large),
                 self.logged_per_name(Kind::Normal)
@@ -103,9 +107,10 @@ impl Measured {
 
     fn leaves_in_memory(&self) -> Option<Claim> {
         let rate = |share| Some(self.rate(Kind::Large, Drive::Nvme, share)?.avg);
-        let (all, quarter) = (rate(Share::All)?, rate(Share::Quarter)?);
+        let (all, quarter) = (rate(Share::All)?, rate(Share::QuarterReadFirst)?);
+        let deferred = rate(Share::Quarter)?;
         let reads = |share| self.grown(Kind::Large, share)?.reads(Drive::Nvme);
-        let (reads_all, reads_quarter) = (reads(Share::All)?, reads(Share::Quarter)?);
+        let (reads_all, reads_quarter) = (reads(Share::All)?, reads(Share::QuarterReadFirst)?);
         let is_so = quarter < all / 2.0 && reads_all < 0.05 && reads_quarter > 0.3;
         Some(Claim {
             claim:
@@ -115,14 +120,21 @@ impl Measured {
             posting: "no figure".to_owned(),
             ours: format!(
                 "nvme: {all:.0} names/s and {reads_all:.3} leaf reads per name with memory for all, \
-                 {quarter:.0} and {reads_quarter:.2} for a quarter"
+                 {quarter:.0} and {reads_quarter:.2} for a quarter if leaves are read first; {deferred:.0} \
+                 names/s if they are read later, many together"
             ),
             kernel: None,
-            verdict: if is_so { Verdict::Confirmed } else { Verdict::Refuted },
+            verdict: match () {
+                () if is_so && deferred >= all / 2.0 => Verdict::Beaten,
+                () if is_so => Verdict::Confirmed,
+                () => Verdict::Refuted,
+            },
             why: format!(
-                "The rate with memory for a quarter is {:.3} of that with memory for all; below 0.5 counts \
-                 as confirmed.",
-                quarter / all
+                "The rate with memory for a quarter is {:.3} of that with memory for all if leaves are read \
+                 first, and {:.3} if not; below 0.5 for the former counts as confirmed, from 0.5 on for the \
+                 latter as beaten.",
+                quarter / all,
+                deferred / all
             ),
             tables: strings(&["rates"]),
         })
