@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use extant_volume::{Fault, OpenFault, Refusal};
 
@@ -69,6 +69,36 @@ impl Error {
         match self {
             Self::At { fault, .. } | Self::Between { fault, .. } => Some(fault),
             Self::Image { .. } | Self::Open { .. } | Self::TooLarge { .. } => None,
+        }
+    }
+
+    /// The path in the file system, as the caller passed it; of an operation on two paths, the first one.
+    /// `None` if the image could not be opened.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (kept, image) = example::example_image();
+    /// let error = extant::open(&image)?.read("/etc/absent").unwrap_err();
+    /// assert_eq!(error.path(), Some(&b"/etc/absent"[..]));
+    /// let error = extant::open("absent.img").unwrap_err();
+    /// assert_eq!((error.path(), error.image()), (None, Some("absent.img".as_ref())));
+    /// # Ok::<(), extant::Error>(())
+    /// ```
+    #[must_use]
+    pub fn path(&self) -> Option<&[u8]> {
+        match self {
+            Self::At { path, .. } | Self::TooLarge { path, .. } => Some(path),
+            Self::Between { from, .. } => Some(from),
+            Self::Image { .. } | Self::Open { .. } => None,
+        }
+    }
+
+    /// The file that could not be opened as an image.
+    #[must_use]
+    pub fn image(&self) -> Option<&Path> {
+        match self {
+            Self::Image { image, .. } | Self::Open { image, .. } => Some(image),
+            Self::At { .. } | Self::Between { .. } | Self::TooLarge { .. } => None,
         }
     }
 

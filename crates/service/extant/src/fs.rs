@@ -28,6 +28,13 @@ pub struct FileSystem {
     pub(crate) device: Arc<dyn Device>,
 }
 
+impl std::fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let blocks = self.volume.superblock().blocks_count;
+        write!(f, "FileSystem: {blocks} blocks, {} bytes on the device", self.device.size_bytes())
+    }
+}
+
 impl FileSystem {
     /// Opens an image file or block device for reading. Writes nothing: a journal that needs replay is
     /// applied in memory.

@@ -228,7 +228,11 @@ use std::path::Path;
 
 pub use error::Error;
 pub use extant_base::{BlockSize, Corrupt, Ino};
+/// Partition tables of disk images, GPT and MBR: [`Partition::window`](partition::Partition::window) is the
+/// device of a partition.
+pub use extant_device::partition;
 pub use extant_device::{Device, DeviceFault, FileDevice, Io, MemDevice, Window};
+pub use extant_ondisk::acl::{Acl, AclEntry, AclTag};
 pub use extant_ondisk::time::Timestamp;
 pub use extant_ondisk::{Features, Superblock};
 pub use extant_volume::{

@@ -16,6 +16,8 @@
 //! assert!(!undo.exists());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`undo_image`] takes a repair back.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,4 +48,33 @@ pub fn repair_image(
     let repair = plan_repair(Arc::clone(&device), options)?;
     repair.write(&*device, undo)?;
     Ok(repair)
+}
+
+/// Takes a repair back: writes the old bytes of an undo file into the image, byte for byte. With `force` also
+/// over bytes that changed after the repair.
+///
+/// # Errors
+/// The image cannot be opened or is in use; the undo file is damaged, or belongs to another image; the image
+/// changed after the repair.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (kept, image) = example::example_image();
+/// use std::os::unix::fs::FileExt;
+/// use extant::repair::{RepairOptions, repair_image, undo_image};
+///
+/// // The number of free blocks in the superblock is wrong.
+/// let file = std::fs::OpenOptions::new().write(true).open(&image)?;
+/// file.write_all_at(&[1, 0, 0, 0], 1024 + 0xC)?;
+/// let damaged = std::fs::read(&image)?;
+/// let undo = image.with_extension("undo");
+/// repair_image(&image, &RepairOptions::default(), Some(&undo))?;
+/// assert!(std::fs::read(&image)? != damaged);
+/// undo_image(&image, &undo, false)?;
+/// assert!(std::fs::read(&image)? == damaged);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn undo_image(image: impl AsRef<Path>, undo: impl AsRef<Path>, force: bool) -> Result<(), RepairFault> {
+    let device = FileDevice::open_locked(image.as_ref()).map_err(RepairFault::Image)?;
+    Ok(UndoFile::open(undo.as_ref())?.undo(&device, force)?)
 }
