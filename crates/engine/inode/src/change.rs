@@ -443,6 +443,20 @@ impl DirBlocksEdit<'_> {
         got.map(Some).map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))
     }
 
+    /// Changes a block whose address is known, if it is in memory and verified. `false` if it is not; then
+    /// nothing was changed.
+    fn change_in_memory(&self, at: &mut Location, kind: Kind, change: &mut dyn FnMut(&mut [u8])) -> bool {
+        let Location { block, hint, bytes_at } = at;
+        self.change.edit.change_trusted_at(*block, hint, self.seal(kind), &mut |bytes| {
+            *bytes_at = bytes.as_ptr().addr();
+            change(bytes);
+        })
+    }
+
+    fn seal(&self, kind: Kind) -> Seal {
+        Seal { owner: self.owner(kind), seed: self.values.borrow().seed() }
+    }
+
     fn change(
         &self,
         lblk: Lblk,
@@ -453,15 +467,11 @@ impl DirBlocksEdit<'_> {
         if !self.find(lblk, at)? {
             return Err(self.changed_hole(lblk));
         }
-        let Location { block, hint, bytes_at } = at;
-        let seal = Seal { owner: self.owner(kind), seed: self.values.borrow().seed() };
-        let mut change = |bytes: &mut [u8]| {
-            *bytes_at = bytes.as_ptr().addr();
-            change(bytes);
-        };
-        if self.change.edit.change_trusted_at(*block, hint, seal, &mut change) {
+        if self.change_in_memory(at, kind, change) {
             return Ok(());
         }
+        let Location { block, hint, bytes_at } = at;
+        let seal = self.seal(kind);
         // An index block was read, and so verified, before it is changed. A leaf may be changed without a
         // read, by cached notes alone, so verify it here.
         if kind == Kind::DirLeaf {
@@ -469,7 +479,10 @@ impl DirBlocksEdit<'_> {
             let verified = self.change.shared().buffers.verify_at(*block, hint, seal.owner, verify);
             verified.map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))?;
         }
-        self.change.edit.change_at(*block, hint, seal, &mut change)
+        self.change.edit.change_at(*block, hint, seal, &mut |bytes| {
+            *bytes_at = bytes.as_ptr().addr();
+            change(bytes);
+        })
     }
 
     fn changed_hole(&self, lblk: Lblk) -> ReadFault {
@@ -559,16 +572,7 @@ impl DirEdit for DirBlocksEdit<'_> {
         at: &mut Location,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> bool {
-        if !matches!(self.find(lblk, at), Ok(true)) {
-            return false;
-        }
-        let Location { block, hint, bytes_at } = at;
-        let seal = Seal { owner: self.owner(Kind::DirLeaf), seed: self.values.borrow().seed() };
-        let mut change = |bytes: &mut [u8]| {
-            *bytes_at = bytes.as_ptr().addr();
-            change(bytes);
-        };
-        self.change.edit.change_trusted_at(*block, hint, seal, &mut change)
+        matches!(self.find(lblk, at), Ok(true)) && self.change_in_memory(at, Kind::DirLeaf, change)
     }
 
     fn leaf_at(&self, lblk: Lblk, at: &mut Location) -> Result<Option<Buffer>, ReadFault> {

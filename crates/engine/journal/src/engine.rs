@@ -733,7 +733,7 @@ impl Journal {
         let running = Arc::clone(&self.running.lock().transaction);
         if running.len() <= FEW {
             // These blocks are taken while handles wait; they need not wait for reads as well.
-            self.buffers.read_ahead(&running.blocks(), running.number);
+            self.buffers.read_ahead(|| running.blocks(), running.number);
         }
         let mut running = self.running.lock();
         running.is_locked = true;

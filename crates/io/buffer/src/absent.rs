@@ -117,6 +117,9 @@ impl Buffers {
             |(block, tid): &&(u64, Tid)| self.shard(Pblk(*block)).is_absent_by(Pblk(*block), *tid);
         // Lookups and the commit may have been faster.
         let batch: Vec<(u64, Tid)> = batch.iter().filter(is_absent).copied().collect();
+        if batch.is_empty() {
+            return;
+        }
         let numbers: Vec<u64> = batch.iter().map(|(block, _)| *block).collect();
         // A fault shows again when the commit reads the block.
         let Ok(bytes) = self.read_many(&numbers) else { return };
@@ -139,8 +142,9 @@ impl Buffers {
 
     /// Reads the absent ones of these blocks of the running transaction, before it is closed: for the thread
     /// that commits it. If a read fails, taking the blocks will report it.
-    pub fn read_ahead<T: Copy>(&self, blocks: &[(Pblk, Hint, T)], transaction: Tid) {
+    pub fn read_ahead<T: Copy>(&self, blocks: impl FnOnce() -> Vec<(Pblk, Hint, T)>, transaction: Tid) {
         if self.absent.was_used.load(Ordering::Relaxed) {
+            let blocks = blocks();
             let (wanted, shards) = self.by_shard(blocks.iter().map(|all| (all.0, *all)));
             let groups = shards.map(|(shard, group)| (shard, &wanted[group]));
             let _ = self.read_absent(groups, transaction);

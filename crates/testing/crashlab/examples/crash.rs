@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use extant_crashlab::{
-    CrashRun, IndexWork, Kind, Outcome, Pressure, Schedule, TOP, Verdict, base_image, e2fsck_says, plants,
-    random_run, superblock_is_torn, to_file,
+    CrashRun, IndexWork, Kind, Outcome, Pressure, Schedule, TOP, Verdict, base_image, e2fsck_says,
+    kernel_mounts, plants, random_run, superblock_is_torn, to_file,
 };
 use extant_fsmodel::{Op, short_alphabet, short_sequences, short_setup};
 use extant_volume::Sabotage;
@@ -105,19 +105,6 @@ fn usage(why: &str) -> ! {
     std::process::exit(2);
 }
 
-/// The kinds of images that the kernel mounts for writing. A kernel built without quotas does not mount all
-/// of them.
-fn mounted_kinds() -> Vec<Kind> {
-    let mounts = |kind: &Kind| {
-        let scratch = extant_testkit::scratch();
-        let path = scratch.path().join("base");
-        let disk = extant_simdisk::SimDisk::from_image(base_image(*kind));
-        to_file(&disk, &path).expect("scratch can be written");
-        extant_testkit::is_root() && extant_testkit::LoopMount::new(&path, "noatime").is_ok()
-    };
-    Kind::ALL.into_iter().filter(mounts).collect()
-}
-
 /// The run of this number: the short sequences first, then random runs.
 fn run_of(number: u64, seed: u64, sequences: &[Vec<Op>], sabotage: Sabotage) -> Result<CrashRun, String> {
     let Some(ops) = sequences.get(number as usize) else { return random_run(number, seed, sabotage) };
@@ -132,7 +119,7 @@ fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) 
     let sums = Mutex::new((IndexWork::default(), Pressure::default()));
     let violations: Mutex<Vec<String>> = Mutex::default();
     let every = (arguments.cuts / arguments.judged.max(1)).max(1);
-    let mounted = mounted_kinds();
+    let mounted: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kernel_mounts(*kind)).collect();
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     std::thread::scope(|scope| {
         for _ in 0..threads {

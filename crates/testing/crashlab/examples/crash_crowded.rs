@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use extant_crashlab::{CrowdedRun, Kind, base_image, e2fsck_says, superblock_is_torn, to_file};
+use extant_crashlab::{CrowdedRun, Kind, e2fsck_says, kernel_mounts, superblock_is_torn, to_file};
 use extant_simdisk::SimDisk;
 use extant_volume::Sabotage;
 
@@ -88,14 +88,6 @@ fn main() {
         begun.elapsed().as_secs_f64()
     );
     std::process::exit(i32::from(!violations.is_empty()));
-}
-
-fn kernel_mounts(kind: Kind) -> bool {
-    let scratch = extant_testkit::scratch();
-    let path = scratch.path().join("base");
-    let disk = SimDisk::from_image(base_image(kind));
-    to_file(&disk, &path).expect("scratch can be written");
-    extant_testkit::is_root() && extant_testkit::LoopMount::new(&path, "noatime").is_ok()
 }
 
 fn ask_e2fsck(disk: &SimDisk, path: &Path) -> Result<(), String> {

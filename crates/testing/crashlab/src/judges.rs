@@ -9,6 +9,8 @@ use extant_device::{Device as _, FileDevice};
 use extant_simdisk::SimDisk;
 use extant_volume::{FileType, OpenOptions, Volume};
 
+use crate::{Kind, base_image, to_file};
+
 /// Runs `e2fsck -fn` on an image.
 ///
 /// e2fsck 1.47 reads the target of a short symbolic link as block numbers if the link has an attribute whose
@@ -27,6 +29,20 @@ pub fn e2fsck_says(path: &Path) -> Result<(), String> {
     };
     let _ = std::fs::remove_file(&copy);
     again?.map_err(|said| format!("e2fsck: {said}"))
+}
+
+/// Whether the kernel mounts images of this kind for writing. A kernel built without quotas does not mount
+/// all of them, and only root mounts.
+///
+/// # Panics
+/// The image cannot be made.
+#[must_use]
+pub fn kernel_mounts(kind: Kind) -> bool {
+    let scratch = extant_testkit::scratch();
+    let path = scratch.path().join("base");
+    let disk = SimDisk::from_image(base_image(kind));
+    to_file(&disk, &path).expect("scratch can be written");
+    extant_testkit::is_root() && extant_testkit::LoopMount::new(&path, "noatime").is_ok()
 }
 
 fn ask(path: &Path) -> Result<Result<(), String>, String> {

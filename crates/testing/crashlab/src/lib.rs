@@ -58,7 +58,7 @@ pub use data::{
 pub use engine::{Engine, TOP, tree};
 pub use index_work::IndexWork;
 pub use indexes::{IndexMoment, index_run};
-pub use judges::{e2fsck_says, superblock_is_torn};
+pub use judges::{e2fsck_says, kernel_mounts, superblock_is_torn};
 pub use mix::{random_run, random_run_under};
 pub use plants::{Plant, plants};
 pub use run::CrashRun;
