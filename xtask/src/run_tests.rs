@@ -2,8 +2,8 @@
 //!
 //! `cargo test` runs one binary after the other. Most of them end with one long test that leaves the other
 //! cores idle, or wait for a mount or a timer. This module runs as many binaries as the machine has cores,
-//! each in its package's directory as cargo does. A binary prints one line, and its whole output if it
-//! failed.
+//! each in its package's directory as cargo does. A binary prints one line. The end of the run prints the
+//! output of the tests that failed.
 //!
 //! A test that cannot work on this machine prints `skipped: REASON` and returns, which libtest counts as
 //! passed. The summary lists these skips by reason. A reason that `xtask/skips.toml` does not list fails the
@@ -123,9 +123,9 @@ pub(crate) fn run(cargo: &[&str]) -> Result<(), String> {
                             total.0.add(counts);
                         }
                         Err((counts, output)) => {
-                            println!("{output}\nFAILED  {} in {seconds:.1} s", binary.name);
+                            println!("FAILED  {} in {seconds:.1} s: see the end", binary.name);
                             total.0.add(Counts { failed: counts.failed.max(1), ..counts });
-                            total.1.push(binary.name);
+                            total.1.push((binary.name, output));
                         }
                     }
                 }
@@ -139,14 +139,18 @@ pub(crate) fn run(cargo: &[&str]) -> Result<(), String> {
     match documentation(cargo) {
         Ok(ran) => counts.add(ran),
         Err(output) => {
-            println!("{output}");
-            failed.push("documentation tests".to_owned());
+            failed.push(("documentation tests".to_owned(), output));
             counts.failed += 1;
         }
     }
     let unknown = counts.report(&allowed.reasons);
     if !failed.is_empty() {
-        return Err(format!("tests failed in {}", failed.join(", ")));
+        // Last, so that the end of a log says what is wrong.
+        for (name, output) in &failed {
+            println!("\n==== {name}\n{}", failures(output));
+        }
+        let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+        return Err(format!("tests failed in {}", names.join(", ")));
     }
     if !unknown.is_empty() {
         let list = unknown.join("\n  ");
@@ -238,6 +242,13 @@ fn read(log: &Path) -> String {
         .map_or_else(|error| error.to_string(), |text| String::from_utf8_lossy(&text).into_owned())
 }
 
+/// What libtest prints about the tests that failed, to the end of the output. A binary that was killed has no
+/// such part; then the whole output.
+fn failures(output: &str) -> &str {
+    let Some(start) = output.find("\nfailures:\n\n---- ") else { return output };
+    &output[start..]
+}
+
 /// Sums libtest's result lines (`test result: ok. 3 passed; 0 failed; 1 ignored; ...`) and collects the
 /// skips: with `--show-output` each test's output follows the line `---- NAME stdout ----`.
 fn counts(output: &str, binary: &str) -> Counts {
@@ -279,6 +290,14 @@ mod tests {
         assert_eq!(counts.skipped["not root"], ["dir::names::a::b", "dir::names::c"]);
         assert!(counts.report(&["not ".to_owned()]).is_empty());
         assert_eq!(counts.report(&[]), ["not root: dir::names::a::b, dir::names::c"]);
+    }
+
+    #[test]
+    fn the_output_of_failed_tests_is_found() {
+        let ran = "running 2 tests\n\nsuccesses:\n\n---- a stdout ----\nfine\n";
+        let bad = "\nfailures:\n\n---- b stdout ----\npanicked\n\nfailures:\n    b\n";
+        assert_eq!(failures(&format!("{ran}{bad}")), bad);
+        assert_eq!(failures(ran), ran);
     }
 
     #[test]

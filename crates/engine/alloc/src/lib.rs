@@ -6,8 +6,8 @@
 //! it is [`committed`](Alloc::committed)), the use of a block, the fields of an inode, the bytes of the
 //! superblock.
 //!
-//! The unit of allocation is a cluster: one block, or with bigalloc 2^n blocks. Calls are in units of blocks
-//! (a first block and a length), and allocate or free all clusters that contain these blocks.
+//! The unit of allocation is a *cluster*: one block, or with the feature bigalloc 2^n blocks. Calls count in
+//! blocks. The length of an allocation is rounded up to whole clusters; only whole clusters can be freed.
 //!
 //! ```text
 //!            allocate              free                       its transaction is committed
@@ -17,39 +17,46 @@
 //! ```
 //!
 //! A *window* is a run of free clusters that is kept for the next allocations of one owner, usually a growing
-//! directory. Its clusters are busy in memory and free in the bitmap, so a crash leaks nothing.
+//! directory. The clusters of a window are free in the bitmap, so a crash leaks nothing.
+//!
+//! A cluster is *busy* if one of these holds:
+//! - its bit is set in the bitmap block;
+//! - a transaction that is not yet committed has freed it;
+//! - it is in a window;
+//! - it holds the file system's own metadata.
 //!
 //! Invariants
-//! 1. Only clusters that are not busy are allocated; the owner of a window also gets the clusters in it. A
-//!    cluster is busy if its bit is set in the bitmap block, if it was freed by a transaction that is not yet
-//!    committed, if it is in a window, or if it holds the file system's own metadata. So a freed block is not
-//!    reused before its freeing is durable. Otherwise a power failure could bring back the old file, with the
-//!    new file's bytes in the block.
+//! 1. Only clusters that are not busy are allocated; the owner of a window also gets the clusters of the
+//!    window. So a freed block is not reused before its freeing is durable. (If it were, a power failure
+//!    could bring back the old file, with the new file's bytes in the block.)
 //! 2. A change of a block bitmap is one [`Edit::change`](extant_buffer::Edit::change) in the caller's
-//!    transaction. Inode bitmaps and descriptors change in memory only. Once per commit,
-//!    [`seal`](Alloc::seal) writes the changed ones to their blocks, and the current checksums of the bitmaps
-//!    into the descriptors. Until then a changed inode bitmap stays in memory.
+//!    transaction. Inode bitmaps and descriptors change in memory only, and stay there until the next commit.
+//!    Once per commit, [`seal`](Alloc::seal) writes the changed ones to their blocks, and the current
+//!    checksums of the bitmaps into the descriptors.
 //! 3. An allocation or freeing that is refused changes nothing.
-//! 4. If the bitmap or descriptor of a group breaks a rule, nothing is allocated in the group, and
-//!    [`problems`](Alloc::problems) has the reason.
+//! 4. If the bitmap or descriptor of a group breaks a rule of the format, nothing is allocated in the group,
+//!    and [`problems`](Alloc::problems) has the reason.
 //! 5. [`open`](Alloc::open) reads nothing. Descriptors are read block by block, and bitmaps one by one, when
-//!    they are needed. When the memory budget is exceeded, the shrinker evicts bitmaps that were not used
-//!    recently.
+//!    they are needed. When the memory budget is exceeded, bitmaps that were not used recently are evicted.
 //!
 //! Locks, in order:
 //! 1. one group (two groups are never locked together);
 //! 2. one of these:
-//!    - one set of the index (module `index`), which has a set of groups for each length of free runs;
+//!    - one set of the module `index` (a set stands for a range of lengths; it has the groups whose longest
+//!      free run, or whose average free run, is in this range);
 //!    - the list of groups with changes to write;
 //!    - the list of groups with freed clusters that are not yet committed;
 //!    - the list of groups with windows;
 //!    - the list of areas of metadata (zones);
 //!    - the list of problems.
 //!
-//! A bitmap is read into the block cache before its group is locked. A group stays locked during I/O in two
-//! cases: while its bitmap is read again, because the cache has evicted it or the first read failed; and
-//! while one of its free runs is discarded on the device ([`Alloc::each_free`]). No other lock is held during
-//! I/O.
+//! A bitmap is read into the block cache before its group is locked. The group stays locked during I/O in two
+//! cases:
+//! - The cache has evicted the bitmap before the group was locked, or the first read failed. The bitmap is
+//!   read again.
+//! - A free run of the group is discarded on the device ([`Alloc::each_free`]).
+//!
+//! No other lock is held during I/O.
 //!
 //! ```
 //! use extant_alloc::{Flags, Options, Request};

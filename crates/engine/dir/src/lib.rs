@@ -1,4 +1,5 @@
-//! Lookup, listing and changes of directories. A directory is linear, indexed or inline.
+//! Lookup, listing and changes of directories. A directory is *linear* (blocks of entries), *indexed* (blocks
+//! of entries below an htree, a tree by hashes of names) or *inline* (entries in the inode).
 //!
 //! Owns: how names are found and listed, positions in a listing that stay valid ([`Cursor`]), how entries are
 //! added and removed ([`edit`]). Does **not** own: the mapping of a directory's blocks (the caller provides
@@ -7,18 +8,23 @@
 //! Invariants
 //! 1. INV-Y1: in a directory without damage, a name that exists during a whole listing is returned exactly
 //!    once.
-//! 2. Walks are bounded by the directory's size. A listing returns what can be read, and reports the rest.
+//! 2. The work of a lookup or listing is bounded by the directory's size. A listing of a damaged directory
+//!    returns what can be read, and reports the rest.
 //! 3. Positions rise: a listing that continues at an entry's [`next`](DirEntry::next) never returns that
 //!    entry again.
-//! 4. These entries are left out of a listing, and reported as damage: a name with a slash or NUL (but in an
-//!    encrypted directory names are ciphertext, and may hold any byte); a second "." or "..". A listing in
-//!    the order of hashes also reports duplicate names as damage, but does not leave them out.
+//! 4. A listing leaves out two kinds of entries, and reports them as damage:
+//!    - "." or "..", except the two entries at the beginning of the directory;
+//!    - a name with a slash or NUL. (In an encrypted directory this is no damage: names are ciphertext and
+//!      may hold any byte.)
 //!
-//! A lookup searches an indexed directory block by block in three cases:
+//!    A listing in the order of hashes also reports duplicate names, but does not leave them out.
+//!
+//! A lookup normally searches an indexed directory by the hash of the name. In three cases it searches the
+//! directory block by block:
 //! - The directory is encrypted and casefolded. Its hashes cannot be computed, because they need a key.
 //! - The directory is casefolded, and the search by the hash of the folded name finds nothing or fails.
-//! - The index breaks a rule of the format, and the file system has no metadata_csum. With metadata_csum the
-//!   lookup fails.
+//! - The index breaks a rule of the format, and the file system has no metadata_csum. (With metadata_csum,
+//!   the lookup fails.)
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 

@@ -9,28 +9,34 @@
 //! ```
 //!
 //! A *round* is the requests that share one flush. The first request of a round is its *leader*, which makes
-//! the flush. The leader waits until no other round's flush is in flight. In the modes `merge` and `epoch`
-//! (the default) it then flushes at once. In the mode `seed` it may wait a little longer for others to join.
-//! In the mode `none`, and in `seed` if the device flushes fast, nothing is shared: each request makes its
-//! own flush. In `empty-txn`, `volume` commits a transaction instead of making a request, and concurrent
-//! fsyncs share the commit's flush. If the device has no log (no journal, or an external one), `volume` makes
-//! a request for each fsync in this mode, and each request makes its own flush. In `epoch`, a request whose
-//! writes an earlier flush has covered joins no round and causes no flush ([`How::Covered`]).
+//! the flush. The leader first waits until no other round's flush is in flight. There are five modes
+//! ([`Mode`]):
+//! - `merge`: a request joins the round that collects requests, or starts one. The leader does not wait for
+//!   others to join.
+//! - `epoch`, the default: as `merge`, but a request returns at once if an earlier flush has covered its
+//!   writes ([`How::Covered`]).
+//! - `seed`: as `merge`, but the leader may wait a little for others to join. If the device flushes fast,
+//!   each request makes its own flush.
+//! - `none`: each request makes its own flush.
+//! - `empty-txn`: where an fsync would make a request, `volume` commits a transaction. Concurrent fsyncs
+//!   share the flush of this commit. If there is no journal, or if the journal is on another device, this
+//!   mode is the same as `none`.
 //!
-//! A [`Coordinator`] wraps a device. Writes pass through it, so it knows what was written. Flushes that are
-//! not shared (a journal's commits) pass through it, too, so it knows which writes they covered.
+//! A [`Coordinator`] wraps a device. All writes pass through the coordinator, so it knows what was written.
+//! Flushes that are not shared (those of a journal's commits) pass through it, too, so it knows which writes
+//! these flushes covered.
 //!
 //! Owns: rounds, delays, counters, and which writes a flush covers. Does **not** own: the measurement of
-//! flush times (the device does it, see `device`), commits, and the reason for a flush.
+//! flush times (see `device`), commits, and the reason for a flush.
 //!
 //! Invariants
-//! 1. INV-EN21: a flush covers the writes that completed before it was **issued**. So a request may join a
-//!    round until the flush is issued, but not while it is in flight: a later write may still be in the
-//!    device's cache when that flush ends.
+//! 1. INV-EN21: a flush covers the writes that completed before the flush was **issued**. So a request may
+//!    join a round until the round's flush is issued, but not while the flush is in flight: a later write may
+//!    still be in the device's cache when the flush ends.
 //! 2. At most one round is in flight, and at most one more collects requests. A request that joins a round
 //!    returns the result of this round's flush.
 //! 3. A leader always sets the result of its round, even if its flush panics, because joined requests wait
-//!    for it. It holds no lock while it waits.
+//!    for the result. A leader that waits holds no lock.
 //! 4. A failed flush covers no write. All later flushes fail, too, because the lost writes cannot be
 //!    recovered.
 //!

@@ -1,10 +1,11 @@
 //! Inodes in memory, and all reads and changes of them and of their contents.
 //!
 //! Owns: finding an inode in its table, verifying and caching it ([`Inodes`] for reading, [`InodeCache`] for
-//! writing); reading and writing the bytes of a file, which may be in its inode or in blocks; changing its
-//! map; adding and removing blocks of directories ([`Change`]); the record of inodes to be deleted or
-//! truncated after a crash ([`Orphans`]). Does **not** own: names (see `dir`; `volume` combines names and
-//! inodes), the form of a map (see `mapping`), the order of an operation's steps (see `volume`).
+//! writing); reading and writing the bytes of a file, which are stored in its inode or in blocks; changing
+//! the block map of a file; adding and removing blocks of directories ([`Change`]); the record of inodes that
+//! must be deleted or truncated after a crash ([`Orphans`]). Does **not** own: names (see `dir`; `volume`
+//! combines names and inodes), the layout of a block map (see `mapping`), the order of an operation's steps
+//! (see `volume`).
 //!
 //! ```text
 //!  Inodes::get(ino) -> Arc<Inode> -- read_at ----> bytes: inline | by extents | by indirect blocks | holes
@@ -14,12 +15,13 @@
 //! ```
 //!
 //! Invariants
-//! 1. When an [`Inode`] is loaded, its mode and size are verified (the size of a regular file is not larger
-//!    than its map can reach). Its checksum is verified, too.
-//! 2. [`Inode::read_at`] returns zeros for holes and unwritten extents, and stored bytes for all else. It
-//!    ends at i_size. It does not see dirty folios, which only [`FileData`] has.
-//! 3. The lock of a table of inodes, or of another structure that all inodes share, is not held during device
-//!    I/O. Locks of a single inode may be.
+//! 1. When an [`Inode`] is loaded, its checksum, mode and size are verified. The size of a regular file must
+//!    not be larger than its block map can reach.
+//! 2. [`Inode::read_at`] returns the bytes on disk, up to i_size, and zeros for holes and unwritten extents.
+//!    It does not return bytes that were written to memory only; [`FileData`] has these bytes.
+//! 3. Locks of this crate with a rank of 90 or above (docs/locks.md) are not held during device I/O: for
+//!    example the locks of the inode table and of the list of changed inodes. Locks of lower ranks may be
+//!    held during device I/O: those of a single inode, of the orphan list and of a quota file.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Tracks inodes that must be deleted, or truncated to their size, if a crash comes before that is done.
+//! Tracks *orphans*: inodes that must be deleted, or truncated to their size, if a crash comes before that is
+//! done.
 //!
 //! ```text
 //! list   superblock.s_last_orphan -> inode -> (its dtime) -> inode -> 0      one lock for the one list
@@ -6,23 +7,31 @@
 //!                                            each lane keeps a free slot ready
 //! ```
 //!
-//! The modes differ in where they check whether an inode is tracked, and in what they do under the list's
-//! lock:
+//! ext4 records orphans in two forms. The orphan list links the inodes through their dtime fields. The orphan
+//! file has a slot for each inode. (A *lane* is a place in the journal where the handles of one thread start
+//! and end without a lock.)
+//!
+//! [`OrphanMode`] selects the form. `File` is the default; it uses the list if the file system has no orphan
+//! file. `ListV0` and `ListV3` are two versions of the code for the list. They differ in where they check
+//! whether an inode is tracked, and in what they do under the list's lock. In the table, *head* is the first
+//! link, *own link* is that of the inode itself, *neighbour* is the link of its predecessor (or the head),
+//! and *own inode joins* means that the inode is added to the transaction.
 //! ```text
 //!                        add                                        remove
 //! ListV0   lock { tracked? head, own link }           lock { tracked? neighbour, own link }
 //! ListV3   tracked? own inode joins; lock { head }    tracked? lock { neighbour }; own link
 //! File     tracked? a slot, or as ListV3 when full    tracked? the slot, or as ListV3
 //! ```
-//! `None` tracks nothing, to measure the cost of tracking; a crash then leaks inodes.
+//! The mode `None` tracks nothing, to measure the cost of tracking; a crash then leaks inodes.
 //!
 //! Invariants
 //! 1. Inodes are added and removed only under their exclusive operation lock, or by their creator. So
 //!    checking whether an inode is tracked needs no lock.
 //! 2. An inode is never in the list and the file at the same time.
-//! 3. The transaction that adds an inode also changes it, so that its link count or size reaches the device
-//!    in that transaction (bug 217605 of the kernel: an inode without a name was found in use).
-//! 4. Locks: the list's, then inodes' values. Callers hold no inode's values.
+//! 3. The transaction that adds an inode also changes the inode, so that its link count or size reaches the
+//!    device in that transaction. (The kernel's bug 217605: after a power cut, an inode without a name still
+//!    counted as in use.)
+//! 4. Locks, in order: the list's, then inodes' values. Callers hold no inode's values.
 //!
 //! Source: the linux-ext4 series "Improve orphan list scaling" v3, 2014; kernel
 //! Documentation/filesystems/ext4/orphan.rst.

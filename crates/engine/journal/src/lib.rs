@@ -8,42 +8,48 @@
 //! Journal ── start ──> Handle ── change ──> commit ──> checkpoint     see `engine`
 //! ```
 //!
-//! Terms: a *log block* is a block of the log, named by its number counted from the log's first block. A
-//! *copy* is a block's content in the log. The *home* of a block is its own place in the target, the file
-//! system that the log belongs to.
+//! Terms:
+//! - A *log block* is a block of the log, named by its number counted from the log's first block.
+//! - The *target* is the file system that the log belongs to. The *home* of a block is the block's own place
+//!   in the target.
+//! - A *copy* is a block's content in the log.
+//! - A *handle* is the right of one operation to change blocks in the running transaction.
+//! - The *client* ([`Client`]) is the part of the file system that works with the live journal. It keeps
+//!   inodes and other structures decoded in memory, as *values*, and computes the metadata checksums of
+//!   blocks.
 //!
-//! The *client* ([`Client`]) is the part of the file system that works with the live journal. It keeps inodes
-//! and other structures decoded in memory, as *values*, and it computes the metadata checksums of blocks.
-//!
-//! A commit (in `engine`) is made by one thread at a time, the *committer*: a background thread, or a thread
-//! that needs its changes to be durable.
-//! 1. The committer closes the transaction. New handles wait until two things are done: the open handles have
-//!    ended, and the client has separated the values of this transaction from those of the next. Then the
-//!    next transaction starts.
+//! The thread that makes a commit is the *committer*: a background thread, or a thread that needs its changes
+//! to be durable. There is one commit at a time (module `engine`):
+//! 1. The committer closes the transaction: new handles wait. When the open handles have ended, the client
+//!    records which values this transaction has changed, and keeps their present state for the commit.
+//!    Changes after that belong to the next transaction, which starts now, with the waiting handles.
 //! 2. The committer takes a reference to the cached bytes of each block of the closed transaction. If an
 //!    operation changes a block before its bytes are taken, the cache keeps the old version for the commit.
-//!    The client encodes its values into their blocks, and the bytes of these are taken, too.
-//! 3. The committer duplicates each block that has a metadata checksum, and the client puts the checksum into
-//!    the duplicate, which goes to the log and later home. The committer computes the log's checksum of each
-//!    block, and writes revoke records, descriptors and blocks to the log. It flushes the log's device, and
-//!    then writes the commit block durably. Now the transaction is committed.
-//! 4. Later a checkpoint writes the blocks to their homes, flushes the target's device, and durably moves the
-//!    log's start past the transaction.
+//!    The client encodes the recorded values into their blocks, and the committer takes references to these
+//!    blocks, too.
+//! 3. The committer copies each block that has a metadata checksum, and the client puts the checksum into the
+//!    copy. The copy goes to the log and later home.
+//! 4. The committer writes revoke records, descriptors and blocks to the log, with the log's own checksum of
+//!    each block. It flushes the log's device, and then writes the commit block durably. Now the transaction
+//!    is committed.
+//! 5. Later, a checkpoint writes the blocks to their homes, flushes the target's device, and durably moves
+//!    the log's start past the transaction.
 //!
 //! Owns, for recovery: the map of a log's blocks ([`LogMap`]), the scan of the log by jbd2's rules
-//! ([`scan()`]), the result of a scan as a plain value ([`ReplayPlan`]), the fast commits to apply after that
-//! plan ([`FastCommitPlan`]), the device that shows a plan's copies at their homes ([`Overlay`]), and the
-//! device that keeps in memory what the rest of a recovery writes ([`ScratchOverlay`]).
+//! ([`scan()`]), its result as a plain value ([`ReplayPlan`]), the fast commits to apply after that plan
+//! ([`FastCommitPlan`]), the device that shows a plan's copies at their homes ([`Overlay`]), and the device
+//! that keeps in memory what the rest of a recovery writes ([`ScratchOverlay`]).
 //!
-//! Owns, for writing: transactions, the order of their writes, and the rule that says when a changed block
-//! may leave the cache.
+//! Owns, for writing: transactions, fast commits, the order of their writes, and the rule that says when a
+//! changed block may leave the cache.
 //!
-//! Does **not** own: where a log lives (the caller lists its blocks; this crate knows no inode and no
-//! file-system structure), the layout of log blocks (see `jbd2-format`), whether a replay is needed (the file
-//! system's superblock records it), and what a fast-commit record does to a file system.
+//! Does **not** own: where a log is stored (the caller lists its blocks; this crate knows no inodes), the
+//! layout of log blocks (see `jbd2-format`), whether a replay is needed (the file system's superblock says
+//! so), and what a fast-commit record does to a file system.
 //!
 //! Invariants
-//! 1. Scanning writes nothing. An [`Overlay`] refuses writes. A [`ScratchOverlay`] never writes its base.
+//! 1. Scanning writes nothing. An [`Overlay`] refuses writes. A [`ScratchOverlay`] never writes to the device
+//!    below it.
 //! 2. INV-R2: no bytes in the log make a scan panic, hang, or use memory out of proportion. The scan reads
 //!    each log block at most once, and blocks of revoke records once more. Memory grows with the number of
 //!    blocks logged, not with the number of blocks that revoke records name.
@@ -51,7 +57,7 @@
 //!    or a later one revokes the block, or if the copy's checksum is wrong. Of the other copies of a block,
 //!    the plan holds the newest. So if the newest copy of a block is damaged, the plan has an older one, or
 //!    none.
-//! 4. INV-R4: a plan never names a block outside the target, nor a block of the log itself.
+//! 4. INV-R4: a plan never names a home outside the target, nor one in the log itself.
 //! 5. [`ReplayPlan::problems`] lists what was left out because of damage, with the reason and the place. If
 //!    committed changes are lost, `volume` refuses to open the file system for writing.
 //!

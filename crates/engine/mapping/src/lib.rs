@@ -1,32 +1,35 @@
-//! Block maps of files: extent trees of any depth, and indirect blocks.
+//! Block maps of files: from logical blocks to physical ones, by extent trees of any depth or by indirect
+//! blocks.
 //!
 //! Owns: lookup and listing; the changes of a map ([`Editor`]): mapping holes, converting between unwritten
 //! and written, unmapping, moving extents to other logical blocks. Does **not** own: inodes (the caller
-//! passes the root's bytes and writes them back after a change), data and its blocks, the allocation of the
-//! tree's own blocks ([`TreeSpace`]), transactions (each change says how many blocks it may need).
+//! passes the root's bytes and writes them back after a change), data blocks and their contents, the
+//! allocation of the tree's own blocks ([`TreeSpace`]), transactions (functions such as [`credits_insert`]
+//! say how many blocks a change may need).
 //!
 //! Invariants
 //! 1. INV-E1: every walk is bounded.
-//!    - In an extent tree the depth falls by one a level, keys rise, and a node stays within the range that
-//!      its parent gives it; a tree that violates this is [`Corrupt`](extant_base::Corrupt).
-//!    - Indirect blocks have neither header nor checksum, and a damaged map may refer to one of them many
-//!      times. A walk goes through rising logical block numbers. It ends at the last number that three
+//!    - In an extent tree the depth falls by one per level, keys rise, and a node stays within the range that
+//!      its parent gives it. A tree that violates this is [`Corrupt`](extant_base::Corrupt).
+//!    - Indirect blocks have neither header nor checksum, and a damaged map may refer to one indirect block
+//!      many times. A walk goes through rising logical block numbers. It ends at the last number that three
 //!      levels can map, or at an end that the caller gives.
 //! 2. A returned block lies inside the file system, and is not block 0.
-//! 3. A lookup in a hole returns the part of the hole that the last node on the path shows. So a hole that
-//!    goes on in the next leaf is returned in parts. The result of `find` begins at the given block; that of
-//!    `around` may begin before it.
-//! 4. The first time that the cache returns a node, the whole node is verified. After that it is searched and
-//!    changed in its raw form, without decoding it.
+//! 3. A lookup reads one path of the tree. In a hole, it returns the hole only as far as the last node on the
+//!    path covers it. So a hole that continues in the next leaf is returned in parts. The result of
+//!    [`find`](FileMap::find) begins at the given block. The result of [`around`](FileMap::around) may begin
+//!    before the given block.
+//! 4. After a node was read from the device, all of it is verified before its first use. A verified node is
+//!    searched and changed in its raw form, without decoding it.
 //! 5. A change within one leaf either succeeds or leaves the map as it was. First, blocks for the tree are
-//!    allocated, and the nodes that change are *pinned*: they join the transaction, so they stay in memory,
-//!    and changing them cannot fail. Then they are changed. A longer change that fails may have changed
-//!    earlier leaves. Each of its steps leaves a complete map, and can be the last one of a transaction.
+//!    allocated, and the nodes that will change join the transaction. So these nodes stay in memory, and
+//!    changing them cannot fail. A change of several leaves that fails may have changed the first of them.
+//!    Each of its steps leaves a complete map, and can be the last step of a transaction.
 //! 6. A change merges contiguous extents in its leaf, up to the lengths that the format allows. It sets a
 //!    node's key in the parent to the node's first key, and leaves no node empty except the root. Trees that
 //!    other programs wrote may differ.
-//! 7. A tree block that is no longer needed is freed after the reference to it is gone, and only once.
-//!    Exception: a damaged block map may refer to a block twice; then it is freed twice.
+//! 7. A tree block that is no longer needed is freed after the reference to it is gone, and only once. (If a
+//!    damaged block map refers to a block twice, the block is freed twice.)
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
 

@@ -1,19 +1,24 @@
 //! The page cache: which bytes of files are in memory, which of them are valid, and which are dirty.
 //!
-//! Bytes are kept in *folios* of 4 KiB to 2 MiB. The size of a folio is a power of two, and it lies at a
-//! multiple of its size in the file. A read or write that needs a new folio creates the largest one that its
-//! bytes fill. Small sequential writes are expected to continue: such a write may create a folio as large as
-//! all bytes written in sequence so far, 256 KiB at most, and fill only its beginning. A folio is never
-//! smaller than a page or a block. A *chunk* is 2 MiB of a file, at a multiple of that; each chunk has a list
-//! of its folios. (The chunks of `extent-status` are something else.)
+//! Bytes are kept in *folios* of 4 KiB to 2 MiB. The size of a folio is a power of two and at least a
+//! file-system block, and the folio lies at a multiple of its size in the file. A read or write that needs a
+//! new folio creates the largest allowed folio that is not longer than the rest of the read or write. If even
+//! the smallest allowed folio is longer, it creates the smallest. A small write that continues the last write
+//! may create a larger folio, because more writes of this kind are expected. The length of this folio is at
+//! most the number of bytes that were written in sequence so far, and at most 256 KiB. The write then fills
+//! only the beginning of the folio.
 //!
-//! A file's *backing* ([`Backing`]) supplies the bytes that are not in the cache; a *fill* reads them into
-//! folios. For each file block a folio has two bits: the block is *uptodate* if it may be read, and *dirty*
-//! if it is newer than the backing. All operations work on ranges: an aligned write of 1 MiB locks one folio,
-//! copies once and sets two ranges of bits.
+//! A *chunk* is 2 MiB of a file, at a multiple of 2 MiB; each chunk has a list of its folios. (The chunks of
+//! `extent-status` are something else.)
 //!
-//! A *run* ([`WritebackRun`]) is contiguous dirty bytes of a file that a caller has taken to write them to
-//! the backing. The caller *settles* the run when it reports how the write ended.
+//! A file's *backing* ([`Backing`]) supplies the bytes that are not in the cache. A *fill* reads them into
+//! folios. A folio has bits for each of its file-system blocks. A block is *uptodate* if its bytes in the
+//! folio are valid, and *dirty* if they are newer than the backing. Operations change ranges of bits, not
+//! single ones.
+//!
+//! *Write-back* writes dirty bytes to the backing. The caller takes a *run* ([`WritebackRun`]), which is a
+//! contiguous range of dirty bytes of one file, and writes it. Then the caller *settles* the run: it reports
+//! that the bytes were written, that the write failed, or that the bytes are dirty again.
 //!
 //! ```text
 //!            write                  take_run            done
@@ -23,32 +28,32 @@
 //!                                                                 evicted, its memory recycled
 //! ```
 //!
-//! Owns: folios and their memory; which blocks are uptodate, dirty or in write-back; the order of write-back;
-//! the limits of dirty bytes; readahead; which write-back errors each open file has seen.
+//! Owns: folios and their memory; which blocks are uptodate, dirty or in a run; the order of write-back; the
+//! limits of dirty bytes; readahead; which write-back errors each open file has reported.
 //!
-//! Does **not** own: where bytes are stored (a [`Backing`] maps and reads ranges; the caller that takes a run
-//! writes it), file sizes, allocation, threads, time (callers pass it in). Nothing here depends on the kind
+//! Does **not** own: where bytes are stored (a [`Backing`] maps and reads ranges, and the caller writes
+//! runs), file sizes, allocation, threads, clocks (callers pass the time). Nothing here depends on the kind
 //! of file system.
 //!
 //! Invariants
-//! 1. INV-PC1: a read returns the bytes of the last write, or those of the backing; zeros where the backing
-//!    has a hole.
-//! 2. Bytes of a block that is not uptodate are never returned: recycled memory holds bytes of other files.
-//! 3. A dirty block stays in the cache until a run with it is settled as written or failed
-//!    ([`WritebackRun`]), or the caller drops it with [`truncate`](File::truncate) or
-//!    [`discard`](File::discard). Only clean folios are reclaimed.
+//! 1. INV-PC1: a read returns the bytes of the last write. Where nothing was written, it returns the bytes of
+//!    the backing. Holes of the backing read as zeros.
+//! 2. Bytes of a block that is not uptodate are never returned, because recycled memory holds bytes of other
+//!    files.
+//! 3. A dirty block stays in the cache until a run with it is settled as written or failed, or the caller
+//!    drops it with [`truncate`](File::truncate) or [`discard`](File::discard). Only clean folios are
+//!    reclaimed.
 //! 4. INV-PC3: a block is in at most one run, and the bytes of a run do not change. A write into a folio
-//!    that shares memory with a run does not wait for the device: it first copies the folio to new memory,
-//!    and the run keeps the old memory. The copy takes 0.2 ms at most, and is made once for each run and
-//!    folio; waiting would take as long as the device's write. The old memory counts against the limit of
-//!    dirty bytes until the run is settled.
-//! 5. Reads of cached bytes take only shared locks: of the file's map of chunks, of the chunk's list and of
-//!    the folio.
-//! 6. An open file reports a failure of write-back once, at its next check ([`Handle::take_error`]): the
-//!    latest failure if there were several since its last check. A failure that no open file has reported
-//!    goes to the next one that is opened.
-//! 7. The work of one reclaim is bounded by the number of bytes wanted. Folios are reclaimed by second chance
-//!    (the CLOCK algorithm).
+//!    whose memory a run uses does not wait for the run: it first copies the folio to new memory, and the run
+//!    keeps the old memory. A folio is copied at most once for each run. The bytes of a run count against the
+//!    limit of dirty bytes until the run is settled.
+//! 5. Reads of cached bytes take these locks, shared: the file's map of chunks, the chunk's list, the folio.
+//!    A read through a [`Handle`] also takes the lock of the handle's readahead state.
+//! 6. Each open file ([`Handle`]) reports a failure of write-back once, at its next check
+//!    ([`Handle::take_error`]). If there were several failures since its last check, it reports the latest. A
+//!    failure that no open file has reported yet is also reported by the next file that is opened.
+//! 7. The work of one reclaim is bounded by the number of bytes to free. Folios are reclaimed by second
+//!    chance (the CLOCK algorithm).
 //!
 //! Lock order:
 //! 1. the caller's inode lock;

@@ -11,15 +11,17 @@
 //! ```
 //!
 //! Invariants
-//! 1. INV-R7: opening for reading never writes a byte to the device, and shows the state that opening for
-//!    writing would produce. What a recovery writes is kept in memory, in an overlay of the device.
-//! 2. The open is refused if a feature is set that extant cannot read or, for writing, cannot maintain. An
-//!    unknown incompat bit counts as such a feature; for writing, an unknown ro_compat bit, too. The error
-//!    names the features (see [`policy`]).
+//! 1. INV-R7: opening for reading never writes to the device. An overlay of the device keeps in memory what a
+//!    recovery writes. The volume shows the tree that opening for writing would leave. (It does not if
+//!    [`OpenOptions::no_recovery`] is set, or if a step of the recovery failed: see [`Recovery::problems`].)
+//! 2. The open is refused if a feature is set that extant cannot read. Unknown incompat bits count as
+//!    features of this kind. An open for writing is also refused if a feature is set that extant cannot
+//!    maintain. Unknown ro_compat bits count as features of this kind. The error names the features (see
+//!    [`policy`]).
 //! 3. Many threads can use a volume at the same time. Locks of shared tables (ranks 90 to 120 of
-//!    docs/locks.md) are not held during device I/O, with one exception: a group of the allocator stays
-//!    locked while its bitmap is read again (because the cache evicted it or the first read failed), and
-//!    while one of its free runs is discarded. Locks of a single file or directory may be held during I/O.
+//!    docs/locks.md) are not held during device I/O. The exception is the lock of a group of the allocator
+//!    (the first page of `alloc` lists the two cases). Locks of a single file or directory may be held during
+//!    device I/O.
 //! 4. Operations end in bounded time and memory, whatever bytes the image holds.
 
 #![forbid(unsafe_code)]

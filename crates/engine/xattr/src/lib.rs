@@ -6,11 +6,12 @@
 //! the caller checks them).
 //!
 //! Invariants
-//! 1. Names come in the kernel's order: those of the body, then those of the block, each as stored. A name
-//!    that is stored twice is listed once, with the first value, which a search would find.
+//! 1. Names come in the kernel's order: the names of the body as stored, then the names of the block as
+//!    stored. A name that is stored twice is listed once, with the first value, because a search would find
+//!    this value.
 //! 2. Attributes that the kernel does not show in system calls are hidden: the encryption context, the
-//!    descriptor of fs-verity, and all `system.` attributes except ACLs. One of these is `system.data`, which
-//!    has inline data.
+//!    descriptor of fs-verity, and all `system.` attributes except ACLs (for example `system.data`, which
+//!    holds inline data).
 //! 3. ACLs are returned in the format of the system calls. An ACL without entries has no value, but
 //!    [`names`](Places::names) lists it.
 //! 4. A change is planned completely before anything is written, so a refusal changes nothing. Attributes

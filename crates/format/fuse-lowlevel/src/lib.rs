@@ -1,9 +1,10 @@
 //! The FUSE kernel protocol, over /dev/fuse and over io_uring.
 //!
 //! Owns: the protocol as data ([`protocol`], [`operation::TABLE`]), reading requests and writing replies
-//! ([`Request`], [`Reply`]), INIT, invalidations ([`Notifier`]), the threads that serve a connection
-//! ([`Session`]), and the statistics of its requests ([`OperationStatistics`]). Does **not** own: the file
-//! system (see [`Handler`]), mounting (the caller passes a mounted descriptor).
+//! ([`Request`], [`Reply`]), the INIT handshake, invalidations of the kernel's caches ([`Notifier`]), the
+//! threads that serve a connection ([`Session`]), and the statistics of its requests
+//! ([`OperationStatistics`]). Does **not** own: the file system (see [`Handler`]), mounting (the caller
+//! passes the descriptor of a mount).
 //!
 //! ```text
 //!             +-- /dev/fuse: read(2) --> Request::parse --+
@@ -13,14 +14,15 @@
 //! ```
 //!
 //! Invariants
-//! 1. Every request that expects a reply gets exactly one (FORGET, BATCH_FORGET and NOTIFY_REPLY expect
-//!    none): [`Reply`] is consumed by sending it, and one that is dropped unsent sends EIO. A malformed
+//! 1. Every request that expects a reply gets exactly one. (FORGET, BATCH_FORGET and NOTIFY_REPLY expect
+//!    none.) Sending a [`Reply`] consumes it, and a [`Reply`] that is dropped unsent sends EIO. A malformed
 //!    request gets EIO, an unknown operation ENOSYS.
 //! 2. The kernel accepts the reply to a request only on the descriptor from which the request was read. All
 //!    threads share one descriptor of /dev/fuse, so any of them can reply.
 //! 3. Over /dev/fuse, a handler that blocks delays other requests for a few milliseconds at most, as long as
-//!    another thread is free (see `workers`). Over io_uring it delays the requests of its CPU.
-//! 4. The connection is closed when the session and all replies and notifiers are gone.
+//!    another thread is free (see `workers`). Over io_uring each CPU has one thread. So a handler that blocks
+//!    delays all requests of its CPU.
+//! 4. The connection is closed when the session and all its replies and notifiers have been dropped.
 //!
 //! Source: Linux, include/uapi/linux/fuse.h, Documentation/filesystems/fuse/.
 

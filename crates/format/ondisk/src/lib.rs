@@ -1,8 +1,8 @@
 //! ext4's on-disk structures: conversion between bytes and values, without I/O.
 //!
-//! Each structure has one file: a table of its fields, `decode`, `encode`, its checksum (`seal` / `verify`),
-//! its limits, its tests. Walkers (extent trees, directories, block maps) do no I/O: they return the block
-//! that they need next.
+//! Each structure has one file: a table of its fields, `decode`, `encode`, its checksum (`seal` computes it,
+//! `verify` checks it), its limits, its tests. Walkers (of extent trees, directories and block maps) do no
+//! I/O: they return the block that they need next, and the caller reads it.
 //!
 //! Does **not** own: reading or writing (see `device`), the choice of blocks (see `image` and `alloc`),
 //! caching, or the journal's structures (see `jbd2-format`).
@@ -10,9 +10,10 @@
 //! Invariants
 //! 1. INV-O1: `decode` never panics, for any bytes, and never allocates more than the length of its input
 //!    justifies.
-//! 2. `decode(encode(value)) == value`; for a value that keeps every field, also `encode(decode(bytes)) ==
-//!    bytes`.
-//! 3. Disk fields have their kernel spelling in the raw struct and plain names in the value.
+//! 2. `decode(encode(value)) == value`. If the value keeps all bytes of the structure, as a superblock's
+//!    does, also `encode(decode(bytes)) == bytes`.
+//! 3. Disk fields have their kernel spelling in the private struct of the layout (`s_blocks_count_lo`), and
+//!    plain names in the value (`blocks_count`).
 //! 4. All arithmetic on numbers from the disk is checked.
 //! 5. INV-O5: each structure's checksum is computed in one place, for both sealing and verifying.
 //!

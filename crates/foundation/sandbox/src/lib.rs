@@ -15,12 +15,12 @@
 //! Invariants
 //! 1. All threads of the process are confined when [`Sandbox::enter`] returns, and threads that start later
 //!    inherit the confinement.
-//! 2. It cannot be undone, and a second sandbox can only take more away.
+//! 2. The confinement cannot be undone. A second sandbox can only take more rights away.
 //! 3. What the kernel does not offer is left out and listed in [`Entered::missing`]; any other failure is an
 //!    error.
-//! 4. A refused system call is not executed. It ends the process with the exit code of [`OnRefusal`], after a
-//!    message that names the call; no destructor and no write-back runs. A few calls fail with an error
-//!    instead, after which the caller goes on by other means (see `calls`).
+//! 4. A refused system call is not executed. For a few calls, the caller gets an error, and goes on by other
+//!    means (see `calls`). Any other refused call ends the process with the exit code of [`OnRefusal`], after
+//!    a message that names the call; no destructor and no write-back runs.
 //!
 //! Source: seccomp(2), landlock(7), capabilities(7), prctl(2), kernel Documentation/userspace-api.
 

@@ -19,13 +19,14 @@
 //! | POSIX ACLs | `SCHILY.acl.*` and `SCHILY.xattr.system.posix_acl_*` (2) |
 //! | holes, if leaving them out saves space | GNU's PAX sparse format 1.0 |
 //!
-//! (1) Readers do not translate header fields. (2) The former as text with numeric ids, for readers that
-//! restore ACLs; the latter for readers that restore only attributes.
+//! (1) Readers do not translate header fields. (2) `SCHILY.acl.*` has text with numeric ids, for readers that
+//! restore ACLs. `SCHILY.xattr.*` is for readers that restore only attributes.
 //!
 //! Invariants
 //! 1. The same entries give the same bytes: the output depends on no current time, process id, user name or
 //!    map order.
-//! 2. A member is complete: exactly the bytes that its header announces, or an error before the next header.
+//! 2. A member has exactly the bytes that its header announces. If not, there is an error before the next
+//!    header.
 //! 3. Paths are relative and contain no `.`, `..` or empty component, so that no reader writes outside its
 //!    target.
 //!

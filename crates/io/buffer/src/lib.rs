@@ -1,42 +1,47 @@
-//! A shared cache of metadata blocks: a block is read once, and verified before its first use.
+//! A shared cache of metadata blocks. Each block is verified before its first use.
 //!
-//! Owns: the cache of blocks, its charges to the memory budget, the owner for which each block was verified,
-//! changes in memory ([`Edit`]). Does **not** own: the meaning of a block (callers provide the verification),
-//! file data, the write-back of changed blocks (see `journal`).
+//! Owns: the cached blocks, their charges to the memory budget (see `memory`), the recorded owner of each
+//! block (invariant 1), changes of blocks in memory ([`Edit`]). Does **not** own: the meaning of a block (the
+//! caller passes the verification), file data, the write-back of changed blocks (see `journal`).
+//!
+//! A block's *home* is its address in the file system. (The journal also writes blocks to its log.)
 //!
 //! Invariants
-//! 1. INV-M3: an [`Owner`] is a kind of block and an inode. A block is returned for an owner only after its
-//!    bytes passed the verification for that owner. The cache records one owner of each block, and returns
-//!    the block for this owner without another verification.
-//!    - If the block did not change since it was read, this is the owner of the last verification.
-//!    - If the block changed, it is the owner of the last change, because the commit computes the checksum
-//!      for that owner. Reads for other owners are verified each time, and not recorded.
-//! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and later changes go to a
-//!    separate copy.
-//! 3. Memory is charged to the budget. When the budget is exceeded, the cache evicts blocks by second chance
-//!    (the CLOCK algorithm): blocks that were not touched since the last pass; and if the cache has more than
-//!    half of the budget, others as well when there are too few of these. A block whose bytes are in use is
-//!    not evicted, because that would free no memory. A device in memory may hold references to the bytes;
-//!    these do not count as use.
-//! 4. No lock is held across device I/O, a verification or a charge.
-//! 5. INV-M6: the cache never replaces bytes by older ones: if a block is changed, written home and evicted
-//!    while the cache reads it from the device, the read bytes are dropped.
-//! 6. A changed block stays in the cache until its changes are written home ([`Buffers::set_clean_through`]).
-//! 7. A commit [takes](Buffers::begin_taking) the blocks of a closed transaction. Meanwhile the next
-//!    transaction may change, drop and create blocks: the commit still gets each block as the closed
+//! 1. INV-M3: an [`Owner`] is a kind of block and an inode, for example "leaf of directory 12". A block is
+//!    returned for an owner only after its bytes have passed the verification for that owner. The cache
+//!    records one owner of each block, and returns the block for this owner without verifying it again.
+//!    - If the block did not change since it was read, the recorded owner is that of the last verification.
+//!    - If the block changed since it was read, the recorded owner is that of the last change, because the
+//!      commit computes the checksum for this owner. A read for another owner verifies the block every time,
+//!      and the recorded owner stays.
+//! 2. INV-M4: returned bytes never change. A [`Buffer`] holds a reference to its bytes, and a later change of
+//!    the block goes to a copy.
+//! 3. The cache charges its memory to the budget. When the budget is exceeded, the cache evicts blocks by
+//!    second chance (the CLOCK algorithm): it evicts blocks that were not used since the clock hand's last
+//!    pass. If the cache has more than half of the budget and finds too few blocks of this kind, it evicts
+//!    used blocks, too. A block whose bytes are referenced outside the cache is not evicted, because that
+//!    would free no memory. (References of a device in memory do not count.)
+//! 4. No lock is held during device I/O, a caller's verification or a charge.
+//! 5. INV-M6: the cache never replaces bytes of a block by older ones. While one thread reads a block from
+//!    the device, other threads may change the block, write it home and evict it. In this case, the cache
+//!    drops the bytes that the first thread has read.
+//! 6. A changed block stays in the cache until its changes are at home ([`Buffers::set_clean_through`]),
+//!    unless it is dropped ([`Buffers::forget`]).
+//! 7. A commit [takes](Buffers::begin_taking) references to the blocks of a closed transaction. Meanwhile the
+//!    next transaction may change, drop and create blocks. The commit gets each block as the closed
 //!    transaction left it.
-//! 8. A caller can change a few bytes of a block without reading it. Such a [pending change](PendingChange)
-//!    is kept beside the block, and applied before the block's bytes are read or committed. The block need
-//!    not be in memory: module `absent`.
-//! 9. The cache records two facts of a block, which save the commit a computation:
+//! 8. A caller can change a few bytes of a block without reading the block. The cache keeps this [pending
+//!    change](PendingChange) beside the block, and applies the change before the block is read or committed.
+//!    The block need not be in memory (module `absent`).
+//! 9. The cache records two facts about a block, so that a commit need not compute a checksum over the whole
+//!    block:
 //!    - (a) The last four bytes of the block are its correct checksum. A commit that applies pending changes
-//!      also updates the checksum, and records (a). With (a), a commit that applies further pending changes
-//!      derives the new checksum from the old one and the changed bytes. Every other change of the block's
-//!      bytes clears (a).
-//!    - (b) The CRC-32C of the whole block, if the creator of the block passed it along ([`BlockContents`]).
-//!      Every change of the block's bytes clears (b).
+//!      updates the checksum and records this fact. The next commit that applies pending changes derives the
+//!      new checksum from the old one and the changed bytes. Any other change of the block clears the record.
+//!    - (b) The CRC-32C of the whole block, if the creator of the block passed it ([`BlockContents`]). Any
+//!      change of the block clears the record.
 //!
-//! Locks: one per shard. No thread holds two of them.
+//! Locks: the cache is divided into shards, each with one lock. No thread holds two of them.
 //!
 //! ```
 //! use extant_base::{BlockSize, Malformed, Pblk};

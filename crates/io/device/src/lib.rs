@@ -1,29 +1,29 @@
-//! Devices: read and write bytes at offsets of files, block devices, memory, windows into them, and
-//! combinations of several devices ([`Linear`], [`Stripe`], [`Mirror`]).
+//! Devices: bytes that can be read and written at offsets. A device is a file, a block device, memory, a
+//! window into another device, or a combination of several devices ([`Linear`], [`Stripe`], [`Mirror`]).
 //!
-//! Owns the trait [`Device`], its implementations, the measurement of flushes ([`FlushStats`]), the partition
-//! tables that define a window ([`partition`]), and [`NewFile`]: an output file that appears under its name
-//! only when it is complete. Does **not** own the layout of a file system, caches, or the order of writes.
+//! Owns: the trait [`Device`] and its implementations; the measurement of flushes ([`FlushStats`]); partition
+//! tables, which define windows ([`partition`]); and [`NewFile`], an output file that appears under its name
+//! only when it is complete. Does **not** own: the layout of a file system, caches, the order of writes.
 //!
 //! A file is accessed through the system's page cache or with direct I/O ([`FileDevice::with_direct`]).
-//! Batches of transfers use system calls or io_uring ([`FileDevice::with_io`]). `unsafe` is used in `uring`
-//! and `ioctl`, and in the crate `blocks`.
+//! Batches of transfers use system calls or io_uring ([`FileDevice::with_io`]). Only the modules `uring` and
+//! `ioctl` have `unsafe` code.
 //!
 //! Invariants
-//! 1. A read or write is complete, or returns an error with operation, offset and reason. There are no short
-//!    transfers.
-//! 2. Bytes of a fresh device read as zeros until they are written.
+//! 1. A read or write transfers all of its bytes, or returns an error with operation, offset and reason.
+//! 2. On a *fresh* device ([`Device::is_fresh`]), such as a new file, bytes read as zeros until they are
+//!    written.
 //! 3. Methods take `&self`. Threads may call them concurrently on ranges that do not overlap, and may read
 //!    the same range concurrently.
-//! 4. A device opened for reading is never written; an attempt returns a separate error
-//!    ([`DeviceFault::ReadOnly`]).
+//! 4. A device opened for reading is never written. An attempt returns [`DeviceFault::ReadOnly`].
 //! 5. A write is durable after the success of a [`flush`](Device::flush) that began after the write had
-//!    returned. A [`write_durable_at`](Device::write_durable_at) is durable when it returns. There is no
-//!    other guarantee. A combined device flushes all of its members.
-//! 6. A [discarded](Device::discard_at) range has undefined contents until it is written again; the bytes
+//!    returned. A [`write_durable_at`](Device::write_durable_at) is durable when it returns. Other writes may
+//!    become durable at any time and in any order. A flush of a combined device flushes all members that are
+//!    in use (a [`Mirror`] excludes failed ones).
+//! 6. A [discarded](Device::discard_at) range has undefined contents until it is written again. The bytes
 //!    around it stay.
-//! 7. [`flush_nanos`](Device::flush_nanos) of a combined device is that of the slowest member that a flush
-//!    waits for. Each call computes it anew, so it follows the members' measurements.
+//! 7. [`flush_nanos`](Device::flush_nanos) is the average duration of a flush. For a combined device it is
+//!    the largest average of its members, computed anew at each call.
 //!
 //! ```
 //! use extant_device::{Device, MemDevice};

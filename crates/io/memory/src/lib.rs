@@ -1,31 +1,38 @@
-//! One memory budget for all caches of a process, and the shrinkers that enforce it.
+//! One memory budget for all caches of a process. When the caches exceed it, the budget makes them free
+//! memory.
 //!
-//! A cache *charges* what it keeps and *releases* what it drops. The sum is kept in several counters
-//! (*shards*); a charge below the limit is one atomic addition to the shard of the calling thread. A charge
-//! that lifts the sum above the limit starts a *round*: the budget calls the registered [`Shrinker`]s in
-//! turn, each for a bounded amount, until they have freed the excess and 1/64 of the limit more, or each was
-//! called once. The next round begins with the shrinker after the last one that was called.
+//! A cache *charges* the bytes that it keeps, and *releases* the bytes that it frees. The budget keeps the
+//! sum of all bytes that are charged and not released. A charge that lifts the sum above the limit starts a
+//! *round* in the charging thread: the budget calls the registered [`Shrinker`]s one after the other, each
+//! with a bounded number of bytes to free. The round ends when the shrinkers have freed the excess and 1/64
+//! of the limit more, or when each shrinker was called once. The next round begins with the shrinker after
+//! the last one that was called.
 //!
-//! Owns: the sum, the limit, and the order of the shrinkers.
+//! The sum is split into several counters (*shards*), so that threads on different CPUs seldom write to the
+//! same cache line.
 //!
-//! Does **not** own: any memory, any eviction policy, any thread. A budget never refuses: pinned memory may
-//! exceed the limit, and [`Budget::charge`] returns the excess.
+//! Owns: the sum, the limit, the list of shrinkers (the *registry*) and their order.
+//!
+//! Does **not** own: memory, eviction policies, threads. A charge never fails. If the caches cannot free
+//! enough, the sum stays above the limit, and [`Budget::charge`] returns the excess.
 //!
 //! Invariants
-//! 1. A shrinker is called without the registry's lock, and only from inside [`Budget::charge`], by the
-//!    charging thread. So **charge without holding a lock that a shrinker takes**: insert, unlock, charge.
-//!    `release` never calls a shrinker and may be called under any lock.
-//! 2. One thread shrinks at a time; a concurrent charge (also one from inside a shrinker) only adds.
-//! 3. The work of one charge is bounded by one round: each shrinker is called at most once, for at most
-//!    [`STEP_MIN`] bytes or twice the charge, whichever is more. Twice, so that caches shrink faster than
-//!    they grow. After a round that freed almost nothing, the next one starts only when the sum has grown by
+//! 1. A shrinker is called only from inside [`Budget::charge`], by the charging thread, and without the
+//!    registry's lock. So **charge without holding a lock that a shrinker takes**: insert, unlock, charge.
+//!    [`Budget::release`] never calls a shrinker and may be called under any lock.
+//! 2. One thread at a time runs a round. Meanwhile, charges of other threads and charges of shrinkers only
+//!    add to the sum.
+//! 3. A charge runs at most one round. A round calls each shrinker at most once, for at most [`STEP_MIN`]
+//!    bytes, or for twice the charge if that is more. The factor of two lets caches shrink faster than they
+//!    grow. After a round that freed almost nothing, the next round starts only when the sum has grown by
 //!    1/32 of the limit, because what the caches still hold is probably in use.
-//! 4. The registry holds weak references: a dropped cache leaves it.
-//! 5. [`Budget::used`] adds up all shards, and is exact while no thread charges or releases. `charge` uses
-//!    another sum, to which each shard adds its changes in batches; it differs by at most 1/16 of the limit.
+//! 4. The registry holds weak references, so it does not keep a cache alive.
+//! 5. A shard collects changes, and adds them in batches to a common counter. [`Budget::charge`] compares
+//!    only the common counter with the limit. [`Budget::used`] adds up the common counter and all shards; it
+//!    is exact while no thread charges or releases. The two values differ by at most 1/16 of the limit.
 //!
-//! Lock order: first `turn`, which one thread holds during a round and other threads only try to lock; then
-//! the registry, which is unlocked before a shrinker runs.
+//! Lock order: `turn`, then the registry. A thread holds `turn` during a round; other threads only try to
+//! lock `turn`. The registry is unlocked before a shrinker runs.
 //!
 //! ```
 //! use extant_memory::{Budget, Shrinker};

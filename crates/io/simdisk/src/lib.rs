@@ -1,11 +1,11 @@
-//! A disk in memory that can lose power, and injected faults: for the crash lab and tests.
+//! A disk in memory that can lose power, and a device that injects faults: for tests and for `crashlab`.
 //!
-//! Owns: [`SimDisk`], a [`Device`](extant_device::Device) with a volatile write cache; [`Image`], its
-//! content, whose copies are cheap; [`Recording`], all events of a disk, from which the state after any event
-//! can be made; [`Faulty`], a wrapper around any device that fails or delays chosen reads, writes and
-//! flushes; [`Part`], one of several devices that lose power together.
+//! Owns: [`SimDisk`], a [`Device`](extant_device::Device) with a volatile write cache; [`Image`], the content
+//! of a disk, which is cheap to copy; [`Recording`], all events of a disk, from which the content after a
+//! power cut at any event can be computed; [`Faulty`], a wrapper around any device that fails or delays
+//! chosen reads, writes and flushes; [`Part`], one of several devices that lose power together.
 //!
-//! Does **not** own: what runs on the disk, what must hold after a cut, or which cuts to try.
+//! Does **not** own: the software that uses the disk, what must hold after a cut, or the choice of cuts.
 //!
 //! # The model
 //!
@@ -19,23 +19,23 @@
 //! ```
 //!
 //! Invariants
-//! 1. Reads see all writes. A flush makes those writes durable that had returned when it was called. Writes
-//!    that come during a flush stay in the cache.
-//! 2. A durable write makes only its own sectors durable. It removes older versions of these sectors from the
-//!    cache, because a disk does not write an older version over a newer one that it has acknowledged as
-//!    durable.
+//! 1. Reads see all writes. A flush makes those writes durable that had returned before it was called. Writes
+//!    during the flush stay in the cache.
+//! 2. A durable write makes only its own sectors durable. It also removes older versions of these sectors
+//!    from the cache: a disk that has acknowledged a version as durable does not write an older one over it.
 //! 3. After a cut each sector holds one complete version: the durable one, or one of those written since the
-//!    last flush. The version is chosen for each sector separately. So all sectors of a write may survive, or
-//!    some, or none; and of two writes to the same sectors, one sector may have the older version and another
-//!    the newer one.
-//! 4. A write that does not start and end at sector boundaries counts as a write of whole sectors, with the
-//!    bytes that the cache has after it. So a durable write also makes the other bytes of its first and last
-//!    sectors durable.
-//! 5. A discard is a write of unspecified bytes to the whole sectors of its range. It may be lost like any
+//!    last flush. The version of each sector is chosen separately. So all sectors of a write may survive, or
+//!    some, or none. Of two writes to the same sectors, one sector may have the older version and another the
+//!    newer one.
+//! 4. A write that does not begin and end at sector boundaries counts as a write of whole sectors. The other
+//!    bytes of its first and last sectors are those that reads see. So a durable write makes these bytes
+//!    durable, too.
+//! 5. A discard is a write of unspecified bytes to the whole sectors of its range. A cut may lose it like any
 //!    write; then the old bytes reappear.
-//! 6. The cost of making the state after a cut is proportional to the sectors in the cache. It does not
-//!    depend on the size of the disk or of the history.
-//! 7. Event `n` moves [`SimDisk::events`] from `n` to `n + 1`; "at `k`" means after the first `k` events.
+//! 6. The time to compute the content after a cut is proportional to the number of sectors in the cache. It
+//!    does not depend on the size of the disk or the length of the recording.
+//! 7. Events are numbered from 0. Event `n` moves [`SimDisk::events`] from `n` to `n + 1`. A cut at `k` is a
+//!    cut after the first `k` events.
 //!
 //! ```
 //! use extant_device::Device;

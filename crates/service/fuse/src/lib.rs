@@ -1,9 +1,9 @@
-//! An extant volume as a FUSE file system.
+//! Serves an ext4 file system through FUSE.
 //!
-//! Owns: the file system's operations on a volume ([`Server`]); FUSE requests and replies ([`transport`]);
-//! mounting and unmounting, by root and by ordinary users ([`Mounted`], [`MountOptions`], [`unmount`]). Does
-//! **not** own: the volume (see `volume`), the protocol (see `fuse-lowlevel`), the command line, daemons and
-//! signals (see the command).
+//! Owns: the file system's operations on an open volume ([`Server`]); FUSE requests and replies
+//! ([`transport`]); mounting and unmounting, by root and by ordinary users ([`Mounted`], [`MountOptions`],
+//! [`unmount`]). Does **not** own: the volume (see `volume`), the protocol (see `fuse-lowlevel`), the command
+//! line, daemons and signals (see the command).
 //!
 //! ```text
 //!  kernel --- fuse-lowlevel --- transport --- trait Serve --- Server --- Volume
@@ -11,16 +11,17 @@
 //! ```
 //!
 //! Invariants
-//! 1. [`Serve`] does not depend on FUSE, and [`transport`] depends on ext4 only in the inode number of the
-//!    root, inode flags and a few ioctls. So each can be replaced.
+//! 1. [`Serve`] has the operations of a file system, and nothing of FUSE. [`transport`] depends on ext4 only
+//!    in the inode number of the root, inode flags and a few ioctls. So both sides of [`Serve`] can be
+//!    replaced: `transport` by NFS, for example, and [`Server`] by a null server.
 //! 2. A volume that is open for reading is never written: changes fail with EROFS. A volume that is open for
 //!    writing must have been opened with [`extant_volume::WriteOptions::keeps_set_id`], so that it does not
 //!    clear set-id bits at each write. `transport` clears them if the caller has no CAP_FSETID.
-//! 3. If a request finds damage in the image, the damage is reported ([`Report`]) and the request fails; a
-//!    listing leaves out the damaged part instead. If the volume is open for writing, its option `errors`
-//!    decides whether later requests fail, too.
-//! 4. A volume that is open for writing is closed by [`Server::close`]. Without that, its state on the device
-//!    is that after a power cut.
+//! 3. If a request finds damage in the image, the damage is reported ([`Report`]) and the request fails. A
+//!    listing does not fail: it leaves out the damaged part. If the volume is open for writing, its option
+//!    `errors` decides whether later requests fail, too.
+//! 4. A volume that is open for writing must be closed with [`Server::close`]. Without that call, the image
+//!    is left as after a power cut.
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -13,14 +13,17 @@
 //!                 shrinker: on an extent cache of its own, without a file system
 //! ```
 //!
-//! Owns: the loads, the clocks, the reports (serializable values, and tables for people). Does **not** own:
-//! command-line options, terminals, any rule of the format. Studies of a volume call its public functions, as
-//! the server of a mount does. Two options have no counterpart in a mount: names that are announced ahead,
-//! and modes of `orphans` that record every orphan.
+//! Owns: the loads, the clocks, the reports (serializable values, and tables as text). Does **not** own:
+//! command-line options, terminals, any rule of the format.
+//!
+//! Studies of a volume call its public functions, as the server of a mount does. Two options have no
+//! counterpart in a mount. With [`createmany::Job::ahead`], the driver announces names before it creates or
+//! removes them, so that the volume can prefetch. Most modes of `orphans` also record inodes that are deleted
+//! or truncated within one transaction. By default, the engine does not record these.
 //!
 //! Invariants
-//! 1. A load that runs on the engine and on the kernel is one piece of code. The two differ in how they
-//!    execute a call, not in which calls are made.
+//! 1. A load that runs on the engine and on the kernel is one piece of code. So both get the same calls, and
+//!    differ only in how they execute a call.
 //! 2. The driver writes names into a reused buffer: it allocates nothing per name.
 //! 3. A clock runs only over what a report claims to measure. Making and checking images is outside.
 //! 4. Each worker has its own directory, unless the load is about a single directory.

@@ -12,7 +12,8 @@
 //!
 //! Invariants
 //! 1. A thread calls the library only while it does not hold the GIL. A device that is a Python object takes
-//!    the GIL for each transfer, from any thread of the library; a thread that held it would block them all.
+//!    the GIL for each transfer, from any thread of the library. A thread that held the GIL during a call
+//!    would block all these threads.
 //! 2. Closing a file system closes its files, listings and scans first, so that the image is left clean.
 //! 3. Paths and names are bytes here. In Python they are `str`, UTF-8 with surrogateescape, or `bytes`.
 

@@ -12,8 +12,8 @@
 //!
 //! Invariants
 //! 1. Functions panic with a full explanation (command line, output, path) instead of returning an error: a
-//!    test that cannot run its judge has failed. The exceptions return a `Result`, because a test may expect
-//!    the refusal.
+//!    test that cannot run its judge has failed. A function returns a `Result` only if a test may expect the
+//!    refusal.
 //! 2. Nothing is left over: mounts and temporary directories end with the value that owns them.
 //! 3. A generated tree depends only on its parameters: same names, same bytes, same times on every machine,
 //!    except for what the report lists as impossible to create.

@@ -1,6 +1,7 @@
 //! Runs external programs, which must succeed.
 
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -38,11 +39,16 @@ pub fn scratch() -> TempDir {
 ///
 /// The `sbin` directories are added to `PATH`: Debian installs e2fsprogs there, outside of the `PATH` of
 /// ordinary users. `LC_ALL=C` and `TZ=UTC` make outputs comparable.
+///
+/// The program is looked up here and not by `Command`, which would fork in that case: a fork copies the page
+/// tables of the test process, 14 ms for 200 MB of images in memory. With a path, `Command` spawns in 1 ms.
 #[must_use]
 pub fn command(program: &str) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/local/sbin:/usr/sbin:/sbin");
-    let mut command = Command::new(program);
+    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file());
+    let mut command = Command::new(found.unwrap_or_else(|| program.into()));
+    command.arg0(program);
     command.env("PATH", path).env("LC_ALL", "C").env("TZ", "UTC");
     command
 }

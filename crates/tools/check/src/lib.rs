@@ -1,8 +1,10 @@
-//! Checks ext4 file systems on all cores: a second, independent implementation of the format.
+//! Checks ext4 file systems on all cores, with its own readers of inodes, block maps, directories and the
+//! journal.
 //!
 //! Owns: the passes, the rules, the findings. Does **not** own: byte layouts (`ondisk`, `jbd2-format`),
-//! devices, the printing of reports, repair. Shares with the engine only `base`, `ondisk`, `jbd2-format` and
-//! `device`, so that mistakes of the engine outside of these are found.
+//! devices, the printing of reports, repair. It shares with the engine (the crates that open and change a
+//! file system) only `base`, `ondisk`, `jbd2-format` and `device`. So it finds mistakes in the engine's own
+//! code, but not mistakes in these four crates.
 //!
 //! ```text
 //!  open      superblock -> geometry -> journal scan, replay overlaid on the device -> descriptors;
@@ -18,13 +20,16 @@
 //!  last      quota; the internal journal's place and superblock
 //! ```
 //!
+//! The check sees the file system as it is after the journal's replay, which happens in memory. A *claim*
+//! says that a file, an attribute block or fixed metadata uses a cluster.
+//!
 //! Invariants
 //! 1. Nothing is written.
 //! 2. No image makes a check panic or loop. Memory is bounded: a few bytes per inode, one bit per cluster of
 //!    used groups, a note per directory, an entry per attribute block, and a limited number of findings of
 //!    each rule (a survey keeps all: see 6).
 //! 3. The report does not depend on the number of threads.
-//! 4. A pass reads the notes of earlier passes (`state`), never of later ones.
+//! 4. A pass reads only the notes of earlier passes (module `state`).
 //! 5. Every finding has a [`Rule`] of [`rules`] with its permanent code, a place, and the values needed to
 //!    repair it.
 //! 6. A [`survey`] is a check for a repair: it keeps every finding, and the notes of the passes.

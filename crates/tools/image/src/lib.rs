@@ -9,15 +9,16 @@
 //! ```
 //!
 //! Does **not** own: on-disk layouts (see `ondisk` and `jbd2-format`), files and block devices (see
-//! `device`), the command line. It shares with the engine that mounts file systems only `base`, `ondisk`,
-//! `jbd2-format` and `device`: it is a second witness of the format.
+//! `device`), the command line. It shares with the engine (the crates that open and change a file system)
+//! only `base`, `ondisk`, `jbd2-format` and `device`. So when the engine reads an image of this crate,
+//! mistakes in the engine's own code or in this crate show, but not mistakes in these four crates.
 //!
 //! Invariants
 //! 1. A plan depends only on its input: tree, options, device size, UUID, hash seed and time of creation. It
 //!    does not depend on the clock, on threads, or on the order of reading.
 //! 2. No file appears under the target's name before it is complete.
-//! 3. A property that cannot be stored exactly is an error that names the path, or a warning; nothing is
-//!    dropped silently.
+//! 3. Nothing is dropped silently: if a property of a source cannot be stored exactly, there is an error or a
+//!    warning that names the path.
 //! 4. Memory use grows with the number of names, block groups, and data ranges of sparse files, not with the
 //!    bytes of files.
 //!

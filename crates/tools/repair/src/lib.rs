@@ -11,16 +11,17 @@
 //! all in an overlay; then: undo file, synced -> image, superblock last -> undo file "finished"
 //! ```
 //!
-//! The checker finds the damage; this crate has the remedies for its findings. So every fix has a rule, and
-//! the check after a repair judges by the same rules. A remedy changes what later stages find: if a damaged
-//! directory can be read again, for instance, its names count as links. So each round applies the remedies of
-//! one stage, and surveys the overlay again. Most damage takes two to five rounds.
+//! The checker finds the damage, and this crate has a *remedy* for each kind of finding. So every fix belongs
+//! to a rule, and the check after a repair judges by the same rules. A remedy changes what later stages find:
+//! if a damaged directory becomes readable, for instance, its names count as links. So a round applies the
+//! remedies of one stage only. Then the next round checks the result again.
 //!
-//! Data structures: the overlay of changed pieces of 4 KiB; the survey's notes (a few bytes per inode, one
-//! bit per cluster); the plan.
+//! All rounds work on an *overlay*: the image with its changes in memory, in pieces of 4 KiB. The result is a
+//! [`Plan`] of all fixes. Only [`Repair::write`] changes the image.
 //!
-//! The same remedies make structures that a feature needs ([`plan_conversion`]): quota files, for instance,
-//! are missing as soon as the feature says that there are some.
+//! [`plan_conversion`] turns features on and off in the same way. It changes the feature's bit and creates or
+//! removes the feature's files; the remedies then write what follows from that, for instance the contents of
+//! new quota files.
 //!
 //! Owns: remedies, the plan, the undo file, the order of the writes. Does **not** own: rules and findings
 //! (see `check`), byte layouts (see `ondisk`), the replay of fast commits (see `volume`).
@@ -28,12 +29,12 @@
 //! Invariants
 //! 1. INV-RP1: nothing is written before the plan is complete.
 //! 2. INV-RP2: what becomes unreachable by a fix is in the plan, in [`Fix::loss`].
-//! 3. INV-RP3: the undo file is durable before the first byte of the image changes. If a power cut or a kill
-//!    interrupts a repair, the next repair first undoes what was written, from the undo file. So an
-//!    interruption loses nothing.
-//! 4. INV-RP4: the image is clean for the checker after a repair, except for what [`Plan::left`] names.
-//! 5. The number of rounds is bounded. If the remedies of a round change nothing, its findings are not tried
-//!    again.
+//! 3. INV-RP3: the undo file, if the caller requests one, is durable before the first byte of the image
+//!    changes. It has the bytes that the repair overwrites. If a power cut or a kill interrupts the repair,
+//!    [`undo_cut_repair`] restores them, and the repair can start again. So an interruption loses nothing.
+//! 4. INV-RP4: the checker finds the image clean after a repair, except for what [`Plan::left`] names.
+//! 5. The number of rounds is bounded. If the remedies of a round change nothing, later rounds do not try the
+//!    findings of this round again.
 
 #![forbid(unsafe_code)]
 

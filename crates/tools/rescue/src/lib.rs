@@ -18,10 +18,12 @@
 //! 1. The image is only read.
 //! 2. INV-RS1: a damaged block hides at most what is stored in it, and what is found only through it. Every
 //!    walk is bounded, whatever the bytes are.
-//! 3. INV-RS2: a deleted file of high [`Confidence`] has the bytes that it had when it was deleted. Either
-//!    they are in its inode; or all its blocks are free, and of each block, the journal has the bitmap of its
-//!    group as the deletion left it, and no newer copy: since then, nothing was allocated or freed in the
-//!    group.
+//! 3. INV-RS2: a deleted file of high [`Confidence`] has the bytes that it had when it was deleted. One of
+//!    these holds:
+//!    - The bytes are in the inode of the file.
+//!    - All blocks of the file are free, and nothing was allocated or freed in their groups since the
+//!      deletion. The journal shows this: of the bitmap of each group, its newest copy is the one that the
+//!      deletion left.
 //! 4. In paths of the output no name is `.` or `..`, and no name contains `/`. No two files have the same
 //!    path.
 //!

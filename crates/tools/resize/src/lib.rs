@@ -1,17 +1,18 @@
-//! Resizes a file system that is not mounted.
+//! Resizes a file system that is not in use. (To resize a mount, the server in `fuse` closes the volume,
+//! resizes the image, and opens the volume again.)
 //!
 //! ```text
 //! recover (replay, orphans) -> plan -> longer image -> step, step, ... -> backups
 //!                                                      each: new blocks | flush | switch
 //! ```
 //!
-//! A shrink moves what is after the new end to free blocks before it, in the same kind of steps, and then
-//! moves the end.
+//! A file system grows in steps. Each step ends with a valid file system of a size in between. It first
+//! writes blocks after the old end. Then a *switch* makes the new size valid. With a journal, a switch is one
+//! transaction. So after a power cut the file system has the size before the step or after it, and the same
+//! command continues from there. Without a journal, a switch is a few ordered writes.
 //!
-//! A step is a whole change: it ends with a valid file system of a size in between. Its blocks after the old
-//! end are written first; then a *switch* makes the new size valid. With a journal, a switch is one
-//! transaction of it. So a power cut leaves a file system of the old size or the new size of the step, and
-//! the same command continues from there. Without a journal, a switch is a few ordered writes.
+//! A shrink moves the blocks after the new end to free blocks before it, in steps of the same kind. The last
+//! switch moves the end.
 //!
 //! Owns: the decisions ([`plan`]) and the writes of a resize. Does **not** own: opening and recovery (see
 //! `volume`), the layouts (see `ondisk`, `jbd2-format`), the image file's length and lock (see [`Storage`]).
@@ -22,7 +23,7 @@
 //! 2. INV-RZ2: without a journal, a power cut loses no file and no block in use. It may leave wrong counts,
 //!    and free blocks that are marked as used. Then the superblock is marked as not clean, and e2fsck
 //!    corrects the counts and marks.
-//! 3. The copies of superblock and descriptors are written after the primary ones.
+//! 3. The backups of superblock and descriptors are written after the primary ones.
 
 #![forbid(unsafe_code)]
 

@@ -7,19 +7,23 @@
 //!              '-- the commit writes it into the block, if anything changed, and seals the block
 //! ```
 //!
+//! A slot holds the number of an inode, 0 if it is free, or `KEPT` if a lane keeps it for its next claim. (A
+//! *lane* is a place in the journal where the handles of one thread start and end without a lock.)
+//!
 //! Owns: the owner of each slot. Does **not** own: whether an inode is tracked
 //! ([`LiveInode`](crate::LiveInode) has its slot), the blocks.
 //!
 //! Invariants
 //! 1. A slot with an inode's number belongs to that inode until the inode gives it back.
-//! 2. Slots change under an open handle only. [`write`](OrphanFile::write) runs while no other handle is
-//!    open, so it finds the transaction's final state. The slot of an inode that was added and removed in
-//!    between is unchanged, and no block is written for it.
-//! 3. FULL is a mark, not a count: a search without a free slot sets it, and the next slot that is freed for
-//!    all threads clears it. A stale mark sends a search to the next block, or to the list; nothing more.
-//! 4. A lane ([`Edit::lane`]) keeps at most one slot, used only by its handle, with stores as its only atomic
-//!    operations. On disk the slot is free. For other threads it is taken: if all other slots are in use,
-//!    they use the list.
+//! 2. Slots change under an open handle only. [`write`](OrphanFile::write) runs in a commit, while no other
+//!    handle is open, so it finds the transaction's final state. A slot that was claimed and given back in
+//!    one transaction is unchanged, and no block is written for it.
+//! 3. `FULL` is a mark of a block, not a count. A search that finds no free slot sets it, and the next slot
+//!    that is freed for all threads clears it. A stale mark only sends a search to the next block, or to the
+//!    list.
+//! 4. A lane ([`Edit::lane`]) keeps at most one slot. Only its handle uses the slot, with stores as its only
+//!    atomic operations. On disk the slot is free. For other threads it is taken: if all other slots are in
+//!    use, they use the list.
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 

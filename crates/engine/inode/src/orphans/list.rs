@@ -4,10 +4,10 @@
 //! superblock.s_last_orphan -> inode -> (its dtime) -> inode -> 0
 //! ```
 //!
-//! Owns: the links, in memory and on disk, and statistics of the lock. Does **not** own: when it is taken
-//! (see [`Orphans`](super::Orphans)).
+//! Owns: the links, in memory and on disk, and statistics of the lock. Does **not** own: when the lock is
+//! taken (see [`Orphans`](super::Orphans)).
 //!
-//! Invariant: the list in memory is the running transaction's version of the list on disk. It is doubly
+//! Invariant: the list in memory equals the list on disk as the running transaction leaves it. It is doubly
 //! linked, so that a removal knows the predecessor.
 
 use std::collections::HashMap;

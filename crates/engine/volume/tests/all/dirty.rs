@@ -213,6 +213,8 @@ fn compare(options: &Options) {
     );
     assert!(failures.is_empty(), "{} captures differ: {options:?}\n{}", failures.len(), failures.join("\n"));
     assert!(replayed * 2 > options.n_captures, "only {replayed} of {} needed a replay", options.n_captures);
-    let refused_max = if options.fast_commit { options.n_captures / 5 } else { 0 };
+    // With fast commits the kernel refuses up to 6 % of the captures. The margin is for tests of few
+    // captures, where chance decides: of 6, more than 3 are refused in 1 run of 5,000.
+    let refused_max = if options.fast_commit { options.n_captures / 5 + 2 } else { 0 };
     assert!(refused + damaged <= refused_max, "the kernel refused {refused}, {damaged} were damaged");
 }

@@ -145,7 +145,8 @@ const COMMON: &[Row] = &[
     Row {
         spelled: "allow_other",
         help: "let other users access the mount; ordinary users need user_allow_other in /etc/fuse.conf",
-        page: "other users may access the mount; ordinary users need `user_allow_other` in /etc/fuse.conf",
+        page: "other users may access the mount, too. An ordinary user may give this option only if \
+               /etc/fuse.conf has `user_allow_other`",
         keywords: &[flag("allow_other", |flags| flags.allow_other = true)],
     },
     Row {
@@ -182,8 +183,8 @@ const COMMON: &[Row] = &[
         spelled: "grpid, nogrpid",
         help: "new files get the group of their directory, or of the process (default); also bsdgroups, \
                sysvgroups",
-        page: "new files get the group of their directory, or of the process (default). Also `bsdgroups`, \
-               `sysvgroups`",
+        page: "`grpid`: a new file gets the group of its directory. `nogrpid` (default): it gets the \
+               group of the process that creates it. Also `bsdgroups`, `sysvgroups`",
         keywords: &[
             flag("grpid", |flags| flags.dir_groups = Some(true)),
             flag("bsdgroups", |flags| flags.dir_groups = Some(true)),
@@ -256,7 +257,8 @@ const COMMON: &[Row] = &[
     Row {
         spelled: "remount",
         help: "change ro, rw, dev, suid, noexec of the mount on DIR",
-        page: "change `ro`, `rw`, `dev`, `suid`, `noexec` of the mount on DIR, see [below](#remounting)",
+        page: "change `ro`, `rw`, `dev`, `suid`, `noexec` of an existing mount, see \
+               [below](#remounting)",
         keywords: &[flag("remount", |_| ()).remount(|_| ())],
     },
 ];
@@ -266,8 +268,9 @@ const DURABILITY: &[Row] = &[
         spelled: "commit=SECONDS",
         help: "longest time between two commits (default: 5), and how long data stays dirty before it is \
                written back (default: 30, also the most)",
-        page: "the longest time between two commits; default: 5. Dirty data is written back after 30 \
-               seconds, or after SECONDS if the option is given and less than 30",
+        page: "the longest time between two commits of the journal; default: 5. By default, dirty data \
+               is written back after 30 seconds; with this option after SECONDS, if that is less than \
+               30",
         keywords: &[value("commit", |flags, value| {
             let seconds = number(value, 86_400).ok_or("seconds up to 86400, as 5")?;
             // 0 selects the default, as in the kernel.
@@ -285,10 +288,10 @@ const DURABILITY: &[Row] = &[
         spelled: "data=ordered",
         help: "with nobuffered_iomap only: a commit waits until the data of newly allocated blocks is \
                written (default)",
-        page: "matters only with `nobuffered_iomap`, and is the default there: a transaction that allocates \
-               blocks for data is committed only after this data has been written. Without \
-               `nobuffered_iomap` the option changes nothing: new extents stay unwritten until their data \
-               is on the device, and a commit waits only for the data of files with block maps",
+        page: "the default, unless the superblock sets another mode. New extents stay unwritten until \
+               their data is on the device, so a commit does not wait for data. A commit waits for the \
+               data of new blocks in two cases: in files with block maps, which have no unwritten \
+               blocks, and in all files with `nobuffered_iomap` (see below)",
         keywords: &[value("data", |flags, value| {
             let ways = [
                 ("ordered", DataPath::Ordered),
@@ -303,21 +306,21 @@ const DURABILITY: &[Row] = &[
         spelled: "data=writeback",
         help: "with nobuffered_iomap only: a commit does not wait; after a crash files may show the old \
                content of blocks",
-        page: "matters only with `nobuffered_iomap`: a commit does not wait for data, so after a crash \
-               files may show the old content of blocks",
+        page: "the same as `data=ordered`, except with `nobuffered_iomap`. With `nobuffered_iomap`, no \
+               commit waits for data, so after a crash files may show the old content of blocks",
         keywords: &[],
     },
     Row {
         spelled: "data=journal",
         help: "write data through the journal",
-        page: "data goes through the journal, as metadata does",
+        page: "file data goes through the journal, as metadata does",
         keywords: &[],
     },
     Row {
         spelled: "noauto_da_alloc",
         help: "do not write back data early that replaces older data by rename or truncate",
-        page: "data that [replaces older data](#what-is-durable-when) by rename or truncate is not \
-               written back early",
+        page: "do not write back early the data that [replaces older data](#what-is-durable-when) by \
+               rename or truncate",
         keywords: &[
             flag("noauto_da_alloc", |flags| flags.no_auto_da_alloc = Some(true)),
             flag("auto_da_alloc", |flags| flags.no_auto_da_alloc = Some(false)),
@@ -369,9 +372,9 @@ const PERFORMANCE: &[Row] = &[
         spelled: "writeback_cache",
         help: "the kernel buffers writes, so small writes cost less. When space runs out a write may \
                succeed and the next write, fsync or close fail",
-        page: "the kernel buffers writes, so small writes are faster. **When space runs out, write(2) may \
-               succeed and the next write(2), fsync(2) or close(2) fail**, see \
-               [internals](mount-internals.md#the-kernels-write-back-cache)",
+        page: "the kernel buffers writes before it sends them to the server, so small writes are \
+               faster. **When space runs out, write(2) may succeed and the next write(2), fsync(2) or \
+               close(2) fail**, see [internals](mount-internals.md#the-kernels-write-back-cache)",
         keywords: &[flag("writeback_cache", |flags| flags.writeback_cache = true)],
     },
     Row {
@@ -380,10 +383,10 @@ const PERFORMANCE: &[Row] = &[
                write, write-back errors are reported once per process, not per open file, and close \
                starts no write-back unless track_closes is given",
         page: "the kernel sends no request to the server when a file is opened or closed, which is \
-               faster. `chattr +i` and `+a` are then checked at write(2) instead of open(2), and \
-               fsync(2) reports a write-back error once to each process that calls it, instead of once \
-               per open file. close(2) of a file that was truncated to 0 and rewritten starts no \
-               write-back, unless `track_closes` is given",
+               faster. But `chattr +i` and `+a` are checked at write(2), not at open(2). A write-back \
+               error is reported once to each process that calls fsync(2), instead of once per open \
+               file. close(2) of a file that was truncated to 0 and rewritten starts its write-back \
+               only with `track_closes`",
         keywords: &[
             flag("notrack_opens", |flags| flags.no_track_opens = true),
             flag("track_opens", |flags| flags.no_track_opens = false),
@@ -394,15 +397,15 @@ const PERFORMANCE: &[Row] = &[
         help: "close of a file that was truncated to 0 and rewritten waits until the new data is written \
                back",
         page: "close(2) of a file that was truncated to 0 and rewritten waits until the new data is \
-               written back. Without this option close(2) only starts the write-back, and with \
-               `notrack_opens` not even that",
+               written back. Without this option, close(2) starts the write-back and returns at once. \
+               With `notrack_opens` but without this option, close(2) starts no write-back",
         keywords: &[flag("track_closes", |flags| flags.track_closes = true)],
     },
     Row {
         spelled: "discard",
         help: "freed blocks become holes of the image file, or are discarded on a device",
-        page: "when the commit that frees blocks is durable, these blocks become holes of the image file, \
-               or are discarded on a device",
+        page: "when the commit that frees blocks is durable, the server discards these blocks on a \
+               device, or makes them holes of the image file",
         keywords: &[
             flag("discard", |flags| flags.discard = Some(true)),
             flag("nodiscard", |flags| flags.discard = Some(false)),
@@ -411,9 +414,9 @@ const PERFORMANCE: &[Row] = &[
     Row {
         spelled: "image_direct",
         help: "access the image with O_DIRECT, where it can be",
-        page: "access the image with O_DIRECT, so that the host's page cache does not hold its blocks a \
-               second time. If the host refuses O_DIRECT, a note says so, and the image is accessed \
-               without it",
+        page: "access the image with O_DIRECT, so that the kernel's page cache holds no second copy of \
+               blocks that the server caches. If O_DIRECT is refused, a note says so, and the image is \
+               accessed without it",
         keywords: &[
             flag("image_direct", |flags| flags.image_direct = true),
             flag("noimage_direct", |flags| flags.image_direct = false),
@@ -422,9 +425,9 @@ const PERFORMANCE: &[Row] = &[
     Row {
         spelled: "io=auto, io=calls, io=rings",
         help: "submit batches by one call each or by io_uring; default: the faster one, as measured",
-        page: "how a batch of reads or writes of the image is submitted. `calls`: one system call per \
-               transfer. `rings`: the whole batch through io_uring. `auto` (default): `rings` with \
-               O_DIRECT, else `calls`, as [measurements](why/rings-past-the-cache.md) suggest",
+        page: "how the server submits a batch of reads or writes of the image. `calls`: one system call \
+               per transfer. `rings`: the whole batch through io_uring. `auto` (default): `rings` if \
+               the image is accessed with O_DIRECT, else `calls` ([why](why/rings-past-the-cache.md))",
         keywords: &[value("io", |flags, value| {
             flags.io = named(value, [("auto", Io::Auto), ("calls", Io::Calls), ("rings", Io::Rings)])?;
             Ok(())
@@ -434,11 +437,12 @@ const PERFORMANCE: &[Row] = &[
         spelled: "transport=auto, transport=dev, transport=uring",
         help: "how requests come from the kernel: through /dev/fuse, or by io_uring where the fuse \
                module's enable_uring is Y; default: as uring for rw, dev for ro",
-        page: "how requests come from the kernel. `dev`: through /dev/fuse. `uring`: through io_uring, \
-               with one queue for each CPU, if `/sys/module/fuse/parameters/enable_uring` is Y (root can \
-               set it), otherwise through /dev/fuse. `auto` (default): as `uring` for read-write mounts, \
-               as `dev` for read-only mounts. `uring` is faster for several clients at a time, and slower \
-               for large reads from a cold cache ([measure](mount-internals.md#measuring-a-mount))",
+        page: "how the kernel sends requests to the server. `dev`: through /dev/fuse. `uring`: through \
+               io_uring, with one queue for each CPU. This needs Y in \
+               `/sys/module/fuse/parameters/enable_uring` (root can set it); with N, /dev/fuse is used. \
+               `auto` (default): as `uring` for read-write mounts, as `dev` for read-only mounts. \
+               `uring` is faster for several clients at a time, and slower for large reads from a cold \
+               cache ([how to measure](mount-internals.md#measuring-a-mount))",
         keywords: &[value("transport", |flags, value| {
             let ways = [("auto", Channel::Auto), ("dev", Channel::Device), ("uring", Channel::Rings)];
             flags.transport = named(value, ways)?;
@@ -451,9 +455,9 @@ const MEASURING: &[Row] = &[
     Row {
         spelled: "nobuffered_iomap",
         help: "write data block by block in 4 KiB pages, not by extents in large folios; also nodelalloc",
-        page: "data is cached in 4 KiB pages and mapped block by block, instead of in large folios and \
-               by extents ([lab buffered](lab.md#buffered)). Alias: `nodelalloc`; \
-               but unlike with the kernel's `nodelalloc`, blocks are still allocated at write-back",
+        page: "file data is cached in 4 KiB pages and mapped block by block, instead of in large folios \
+               and by extents ([lab buffered](lab.md#buffered)). Alias: `nodelalloc`. Blocks are \
+               allocated at write-back (with the kernel's `nodelalloc`: at write(2))",
         keywords: &[
             flag("nobuffered_iomap", |flags| flags.block_by_block = Some(true)),
             flag("nodelalloc", |flags| flags.block_by_block = Some(true)),
@@ -466,8 +470,8 @@ const MEASURING: &[Row] = &[
         help: "how threads that sync share flushes of the device: epoch (default), merge, seed, \
                empty-txn, none",
         page: "how concurrent fsync calls share flushes of the device: `epoch` (default), `merge`, \
-               `seed`, `empty-txn`. With `none` nothing is shared: each fsync makes its own flush ([lab \
-               fsync](lab.md#fsync))",
+               `seed`, `empty-txn`, or `none` (each fsync makes its own flush). [lab \
+               fsync](lab.md#fsync) describes the modes",
         keywords: &[value("flush", |flags, value| {
             flags.flush.mode = named(value, FlushMode::ALL.map(|mode| (mode.name(), mode)))?;
             Ok(())
@@ -477,9 +481,10 @@ const MEASURING: &[Row] = &[
         spelled: "flush_delay=MODE",
         help: "how long the first fsync waits for others with flush=seed: full (as long as a flush \
                takes), aged (until the last flush was that long ago; default), none",
-        page: "with `flush=seed`: how long the first fsync waits for others. T is the average time of a \
-               flush, at most 15 ms. `full`: T. `aged` (default): until T has passed since the last \
-               shared flush ended. `none`: not at all",
+        page: "with `flush=seed`, how long the first of several concurrent fsync calls waits for the \
+               others before it makes a flush. T is the average time of a flush, at most 15 ms. `full`: \
+               for the time T. `aged` (default): until T has passed since the last shared flush ended. \
+               `none`: not at all",
         keywords: &[value("flush_delay", |flags, value| {
             flags.flush.delay = named(value, FlushDelay::ALL.map(|delay| (delay.name(), delay)))?;
             Ok(())
@@ -492,7 +497,7 @@ const MEASURING: &[Row] = &[
         page: "after a change of names in a `chattr +S` or `+D` directory, the server waits before it \
                commits, so that other operations share the commit. It waits as long as a commit takes \
                on average, within these bounds (microseconds; default: 0 and 15000). An fsync waits in \
-               this way only with `flush=empty-txn`. With `flush=seed`, `flush_delay` sets its wait",
+               this way only with `flush=empty-txn`",
         keywords: &[
             value("min_batch_time", |flags, value| micros(value).map(|time| flags.batching.min = time)),
             value("max_batch_time", |flags, value| micros(value).map(|time| flags.batching.max = time)),
@@ -516,8 +521,8 @@ const MEASURING: &[Row] = &[
         spelled: "es_policy=NAME",
         help: "reclaim policy of the extent-status cache: es-chunk (default), or one of `extant lab \
                shrinker`",
-        page: "how the cache of files' extents evicts; default: `es-chunk` ([lab \
-               shrinker](lab.md#shrinker))",
+        page: "how the server evicts cached extents of files; default: `es-chunk`. [lab \
+               shrinker](lab.md#shrinker) describes the policies",
         keywords: &[value("es_policy", |flags, value| {
             flags.extents = named(value, ExtentPolicy::ALL.map(|policy| (policy.name(), policy)))?;
             Ok(())
@@ -527,13 +532,13 @@ const MEASURING: &[Row] = &[
         spelled: "orphans=MODE",
         help: "how inodes to delete or truncate after a crash are recorded: file (default), list-v3, \
                list-v0; with none a crash leaks their blocks until e2fsck",
-        page: "how orphans (inodes to delete or truncate after a crash) are recorded. `file` (default): \
-               in the orphan file, or in the list on disk if the image has no such file. `list-v3`, \
-               `list-v0`: in the list. `none`: not at all, so a crash leaks the blocks of orphans until \
-               e2fsck runs. All modes but `none` record each deletion, because the inode is deleted \
-               later, when the kernel sends FORGET. They record a truncation only if it may take more \
-               than one transaction; the modes of [lab orphans](lab.md#orphans) with the same names \
-               record every truncation",
+        page: "how orphans are recorded. An orphan is an inode that the next mount must delete or \
+               truncate after a crash. `file` (default): in the orphan file, or in the list on disk if \
+               the image has no such file. `list-v3`, `list-v0`: in the list. `none`: not at all, so a \
+               crash leaks the blocks of orphans until e2fsck runs. All modes but `none` record each \
+               deletion, because the server deletes the inode later, when the kernel sends FORGET. \
+               These modes record a truncation only if it may take more than one transaction. (In [lab \
+               orphans](lab.md#orphans), the modes of the same names record every truncation)",
         keywords: &[value("orphans", |flags, value| {
             flags.orphans = named(value, OrphanMode::ALL.map(|mode| (mode.name(), mode)))?;
             Ok(())
