@@ -83,16 +83,14 @@ fn test(rest: &[&str]) -> Result<(), String> {
 /// Tests of data structures shared between threads, under schedules that `shuttle` chooses.
 /// `EXTANT_SCHEDULES=n` runs more schedules, `EXTANT_SEED=n` others.
 fn schedules(_: &[&str]) -> Result<(), String> {
-    // One package at a time: in one command, cargo would merge their features.
-    for (package, tests) in [
-        ("extant-buffer", "--test=schedules"),
-        ("extant-journal", "--test=schedules"),
-        ("extant-inode", "--lib"),
-    ] {
-        let filter: &[&str] = if tests == "--lib" { &["schedules"] } else { &[] };
-        let args = ["test", "--profile", "ci", "--features", "shuttle", "-p", package, tests];
-        let all: Vec<&str> = args.iter().chain(filter).chain(&["--", "--nocapture"]).copied().collect();
-        cargo(&all)?;
+    // The same packages in both commands, so that cargo builds their dependencies once.
+    const PACKAGES: [&str; 3] = ["extant-buffer", "extant-journal", "extant-inode"];
+    let features = PACKAGES.map(|package| format!("{package}/shuttle")).join(",");
+    for (tests, filter) in [("--test=schedules", ""), ("--lib", "schedules")] {
+        let mut args = vec!["test", "--profile", "ci", "--features", &features, tests];
+        args.extend(PACKAGES.iter().flat_map(|package| ["-p", package]));
+        args.extend(["--", "--nocapture", filter].iter().filter(|arg| !arg.is_empty()));
+        cargo(&args)?;
     }
     Ok(())
 }

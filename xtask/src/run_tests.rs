@@ -159,7 +159,10 @@ pub(crate) fn run(cargo: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// The test binaries, the last that cargo built first: the largest programs take longest to build and to run.
+/// The binaries that take longest. They run first: at the end, one of them would run alone.
+const LONGEST: &[&str] = &["cli::all", "volume::all"];
+
+/// The test binaries, in the order in which they are to run.
 fn build(cargo: &[&str]) -> Result<Vec<Binary>, String> {
     let mut command = workspace::cargo();
     // Without examples: clippy checks them, and each would be linked with most crates.
@@ -178,7 +181,7 @@ fn build(cargo: &[&str]) -> Result<Vec<Binary>, String> {
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let mut binaries: Vec<Binary> = text.lines().filter_map(binary).collect();
-    binaries.reverse();
+    binaries.sort_by_key(|binary| !LONGEST.contains(&binary.name.as_str()));
     if binaries.is_empty() { Err(format!("{command:?} built no test")) } else { Ok(binaries) }
 }
 
