@@ -105,6 +105,10 @@ fn order_faults(layers: &Layers, packages: &[Package]) -> Vec<String> {
         };
         for dependency in package.dependencies.iter().filter(|d| known.contains(d.name.as_str())) {
             let other = dependency.name.as_str();
+            // A package that needs itself in [dev-dependencies] switches its features on for its tests.
+            if other == name {
+                continue;
+            }
             // An unlisted crate is reported separately.
             let Some(&other_place) = places.get(other) else { continue };
             let is_dev = dependency.kind.as_deref() == Some("dev");

@@ -15,6 +15,7 @@ mod fsx;
 mod knots;
 mod layers;
 mod nightly;
+mod package;
 mod programs;
 mod run_tests;
 mod shape;
@@ -60,6 +61,8 @@ cargo xtask COMMAND
                               run the crate `fsx` on a file of a mounted image of each kind, N operations each (default
                               20000; every 20000 are a run with the next seed), then e2fsck; no new kind begins after N
                               seconds
+  package                     package the crates for the registry; compile them, and a project outside
+                              of the workspace with each set of features of `extant`
   dist [--profile NAME] [--try DIR]
                               make target/artifacts/: a Debian package and a static binary, both stripped. --try installs and
                               runs both in the bare Debian in DIR (made by debootstrap if missing; needs root)
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         ["fsx", rest @ ..] => fsx::run(rest),
         ["nightly", rest @ ..] => nightly::run(rest),
         ["dist", rest @ ..] => dist::run(rest),
+        ["package"] => package::run(),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())

@@ -6,7 +6,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{fsx, programs, workspace};
+use crate::{fsx, package, programs, workspace};
 
 /// A part of the run.
 type Part<'p> = &'p dyn Fn() -> Result<(), String>;
@@ -38,9 +38,10 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         }
         Ok(())
     };
-    let parts: [(&str, Part<'_>); 9] = [
+    let parts: [(&str, Part<'_>); 10] = [
         ("licenses and sources of dependencies", &deny),
         ("the oldest Rust", &oldest_rust),
+        ("packages", &package::run),
         ("heavy tests", &heavy_tests),
         ("fuzz", &|| programs::fuzz(&["--seed", &seed, "--seconds", &share])),
         ("fuzz --changes", &|| programs::fuzz(&["--changes", "--seed", &seed, "--seconds", &share])),

@@ -206,21 +206,30 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "build")]
 pub mod build;
 mod change;
+#[cfg(feature = "check")]
 pub mod check;
+#[cfg(feature = "build")]
 pub mod diff;
 mod error;
 mod file;
 mod fs;
 mod list;
+#[cfg(feature = "build")]
 pub mod mkfs;
 pub mod optimize;
+#[cfg(feature = "repair")]
 pub mod repair;
+#[cfg(feature = "rescue")]
 pub mod rescue;
+#[cfg(feature = "resize")]
 pub mod resize;
 pub mod spelled;
+#[cfg(feature = "repair")]
 pub mod tune;
+#[cfg(feature = "build")]
 pub mod update;
 pub mod walk;
 

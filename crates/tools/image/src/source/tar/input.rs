@@ -16,7 +16,9 @@
 //! Source: RFC 1952 (gzip), RFC 8878 (zstd), the xz file format 1.1: magic bytes and concatenation.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+#[cfg(feature = "gzip")]
+use std::io::BufRead;
+use std::io::{self, BufReader, Chain, Cursor, Read};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +37,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Number of chunks that the worker may unpack ahead of the reader.
 const CHUNKS_AHEAD: usize = 4;
 /// Memory limit of an xz decoder in bytes; `xz -9` needs 65 MiB.
+#[cfg(feature = "xz")]
 const XZ_MEMORY_MAX: u64 = 256 << 20;
 /// Bytes of an uncompressed stream to read after the end of the archive, so that its writer gets no broken
 /// pipe while it writes its last record. There is a limit because `/dev/zero` never ends.
@@ -138,6 +141,16 @@ impl Compression {
         }
     }
 
+    /// Whether this crate was compiled with the feature of the compression.
+    fn is_compiled_in(self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Gzip => cfg!(feature = "gzip"),
+            Self::Zstd => cfg!(feature = "zstd"),
+            Self::Xz => cfg!(feature = "xz"),
+        }
+    }
+
     /// Detects the compression by the first bytes of an archive. `Err` is the name of an unsupported
     /// compression.
     pub(in crate::source) fn of(first: &[u8]) -> Result<Self, &'static str> {
@@ -145,20 +158,21 @@ impl Compression {
         if first.first_chunk::<BLOCK>().is_some_and(|block| Header::verified(block).is_some()) {
             return Ok(Self::None);
         }
-        match first {
-            [0x1f, 0x8b, ..] => Ok(Self::Gzip),
+        let found = match first {
+            [0x1f, 0x8b, ..] => Self::Gzip,
             // A frame, or a skippable frame, which pzstd writes first.
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Ok(Self::Zstd),
-            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Ok(Self::Xz),
-            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Err("bzip2"),
-            [b'L', b'Z', b'I', b'P', ..] => Err("lzip"),
-            [0x04, 0x22, 0x4d, 0x18, ..] => Err("lz4"),
-            [0x5d, 0, 0, ..] => Err("lzma"),
-            [0x1f, 0x9d, ..] => Err("compress"),
-            [0x89, b'L', b'Z', b'O', ..] => Err("lzop"),
-            [b'P', b'K', 3, 4, ..] => Err("zip"),
-            _ => Ok(Self::None),
-        }
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => return Err("bzip2"),
+            [b'L', b'Z', b'I', b'P', ..] => return Err("lzip"),
+            [0x04, 0x22, 0x4d, 0x18, ..] => return Err("lz4"),
+            [0x5d, 0, 0, ..] => return Err("lzma"),
+            [0x1f, 0x9d, ..] => return Err("compress"),
+            [0x89, b'L', b'Z', b'O', ..] => return Err("lzop"),
+            [b'P', b'K', 3, 4, ..] => return Err("zip"),
+            _ => Self::None,
+        };
+        if found.is_compiled_in() { Ok(found) } else { Err(found.name()) }
     }
 }
 
@@ -515,24 +529,32 @@ fn unpacker(raw: Raw, compression: Compression) -> io::Result<Box<dyn Read>> {
     let buffered = BufReader::with_capacity(CHUNK_BYTES, raw);
     Ok(match compression {
         Compression::None => Box::new(buffered.into_inner()),
+        #[cfg(feature = "gzip")]
         Compression::Gzip => {
             Box::new(GzipMembers { member: Some(flate2::bufread::GzDecoder::new(buffered)) })
         }
+        #[cfg(feature = "zstd")]
         Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(buffered)?),
+        #[cfg(feature = "xz")]
         Compression::Xz => {
             let stream =
                 liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, liblzma::stream::CONCATENATED)?;
             Box::new(liblzma::bufread::XzDecoder::new_stream(buffered, stream))
         }
+        // `Compression::of` does not return these.
+        #[cfg(not(all(feature = "gzip", feature = "xz", feature = "zstd")))]
+        _ => return Err(io::Error::from(io::ErrorKind::Unsupported)),
     })
 }
 
 /// Reads gzip members one after another. Zeros after the last member are padding of tapes.
+#[cfg(feature = "gzip")]
 struct GzipMembers<R> {
     /// `None` only after the last member.
     member: Option<flate2::bufread::GzDecoder<R>>,
 }
 
+#[cfg(feature = "gzip")]
 impl<R: BufRead> Read for GzipMembers<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while let Some(member) = &mut self.member {

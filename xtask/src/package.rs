@@ -1,0 +1,145 @@
+//! `cargo xtask package`: the packages as `cargo publish` would upload them, tried outside of the workspace.
+//!
+//! Cargo packages every crate that is not marked `publish = false`. The files are unpacked beside a project
+//! that depends on `extant` as any other project would, with the unpacked crates instead of the registry's.
+//! Then the unpacked crates are compiled, which finds a file that is missing in a package. The project is
+//! compiled with each set of features, which finds code that needs a feature and is not marked so.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize;
+
+use crate::workspace;
+
+/// The sets of features of `extant` that are compiled. Each feature is alone in one of them.
+const FEATURE_SETS: &[&str] =
+    &["", "build", "build,gzip", "build,xz", "build,zstd", "check", "repair", "rescue", "resize", "default"];
+
+/// The program of a stranger: it uses one function of each feature.
+const PROGRAM: &str = r#"//! Opens an image, and does with it what the features allow.
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let image = std::env::args_os().nth(1).ok_or("usage: outside IMAGE")?;
+    let fs = extant::open(&image)?;
+    for entry in fs.read_dir("/")? {
+        println!("{}", String::from_utf8_lossy(entry?.name()));
+    }
+    #[cfg(feature = "build")]
+    println!("{:?}", extant::build::BuildOptions::default().format);
+    #[cfg(feature = "check")]
+    println!("{} findings", extant::check::check_image(&image)?.findings.len());
+    #[cfg(feature = "rescue")]
+    println!("{:?}", extant::rescue::open(&image)?.notes());
+    #[cfg(feature = "resize")]
+    extant::resize::resize_image(&image, extant::resize::Size::Max)?;
+    #[cfg(feature = "repair")]
+    extant::repair::undo_image(&image, "image.undo", false)?;
+    Ok(())
+}
+"#;
+
+#[derive(Deserialize)]
+struct Manifest {
+    package: PackageTable,
+    #[serde(default)]
+    features: std::collections::BTreeMap<String, Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct PackageTable {
+    version: Version,
+    #[serde(default = "published")]
+    publish: bool,
+}
+
+/// A version that is given, or inherited.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Version {
+    Own(String),
+    Inherited {},
+}
+
+fn published() -> bool {
+    true
+}
+
+pub(crate) fn run() -> Result<(), String> {
+    let mut names = Vec::new();
+    let mut features = BTreeSet::new();
+    let mut package = workspace::cargo();
+    package.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"]);
+    for one in workspace::packages()? {
+        let path = one.manifest_path.strip_prefix(workspace::root()).unwrap_or(&one.manifest_path);
+        let manifest: Manifest = workspace::read_toml(&path.to_string_lossy())?;
+        if let Version::Own(version) = &manifest.package.version {
+            return Err(format!("{}: version {version}; all packages have the workspace's", one.name));
+        }
+        if one.name == "extant" {
+            features.extend(manifest.features.into_keys());
+        }
+        if manifest.package.publish {
+            names.push(one.name);
+        } else {
+            package.args(["--exclude", &one.name]);
+        }
+    }
+    if let Some(missing) = features.iter().find(|name| !FEATURE_SETS.iter().any(|set| set.ends_with(*name))) {
+        return Err(format!("package: no set of features ends with {missing:?}"));
+    }
+    succeed(&mut package)?;
+
+    let dir = workspace::target_dir().join("package/outside");
+    let io = |error: std::io::Error| format!("{}: {error}", dir.display());
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).map_err(io)?;
+    }
+    std::fs::create_dir_all(dir.join("project/src")).map_err(io)?;
+    let version = env!("CARGO_PKG_VERSION");
+    let mut patches = String::new();
+    for name in &names {
+        let file = workspace::target_dir().join(format!("package/{name}-{version}.crate"));
+        succeed(Command::new("tar").arg("xzf").arg(&file).arg("-C").arg(&dir))?;
+        patches.push_str(&format!("{name} = {{ path = \"{name}-{version}\" }}\n"));
+    }
+    let all = format!(
+        "[workspace]\nresolver = \"3\"\nmembers = [\"extant*\", \"project\"]\n\n[patch.crates-io]\n{patches}"
+    );
+    std::fs::write(dir.join("Cargo.toml"), all).map_err(io)?;
+    std::fs::copy(workspace::root().join("Cargo.lock"), dir.join("Cargo.lock")).map_err(io)?;
+    std::fs::write(dir.join("project/Cargo.toml"), project(version, &features)).map_err(io)?;
+    std::fs::write(dir.join("project/src/main.rs"), PROGRAM).map_err(io)?;
+
+    println!("package: {} packages", names.len());
+    check(&dir, &["--workspace"])?;
+    for set in FEATURE_SETS {
+        check(&dir, &["--package", "outside", "--no-default-features", "--features", set])?;
+        println!("package: extant compiles outside with the features [{set}]");
+    }
+    Ok(())
+}
+
+/// The manifest of the project: its features are those of `extant`.
+fn project(version: &str, features: &BTreeSet<String>) -> String {
+    let mut text = format!(
+        "[package]\nname = \"outside\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
+         [dependencies]\nextant = {{ version = \"{version}\", default-features = false }}\n\n[features]\n"
+    );
+    for name in features {
+        text.push_str(&format!("{name} = [\"extant/{name}\"]\n"));
+    }
+    text
+}
+
+fn check(dir: &Path, args: &[&str]) -> Result<(), String> {
+    let target = workspace::target_dir().join("package/target");
+    let mut command = workspace::cargo();
+    command.current_dir(dir).args(["check", "--quiet"]).args(args).env("CARGO_TARGET_DIR", target);
+    succeed(&mut command)
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+}
