@@ -17,7 +17,7 @@ use crate::workspace;
 const FEATURE_SETS: &[&str] =
     &["", "build", "build,gzip", "build,xz", "build,zstd", "check", "repair", "rescue", "resize", "default"];
 
-/// The program of a stranger: it uses one function of each feature.
+/// The program of the project: it uses one function of each feature.
 const PROGRAM: &str = r#"//! Opens an image, and does with it what the features allow.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let image = std::env::args_os().nth(1).ok_or("usage: outside IMAGE")?;
