@@ -102,13 +102,24 @@ impl Error {
         }
     }
 
-    /// The number that the kernel would return for the same failure. `None` if the image holds no file system
-    /// that can be opened.
+    /// The number that the kernel would return for the same failure; for an image that cannot be opened, that
+    /// of mount(2). `None` if the operating system's error has no number.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (kept, image) = example::example_image();
+    /// let error = extant::open(&image)?.read("/etc/absent").unwrap_err();
+    /// assert_eq!(error.errno(), Some(2)); // ENOENT
+    /// std::fs::write(&image, [0; 65536])?;
+    /// let error = extant::open(&image).unwrap_err();
+    /// assert_eq!(error.errno(), Some(22)); // EINVAL: no file system
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Image { source, .. } => source.raw_os_error(),
-            Self::Open { .. } => None,
+            Self::Open { source, .. } => Some(source.errno()),
             Self::At { fault, .. } | Self::Between { fault, .. } => Some(fault.errno()),
             // ENOMEM
             Self::TooLarge { .. } => Some(12),
@@ -126,6 +137,10 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Image { source, .. } => source.kind(),
+            Error::Open { source: OpenFault::InUse(_), .. } => io::ErrorKind::ResourceBusy,
+            Error::Open { source: OpenFault::Device(fault), .. } => {
+                io::Error::from_raw_os_error(fault.os_error().unwrap_or(5)).kind()
+            }
             Error::Open { .. } => io::ErrorKind::InvalidData,
             Error::At { fault, .. } | Error::Between { fault, .. } => fault_kind(fault),
             Error::TooLarge { .. } => io::ErrorKind::OutOfMemory,
