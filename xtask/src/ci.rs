@@ -97,11 +97,13 @@ fn schedules(_: &[&str]) -> Result<(), String> {
 
 /// The Python package: its wheel in a new virtual environment, and its tests.
 fn python(_: &[&str]) -> Result<(), String> {
-    succeed(Command::new("crates/service/python/test.sh"))
+    let mut command = Command::new("crates/service/python/test.sh");
+    command.env("RUSTC_WORKSPACE_WRAPPER", workspace::root().join("xtask/rustc.sh"));
+    succeed(command)
 }
 
 fn cargo(args: &[&str]) -> Result<(), String> {
-    let mut command = workspace::cargo();
+    let mut command = workspace::cargo_of_tests();
     command.args(args);
     succeed(command)
 }

@@ -67,13 +67,13 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
 
 /// The tests that `./test` does not run, and those that it runs at reduced size.
 fn heavy_tests() -> Result<(), String> {
-    let mut full = workspace::cargo();
+    let mut full = workspace::cargo_of_tests();
     full.args(["test", "--profile", "ci", "-p", "extant-volume", "--test", "all"]);
     succeed(full.env("EXTANT_CAPTURES", "90").env("EXTANT_SECONDS", "30").env("EXTANT_CUTS", "600"))?;
-    let mut matrix = workspace::cargo();
+    let mut matrix = workspace::cargo_of_tests();
     matrix.args(["test", "--profile", "ci", "-p", "extant-cli", "--test", "all", "matrix"]);
     succeed(matrix.env("EXTANT_MATRIX", ""))?;
-    let mut command = workspace::cargo();
+    let mut command = workspace::cargo_of_tests();
     command.args(["test", "--profile", "ci", "--workspace", "--tests", "--no-fail-fast", "--", "--ignored"]);
     succeed(&mut command)
 }

@@ -2,8 +2,8 @@
 //!
 //! `cargo test` runs one binary after the other. Most of them end with one long test that leaves the other
 //! cores idle, or wait for a mount or a timer. This module runs as many binaries as the machine has cores,
-//! each in its package's directory as cargo does. A binary prints one line. The end of the run prints the
-//! output of the tests that failed.
+//! each in its package's directory as cargo does. A binary prints one line, and the output of its tests that
+//! failed. The end of the run prints this output again.
 //!
 //! A test that cannot work on this machine prints `skipped: REASON` and returns, which libtest counts as
 //! passed. The summary lists these skips by reason. A reason that `xtask/skips.toml` does not list fails the
@@ -123,7 +123,7 @@ pub(crate) fn run(cargo: &[&str]) -> Result<(), String> {
                             total.0.add(counts);
                         }
                         Err((counts, output)) => {
-                            println!("FAILED  {} in {seconds:.1} s: see the end", binary.name);
+                            println!("{}\nFAILED  {} in {seconds:.1} s", failures(&output), binary.name);
                             total.0.add(Counts { failed: counts.failed.max(1), ..counts });
                             total.1.push((binary.name, output));
                         }
@@ -164,7 +164,7 @@ const LONGEST: &[&str] = &["cli::all", "volume::all"];
 
 /// The test binaries, in the order in which they are to run.
 fn build(cargo: &[&str]) -> Result<Vec<Binary>, String> {
-    let mut command = workspace::cargo();
+    let mut command = workspace::cargo_of_tests();
     // Without examples: clippy checks them, and each would be linked with most crates.
     command.arg("test").args(cargo).args([
         "--workspace",
@@ -232,7 +232,7 @@ fn run_one(binary: &Binary) -> Result<Counts, (Counts, String)> {
 }
 
 fn documentation(cargo: &[&str]) -> Result<Counts, String> {
-    let mut command = workspace::cargo();
+    let mut command = workspace::cargo_of_tests();
     command.arg("test").args(cargo).args(["--workspace", "--doc"]);
     let output =
         command.stderr(Stdio::inherit()).output().map_err(|error| format!("{command:?}: {error}"))?;

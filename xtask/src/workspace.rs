@@ -52,6 +52,13 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// The cargo that builds tests in the profile `ci`: its compiler does not optimise test programs.
+pub(crate) fn cargo_of_tests() -> Command {
+    let mut command = cargo();
+    command.env("RUSTC_WORKSPACE_WRAPPER", root().join("xtask/rustc.sh"));
+    command
+}
+
 /// The packages of the workspace, from `cargo metadata`.
 pub(crate) fn packages() -> Result<Vec<Package>, String> {
     let output = cargo()

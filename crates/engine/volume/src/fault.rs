@@ -292,12 +292,14 @@ pub enum OpenFault {
 }
 
 impl OpenFault {
-    /// The errno of mount(2) for the same failure: 22 (EINVAL) without a file system that can be read, 30
-    /// (EROFS) if it can only be read, 16 (EBUSY), 117 (EUCLEAN) for damage, the system's for I/O.
+    /// An errno for the failure: 22 (EINVAL) without a file system, 95 (EOPNOTSUPP) for features that cannot
+    /// be read, 30 (EROFS) if it can only be read, 16 (EBUSY), 117 (EUCLEAN) for damage, the system's for
+    /// I/O.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::NotExt4(_) | Self::Unsupported(_) => 22,
+            Self::NotExt4(_) => 22,
+            Self::Unsupported(_) => 95,
             Self::Unwritable(_) => 30,
             Self::InUse(_) => 16,
             Self::Damaged(_) | Self::Journal(_) => 117,

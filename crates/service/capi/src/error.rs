@@ -187,13 +187,14 @@ fn of_fault(fault: &Fault) -> (extant_code, i32) {
 }
 
 fn of_open(fault: &OpenFault) -> (extant_code, i32) {
-    match fault {
-        OpenFault::NotExt4(_) => (extant_code::NotExt4, EINVAL),
-        OpenFault::Unsupported(_) | OpenFault::Unwritable(_) => (extant_code::Unsupported, EOPNOTSUPP),
-        OpenFault::InUse(_) => (extant_code::InUse, EBUSY),
-        OpenFault::Damaged(_) | OpenFault::Journal(_) => (extant_code::Damaged, EUCLEAN),
-        OpenFault::Device(fault) => of_device(fault),
-    }
+    let code = match fault {
+        OpenFault::NotExt4(_) => extant_code::NotExt4,
+        OpenFault::Unsupported(_) | OpenFault::Unwritable(_) => extant_code::Unsupported,
+        OpenFault::InUse(_) => extant_code::InUse,
+        OpenFault::Damaged(_) | OpenFault::Journal(_) => extant_code::Damaged,
+        OpenFault::Device(_) => extant_code::Device,
+    };
+    (code, fault.errno())
 }
 
 fn of_device(fault: &DeviceFault) -> (extant_code, i32) {

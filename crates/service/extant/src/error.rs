@@ -102,8 +102,8 @@ impl Error {
         }
     }
 
-    /// The number that the kernel would return for the same failure; for an image that cannot be opened, that
-    /// of mount(2). `None` if the operating system's error has no number.
+    /// The number that the kernel would return for the same failure; for an image that cannot be opened,
+    /// [`OpenFault::errno`]. `None` if the operating system's error has no number.
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
@@ -137,11 +137,11 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Image { source, .. } => source.kind(),
-            Error::Open { source: OpenFault::InUse(_), .. } => io::ErrorKind::ResourceBusy,
-            Error::Open { source: OpenFault::Device(fault), .. } => {
-                io::Error::from_raw_os_error(fault.os_error().unwrap_or(5)).kind()
-            }
-            Error::Open { .. } => io::ErrorKind::InvalidData,
+            Error::Open {
+                source: OpenFault::NotExt4(_) | OpenFault::Damaged(_) | OpenFault::Journal(_),
+                ..
+            } => io::ErrorKind::InvalidData,
+            Error::Open { source, .. } => io::Error::from_raw_os_error(source.errno()).kind(),
             Error::At { fault, .. } | Error::Between { fault, .. } => fault_kind(fault),
             Error::TooLarge { .. } => io::ErrorKind::OutOfMemory,
         };

@@ -34,7 +34,6 @@ pub(crate) const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
 pub(crate) const EROFS: i32 = 30;
 const ELOOP: i32 = 40;
-const EOPNOTSUPP: i32 = 95;
 const EUCLEAN: i32 = 117;
 
 /// Something is used after it was closed.
@@ -138,15 +137,7 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
 
 /// A file system that cannot be opened.
 pub(crate) fn of_open(fault: &OpenFault, image: &str) -> PyErr {
-    let errno = match fault {
-        OpenFault::NotExt4(_) => EINVAL,
-        OpenFault::Unsupported(_) => EOPNOTSUPP,
-        OpenFault::Unwritable(_) => EROFS,
-        OpenFault::InUse(_) => EBUSY,
-        OpenFault::Damaged(_) | OpenFault::Journal(_) => EUCLEAN,
-        OpenFault::Device(fault) => fault.os_error().unwrap_or(EIO),
-    };
-    OpenError::new_err((errno, fault.to_string(), image.to_owned()))
+    OpenError::new_err((fault.errno(), fault.to_string(), image.to_owned()))
 }
 
 /// An error of the device under an image.

@@ -1,6 +1,7 @@
 //! Runs external programs, which must succeed.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -46,11 +47,15 @@ pub fn scratch() -> TempDir {
 pub fn command(program: &str) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/local/sbin:/usr/sbin:/sbin");
-    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file());
+    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| is_program(file));
     let mut command = Command::new(found.unwrap_or_else(|| program.into()));
     command.arg0(program);
     command.env("PATH", path).env("LC_ALL", "C").env("TZ", "UTC");
     command
+}
+
+fn is_program(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.mode() & 0o111 != 0)
 }
 
 /// Runs a program and returns its output.

@@ -253,9 +253,9 @@ mod tests {
     /// The page has the tables of [`table`], one after the other.
     #[test]
     fn the_page_has_every_option() {
-        let page = include_str!("../../../../../docs/mount.md");
+        let page = include_str!("../../../../../docs/mount-options.md");
         for group in table::page().split("\n\n").filter(|group| !group.is_empty()) {
-            assert!(page.contains(group), "docs/mount.md lacks\n{group}");
+            assert!(page.contains(group), "docs/mount-options.md lacks\n{group}");
         }
         let mut names: Vec<_> = keywords().map(|of| (of.name, matches!(of.takes, Takes::Value(_)))).collect();
         names.sort_unstable();

@@ -6,7 +6,7 @@ use crate::common::{extant, outcome};
 
 /// Images cannot be mounted.
 const NO_MOUNT: i32 = 1;
-const PAGE: &str = include_str!("../../../../../docs/mount.md");
+const PAGE: &str = include_str!("../../../../../docs/mount-admin.md");
 
 #[test]
 fn the_lines_the_json_and_the_page_have_the_same_items() {

@@ -358,7 +358,7 @@ fn the_fstab_lines_of_the_page_mount_media_of_other_machines() {
         return;
     }
     let (dir, image) = empty_image(&[]);
-    let page = include_str!("../../../../../docs/mount.md");
+    let page = include_str!("../../../../../docs/mount-admin.md");
     let lines = page.lines().filter(|line| !line.starts_with('#') && line.contains("  fuse.extant  "));
     let mount = Mount::unmounted();
     let fstab = dir.path().join("fstab");

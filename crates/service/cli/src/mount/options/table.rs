@@ -1,5 +1,5 @@
-//! The table of mount options: the parser, the help, the page `docs/mount.md` and `-o remount` are made from
-//! it. A new option is one row here, and a field of [`MountFlags`].
+//! The table of mount options: the parser, the help, the page `docs/mount-options.md` and `-o remount` are
+//! made from it. A new option is one row here, and a field of [`MountFlags`].
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -25,7 +25,7 @@ struct Row {
     /// How they are written, with commas between them.
     spelled: &'static str,
     help: &'static str,
-    /// The explanation in docs/mount.md; empty: that of the help.
+    /// The explanation in docs/mount-options.md; empty: that of the help.
     #[cfg_attr(not(test), expect(dead_code, reason = "the test of the page compares with it"))]
     page: &'static str,
     /// All keywords, also those that the help leaves out.
@@ -106,7 +106,7 @@ pub(in crate::mount) fn help() -> String {
     text
 }
 
-/// The options as in docs/mount.md.
+/// The options as in docs/mount-options.md.
 #[cfg(test)]
 pub(super) fn page() -> String {
     let mut text = String::new();
@@ -196,7 +196,7 @@ const COMMON: &[Row] = &[
         spelled: "uid=N, gid=N",
         help: "show all files as owned by this user, this group",
         page: "show all files as owned by this user, this group: [media of other \
-               machines](#media-of-other-machines)",
+               machines](mount-admin.md#media-of-other-machines)",
         keywords: &[
             value("uid", |flags, value| id(value).map(|id| flags.shown.uid = Some(id))),
             value("gid", |flags, value| id(value).map(|id| flags.shown.gid = Some(id))),
@@ -243,7 +243,7 @@ const COMMON: &[Row] = &[
         spelled: "log=FILE, log=syslog, log=none",
         help: "where damage and errors are reported; default: standard error, in the background journald \
                or syslog",
-        page: "where errors are [reported](#errors-and-logs)",
+        page: "where errors are [reported](mount-admin.md#errors-and-logs)",
         keywords: &[value("log", |flags, value| {
             flags.log = match value.as_bytes() {
                 b"" => return Err("a file, syslog or none".to_owned()),
@@ -258,7 +258,7 @@ const COMMON: &[Row] = &[
         spelled: "remount",
         help: "change ro, rw, dev, suid, noexec of the mount on DIR",
         page: "change `ro`, `rw`, `dev`, `suid`, `noexec` of an existing mount, see \
-               [below](#remounting)",
+               [below](mount-admin.md#remounting)",
         keywords: &[flag("remount", |_| ()).remount(|_| ())],
     },
 ];
@@ -319,7 +319,7 @@ const DURABILITY: &[Row] = &[
     Row {
         spelled: "noauto_da_alloc",
         help: "do not write back data early that replaces older data by rename or truncate",
-        page: "do not write back early the data that [replaces older data](#what-is-durable-when) by \
+        page: "do not write back early the data that [replaces older data](mount.md#what-is-durable-when) by \
                rename or truncate",
         keywords: &[
             flag("noauto_da_alloc", |flags| flags.no_auto_da_alloc = Some(true)),
@@ -329,8 +329,8 @@ const DURABILITY: &[Row] = &[
     Row {
         spelled: "errors=continue, errors=remount-ro, errors=panic",
         help: "what to do when damage is found; default: as the superblock says",
-        page: "what to do when [damage is found](#errors-and-logs); default: as the superblock says \
-               (`tune2fs -e`)",
+        page: "what to do when [damage is found](mount-admin.md#errors-and-logs); default: as the superblock \
+               says (`tune2fs -e`)",
         keywords: &[value("errors", |flags, value| {
             let ways = [
                 ("continue", OnError::Continue),
