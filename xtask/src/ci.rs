@@ -98,7 +98,7 @@ fn schedules(_: &[&str]) -> Result<(), String> {
 /// The Python package: its wheel in a new virtual environment, and its tests.
 fn python(_: &[&str]) -> Result<(), String> {
     let mut command = Command::new("crates/service/python/test.sh");
-    command.env("RUSTC_WORKSPACE_WRAPPER", workspace::root().join("xtask/rustc.sh"));
+    workspace::use_compiler_of_tests(&mut command);
     succeed(command)
 }
 

@@ -236,7 +236,7 @@ mod tests {
         };
         let dependencies = imports.iter().map(dependency).collect();
         let manifest_path = format!("/w/crates/f/{name}/Cargo.toml").into();
-        Package { name: name.to_owned(), manifest_path, dependencies, targets: Vec::new() }
+        Package { name: name.to_owned(), manifest_path, dependencies, ..Package::default() }
     }
 
     /// The faults if this package has these imports and all others are correct.

@@ -69,13 +69,15 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
 fn heavy_tests() -> Result<(), String> {
     let mut full = workspace::cargo_of_tests();
     full.args(["test", "--profile", "ci", "-p", "extant-volume", "--test", "all"]);
-    succeed(full.env("EXTANT_CAPTURES", "90").env("EXTANT_SECONDS", "30").env("EXTANT_CUTS", "600"))?;
+    workspace::succeed(
+        full.env("EXTANT_CAPTURES", "90").env("EXTANT_SECONDS", "30").env("EXTANT_CUTS", "600"),
+    )?;
     let mut matrix = workspace::cargo_of_tests();
     matrix.args(["test", "--profile", "ci", "-p", "extant-cli", "--test", "all", "matrix"]);
-    succeed(matrix.env("EXTANT_MATRIX", ""))?;
+    workspace::succeed(matrix.env("EXTANT_MATRIX", ""))?;
     let mut command = workspace::cargo_of_tests();
     command.args(["test", "--profile", "ci", "--workspace", "--tests", "--no-fail-fast", "--", "--ignored"]);
-    succeed(&mut command)
+    workspace::succeed(&mut command)
 }
 
 /// Builds with the oldest Rust that Cargo.toml declares, if rustup has it.
@@ -90,7 +92,7 @@ fn oldest_rust() -> Result<(), String> {
     }
     let mut command = Command::new("rustup");
     command.args(["run", version, "cargo", "check", "--workspace", "--all-targets", "--locked"]);
-    succeed(command.current_dir(workspace::root()).env("CARGO_TARGET_DIR", "target/oldest"))
+    workspace::succeed(command.current_dir(workspace::root()).env("CARGO_TARGET_DIR", "target/oldest"))
 }
 
 fn deny() -> Result<(), String> {
@@ -99,14 +101,9 @@ fn deny() -> Result<(), String> {
         return Ok(());
     }
     let mut command = workspace::cargo();
-    succeed(command.args(["deny", "check", "licenses", "bans", "sources"]))
+    workspace::succeed(command.args(["deny", "check", "licenses", "bans", "sources"]))
 }
 
 fn works(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
-fn succeed(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
 }

@@ -9,11 +9,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use serde::Deserialize;
-
 use crate::workspace;
 
-/// The sets of features of `extant` that are compiled. Each feature is alone in one of them.
+/// The sets of features of `extant` that are compiled. Each feature is the last of one of them.
 const FEATURE_SETS: &[&str] =
     &["", "build", "build,gzip", "build,xz", "build,zstd", "check", "repair", "rescue", "resize", "default"];
 
@@ -39,56 +37,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 "#;
 
-#[derive(Deserialize)]
-struct Manifest {
-    package: PackageTable,
-    #[serde(default)]
-    features: std::collections::BTreeMap<String, Vec<String>>,
-}
-
-#[derive(Deserialize)]
-struct PackageTable {
-    version: Version,
-    #[serde(default = "published")]
-    publish: bool,
-}
-
-/// A version that is given, or inherited.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Version {
-    Own(String),
-    Inherited {},
-}
-
-fn published() -> bool {
-    true
-}
-
 pub(crate) fn run() -> Result<(), String> {
     let mut names = Vec::new();
     let mut features = BTreeSet::new();
     let mut package = workspace::cargo();
     package.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"]);
     for one in workspace::packages()? {
-        let path = one.manifest_path.strip_prefix(workspace::root()).unwrap_or(&one.manifest_path);
-        let manifest: Manifest = workspace::read_toml(&path.to_string_lossy())?;
-        if let Version::Own(version) = &manifest.package.version {
-            return Err(format!("{}: version {version}; all packages have the workspace's", one.name));
-        }
         if one.name == "extant" {
-            features.extend(manifest.features.into_keys());
+            features.extend(one.features.into_keys());
         }
-        if manifest.package.publish {
-            names.push(one.name);
-        } else {
+        if one.publish.is_some_and(|registries| registries.is_empty()) {
             package.args(["--exclude", &one.name]);
+        } else {
+            names.push((one.name, one.version));
         }
     }
     if let Some(missing) = features.iter().find(|name| !FEATURE_SETS.iter().any(|set| set.ends_with(*name))) {
         return Err(format!("package: no set of features ends with {missing:?}"));
     }
-    succeed(&mut package)?;
+    workspace::succeed(&mut package)?;
 
     let dir = workspace::target_dir().join("package/outside");
     let io = |error: std::io::Error| format!("{}: {error}", dir.display());
@@ -96,11 +63,10 @@ pub(crate) fn run() -> Result<(), String> {
         std::fs::remove_dir_all(&dir).map_err(io)?;
     }
     std::fs::create_dir_all(dir.join("project/src")).map_err(io)?;
-    let version = env!("CARGO_PKG_VERSION");
     let mut patches = String::new();
-    for name in &names {
+    for (name, version) in &names {
         let file = workspace::target_dir().join(format!("package/{name}-{version}.crate"));
-        succeed(Command::new("tar").arg("xzf").arg(&file).arg("-C").arg(&dir))?;
+        workspace::succeed(Command::new("tar").arg("xzf").arg(&file).arg("-C").arg(&dir))?;
         patches.push_str(&format!("{name} = {{ path = \"{name}-{version}\" }}\n"));
     }
     let all = format!(
@@ -108,7 +74,7 @@ pub(crate) fn run() -> Result<(), String> {
     );
     std::fs::write(dir.join("Cargo.toml"), all).map_err(io)?;
     std::fs::copy(workspace::root().join("Cargo.lock"), dir.join("Cargo.lock")).map_err(io)?;
-    std::fs::write(dir.join("project/Cargo.toml"), project(version, &features)).map_err(io)?;
+    std::fs::write(dir.join("project/Cargo.toml"), project(&features)).map_err(io)?;
     std::fs::write(dir.join("project/src/main.rs"), PROGRAM).map_err(io)?;
 
     println!("package: {} packages", names.len());
@@ -121,10 +87,10 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 /// The manifest of the project: its features are those of `extant`.
-fn project(version: &str, features: &BTreeSet<String>) -> String {
-    let mut text = format!(
+fn project(features: &BTreeSet<String>) -> String {
+    let mut text = String::from(
         "[package]\nname = \"outside\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
-         [dependencies]\nextant = {{ version = \"{version}\", default-features = false }}\n\n[features]\n"
+         [dependencies]\nextant = { version = \"*\", default-features = false }\n\n[features]\n",
     );
     for name in features {
         text.push_str(&format!("{name} = [\"extant/{name}\"]\n"));
@@ -136,10 +102,5 @@ fn check(dir: &Path, args: &[&str]) -> Result<(), String> {
     let target = workspace::target_dir().join("package/target");
     let mut command = workspace::cargo();
     command.current_dir(dir).args(["check", "--quiet"]).args(args).env("CARGO_TARGET_DIR", target);
-    succeed(&mut command)
-}
-
-fn succeed(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+    workspace::succeed(&mut command)
 }

@@ -1,17 +1,22 @@
 //! The root of the workspace, and the output of `cargo metadata` about it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
 
 /// A package of the workspace.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
     pub(crate) targets: Vec<Target>,
+    /// The registries to which it may be published: `None` for any, an empty list for none.
+    pub(crate) publish: Option<Vec<String>>,
+    pub(crate) version: String,
+    pub(crate) features: BTreeMap<String, Vec<String>>,
 }
 
 /// An entry of a package's dependency tables, with the package's name even if it is renamed.
@@ -52,11 +57,22 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// The cargo that builds tests in the profile `ci`: its compiler does not optimise test programs.
+/// The cargo that builds tests in the profile `ci`.
 pub(crate) fn cargo_of_tests() -> Command {
     let mut command = cargo();
-    command.env("RUSTC_WORKSPACE_WRAPPER", root().join("xtask/rustc.sh"));
+    use_compiler_of_tests(&mut command);
     command
+}
+
+/// Makes a command, and each cargo that it runs, use the compiler that does not optimise test programs.
+pub(crate) fn use_compiler_of_tests(command: &mut Command) {
+    command.env("RUSTC_WORKSPACE_WRAPPER", root().join("xtask/rustc.sh"));
+}
+
+/// Runs a command, which must exit with 0.
+pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
 }
 
 /// The packages of the workspace, from `cargo metadata`.

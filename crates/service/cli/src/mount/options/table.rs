@@ -258,7 +258,7 @@ const COMMON: &[Row] = &[
         spelled: "remount",
         help: "change ro, rw, dev, suid, noexec of the mount on DIR",
         page: "change `ro`, `rw`, `dev`, `suid`, `noexec` of an existing mount, see \
-               [below](mount-admin.md#remounting)",
+               [remounting](mount-admin.md#remounting)",
         keywords: &[flag("remount", |_| ()).remount(|_| ())],
     },
 ];
