@@ -39,7 +39,8 @@ cargo xtask COMMAND
   tidy                        check text: lengths, links, private words, invariants, claims, exported names
   maketree DIR N [SEED]       make DIR with N small files, the same for the same SEED (default 1)
   spec                        print the rules of `extant check`
-  findings                    write docs/lab/findings.md from docs/lab/full.json (`extant lab all --full`)
+  findings [FILE...]          take the studies of FILE (`extant lab all --full --json FILE`) over into
+                              docs/lab/full.json, judge it by the present rules, write docs/lab/findings.md
   fuzz [--changes] [--seed S] [--rounds N] [--seconds N] [--threads N]
                               damage images, then run the readers and the checker on them (with --changes: change them as
                               well), for N seconds (default 60)
@@ -79,7 +80,7 @@ fn main() -> ExitCode {
         ["unused"] => shape::unused(),
         ["maketree", rest @ ..] => programs::maketree(rest),
         ["spec", rest @ ..] => programs::spec(rest),
-        ["findings"] => programs::findings(),
+        ["findings", files @ ..] => programs::findings(files),
         ["fuzz", rest @ ..] => programs::fuzz(rest),
         ["crash", rest @ ..] => programs::crash(rest),
         ["repair", rest @ ..] => programs::repair(rest),

@@ -10,9 +10,9 @@ pub(crate) fn spec(args: &[&str]) -> Result<(), String> {
     done("spec", example("dev", "extant-check", "spec").args(args))
 }
 
-/// `cargo xtask findings`
-pub(crate) fn findings() -> Result<(), String> {
-    done("findings", &mut example("dev", "extant-lab-report", "findings"))
+/// `cargo xtask findings [FILE...]`
+pub(crate) fn findings(files: &[&str]) -> Result<(), String> {
+    done("findings", example("dev", "extant-lab-report", "findings").args(files))
 }
 
 /// `cargo xtask maketree DIR N [SEED]`

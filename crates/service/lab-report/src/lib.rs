@@ -10,6 +10,8 @@
 //! Owns: the layout of what is shown. Does **not** own: measurements, verdicts and sentences, which are part
 //! of the reports.
 //!
+//! Claims and notes are a function of the tables, so [`Reports::judge`] brings old reports up to date.
+//!
 //! Invariants
 //! 1. Output depends on the reports alone, so a committed JSON file gives the same page again.
 //! 2. Every text of a report is escaped: a page contains no markup but this crate's own.
@@ -26,6 +28,7 @@ mod samples;
 pub mod text;
 
 use extant_lab::report::{StudyReport, Verdict};
+use extant_lab::studies;
 use serde::{Deserialize, Serialize};
 
 /// All studies of one run: the JSON of `extant lab all`.
@@ -60,6 +63,32 @@ impl Reports {
     /// [`ReportFault::Json`].
     pub fn from_json(text: &str) -> Result<Self, ReportFault> {
         Ok(serde_json::from_str(text)?)
+    }
+
+    /// The JSON that [`from_json`](Self::from_json) reads.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Replaces each study by that of the same name in `newer`; new ones come last.
+    pub fn update(&mut self, newer: Self) {
+        self.version = newer.version;
+        for report in newer.studies {
+            match self.studies.iter_mut().find(|old| old.study == report.study) {
+                Some(old) => *old = report,
+                None => self.studies.push(report),
+            }
+        }
+    }
+
+    /// Writes claims and notes of all studies again, from their tables.
+    pub fn judge(&mut self) {
+        for report in &mut self.studies {
+            if let Some(study) = studies::ALL.iter().find(|study| study.name == report.study) {
+                (study.judge)(report);
+            }
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Invariants
 //! 1. A figure of a posting is copied from it with its unit, and never mixed into ours: it has its own field.
-//! 2. A verdict is computed from the figures of the same report, never written by hand.
+//! 2. Claims and notes are a function of the same report's tables and parameters (`studies::Study::judge`).
+//!    So a report that is on disk can be judged again by new rules, without measuring again.
 //! 3. A report is complete in itself: command, machine and parameters are part of it, so a committed JSON
 //!    file can be shown again.
 
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Summary;
+use crate::summary::t_95;
 
 /// The report of one study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -249,21 +251,6 @@ impl Change {
     }
 }
 
-/// The two-sided 95 % quantile of Student's t distribution. Exact to three digits up to 30 degrees of
-/// freedom, then by the first terms of its expansion around the normal quantile.
-fn t_95(degrees: usize) -> f64 {
-    const TABLE: [f64; 30] = [
-        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
-        2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
-        2.045, 2.042,
-    ];
-    match degrees {
-        0 => f64::INFINITY,
-        1..=30 => TABLE[degrees - 1],
-        _ => 1.959_964 + 2.372 / degrees as f64,
-    }
-}
-
 impl Machine {
     /// This machine.
     #[must_use]
@@ -282,6 +269,50 @@ impl Machine {
             memory_bytes: kibibytes.unwrap_or(0) << 10,
             kernel: format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
         }
+    }
+}
+
+impl StudyReport {
+    /// The table with this id.
+    #[must_use]
+    pub fn table(&self, id: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.id == id)
+    }
+
+    /// A parameter as a number.
+    #[must_use]
+    pub fn number(&self, parameter: &str) -> Option<f64> {
+        self.parameters.get(parameter)?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Replaces the note of a table, if the report has the table.
+    pub(crate) fn note(&mut self, id: &str, note: String) {
+        if let Some(table) = self.tables.iter_mut().find(|table| table.id == id) {
+            table.note = note;
+        }
+    }
+}
+
+impl Table {
+    /// The row with these labels.
+    #[must_use]
+    pub fn row(&self, labels: &[&str]) -> Option<&Row> {
+        self.rows.iter().find(|row| row.labels == labels)
+    }
+
+    /// Our runs in the row with these labels.
+    #[must_use]
+    pub fn ours(&self, labels: &[&str]) -> Option<Summary> {
+        self.row(labels)?.ours
+    }
+
+    /// The figure of the row with these labels in the extra column `head`. The head is compared without its
+    /// unit.
+    #[must_use]
+    pub fn extra(&self, labels: &[&str], head: &str) -> Option<f64> {
+        let name = |head: &str| head.split(" [").next().unwrap_or_default().to_owned();
+        let at = self.extras.iter().position(|extra| name(extra) == name(head))?;
+        *self.row(labels)?.extras.get(at)?
     }
 }
 

@@ -3,11 +3,12 @@
 //! Owns: the sizes of a study, and its estimate of time and memory. Does **not** own: the loads (the other
 //! modules of this crate), or how a report is shown (the command).
 //!
-//! Each module has two functions:
+//! Each module has three functions:
 //!
 //! ```text
 //! estimate(size, kernel)              seconds and bytes that the study needs
 //! study_report(size, kernel, watch)   runs it; `kernel`: a directory of a mounted ext4 to measure, too
+//! judge(report)                       writes claims and notes from the tables; study_report ends with it
 //! ```
 
 pub mod buffered;
@@ -75,6 +76,8 @@ pub struct Study {
     pub estimate: fn(Size, bool) -> Estimate,
     /// What the names of its rows mean: name and meaning, in their order.
     pub names: &'static [(&'static str, &'static str)],
+    /// Writes the claims and the notes of a report from its tables and parameters.
+    pub judge: fn(&mut StudyReport),
     /// Runs it.
     pub run: fn(Size, Option<&Path>, &dyn Watch) -> Result<StudyReport, LabFault>,
 }
@@ -85,22 +88,37 @@ pub const ALL: &[Study] = &[
         name: "shrinker",
         estimate: shrinker::estimate,
         names: shrinker::NAMES,
+        judge: shrinker::judge,
         run: shrinker::study_report,
     },
     Study {
         name: "buffered",
         estimate: buffered::estimate,
         names: buffered::NAMES,
+        judge: buffered::judge,
         run: buffered::study_report,
     },
-    Study { name: "orphans", estimate: orphans::estimate, names: orphans::NAMES, run: orphans::study_report },
+    Study {
+        name: "orphans",
+        estimate: orphans::estimate,
+        names: orphans::NAMES,
+        judge: orphans::judge,
+        run: orphans::study_report,
+    },
     Study {
         name: "large-dir",
         estimate: large_dir::estimate,
         names: large_dir::NAMES,
+        judge: large_dir::judge,
         run: large_dir::study_report,
     },
-    Study { name: "fsync", estimate: fsync::estimate, names: fsync::NAMES, run: fsync::study_report },
+    Study {
+        name: "fsync",
+        estimate: fsync::estimate,
+        names: fsync::NAMES,
+        judge: fsync::judge,
+        run: fsync::study_report,
+    },
 ];
 
 /// Calls `measure` with a new directory `name` in the kernel's directory, if there is one, and removes it

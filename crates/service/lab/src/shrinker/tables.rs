@@ -1,13 +1,16 @@
 //! The tables of the posting, with our figures beside its own.
 //!
 //! Does **not** own: the figures (see the parent module, and `posted` for those of the posting).
-
-use extant_extent_status::Policy;
+//!
+//! Invariants
+//! 1. A note is a function of its table, so it can be written again for a table that was measured earlier.
+//! 2. A row whose run ended early is marked in its table, in the column [`ENDED_EARLY`]. A table without
+//!    such a row lacks the column.
 
 use super::posted::{Metric, posted};
 use super::{Case, Report, Row};
 use crate::Summary;
-use crate::report::{self, Better, Change, Posted, Table, figure};
+use crate::report::{self, Better, Change, Posted, Table};
 
 impl Metric {
     const ALL: [Self; 5] = [Self::ScanAvg, Self::ScanMax, Self::Hits, Self::UserAvg, Self::UserMax];
@@ -42,6 +45,19 @@ impl Metric {
         }
     }
 
+    /// The metric of a table, by its id.
+    fn of(table: &Table) -> Option<Self> {
+        let has =
+            |metric: &Self| table.id.strip_prefix(metric.id()).is_some_and(|part| part.starts_with('-'));
+        Self::ALL.into_iter().find(has)
+    }
+
+    /// Whether the figure grows with the length of a run, so that a run that ended early compares with no
+    /// other: a count, or the longest of many. A mean does not.
+    fn grows_with_the_run(self) -> bool {
+        matches!(self, Self::Hits | Self::ScanMax | Self::UserMax)
+    }
+
     fn extras(self, of_reader: bool) -> &'static [Extra] {
         match (self, of_reader) {
             (Self::ScanAvg, _) => &SCAN_AVG,
@@ -52,6 +68,9 @@ impl Metric {
         }
     }
 }
+
+/// Head of the column that marks a run whose scans visited too much: it ended before its last call.
+pub(crate) const ENDED_EARLY: &str = "ended early [1 yes]";
 
 type Extra = (&'static str, fn(&Row) -> Option<f64>);
 
@@ -133,22 +152,24 @@ pub(crate) fn tables(report: &Report, with_posting: bool) -> Vec<Table> {
 }
 
 fn table(metric: Metric, part: &Part, rows: &[&Row], with_posting: bool) -> Table {
-    let extras = metric.extras(part.case == Case::Reader);
-    let baseline = rows.iter().find(|row| row.policy == Policy::Baseline.name());
+    let mut extras = metric.extras(part.case == Case::Reader).to_vec();
+    if rows.iter().any(|row| row.cut) {
+        extras.push((ENDED_EARLY, |row| Some(f64::from(u8::from(row.cut)))));
+    }
+    let baseline = rows.iter().find(|row| row.policy == BASELINE);
     let base = baseline.and_then(|row| value(metric, part.key, row));
-    let base_posted = posted(metric, part.key, Policy::Baseline.name());
+    let base_posted = posted(metric, part.key, BASELINE);
     let in_rows = rows.iter().map(|row| {
         let ours = value(metric, part.key, row);
-        let is_base = row.policy == Policy::Baseline.name();
-        // Counts of a run that ended early, or of one without scans, compare with no other.
-        let comparable = |of: &Row| metric != Metric::Hits || !of.cut;
+        let is_base = row.policy == BASELINE;
+        let comparable = |of: &Row| !metric.grows_with_the_run() || !of.cut;
         let compared = !is_base && comparable(row) && baseline.is_some_and(|row| comparable(row));
         // There is no percentage of nothing.
         let change = ours.zip(base).filter(|(_, base)| compared && base.avg > 0.0);
         let its = posted(metric, part.key, row.policy).filter(|_| with_posting);
         report::Row {
             ours,
-            change: change.map(|(this, that)| Change::between(&this, &that, Policy::Baseline.name())),
+            change: change.map(|(this, that)| Change::between(&this, &that, BASELINE)),
             posting: its,
             posting_change_percent: its
                 .zip(base_posted)
@@ -171,30 +192,45 @@ fn table(metric: Metric, part: &Part, rows: &[&Row], with_posting: bool) -> Tabl
         rows: in_rows.collect(),
         note: String::new(),
     };
-    table.note = note(&table, metric, part, rows);
+    table.note = note(&table);
     table
 }
 
-/// The effect of a policy compared with the baseline.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Effect {
+/// The policy that the posting compares with.
+const BASELINE: &str = "baseline";
+
+/// Whether the run of a policy ended early.
+pub(crate) fn ended_early(table: &Table, policy: &str) -> bool {
+    table.extra(&[policy], ENDED_EARLY) == Some(1.0)
+}
+
+/// Whether the figures of these policies compare with each other: not if the run of one ended early, and the
+/// figure grows with the run.
+pub(crate) fn comparable(table: &Table, policies: &[&str]) -> bool {
+    let grows = Metric::of(table).is_some_and(Metric::grows_with_the_run);
+    !grows || !policies.iter().any(|policy| ended_early(table, policy))
+}
+
+/// How a figure compares with another at 95 % confidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
     Lower,
-    Same,
+    /// No difference is shown.
+    None,
     Higher,
 }
 
-fn effect(this: &Summary, that: &Summary) -> Effect {
-    let difference = this.avg - that.avg;
-    match Change::between(this, that, "").significant {
-        // An interval in per cent of nothing is none.
-        Some(false) if that.avg > 0.0 => Effect::Same,
-        _ if difference < 0.0 => Effect::Lower,
-        _ if difference > 0.0 => Effect::Higher,
-        _ => Effect::Same,
-    }
+/// `None` for single runs: they have no confidence interval.
+pub(crate) fn effect(this: &Summary, that: &Summary) -> Option<Effect> {
+    Some(match Change::between(this, that, "").significant? {
+        false => Effect::None,
+        true if this.avg < that.avg => Effect::Lower,
+        true => Effect::Higher,
+    })
 }
 
-fn summary(posted: &Posted) -> Summary {
+/// The posting's figures as a summary of runs.
+pub(crate) fn summary(posted: &Posted) -> Summary {
     Summary {
         runs: posted.runs.unwrap_or(1),
         min: posted.min.unwrap_or(posted.avg),
@@ -205,60 +241,171 @@ fn summary(posted: &Posted) -> Summary {
     }
 }
 
-/// What agrees with the posting: for how many policies the comparison with the baseline has the same outcome
-/// at 95 %; then the best policy, and what limits the comparison.
-fn note(table: &Table, metric: Metric, part: &Part, rows: &[&Row]) -> String {
-    let mut sentences = Vec::new();
-    let base = posted(metric, part.key, Policy::Baseline.name());
-    let (mut agree, mut differ) = (Vec::new(), Vec::new());
-    let base_of_ours = table.rows.iter().find(|row| row.labels[0] == Policy::Baseline.name());
-    for row in table.rows.iter().filter(|row| row.labels[0] != Policy::Baseline.name()) {
-        let (Some(its), Some(base)) = (&row.posting, &base) else { continue };
-        let Some((ours, our_base)) = row.ours.zip(base_of_ours.and_then(|row| row.ours)) else { continue };
-        let agrees = effect(&ours, &our_base) == effect(&summary(its), &summary(base));
-        let list = if agrees { &mut agree } else { &mut differ };
-        list.push(row.labels[0].as_str());
+/// A figure with two digits, or all digits before the point.
+pub(crate) fn rounded(value: f64) -> String {
+    match value.abs() {
+        size if size >= 9.95 || size == 0.0 => format!("{value:.0}"),
+        size if size >= 0.995 => format!("{value:.1}"),
+        size if size >= 0.0995 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
     }
-    let all = agree.len() + differ.len();
-    if all > 0 {
-        let differing =
-            if differ.is_empty() { String::new() } else { format!(", not for {}", differ.join(", ")) };
-        sentences.push(format!(
-            "Compared with baseline, the outcome at 95 % is that of the posting for {} of {all} policies\
-             {differing}.",
-            agree.len()
-        ));
+}
+
+/// [`rounded`], with commas from five digits on: `10,196`.
+pub(crate) fn grouped(value: f64) -> String {
+    let text = rounded(value);
+    if text.len() < 5 || text.contains('.') {
+        return text;
     }
-    let figures = table.rows.iter().filter_map(|row| Some((row.labels[0].as_str(), row.ours?.avg)));
-    let cut: Vec<&str> = rows.iter().filter(|row| row.cut).map(|row| row.policy).collect();
-    let best = match metric {
-        Metric::Hits => None,
-        _ => figures.min_by(|a, b| a.1.total_cmp(&b.1)),
-    };
-    if let Some((policy, avg)) = best {
-        sentences.push(format!("The lowest mean is that of {policy}: {} us.", figure(avg)));
-    }
-    if metric == Metric::Hits {
-        let ranked = rows.iter().max_by(|a, b| a.hit_ratio.total_cmp(&b.hit_ratio));
-        sentences
-            .extend(ranked.map(|row| {
-                format!("The highest hit ratio is that of {}: {:.4}.", row.policy, row.hit_ratio)
-            }));
-    }
-    let idle: Vec<&str> = rows.iter().filter(|row| row.scans == 0).map(|row| row.policy).collect();
-    if !idle.is_empty() && matches!(metric, Metric::ScanAvg | Metric::ScanMax) {
+    let digits: Vec<char> = text.chars().rev().collect();
+    let groups: Vec<String> = digits.chunks(3).map(|group| group.iter().collect()).collect();
+    groups.join(",").chars().rev().collect()
+}
+
+/// The note of a table of the posting: which policies change as in the posting, the best policy, and what
+/// limits the comparison. An agreement is a difference at 95 % confidence in the same direction; policies
+/// without a difference on either side are counted apart.
+pub(crate) fn note(table: &Table) -> String {
+    let Some(metric) = Metric::of(table) else { return String::new() };
+    let mut sentences = against_baseline(table, metric);
+    sentences.extend(if metric == Metric::Hits { highest_ratio(table) } else { lowest_mean(table, metric) });
+    let idle = table.rows.iter().filter(|row| row.ours.is_none());
+    let idle: Vec<&str> = idle.map(|row| row.labels[0].as_str()).collect();
+    if !idle.is_empty() {
         sentences.push(format!("No scans at this scale: {}.", idle.join(", ")));
     }
-    if !cut.is_empty() {
-        sentences.push(format!("Ended early because scans visited too much: {}.", cut.join(", ")));
-    }
+    sentences.extend(early(table, metric));
     sentences.join(" ")
+}
+
+/// One sentence for each pair of outcomes, here and in the posting.
+fn against_baseline(table: &Table, metric: Metric) -> Vec<String> {
+    let mut outcomes: Vec<([Effect; 2], Vec<&str>)> = Vec::new();
+    let base = table.row(&[BASELINE]).and_then(|row| Some((row.ours?, row.posting?)));
+    for row in table.rows.iter().filter(|row| row.labels[0] != BASELINE) {
+        let (Some((base, its_base)), Some(ours), Some(its)) = (base, row.ours, row.posting) else { continue };
+        let policy = row.labels[0].as_str();
+        let effects = (effect(&ours, &base), effect(&summary(&its), &summary(&its_base)));
+        let (Some(here), Some(there)) = effects else { continue };
+        if !comparable(table, &[BASELINE, policy]) {
+            continue;
+        }
+        match outcomes.iter_mut().find(|(known, _)| *known == [here, there]) {
+            Some((_, policies)) => policies.push(policy),
+            None => outcomes.push(([here, there], vec![policy])),
+        }
+    }
+    let all: usize = outcomes.iter().map(|(_, policies)| policies.len()).sum();
+    // Agreements first, then what shows no difference on either side.
+    outcomes.sort_by_key(|([here, there], _)| (here != there, *here == Effect::None));
+    let sentences = outcomes.iter().enumerate().map(|(at, (effects, policies))| {
+        let lead = if at == 0 { "At 95 % confidence, " } else { "" };
+        let count = match policies.len() {
+            some if some < all && at == 0 => format!("{some} of {all} policies"),
+            some if some < all => format!("{some} of {all}"),
+            1 => "the only other policy".to_owned(),
+            _ => format!("all {all} policies"),
+        };
+        let outcome = outcome(metric, *effects, policies.len() > 1);
+        format!("{lead}{count} {outcome}: {}.", policies.join(", "))
+    });
+    sentences.collect()
+}
+
+/// The outcome for some policies, here and in the posting: "take less time than baseline, here and in the
+/// posting".
+fn outcome(metric: Metric, [here, there]: [Effect; 2], several: bool) -> String {
+    // With and without the end of a verb.
+    let end = if several { "" } else { "s" };
+    let words = |of: Effect| match (of, metric == Metric::Hits) {
+        (Effect::None, _) => (format!("show{end} no difference"), "from baseline"),
+        (Effect::Lower, false) => (format!("take{end} less time"), "than baseline"),
+        (Effect::Higher, false) => (format!("take{end} more time"), "than baseline"),
+        (Effect::Lower, true) => (format!("get{end} fewer hits"), "than baseline"),
+        (Effect::Higher, true) => (format!("get{end} more hits"), "than baseline"),
+    };
+    let ((ours, than), (its, _)) = (words(here), words(there));
+    match (here == there, here) {
+        (true, Effect::None) => format!("{ours} {than}, either here or in the posting"),
+        (true, _) => format!("{ours} {than}, here and in the posting"),
+        (false, _) => format!("{ours} {than} here, but {its} in the posting"),
+    }
+}
+
+/// The lowest mean, and whether the next differs from it.
+fn lowest_mean(table: &Table, metric: Metric) -> Option<String> {
+    let rows = table.rows.iter().filter_map(|row| Some((row.labels[0].as_str(), row.ours?)));
+    let mut ranked: Vec<(&str, Summary)> = rows.filter(|(policy, _)| comparable(table, &[policy])).collect();
+    ranked.sort_by(|a, b| a.1.avg.total_cmp(&b.1.avg));
+    let (policy, best) = ranked.first()?;
+    let of = match metric {
+        Metric::ScanMax => " of its longest scans",
+        Metric::UserMax => " of its longest calls",
+        _ => "",
+    };
+    let lowest = format!("{policy} has the lowest mean{of}, {} us", grouped(best.avg));
+    let next = ranked.get(1).and_then(|(policy, next)| Some((policy, next.avg, effect(next, best)?)));
+    Some(match next {
+        None => format!("{lowest}."),
+        Some((policy, avg, Effect::None)) => {
+            format!("{lowest}, but shows no difference from {policy} with {} us.", grouped(avg))
+        }
+        Some((policy, avg, _)) => format!("{lowest}; {policy} is next with {} us.", grouped(avg)),
+    })
+}
+
+fn highest_ratio(table: &Table) -> Option<String> {
+    let ratios = table.rows.iter().filter_map(|row| {
+        let policy = row.labels[0].as_str();
+        Some((policy, table.extra(&[policy], "hit ratio")?)).filter(|_| comparable(table, &[policy]))
+    });
+    let ratios: Vec<(&str, f64)> = ratios.collect();
+    let highest = ratios.iter().map(|(_, ratio)| *ratio).reduce(f64::max)?;
+    let at_it = ratios.iter().filter(|(_, ratio)| *ratio == highest);
+    let policies: Vec<&str> = at_it.map(|(policy, _)| *policy).collect();
+    let verb = if policies.len() > 1 { "have" } else { "has" };
+    Some(format!("{} {verb} the highest hit ratio, {highest:.4}.", policies.join(", ")))
+}
+
+/// Which runs ended early, and what that means for this table.
+fn early(table: &Table, metric: Metric) -> Vec<String> {
+    let meaning = |policy: &str| {
+        let growth = match metric {
+            Metric::ScanAvg => return "Its mean is of the scans until then.".to_owned(),
+            Metric::UserAvg => return "Its mean is of the calls until then.".to_owned(),
+            Metric::ScanMax => "The rest of the run may have a longer scan",
+            Metric::UserMax => "The rest of the run may have a longer call",
+            Metric::Hits => "Hits grow with the length of a run",
+        };
+        match policy == BASELINE {
+            true => format!("{growth}, so no row is compared with baseline."),
+            false => format!("{growth}, so {policy} is not compared."),
+        }
+    };
+    let cut = table.rows.iter().map(|row| row.labels[0].as_str()).filter(|name| ended_early(table, name));
+    let sentences = cut.map(|policy| {
+        let calls = calls(table, policy);
+        format!(
+            "{policy} ended early{calls}, because its scans had reached the limit of visits. {}",
+            meaning(policy)
+        )
+    });
+    sentences.collect()
+}
+
+/// ", after 22,272 of 400,000 calls", if the table has calls.
+pub(crate) fn calls(table: &Table, policy: &str) -> String {
+    let of = |policy: &str| table.extra(&[policy], "calls");
+    let all = table.rows.iter().filter_map(|row| of(&row.labels[0])).reduce(f64::max);
+    of(policy).zip(all).map_or_else(String::new, |(made, all)| {
+        format!(", after {} of {} calls", grouped(made), grouped(all))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shrinker::{Clock, Study, run};
+    use crate::shrinker::{Clock, Policy, Study, run};
 
     /// The posting has 17 tables with 5 rows each. All of its rows are in ours, at any scale, in its order.
     #[test]
@@ -279,14 +426,105 @@ mod tests {
         assert_eq!(rows.len(), 17 * 7);
         assert_eq!(rows.iter().filter(|row| row.posting.is_some()).count(), 85);
         for table in &tables {
+            assert_eq!(table.rows[0].labels, [BASELINE]);
             assert_eq!(table.rows[4].labels, ["es-gc"]);
             assert!(table.rows.iter().all(|row| row.extras.len() == table.extras.len()));
             assert!(!table.note.is_empty(), "{}", table.id);
+            assert!(Metric::of(table).is_some(), "{}", table.id);
         }
+        assert_eq!(BASELINE, Policy::Baseline.name());
         let gc = &tables[0].rows[4];
         assert_eq!(gc.posting.unwrap().median, Some(290.0));
         assert!((gc.posting_change_percent.unwrap() + 96.5).abs() < 0.1);
+        // Runs that ended early are marked in all tables of their case. Where the figure grows with the run,
+        // they have no change.
+        assert!(report.rows.iter().any(|row| row.cut));
+        for (case, part) in CALLERS.iter().chain(&CASES).map(|part| (part.case, part.key)) {
+            for table in tables.iter().filter(|table| table.id.ends_with(&format!("-{part}"))) {
+                for row in report.rows.iter().filter(|row| row.case == case) {
+                    assert_eq!(ended_early(table, row.policy), row.cut, "{} {}", table.id, row.policy);
+                    let change = &table.row(&[row.policy]).unwrap().change;
+                    assert!(change.is_none() || comparable(table, &[row.policy]), "{}", table.id);
+                }
+            }
+        }
         // Without the posting, only ours.
         assert!(super::tables(&report, false).iter().all(|table| table.rows[0].posting.is_none()));
+    }
+
+    /// A table of case (b) of the posting with these runs of each policy.
+    fn sample(metric: Metric, extras: &[&str], rows: &[(&str, [f64; 3], &[f64])]) -> Table {
+        let rows = rows.iter().map(|(policy, runs, extras)| report::Row {
+            posting: posted(metric, "b", policy),
+            extras: extras.iter().copied().map(Some).collect(),
+            ..report::Row::ours(&[policy], runs)
+        });
+        Table {
+            id: format!("{}-b", metric.id()),
+            title: String::new(),
+            in_posting: true,
+            quantity: String::new(),
+            unit: String::new(),
+            better: Better::Lower,
+            labels: vec!["policy".to_owned()],
+            extras: extras.iter().map(|&head| head.to_owned()).collect(),
+            rows: rows.collect(),
+            note: String::new(),
+        }
+    }
+
+    #[test]
+    fn noise_on_both_sides_is_no_agreement() {
+        // In the posting, es-cache shows no difference from baseline, and es-gc takes less time.
+        let table = sample(
+            Metric::ScanAvg,
+            &[],
+            &[
+                (BASELINE, [9.0, 10.0, 11.0], &[]),
+                ("es-cache", [8.0, 10.0, 13.0], &[]),
+                ("es-gc", [1.0, 1.1, 1.2], &[]),
+            ],
+        );
+        assert_eq!(
+            note(&table),
+            "At 95 % confidence, 1 of 2 policies takes less time than baseline, here and in the posting: \
+             es-gc. 1 of 2 shows no difference from baseline, either here or in the posting: es-cache. es-gc \
+             has the lowest mean, 1.1 us; baseline is next with 10 us."
+        );
+    }
+
+    #[test]
+    fn a_run_that_ended_early_has_a_mean_but_no_hits() {
+        let rows: [(&str, [f64; 3], &[f64]); 3] = [
+            (BASELINE, [9.0, 10.0, 11.0], &[0.5, 100.0, 1.0]),
+            ("es-cache", [2.0, 2.1, 2.2], &[0.6, 400.0, 0.0]),
+            ("es-gc", [1.0, 1.1, 1.2], &[0.7, 400.0, 0.0]),
+        ];
+        let hits = sample(Metric::Hits, &["hit ratio", "calls", ENDED_EARLY], &rows);
+        assert_eq!(
+            note(&hits),
+            "es-gc has the highest hit ratio, 0.7000. baseline ended early, after 100 of 400 calls, because \
+             its scans had reached the limit of visits. Hits grow with the length of a run, so no row is \
+             compared with baseline."
+        );
+        let means = sample(Metric::ScanAvg, &["hit ratio", "calls", ENDED_EARLY], &rows);
+        assert!(
+            note(&means).contains("es-gc. 1 of 2 takes less time than baseline here, but"),
+            "{}",
+            note(&means)
+        );
+        assert!(note(&means).ends_with("Its mean is of the scans until then."), "{}", note(&means));
+        assert!(comparable(&means, &[BASELINE]) && !comparable(&hits, &[BASELINE, "es-gc"]));
+        assert!(comparable(&hits, &["es-gc", "es-cache"]));
+    }
+
+    #[test]
+    fn two_digits_are_enough() {
+        let figures = [10_195.667, 143.26, 9.96, 2.597, 0.8112, 0.0457, 0.0].map(rounded);
+        assert_eq!(figures, ["10196", "143", "10", "2.6", "0.81", "0.046", "0"]);
+        assert_eq!(
+            [10_422_428.0, 10_196.0, 4788.0, 2.6].map(grouped),
+            ["10,422,428", "10,196", "4788", "2.6"]
+        );
     }
 }

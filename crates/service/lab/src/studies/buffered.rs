@@ -206,7 +206,7 @@ fn size_name(bs: u64) -> &'static str {
 }
 
 fn table(id: &str, title: &str, labels: &[&str], rows: Vec<report::Row>) -> Table {
-    let mut table = Table {
+    Table {
         id: id.to_owned(),
         title: title.to_owned(),
         in_posting: rows.iter().any(|row| row.posting.is_some()),
@@ -217,10 +217,11 @@ fn table(id: &str, title: &str, labels: &[&str], rows: Vec<report::Row>) -> Tabl
         extras: EXTRAS.map(str::to_owned).to_vec(),
         rows,
         note: String::new(),
-    };
-    table.note = note(&table);
-    table
+    }
 }
+
+/// A standard deviation above this share of the mean makes the mean useless.
+const SCATTERED: f64 = 0.3;
 
 /// In how many rows iomap gains, and how many gains are at least those of the posting.
 fn note(table: &Table) -> String {
@@ -243,6 +244,20 @@ fn note(table: &Table) -> String {
         .collect();
     if !lost.is_empty() {
         note += &format!(" Slower at 95 %: {}.", lost.join(", "));
+    }
+    if table.id == "read" {
+        note += " Reads of a hole do not differ: both forms fill the caller's buffer with zeros, without \
+                 the page cache.";
+    }
+    let kernels: Vec<&crate::Summary> = table.rows.iter().filter_map(|row| row.kernel.as_ref()).collect();
+    let scattered = kernels.iter().filter(|runs| runs.stddev > SCATTERED * runs.avg).count();
+    if scattered > 0 {
+        note += &format!(
+            " The kernel's runs scatter: in {scattered} of {} rows their standard deviation is more than \
+             {:.0} % of the mean, so compare the medians.",
+            kernels.len(),
+            SCATTERED * 100.0
+        );
     }
     note
 }
@@ -331,14 +346,11 @@ fn split_table(shape: &Shape<'_>) -> Result<Table, LabFault> {
             });
         }
     }
-    let large = |row: &&report::Row| row.extras[3] > row.extras[2];
-    let folios = rows.iter().filter(large).count();
     Ok(Table {
         extras: ["per-block [MiB/s]", "iomap, 4K folios [MiB/s]", "by ranges [%]", "by large folios [%]"]
             .map(str::to_owned)
             .to_vec(),
         in_posting: false,
-        note: format!("Large folios bring more than ranges in {folios} of {} rows.", rows.len()),
         ..table("split", "The gain, split into ranges and large folios", &["case", "bs"], rows)
     })
 }
@@ -378,7 +390,7 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
         ("synchronous writes", shape.syncs.to_string()),
         ("directory of the rows file", file_dir().display().to_string()),
     ];
-    Ok(StudyReport {
+    let mut report = StudyReport {
         study: "buffered".to_owned(),
         question: "What do extents and large folios save in buffered I/O?".to_owned(),
         posting: Posting {
@@ -393,10 +405,26 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
         machine: Machine::this(),
         parameters: parameters.map(|(name, value)| (name.to_owned(), value)).into(),
         seconds: begun.elapsed().as_secs_f64(),
-        claims: claims(&tables),
+        claims: Vec::new(),
         plots: plots(&tables),
         tables,
-    })
+    };
+    judge(&mut report);
+    Ok(report)
+}
+
+/// Writes the claims and notes.
+pub fn judge(report: &mut StudyReport) {
+    report.claims = claims(&report.tables);
+    for table in &mut report.tables {
+        table.note = if table.id == "split" { note_of_split(table) } else { note(table) };
+    }
+}
+
+/// Which of the two brings more.
+fn note_of_split(table: &Table) -> String {
+    let folios = table.rows.iter().filter(|row| row.extras[3] > row.extras[2]).count();
+    format!("Large folios bring more than ranges in {folios} of {} rows.", table.rows.len())
 }
 
 fn all_tables(shape: &Shape<'_>) -> Result<Vec<Table>, LabFault> {
@@ -486,7 +514,7 @@ fn claims(tables: &[Table]) -> Vec<Claim> {
         .iter()
         .map(|headline| {
             let (rows, ours, its) = changes(rows_like(tables, headline.table, headline.labels));
-            let (verdict, why) = judge(&rows, &ours, &its);
+            let (verdict, why) = verdict_on(&rows, &ours, &its);
             Claim {
                 claim: headline.claim.to_owned(),
                 posting: span(&its),
@@ -511,7 +539,7 @@ const CONFIRMED_SHARE: f64 = 0.5;
 
 /// Confirmed if all rows gain at 95 %, at least half of the posting's gain; beaten if they gain more than in
 /// the posting at 95 %.
-fn judge(rows: &[&report::Row], ours: &[f64], its: &[f64]) -> (Verdict, String) {
+fn verdict_on(rows: &[&report::Row], ours: &[f64], its: &[f64]) -> (Verdict, String) {
     let gains = |row: &&&report::Row| {
         row.change.as_ref().is_some_and(|made| made.percent > 0.0 && made.significant == Some(true))
     };
@@ -530,9 +558,9 @@ fn judge(rows: &[&report::Row], ours: &[f64], its: &[f64]) -> (Verdict, String) 
         let limits: Vec<String> = rows.iter().filter_map(|row| *row.extras.get(8)?).map(figure).collect();
         let limit = match limits.is_empty() {
             true => String::new(),
-            false => format!(" Both paths already have {} of memory's speed.", limits.join(" and ")),
+            false => format!(" Both forms already have {} of the speed of memset.", limits.join(" and ")),
         };
-        // Where both paths are as fast as memory, a difference cannot show.
+        // Where both forms are as fast as memory, a difference cannot show.
         let verdict = if limits.is_empty() { Verdict::Refuted } else { Verdict::Open };
         return (verdict, format!("No difference: {}.{limit}", span(ours)));
     }
@@ -546,7 +574,11 @@ fn judge(rows: &[&report::Row], ours: &[f64], its: &[f64]) -> (Verdict, String) 
         let why = format!("{gaining} of {} rows gain at 95 %; the gain is {}.", rows.len(), span(ours));
         return (Verdict::Open, why);
     }
-    let why = format!("The gain is {} of the posting's.", figure(share));
+    let why = format!(
+        "The gain is {:.0} % of the posting's; from {:.0} % on it counts as the same effect.",
+        share * 100.0,
+        CONFIRMED_SHARE * 100.0
+    );
     let exceeds = |row: &&report::Row| {
         row.change
             .as_ref()
@@ -598,6 +630,12 @@ fn none_below_zero(tables: &[Table]) -> Claim {
         below(row) && row.change.as_ref().is_some_and(|made| made.significant == Some(true))
     };
     let (all_below, certain) = (rows.iter().filter(below).count(), rows.iter().filter(significant).count());
+    let which: Vec<String> = rows
+        .iter()
+        .filter(below)
+        .filter_map(|row| Some(format!("{} {:+.1} %", row.labels.join(" "), row.change.as_ref()?.percent)))
+        .collect();
+    let which = if which.is_empty() { String::new() } else { format!(": {}", which.join("; ")) };
     let verdict = match (rows.len(), all_below, certain) {
         (0, ..) => Verdict::Open,
         (_, 0, _) => Verdict::Beaten,
@@ -605,7 +643,7 @@ fn none_below_zero(tables: &[Table]) -> Claim {
         _ => Verdict::Refuted,
     };
     Claim {
-        claim: "No row of the grid loses.".to_owned(),
+        claim: "Beyond the posting: no row is slower with iomap.".to_owned(),
         posting: format!(
             "{}; {} rows below 0",
             span(&its),
@@ -614,7 +652,10 @@ fn none_below_zero(tables: &[Table]) -> Claim {
         ours: format!("{}; {all_below} rows below 0", span(&ours)),
         kernel: None,
         verdict,
-        why: format!("Of {} rows {all_below} are below 0, {certain} of them at 95 % confidence.", rows.len()),
+        why: format!(
+            "{certain} of {} rows are slower at 95 % confidence. {all_below} are below 0{which}.",
+            rows.len()
+        ),
         tables: vec!["read".to_owned(), "write".to_owned()],
     }
 }
@@ -724,7 +765,7 @@ mod tests {
         };
         let verdict = |row: report::Row| {
             let (rows, ours, its) = changes([&row].into_iter());
-            judge(&rows, &ours, &its).0
+            verdict_on(&rows, &ours, &its).0
         };
         assert_eq!(verdict(row(&[30.0, 31.0, 32.0], &[10.0, 11.0, 10.0], 100.0)), Verdict::Beaten);
         assert_eq!(verdict(row(&[15.0, 16.0, 15.0], &[10.0, 11.0, 10.0], 80.0)), Verdict::Confirmed);

@@ -13,6 +13,8 @@
 
 mod claims;
 
+pub use claims::judge;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +23,7 @@ use extant_device::Model;
 use extant_flush::Mode;
 
 use super::{Estimate, Size};
-use crate::fsync::happy::DEVICE_BYTES;
+use crate::fsync::happy::{CACHE_BYTES, DEVICE_BYTES};
 use crate::fsync::turn::{self, Outcome, Setup, Stack, Turn};
 use crate::fsync::{Load, On, Study};
 use crate::report::{Better, Change, Form, Machine, Plot, Posted, Posting, Row, Series, StudyReport, Table};
@@ -34,8 +36,6 @@ const THREADS: usize = 16;
 const FASTER: u32 = 32;
 /// Operations of a turn at least.
 const OPERATIONS_MIN: u64 = 48;
-/// Memory for caches, in bytes.
-const CACHE_BYTES: usize = 48 << 20;
 /// The mode names of the posting's design without its limit of 2 ms.
 const ALWAYS: &str = "seed, always";
 
@@ -68,13 +68,14 @@ const MEMORY: Setup = Setup { name: "memory", model: None, second: None, stack: 
 
 /// Times and numbers of runs.
 struct Scale {
-    /// Duration of a turn without flushes.
+    /// Duration of a turn in which each fsync makes a flush, in the main table.
     turn: Duration,
     runs: u64,
     /// Devices, modes, threads and runs of the table over threads.
     threads_of: &'static [&'static str],
     threads_modes: &'static [Mode],
     widths: &'static [usize],
+    threads_turn: Duration,
     threads_runs: u64,
     /// Duration of a turn of the tuning.
     tuning: Duration,
@@ -89,16 +90,18 @@ impl Scale {
                 threads_of: &[IDE],
                 threads_modes: &[Mode::None, Mode::Seed, Mode::Epoch],
                 widths: &[1, 2, 4, 8],
+                threads_turn: Duration::from_millis(300),
                 threads_runs: 2,
                 tuning: Duration::from_millis(250),
             },
             Size::Full => Self {
-                turn: Duration::from_millis(800),
-                runs: 5,
+                turn: Duration::from_secs(3),
+                runs: 6,
                 threads_of: &[IDE, "sata-ssd", ARRAY],
                 threads_modes: &[Mode::None, Mode::Seed, Mode::Merge, Mode::Epoch],
                 widths: &[1, 2, 4, 8],
-                threads_runs: 3,
+                threads_turn: Duration::from_secs(2),
+                threads_runs: 4,
                 tuning: Duration::from_secs(1),
             },
         }
@@ -121,7 +124,7 @@ pub const NAMES: &[(&str, &str)] = &[
 pub fn estimate(size: Size, kernel: bool) -> Estimate {
     let seconds = match size {
         Size::Quick => 115.0,
-        Size::Full => 450.0,
+        Size::Full => 1500.0,
     };
     Estimate {
         seconds: seconds + if kernel { 10.0 } else { 0.0 },
@@ -208,10 +211,10 @@ fn measure(
     time: Duration,
     into: &mut Outcomes,
 ) -> Result<(), LabFault> {
-    // The first turn finds how many operations take that time.
+    // The first turn finds how many operations take that time if each fsync makes a flush.
     let mut operations = OPERATIONS_MIN.max(4 * threads as u64);
     let pilot = Turn {
-        mode: None,
+        mode: Some(Mode::None),
         syncs: true,
         always: false,
         threads,
@@ -259,14 +262,14 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
     for setup in SETUPS.iter().filter(|setup| scale.threads_of.contains(&setup.name)) {
         for &threads in scale.widths {
             watch.part(&format!("{}, {threads} threads", setup.name), None);
-            measure(setup, &narrow, threads, scale.threads_runs, scale.turn, &mut measured.outcomes)?;
+            measure(setup, &narrow, threads, scale.threads_runs, scale.threads_turn, &mut measured.outcomes)?;
         }
     }
     // One thread on the other kinds of disks, for the table of latencies.
     for setup in SETUPS.iter().filter(|setup| setup.stack == Stack::Single && setup.name != DRAINING) {
         if measured.of(setup.name, 1, "none").is_empty() {
             watch.part(&format!("{}, 1 thread", setup.name), None);
-            measure(setup, &narrow, 1, scale.threads_runs, scale.turn, &mut measured.outcomes)?;
+            measure(setup, &narrow, 1, scale.threads_runs, scale.threads_turn, &mut measured.outcomes)?;
         }
     }
     watch.part("auto-tuning", None);
@@ -275,7 +278,6 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
     let memory = memory(&scale, kernel)?;
 
     let cost = cost_table(&measured);
-    let claims = claims::claims(&measured, &tuning, kernel.is_some());
     let plots = vec![cost_plot(&measured), threads_plot(&measured, &scale), tuning_plot(&tuning)];
     let tables = vec![
         cost,
@@ -294,7 +296,7 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
         ("clock of slow disks", format!("{FASTER} times as fast as the model")),
     ];
     let kernel_option = super::kernel_option(kernel);
-    Ok(StudyReport {
+    let mut report = StudyReport {
         study: "fsync".to_owned(),
         question: "What does fsync cost on a kind of disk, and what do shared flushes save?".to_owned(),
         posting: Posting {
@@ -308,8 +310,10 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
         seconds: begun.elapsed().as_secs_f64(),
         tables,
         plots,
-        claims,
-    })
+        claims: Vec::new(),
+    };
+    judge(&mut report);
+    Ok(report)
 }
 
 fn table(id: &str, title: &str, quantity: &str, unit: &str, better: Better, labels: &[&str]) -> Table {
@@ -351,65 +355,48 @@ fn posted(mode: &str) -> Option<Posted> {
     Some(Posted { min: Some(min), max: Some(max), avg: f64::midpoint(min, max), ..Posted::default() })
 }
 
-/// Half of the 95 % interval of the mean of these values.
-fn half_interval(summary: &Summary) -> Option<f64> {
-    Change::between(summary, summary, "").plus_minus_percent.map(|percent| {
-        // Of a difference of two means of equal variance: larger than that of one mean by the root of 2.
-        percent * summary.avg.abs() / 100.0 / std::f64::consts::SQRT_2
-    })
-}
-
 fn cost_table(measured: &Measured) -> Table {
     let title = format!("fsync-happy: cost of flushes, {THREADS} threads");
     let quantity = "cost of flushes, in per cent of the throughput without";
     let mut table = table("cost", &title, quantity, "%", Better::Lower, &["device", "mode"]);
     table.in_posting = true;
-    table.extras = ["± at 95 % [points]", "flush [us]", "flushes [1/fsync]"].map(str::to_owned).to_vec();
+    let extras = [
+        "± at 95 % [points]",
+        "less than none [points]",
+        "±, less than none [points]",
+        "less than seed [points]",
+        "±, less than seed [points]",
+        "flush [us]",
+        "flushes [1/fsync]",
+    ];
+    table.extras = extras.map(str::to_owned).to_vec();
     table.rows.push(Row {
         posting: Some(Posted { avg: 80.0, ..Posted::default() }),
-        extras: vec![None; 3],
+        extras: vec![None; extras.len()],
         ..Row::ours(&["a variety", "barriers before 2.6.37-rc1"], &[])
     });
     for (device, mode) in each(measured, THREADS).into_iter().filter(|(_, mode)| *mode != COLUMNS[0].0) {
         let key = (device, THREADS, mode);
         let costs = measured.costs(device, THREADS, mode);
-        let half = half_interval(&Summary::of(&costs));
+        let half = Summary::of(&costs).half_95();
         let per_fsync = |outcome: &Outcome| outcome.flushes as f64 / outcome.fsyncs.max(1) as f64;
+        let less = |than: &'static str| {
+            let other = measured.costs(device, THREADS, than);
+            let less: Vec<f64> = other.iter().zip(&costs).map(|(other, cost)| other - cost).collect();
+            let summary = (mode != than && !less.is_empty()).then(|| Summary::of(&less));
+            [summary.map(|summary| summary.avg), summary.and_then(|summary| summary.half_95())]
+        };
+        let mut extras = vec![half];
+        extras.extend(less("none").into_iter().chain(less("seed")));
+        extras.push(measured.mean(key, |outcome| outcome.flush_us));
+        extras.push(measured.mean(key, per_fsync));
         table.rows.push(Row {
             posting: posted(mode).filter(|_| has_volatile_cache(device)),
-            extras: vec![
-                half.filter(|half| half.is_finite()),
-                measured.mean(key, |outcome| outcome.flush_us),
-                measured.mean(key, per_fsync),
-            ],
+            extras,
             ..Row::ours(&[device, mode], &costs)
         });
     }
-    table.note = cost_note(measured);
     table
-}
-
-fn range_of(measured: &Measured, mode: &'static str) -> Option<(f64, f64)> {
-    let costs = SETUPS
-        .iter()
-        .filter(|setup| has_volatile_cache(setup.name))
-        .filter_map(|setup| measured.cost(setup.name, mode));
-    costs.map(|cost| (cost.avg, cost.avg)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
-}
-
-fn range_text(range: Option<(f64, f64)>) -> String {
-    range.map_or("not measured".to_owned(), |(low, high)| format!("{low:.0} to {high:.0} %"))
-}
-
-fn cost_note(measured: &Measured) -> String {
-    format!(
-        "Over the devices with a volatile cache, a flush for each fsync costs {} (posting: 25 to 30 %), \
-        the posting's \
-         coordination {} (posting: 5 to 14 %), and epoch {}.",
-        range_text(range_of(measured, "none")),
-        range_text(range_of(measured, "seed")),
-        range_text(range_of(measured, "epoch"))
-    )
 }
 
 fn threads_table(measured: &Measured, scale: &Scale) -> Table {
@@ -426,9 +413,6 @@ fn threads_table(measured: &Measured, scale: &Scale) -> Table {
             }
         }
     }
-    "Shared flushes need threads that wait at the same time: with one thread all modes make one flush per \
-    fsync."
-        .clone_into(&mut table.note);
     table
 }
 
@@ -447,14 +431,6 @@ fn rate_table(measured: &Measured) -> Table {
     let title = format!("fsync-happy: throughput, {THREADS} threads");
     let mut table = table("rate", &title, "operations", "1/s", Better::Higher, &["device", "mode"]);
     changed(measured, THREADS, &mut table.rows, |outcome| outcome.per_s);
-    let gain = |mode: &'static str| {
-        let rate = |mode| measured.mean((IDE, THREADS, mode), |outcome| outcome.per_s);
-        Some((rate(mode)? / rate("none")? - 1.0) * 100.0)
-    };
-    if let (Some(seed), Some(epoch)) = (gain("seed"), gain("epoch")) {
-        table.note =
-            format!("On ide, seed changes the throughput by {seed:+.0} %, and epoch by {epoch:+.0} %.");
-    }
     table
 }
 
@@ -480,18 +456,6 @@ fn flushes_table(measured: &Measured) -> Table {
             ..Row::ours(&[device, mode], &measured.values(key, per(|outcome| outcome.flushes)))
         });
     }
-    let mean = |mode: &'static str| {
-        let flushes = |outcome: &Outcome| outcome.flushes as f64 / outcome.fsyncs.max(1) as f64;
-        measured.mean((IDE, THREADS, mode), flushes)
-    };
-    if let (Some(none), Some(seed), Some(epoch)) = (mean("none"), mean("seed"), mean("epoch")) {
-        let redundant = (1.0 - epoch / none) * 100.0;
-        table.note = format!(
-            "On ide, {none:.2} flushes per fsync without coordination, {seed:.2} with the posting's, \
-            {epoch:.2} with \
-             epoch: {redundant:.0} % of the flushes are redundant."
-        );
-    }
     table
 }
 
@@ -500,15 +464,6 @@ fn traffic_table(measured: &Measured) -> Table {
     let mut table =
         table("traffic", &title, "bytes written", "KiB/fsync", Better::Lower, &["device", "mode"]);
     changed(measured, THREADS, &mut table.rows, kibibytes);
-    if let (Some(none), Some(empty)) = (
-        measured.mean((IDE, THREADS, "none"), kibibytes),
-        measured.mean((IDE, THREADS, "empty-txn"), kibibytes),
-    ) {
-        table.note = format!(
-            "On ide, empty-txn writes {empty:.1} KiB per fsync, and none {none:.1} KiB: {:+.1} %.",
-            (empty / none - 1.0) * 100.0
-        );
-    }
     table
 }
 
@@ -527,8 +482,6 @@ fn latency_table(measured: &Measured) -> Table {
     );
     changed(measured, 1, &mut table.rows, |outcome| outcome.p50_us);
     table.rows.retain(|row| row.labels[1] != COLUMNS[0].0);
-    "With one thread, seed does not wait for others, so its fsync takes as long as without coordination."
-        .clone_into(&mut table.note);
     table
 }
 
@@ -559,22 +512,7 @@ fn tuning(scale: &Scale, watch: &dyn Watch) -> Result<Table, LabFault> {
             ..Row::ours(&[&ms.to_string()], &[row.flushes_per_fsync])
         });
     }
-    table.note = match switch_ms(&table) {
-        Some((below, above)) => format!(
-            "Coordination switches on between {below} and {above} ms; the limit of the posting is 2 ms."
-        ),
-        None => "Coordination does not switch between these devices.".to_owned(),
-    };
     Ok(table)
-}
-
-/// The largest flush time below which no device coordinates, and the smallest from which all do.
-fn switch_ms(table: &Table) -> Option<(f64, f64)> {
-    let coordinates: Vec<bool> =
-        table.rows.iter().map(|row| row.extras[2].is_some_and(|value| value > 0.5)).collect();
-    let first = coordinates.iter().position(|on| *on)?;
-    let is_step = first > 0 && coordinates[first..].iter().all(|on| *on);
-    is_step.then(|| (TUNING_MS[first - 1], TUNING_MS[first]))
 }
 
 /// The engine on memory and the kernel's ext4, both without a modelled device.
@@ -604,9 +542,6 @@ fn memory(scale: &Scale, kernel: Option<&Path>) -> Result<Table, LabFault> {
         let kernel = (!theirs.is_empty()).then(|| Summary::of(&theirs));
         table.rows.push(Row { kernel, ..Row::ours(&[name], &ours) });
     }
-    "Ours runs in process on memory without flushes of a device; the kernel runs through system calls on the \
-     device of its directory. All files fit into both caches."
-        .clone_into(&mut table.note);
     Ok(table)
 }
 
@@ -706,15 +641,5 @@ mod tests {
         let none = &of("none")[0];
         assert!(none.flushes * 2 >= none.fsyncs, "{} of {}", none.flushes, none.fsyncs);
         assert!(of("none")[0].flush_us > 8e3 && of("none")[0].written_bytes > 0, "{:?}", of("none")[0]);
-    }
-
-    #[test]
-    fn the_switch_is_a_single_step() {
-        let mut table = table("t", "", "", "", Better::Lower, &["ms"]);
-        let row = |on: f64| Row { extras: vec![None, None, Some(on)], ..Row::ours(&["1"], &[1.0]) };
-        table.rows = [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0].map(row).to_vec();
-        assert_eq!(switch_ms(&table), Some((1.8, 2.2)));
-        table.rows[6] = row(0.0);
-        assert_eq!(switch_ms(&table), None);
     }
 }

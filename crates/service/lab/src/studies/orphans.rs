@@ -1,16 +1,17 @@
 //! The study of orphans: seconds and lock statistics over processes and modes, beside the posting's tables.
 //!
-//! Owns: the posting's figures, and the verdicts on its claims. Does **not** own: the load (see
-//! [`crate::orphans`]).
+//! Owns: the posting's figures, the tables and the plots. Does **not** own: the load (see
+//! [`crate::orphans`]), the claims and the notes of the tables (see [`judge`]).
+
+mod claims;
 
 use std::path::Path;
 use std::time::Instant;
 
+pub use self::claims::judge;
 use super::{Estimate, Size, in_scratch};
 use crate::orphans::{FILE_BYTES, Load, Mode, Report, Row as Measured, Study, WIDTHS, run};
-use crate::report::{
-    Better, Change, Claim, Form, Machine, Plot, Posted, Posting, Row, Series, StudyReport, Table, Verdict,
-};
+use crate::report::{Better, Change, Form, Machine, Plot, Posted, Posting, Row, Series, StudyReport, Table};
 use crate::{LabFault, Summary, Watch};
 
 /// One row of the posting's first table: average and standard deviation of the seconds of 10 runs.
@@ -81,7 +82,7 @@ pub const NAMES: &[(&str, &str)] = &[
         "single-handle",
         "default of extant: the orphan file, but an operation of one transaction records nothing",
     ),
-    ("none", "nothing is recorded: the bound of what any form can reach"),
+    ("none", "nothing is recorded, but each operation runs the code that would: the bound of lists and file"),
 ];
 
 /// What the study needs.
@@ -122,12 +123,13 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
     let mut report = report(&truncate, &creat, Machine::this(), size);
     report.command += if kernel.is_some() { " --kernel" } else { "" };
     report.seconds = begun.elapsed().as_secs_f64();
+    judge(&mut report);
     Ok(report)
 }
 
-/// The report of these results.
+/// The report of these results, without claims and notes.
 fn report(truncate: &Report, creat: &Report, machine: Machine, size: Size) -> StudyReport {
-    let results = Results { truncate, creat, cpus: machine.cpus };
+    let results = Results { truncate, creat };
     let scale = Scale::of(size);
     let parameters = [
         ("size", size.name().to_owned()),
@@ -157,14 +159,13 @@ fn report(truncate: &Report, creat: &Report, machine: Machine, size: Size) -> St
             results.creat_clo(),
         ],
         plots: vec![results.plot_seconds(), results.plot_percent(), results.plot_creat_clo()],
-        claims: results.claims(),
+        claims: Vec::new(),
     }
 }
 
 struct Results<'a> {
     truncate: &'a Report,
     creat: &'a Report,
-    cpus: usize,
 }
 
 fn row_of(report: &Report, mode: Mode, workers: usize) -> Option<&Measured> {
@@ -249,39 +250,8 @@ impl Results<'_> {
             labels: strings(&["processes", "mode"]),
             extras: strings(&["truncates [1/s]", "cost over none [%]"]),
             rows,
-            note: format!(
-                "Each process truncates a file of 4 KiB byte by byte, {} times; seconds depend on that \
-                 number, so compare rows of the same number of processes. {} The kernel's column has its \
-                 orphan file, if the mounted image has that feature.",
-                self.truncate.loops,
-                self.agreement()
-            ),
+            note: String::new(),
         }
-    }
-
-    /// Which numbers of processes agree with the posting about list-v3.
-    fn agreement(&self) -> String {
-        let (mut same, mut other) = (Vec::new(), Vec::new());
-        for posted in &SECONDS {
-            let change = self
-                .row(Mode::ListV3, posted.workers)
-                .and_then(|v3| Self::change(v3, self.row(Mode::ListV0, posted.workers), |row| row.seconds));
-            let Some(change) = change else { continue };
-            let is_same = if posted.percent > -5.0 {
-                change.percent.abs() < 5.0 || change.significant == Some(false)
-            } else {
-                change.significant != Some(false) && change.percent <= posted.percent / 2.0
-            };
-            let text =
-                format!("{} ({:+.1} %, there {:+.1} %)", posted.workers, change.percent, posted.percent);
-            if is_same { same.push(text) } else { other.push(text) }
-        }
-        let list = |all: &[String]| if all.is_empty() { "none".to_owned() } else { all.join(", ") };
-        format!(
-            "list-v3 against list-v0 agrees with the posting within a factor of two at: {}; does not at: {}.",
-            list(&same),
-            list(&other)
-        )
     }
 
     fn percent(&self) -> Table {
@@ -309,7 +279,7 @@ impl Results<'_> {
             labels: strings(&["processes", "mode"]),
             extras: Vec::new(),
             rows,
-            note: self.agreement(),
+            note: String::new(),
         }
     }
 
@@ -336,11 +306,6 @@ impl Results<'_> {
                 });
             }
         }
-        let per_truncate = |mode: Mode| {
-            let row = self.row(mode, LOCKSTAT_WORKERS);
-            let all = row.and_then(|row| row.lock).map_or(0.0, |lock| lock.acquisitions as f64);
-            all / row.map_or(1, |row| row.locks.len().max(1)) as f64 / self.truncates(LOCKSTAT_WORKERS)
-        };
         Table {
             id: "lockstat".to_owned(),
             title: "lockstat of the orphan lock, 10 processes".to_owned(),
@@ -351,14 +316,7 @@ impl Results<'_> {
             labels: strings(&["statistic", "mode"]),
             extras: strings(&["per truncate"]),
             rows,
-            note: format!(
-                "Acquisitions per truncate: list-v0 {:.2}, list-v3 {:.2}, file {:.2}. The posting's counts \
-                 are 4 and 2 per truncate, if its processes made 100 loops. A bounce is an acquisition (or a \
-                 contention) on another CPU than the acquisition before.",
-                per_truncate(Mode::ListV0),
-                per_truncate(Mode::ListV3),
-                per_truncate(Mode::File)
-            ),
+            note: String::new(),
         }
     }
 
@@ -386,9 +344,7 @@ impl Results<'_> {
             labels: strings(&["mode", "processes"]),
             extras: LOCKSTAT.into_iter().map(head).collect(),
             rows: rows.collect(),
-            note: "The columns of lockstat are sums, minima, maxima and averages over all runs. The modes \
-                   file, single-handle and none have no lock."
-                .to_owned(),
+            note: String::new(),
         }
     }
 
@@ -414,8 +370,6 @@ impl Results<'_> {
                 ..Row::ours(&[], &rates)
             }
         });
-        let most = WIDTHS.last().copied().unwrap_or(1);
-        let rate = |mode| row_of(self.creat, mode, most).map_or(0.0, |row| row.per_s);
         Table {
             id: "creat-clo".to_owned(),
             title: "Creations and unlinks".to_owned(),
@@ -426,12 +380,7 @@ impl Results<'_> {
             labels: strings(&["processes", "mode"]),
             extras: Vec::new(),
             rows,
-            note: format!(
-                "Each process creates and closes 1000 files, then unlinks them. With {most} processes the \
-                 rate of list-v3 is {:.2} times that of list-v0, and that of file {:.2} times.",
-                rate(Mode::ListV3) / rate(Mode::ListV0).max(1.0),
-                rate(Mode::File) / rate(Mode::ListV0).max(1.0)
-            ),
+            note: String::new(),
         }
     }
 
@@ -516,196 +465,6 @@ impl Results<'_> {
             table: "creat-clo".to_owned(),
         }
     }
-
-    fn claims(&self) -> Vec<Claim> {
-        let mut claims = vec![self.halved()];
-        claims.extend([10, 20, 40].into_iter().filter_map(|workers| self.faster(workers)));
-        claims.extend([self.contentions(), self.hold(), self.no_lock()].into_iter().flatten());
-        claims
-    }
-
-    /// A statistic of one run at the lockstat table's number of processes, averaged over runs.
-    fn lock(&self, mode: Mode, column: &str) -> f64 {
-        let at = LOCKSTAT.iter().position(|(name, ..)| *name == column).unwrap_or(0);
-        let row = self.row(mode, LOCKSTAT_WORKERS);
-        let runs = row.map_or(Vec::new(), |row| row.locks.iter().map(|lock| lock.columns()[at].1).collect());
-        Summary::of(&runs).avg
-    }
-
-    fn halved(&self) -> Claim {
-        let (v0, v3) = (self.lock(Mode::ListV0, "acquisitions"), self.lock(Mode::ListV3, "acquisitions"));
-        let ratio = v3 / v0.max(1.0);
-        let all = self.truncates(LOCKSTAT_WORKERS);
-        Claim {
-            claim: "The patches halve the number of acquisitions of the lock.".to_owned(),
-            posting: "16,381,236 to 8,191,236 (-50.0 %)".to_owned(),
-            ours: format!("{v0:.0} to {v3:.0} ({:+.1} %)", (ratio - 1.0) * 100.0),
-            kernel: None,
-            verdict: match () {
-                () if v0 == 0.0 => Verdict::Open,
-                () if (0.45..=0.55).contains(&ratio) => Verdict::Confirmed,
-                () => Verdict::Refuted,
-            },
-            why: format!(
-                "A truncate takes the lock {:.2} times in list-v0 and {:.2} times in list-v3.",
-                v0 / all,
-                v3 / all
-            ),
-            tables: strings(&["lockstat"]),
-        }
-    }
-
-    /// Why contention cannot show on this machine; none if it can.
-    fn too_few_cpus(&self, workers: usize) -> Option<String> {
-        let needed = workers.min(LOCKSTAT_WORKERS);
-        let acquisitions = self.lock(Mode::ListV0, "acquisitions").max(1.0);
-        let contended = self.lock(Mode::ListV0, "contentions") / acquisitions;
-        (self.cpus < needed).then(|| {
-            format!(
-                "This machine has {} CPUs, so at most {} of {workers} processes run at the same time, and \
-                 {:.2} % of the acquisitions of list-v0 are contended (43 % in the posting).",
-                self.cpus,
-                self.cpus,
-                contended * 100.0
-            )
-        })
-    }
-
-    fn faster(&self, workers: usize) -> Option<Claim> {
-        let posted = SECONDS.iter().find(|row| row.workers == workers)?;
-        let v0 = self.row(Mode::ListV0, workers)?;
-        let v3 = Self::change(self.row(Mode::ListV3, workers)?, Some(v0), |row| row.seconds)?;
-        let file = Self::change(self.row(Mode::File, workers)?, Some(v0), |row| row.seconds)?;
-        let is_there = v3.significant == Some(true) && v3.percent <= posted.percent / 2.0;
-        let few = self.too_few_cpus(workers);
-        let verdict = match () {
-            () if is_there && file.percent < v3.percent && file.significant == Some(true) => Verdict::Beaten,
-            () if is_there => Verdict::Confirmed,
-            () if few.is_some() => Verdict::Open,
-            () => Verdict::Refuted,
-        };
-        let interval = v3.plus_minus_percent.map_or(String::new(), |half| format!(" +- {half:.1}"));
-        let orphan_file = format!("With the orphan file the change is {:+.1} %.", file.percent);
-        let why = match (is_there, few) {
-            (true, _) => format!("At least half of the posting's effect, at 95 % confidence. {orphan_file}"),
-            (false, Some(few)) => format!("{few} {orphan_file}"),
-            (false, None) => {
-                format!("Less than half of the posting's effect, or none at 95 % confidence. {orphan_file}")
-            }
-        };
-        Some(Claim {
-            claim: format!("With {workers} processes the patches save {:.0} % of the time.", -posted.percent),
-            posting: format!(
-                "{:.2} s to {:.2} s ({:+.1} %)",
-                posted.vanilla.0, posted.patched.0, posted.percent
-            ),
-            ours: format!("{:+.1}{interval} %; orphan file {:+.1} %", v3.percent, file.percent),
-            kernel: self.row(Mode::Kernel, workers).map(|kernel| {
-                let change = percents(kernel, v0);
-                format!("{:+.1} % against our list-v0, system calls included", Summary::of(&change).avg)
-            }),
-            verdict,
-            why,
-            tables: strings(&["seconds", "against-v0"]),
-        })
-    }
-
-    fn contentions(&self) -> Option<Claim> {
-        self.row(Mode::ListV3, LOCKSTAT_WORKERS)?;
-        let (v0, v3) = (self.lock(Mode::ListV0, "contentions"), self.lock(Mode::ListV3, "contentions"));
-        let percent = (v3 / v0.max(1.0) - 1.0) * 100.0;
-        let few = self.too_few_cpus(LOCKSTAT_WORKERS);
-        let is_less = percent <= -32.0;
-        Some(Claim {
-            claim: "The patches reduce the contention of the lock significantly.".to_owned(),
-            posting: "7,089,335 to 2,547,868 contentions (-64 %)".to_owned(),
-            ours: format!("{v0:.0} to {v3:.0} contentions ({percent:+.0} %)"),
-            kernel: None,
-            verdict: match () {
-                () if is_less && v0 >= 100.0 => Verdict::Confirmed,
-                () if few.is_some() || v0 < 100.0 => Verdict::Open,
-                () => Verdict::Refuted,
-            },
-            why: match few {
-                Some(few) if !is_less || v0 < 100.0 => few,
-                _ => format!(
-                    "Contentions fall by {:.0} %; half of the posting's 64 % counts as the same effect.",
-                    -percent
-                ),
-            },
-            tables: strings(&["lockstat"]),
-        })
-    }
-
-    fn hold(&self) -> Option<Claim> {
-        let runs = |mode| {
-            let locks = &self.row(mode, LOCKSTAT_WORKERS)?.locks;
-            Some(Summary::of(&locks.iter().map(|lock| lock.hold_total_us / 1e3).collect::<Vec<_>>()))
-        };
-        let (v0, v3) = (runs(Mode::ListV0)?, runs(Mode::ListV3)?);
-        let change = Change::between(&v3, &v0, "list-v0");
-        let (percent, half) = (change.percent, change.plus_minus_percent.unwrap_or(0.0));
-        Some(Claim {
-            claim: "The patched kernel does significantly less work under the lock.".to_owned(),
-            posting: "79.7 s to 30.7 s held in total (-62 %); 4.87 us to 3.74 us on average".to_owned(),
-            ours: format!(
-                "{:.1} ms to {:.1} ms held in total ({percent:+.0} +- {half:.0} %); {:.3} us to {:.3} us on \
-                 average",
-                v0.avg,
-                v3.avg,
-                self.lock(Mode::ListV0, "holdtime-avg"),
-                self.lock(Mode::ListV3, "holdtime-avg")
-            ),
-            kernel: None,
-            verdict: match change.significant {
-                Some(true) if percent <= -31.0 => Verdict::Confirmed,
-                Some(true) => Verdict::Refuted,
-                _ => Verdict::Open,
-            },
-            why: format!(
-                "The total hold time changes by {percent:+.0} +- {half:.0} %; -31 % or more, at 95 % \
-                 confidence, counts as the same effect. Time for which a holder of the lock has no CPU is \
-                 part of it."
-            ),
-            tables: strings(&["lockstat"]),
-        })
-    }
-
-    fn no_lock(&self) -> Option<Claim> {
-        let most = WIDTHS.last().copied()?;
-        let (file, v3) = (self.row(Mode::File, most)?, self.row(Mode::ListV3, most)?);
-        let acquisitions: u64 = self
-            .truncate
-            .rows
-            .iter()
-            .filter(|row| row.mode == Mode::File)
-            .map(|row| row.lock.map_or(0, |lock| lock.acquisitions))
-            .sum();
-        let change = Change::between(&file.seconds, &v3.seconds, "list-v3");
-        let is_slower = change.percent > 0.0 && change.significant == Some(true);
-        let cost = file.cost_over_none.map_or(0.0, |cost| (cost - 1.0) * 100.0);
-        Some(Claim {
-            claim: "The lock stays the most contended one: a list with one head needs it.".to_owned(),
-            posting: "8,191,236 acquisitions with the patches".to_owned(),
-            ours: format!(
-                "the orphan file: {acquisitions} acquisitions; {:+.1} % against list-v3 with {most} \
-                 processes; {cost:+.1} % over no recording",
-                change.percent
-            ),
-            kernel: None,
-            verdict: if acquisitions == 0 && !is_slower { Verdict::Beaten } else { Verdict::Refuted },
-            why: format!(
-                "The orphan file (Linux 5.15) records each orphan in a slot of its own and takes no lock; \
-                 with {most} processes it is {} list-v3.",
-                match change.significant {
-                    Some(true) if change.percent < 0.0 => "faster than",
-                    Some(true) => "slower than",
-                    _ => "as fast as",
-                }
-            ),
-            tables: strings(&["seconds", "lockstat-all"]),
-        })
-    }
 }
 
 #[cfg(test)]
@@ -723,7 +482,8 @@ mod tests {
             let of_one = truncate.rows.iter().filter(|row| row.workers == 1);
             all.rows.extend(of_one.map(|row| Measured { workers, ..row.clone() }));
         }
-        let report = report(&all, &creat, Machine::this(), Size::Quick);
+        let mut report = report(&all, &creat, Machine::this(), Size::Quick);
+        judge(&mut report);
         let table = |id: &str| report.tables.iter().find(|table| table.id == id).unwrap();
         let posted = |id: &str| -> Vec<f64> {
             table(id).rows.iter().filter_map(|row| Some(row.posting?.avg)).collect()
@@ -748,32 +508,5 @@ mod tests {
             assert!(plot.series.iter().all(|series| !series.points.is_empty()), "{}", plot.id);
             assert!(report.tables.iter().any(|table| table.id == plot.table));
         }
-        let verdicts: Vec<Verdict> = report.claims.iter().map(|claim| claim.verdict).collect();
-        assert_eq!(verdicts[0], Verdict::Confirmed, "{:?}", report.claims[0]);
-        assert_eq!(report.claims.len(), 7);
-        assert!(report.claims.iter().all(|claim| !claim.why.is_empty() && !claim.tables.is_empty()));
-    }
-
-    #[test]
-    fn few_cpus_leave_a_missing_effect_open_and_many_refute_it() {
-        let study = Study { runs: 2, loops: Some(1), size: 64 << 20, widths: vec![1], ..Study::default() };
-        let mut all = run(&study, &crate::Quiet).unwrap();
-        for row in &mut all.rows {
-            row.workers = 10;
-            row.runs = vec![1.0, 1.01];
-            row.seconds = Summary::of(&row.runs);
-        }
-        let verdict =
-            |all: &Report, cpus| Results { truncate: all, creat: all, cpus }.faster(10).unwrap().verdict;
-        assert_eq!((verdict(&all, 2), verdict(&all, 16)), (Verdict::Open, Verdict::Refuted));
-        let set = |all: &mut Report, mode, runs: [f64; 2]| {
-            let row = all.rows.iter_mut().find(|row| row.mode == mode).unwrap();
-            row.runs = runs.to_vec();
-            row.seconds = Summary::of(&runs);
-        };
-        set(&mut all, Mode::ListV3, [0.6, 0.601]);
-        assert_eq!(verdict(&all, 2), Verdict::Confirmed);
-        set(&mut all, Mode::File, [0.5, 0.501]);
-        assert_eq!(verdict(&all, 2), Verdict::Beaten);
     }
 }

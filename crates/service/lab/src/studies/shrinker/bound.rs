@@ -43,8 +43,8 @@ pub(super) fn table(size: Size, watch: &dyn Watch) -> Result<Table, LabFault> {
         }
     }
     rows.sort_by(|a, b| (&a.labels[0], &a.labels[1]).cmp(&(&b.labels[0], &b.labels[1])));
-    let mut table = Table {
-        id: "bound".to_owned(),
+    Ok(Table {
+        id: ID.to_owned(),
         title: "Beyond the posting: the longest scan while the load grows".to_owned(),
         in_posting: false,
         quantity: "entries and inodes that the longest scan visited".to_owned(),
@@ -54,58 +54,69 @@ pub(super) fn table(size: Size, watch: &dyn Watch) -> Result<Table, LabFault> {
         extras: vec!["entries".to_owned(), "scans".to_owned()],
         rows,
         note: String::new(),
-    };
-    table.note = Policy::ALL
-        .iter()
-        .filter_map(|policy| {
-            let (least, most) = range(&table, *policy)?;
-            Some(format!("{}: {least:.0} to {most:.0} visits over all cases and scales.", policy.name()))
-        })
-        .collect::<Vec<_>>()
-        .join(" ");
-    Ok(table)
+    })
 }
 
-/// The smallest and the largest of the longest scans of a policy.
-fn range(table: &Table, policy: Policy) -> Option<(f64, f64)> {
-    let rows = table.rows.iter().filter(|row| row.labels[1] == policy.name());
-    let visits: Vec<f64> = rows.filter_map(|row| Some(row.ours?.max)).collect();
-    let least = visits.iter().copied().reduce(f64::min)?;
-    Some((least, visits.iter().copied().reduce(f64::max)?))
+/// The longest scan of each policy, in visits.
+pub(super) fn note(table: &Table) -> String {
+    let policies = Policy::ALL.iter().filter_map(|policy| {
+        let Range { least, most, largest } = range(table, *policy)?;
+        Some(format!("{} {least:.0} to {most:.0} at scales up to {largest}", policy.name()))
+    });
+    format!("Entries and inodes that the longest scan visits: {}.", policies.collect::<Vec<_>>().join(", "))
 }
+
+/// The smallest and the largest of the longest scans of a policy, and its largest scale.
+struct Range {
+    least: f64,
+    most: f64,
+    largest: f64,
+}
+
+fn range(table: &Table, policy: Policy) -> Option<Range> {
+    let rows: Vec<&Row> = table.rows.iter().filter(|row| row.labels[1] == policy.name()).collect();
+    let visits = || rows.iter().filter_map(|row| Some(row.ours?.max));
+    let scales = rows.iter().filter_map(|row| row.labels[2].parse::<f64>().ok());
+    Some(Range {
+        least: visits().reduce(f64::min)?,
+        most: visits().reduce(f64::max)?,
+        largest: scales.fold(0.0, f64::max),
+    })
+}
+
+/// The table.
+pub(super) const ID: &str = "bound";
 
 /// What one scan of es-chunk may visit: 128 entries, and as many inodes.
 const VISITS_MAX: f64 = 256.0;
 
-/// The verdict on the bound.
+/// The verdict on the bound: refuted if a scan exceeded it, and beaten if it holds at ten times the size of
+/// the posting.
 pub(super) fn claim(table: &Table) -> Claim {
     let chunk = range(table, Policy::EsChunk);
-    let scales: Vec<&str> = table.rows.iter().map(|row| row.labels[2].as_str()).collect();
-    let largest = scales.iter().filter_map(|scale| scale.parse::<f64>().ok()).fold(0.0, f64::max);
-    let verdict = match chunk {
-        Some((_, most)) if most > VISITS_MAX => Verdict::Refuted,
+    let verdict = match &chunk {
+        Some(chunk) if chunk.most > VISITS_MAX => Verdict::Refuted,
         // The posting's size is not a large one.
-        Some(_) if largest >= 10.0 => Verdict::Beaten,
+        Some(chunk) if chunk.largest >= 10.0 => Verdict::Beaten,
         Some(_) => Verdict::Confirmed,
         None => Verdict::Open,
     };
+    let mut why = format!("A scan of es-chunk may visit at most {VISITS_MAX:.0} entries and inodes.");
+    if let Some(Range { least, most, largest }) = range(table, Policy::EsGc) {
+        why += &format!(" The longest of es-gc visited {least:.0} to {most:.0} at scales up to {largest}.");
+    }
     Claim {
         claim:
             "Beyond the posting: the longest scan of es-chunk depends neither on the size of trees nor on \
              the number of inodes."
                 .to_owned(),
-        posting: "no bound: the longest scans of es-gc took 716, 56311 and 136 us".to_owned(),
-        ours: chunk.map_or("not measured".to_owned(), |(least, most)| {
+        posting: "no bound: the longest scans of es-gc took 716 us, 56,311 us and 136 us".to_owned(),
+        ours: chunk.map_or("not measured".to_owned(), |Range { least, most, largest }| {
             format!("{least:.0} to {most:.0} visits at scales up to {largest}")
         }),
         kernel: None,
         verdict,
-        why: format!(
-            "A scan may visit {VISITS_MAX:.0} entries and inodes; {}",
-            range(table, Policy::EsGc).map_or(String::new(), |(least, most)| {
-                format!("es-gc's longest visited {least:.0} to {most:.0} at the smaller two of the scales.")
-            })
-        ),
+        why,
         tables: vec![table.id.clone()],
     }
 }

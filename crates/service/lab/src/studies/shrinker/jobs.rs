@@ -307,16 +307,31 @@ const EXTRAS: [&str; 10] = [
     "kernel misses",
 ];
 
-/// Runs the jobs, and returns a table of mean and one of longest calls.
-pub(super) fn tables(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Result<[Table; 2], LabFault> {
+/// Ids of the tables of mean and of longest calls.
+pub(super) const IDS: [&str; 2] = ["files-avg", "files-max"];
+
+/// The parameter of a report that says whether the machine's reclaimable objects were dropped during the
+/// kernel's load: "yes" or "no". Without the kernel it is missing.
+pub(super) const DROPPED: &str = "kernel caches dropped";
+
+/// Runs the jobs, and returns a table of mean and one of longest calls; and whether the machine's reclaimable
+/// objects could be dropped during the kernel's load.
+pub(super) fn tables(
+    size: Size,
+    kernel: Option<&Path>,
+    watch: &dyn Watch,
+) -> Result<([Table; 2], bool), LabFault> {
     tables_of(&Shape::of(size), kernel, watch)
 }
 
-fn tables_of(shape: &Shape, kernel: Option<&Path>, watch: &dyn Watch) -> Result<[Table; 2], LabFault> {
+fn tables_of(
+    shape: &Shape,
+    kernel: Option<&Path>,
+    watch: &dyn Watch,
+) -> Result<([Table; 2], bool), LabFault> {
     let runs = shape.runs * (POLICIES.len() + usize::from(kernel.is_some()));
     let (mut avg, mut max) = (Vec::new(), Vec::new());
     let mut drops = true;
-    let mut has_info = true;
     for case in Case::ALL {
         watch.part(&format!("{} on files", case.name()), Some(runs as u64));
         let mut measured: [Measured; POLICIES.len()] = Default::default();
@@ -331,7 +346,6 @@ fn tables_of(shape: &Shape, kernel: Option<&Path>, watch: &dyn Watch) -> Result<
                 watch.advance(1);
             }
         }
-        has_info &= kernel.is_none() || !theirs.hits.is_empty();
         for (which, of) in callers(case) {
             let summary = |values: &[f64]| (!values.is_empty()).then(|| Summary::of(values));
             let base = of(&measured[0]);
@@ -367,17 +381,6 @@ fn tables_of(shape: &Shape, kernel: Option<&Path>, watch: &dyn Watch) -> Result<
             }
         }
     }
-    let mut note =
-        "Every second block is written, because neither side can be kept from merging neighbours.".to_owned();
-    if kernel.is_some() {
-        note += " The kernel's figures are in the rows of upstream, the policy that it has.";
-        if !has_info {
-            note += " It shows no es_shrinker_info for this directory.";
-        }
-        if !drops {
-            note += " Its memory was not made short: that takes root.";
-        }
-    }
     let table = |id: &str, what: &str, rows: Vec<Row>| Table {
         id: id.to_owned(),
         title: format!("End to end: the jobs on real files, {what}"),
@@ -388,9 +391,55 @@ fn tables_of(shape: &Shape, kernel: Option<&Path>, watch: &dyn Watch) -> Result<
         labels: ["case", "call", "policy"].map(str::to_owned).to_vec(),
         extras: EXTRAS.map(str::to_owned).to_vec(),
         rows,
-        note: note.clone(),
+        note: String::new(),
     };
-    Ok([table("files-avg", "mean time of a call", avg), table("files-max", "longest call", max)])
+    let [avg_id, max_id] = IDS;
+    Ok(([table(avg_id, "mean time of a call", avg), table(max_id, "longest call", max)], drops))
+}
+
+/// Which policies differ from baseline, and how the kernel's figures compare. `dropped`: the parameter
+/// [`DROPPED`].
+pub(super) fn note(table: &Table, dropped: Option<&str>) -> String {
+    let compared = table.rows.iter().filter_map(|row| Some((row, row.change.as_ref()?)));
+    let compared: Vec<_> = compared.filter(|(_, change)| change.significant.is_some()).collect();
+    let differ = compared.iter().filter(|(_, change)| change.significant == Some(true));
+    let differ: Vec<String> =
+        differ.map(|(row, change)| format!("{} by {:+.0} %", row.labels.join(" "), change.percent)).collect();
+    let mut sentences = Vec::new();
+    if !compared.is_empty() && differ.is_empty() {
+        sentences.push(format!("At 95 % confidence, none of {} rows differs from baseline.", compared.len()));
+    } else if !compared.is_empty() {
+        let verb = if differ.len() > 1 { "differ" } else { "differs" };
+        sentences.push(format!(
+            "At 95 % confidence, {} of {} rows {verb} from baseline: {}.",
+            differ.len(),
+            compared.len(),
+            differ.join(", ")
+        ));
+    }
+    sentences.push(
+        "The jobs write every second block, because neither extant nor the kernel can be kept from merging \
+         neighbouring extents."
+            .to_owned(),
+    );
+    if table.rows.iter().any(|row| row.kernel.is_some()) {
+        sentences.push(format!(
+            "The kernel's figures are in the rows of upstream, the policy that it has. They do not compare \
+             with ours: the kernel's page cache has the memory of the machine, the engine's cache has {} \
+             MiB.",
+            CACHE_BYTES >> 20
+        ));
+        let counters = EXTRAS.iter().position(|head| *head == "kernel hits");
+        let has = |row: &Row| counters.is_some_and(|at| row.extras.get(at).copied().flatten().is_some());
+        if !table.rows.iter().any(has) {
+            sentences.push("The kernel shows no es_shrinker_info for this directory.".to_owned());
+        }
+        if dropped == Some("no") {
+            sentences
+                .push("The kernel's extents were not reclaimed during its load: that takes root.".to_owned());
+        }
+    }
+    sentences.join(" ")
 }
 
 type Caller = (&'static str, fn(&Measured) -> &(Vec<f64>, Vec<f64>));
