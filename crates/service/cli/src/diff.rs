@@ -81,7 +81,7 @@ pub(crate) struct DiffArgs {
     /// Print nothing; the exit code is the answer.
     #[arg(short, long)]
     quiet: bool,
-    /// Number of threads; by default the number of cores.
+    /// Number of threads; default: the number of CPUs, at most 8.
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
