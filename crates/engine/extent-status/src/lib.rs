@@ -67,8 +67,8 @@
 //! the *cold list* of inodes with a cold chunk, and the *warm list* of inodes with warm chunks only.
 //!
 //! A visit of a cold chunk:
-//! 1. The found entries that are not delayed become protected, or stay protected. Then the bit *found* of all
-//!    entries is cleared.
+//! 1. The found entries that are not delayed become protected, or stay protected; no entry loses its
+//!    protection. Then the bit *found* of all entries is cleared.
 //! 2. If step 1 had at least one found entry that is not delayed, the chunk is *spared*: nothing is evicted,
 //!    and the bit *new* of all entries is cleared. The chunk goes to the end of the cold queue, or of the
 //!    warm queue if all its reclaimable entries are protected now. The visit ends. (A chunk is spared at most
@@ -79,28 +79,30 @@
 //!
 //! A visit of a warm chunk: the entries that were not found since the last visit lose their protection. They
 //! are evicted, except new ones. (A warm chunk can have a new entry: if an added entry is merged with a
-//! protected one, the result is both new and protected.) The chunk goes to the end of the cold queue if an
-//! entry without protection stays. If not, it goes to the end of the warm queue. (A visit of a cold chunk
-//! does not end the protection of any entry.)
+//! protected one, the result is both new and protected.) Then the bits *found* and *new* of all entries are
+//! cleared. The chunk goes to the end of the queue to which it belongs now: the cold queue if a new entry has
+//! stayed without protection, the warm queue if all reclaimable entries are protected, no queue if no entry
+//! is reclaimable. It may be merged, as in step 3.
 //!
 //! A scan reclaims from one inode:
 //! 1. It takes the first inode of the cold list and moves it to the end of the list. If the inode's lock is
 //!    held, or the inode is *precached* (a caller loaded all its extents in advance, by
 //!    EXT4_IOC_PRECACHE_EXTENTS), the scan skips it and takes the next one. A scan examines at most eight
-//!    inodes, with one exception: if the eighth inode is skipped because it is precached, the scan examines a
-//!    ninth. The scan uses the ninth inode even if that inode is precached, but not if its lock is held. So
-//!    precached inodes cannot block reclaim.
+//!    inodes. If the eighth is skipped because it is precached, the scan examines one more, and reclaims from
+//!    it even if it is precached (but not if its lock is held). So reclaim also makes progress if all inodes
+//!    are precached.
 //! 2. It visits cold chunks from the front of the inode's queue. It stops when it has reclaimed what was
-//!    requested, when the next chunk would bring the visited chunks above 128 entries (two full chunks), or
-//!    when a visit has merged two chunks.
+//!    requested, when the next chunk would bring the visited chunks above 128 entries (two full chunks),
+//!    when a visit has merged two chunks, or after as many visits as the inode had chunks in this queue. So
+//!    no chunk is visited twice in a scan.
 //!
 //! Scans visit warm chunks in three cases:
 //! - The warm list is more than 32 times as long as the cold list. In this case, the scan takes its inode
 //!   from the warm list, and visits warm chunks from the front of the inode's queue.
-//! - Lookups often miss. Each time that scans are about to examine another 32nd inode, the cache counts the
-//!   lookups that have missed since the last such count. If there were at least 32 (on average one per
-//!   examined inode), the scan takes its next inode from the warm list, not from the cold list. It visits one
-//!   chunk of this inode, and ends.
+//! - Lookups often miss. The cache counts the inodes that all scans examine. Before every 32nd, if the warm
+//!   list is not empty, it looks how many lookups have missed since it last looked. If there were at least 32
+//!   (on average one per examined inode), the scan takes its next inode from the warm list, not from the cold
+//!   list. It visits one chunk of this inode, and ends.
 //! - An inode of the cold list has more than 32 times as many warm chunks as cold ones. In this case, the
 //!   scan visits one warm chunk of the inode before the cold ones.
 //!

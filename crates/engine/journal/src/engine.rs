@@ -4,7 +4,7 @@
 //!          start         closed: no new handles    all blocks taken      commit block is durable
 //! (none) --------> RUNNING -------------> SEALING ------------> COMMITTING ----------> CHECKPOINT ----> gone
 //!                  handles change blocks    |  client encodes   checksums, log,        blocks are written
-//!                                           |  its values       flush, commit block    home, in their order
+//!                                           |  its values       flush, commit block    home, by number
 //!                                           '--> the next one is RUNNING
 //! ```
 //! The *values* of the [`Client`] are what it keeps decoded in memory: inodes, inode bitmaps, descriptors.
@@ -12,14 +12,15 @@
 //! New handles wait at the beginning of SEALING, until the open handles have ended and
 //! [`Client::before_commit`] has separated the values of the closed transaction from those of the next. Then
 //! the next transaction starts, and the committer *takes* the blocks of the closed one: it gets references to
-//! their bytes in the cache. (If there are at most `FEW` blocks, it takes them first, which is faster.)
+//! their bytes in the cache. (If the closed transaction has at most `FEW` blocks, the committer takes them
+//! before the next transaction starts, which is faster.)
 //!
 //! An operation never waits for a block that is being committed. If it changes a block that is not taken yet,
 //! the cache keeps the old version for the committer. If it changes a taken block, the change goes to a copy
-//! while the committer still has the reference. Of a block with a checksum this time is short, because the
-//! committer makes a copy for the log and drops the reference. Changes that are
-//! [kept beside a block](extant_buffer::PendingChange) are applied to a copy when the block is taken; this
-//! copy also replaces the block in the cache.
+//! while the committer still has the reference. If the block contains a checksum of its own, the committer
+//! soon copies the block for the log, in order to fill in the checksum, and drops the reference: from then on
+//! changes need no copy. Changes that are [kept beside a block](extant_buffer::PendingChange) are applied to
+//! a copy when the block is taken; this copy also replaces the block in the cache.
 //!
 //! Invariants
 //! 1. INV-EN2: a home is written only with bytes of a committed transaction.

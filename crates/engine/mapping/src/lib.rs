@@ -23,13 +23,13 @@
 //!    searched and changed in its raw form, without decoding it.
 //! 5. A change within one leaf either succeeds or leaves the map as it was. First, blocks for the tree are
 //!    allocated, and the nodes that will change join the transaction. So these nodes stay in memory, and
-//!    changing them cannot fail. A change of several leaves that fails may have changed the first of them.
-//!    Each of its steps leaves a complete map, and can be the last step of a transaction.
+//!    changing them cannot fail. If a change of several leaves fails, the leaves before the failure may
+//!    already be changed. Each of its steps leaves a complete map, and can be the last step of a transaction.
 //! 6. A change merges contiguous extents in its leaf, up to the lengths that the format allows. It sets a
 //!    node's key in the parent to the node's first key, and leaves no node empty except the root. Trees that
 //!    other programs wrote may differ.
-//! 7. A tree block that is no longer needed is freed after the reference to it is gone, and only once. (If a
-//!    damaged block map refers to a block twice, the block is freed twice.)
+//! 7. A tree block that is no longer needed is freed once for each reference to it, after that reference is
+//!    gone. (A sound map has one reference. A damaged block map may have two.)
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
 

@@ -51,7 +51,7 @@
 //!    A read through a [`Handle`] also takes the lock of the handle's readahead state.
 //! 6. Each open file ([`Handle`]) reports a failure of write-back once, at its next check
 //!    ([`Handle::take_error`]). If there were several failures since its last check, it reports the latest. A
-//!    failure that no open file has reported yet is also reported by the next file that is opened.
+//!    failure that no handle of the file has reported yet is also reported by a handle that is opened later.
 //! 7. The work of one reclaim is bounded by the number of bytes to free. Folios are reclaimed by second
 //!    chance (the CLOCK algorithm).
 //!

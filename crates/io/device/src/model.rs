@@ -2,10 +2,15 @@
 //! need.
 //!
 //! ```text
-//!   request --> the lane that is free first --> waits until the lane has finished it --> inner device
-//!   write   --> the cache, which is destaged to the medium meanwhile; a full cache is destaged first
-//!   flush   --> until the cache is destaged; in all lanes, after their requests, if the device drains
+//!   request --> inner device --> the lane that is free first --> waits until the lane has finished it
+//!   write   --> the cache, which the medium destages in the background
+//!   flush   --> one lane, or all lanes if the device drains
 //! ```
+//!
+//! A write into a full cache waits until the oldest writes are on the medium and there is room. Without a
+//! cache, a write goes to the medium. A flush takes a fixed time; with a volatile cache it also waits until
+//! the cache is destaged. If the device *drains*, a flush waits for the requests of all lanes, and occupies
+//! all of them.
 //!
 //! Owns the costs ([`Model`]) and the queues. Does **not** own: the effect of a power cut on a cache (see the
 //! simulated disk). No figure is that of a certain product: the presets have the usual order of magnitude for
@@ -14,8 +19,8 @@
 //! Invariants
 //! 1. Bytes are the inner device's; only time is added.
 //! 2. No lock is held while time passes.
-//! 3. Adjacent pieces of one call are one request, for any number of buffers. The other requests of the call
-//!    run concurrently, in as many lanes as there are.
+//! 3. Pieces of one call that are adjacent on the device are one request, however many buffers they have.
+//!    All requests of a call start at the same time, each in the lane that is free first.
 //! 4. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) returns the time that would have
 //!    passed.
 //! 5. With [`Clock::Real`] a request takes its modelled time, counted from its call: the time of the inner

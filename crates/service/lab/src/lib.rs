@@ -16,10 +16,10 @@
 //! Owns: the loads, the clocks, the reports (serializable values, and tables as text). Does **not** own:
 //! command-line options, terminals, any rule of the format.
 //!
-//! Studies of a volume call its public functions, as the server of a mount does. Two options have no
+//! Studies of a volume call its public functions, as the server of a mount does. Two settings have no
 //! counterpart in a mount. With [`createmany::Job::ahead`], the driver announces names before it creates or
-//! removes them, so that the volume can prefetch. Most modes of `orphans` also record inodes that are deleted
-//! or truncated within one transaction. By default, the engine does not record these.
+//! removes them, so that the volume can prefetch. And the modes `list-v0`, `list-v3` and `file` of `orphans`
+//! also record inodes whose deletion or truncation completes in one handle; by default the engine does not.
 //!
 //! Invariants
 //! 1. A load that runs on the engine and on the kernel is one piece of code. So both get the same calls, and

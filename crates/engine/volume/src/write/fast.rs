@@ -6,22 +6,26 @@
 //! | a file gets another name | LINK, INODE |
 //! | a file loses a name | UNLINK; INODE if it has others |
 //! | a file is renamed, also over another | UNLINK of the other one, LINK, UNLINK, INODE |
-//! | data gets blocks, or is converted to written; `fallocate` | ADD_RANGE and DEL_RANGE, INODE |
+//! | a range of a file gets blocks, or its unwritten blocks become written | ADD_RANGE and DEL_RANGE, INODE |
 //! | times, mode, owner, a larger size of a file | INODE |
 //! | a file without a name is changed or deleted | none: recovery deletes it |
 //!
 //! *File* stands for a regular file with extents and without an attribute block. All other changes need a
 //! full commit: directories that are created, removed, renamed or that grow, other inodes, extended
-//! attributes, flags, smaller sizes, holes and shifts, journaled data, block maps, inline data, a number of
-//! an inode that is used again, and features in the superblock. So does a file system with quotas, bigalloc
-//! or an external journal, and a transaction with more than [`ENTRIES_MAX`] changes.
+//! attributes, flags, smaller sizes, holes and shifts, journaled data, block maps, inline data, the reuse of
+//! an inode number that the same transaction has freed, and changes of features in the superblock. A
+//! transaction also needs a full commit after more than [`ENTRIES_MAX`] names and inodes have changed since
+//! its last fast commit. On a file system with quotas, project quotas, bigalloc, verity or an external
+//! journal, without extents or large_file, or with `nobuffered_iomap`, every commit is a full one.
 //!
 //! An INODE record has all bytes of the inode, so it includes attributes in the inode. It contains the state
-//! at the time of the fast commit. The records of names come first, in their order; each changes a link
-//! count, and the INODE records after them have the final counts.
+//! at the time of the fast commit. The records of names come first, in the order in which the names changed;
+//! a CREAT record directly follows the INODE record and the ranges of its new file. Each record of a name
+//! changes a link count. The records of the other inodes come last, and have the final counts.
 //!
 //! Invariants
-//! 1. An operation describes its changes under its handle, as its last step, or not at all.
+//! 1. An operation describes all its changes as the last step under its handle. If it does not, its
+//!    transaction needs a full commit.
 //! 2. Records describe changes since the last fast commit of the same transaction, or since the transaction
 //!    began.
 //!
