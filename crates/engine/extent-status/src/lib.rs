@@ -93,23 +93,23 @@
 //!    are precached.
 //! 2. It visits cold chunks from the front of the inode's queue. It stops when it has reclaimed what was
 //!    requested, when the next chunk would bring the visited chunks above 128 entries (two full chunks),
-//!    when a visit has merged two chunks, or after as many visits as the inode had chunks in this queue. So
-//!    no chunk is visited twice in a scan.
+//!    when a visit has merged two chunks, or after as many visits as the inode had chunks, cold and warm.
 //!
 //! Scans visit warm chunks in three cases:
 //! - The warm list is more than 32 times as long as the cold list. In this case, the scan takes its inode
 //!   from the warm list, and visits warm chunks from the front of the inode's queue.
-//! - Lookups often miss. The cache counts the inodes that all scans examine. Before every 32nd, if the warm
-//!   list is not empty, it looks how many lookups have missed since it last looked. If there were at least 32
-//!   (on average one per examined inode), the scan takes its next inode from the warm list, not from the cold
-//!   list. It visits one chunk of this inode, and ends.
+//! - Lookups often miss. The cache counts the inodes that all scans examine. Before a scan takes the 32nd,
+//!   64th, ... of these inodes, and if the warm list is not empty, the scan checks how many lookups have
+//!   missed since the previous check. If at least 32 have missed, the scan takes this inode from the warm
+//!   list. It visits one chunk of the inode, and ends.
 //! - An inode of the cold list has more than 32 times as many warm chunks as cold ones. In this case, the
 //!   scan visits one warm chunk of the inode before the cold ones.
 //!
 //! Scans run in two cases:
-//! - After a change, there are more reclaimable entries than the limit. Up to eight scans run, until there is
-//!   no excess. A scan that begins with an excess of at most [`SCAN_MIN`] (128 entries) is the last one. The
-//!   crate `inode` sets the limit so that entries take 1/16 of the memory budget, but not below 4096 entries.
+//! - After a change, there are more reclaimable entries than the limit. Scans run until there is no excess,
+//!   but at most eight. A scan that begins with an excess of at most [`SCAN_MIN`] (128 entries) is the last
+//!   one, even if it leaves an excess; the next change scans again. The crate `inode` sets the limit so that
+//!   entries take 1/16 of the memory budget, but not below 4096 entries.
 //! - The budget is exceeded. A request for the memory of n entries runs at most `4 * (n / 128 + 1)` scans.
 //!   After four scans in a row that reclaim nothing, new entries are evicted, too.
 //!

@@ -19,8 +19,12 @@
 //! the cache keeps the old version for the committer. If it changes a taken block, the change goes to a copy
 //! while the committer still has the reference. If the block contains a checksum of its own, the committer
 //! soon copies the block for the log, in order to fill in the checksum, and drops the reference: from then on
-//! changes need no copy. Changes that are [kept beside a block](extant_buffer::PendingChange) are applied to
-//! a copy when the block is taken; this copy also replaces the block in the cache.
+//! changes need no copy.
+//!
+//! Some operations do not change a block's bytes, but leave the change beside the block
+//! ([`PendingChange`](extant_buffer::PendingChange)), so that the block need not be fetched. When the block
+//! is taken, the cache makes a copy of it with these changes, and the copy replaces the block in the cache.
+//! (If the block is read or changed earlier, the changes are applied then.)
 //!
 //! Invariants
 //! 1. INV-EN2: a home is written only with bytes of a committed transaction.

@@ -27,8 +27,8 @@
 //!    operation changes a block before its bytes are taken, the cache keeps the old version for the commit.
 //!    The client encodes the recorded values into their blocks, and the committer takes references to these
 //!    blocks, too.
-//! 3. The committer copies each block that has a metadata checksum, and the client puts the checksum into the
-//!    copy. The copy goes to the log and later home.
+//! 3. A block with a metadata checksum is duplicated in memory, and the duplicate gets the checksum. The
+//!    duplicate is written to the log and later home. A block without one is written from the cached bytes.
 //! 4. The committer writes revoke records, descriptors and blocks to the log, with the log's own checksum of
 //!    each block. It flushes the log's device, and then writes the commit block durably. Now the transaction
 //!    is committed.

@@ -23,13 +23,14 @@
 //!    searched and changed in its raw form, without decoding it.
 //! 5. A change within one leaf either succeeds or leaves the map as it was. First, blocks for the tree are
 //!    allocated, and the nodes that will change join the transaction. So these nodes stay in memory, and
-//!    changing them cannot fail. If a change of several leaves fails, the leaves before the failure may
-//!    already be changed. Each of its steps leaves a complete map, and can be the last step of a transaction.
+//!    changing them cannot fail. A change of several leaves is made in steps. Each step leaves a complete
+//!    map, so a transaction can end after any step. If such a change fails, the leaves before the failure may
+//!    already be changed.
 //! 6. A change merges contiguous extents in its leaf, up to the lengths that the format allows. It sets a
 //!    node's key in the parent to the node's first key, and leaves no node empty except the root. Trees that
 //!    other programs wrote may differ.
-//! 7. A tree block that is no longer needed is freed once for each reference to it, after that reference is
-//!    gone. (A sound map has one reference. A damaged block map may have two.)
+//! 7. A tree block is freed after the reference to it was removed. (A damaged block map may refer to one
+//!    block twice: then [`TreeSpace::free`] is called twice for this block.)
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
 

@@ -20,7 +20,8 @@
 //!    second chance (the CLOCK algorithm): it evicts blocks that were not used since the clock hand's last
 //!    pass. If the cache has more than half of the budget and finds too few blocks of this kind, it evicts
 //!    used blocks, too. A block whose bytes are referenced outside the cache is not evicted, because that
-//!    would free no memory. (References of a device in memory do not count.)
+//!    would free no memory. (A device in memory keeps references to the bytes that were written to it. They
+//!    do not count: otherwise a block that was written to such a device would never be evicted.)
 //! 4. No lock is held during device I/O, a caller's verification or a charge.
 //! 5. INV-M6: the cache never replaces bytes of a block by older ones. While one thread reads a block from
 //!    the device, other threads may change the block, write it home and evict it. In this case, the cache

@@ -20,7 +20,8 @@
 //! 1. Bytes are the inner device's; only time is added.
 //! 2. No lock is held while time passes.
 //! 3. Pieces of one call that are adjacent on the device are one request, however many buffers they have.
-//!    All requests of a call start at the same time, each in the lane that is free first.
+//!    All requests of a call are queued at the same time, each in the lane that is free first, and each
+//!    starts when this lane is free.
 //! 4. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) returns the time that would have
 //!    passed.
 //! 5. With [`Clock::Real`] a request takes its modelled time, counted from its call: the time of the inner

@@ -57,7 +57,7 @@ pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {
         let mut entries = ENTRIES_MAX;
         // If warm chunks far outnumber cold ones, one of them has its turn as well.
         let mut age = if list == 0 { state.tree.turn() } else { Age::Warm };
-        // No chunk is visited twice: new entries have until the next scan to be found.
+        // As many visits as there are chunks. A few are visited twice, if the inode has warm chunks, too.
         let mut chunks = if aging { 1 } else { state.tree.listed() };
         while out.reclaimed < nr && chunks > 0 {
             chunks -= 1;
