@@ -301,9 +301,13 @@ impl From<MkfsImageFault> for Failure {
 impl From<CheckFault> for Failure {
     fn from(fault: CheckFault) -> Self {
         let message = fault.to_string();
-        let CheckFault::Device(fault) = fault;
-        let (code, errno) = of_device(&fault);
-        Self::new(code, errno, message)
+        match fault {
+            CheckFault::Device(fault) => {
+                let (code, errno) = of_device(&fault);
+                Self::new(code, errno, message)
+            }
+            CheckFault::Cancelled => Self::cancelled(),
+        }
     }
 }
 

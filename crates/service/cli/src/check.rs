@@ -133,11 +133,15 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
     let device = open(image)?;
     let journal = args.journal.as_deref().map(open).transpose()?;
     confine(name, &Needs { exit_code: Some(OPERATIONAL), ..Needs::default() });
-    let bar = Bar::new(!args.quiet && !args.json && std::io::stderr().is_terminal());
-    let options =
-        extant_check::Options { threads: args.threads, progress: Some(&bar), journal: journal.as_deref() };
+    let bar = Bar::new(args);
+    let options = extant_check::Options {
+        threads: args.threads,
+        progress: Some(&bar),
+        journal: journal.as_deref(),
+        ..extant_check::Options::default()
+    };
     let checked = extant_check::check(&*device, &options);
-    bar.bar.finish_and_clear();
+    bar.finish();
     let report = checked.map_err(|why| (OPERATIONAL, format!("{name}: {why}")))?;
     let text = if args.json {
         pretty(&as_json(name, &report, used.as_ref()))
@@ -325,16 +329,22 @@ pub(crate) fn pretty(value: &Value) -> String {
     text
 }
 
-/// A progress bar that appears only if a check takes longer than a second.
-struct Bar {
+/// A progress bar that appears only if a check takes longer than a second. It is hidden if JSON, silence or a
+/// file is wanted on standard error.
+pub(crate) struct Bar {
     bar: ProgressBar,
     begun: std::time::Instant,
     visible: bool,
 }
 
 impl Bar {
-    fn new(visible: bool) -> Self {
+    pub(crate) fn new(args: &CheckArgs) -> Self {
+        let visible = !args.quiet && !args.json && std::io::stderr().is_terminal();
         Self { bar: ProgressBar::hidden(), begun: std::time::Instant::now(), visible }
+    }
+
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
     }
 }
 

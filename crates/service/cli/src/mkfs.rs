@@ -1,6 +1,5 @@
 //! `extant mkfs`: makes an empty file system.
 
-use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -437,14 +436,11 @@ pub(crate) fn source_date_epoch() -> Result<Option<u64>, String> {
 
 /// A random UUID, version 4.
 pub(crate) fn random_uuid() -> [u8; 16] {
-    use std::io::Read;
-    let mut bytes = [0; 16];
-    let read = OpenOptions::new().read(true).open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));
-    if read.is_err() {
+    extant::mkfs::random_uuid().unwrap_or_else(|_| {
+        // A kernel without getrandom(2): unique is enough.
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-        bytes = (nanos ^ u128::from(std::process::id()) << 96).to_le_bytes();
-    }
-    extant_image::build::as_uuid(bytes)
+        extant_image::build::as_uuid((nanos ^ u128::from(std::process::id()) << 96).to_le_bytes())
+    })
 }
 
 pub(crate) fn parse_uuid(text: &str) -> Result<[u8; 16], String> {

@@ -16,11 +16,12 @@ use extant::repair::{
 use extant_ondisk::{Features, Superblock, superblock};
 use serde_json::{Value, json};
 
-use crate::check::{CheckArgs, OPERATIONAL, USAGE, place, place_json, pretty};
+use crate::check::{Bar, CheckArgs, OPERATIONAL, USAGE, place, place_json, pretty};
 use crate::exit;
 use crate::imagearg::{ImageArg, ImageAt};
 use crate::inspect::format::{count, escape};
 use crate::look::{arg_failure, lock_failure};
+use crate::sandbox::{Needs, confine, directory_of};
 use crate::sizes::human;
 use crate::voice::say;
 
@@ -119,9 +120,21 @@ fn repaired(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
         say!("{name}: an earlier repair was cut; its changes were undone first by {}", cut.display());
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as u32);
-    let options = RepairOptions { threads: args.threads, backup: args.backup, now };
-    let repair = plan_repair(Arc::clone(&device), &options)
-        .map_err(|fault| (OPERATIONAL, format!("{name}: {fault}")))?;
+    let writes = undo.file.iter().filter(|_| !args.no).map(|file| directory_of(file)).collect::<Vec<_>>();
+    // The undo file may be in a directory of another user.
+    let keeps_capabilities = !writes.is_empty();
+    confine(&name, &Needs { writes, keeps_capabilities, exit_code: Some(OPERATIONAL), ..Needs::default() });
+    let bar = Arc::new(Bar::new(args));
+    let options = RepairOptions {
+        threads: args.threads,
+        backup: args.backup,
+        now,
+        progress: Some(Arc::<Bar>::clone(&bar)),
+        ..RepairOptions::default()
+    };
+    let repair = plan_repair(Arc::clone(&device), &options);
+    bar.finish();
+    let repair = repair.map_err(|fault| (OPERATIONAL, format!("{name}: {fault}")))?;
     let plan = repair.plan();
     let has_loss = plan.losses().next().is_some();
     let writes = !plan.is_empty()

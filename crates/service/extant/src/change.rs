@@ -150,7 +150,7 @@ impl FileSystem {
         let path = path.as_ref();
         let file = match self.file(path) {
             Err(Error::At { fault, .. }) if fault.is(Refusal::NotFound) => {
-                let target = self.target_to_create(path)?;
+                let target = self.target_of(path)?;
                 self.create(&target, 0o644)?;
                 self.file(&target)?
             }
@@ -160,14 +160,87 @@ impl FileSystem {
         Ok(file)
     }
 
-    /// The path of the file to create for a path that does not exist: the target if it is a dangling symbolic
-    /// link.
-    fn target_to_create(&self, path: &Path) -> Result<PathBuf, Error> {
+    /// Gives a file this content in one step: with a journal, the file has either the old content or all of
+    /// the new one after a crash, whenever the crash comes. Follows symbolic links, and creates the file
+    /// with permissions 0644 if it does not exist.
+    ///
+    /// The content is written to a new file beside the old one, which is renamed over it. So the file gets
+    /// another inode, and further hard links keep the old content. Mode, owner, group and extended attributes
+    /// stay. The step is durable after [`sync`](Self::sync).
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); it is no regular file. The old file is unchanged then.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// let fs = extant::open_writable(&image)?;
+    /// fs.set_mode("/etc/motd", 0o600)?;
+    /// fs.replace("/etc/motd", b"maintenance at noon\n")?;
+    /// assert_eq!(fs.metadata("/etc/motd")?.mode & 0o7777, 0o600);
+    /// fs.close()?;
+    ///
+    /// assert_eq!(extant::open(&image)?.read("/etc/motd")?, b"maintenance at noon\n");
+    /// # Ok::<(), extant::Error>(())
+    /// ```
+    pub fn replace(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<File, Error> {
+        let target = self.target_of(path.as_ref())?;
+        let old = match self.symlink_metadata(&target) {
+            Ok(old) if old.kind == FileType::Regular => Some(old),
+            Ok(old) => {
+                let is_dir = old.kind == FileType::Directory;
+                let refusal = if is_dir { Refusal::IsDirectory } else { Refusal::WrongType };
+                return Err(Error::at(bytes(&target))(refusal.into()));
+            }
+            Err(error) if error.is(Refusal::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let beside = self.create_beside(&target)?;
+        let filled = || {
+            let file = self.file(&beside)?;
+            // The data is on the device before the name refers to it.
+            let written = file.write_at(content.as_ref(), 0).and_then(|()| file.sync_data());
+            written.map_err(Error::at(bytes(&target)))?;
+            if let Some(old) = &old {
+                self.set_owner(&beside, Some(old.uid), Some(old.gid))?;
+                for attribute in self.xattrs(&target)? {
+                    self.set_xattr(&beside, &attribute.name, &attribute.value)?;
+                }
+                self.set_mode(&beside, old.mode & 0o7777)?;
+            }
+            self.rename(&beside, &target)
+        };
+        match filled() {
+            Ok(()) => self.file(&target),
+            Err(error) => {
+                // The first error says why; what stays in the worst case is a file without a reader.
+                let _ = self.remove_file(&beside);
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates an empty file with a name of its own in the directory of a path.
+    fn create_beside(&self, path: &Path) -> Result<PathBuf, Error> {
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let mut number = u64::from(std::process::id());
+        loop {
+            let beside = dir.join(format!(".extant-{number:x}"));
+            match self.create(&beside, 0o600) {
+                Ok(_) => return Ok(beside),
+                Err(error) if error.is(Refusal::Exists) => number = number.wrapping_add(1 << 32),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What a path refers to: where it is a symbolic link, its target, which need not exist.
+    fn target_of(&self, path: &Path) -> Result<PathBuf, Error> {
         let mut path = path.to_owned();
         for _ in 0..SYMLINKS_MAX {
             match self.read_link(&path) {
                 Ok(target) => path = path.parent().unwrap_or(Path::new("/")).join(target),
-                Err(error) if error.is(Refusal::NotFound) => return Ok(path),
+                Err(error) if error.is(Refusal::NotFound) || error.is(Refusal::WrongType) => return Ok(path),
                 Err(error) => return Err(error),
             }
         }

@@ -242,6 +242,8 @@ pub use extant_base::{BlockSize, Corrupt, Ino};
 pub use extant_device::partition;
 pub use extant_device::{Device, DeviceFault, FileDevice, Io, MemDevice, Window};
 pub use extant_ondisk::acl::{Acl, AclEntry, AclTag};
+/// A UUID as text, such as that of a [`Superblock`].
+pub use extant_ondisk::superblock::uuid_text;
 pub use extant_ondisk::time::Timestamp;
 pub use extant_ondisk::{Features, Superblock};
 pub use extant_volume::{

@@ -22,7 +22,7 @@
 //! Owns: this interface, and the values that are random by default. Does **not** own: the layout and its
 //! writing, which are in the crate `image`.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -73,13 +73,14 @@ pub struct Made {
     pub journal_was_dropped: bool,
 }
 
-/// A random version-4 UUID.
+/// A random version-4 UUID, from getrandom(2).
 ///
 /// # Errors
 /// The system has no source of random bytes.
 pub fn random_uuid() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    // A call returns up to 256 bytes, so all of them.
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(extant_image::build::as_uuid(bytes))
 }
 

@@ -226,3 +226,38 @@ fn writes_are_durable_when_they_return_where_that_is_asked_for() {
         fs.close().unwrap();
     }
 }
+
+#[test]
+fn a_file_is_replaced_in_one_step() {
+    let (memory, fs) = memory();
+    fs.create_dir("/d", 0o755).unwrap();
+    fs.write("/d/f", b"old").unwrap();
+    fs.set_owner("/d/f", Some(7), Some(8)).unwrap();
+    fs.set_xattr("/d/f", "user.kept", b"value").unwrap();
+    fs.set_mode("/d/f", 0o4710).unwrap();
+    fs.hard_link("/d/f", "/other").unwrap();
+    fs.symlink("d/f", "/to-f").unwrap();
+    fs.replace("/to-f", vec![b'n'; 100_000]).unwrap();
+    let stat = fs.symlink_metadata("/d/f").unwrap();
+    assert_eq!((stat.uid, stat.gid, stat.mode & 0o7777, stat.size), (7, 8, 0o4710, 100_000));
+    assert_eq!(fs.xattr("/d/f", "user.kept").unwrap(), b"value");
+    assert_eq!(fs.read("/other").unwrap(), b"old");
+    assert_eq!(fs.symlink_metadata("/to-f").unwrap().kind, FileType::Symlink);
+    fs.replace("/d/new", b"made").unwrap();
+    assert_eq!(fs.metadata("/d/new").unwrap().mode & 0o7777, 0o644);
+    refused(fs.replace("/d", b""), Refusal::IsDirectory);
+    refused(fs.replace("/none/f", b""), Refusal::NotFound);
+    // What does not fit leaves the old content, and no other file.
+    refused(fs.replace("/d/new", vec![1; 80 << 20]), Refusal::NoSpace);
+    assert_eq!(names(&fs, "/d"), ["f", "new"]);
+    assert_eq!(fs.read("/d/new").unwrap(), b"made");
+
+    fs.sync().unwrap();
+    fs.replace("/d/f", b"newer").unwrap();
+    fs.volume().shut_down(Shutdown::Nothing).unwrap();
+    drop(fs);
+    let fs = FileSystem::from_device_writable(memory, &OpenOptions::default()).unwrap();
+    let bytes = fs.read("/d/f").unwrap();
+    assert!(bytes == b"newer" || bytes == vec![b'n'; 100_000], "{} bytes", bytes.len());
+    fs.close().unwrap();
+}

@@ -1,31 +1,23 @@
 //! Building images, with progress and cancelling.
-//!
-//! ```text
-//!  the caller's thread    waits, calls `progress` and looks for signals 10 times a second
-//!  a second thread        builds, and counts what it has done
-//! ```
 
 use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use extant::build::{
-    BuildFault, BuildOptions, BuildReport, BuildTarget, Excludes, FormatOptions, IdMap, Meter, Observer,
-    Owner, SizeChoice, Source, TarInput, build_to,
+    BuildOptions, BuildTarget, Excludes, FormatOptions, IdMap, Meter, Observer, Owner, SizeChoice, Source,
+    TarInput, build_to,
 };
 use extant::mkfs::FeatureEdit;
 use extant_image::source::dir::XattrChoice;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::errors;
+use crate::watch::{goes_on, watched};
 
-/// Time between two looks at the progress.
-const LOOK_MS: u64 = 100;
 /// Bytes per read of a file object with an archive.
 const ARCHIVE_READ: usize = 256 << 10;
 
@@ -78,8 +70,7 @@ impl Done {
                 count(&self.total_files),
             ),
         )?;
-        let answer = answer.bind(py);
-        Ok(!answer.is_instance_of::<PyBool>() || answer.is_truthy()?)
+        goes_on(answer.bind(py))
     }
 }
 
@@ -234,7 +225,12 @@ pub(crate) fn build<'py>(
     }
     let options = Options(options).build()?;
     let sources = sources.iter().map(|item| source(&item)).collect::<PyResult<Vec<_>>>()?;
-    let report = watched(py, &options, sources, &image, progress.as_ref())?;
+    let (done, cancel) = (Done::default(), AtomicBool::new(false));
+    done.step("reading");
+    let look = |py: Python<'_>| progress.as_ref().map_or(Ok(true), |progress| done.report(py, progress));
+    let report = watched(py, &cancel, &look, || {
+        build_to(&options, sources, BuildTarget::File(&image), &done, &cancel)
+    })?;
     let name = image.to_string_lossy();
     let report = report.map_err(|fault| errors::of_build(&fault, &name))?;
     let dict = PyDict::new(py);
@@ -249,61 +245,4 @@ pub(crate) fn build<'py>(
     dict.set_item("uuid", report.superblock.uuid)?;
     dict.set_item("warnings", report.warnings)?;
     Ok(dict)
-}
-
-/// Builds in a second thread. The outer error is one that `progress` or a signal raised.
-fn watched(
-    py: Python<'_>,
-    options: &BuildOptions,
-    sources: Vec<Source>,
-    image: &std::path::Path,
-    progress: Option<&Py<PyAny>>,
-) -> PyResult<Result<BuildReport, BuildFault>> {
-    let (done, cancel) = (Done::default(), AtomicBool::new(false));
-    let raised: Mutex<Option<PyErr>> = Mutex::new(None);
-    let look = || {
-        let answer = Python::try_attach(|py| {
-            py.check_signals()?;
-            progress.map_or(Ok(true), |progress| done.report(py, progress))
-        });
-        match answer {
-            Some(Ok(true)) => {}
-            Some(Err(error)) => {
-                *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                cancel.store(true, Ordering::Relaxed);
-            }
-            Some(Ok(false)) | None => cancel.store(true, Ordering::Relaxed),
-        }
-    };
-    let result = py.detach(|| {
-        done.step("reading");
-        look();
-        std::thread::scope(|scope| {
-            let (send, receive) = mpsc::channel();
-            let (done, cancel) = (&done, &cancel);
-            scope.spawn(move || {
-                let _ = send.send(build_to(options, sources, BuildTarget::File(image), done, cancel));
-            });
-            loop {
-                match receive.recv_timeout(Duration::from_millis(LOOK_MS)) {
-                    Ok(result) => {
-                        if result.is_ok() {
-                            look();
-                        }
-                        return Some(result);
-                    }
-                    Err(RecvTimeoutError::Disconnected) => return None,
-                    Err(RecvTimeoutError::Timeout) => {
-                        if !cancel.load(Ordering::Relaxed) {
-                            look();
-                        }
-                    }
-                }
-            }
-        })
-    });
-    if let Some(error) = raised.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error);
-    }
-    result.ok_or_else(|| PyValueError::new_err("the build ended without a result"))
 }

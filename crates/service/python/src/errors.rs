@@ -6,7 +6,7 @@
 use std::io;
 
 use extant::build::BuildFault;
-use extant::check::CheckImageFault;
+use extant::check::{CheckFault, CheckImageFault};
 use extant::mkfs::MkfsImageFault;
 use extant::repair::RepairFault;
 use extant::resize::ResizeFault;
@@ -189,6 +189,9 @@ pub(crate) fn of_mkfs(fault: &MkfsImageFault, image: &str) -> PyErr {
 pub(crate) fn of_check(fault: &CheckImageFault, image: &str) -> PyErr {
     match fault {
         CheckImageFault::Image { source, .. } => of_io(source, image),
+        CheckImageFault::Check { source: CheckFault::Cancelled, .. } => {
+            on_host(EINTR, "cancelled".to_owned(), image)
+        }
         CheckImageFault::Check { source, .. } => {
             on_host(errno_in(source).unwrap_or(EIO), source.to_string(), image)
         }
@@ -212,6 +215,7 @@ pub(crate) fn of_resize(fault: &ResizeFault, image: &str) -> PyErr {
 pub(crate) fn of_repair(fault: &RepairFault, image: &str) -> PyErr {
     match fault {
         RepairFault::Image(source) => of_io(source, image),
+        RepairFault::Cancelled => on_host(EINTR, "cancelled".to_owned(), image),
         RepairFault::InUse => on_host(EBUSY, fault.to_string(), image),
         RepairFault::NoSuperblock(_) => CorruptError::new_err((EUCLEAN, fault.to_string(), image.to_owned())),
         _ => on_host(errno_in(fault).unwrap_or(EIO), fault.to_string(), image),

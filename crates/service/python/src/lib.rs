@@ -29,6 +29,7 @@ mod scan;
 mod stat;
 mod text;
 mod tools;
+mod watch;
 
 use pyo3::prelude::*;
 

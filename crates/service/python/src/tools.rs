@@ -2,9 +2,12 @@
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use extant::check::{CheckFault, CheckImageFault, Finding, FindingPlace, Options, Report, Rule, Severity};
+use extant::check::{
+    CheckFault, CheckImageFault, Finding, FindingPlace, Options, Progress, Report, Rule, Severity,
+};
 use extant::repair::{Plan, RepairFault, RepairOptions, plan_repair, repair_image};
 use extant::resize::{Size, resize_image};
 use extant::{Device, FileDevice, mkfs as making};
@@ -16,6 +19,7 @@ use crate::build::Options as FormatArgs;
 use crate::device::{Place, Refused};
 use crate::errors;
 use crate::text::text_of;
+use crate::watch::{goes_on, watched};
 
 /// Makes an empty file system in a new file.
 #[pyfunction]
@@ -45,14 +49,36 @@ pub(crate) fn mkfs<'py>(
     Ok(dict)
 }
 
+/// The pass of a check, and how much of it is done: a pass is text, and its steps are groups or directories.
+#[derive(Default)]
+struct Passes(Mutex<(&'static str, u64, u64)>);
+
+impl Progress for Passes {
+    fn step(&self, pass: &'static str, done: u64, total: u64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (pass, done, total);
+    }
+}
+
+impl Passes {
+    /// Calls `progress`. False cancels.
+    fn report(&self, py: Python<'_>, progress: Option<&Py<PyAny>>) -> PyResult<bool> {
+        let now = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match progress {
+            Some(progress) => goes_on(progress.call1(py, now)?.bind(py)),
+            None => Ok(true),
+        }
+    }
+}
+
 /// Checks an image: a path, or a seekable binary file object.
 #[pyfunction]
-#[pyo3(signature = (image, offset=0, size=None, threads=None))]
+#[pyo3(signature = (image, offset=0, size=None, threads=None, progress=None))]
 pub(crate) fn check<'py>(
     image: &Bound<'py, PyAny>,
     offset: u64,
     size: Option<u64>,
     threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     enum Failed {
         Device(Refused),
@@ -60,11 +86,17 @@ pub(crate) fn check<'py>(
     }
     let py = image.py();
     let (place, name) = Place::of(image, false)?;
-    let report = py.detach(|| {
+    let (passes, cancel) = (Passes::default(), AtomicBool::new(false));
+    let report = watched(py, &cancel, &|py| passes.report(py, progress.as_ref()), || {
         let device = place.open(false, offset, size).map_err(Failed::Device)?;
-        let options = Options { threads: threads.and_then(NonZero::new), ..Options::default() };
+        let options = Options {
+            threads: threads.and_then(NonZero::new),
+            progress: Some(&passes),
+            cancel: Some(&cancel),
+            ..Options::default()
+        };
         extant::check::check(&*device, &options).map_err(Failed::Check)
-    });
+    })?;
     match report {
         Ok(report) => report_dict(py, &report),
         Err(Failed::Device(refused)) => Err(refused.to_python(&name)),
@@ -153,12 +185,18 @@ pub(crate) fn repair(
     image: PathBuf,
     undo: Option<PathBuf>,
     dry_run: bool,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'_, PyDict>> {
-    let options = RepairOptions::default();
-    let plan = py.detach(|| match dry_run {
+    let (passes, cancel) = (Arc::new(Passes::default()), Arc::new(AtomicBool::new(false)));
+    let options = RepairOptions {
+        progress: Some(Arc::<Passes>::clone(&passes)),
+        cancel: Some(Arc::clone(&cancel)),
+        ..RepairOptions::default()
+    };
+    let plan = watched(py, &cancel, &|py| passes.report(py, progress.as_ref()), || match dry_run {
         true => planned(&image, &options),
         false => repair_image(&image, &options, undo.as_deref()).map(|repair| repair.plan().clone()),
-    });
+    })?;
     let plan = plan.map_err(|fault| errors::of_repair(&fault, &image.to_string_lossy()))?;
     let (fixes, left) = (PyList::empty(py), PyList::empty(py));
     for fix in &plan.fixes {

@@ -108,6 +108,29 @@ def test_progress_and_cancelling(tree, tmp_path):
     assert not (tmp_path / "c.img").exists()
 
 
+def test_progress_and_cancelling_of_checks(tree, tmp_path):
+    image = tmp_path / "b.img"
+    Builder().add_dir(tree).write(image)
+    reports = []
+    assert extant_ext4.check(image, progress=lambda *now: reports.append(now)).clean
+    name, done, total = reports[-1]
+    assert name.startswith("pass ") and done == total
+    reports.clear()
+    extant_ext4.repair(image, dry_run=True, progress=lambda *now: reports.append(now))
+    assert reports
+    before = image.read_bytes()
+    for work in (extant_ext4.check, extant_ext4.repair):
+        with pytest.raises(InterruptedError):
+            work(image, progress=lambda *_: False)
+
+        def stop(*_):
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            work(image, progress=stop)
+    assert image.read_bytes() == before
+
+
 def test_mkfs(tmp_path):
     image, name = tmp_path / "e.img", uuid.uuid4()
     made = extant_ext4.mkfs(image, 64 << 20, label="scratch", features="quota,^resize_inode", uuid=str(name))

@@ -29,7 +29,7 @@
 //!    used groups, a note per directory, an entry per attribute block, and a limited number of findings of
 //!    each rule (a survey keeps all: see 6).
 //! 3. The report does not depend on the number of threads.
-//! 4. A pass reads only the notes of earlier passes (module `state`).
+//! 4. Of the notes in the module `state`, a pass reads only those of earlier passes.
 //! 5. Every finding has a [`Rule`] of [`rules`] with its permanent code, a place, and the values needed to
 //!    repair it.
 //! 6. A [`survey`] is a check for a repair: it keeps every finding, and the notes of the passes.
@@ -70,6 +70,7 @@ mod tree;
 mod xattrs;
 
 use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 use extant_device::Device;
@@ -89,6 +90,9 @@ pub struct Options<'o> {
     pub threads: Option<NonZero<usize>>,
     /// Receives progress reports.
     pub progress: Option<&'o dyn Progress>,
+    /// If another thread sets it, the check ends with [`CheckFault::Cancelled`] after the groups and
+    /// directories that it is looking at.
+    pub cancel: Option<&'o AtomicBool>,
     /// The device of the external journal, if the file system has one: its log is replayed as an internal one
     /// would be. Without it, the check only notes that the journal is external.
     pub journal: Option<&'o dyn Device>,
@@ -100,12 +104,16 @@ pub enum CheckFault {
     /// The first 2 KiB of the device cannot be read.
     #[error("the superblock cannot be read: {0}; check that the device is there and large enough")]
     Device(#[from] extant_device::DeviceFault),
+    /// [`Options::cancel`] was set.
+    #[error("the check was cancelled")]
+    Cancelled,
 }
 
 /// Checks the file system on `device` in its state after the journal's replay. Writes nothing.
 ///
 /// # Errors
-/// Fails if the first 2 KiB of the device cannot be read. Other unreadable blocks are findings.
+/// Fails if the first 2 KiB of the device cannot be read, or if it was cancelled. Other unreadable blocks are
+/// findings.
 pub fn check(device: &dyn Device, options: &Options<'_>) -> Result<Report, CheckFault> {
     let mut stats = Stats::default();
     match examine(device, options, Findings::default(), &mut stats)? {
@@ -129,11 +137,16 @@ fn examine<'d>(
         stats.elapsed = begun.elapsed();
         return Ok(Err(findings));
     };
-    let mut state = State::new(image, findings);
+    let mut state = State::new(image, findings, options.cancel);
     supers::check(&state);
     stats.passes.push(PassTime { pass: "open", elapsed: begun.elapsed() });
 
+    let is_cancelled = || options.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed));
     let mut timed = |pass: &'static str, work: &mut dyn FnMut()| {
+        // A pass relies on complete notes of earlier passes.
+        if is_cancelled() {
+            return;
+        }
         let begun = Instant::now();
         work();
         stats.passes.push(PassTime { pass, elapsed: begun.elapsed() });
@@ -180,25 +193,29 @@ fn examine<'d>(
     });
     timed("quota", &mut || quota::run(&state));
     timed("journal", &mut || journal::run(&state));
+    if is_cancelled() {
+        return Err(CheckFault::Cancelled);
+    }
     stats.of(&state);
     stats.elapsed = begun.elapsed();
     Ok(Ok(state))
 }
 
-/// Runs `work(i)` for every `i` below `count` on several threads. `start` makes a value per thread, which
-/// `end` consumes.
+/// Runs `work(i)` for every `i` below `count` on several threads, until the check is cancelled. `start`
+/// makes a value per thread, which `end` consumes.
 fn parallel<W>(
+    state: &State<'_>,
     threads: usize,
     count: u32,
     start: impl Fn() -> W + Sync,
     work: impl Fn(&mut W, u32) + Sync,
     end: impl Fn(W) + Sync,
 ) {
-    let next = std::sync::atomic::AtomicU32::new(0);
+    let next = AtomicU32::new(0);
     let run = || {
         let mut own = start();
-        loop {
-            let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        while !state.is_cancelled() {
+            let i = next.fetch_add(1, Ordering::Relaxed);
             // The counter cannot wrap: there are fewer threads than numbers between the group limit and 2^32.
             if i >= count {
                 break;

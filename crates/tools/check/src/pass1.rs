@@ -33,6 +33,7 @@ const PIECE: usize = 1 << 20;
 pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
     claim_fixed(state);
     parallel(
+        state,
         threads,
         state.image.geometry.groups,
         || Worker::new(state),

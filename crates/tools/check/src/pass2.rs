@@ -73,7 +73,7 @@ pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
         }
     };
     let new_worker = || Worker::new(state);
-    parallel(threads, plan.tasks.len() as u32, new_worker, walk, drop);
+    parallel(state, threads, plan.tasks.len() as u32, new_worker, walk, drop);
     plan.large.iter().filter(|large| large.layout.mapped == 0).for_each(Large::finish);
     links::judge(state, &notes, key);
 }

@@ -36,7 +36,14 @@ pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
         let says = "there is no root directory: the inode is not in use";
         state.findings.broken(&crate::rules::inode::ROOT, FindingPlace::ino(Ino::ROOT), says);
     }
-    parallel(threads, geometry.groups, || (), |(), group| count_links(state, Group(group), meter), drop);
+    parallel(
+        state,
+        threads,
+        geometry.groups,
+        || (),
+        |(), group| count_links(state, Group(group), meter),
+        drop,
+    );
     find_loops(state);
 }
 

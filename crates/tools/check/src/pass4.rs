@@ -21,7 +21,7 @@ pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
         check_group(state, Group(group));
         meter.add(1);
     };
-    parallel(threads, state.image.geometry.groups, || (), work, drop);
+    parallel(state, threads, state.image.geometry.groups, || (), work, drop);
 }
 
 fn check_group(state: &State<'_>, group: Group) {

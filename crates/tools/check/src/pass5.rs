@@ -16,6 +16,7 @@ use crate::{FindingPlace, Rule, parallel};
 pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
     let totals = Totals::default();
     parallel(
+        state,
         threads,
         state.image.geometry.groups,
         || (),

@@ -5,7 +5,7 @@
 //! 2. Pass 1 writes notes; later passes only read them. Counters are atomic, so that threads need no lock.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use extant_base::{Ino, Pblk};
@@ -71,11 +71,12 @@ pub(crate) struct State<'d> {
     pub(crate) suspects: Mutex<Vec<Suspect>>,
     /// Numbers for the report.
     pub(crate) tally: Tally,
+    cancel: Option<&'d AtomicBool>,
 }
 
 impl<'d> State<'d> {
     /// The state before pass 1.
-    pub(crate) fn new(image: Image<'d>, findings: Findings) -> Self {
+    pub(crate) fn new(image: Image<'d>, findings: Findings, cancel: Option<&'d AtomicBool>) -> Self {
         let geometry = &image.geometry;
         Self {
             findings,
@@ -89,8 +90,14 @@ impl<'d> State<'d> {
             attrs: Attrs::default(),
             suspects: Mutex::default(),
             tally: Tally::default(),
+            cancel,
             image,
         }
+    }
+
+    /// Whether the caller wants the check to end.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
     }
 
     /// May a walk enter this block of a map, which another map uses too? The number of such entries is

@@ -79,3 +79,29 @@ fn any_number_of_threads_reports_the_same() {
     assert!(!one.is_empty());
     assert_eq!(one, with(7));
 }
+
+/// Cancelled before the first pass, and by another thread in the middle.
+#[test]
+fn a_cancelled_check_gives_no_report() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct Cancel<'a>(&'a AtomicBool);
+
+    impl extant_check::Progress for Cancel<'_> {
+        fn step(&self, _: &'static str, _: u64, _: u64) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    let dir = extant_testkit::scratch();
+    let image = dir.path().join("c.img");
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "64M"]);
+    let device = FileDevice::open(&image, false).unwrap();
+    for before in [true, false] {
+        let cancel = AtomicBool::new(before);
+        let progress = Cancel(&cancel);
+        let options = Options { cancel: Some(&cancel), progress: Some(&progress), ..Options::default() };
+        let checked = extant_check::check(&device, &options);
+        assert!(matches!(checked, Err(extant_check::CheckFault::Cancelled)), "{before}: {checked:?}");
+    }
+}

@@ -160,7 +160,7 @@ pub fn plan_conversion(
     options: &RepairOptions,
 ) -> Result<Repair, ConversionFault> {
     let overlay = Arc::new(Overlay::new(device));
-    let checking = Options { threads: options.threads, ..Options::default() };
+    let checking = options.checking();
     let before = surveyed(&overlay, &checking)?;
     if let Some(finding) = first_error(&before) {
         return Err(ConversionFault::Damaged(finding));
@@ -201,9 +201,7 @@ pub fn plan_conversion(
 }
 
 fn surveyed<'d>(overlay: &'d Arc<Overlay>, checking: &Options<'d>) -> Result<Survey<'d>, RepairFault> {
-    survey::survey(&**overlay, checking).map_err(|fault| match fault {
-        extant_check::CheckFault::Device(fault) => RepairFault::Device(fault),
-    })
+    Ok(survey::survey(&**overlay, checking)?)
 }
 
 fn first_error(surveyed: &Survey<'_>) -> Option<String> {

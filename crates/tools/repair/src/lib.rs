@@ -60,9 +60,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use extant_check::{Finding, Severity, Stats, survey};
+use extant_check::{CheckFault, Finding, Progress, Severity, Stats, survey};
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::mmp::{Mmp, MmpState};
 use extant_ondisk::{Features, Superblock, superblock};
@@ -88,12 +89,30 @@ pub struct RepairOptions {
     pub backup: Option<u64>,
     /// The time for fields that a repair sets, in seconds since 1970.
     pub now: u32,
+    /// Receives progress reports of the checks of the plan: one for each round of remedies.
+    pub progress: Option<Arc<dyn Progress + Send>>,
+    /// If another thread sets it, planning ends with [`RepairFault::Cancelled`]. Until then nothing is
+    /// written; the writing of a plan is not cancelled.
+    pub cancel: Option<Arc<AtomicBool>>,
+}
+
+impl RepairOptions {
+    /// The options of the checks of the plan.
+    fn checking(&self) -> extant_check::Options<'_> {
+        extant_check::Options {
+            threads: self.threads,
+            progress: self.progress.as_deref().map(|progress| progress as &dyn Progress),
+            cancel: self.cancel.as_deref(),
+            ..Default::default()
+        }
+    }
 }
 
 impl Default for RepairOptions {
     fn default() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { threads: None, backup: None, now: u32::try_from(since.as_secs()).unwrap_or(u32::MAX) }
+        let now = u32::try_from(since.as_secs()).unwrap_or(u32::MAX);
+        Self { threads: None, backup: None, now, progress: None, cancel: None }
     }
 }
 
@@ -115,6 +134,18 @@ pub enum RepairFault {
     /// The undo file cannot be used.
     #[error(transparent)]
     Undo(#[from] UndoFault),
+    /// [`RepairOptions::cancel`] was set.
+    #[error("the repair was cancelled; nothing was written")]
+    Cancelled,
+}
+
+impl From<CheckFault> for RepairFault {
+    fn from(fault: CheckFault) -> Self {
+        match fault {
+            CheckFault::Device(fault) => Self::Device(fault),
+            CheckFault::Cancelled => Self::Cancelled,
+        }
+    }
 }
 
 /// A planned repair.
@@ -131,14 +162,14 @@ pub struct Repair {
 /// Plans a repair: the whole work, in memory. The device is only read.
 ///
 /// # Errors
-/// The device cannot be read, or has no superblock that can be used.
+/// The device cannot be read, or has no superblock that can be used; the plan was cancelled.
 pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<Repair, RepairFault> {
     if is_in_use(&*device) {
         return Err(RepairFault::InUse);
     }
     let overlay = Arc::new(Overlay::new(device));
     let mut plan = Plan::default();
-    let checking = extant_check::Options { threads: options.threads, ..Default::default() };
+    let checking = options.checking();
     let was_chosen = supers::choose(&overlay, options.backup, &checking, &mut plan)?;
     let rounds = Rounds { options, checking, was_chosen, guesses: options.backup.is_none(), marks: true };
     let done = rounds.run(&overlay, &mut plan)?;
@@ -174,9 +205,7 @@ impl Rounds<'_> {
         let mut left: Vec<Finding> = Vec::new();
         let mut late = BTreeSet::from([superblock::OFFSET / overlay::PIECE * overlay::PIECE]);
         for round in 0..ROUNDS_MAX {
-            let surveyed = survey::survey(&**overlay, checking).map_err(|fault| match fault {
-                extant_check::CheckFault::Device(fault) => RepairFault::Device(fault),
-            })?;
+            let surveyed = survey::survey(&**overlay, checking)?;
             if !std::mem::replace(&mut was_guessed, true) {
                 let worth = supers::worth(&surveyed);
                 let stats = &surveyed.stats;

@@ -10,7 +10,8 @@ use extant_repair::{RepairOptions, UndoFile, UndoState, plan_repair, undo_cut_re
 use extant_simdisk::{Image, SimDisk};
 use extant_testkit::{command, debugfs, run};
 
-const OPTIONS: RepairOptions = RepairOptions { threads: None, backup: None, now: 1_700_000_000 };
+const OPTIONS: RepairOptions =
+    RepairOptions { threads: None, backup: None, now: 1_700_000_000, progress: None, cancel: None };
 
 /// A file system with a lost directory, wrong counts, and a block that two files claim.
 fn damaged(dir: &Path) -> Image {
@@ -123,4 +124,17 @@ fn an_image_that_changed_is_not_undone_by_mistake() {
     assert!(repeated.is_err(), "an undo file is never overwritten");
     file.undo(&*device, false).unwrap();
     assert!(file.undo(&*device, false).is_err(), "it was undone already");
+}
+
+#[test]
+fn a_cancelled_repair_writes_nothing() {
+    let dir = extant_testkit::scratch();
+    let image = damaged(dir.path());
+    let disk: Arc<dyn Device> = Arc::new(SimDisk::recording(image));
+    let before = bytes(&*disk);
+    let cancel = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let options = RepairOptions { cancel: Some(cancel), ..OPTIONS };
+    let planned = plan_repair(Arc::clone(&disk), &options);
+    assert!(matches!(planned, Err(extant_repair::RepairFault::Cancelled)), "{:?}", planned.err());
+    assert!(bytes(&*disk) == before);
 }

@@ -134,6 +134,7 @@ pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
         // A drive has its whole write cache for the posting's larger directory.
         drive_scale: (args.names as f64 / 206.8e6).min(1.0),
         window: Duration::from_secs_f64(args.window),
+        window_on_hdd: Duration::from_secs_f64(args.window),
         kernel_dir: args.kernel.clone(),
         ..Study::default()
     };

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import uuid as _uuid
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 from . import _native
 from ._types import HostPath, Image, UuidLike, host_path, image_of, uuid_bytes
+
+#: Called with the name of a pass, and the number of its steps: done, and in total. False cancels.
+CheckProgress = Callable[[str, int, int], Optional[bool]]
 
 
 @dataclass(frozen=True)
@@ -111,16 +114,23 @@ class CheckReport:
 
 
 def check(
-    image: Image, offset: int = 0, size: Optional[int] = None, *, threads: Optional[int] = None
+    image: Image,
+    offset: int = 0,
+    size: Optional[int] = None,
+    *,
+    threads: Optional[int] = None,
+    progress: Optional[CheckProgress] = None,
 ) -> CheckReport:
     """Checks all structures of a file system on all cores, and writes nothing.
 
-    Damage is in the report, and raises no exception.
+    Damage is in the report, and raises no exception. ``progress`` is called with the name of the pass and
+    the number of its steps, done and in total: at the start, about 10 times a second, and at the end. If it
+    returns False, the check is cancelled and raises InterruptedError.
 
     >>> for finding in check("a.img").findings:
     ...     print(finding.code, finding.message)
     """
-    report = _native.check(image_of(image), offset, size, threads)
+    report = _native.check(image_of(image), offset, size, threads, progress)
     report["findings"] = tuple(Finding(**finding) for finding in report["findings"])
     report["stats"] = CheckStats(**report["stats"])
     return CheckReport(**report)
@@ -185,16 +195,26 @@ class RepairReport:
     changed_bytes: int
 
 
-def repair(image: HostPath, undo: Optional[HostPath] = None, *, dry_run: bool = False) -> RepairReport:
+def repair(
+    image: HostPath,
+    undo: Optional[HostPath] = None,
+    *,
+    dry_run: bool = False,
+    progress: Optional[CheckProgress] = None,
+) -> RepairReport:
     """Repairs a file system that is not mounted.
 
     The old bytes are saved in the file ``undo``, from which ``extant undo`` restores them. ``dry_run`` plans
-    the repair and writes nothing.
+    the repair and writes nothing. ``progress`` is called as by :func:`check`; a repair consists of several
+    checks. If it returns False before the repair is written, nothing is written, and InterruptedError is
+    raised.
 
     >>> repair("a.img", dry_run=True).fixes
     ()
     """
-    report = _native.repair(host_path(image), None if undo is None else host_path(undo), dry_run)
+    report = _native.repair(
+        host_path(image), None if undo is None else host_path(undo), dry_run, progress
+    )
     report["fixes"] = tuple(Fix(**fix) for fix in report["fixes"])
     report["left"] = tuple(Left(Finding(**finding), why) for finding, why in report["left"])
     return RepairReport(**report)

@@ -53,6 +53,7 @@ pub(crate) fn run(state: &State<'_>, threads: usize) {
     let owners = Mutex::new(Owners::new());
     let budget = Budget::new(state.image.geometry.blocks);
     parallel(
+        state,
         threads,
         state.image.geometry.groups,
         || (),

@@ -94,6 +94,7 @@ mod tests {
             per: 10_000,
             drives: vec![crate::drive::Drive::Nvme],
             window: std::time::Duration::from_millis(5),
+            window_on_hdd: std::time::Duration::from_millis(5),
             ..Study::default()
         };
         let meter = Meter::new(&crate::Quiet);

@@ -163,6 +163,7 @@ impl Measured {
             ("names of variants", scale.variants.to_string()),
             ("names beside the kernel", scale.kernel.to_string()),
             ("window", format!("{} ms", scale.window.as_millis())),
+            ("window on hdd", format!("{} ms", scale.window_on_hdd.as_millis())),
             ("hdd", Drive::Hdd.describe()),
             ("nvme", Drive::Nvme.describe()),
         ]
