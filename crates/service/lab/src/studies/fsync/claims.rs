@@ -9,7 +9,7 @@ use crate::report::{Claim, StudyReport, Table, Verdict};
 /// Costs are compared within runs: in a run, all modes do the same operations. A difference counts if its
 /// 95 % interval excludes 0. A claim about a kind of device needs the difference on more than half of the
 /// devices of that kind, and the opposite on none; half of the posting's effect counts as the same. "No
-/// difference" needs an interval within [`SMALL_POINTS`] points.
+/// difference" needs an interval within 2 points.
 pub fn judge(report: &mut StudyReport) {
     report.claims = claims(report);
     for (id, note) in notes(report) {
