@@ -206,8 +206,8 @@ impl FileSystem {
                 for attribute in self.xattrs(&target)? {
                     self.set_xattr(&beside, &attribute.name, &attribute.value)?;
                 }
-                self.set_mode(&beside, old.mode & 0o7777)?;
             }
+            self.set_mode(&beside, old.as_ref().map_or(0o644, |old| old.mode & 0o7777))?;
             self.rename(&beside, &target)
         };
         match filled() {

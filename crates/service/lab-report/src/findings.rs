@@ -27,9 +27,11 @@ pub fn markdown(reports: &Reports, source: &str) -> String {
     );
     paragraph(
         &mut text,
-        "Verdicts are computed from the figures: *confirmed* (the same effect), *confirmed and beaten* (and \
-         a form of extant's own is better), *refuted* (the opposite, or no effect), *open* (undecided by \
-         this run). \"Kernel\" is ext4 of the running kernel under the same load.",
+        "Verdicts are computed from the figures: *confirmed* (the same effect at 95 %; in most studies half \
+         of the posting's counts as the same), *confirmed and beaten* (and a form of extant's own is \
+         better), *refuted* (the opposite, or no effect), *open* (undecided by this run: too small, too \
+         noisy, limited by this machine, or not measured). \"Kernel\" is ext4 of the running kernel under \
+         the same load. The tables are in the JSON; `extant lab all --html` shows them with plots.",
     );
     text.push_str("| study | claims | confirmed | beaten | refuted | open |\n|---|---|---|---|---|---|\n");
     for report in &reports.studies {

@@ -52,8 +52,8 @@ impl Metric {
         Self::ALL.into_iter().find(has)
     }
 
-    /// Whether the figure grows with the length of a run, so that a run that ended early compares with no
-    /// other: a count, or the longest of many. A mean does not.
+    /// Whether the figure grows with the length of a run: a count, or the longest of many. A mean does not.
+    /// Of a run that ended early, such a figure is only a bound.
     fn grows_with_the_run(self) -> bool {
         matches!(self, Self::Hits | Self::ScanMax | Self::UserMax)
     }
@@ -204,14 +204,96 @@ pub(crate) fn ended_early(table: &Table, policy: &str) -> bool {
     table.extra(&[policy], ENDED_EARLY) == Some(1.0)
 }
 
-/// Whether the figures of these policies compare with each other: not if the run of one ended early, and the
-/// figure grows with the run.
+/// Whether the figures of these policies are those of complete runs: not if the run of one ended early, and
+/// the figure grows with the run. [`compare`] also decides by bounds.
 pub(crate) fn comparable(table: &Table, policies: &[&str]) -> bool {
     let grows = Metric::of(table).is_some_and(Metric::grows_with_the_run);
     !grows || !policies.iter().any(|policy| ended_early(table, policy))
 }
 
-/// How a figure compares with another at 95 % confidence.
+/// A longest scan by own time: all runs make the same scans, and each scan counts with its shortest time over
+/// the runs. So interruptions by the machine are excluded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Longest {
+    pub(crate) us: f64,
+    /// Entries and inodes that it visited.
+    pub(crate) visits: f64,
+}
+
+/// `None` if own time is unknown: with a single run, or several workers.
+pub(crate) fn longest(table: &Table, policy: &str) -> Option<Longest> {
+    let visits = table.extra(&[policy], "its visits")?;
+    Some(Longest { us: table.extra(&[policy], "longest")?, visits })
+}
+
+/// Whether the figures of a table are compared by own time.
+pub(crate) fn by_own_time(table: &Table) -> bool {
+    let mut measured = table.rows.iter().filter(|row| row.ours.is_some()).peekable();
+    measured.peek().is_some() && measured.all(|row| longest(table, &row.labels[0]).is_some())
+}
+
+/// The figure of a policy that is compared: the mean of the runs, or own time.
+pub(crate) fn figure(table: &Table, policy: &str) -> Option<f64> {
+    match by_own_time(table) {
+        true => longest(table, policy).map(|own| own.us),
+        false => table.ours(&[policy]).map(|runs| runs.avg),
+    }
+}
+
+/// Own times have no confidence interval; they differ from this factor on.
+pub(crate) const OWN_TIME_FACTOR: f64 = 1.2;
+
+/// How the figure of a policy compares with that of another. `None` if single runs or a run that ended early
+/// leave that undecided.
+///
+/// ```text
+/// both runs complete    own times differ by a factor, all other figures at 95 % confidence
+/// one ended early       a longest time can only grow: decided if it is longer already
+///                       each lookup hits or misses: decided if the misses so far leave fewer hits than the
+///                       complete run has
+/// both ended early      undecided
+/// ```
+///
+/// Means compare as if the runs were complete.
+pub(crate) fn compare(table: &Table, this: &str, that: &str) -> Option<Effect> {
+    let cut = [this, that].map(|policy| !comparable(table, &[policy]));
+    match cut {
+        [false, false] => complete(table, this, that),
+        [true, false] => bounded(table, this, that),
+        [false, true] => bounded(table, that, this).map(Effect::reversed),
+        [true, true] => None,
+    }
+}
+
+fn complete(table: &Table, this: &str, that: &str) -> Option<Effect> {
+    if !by_own_time(table) {
+        return effect(&table.ours(&[this])?, &table.ours(&[that])?);
+    }
+    let [this, that] = [longest(table, this)?.us, longest(table, that)?.us];
+    Some(match () {
+        () if this * OWN_TIME_FACTOR <= that => Effect::Lower,
+        () if this >= that * OWN_TIME_FACTOR => Effect::Higher,
+        () => Effect::None,
+    })
+}
+
+/// Compares a policy whose run ended early with one whose run is complete.
+fn bounded(table: &Table, cut: &str, whole: &str) -> Option<Effect> {
+    if Metric::of(table) == Some(Metric::Hits) {
+        let least = table.ours(&[whole])?.min;
+        return (hits_at_most(table, cut, whole)? < least).then_some(Effect::Lower);
+    }
+    complete(table, cut, whole).filter(|effect| *effect == Effect::Higher)
+}
+
+/// The most hits that the run of `cut` can have when it is complete: it then makes as many lookups as that of
+/// `whole`, and its misses so far remain misses.
+pub(crate) fn hits_at_most(table: &Table, cut: &str, whole: &str) -> Option<f64> {
+    let lookups = table.ours(&[whole])?.avg + table.extra(&[whole], "misses")?;
+    Some(lookups - table.extra(&[cut], "misses")?)
+}
+
+/// How a figure compares with another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     Lower,
@@ -220,7 +302,17 @@ pub(crate) enum Effect {
     Higher,
 }
 
-/// `None` for single runs: they have no confidence interval.
+impl Effect {
+    fn reversed(self) -> Self {
+        match self {
+            Self::Lower => Self::Higher,
+            Self::None => Self::None,
+            Self::Higher => Self::Lower,
+        }
+    }
+}
+
+/// The difference at 95 % confidence. `None` for single runs: they have no confidence interval.
 pub(crate) fn effect(this: &Summary, that: &Summary) -> Option<Effect> {
     Some(match Change::between(this, that, "").significant? {
         false => Effect::None,
@@ -262,34 +354,60 @@ pub(crate) fn grouped(value: f64) -> String {
     groups.join(",").chars().rev().collect()
 }
 
+/// A count, with commas from five digits on.
+fn counted(count: f64) -> String {
+    if count < 10.0 { format!("{count:.0}") } else { grouped(count) }
+}
+
 /// The note of a table of the posting: which policies change as in the posting, the best policy, and what
-/// limits the comparison. An agreement is a difference at 95 % confidence in the same direction; policies
-/// without a difference on either side are counted apart.
+/// limits the comparison. An agreement is a difference in the same direction (see [`compare`]); policies
+/// without a difference on either side are counted separately.
 pub(crate) fn note(table: &Table) -> String {
     let Some(metric) = Metric::of(table) else { return String::new() };
     let mut sentences = against_baseline(table, metric);
-    sentences.extend(if metric == Metric::Hits { highest_ratio(table) } else { lowest_mean(table, metric) });
+    sentences.extend(match metric {
+        Metric::Hits => highest_ratio(table),
+        Metric::ScanMax if by_own_time(table) => own_time(table),
+        _ => lowest_mean(table, metric),
+    });
+    let policies: Vec<&str> = table.rows.iter().map(|row| row.labels[0].as_str()).collect();
+    sentences.extend(interrupted(table, &policies));
     let idle = table.rows.iter().filter(|row| row.ours.is_none());
     let idle: Vec<&str> = idle.map(|row| row.labels[0].as_str()).collect();
     if !idle.is_empty() {
         sentences.push(format!("No scans at this scale: {}.", idle.join(", ")));
     }
     sentences.extend(early(table, metric));
+    sentences.extend(remark(table, metric).map(str::to_owned));
     sentences.join(" ")
+}
+
+/// What holds for all tables of a metric. The first table says it.
+fn remark(table: &Table, metric: Metric) -> Option<&'static str> {
+    let has_posting = table.rows.iter().any(|row| row.posting.is_some());
+    match metric {
+        _ if !table.id.ends_with("-a") => None,
+        Metric::Hits if has_posting => Some(
+            "The posting has one number for each policy under \"cache hit/miss\". This table takes it as the \
+             hits.",
+        ),
+        Metric::UserAvg | Metric::UserMax => Some(
+            "The calls of tables 4 and 5 do no I/O, because the cache runs alone. The tables \"End to end\" \
+             have the calls with I/O.",
+        ),
+        _ => None,
+    }
 }
 
 /// One sentence for each pair of outcomes, here and in the posting.
 fn against_baseline(table: &Table, metric: Metric) -> Vec<String> {
     let mut outcomes: Vec<([Effect; 2], Vec<&str>)> = Vec::new();
-    let base = table.row(&[BASELINE]).and_then(|row| Some((row.ours?, row.posting?)));
+    let its_base = table.row(&[BASELINE]).and_then(|row| row.posting);
     for row in table.rows.iter().filter(|row| row.labels[0] != BASELINE) {
-        let (Some((base, its_base)), Some(ours), Some(its)) = (base, row.ours, row.posting) else { continue };
+        let (Some(its_base), Some(its)) = (its_base, row.posting) else { continue };
         let policy = row.labels[0].as_str();
-        let effects = (effect(&ours, &base), effect(&summary(&its), &summary(&its_base)));
+        let effects = (compare(table, policy, BASELINE), effect(&summary(&its), &summary(&its_base)));
         let (Some(here), Some(there)) = effects else { continue };
-        if !comparable(table, &[BASELINE, policy]) {
-            continue;
-        }
         match outcomes.iter_mut().find(|(known, _)| *known == [here, there]) {
             Some((_, policies)) => policies.push(policy),
             None => outcomes.push(([here, there], vec![policy])),
@@ -299,7 +417,11 @@ fn against_baseline(table: &Table, metric: Metric) -> Vec<String> {
     // Agreements first, then what shows no difference on either side.
     outcomes.sort_by_key(|([here, there], _)| (here != there, *here == Effect::None));
     let sentences = outcomes.iter().enumerate().map(|(at, (effects, policies))| {
-        let lead = if at == 0 { "At 95 % confidence, " } else { "" };
+        let lead = match at {
+            0 if by_own_time(table) => "By own time, ",
+            0 => "At 95 % confidence, ",
+            _ => "",
+        };
         let count = match policies.len() {
             some if some < all && at == 0 => format!("{some} of {all} policies"),
             some if some < all => format!("{some} of {all}"),
@@ -354,6 +476,51 @@ fn lowest_mean(table: &Table, metric: Metric) -> Option<String> {
     })
 }
 
+/// What own time is, and the policy with the shortest longest scan.
+fn own_time(table: &Table) -> Option<String> {
+    let rows = table.rows.iter().map(|row| row.labels[0].as_str());
+    let rows = rows.filter_map(|policy| Some((policy, longest(table, policy)?)));
+    let mut ranked: Vec<(&str, Longest)> = rows.filter(|(policy, _)| comparable(table, &[policy])).collect();
+    ranked.sort_by(|a, b| a.1.us.total_cmp(&b.1.us));
+    let (policy, best) = ranked.first()?;
+    let lowest = format!(
+        "{policy} has the shortest longest scan by own time, {} us with {} visits",
+        grouped(best.us),
+        counted(best.visits)
+    );
+    let lowest = match ranked.get(1) {
+        None => format!("{lowest}."),
+        Some((next, own)) if compare(table, next, policy) == Some(Effect::None) => {
+            format!("{lowest}, but {next} with {} us is within 20 % of it.", grouped(own.us))
+        }
+        Some((next, own)) => format!("{lowest}; {next} is next with {} us.", grouped(own.us)),
+    };
+    Some(format!(
+        "{lowest} Own time is in the column \"longest\": each scan counts with its shortest time over the \
+         runs, so without interruptions by the machine. A difference is at least 20 %."
+    ))
+}
+
+/// The longest scan of a run is mostly an interruption from this factor of own time on.
+const INTERRUPTED_FACTOR: f64 = 10.0;
+
+/// Which of these policies has the longest interruption relative to its own time, if that is far more than
+/// own time.
+pub(crate) fn interrupted(table: &Table, policies: &[&str]) -> Option<String> {
+    let all = policies.iter().filter_map(|policy| {
+        let (own, took) = (longest(table, policy)?, table.ours(&[policy])?.max);
+        Some((policy, took, own)).filter(|_| took >= INTERRUPTED_FACTOR * own.us)
+    });
+    let (policy, took, own) = all.max_by(|a, b| (a.1 / a.2.us).total_cmp(&(b.1 / b.2.us)))?;
+    Some(format!(
+        "A run of {policy} was interrupted: its longest scan took {} us. By own time, the longest scan of \
+         {policy} takes {} us and visits {}.",
+        grouped(took),
+        grouped(own.us),
+        counted(own.visits)
+    ))
+}
+
 fn highest_ratio(table: &Table) -> Option<String> {
     let ratios = table.rows.iter().filter_map(|row| {
         let policy = row.labels[0].as_str();
@@ -370,16 +537,27 @@ fn highest_ratio(table: &Table) -> Option<String> {
 /// Which runs ended early, and what that means for this table.
 fn early(table: &Table, metric: Metric) -> Vec<String> {
     let meaning = |policy: &str| {
-        let growth = match metric {
+        let bound = match metric {
             Metric::ScanAvg => return "Its mean is of the scans until then.".to_owned(),
             Metric::UserAvg => return "Its mean is of the calls until then.".to_owned(),
-            Metric::ScanMax => "The rest of the run may have a longer scan",
-            Metric::UserMax => "The rest of the run may have a longer call",
-            Metric::Hits => "Hits grow with the length of a run",
+            Metric::ScanMax => "Its longest scan takes at least as long as that of the part that ran",
+            Metric::UserMax => "Its longest call takes at least as long as that of the part that ran",
+            Metric::Hits => "Its misses so far limit the hits of a complete run",
         };
-        match policy == BASELINE {
-            true => format!("{growth}, so no row is compared with baseline."),
-            false => format!("{growth}, so {policy} is not compared."),
+        if policy != BASELINE {
+            return match compare(table, policy, BASELINE) {
+                Some(_) => format!("{bound}, which decides its comparison with baseline."),
+                None => format!("{bound}. That does not decide its comparison with baseline."),
+            };
+        }
+        let others = table.rows.iter().filter(|row| row.labels[0] != BASELINE && row.ours.is_some());
+        let others: Vec<&str> = others.map(|row| row.labels[0].as_str()).collect();
+        let open = others.iter().copied().filter(|other| compare(table, other, BASELINE).is_none());
+        let open: Vec<&str> = open.collect();
+        match open.len() {
+            0 => format!("{bound}, which decides all comparisons with it."),
+            some if some == others.len() => format!("{bound}. That decides no comparison with it."),
+            _ => format!("{bound}. That does not decide the comparison with {}.", open.join(", ")),
         }
     };
     let cut = table.rows.iter().map(|row| row.labels[0].as_str()).filter(|name| ended_early(table, name));
@@ -494,19 +672,37 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_ended_early_has_a_mean_but_no_hits() {
+    fn a_run_that_ended_early_is_compared_if_its_part_decides() {
+        let rows: [(&str, [f64; 3], &[f64]); 3] = [
+            (BASELINE, [10.0; 3], &[0.1, 90.0, 100.0, 1.0]),
+            ("es-cache", [300.0; 3], &[0.75, 100.0, 400.0, 0.0]),
+            ("es-gc", [400.0; 3], &[1.0, 0.0, 400.0, 0.0]),
+        ];
+        let hits = sample(Metric::Hits, &["hit ratio", "misses", "calls", ENDED_EARLY], &rows);
+        // Baseline may still have 310 hits.
+        assert_eq!(hits_at_most(&hits, BASELINE, "es-gc"), Some(310.0));
+        assert_eq!(
+            note(&hits),
+            "At 95 % confidence, the only other policy gets more hits than baseline, here and in the \
+             posting: es-gc. es-gc has the highest hit ratio, 1.0000. baseline ended early, after 100 of 400 \
+             calls, because its scans had reached the limit of visits. Its misses so far limit the hits of \
+             a complete run. That does not decide the comparison with es-cache."
+        );
+        let rows: [(&str, [f64; 3], &[f64]); 3] = [
+            (BASELINE, [9.0, 10.0, 11.0], &[1.0]),
+            ("es-cache", [2.0, 2.1, 2.2], &[0.0]),
+            ("es-gc", [12.0, 12.1, 12.2], &[0.0]),
+        ];
+        let longest = sample(Metric::ScanMax, &[ENDED_EARLY], &rows);
+        assert_eq!(compare(&longest, "es-cache", BASELINE), Some(Effect::Lower));
+        assert_eq!(compare(&longest, BASELINE, "es-cache"), Some(Effect::Higher));
+        // The rest of the run may have a longer scan than es-gc.
+        assert_eq!(compare(&longest, "es-gc", BASELINE), None);
         let rows: [(&str, [f64; 3], &[f64]); 3] = [
             (BASELINE, [9.0, 10.0, 11.0], &[0.5, 100.0, 1.0]),
             ("es-cache", [2.0, 2.1, 2.2], &[0.6, 400.0, 0.0]),
             ("es-gc", [1.0, 1.1, 1.2], &[0.7, 400.0, 0.0]),
         ];
-        let hits = sample(Metric::Hits, &["hit ratio", "calls", ENDED_EARLY], &rows);
-        assert_eq!(
-            note(&hits),
-            "es-gc has the highest hit ratio, 0.7000. baseline ended early, after 100 of 400 calls, because \
-             its scans had reached the limit of visits. Hits grow with the length of a run, so no row is \
-             compared with baseline."
-        );
         let means = sample(Metric::ScanAvg, &["hit ratio", "calls", ENDED_EARLY], &rows);
         assert!(
             note(&means).contains("es-gc. 1 of 2 takes less time than baseline here, but"),
@@ -516,6 +712,36 @@ mod tests {
         assert!(note(&means).ends_with("Its mean is of the scans until then."), "{}", note(&means));
         assert!(comparable(&means, &[BASELINE]) && !comparable(&hits, &[BASELINE, "es-gc"]));
         assert!(comparable(&hits, &["es-gc", "es-cache"]));
+    }
+
+    #[test]
+    fn longest_scans_are_compared_without_interruptions() {
+        let rows: [(&str, [f64; 3], &[f64]); 3] = [
+            (BASELINE, [20.0, 30.0, 40.0], &[19.0, 900.0]),
+            ("es-cache", [20.0, 30.0, 40.0], &[17.0, 800.0]),
+            ("es-gc", [30.0, 49.0, 11_378.0], &[1.8, 99.0]),
+        ];
+        let table = sample(Metric::ScanMax, &["longest [us]", "its visits"], &rows);
+        assert_eq!(compare(&table, "es-gc", BASELINE), Some(Effect::Lower));
+        assert_eq!(compare(&table, "es-cache", BASELINE), Some(Effect::None));
+        let note = note(&table);
+        assert!(
+            note.starts_with("By own time, 1 of 2 policies takes less time than baseline, here"),
+            "{note}"
+        );
+        assert!(
+            note.contains(
+                "es-gc has the shortest longest scan by own time, 1.8 us with 99 visits; es-cache is"
+            ),
+            "{note}"
+        );
+        assert!(
+            note.ends_with(
+                "A run of es-gc was interrupted: its longest scan took 11,378 us. By own time, the longest \
+                 scan of es-gc takes 1.8 us and visits 99."
+            ),
+            "{note}"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! [`crate::orphans`]), the claims and the notes of the tables (see [`judge`]).
 
 mod claims;
+mod trial;
 
 use std::path::Path;
 use std::time::Instant;
@@ -127,6 +128,15 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
     Ok(report)
 }
 
+/// The posting. Its text has neither a date nor the version of the kernel: these two are estimates.
+fn posting() -> Posting {
+    Posting {
+        subject: "[PATCH 0/2 v3] Improve orphan list scaling".to_owned(),
+        date: "probably 2014".to_owned(),
+        machine: "48 CPUs, ext4 on a RAM disk, probably about Linux 3.16".to_owned(),
+    }
+}
+
 /// The report of these results, without claims and notes.
 fn report(truncate: &Report, creat: &Report, machine: Machine, size: Size) -> StudyReport {
     let results = Results { truncate, creat };
@@ -142,11 +152,7 @@ fn report(truncate: &Report, creat: &Report, machine: Machine, size: Size) -> St
     StudyReport {
         study: "orphans".to_owned(),
         question: "How does the recording of orphans scale with the number of writers?".to_owned(),
-        posting: Posting {
-            subject: "[PATCH 0/2 v3] Improve orphan list scaling".to_owned(),
-            date: "2014".to_owned(),
-            machine: "48 CPUs, ext4 on a RAM disk, about Linux 3.16".to_owned(),
-        },
+        posting: posting(),
         command: format!("extant lab all --only orphans --{}", size.name()),
         machine,
         parameters: parameters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),

@@ -2,6 +2,7 @@
 
 use super::tables::{HDD_LARGE, HDD_NORMAL, NVME_LARGE, NVME_NORMAL, strings};
 use super::{BYTES_PER_NAME, LARGE};
+use crate::Summary;
 use crate::report::{Change, Claim, Row, StudyReport, Table, Verdict};
 
 /// Rows of memory for leaves.
@@ -10,6 +11,8 @@ const QUARTER: &str = "quarter";
 const READ_FIRST: &str = "quarter, leaves read first";
 /// The row of the table of variants that the others are compared with: links, hashed by half_md4.
 const BASE: &str = "half_md4";
+/// Fewer leaf reads per name count as none.
+const READS_NONE: f64 = 0.001;
 /// With so few extents there is nothing to reduce.
 const FEW_EXTENTS: f64 = 16.0;
 
@@ -19,6 +22,8 @@ const FEW_EXTENTS: f64 = 16.0;
 ///   is at least half of the posting's, with its whole 95 % interval. Confirmed: it counts with memory for a
 ///   quarter of the leaves if leaves are read first, as ext4 does, and in at least one of the other two rows.
 ///   Beaten: it counts only if leaves are read first. Refuted: it does not even count then. Open: otherwise.
+///   As in the posting, the small directory fits into memory. The change with memory for a quarter of both
+///   has no part in the verdict, but says whether memory or the number of names is the cause.
 /// - Absolute rates are always open: the drives are models, the load runs in process, and the CPU is another.
 /// - CPU load is confirmed if it is below half a CPU on both drives, refuted if on none.
 /// - Leaves in memory: confirmed if a quarter of the memory costs at least half of the rate and leaf reads
@@ -78,7 +83,7 @@ fn claim(claim: &str, posting: &str, tables: &[&str], judged: Option<Judged>) ->
     }
 }
 
-/// A figure with three significant digits.
+/// A figure with three significant digits, and with commas from 10,000 on.
 fn three(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return "0".to_owned();
@@ -86,15 +91,27 @@ fn three(value: f64) -> String {
     let digits = 2 - value.abs().log10().floor() as i32;
     if digits <= 0 {
         let unit = 10f64.powi(-digits);
-        return format!("{:.0}", (value / unit).round() * unit);
+        return with_commas(&format!("{:.0}", (value / unit).round() * unit));
     }
     let text = format!("{value:.*}", digits as usize);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// 60,500; a number of four digits has no comma.
+fn with_commas(digits: &str) -> String {
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && digits.len() > 4 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// Reads per name.
 fn reads_text(reads: f64) -> String {
-    if reads < 0.001 { "0".to_owned() } else { three(reads) }
+    if reads < READS_NONE { "0".to_owned() } else { three(reads) }
 }
 
 /// A number of names.
@@ -127,8 +144,11 @@ fn rate(table: &Table, labels: &[&str]) -> Option<f64> {
 
 fn collapse(report: &StudyReport, drive: &str, name: &str) -> Claim {
     let posting = match drive {
-        "hdd" => format!("{} to {} creates/s fall to {HDD_LARGE}", HDD_NORMAL.0, HDD_NORMAL.1),
-        _ => format!("about {NVME_NORMAL} creates/s fall to {NVME_LARGE}"),
+        "hdd" => {
+            let (low, high) = HDD_NORMAL;
+            format!("{} to {} creates/s fall to {}", three(low), three(high), three(HDD_LARGE))
+        }
+        _ => format!("about {} creates/s fall to {}", three(NVME_NORMAL), three(NVME_LARGE)),
     };
     let row = |memory| report.table("rates")?.row(&["large_dir", drive, memory]);
     let posted = row(ALL).and_then(|row| row.posting_change_percent);
@@ -156,25 +176,33 @@ fn judged_collapse(report: &StudyReport, drive: &str) -> Option<Judged> {
         _ => Verdict::Open,
     };
     let to = |(rate, change): (f64, &Change)| format!("{} ({})", three(rate), change_text(change));
-    let reads = |memory| rates.extra(&labels(memory), "leaf reads").map(reads_text);
-    let (reads_first, reads_all) = (reads(READ_FIRST)?, reads(ALL)?);
-    let logged = |kind| rates.extra(&[kind, drive, ALL], "blocks logged");
-    let writes = match (logged("normal"), logged("large_dir")) {
-        (Some(normal), Some(large)) => {
-            format!("; there it logs {} blocks (normal: {})", three(large), three(normal))
-        }
-        _ => String::new(),
-    };
+    let reads = rates.extra(&labels(READ_FIRST), "leaf reads").map(reads_text)?;
     let all_counts = [first, default, all].map(counts);
     let of = |count| all_counts.iter().filter(|one| **one == count).count();
     let unclear = match of(None) {
         0 => String::new(),
         unclear => format!(", and in {unclear} the windows differ too much to say"),
     };
+    let same = [(READ_FIRST, "leaves read first"), (QUARTER, "deferred reads")];
+    let same = same.map(|(memory, words)| (SameMemory::of(rates, drive, memory), words));
+    let texts = same.iter().filter_map(|(same, words)| Some(format!("{} with {words}", same.as_ref()?)));
+    let texts: Vec<String> = texts.collect();
+    let like_for_like = match texts.as_slice() {
+        [] => String::new(),
+        texts => format!(". With memory for a quarter of the leaves in both: {}", texts.join(", ")),
+    };
+    let of_memory = match (counts(first), &same[0].0) {
+        (Some(true), Some(same)) if falls(&same.change, posted / 2.0) == Some(false) => {
+            " With a quarter in both and leaves read first, ten times the names cost little or nothing: \
+             memory, not the number of names, makes this collapse."
+        }
+        _ => "",
+    };
     Some(Judged {
         ours: format!(
-            "{} names/s fall to: {} with memory for a quarter of the leaves and leaves read first (as ext4 \
-             does); {} with a quarter and deferred reads (default); {} with memory for all leaves",
+            "{} names/s in the small directory (normal), which fits into memory in each case, fall in the \
+             large one to: {} with memory for a quarter of its leaves and leaves read first (as ext4 does); \
+             {} with a quarter and deferred reads (default); {} with memory for all leaves{like_for_like}",
             three(normal),
             to(first),
             to(default),
@@ -182,21 +210,68 @@ fn judged_collapse(report: &StudyReport, drive: &str) -> Option<Judged> {
         ),
         verdict,
         why: format!(
-            "The fall is at least half of the posting's in {} of 3 rows{unclear}. A name waits for \
-             {reads_first} leaf reads with memory for a quarter and leaves read first, and for {reads_all} \
-             with memory for all{writes}.",
-            of(Some(true))
+            "The fall is at least half of the posting's in {} of 3 rows{unclear}. With memory for a quarter \
+             and leaves read first, a name waits for {reads} leaf reads.{of_memory}{}",
+            of(Some(true)),
+            all_text(rates, drive, all.1).unwrap_or_default()
         ),
     })
+}
+
+/// The small and the large directory with the same memory: a quarter of the leaves of each.
+struct SameMemory {
+    small: Summary,
+    large: Summary,
+    change: Change,
+}
+
+impl SameMemory {
+    fn of(rates: &Table, drive: &str, memory: &str) -> Option<Self> {
+        let of = |directory| rates.ours(&[directory, drive, memory]);
+        let (small, large) = (of("normal")?, of("large_dir")?);
+        Some(Self { small, large, change: Change::between(&large, &small, "normal") })
+    }
+}
+
+impl std::fmt::Display for SameMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (small, large) = (three(self.small.avg), three(self.large.avg));
+        let single = match (self.small.runs, self.large.runs) {
+            (2.., 2..) => "",
+            (2.., _) => "; one window of the large directory",
+            (_, 2..) => "; one window of the small directory",
+            _ => "; one window of each",
+        };
+        write!(f, "{small} to {large} ({}{single})", change_text(&self.change))
+    }
+}
+
+/// What is left of the fall with memory for all leaves of both directories.
+fn all_text(rates: &Table, drive: &str, change: &Change) -> Option<String> {
+    let of = |directory, head| rates.extra(&[directory, drive, ALL], head);
+    let reads = of("large_dir", "leaf reads")?;
+    let (small, large) = (of("normal", "blocks logged")?, of("large_dir", "blocks logged")?);
+    Some(format!(
+        " With memory for all leaves of both, no leaf is read, and the rate still changes by {}: the large \
+         directory logs {} blocks per name, the small one {}.",
+        change_text(change),
+        three(large),
+        three(small)
+    ))
+    .filter(|_| reads < READS_NONE)
 }
 
 fn absolute_rates(report: &StudyReport) -> Claim {
     let judged = || {
         let rates = report.table("rates")?;
         let of = |drive| rate(rates, &["normal", drive, ALL]).map(three);
+        let names = report.number("names, normal").map(names_text);
+        let names = names.map_or(String::new(), |names| {
+            format!("; our directory has {names} names before the last windows")
+        });
         Some(Judged {
             ours: format!(
-                "{} names/s on hdd, {} on nvme, {} on a device without latency",
+                "{} names/s on hdd, {} on nvme, {} on a device without latency{names}",
                 of("hdd")?,
                 of("nvme")?,
                 of("memory")?
@@ -210,7 +285,12 @@ fn absolute_rates(report: &StudyReport) -> Claim {
     let (low, high) = HDD_NORMAL;
     let made = claim(
         "A directory of 20.68 million names takes creates at these rates.",
-        &format!("{low} to {high} creates/s on hard disks, about {NVME_NORMAL} on NVMe"),
+        &format!(
+            "{} to {} creates/s on hard disks, about {} on NVMe",
+            three(low),
+            three(high),
+            three(NVME_NORMAL)
+        ),
         &["rates", "kernel"],
         judged(),
     );
@@ -285,7 +365,7 @@ fn leaves_in_memory(report: &StudyReport) -> Claim {
             why: format!(
                 "With memory for a quarter, the rate is {:.0} % of that with memory for all if leaves are \
                  read first, and {:.0} % with deferred reads ({:.0} to {:.0} % in single windows). At least \
-                 50 % in each window would count as beaten.",
+                 50 % in each window counts as beaten.",
                 first / all * 100.0,
                 default.avg / all * 100.0,
                 default.min / all * 100.0,
@@ -336,7 +416,7 @@ fn tea(report: &StudyReport) -> Claim {
         let of = of.map_or(String::new(), |leaves| format!(", of {} leaves", three(leaves)));
         Some(Judged {
             ours: format!(
-                "10000 names in sequence touch {} leaves with tea, {} with half_md4{of}",
+                "10,000 names in sequence touch {} leaves with tea, {} with half_md4{of}",
                 three(tea),
                 three(md4)
             ),
@@ -456,35 +536,77 @@ fn note_of_rates(report: &StudyReport) -> Option<String> {
         Some((three(rate(rates, &["normal", drive, ALL])?), of(READ_FIRST)?, of(ALL)?))
     };
     let (hdd, nvme) = (of("hdd")?, of("nvme")?);
+    let (low, high) = HDD_NORMAL;
     Some(format!(
-        "Posting: {} to {} creates/s fall to {HDD_LARGE} on hard disks, about {NVME_NORMAL} to \
-         {NVME_LARGE} on NVMe. Ours: {} names/s fall to {} (memory for a quarter of the leaves, leaves read \
-         first) or {} (memory for all) on hdd, {} to {} or {} on nvme. The posting does not give its memory, \
-         so its figures for large_dir stand in two rows. It created files by mknod; ours are links, so that \
-         only the directory grows.",
-        HDD_NORMAL.0, HDD_NORMAL.1, hdd.0, hdd.1, hdd.2, nvme.0, nvme.1, nvme.2
+        "Posting: {} to {} creates/s (the table has {}, the middle) fall to {} on hard disks, about {} to {} \
+         on NVMe. Ours: {} names/s fall to {} (memory for a quarter of the leaves, leaves read first) or {} \
+         (memory for all) on hdd, {} to {} or {} on nvme; the small directory fits into memory in each case. \
+         The posting does not give its memory, so its figures for large_dir stand in two rows. It created \
+         files by mknod; ours are links, so that only the directory grows.",
+        three(low),
+        three(high),
+        three(f64::midpoint(low, high)),
+        three(HDD_LARGE),
+        three(NVME_NORMAL),
+        three(NVME_LARGE),
+        hdd.0,
+        hdd.1,
+        hdd.2,
+        nvme.0,
+        nvme.1,
+        nvme.2
     ))
 }
 
+/// Points of a curve of the table of growth: rates and leaf reads.
+fn curve<'a>(table: &'a Table, labels: [&'a str; 3]) -> impl Iterator<Item = (f64, Option<f64>)> + 'a {
+    let rows = table.rows.iter().filter(move |row| row.labels.get(..3).is_some_and(|these| these == labels));
+    rows.filter_map(|row| Some((row.ours?.avg, row.extras.first().copied().flatten())))
+}
+
 fn note_of_growth(report: &StudyReport) -> Option<String> {
-    let rates = report.table("rates")?;
-    let knee = |memory| rates.extra(&["normal", "nvme", memory], "knee").map(names_text);
-    let at = |knee: Option<String>| knee.map_or("at none".to_owned(), |names| format!("at {names} names"));
+    let (rates, growth) = (report.table("rates")?, report.table("growth")?);
+    let of = |memory| {
+        let knee = rates.extra(&["normal", "nvme", memory], "knee").map(names_text);
+        let knee = knee.map_or("no knee".to_owned(), |names| format!("knee at {names} names"));
+        let best = curve(growth, ["normal", "nvme", memory]).map(|(per_s, _)| per_s).reduce(f64::max)?;
+        Some((three(best), knee))
+    };
+    let ((of_all, knee_of_all), (of_quarter, knee_of_quarter)) = (of(ALL)?, of(QUARTER)?);
     Some(format!(
-        "The knee is the number of names from which on the rate stays below 0.8 of its best. In the normal \
-         directory on nvme it is {} with memory for a quarter of the leaves, and {} with memory for all. \
-         Windows before the end are short, so a drive's write cache takes most of them; at the end several \
-         follow each other, and the first is left out.",
-        at(knee(QUARTER)),
-        at(knee(ALL))
+        "The knee is the number of names from which on the rate stays below 0.8 of the best one before, so \
+         it does not compare rows with different best rates. In the normal directory on nvme, the best \
+         window has {of_all} names/s with memory for all leaves ({knee_of_all}), and {of_quarter} with \
+         memory for a quarter ({knee_of_quarter}).{} Windows before the end are short, so a drive's write \
+         cache takes most of them; at the end several follow each other, and the first is left out.",
+        cause_of_knee(growth).unwrap_or_default()
     ))
+}
+
+/// Why the rate of the normal directory falls on nvme with memory for all leaves, if not by leaf reads.
+fn cause_of_knee(growth: &Table) -> Option<String> {
+    let reads = curve(growth, ["normal", "nvme", ALL]).filter_map(|(_, reads)| reads).reduce(f64::max)?;
+    let fall = |drive| {
+        let rates: Vec<f64> = curve(growth, ["normal", drive, ALL]).map(|(per_s, _)| per_s).collect();
+        Some((rates.last()? / rates.first()? - 1.0) * 100.0)
+    };
+    let (nvme, memory) = (fall("nvme")?, fall("memory")?);
+    (reads < READS_NONE && nvme < memory).then(|| {
+        format!(
+            " With memory for all, no window reads a leaf, so its knee does not come from leaf reads: from \
+             the first point to the last the rate changes by {memory:+.0} % without latency and by \
+             {nvme:+.0} % on nvme. The difference is writes of leaves and of the journal, which the drive's \
+             write cache absorbs in the first windows."
+        )
+    })
 }
 
 fn note_of_structure(report: &StudyReport) -> Option<String> {
     let names = names_text(report.number("names of variants")?);
     Some(format!(
         "Each variant has {names} names, links except in the row mknod, on a device without latency. An \
-         extent takes 12 bytes and maps a run of blocks; a block map takes 4 bytes for each block."
+         extent takes 12 bytes and maps a run of blocks; a block map takes 4 bytes for each block, and the \
+         column \"extents\" then counts the runs of contiguous blocks."
     ))
 }
 
@@ -505,13 +627,22 @@ fn note_of_kernel(report: &StudyReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Summary;
 
     #[test]
     fn figures_of_sentences_have_three_digits() {
         let figures = [21_547.2, 659_751.0, 0.862_29, 32.14, 8701.0, 0.0, 100.0, 0.000_656].map(three);
-        assert_eq!(figures, ["21500", "660000", "0.862", "32.1", "8700", "0", "100", "0.000656"]);
+        assert_eq!(figures, ["21,500", "660,000", "0.862", "32.1", "8700", "0", "100", "0.000656"]);
         assert_eq!(names_text(5_141_826.0), "5.14 million");
+    }
+
+    #[test]
+    fn a_change_with_a_single_window_says_so() {
+        let same = |small: &[f64], large: &[f64]| {
+            let (small, large) = (Summary::of(small), Summary::of(large));
+            SameMemory { small, large, change: Change::between(&large, &small, "normal") }.to_string()
+        };
+        assert_eq!(same(&[200.0], &[250.0, 250.0]), "200 to 250 (+25 %; one window of the small directory)");
+        assert_eq!(same(&[20_000.0; 2], &[15_000.0; 2]), "20,000 to 15,000 (-25 \u{b1} 0 %)");
     }
 
     #[test]

@@ -1,21 +1,18 @@
 //! The claims of the posting and the notes of the tables, computed from the tables of a report.
 //!
-//! Owns: the rules of the verdicts, and all sentences. Does **not** own: the tables and the figures of the
-//! posting in them (see [`super`]).
+//! Owns: the rules of the verdicts, and most sentences. Does **not** own: the tables and the figures of the
+//! posting in them (see [`super`]), the verdict of one trial and its sentences (see [`super::trial`]).
 
-use super::{LOCKSTAT_WORKERS, label, strings};
+use super::trial::{BEYOND, CPUS_ENOUGH, Delta, HOLDS, NEEDED, Seen, TIMES, Trial, WAITS, Words};
+use super::{LOCKSTAT_WORKERS, label, posting, strings};
 use crate::Summary;
 use crate::orphans::{FILE_BYTES, FILES, Mode, WIDTHS};
 use crate::report::{Change, Claim, Row, StudyReport, Verdict, figure};
 
-/// CPUs that are enough for a verdict on any number of processes: the posting's lockstat table has 10
-/// processes.
-const CPUS_ENOUGH: usize = 10;
-
 /// Contentions of a run below which two modes are not compared.
 const CONTENTIONS_MIN: f64 = 100.0;
 
-/// Writes the claims and the notes of the tables.
+/// Writes the claims, the notes of the tables, and what is known about the posting.
 ///
 /// Rules
 /// 1. *Effect.* A change has the posting's effect if its whole 95 % interval reaches at least half of the
@@ -24,7 +21,8 @@ const CONTENTIONS_MIN: f64 = 100.0;
 ///    processes also wait for a CPU, and the holder of the lock can lose its CPU, so waits and hold times
 ///    include that time. Then a claim about N processes is open, unless one process alone, which never
 ///    contends, shows the same: both have the effect (confirmed), or both have its opposite (refuted). This
-///    rule holds for all N, and for times, contentions, waits and hold times alike.
+///    rule holds for all N. Lock statistics have no such exception: one process never waits, and holds of one
+///    process are shorter, because no cache line moves between CPUs.
 /// 3. *Counts.* The number of acquisitions depends on neither CPUs nor time: it is judged on any machine.
 /// 4. *Beyond the posting.* A claim about a form of ours is beaten if its whole interval exceeds the
 ///    posting's full change; the rule of CPUs holds here, too.
@@ -37,157 +35,10 @@ pub fn judge(report: &mut StudyReport) {
     let figures = Figures { report };
     let claims = figures.claims();
     let notes = figures.notes();
+    report.posting = posting();
     report.claims = claims;
     for (table, note) in notes {
         report.note(table, note);
-    }
-}
-
-/// A difference in per cent.
-#[derive(Debug, Clone, Copy)]
-struct Delta {
-    percent: f64,
-    /// Half of the 95 % interval; none for single runs.
-    half: Option<f64>,
-}
-
-/// What a [`Delta`] shows at 95 % confidence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    /// It reaches the goal.
-    Effect,
-    /// It falls short of the goal.
-    Less,
-    /// It has the other sign than the goal.
-    Opposite,
-    /// Its interval includes the goal, or it has none.
-    Unclear,
-}
-
-impl Delta {
-    fn of(change: &Change) -> Self {
-        Self { percent: change.percent, half: change.plus_minus_percent }
-    }
-
-    /// `goal`: a negative number of per cent.
-    fn seen(self, goal: f64) -> Seen {
-        let Some(half) = self.half else { return Seen::Unclear };
-        match self.percent {
-            percent if percent + half <= goal => Seen::Effect,
-            percent if percent - half > 0.0 => Seen::Opposite,
-            percent if percent - half > goal => Seen::Less,
-            _ => Seen::Unclear,
-        }
-    }
-}
-
-impl std::fmt::Display for Delta {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.half {
-            Some(half) if half > 0.0 => write!(f, "{:+.1} ± {half:.1} %", self.percent),
-            _ => write!(f, "{:+.1} %", self.percent),
-        }
-    }
-}
-
-/// A claim about several processes, as rules 1 and 2 need it.
-struct Trial {
-    processes: usize,
-    /// The change with these processes.
-    many: Delta,
-    /// The change with one process; none if one process has none of what is counted.
-    alone: Option<Delta>,
-    /// The change that counts as the effect, in per cent.
-    goal: f64,
-}
-
-/// The words for a trial in sentences.
-struct Words {
-    /// The goal, such as "half of the posting's change".
-    goal: &'static str,
-    /// What a lack of CPUs adds to the figures, as the end of a sentence.
-    lack: &'static str,
-}
-
-const HALF: &str = "half of the posting's change";
-
-const TIMES: Words = Words { goal: HALF, lack: "" };
-
-const WAITS: Words = Words { goal: HALF, lack: ", so a wait for the lock includes a wait for a CPU" };
-
-const HOLDS: Words =
-    Words { goal: HALF, lack: ", so a hold time includes time in which the holder has no CPU" };
-
-const BEYOND: Words = Words { goal: "the posting's full change", lack: "" };
-
-impl Trial {
-    fn cpus_needed(&self) -> usize {
-        self.processes.min(CPUS_ENOUGH)
-    }
-
-    fn seen(&self) -> (Seen, Seen) {
-        (self.many.seen(self.goal), self.alone.map_or(Seen::Unclear, |alone| alone.seen(self.goal)))
-    }
-
-    fn verdict(&self, cpus: usize) -> Verdict {
-        match self.seen() {
-            (Seen::Effect, _) if cpus >= self.cpus_needed() => Verdict::Confirmed,
-            (Seen::Less | Seen::Opposite, _) if cpus >= self.cpus_needed() => Verdict::Refuted,
-            (Seen::Effect, Seen::Effect) => Verdict::Confirmed,
-            (Seen::Opposite, Seen::Opposite) => Verdict::Refuted,
-            _ => Verdict::Open,
-        }
-    }
-
-    fn why(&self, cpus: usize, words: &Words) -> String {
-        let Words { goal, lack } = words;
-        let (processes, (many, alone)) = (self.processes, self.seen());
-        if cpus >= self.cpus_needed() {
-            return match many {
-                Seen::Effect => format!("At 95 % confidence, the change reaches {goal}."),
-                Seen::Less => format!("At 95 % confidence, the change does not reach {goal}."),
-                Seen::Opposite => "At 95 % confidence, the change is in the other direction.".to_owned(),
-                Seen::Unclear if self.many.half.is_none() => {
-                    "A single run has no confidence interval.".to_owned()
-                }
-                Seen::Unclear => format!("The 95 % interval includes {goal}, so this run decides nothing."),
-            };
-        }
-        let one = self.alone.map_or(String::new(), |alone| format!(" ({alone})"));
-        let found = match (many, alone) {
-            (Seen::Effect, Seen::Effect) => {
-                return format!(
-                    "{processes} processes reach {goal}, and so does one process alone{one}, so the number \
-                     of CPUs does not explain it."
-                );
-            }
-            (Seen::Opposite, Seen::Opposite) => {
-                return format!(
-                    "The change is in the other direction with {processes} processes and with one process \
-                     alone{one}, so the number of CPUs does not explain it."
-                );
-            }
-            _ if self.alone.is_none() => return self.too_few_cpus(cpus, lack),
-            (Seen::Effect, _) => format!(
-                "{processes} processes reach {goal}, but one process alone does not{one}, so the lack of \
-                 CPUs may explain it."
-            ),
-            (_, Seen::Effect) => {
-                format!("One process alone reaches {goal}{one}, but {processes} processes do not.")
-            }
-            _ => format!("Neither {processes} processes nor one process alone{one} reach {goal}."),
-        };
-        format!("{} {found}", self.too_few_cpus(cpus, lack))
-    }
-
-    fn too_few_cpus(&self, cpus: usize, lack: &str) -> String {
-        let (needed, processes) = (self.cpus_needed(), self.processes);
-        let or_one = if self.alone.is_some() { ", or the same result with one process alone" } else { "" };
-        format!(
-            "Only {cpus} of the {processes} processes can run at the same time on {cpus} CPU{}{lack}; a \
-             verdict needs {needed} CPUs or more{or_one}.",
-            if cpus == 1 { "" } else { "s" }
-        )
     }
 }
 
@@ -254,14 +105,25 @@ impl Statistic {
         Delta::of(&Change::between(&self.ours[1], &self.ours[0], "list-v0"))
     }
 
+    /// One process alone does not replace missing CPUs here (rule 2).
     fn trial(&self) -> Trial {
-        let alone = percent(self.alone[1], self.alone[0]);
-        Trial {
-            processes: LOCKSTAT_WORKERS,
-            many: self.delta(),
-            alone: (self.alone[0] > 0.0).then_some(Delta { percent: alone, half: Some(0.0) }),
-            goal: self.posted_percent() / 2.0,
+        let goal = self.posted_percent() / 2.0;
+        Trial { processes: LOCKSTAT_WORKERS, many: self.delta(), alone: None, goal }
+    }
+
+    /// Why a hold time has its verdict.
+    fn why_of_hold(&self, cpus: usize) -> String {
+        let trial = self.trial();
+        let why = trial.why(cpus, &HOLDS);
+        let [v0, v3] = self.alone;
+        if cpus >= trial.cpus_needed() || v0 == 0.0 {
+            return why;
         }
+        format!(
+            "{why} One process alone shows {:+.1} %, but decides nothing: no cache line moves between CPUs \
+             there, which makes holds shorter.",
+            percent(v3, v0)
+        )
     }
 
     fn posting_text(&self, text: fn(f64) -> String) -> String {
@@ -340,7 +202,19 @@ impl<'a> Figures<'a> {
         claims.extend([self.work_under_lock(), self.average_hold()]);
         claims.extend([Mode::File, Mode::SingleHandle].map(|mode| self.beyond(mode)));
         claims.push(self.no_lock());
-        claims.into_iter().flatten().collect()
+        let mut claims: Vec<Claim> = claims.into_iter().flatten().collect();
+        let all = claims.len();
+        let lacks_cpus = |claim: &&Claim| claim.verdict == Verdict::Open && claim.why.contains(NEEDED);
+        let open = claims.iter().filter(lacks_cpus).count();
+        if let Some(first) = claims.first_mut().filter(|_| open > 0) {
+            first.why += &format!(
+                " Of all {all} claims, {open} are open because this machine has {} CPU{}: N processes \
+                 contend as in the posting only on N CPUs, or on {CPUS_ENOUGH} if N is larger.",
+                self.cpus(),
+                if self.cpus() == 1 { "" } else { "s" }
+            );
+        }
+        claims
     }
 
     fn halved(&self) -> Option<Claim> {
@@ -524,20 +398,23 @@ impl<'a> Figures<'a> {
             all.posting_text(time),
             all.ours_text(time),
         );
-        Some(Claim { verdict: trial.verdict(cpus), why: trial.why(cpus, &HOLDS), ..claim })
+        Some(Claim { verdict: trial.verdict(cpus), why: all.why_of_hold(cpus), ..claim })
     }
 
     fn average_hold(&self) -> Option<Claim> {
         let (all, shortest) = (self.statistic("holdtime-avg")?, self.statistic("holdtime-min")?);
         let (trial, cpus) = (all.trial(), self.cpus());
-        let mut why = trial.why(cpus, &HOLDS);
+        let mut why = all.why_of_hold(cpus);
         let [v0, v3] = shortest.ours.map(|runs| runs.avg);
         if trial.seen().0 == Seen::Opposite && v3 > v0 {
             why += &format!(
                 " list-v3 leaves out the short holds (the shortest takes {} in list-v0, {} in list-v3), so \
-                 the average of the others is higher.",
+                 the average of the others is higher here. In the posting, the shortest takes {} without \
+                 the patches and {} with them.",
                 time(v0),
-                time(v3)
+                time(v3),
+                time(shortest.posting[0]),
+                time(shortest.posting[1])
             );
         }
         let claim = Self::about_lock(
@@ -664,7 +541,7 @@ impl<'a> Figures<'a> {
     /// Where list-v3 saves at least half of what the posting's patches save, and where less. One process and
     /// two are apart: the posting saves almost nothing there.
     fn note_on_changes(&self) -> Option<String> {
-        self.report.table("against-v0")?;
+        let table = self.report.table("against-v0")?;
         let (mut small, mut enough, mut less) = (Vec::new(), Vec::new(), Vec::new());
         for processes in WIDTHS {
             let Some(row) = self.row("against-v0", processes, Mode::ListV3) else { continue };
@@ -692,6 +569,10 @@ impl<'a> Figures<'a> {
         }
         note += "Each change is the mean of the changes against list-v0 in the same run. The claims compare \
                  the means of all runs, as the posting does.";
+        if table.rows.iter().any(|row| row.kernel.is_some()) {
+            note += " The kernel's figures compare the kernel's ext4 (orphan file, system calls included) \
+                     with our list-v0, not with a kernel without the patches.";
+        }
         Some(note)
     }
 
@@ -798,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn one_rule_about_cpus_for_all_numbers_of_processes_and_for_hold_times() {
+    fn one_rule_about_cpus_for_all_numbers_of_processes() {
         use Verdict::{Confirmed, Open, Refuted};
         let mut all = measured();
         set(&mut all.0, Mode::ListV0, |_| true, 1.0);
@@ -812,12 +693,12 @@ mod tests {
         assert_eq!(verdicts(&all, 2), [Open; 5]);
         assert_eq!(verdicts(&all, 4), [Confirmed, Open, Open, Open, Open]);
         assert_eq!(verdicts(&all, 10), [Confirmed; 5]);
-        // With one process, too: the number of CPUs does not matter.
+        // With one process, too: the number of CPUs does not matter for times. Hold times need CPUs.
         set(&mut all.0, Mode::ListV3, |_| true, 0.3);
-        assert_eq!(verdicts(&all, 2), [Confirmed; 5]);
+        assert_eq!(verdicts(&all, 2), [Confirmed, Confirmed, Confirmed, Confirmed, Open]);
         // The opposite, with one process, too.
         set(&mut all.0, Mode::ListV3, |_| true, 1.5);
-        assert_eq!(verdicts(&all, 2), [Refuted; 5]);
+        assert_eq!(verdicts(&all, 2), [Refuted, Refuted, Refuted, Refuted, Open]);
     }
 
     #[test]
@@ -855,6 +736,8 @@ mod tests {
             judge(&mut again);
             assert!(again == report);
         }
+        let why = |claim: &Claim| claim.why.contains("claims");
+        assert!(why(&report.claims[0]) && !report.claims[1..].iter().any(why), "{:?}", report.claims);
         // A report without tables, such as one of another version, has no claims.
         again.tables.clear();
         judge(&mut again);
