@@ -42,8 +42,9 @@
 //! Locks, in order:
 //! 1. one group (two groups are never locked together);
 //! 2. one of these:
-//!    - one set of the module `index` (a set stands for a range of lengths; it has the groups whose longest
-//!      free run, or whose average free run, is in this range);
+//!    - one set of the module `index` (there are two kinds of set, each for a range of lengths: a set of the
+//!      first kind has the groups whose longest free run is in its range, a set of the second kind those
+//!      whose average free run is);
 //!    - the list of groups with changes to write;
 //!    - the list of groups with freed clusters that are not yet committed;
 //!    - the list of groups with windows;

@@ -93,15 +93,16 @@
 //!    are precached.
 //! 2. It visits cold chunks from the front of the inode's queue. It stops when it has reclaimed what was
 //!    requested, when the next chunk would bring the visited chunks above 128 entries (two full chunks),
-//!    when a visit has merged two chunks, or after as many visits as the inode had chunks, cold and warm.
+//!    when a visit has merged two chunks, or when it has made as many visits as the inode had chunks (cold
+//!    and warm together) at the beginning of the scan.
 //!
 //! Scans visit warm chunks in three cases:
 //! - The warm list is more than 32 times as long as the cold list. In this case, the scan takes its inode
 //!   from the warm list, and visits warm chunks from the front of the inode's queue.
-//! - Lookups often miss. The cache counts the inodes that all scans examine. Before a scan takes the 32nd,
-//!   64th, ... of these inodes, and if the warm list is not empty, the scan checks how many lookups have
-//!   missed since the previous check. If at least 32 have missed, the scan takes this inode from the warm
-//!   list. It visits one chunk of the inode, and ends.
+//! - Lookups often miss. The cache counts the inodes that all scans examine. If the next inode is number
+//!   32, 64, ... of this count, and the warm list is not empty, the scan checks how many lookups have missed
+//!   since the previous check. If at least 32 have missed, the scan takes its next inode from the warm list
+//!   and not from the cold list. It visits one chunk of that inode, and ends.
 //! - An inode of the cold list has more than 32 times as many warm chunks as cold ones. In this case, the
 //!   scan visits one warm chunk of the inode before the cold ones.
 //!

@@ -3,7 +3,6 @@
 
 mod bound;
 mod claims;
-mod hits;
 mod jobs;
 
 use std::path::Path;
