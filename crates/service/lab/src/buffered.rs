@@ -475,8 +475,7 @@ fn mib_per_s(bytes: u64, begun: Instant) -> f64 {
 
 /// CPU time of all threads of the process.
 fn cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    crate::createmany::seconds_of(rustix::time::ClockId::ProcessCPUTime)
 }
 
 fn summary(rates: &[f64]) -> Option<Summary> {

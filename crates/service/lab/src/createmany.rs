@@ -260,7 +260,7 @@ struct Worked {
 }
 
 /// CPU time in seconds, of this thread or of the process.
-fn seconds_of(clock: ClockId) -> f64 {
+pub(crate) fn seconds_of(clock: ClockId) -> f64 {
     let time = rustix::time::clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

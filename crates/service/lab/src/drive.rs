@@ -12,7 +12,6 @@
 //! Owns: which model is in use. Does **not** own: the models' costs (`extant_device::Model`).
 
 use std::io::{IoSlice, IoSliceMut};
-use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -217,26 +216,6 @@ impl Device for Switched {
     }
 }
 
-/// Makes the calling thread's sleeps end on time while it exists. By default the kernel may prolong each by
-/// 50 us, which is as long as a read of a flash drive.
-pub struct ExactSleep(());
-
-impl ExactSleep {
-    /// Starts. Without the kernel's permission, sleeps stay as they are.
-    #[must_use]
-    pub fn begin() -> Self {
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        Self(())
-    }
-}
-
-impl Drop for ExactSleep {
-    fn drop(&mut self) {
-        // None: the default of the process.
-        let _ = rustix::thread::set_current_timer_slack(None);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
@@ -255,7 +234,6 @@ mod tests {
             (begun.elapsed(), found)
         };
         device.write_at(4096, &[1, 2, 3]).unwrap();
-        let _exact = ExactSleep::begin();
         for drive in Drive::ALL {
             let least = drive.model().map_or(Duration::ZERO, |model| model.read);
             let (took, found) = time(drive);

@@ -24,7 +24,7 @@ use extant_volume::{OpenOptions, WriteOptions};
 use serde::Serialize;
 
 use crate::createmany::{self, Job, LINKS_PER_TARGET, Operation};
-use crate::drive::{Drive, ExactSleep, Switched};
+use crate::drive::{Drive, Switched};
 use crate::ground::{Ground, Site};
 use crate::names::NameFormat;
 use crate::studies::in_scratch;
@@ -419,7 +419,6 @@ impl<P: WorkDir> Growing<'_, P> {
             // Names of the last window are not left for this one.
             (self.sync)()?;
             (self.drive)(drive);
-            let exact = ExactSleep::begin();
             let begun = Instant::now();
             let before = (self.blocks_read)();
             let time = if drive == Drive::Hdd { study.window_on_hdd } else { study.window };
@@ -427,7 +426,6 @@ impl<P: WorkDir> Growing<'_, P> {
             (self.sync)()?;
             let per_s = rate(made.done, begun.elapsed().as_secs_f64());
             let read = (self.blocks_read)().since(before);
-            drop(exact);
             (self.drive)(Drive::Memory);
             let growth = &mut self.growth;
             growth.windows.push(Window {

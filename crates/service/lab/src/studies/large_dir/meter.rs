@@ -8,9 +8,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 use crate::Watch;
+use crate::createmany::seconds_of;
 use crate::large_dir::OfHash;
 
 /// The CPU time of a point.
@@ -59,12 +60,12 @@ impl<'a> Meter<'a> {
     }
 
     fn mark(&self, is_start: bool) {
-        let time = clock_gettime(ClockId::ProcessCPUTime);
+        let time = seconds_of(ClockId::ProcessCPUTime);
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         if is_start {
             marks.clear();
         }
-        marks.push(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9);
+        marks.push(time);
     }
 }
 
