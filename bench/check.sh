@@ -2,10 +2,10 @@
 # How fast are images read and checked? Side by side, in the same rounds, all in memory: `extant check` and `e2fsck -fn` over
 # an image of many inodes; `extant export --tar` and the kernel's `tar cf -` over a fresh loop mount of the same image; `extant
 # diff` and cmp over an image and its copy; `extant resize` and resize2fs, growing an empty
-# image from 64 MiB to 15 TiB; opening a sparse image of 16 TiB and listing its root. One JSON object on stdout, progress on stderr.
+# image from 64 MiB to 15 TiB, and shrinking an image that the kernel has filled to its smallest size; opening a sparse image of 16 TiB and listing its root. One JSON object on stdout, progress on stderr.
 #
-#   bench/check.sh [KEY...]     KEY: check_million repair_million export_usr diff_copy resize_grow open_16tib (all if none is
-#                              given)
+#   bench/check.sh [KEY...]     KEY: check_million repair_million export_usr diff_copy resize_grow resize_min open_16tib (all
+#                              if none is given; resize_min needs root)
 #
 # Seconds are medians of the rounds. A side that could not run is null. Ratios are the other side's time over ours.
 #
@@ -14,7 +14,7 @@
 #   WORK=/dev/shm     where images go (./out if there is too little space)
 #   EXTANT=PATH       the binary; else it is built
 #   FILES=1000000     how many files check_million and repair_million have
-#   TREE=/usr         the tree of the images of export_usr and diff_copy
+#   TREE=/usr         the tree of the images of export_usr, diff_copy and resize_min
 set -euo pipefail
 export LC_ALL=C
 
@@ -240,6 +240,60 @@ bench_resize_grow() {
     results+=("\"resize_grow\": {\"ours_s\": $ours, \"resize2fs_s\": $theirs, \"ratio\": $(ratio "$theirs" "$ours")}")
 }
 
+# written COMMAND...: runs it, and appends the bytes that it wrote with system calls to $work/written.
+written() {
+    python3 - "$work/written" "$@" <<'PYTHON'
+import os, subprocess, sys
+
+child = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL)
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+with open(f"/proc/{child.pid}/io") as counters:
+    bytes_written = dict(line.split(": ") for line in counters)["wchar"].strip()
+with open(sys.argv[1], "a") as out:
+    print(bytes_written, file=out)
+sys.exit(child.wait())
+PYTHON
+}
+
+# Half of the names are removed again, every second one, so that the rest is in pieces all over the file system.
+bench_resize_min() {
+    local -a ours_s=() resize2fs_s=() ours_w=() resize2fs_w=() ours_b=() resize2fs_b=()
+    local round kib side
+    if ((EUID != 0)); then
+        say "resize_min: skipped, not root"
+        return
+    fi
+    say "resize_min: $tree"
+    kib="$(du -skx -- "$tree" 2>/dev/null | cut -f1)"
+    choose_work $((kib * 5 / 2))
+    truncate -s "$((kib * 2))K" "$work/full"
+    mke2fs -q -F -t ext4 -O orphan_file "$work/full"
+    mount -t ext4 -o loop "$work/full" "$mount_point"
+    cp -ax -- "$tree" "$mount_point/tree"
+    find "$mount_point/tree" -type f | awk 'NR % 2' | tr '\n' '\0' | xargs -0 rm -f --
+    umount -- "$mount_point"
+    for ((round = 1; round <= rounds; round++)); do
+        say "  round $round"
+        for side in ours resize2fs; do
+            cp --sparse=always -- "$work/full" "$work/image"
+            : >"$work/written"
+            case "$side" in
+            ours) timed ours written "$extant" resize -q "$work/image" min ;;
+            resize2fs) timed resize2fs written resize2fs -fM "$work/image" ;;
+            esac
+            local -n w="${side}_w" b="${side}_b"
+            w+=("$(cat -- "$work/written")")
+            b+=("$(stat -c %s -- "$work/image")")
+            e2fsck -fn "$work/image" >"$work/log" 2>&1 || say "    e2fsck after $side: $(tail -n 3 -- "$work/log")"
+            say "    $side wrote ${w[-1]} bytes; ${b[-1]} bytes are left"
+        done
+    done
+    leave_work
+    local ours theirs
+    ours="$(median "${ours_s[@]}")" theirs="$(median "${resize2fs_s[@]}")"
+    results+=("\"resize_min\": {\"ours_s\": $ours, \"resize2fs_s\": $theirs, \"ratio\": $(ratio "$theirs" "$ours"), \"ours_written\": $(median "${ours_w[@]}"), \"resize2fs_written\": $(median "${resize2fs_w[@]}"), \"ours_bytes\": $(median "${ours_b[@]}"), \"resize2fs_bytes\": $(median "${resize2fs_b[@]}")}")
+}
+
 bench_open_16tib() {
     local -a open_s=() rss=()
     local round ms
@@ -260,7 +314,7 @@ bench_open_16tib() {
     results+=("\"open_16tib\": {\"ms\": $ms, \"rss_mb\": $(largest "${rss[@]}")}")
 }
 
-need_packages e2fsprogs time tar mount
+need_packages e2fsprogs time tar mount python3
 gnu_time="$(type -P time || true)"
 extant="${EXTANT:-}"
 if [[ -z "$extant" ]]; then
@@ -273,10 +327,10 @@ extant="$(realpath -e -- "$extant")"
 ((EUID == 0)) || say "note: not root: without the kernel's side"
 
 results=()
-(($# > 0)) || set -- check_million repair_million export_usr diff_copy resize_grow open_16tib
+(($# > 0)) || set -- check_million repair_million export_usr diff_copy resize_grow resize_min open_16tib
 for key in "$@"; do
     case "$key" in
-    check_million | repair_million | export_usr | diff_copy | resize_grow | open_16tib) "bench_$key" ;;
+    check_million | repair_million | export_usr | diff_copy | resize_grow | resize_min | open_16tib) "bench_$key" ;;
     *)
         say "unknown key: $key"
         exit 2
@@ -293,4 +347,5 @@ printf '"repair_million": ["extant check --repair -y -q --undo FILE IMG", "e2fsc
 printf '"diff_copy": ["extant diff -q IMG COPY", "cmp IMG COPY"], '
 printf '"export_usr": ["extant export IMG --tar - | cat >/dev/null", "mount -o loop,ro IMG MNT; tar -C MNT -cf - . | cat >/dev/null"], '
 printf '"resize_grow": ["extant resize IMG 15T", "resize2fs -f IMG 15T"], '
+printf '"resize_min": ["extant resize IMG min", "resize2fs -fM IMG"], '
 printf '"open_16tib": ["extant ls IMG:/"]}}\n'

@@ -196,7 +196,7 @@ fn resized_mount(args: &ResizeArgs) -> Result<String, (u8, String)> {
     })?;
     let after = layout_of(&image)?;
     let steps = u32::from(before.blocks != after.blocks);
-    let report = ResizeReport { before, after, steps, moved: 0, replayed: 0 };
+    let report = ResizeReport { before, after, steps, moved: 0, moved_inodes: 0, replayed: 0 };
     let name = escape(args.image.as_encoded_bytes());
     Ok(match args.json {
         true => format!("{:#}\n", json_of(args, &name, &report)),
@@ -302,6 +302,7 @@ fn json_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> Value {
         "after": layout(&report.after),
         "steps": report.steps,
         "moved_blocks": report.moved,
+        "moved_inodes": report.moved_inodes,
         "replayed_transactions": report.replayed,
     })
 }
@@ -320,10 +321,21 @@ fn text_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> String {
         after.blocks,
         after.block_size,
         after.inodes,
-    ) + &match (report.moved, args.dry_run) {
-        (0, _) => String::new(),
-        (moved, true) => format!("{name}: {} would move\n", human(moved * u64::from(after.block_size))),
-        (moved, false) => format!("{name}: {} moved\n", human(moved * u64::from(after.block_size))),
+    ) + &moved_of(args, name, report)
+}
+
+/// A line with what moved; empty if nothing did.
+fn moved_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> String {
+    let bytes = report.moved * u64::from(report.after.block_size);
+    let blocks = (bytes > 0).then(|| human(bytes));
+    let inodes = (report.moved_inodes > 0).then(|| count(report.moved_inodes, "inode"));
+    let what: Vec<String> = blocks.into_iter().chain(inodes).collect();
+    match what.is_empty() {
+        true => String::new(),
+        false => {
+            let verb = if args.dry_run { "would move" } else { "moved" };
+            format!("{name}: {} {verb}\n", what.join(" and "))
+        }
     }
 }
 

@@ -274,6 +274,18 @@ impl Fs {
         blocks.insert(desc.block_bitmap, bitmap.as_bytes().to_vec());
     }
 
+    /// Stores a changed inode bitmap and its consequences in the descriptor, except for the unused part of
+    /// the table.
+    pub(crate) fn put_inode_bitmap(&self, blocks: &mut Blocks, desc: &mut GroupDesc, bitmap: &GroupBitmap) {
+        desc.flags &= !INODE_UNINIT;
+        desc.free_inodes = bitmap.count_clear();
+        if self.sb.features.metadata_csum() {
+            let bits = self.geometry.inodes_per_group;
+            desc.inode_bitmap_csum = inode_bitmap_checksum(self.sb.fs_seed(), bitmap.as_bytes(), bits);
+        }
+        blocks.insert(desc.inode_bitmap, bitmap.as_bytes().to_vec());
+    }
+
     /// The runs of a group's bitmaps and table.
     pub(crate) fn metadata_of(&self, desc: &GroupDesc) -> [Range<u64>; 3] {
         let table = desc.inode_table..desc.inode_table.saturating_add(self.geometry.itable_blocks().into());

@@ -153,6 +153,8 @@ pub struct ResizeOptions {
     pub waiting: Option<Arc<extant_volume::OnWait<'static>>>,
     /// The time in superblock and journal instead of the clock's: the same resize makes the same bytes.
     pub fixed_time: Option<Timestamp>,
+    /// Inodes keep their numbers, because the file system is mounted and only closed meanwhile.
+    pub is_mounted: bool,
 }
 
 /// Is notified of the progress.
@@ -226,6 +228,8 @@ pub struct ResizeReport {
     pub steps: u32,
     /// Blocks that moved.
     pub moved: u64,
+    /// Inodes that have another number.
+    pub moved_inodes: u64,
     /// Transactions of the journal that were replayed first.
     pub replayed: u64,
 }
@@ -251,7 +255,7 @@ fn wanted_blocks(size: Size, fs: &Fs, device_bytes: u64) -> Option<u64> {
 }
 
 /// The blocks after the resize.
-fn target(size: Size, fs: &Fs, device_bytes: u64) -> Result<Target, ResizeFault> {
+fn target(size: Size, fs: &Fs, device_bytes: u64, is_mounted: bool) -> Result<Target, ResizeFault> {
     let now = fs.sb.blocks_count;
     let wanted = match wanted_blocks(size, fs, device_bytes) {
         Some(wanted) if wanted >= now => {
@@ -263,9 +267,9 @@ fn target(size: Size, fs: &Fs, device_bytes: u64) -> Result<Target, ResizeFault>
     if let Some(why) = fs.cannot_shrink() {
         return Err(ResizeFault::CannotShrink(why));
     }
-    let least = smallest(fs)?;
+    let inodes = Inodes::of(fs, is_mounted)?;
+    let least = smallest(fs, inodes)?;
     let Some(wanted) = wanted else { return Ok(Target::Shrink(least)) };
-    let inodes = fs.groups_with_inodes()?;
     match feasible(fs, wanted, inodes)? {
         Ok(blocks) => Ok(Target::Shrink(blocks)),
         Err(why) => {
@@ -275,12 +279,36 @@ fn target(size: Size, fs: &Fs, device_bytes: u64) -> Result<Target, ResizeFault>
     }
 }
 
+/// Whether inodes can get other numbers.
+#[derive(Clone, Copy)]
+struct Inodes {
+    /// Groups that must stay.
+    groups: u32,
+    /// Why inodes in use after these groups cannot move.
+    fixed: Option<&'static str>,
+}
+
+impl Inodes {
+    fn of(fs: &Fs, is_mounted: bool) -> Result<Self, ResizeFault> {
+        let fixed = fs.keeps_inodes(is_mounted);
+        let in_use = match fixed {
+            Some(_) => fs.groups_with_inodes()?,
+            None => 0,
+        };
+        Ok(Self { groups: in_use.max(fs.groups_with_fixed_inodes()), fixed })
+    }
+}
+
 /// The number of blocks of a shrink to `wanted` blocks, or what does not fit.
-fn feasible(fs: &Fs, wanted: u64, groups: u32) -> Result<Result<u64, &'static str>, ResizeFault> {
+fn feasible(fs: &Fs, wanted: u64, inodes: Inodes) -> Result<Result<u64, &'static str>, ResizeFault> {
     let Ok(to) = plan::shrunk(&fs.sb, wanted) else { return Ok(Err("there must be room for the metadata")) };
     let geometry = Geometry::new(&to)?;
-    if geometry.groups < groups {
-        return Ok(Err("inodes are in use in the groups after it, and inodes do not move"));
+    if geometry.groups < inodes.groups {
+        return Ok(Err(inodes.fixed.unwrap_or("reserved inodes are after it")));
+    }
+    let (used, free) = fs.inodes_to_move(geometry.groups)?;
+    if used > free {
+        return Ok(Err("more inodes are in use than it has"));
     }
     let guard = fs.sb.features.has_incompat(Features::MMP).then_some(fs.sb.mmp_block);
     if guard.is_some_and(|block| block >= geometry.blocks) {
@@ -297,17 +325,16 @@ fn feasible(fs: &Fs, wanted: u64, groups: u32) -> Result<Result<u64, &'static st
 }
 
 /// The smallest number of blocks.
-fn smallest(fs: &Fs) -> Result<u64, ResizeFault> {
-    let groups = fs.groups_with_inodes()?;
+fn smallest(fs: &Fs, inodes: Inodes) -> Result<u64, ResizeFault> {
     let (mut low, mut high) = (0, fs.sb.blocks_count);
     while low + 1 < high {
         let middle = low + (high - low) / 2;
-        match feasible(fs, middle, groups)? {
+        match feasible(fs, middle, inodes)? {
             Ok(_) => high = middle,
             Err(_) => low = middle,
         }
     }
-    Ok(feasible(fs, high, groups)?.unwrap_or(fs.sb.blocks_count))
+    Ok(feasible(fs, high, inodes)?.unwrap_or(fs.sb.blocks_count))
 }
 
 /// Plans a resize and changes nothing. The plan does not take into account what a journal that needs replay
@@ -321,14 +348,16 @@ pub fn preview(device: &Arc<dyn Device>, size: Size, is_fixed: bool) -> Result<R
     drop(Volume::open_read_only(Arc::clone(device), &open)?);
     let fs = Fs::read(Arc::clone(device))?;
     fs.must_be_clean()?;
-    let target = target(size, &fs, device.size_bytes())?;
+    let target = target(size, &fs, device.size_bytes(), false)?;
     let before = Layout::of(&fs.sb, &fs.geometry);
-    let (mut sb, mut steps, mut moved) = (fs.sb.clone(), 0, 0);
+    let (mut sb, mut steps, mut moved, mut moved_inodes) = (fs.sb.clone(), 0, 0, 0);
     match target {
         Target::Shrink(blocks) if blocks < sb.blocks_count => {
             sb = plan::shrunk(&sb, blocks)?;
             steps = 1;
-            moved = fs.need(&Geometry::new(&sb)?)?.move_blocks;
+            let geometry = Geometry::new(&sb)?;
+            moved = fs.need(&geometry)?.move_blocks;
+            moved_inodes = fs.inodes_to_move(geometry.groups)?.0;
         }
         Target::Shrink(_) => {}
         Target::Grow(blocks) => {
@@ -346,7 +375,7 @@ pub fn preview(device: &Arc<dyn Device>, size: Size, is_fixed: bool) -> Result<R
         }
     }
     let after = Layout::of(&sb, &Geometry::new(&sb)?);
-    Ok(ResizeReport { before, after, steps, moved, replayed: 0 })
+    Ok(ResizeReport { before, after, steps, moved, moved_inodes, replayed: 0 })
 }
 
 /// Resizes the file system on `storage`, which no other program may use. Another call continues after an
@@ -378,7 +407,7 @@ pub fn resize(
         let lost = guard.as_ref().and_then(MountGuard::lost);
         lost.map_or(Ok(()), |why| Err(OpenFault::InUse(why).into()))
     };
-    let done = match target(size, &fs, device.size_bytes())? {
+    let done = match target(size, &fs, device.size_bytes(), options.is_mounted)? {
         Target::Grow(blocks) => {
             // Nothing changes if there is no first step.
             let room = switcher_of(&fs, options)?.room()?;
@@ -399,10 +428,9 @@ pub fn resize(
             let mut now = u64::MAX;
             while size == Size::Min && fs.sb.blocks_count < now {
                 now = fs.sb.blocks_count;
-                let least = smallest(&fs)?;
+                let least = smallest(&fs, Inodes::of(&fs, options.is_mounted)?)?;
                 if least < now {
-                    let more = shrink(&mut fs, least, true, options, observer, &check)?;
-                    (done.steps, done.moved) = (done.steps + more.steps, done.moved + more.moved);
+                    done.add(shrink(&mut fs, least, true, options, observer, &check)?);
                 }
             }
             drop(guard);
@@ -413,7 +441,8 @@ pub fn resize(
         }
     };
     let after = Layout::of(&fs.sb, &fs.geometry);
-    Ok(ResizeReport { before, after, steps: done.steps, moved: done.moved, replayed })
+    let Done { steps, moved, moved_inodes } = done;
+    Ok(ResizeReport { before, after, steps, moved, moved_inodes, replayed })
 }
 
 /// Writes changed blocks and the superblock `to` in one transaction of the journal: after a power cut, all of
@@ -446,6 +475,15 @@ pub fn write_in_one_step(
 struct Done {
     steps: u32,
     moved: u64,
+    moved_inodes: u64,
+}
+
+impl Done {
+    fn add(&mut self, more: Self) {
+        self.steps += more.steps;
+        self.moved += more.moved;
+        self.moved_inodes += more.moved_inodes;
+    }
 }
 
 fn switcher_of(fs: &Fs, options: &ResizeOptions) -> Result<Switcher, ResizeFault> {
@@ -486,7 +524,7 @@ fn grow(
     if steps > 0 {
         switcher.end(&fs.sb)?;
     }
-    Ok(Done { steps, moved: 0 })
+    Ok(Done { steps, ..Done::default() })
 }
 
 /// Takes the marks off a file system that stays as it is because of a fault. If another machine has it now,
@@ -523,10 +561,11 @@ fn shrink(
         let reopen = |fs: &Fs| switcher_of(fs, options);
         let mut progress = |group| observer.progress("moving", group, groups);
         match fs.evacuate(switcher, &geometry, &reopen, check, &mut progress) {
-            Ok((last, moved, switches)) => {
-                done.moved += moved;
-                done.steps += switches + 1;
-                break (to, last);
+            Ok((last, moved)) => {
+                let steps = moved.switches + 1;
+                done.add(Done { steps, moved: moved.blocks, moved_inodes: moved.inodes });
+                // The moves have changed the superblock.
+                break (plan::shrunk(&fs.sb, target)?, last);
             }
             // The smallest size assumes that the pieces of free space are large enough.
             Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace) if is_min => {
@@ -540,8 +579,6 @@ fn shrink(
             Err(fault) => return Err(ended(fs, options, fault)),
         }
     };
-    // Moves have changed what is free, and the map of the journal that the superblock has a copy of.
-    let to = Superblock { jnl_blocks: fs.sb.jnl_blocks, free_blocks_count: fs.sb.free_blocks_count, ..to };
     if let Err(fault) = check().and_then(|()| fs.cut(&end, to)) {
         return Err(ended(fs, options, fault));
     }

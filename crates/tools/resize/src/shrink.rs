@@ -1,6 +1,7 @@
 //! Shrinking: what is after the new end moves to free blocks before it; then the end moves.
 //!
 //! ```text
+//! inodes of groups that go get numbers in groups that stay (see `inodes`)
 //! for each inode with blocks after the new end:
 //!     copy blocks | flush | switch: the map's block or the inode, bitmaps, descriptors
 //! last switch: superblock, the last group's bitmap, metadata of groups that go, resize inode
@@ -15,10 +16,10 @@
 //! Invariants
 //! 1. INV-RZ3: blocks before the new end that become free are free for allocation only after the switch. So a
 //!    copy never overwrites a block that the file system on the device still uses.
-//! 2. Inode numbers stay. Groups that go must have no inode in use.
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst, attributes.rst, orphan.rst.
 
+mod inodes;
 mod maps;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -30,6 +31,7 @@ use extant_ondisk::bitmap::GroupBitmap;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::group_desc::INODE_UNINIT;
 use extant_ondisk::inode::{self, flags};
+use extant_ondisk::superblock::Superblock;
 use extant_ondisk::{Features, Geometry, orphan_file, xattr};
 
 use crate::fault::ResizeFault;
@@ -74,6 +76,10 @@ pub(crate) struct Mover<'f> {
     table: Vec<u8>,
     bitmaps: BTreeMap<u32, GroupBitmap>,
     dirty: BTreeSet<u32>,
+    /// Inode bitmaps that have changed.
+    inode_bitmaps: BTreeMap<u32, GroupBitmap>,
+    /// Groups whose inode bitmap changes with the next switch.
+    dirty_inodes: BTreeSet<u32>,
     /// Blocks before the limit that become free with the next switch.
     freed: Vec<Range<u64>>,
     /// For each group, no free run is longer.
@@ -85,10 +91,23 @@ pub(crate) struct Mover<'f> {
     is_whole: bool,
     /// A changed node of an extent tree gets a new place: without a journal, a cut could tear it.
     moves_nodes: bool,
-    /// The superblock's copy of the journal's map, from the next switch on.
-    jnl_blocks: Option<[u32; 17]>,
+    /// The superblock from the next switch on, but for the number of free blocks.
+    next_sb: Superblock,
     /// Blocks moved.
     pub(crate) moved: u64,
+    /// Inodes that have another number now.
+    pub(crate) moved_inodes: u64,
+    /// Switches made.
+    pub(crate) switches: u32,
+}
+
+/// What has moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Moved {
+    /// Blocks.
+    pub(crate) blocks: u64,
+    /// Inodes.
+    pub(crate) inodes: u64,
     /// Switches made.
     pub(crate) switches: u32,
 }
@@ -177,10 +196,11 @@ impl Fs {
         reopen: &dyn Fn(&Fs) -> Result<Switcher, ResizeFault>,
         check: &dyn Fn() -> Result<(), ResizeFault>,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(Switcher, u64, u32), ResizeFault> {
+    ) -> Result<(Switcher, Moved), ResizeFault> {
         let room = switcher.room()?;
         let longest = vec![u32::MAX; geometry.groups as usize];
         let table = self.table.clone();
+        let next_sb = self.sb.clone();
         let mut mover = Mover {
             limit: geometry.blocks,
             groups: geometry.groups,
@@ -194,15 +214,19 @@ impl Fs {
             seen: HashSet::new(),
             is_whole: false,
             moves_nodes: !switcher.has_log(),
-            jnl_blocks: None,
+            inode_bitmaps: BTreeMap::new(),
+            dirty_inodes: BTreeSet::new(),
+            next_sb,
             moved: 0,
+            moved_inodes: 0,
             switches: 0,
             switcher,
             check,
             fs: self,
         };
         mover.run(reopen, progress)?;
-        Ok((mover.switcher, mover.moved, mover.switches))
+        let moved = Moved { blocks: mover.moved, inodes: mover.moved_inodes, switches: mover.switches };
+        Ok((mover.switcher, moved))
     }
 }
 
@@ -219,6 +243,7 @@ impl Mover<'_> {
             let why = "bitmaps or inode tables of groups that stay are after the new end";
             return Err(ResizeFault::CannotShrink(why));
         }
+        self.renumber()?;
         let mut shared: BTreeMap<u64, Vec<Ino>> = BTreeMap::new();
         let journal = self.fs.sb.journal_inum;
         for group in 0..self.groups {
@@ -251,11 +276,10 @@ impl Mover<'_> {
             if has_moved && self.fs.sb.jnl_backup_type == 1 {
                 let (block, at) = self.fs.inode_place(Ino(journal))?;
                 let bytes = self.fs.block_in(&mut self.pending, block)?[at].to_vec();
-                let mut words = self.fs.sb.jnl_blocks;
+                let words = &mut self.next_sb.jnl_blocks;
                 for (word, value) in words.iter_mut().zip(bytes[MAP].chunks_exact(4)) {
                     *word = u32_at(value, 0);
                 }
-                self.jnl_blocks = Some(words);
             }
             self.commit()?;
             self.is_whole = false;
@@ -509,8 +533,12 @@ impl Mover<'_> {
     }
 
     fn commit_if_full(&mut self) -> Result<(), ResizeFault> {
-        let blocks = self.pending.len() + 2 * self.dirty.len() + 2;
-        if !self.is_whole && blocks > self.room / 2 { self.commit() } else { Ok(()) }
+        if !self.is_whole && self.waiting() > self.room / 2 { self.commit() } else { Ok(()) }
+    }
+
+    /// An upper bound of the blocks of the next switch.
+    fn waiting(&self) -> usize {
+        self.pending.len() + 2 * self.dirty.len() + self.dirty_inodes.len() + 2
     }
 
     /// Makes all pending moves take effect.
@@ -521,13 +549,13 @@ impl Mover<'_> {
         if self.pending.is_empty() && self.dirty.is_empty() {
             return Ok(());
         }
+        self.dirty_inodes.clear();
         (self.check)()?;
         let mut change = Change { early: std::mem::take(&mut self.pending), late: Blocks::new() };
-        let mut sb = self.fs.sb.clone();
-        sb.jnl_blocks = self.jnl_blocks.take().unwrap_or(sb.jnl_blocks);
+        let mut sb = self.next_sb.clone();
         let mut free = i64::try_from(sb.free_blocks_count).unwrap_or(i64::MAX);
         for group in std::mem::take(&mut self.dirty) {
-            let mut desc = self.fs.desc(group)?;
+            let mut desc = self.fs.desc_in(&self.table, &self.fs.geometry, group)?;
             let before = desc.free_clusters;
             let Some(bitmap) = self.bitmaps.get(&group) else { continue };
             self.fs.put_block_bitmap(&mut change.early, &mut desc, bitmap);
@@ -541,7 +569,8 @@ impl Mover<'_> {
             false => None,
         };
         self.switcher.switch_with_last(change, &sb, last)?;
-        self.fs.sb = sb;
+        self.fs.sb.clone_from(&sb);
+        self.next_sb = sb;
         self.fs.table.clone_from(&self.table);
         self.switches += 1;
         Ok(())

@@ -295,8 +295,11 @@ fn resizer(storage: Box<dyn Storage + Send + Sync>, options: OpenOptions, log: A
             let _ = sched_setaffinity(None, all);
         }
         let mut storage = storage.lock().unwrap_or_else(PoisonError::into_inner);
-        let resizing =
-            ResizeOptions { journal_device: options.journal_device.clone(), ..ResizeOptions::default() };
+        let resizing = ResizeOptions {
+            journal_device: options.journal_device.clone(),
+            is_mounted: true,
+            ..ResizeOptions::default()
+        };
         let log2 = log2_of_blocks(&*storage.device());
         let size = Size::Bytes(blocks.saturating_mul(1 << log2));
         let done = resize(&mut **storage, size, &resizing, &(), &AtomicBool::new(false));

@@ -3,5 +3,6 @@
 mod cuts;
 mod faults;
 mod grow;
+mod inodes;
 mod shrink;
 mod tree;
