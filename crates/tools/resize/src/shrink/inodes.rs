@@ -296,8 +296,8 @@ impl Mover<'_> {
             return Ok(());
         }
         let seed = inode::inode_seed(self.fs.sb.fs_seed(), ino, inode.generation);
-        // A block of names that ends in a checksum never looks like one of the index. A block without a
-        // checksum that looks like one has the same names. A root may have the remains of a checksum of names.
+        // A block of names that ends in a checksum never looks like one of the index. Without checksums, a
+        // block that looks like one has the same names. A root may have the remains of a checksum.
         let index = DxFormat::new(self.fs.geometry.block_size, &self.fs.sb.features);
         for block in self.map_of(ino, inode, seed)?.data {
             let content = self.current(block)?;
