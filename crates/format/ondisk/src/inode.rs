@@ -444,6 +444,14 @@ pub fn seal(bytes: &mut [u8], seed: u32) {
     }
 }
 
+/// Removes the checksum from an inode's `inode_size` bytes, for file systems without checksums.
+pub fn clear_checksum(bytes: &mut [u8]) {
+    bytes[CHECKSUM_LO_AT..CHECKSUM_LO_AT + 2].fill(0);
+    if has_checksum_hi(bytes) {
+        bytes[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2].fill(0);
+    }
+}
+
 /// Whether the stored checksum of an inode's `inode_size` bytes is right.
 #[must_use]
 pub fn verify(bytes: &[u8], seed: u32) -> bool {

@@ -508,6 +508,14 @@ pub fn seal_block(block: &mut [u8], fs_seed: u32, place: Pblk) {
     block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum);
 }
 
+/// Removes the checksum from a block, for file systems without metadata_csum.
+///
+/// # Panics
+/// The block is shorter than its header.
+pub fn clear_checksum(block: &mut [u8]) {
+    block[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+}
+
 /// Verifies the checksum of a block read from `place`. For file systems with metadata_csum only.
 ///
 /// # Errors

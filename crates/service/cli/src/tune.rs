@@ -27,12 +27,12 @@ use crate::mkfs::{parse_uuid, random_uuid};
 const HELP: &str = "\
 The change is one transaction of the journal: after a power cut the image has all old values or all new \
 ones, in the superblock and its backups. A journal that waits is replayed first. The image must not be \
-mounted. A new journal, or checksums that the journal has no room for, are written through an undo file \
-(IMG.tune-undo): after a power cut the next `extant tune` restores the old state from it.
+mounted. A new journal, metadata_csum, 64bit, -I, and changes that the journal has no room for are written \
+through an undo file (IMG.tune-undo): after a power cut the next `extant tune` restores the old state from it.
 
 Features that can be turned on: dir_index, fast_commit, stable_inodes, ea_inode, large_dir, \
-encrypt, large_file, huge_file, dir_nlink, extra_isize, verity, metadata_csum; on and off: has_journal, \
-orphan_file, quota, project, fast_commit, metadata_csum_seed.
+encrypt, large_file, huge_file, dir_nlink, extra_isize, verity, flex_bg; on and off: has_journal, orphan_file, quota, \
+project, metadata_csum, 64bit, fast_commit, metadata_csum_seed.
 Extended options: stride=BLOCKS, stripe_width=BLOCKS, hash_alg=half_md4|tea|legacy, mount_opts=TEXT, \
 test_fs, ^test_fs.
 
@@ -44,7 +44,8 @@ Examples:
   extant tune -e panic -o journal_data,^acl root.img
   extant tune -O large_dir,fast_commit root.img
   extant tune -J size=64 root.img             a journal of 64 MiB in the place of the old one
-  extant tune -O quota,orphan_file root.img";
+  extant tune -O quota,orphan_file root.img
+  extant tune -I 256 -O metadata_csum,64bit old.img";
 
 /// Change parameters of a file system: label, UUID, reserve, error policy, mount options, features.
 #[derive(Debug, clap::Args)]
@@ -77,6 +78,9 @@ pub(crate) struct TuneArgs {
     /// Features to turn on, or off (^), separated by commas.
     #[arg(short = 'O', long, value_name = "LIST", value_delimiter = ',')]
     features: Vec<String>,
+    /// Give inodes this size in bytes, larger than now.
+    #[arg(short = 'I', long, value_name = "BYTES")]
+    inode_size: Option<u16>,
     /// Make a journal, if there is none; as -O has_journal.
     #[arg(short = 'j')]
     make_journal: bool,
@@ -253,6 +257,7 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     };
     let (mut conversion, others) = conversion_of(std::mem::take(&mut tuning.features));
     tuning.features = others;
+    conversion.inode_size = args.inode_size;
     if args.make_journal && conversion.journal.is_none() {
         conversion.journal = Some(JournalChange::Make { blocks: None });
     }

@@ -152,7 +152,9 @@ pub const CONVERTIBLE: &[(&str, bool)] = &[
     ("orphan_file", true),
     ("quota", true),
     ("project", true),
-    ("metadata_csum", false),
+    ("metadata_csum", true),
+    ("64bit", true),
+    ("flex_bg", false),
 ];
 
 /// Options of [`convert`].
@@ -204,8 +206,9 @@ pub fn convert(
     if options.dry_run || repair.is_empty() {
         return Ok(report);
     }
-    // A journal that is replaced cannot hold the transaction that replaces it.
-    if conversion.journal.is_none() {
+    // A journal that is replaced cannot hold the transaction that replaces it. And it is found by the
+    // descriptors and the inode table: while these are half written, no replay is possible.
+    if conversion.journal.is_none() && !conversion.changes_layout() {
         let writing =
             ResizeOptions { journal_device: options.journal_device.clone(), ..ResizeOptions::default() };
         match write_in_one_step(device, repair.blocks().map_err(read)?, &after, &writing) {
@@ -264,6 +267,8 @@ pub fn conversion_of(features: Vec<(String, bool)>) -> (Conversion, Vec<(String,
             "quota" => conversion.quota = Some(on),
             "project" => conversion.project = Some(on),
             "metadata_csum" => conversion.metadata_csum = Some(on),
+            "64bit" => conversion.wide = Some(on),
+            "flex_bg" => conversion.flex_bg = Some(on),
             _ => others.push((name, on)),
         }
     }
@@ -590,6 +595,8 @@ const FIELDS: &[Shown] = &[
     }),
     ("stride", |sb| sb.raid_stride.to_string()),
     ("stripe width", |sb| sb.raid_stripe_width.to_string()),
+    ("inode size", |sb| sb.inode_bytes().to_string()),
+    ("reserved descriptor blocks", |sb| sb.reserved_gdt_blocks.to_string()),
     ("journal inode", |sb| sb.journal_inum.to_string()),
     ("journal bytes", |sb| match sb.jnl_backup_type {
         1 => (u64::from(sb.jnl_blocks[15]) << 32 | u64::from(sb.jnl_blocks[16])).to_string(),

@@ -57,7 +57,7 @@ fn is_sound(device: &Arc<dyn Device>, name: &str) {
 fn features(device: &Arc<dyn Device>) -> String {
     let fs = FileSystem::from_device(Arc::clone(device), &OpenOptions::default()).unwrap();
     let sb = fs.volume().superblock();
-    format!("{} {} {}", sb.features, sb.journal_inum, sb.jnl_blocks[16])
+    format!("{} {} {} {}", sb.features, sb.journal_inum, sb.jnl_blocks[16], sb.inode_bytes())
 }
 
 fn image(dir: &Path) -> Image {
@@ -81,6 +81,10 @@ fn a_conversion_that_was_cut_has_the_old_features_or_the_new_ones() {
         ConvertOptions { undo: Some(undo.clone()), now: 1_700_000_000, ..ConvertOptions::default() };
     for conversion in [
         Conversion { quota: Some(true), ..Conversion::default() },
+        Conversion { metadata_csum: Some(false), ..Conversion::default() },
+        Conversion { wide: Some(false), metadata_csum: Some(false), ..Conversion::default() },
+        Conversion { wide: Some(false), ..Conversion::default() },
+        Conversion { inode_size: Some(512), ..Conversion::default() },
         Conversion { journal: Some(JournalChange::Make { blocks: Some(2048) }), ..Conversion::default() },
         Conversion {
             journal: Some(JournalChange::Remove),
@@ -99,7 +103,8 @@ fn a_conversion_that_was_cut_has_the_old_features_or_the_new_ones() {
         is_sound(&device, "whole");
         assert!(!undo.exists());
         let kept = watched.kept.lock().unwrap().take();
-        assert_eq!(kept.is_some(), conversion.journal.is_some(), "{conversion:?}");
+        let is_undone = conversion.journal.is_some() || conversion.changes_layout();
+        assert_eq!(kept.is_some(), is_undone, "{conversion:?}");
         let recording = disk.recorded().unwrap();
         let moments = recording.end() - recording.start();
         assert!(moments > 3, "{conversion:?}: {moments} moments");

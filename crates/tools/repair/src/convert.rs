@@ -40,8 +40,14 @@ pub struct Conversion {
     pub quota: Option<bool>,
     /// Project numbers, with a quota file if there are quota files.
     pub project: Option<bool>,
-    /// Checksums of all metadata; they cannot be turned off.
+    /// Checksums of all metadata. Without them, descriptors keep theirs (uninit_bg).
     pub metadata_csum: Option<bool>,
+    /// Block numbers and descriptors of 64 bits.
+    pub wide: Option<bool>,
+    /// Bitmaps and inode tables may be in any group (flex_bg); this cannot be turned off.
+    pub flex_bg: Option<bool>,
+    /// A larger inode size in bytes.
+    pub inode_size: Option<u16>,
     /// Write indexed directories anew, with full blocks in the order of hashes.
     pub packs_directories: bool,
 }
@@ -91,6 +97,12 @@ impl Conversion {
         *self == Self::default()
     }
 
+    /// Whether the form of descriptors or inode tables changes.
+    #[must_use]
+    pub fn changes_layout(&self) -> bool {
+        self.metadata_csum.is_some() || self.wide.is_some() || self.inode_size.is_some()
+    }
+
     /// Without what the file system has already.
     fn left_for(self, sb: &Superblock) -> Self {
         let f = &sb.features;
@@ -104,6 +116,9 @@ impl Conversion {
             quota: changes(self.quota, f.has_ro_compat(Features::QUOTA)),
             project: changes(self.project, f.has_ro_compat(Features::PROJECT)),
             metadata_csum: changes(self.metadata_csum, f.metadata_csum()),
+            wide: changes(self.wide, f.has_incompat(Features::BIT64)),
+            flex_bg: changes(self.flex_bg, f.has_incompat(Features::FLEX_BG)),
+            inode_size: self.inode_size.filter(|size| usize::from(*size) != sb.inode_bytes()),
             packs_directories: self.packs_directories,
         }
     }
@@ -139,9 +154,24 @@ impl Conversion {
                 "orphan_file needs a journal: turn both off (^orphan_file,^has_journal), or both on"
             }
             Self { project: Some(true), .. } if !has_extra => "project needs inodes of more than 128 bytes",
-            Self { metadata_csum: Some(false), .. } => {
-                "metadata_csum cannot be turned off: unused parts of inode tables may hold old data, which \
-                 only the checksums tell apart; `extant build` makes an image without it"
+            Self { flex_bg: Some(false), .. } => {
+                "flex_bg cannot be turned off: bitmaps and inode tables may be in other groups than their own"
+            }
+            Self { wide: Some(_), .. } if f.has_incompat(Features::META_BG) => {
+                "64bit changes the places of descriptors in meta block groups (meta_bg), where files have \
+                 blocks; make a new image (`extant build`)"
+            }
+            Self { wide: Some(false), .. } if sb.blocks_count > u64::from(u32::MAX) => {
+                "it has more than 2^32 blocks, which only 64bit can number"
+            }
+            Self { inode_size: Some(size), .. } if usize::from(*size) < sb.inode_bytes() => {
+                "inodes do not become smaller: what is after the first 128 bytes would be lost"
+            }
+            Self { inode_size: Some(size), .. }
+                if !size.is_power_of_two()
+                    || sb.block_size().is_ok_and(|bs| usize::from(*size) > bs.len()) =>
+            {
+                return Some(format!("the size of inodes is a power of two up to a block, not {size}"));
             }
             _ => return None,
         };
@@ -179,12 +209,15 @@ pub fn plan_conversion(
     // What goes, and checksums: all that the survey of the old state knows enough about.
     let mut fs = Fs::new(&overlay, notes, &mut plan, options.now);
     fs.take_away(&wanted)?;
-    if wanted.metadata_csum == Some(true) {
-        fs.add_checksums()?;
+    if let Some(on) = wanted.metadata_csum {
+        fs.change_checksums(on)?;
     } else if wanted.packs_directories {
         fs.pack_directories()?;
     }
     drop(before);
+    if wanted.wide.is_some() || wanted.inode_size.is_some() {
+        change_layout(&overlay, &checking, &wanted, &mut plan, options.now)?;
+    }
     // What is new, in the space that a survey of this state finds free.
     let between = surveyed(&overlay, &checking)?;
     let notes = between.notes().ok_or_else(|| ConversionFault::NotClean("no superblock".to_owned()))?;
@@ -200,6 +233,35 @@ pub fn plan_conversion(
     Ok(done.assemble(overlay, Plan::default())?)
 }
 
+/// Changes the sizes of descriptors and inodes, each from a survey of the state before.
+fn change_layout(
+    overlay: &Arc<Overlay>,
+    checking: &Options<'_>,
+    wanted: &Conversion,
+    plan: &mut Plan,
+    now: u32,
+) -> Result<(), ConversionFault> {
+    enum Step {
+        Wide(bool),
+        InodeSize(u16),
+        /// Bitmaps belong to the new places, and their checksums to the new descriptors.
+        Settle,
+    }
+    let wide = wanted.wide.into_iter().flat_map(|on| [Step::Wide(on), Step::Settle]);
+    let larger = wanted.inode_size.into_iter().flat_map(|size| [Step::InodeSize(size), Step::Settle]);
+    for step in wide.chain(larger) {
+        let state = surveyed(overlay, checking)?;
+        let notes = state.notes().ok_or_else(|| ConversionFault::NotClean("no superblock".to_owned()))?;
+        let mut fs = Fs::new(overlay, notes, plan, now);
+        match step {
+            Step::Wide(on) => fs.set_wide(on)?,
+            Step::InodeSize(size) => fs.set_inode_size(size)?,
+            Step::Settle => fs.settle_all()?,
+        }
+    }
+    Ok(())
+}
+
 fn surveyed<'d>(overlay: &'d Arc<Overlay>, checking: &Options<'d>) -> Result<Survey<'d>, RepairFault> {
     Ok(survey::survey(&**overlay, checking)?)
 }
@@ -212,6 +274,9 @@ fn first_error(surveyed: &Survey<'_>) -> Option<String> {
 impl Fs<'_, '_> {
     /// Clears features, and frees what belongs to them.
     fn take_away(&mut self, wanted: &Conversion) -> Result<(), DeviceFault> {
+        if wanted.flex_bg == Some(true) {
+            self.put_superblock(|sb| sb.features.incompat |= Features::FLEX_BG)?;
+        }
         if wanted.journal.is_some() {
             self.put_superblock(|sb| {
                 sb.features.compat &= !Features::HAS_JOURNAL;
@@ -323,15 +388,28 @@ impl Fs<'_, '_> {
         Ok(())
     }
 
-    /// Turns metadata_csum on, and seals everything.
-    fn add_checksums(&mut self) -> Result<(), ConversionFault> {
-        self.put_superblock(|sb| {
-            sb.features.ro_compat |= Features::METADATA_CSUM;
-            sb.features.ro_compat &= !Features::GDT_CSUM;
-            sb.checksum_type = 1;
+    /// Turns metadata_csum on or off, and seals everything or removes the checksums.
+    fn change_checksums(&mut self, on: bool) -> Result<(), ConversionFault> {
+        self.put_superblock(|sb| match on {
+            true => {
+                sb.features.ro_compat |= Features::METADATA_CSUM;
+                sb.features.ro_compat &= !Features::GDT_CSUM;
+                sb.checksum_type = 1;
+            }
+            false => {
+                // Parts of inode tables that were never used are known by a descriptor's checksum.
+                sb.features.ro_compat |= Features::GDT_CSUM;
+                sb.features.ro_compat &= !Features::METADATA_CSUM;
+                sb.features.incompat &= !Features::CSUM_SEED;
+                (sb.checksum_type, sb.checksum_seed) = (0, 0);
+            }
         })?;
         for group in (0..self.geometry.groups).map(Group) {
             self.settle_group(group)?;
+            if !on && let Some(mut desc) = self.stored_desc(group) {
+                (desc.block_bitmap_csum, desc.inode_bitmap_csum) = (0, 0);
+                let _ = self.put_desc(group, &desc);
+            }
             let Some(desc) = self.stored_desc(group).filter(|desc| !desc.has_flag(INODE_UNINIT)) else {
                 continue;
             };
@@ -347,14 +425,20 @@ impl Fs<'_, '_> {
         Ok(())
     }
 
-    /// Seals an inode, the nodes of its map, its attributes, and the blocks of a directory.
+    /// Seals an inode, the nodes of its map, its attributes, and the blocks of a directory; without
+    /// metadata_csum, it removes their checksums.
     fn seal_inode(&mut self, ino: Ino) -> Result<(), ConversionFault> {
+        let has_csum = self.has_csum();
         // Free inodes have checksums as well.
-        self.edit_inode(ino, |_| ());
+        self.edit_inode(ino, |bytes| {
+            if !has_csum {
+                inode::clear_checksum(bytes);
+            }
+        });
         let is_used = self.notes.noted(ino).is_some_and(|note| note.used);
         let Some(found) = self.inode(ino).filter(|_| is_used) else { return Ok(()) };
         if found.mode & 0xF000 == 0x4000 && !self.is_inline(&found) {
-            // Its blocks get a tail, so entries move.
+            // Its blocks get a tail or lose it, so entries move.
             let mut dir = self.gather(ino).ok_or(ConversionFault::NoSpace("directories"))?;
             self.put_dir(&mut dir).ok_or(ConversionFault::NoSpace("directories"))?;
         }
@@ -363,13 +447,19 @@ impl Fs<'_, '_> {
         let is_mapped = inode.has_flag(flags::EXTENTS) && !self.is_inline(&inode);
         for node in if is_mapped { self.walk(ino, &inode).nodes } else { Vec::new() } {
             let mut bytes = self.read_block(node)?;
-            extent::seal(&mut bytes, seed);
+            // Nothing reads what is after the entries if there are no checksums.
+            if has_csum {
+                extent::seal(&mut bytes, seed);
+            }
             self.write_block(node, &bytes)?;
         }
         if inode.file_acl != 0 {
             let place = Pblk(inode.file_acl);
             let mut bytes = self.read_block(place)?;
-            xattr::seal_block(&mut bytes, self.sb.fs_seed(), place);
+            match has_csum {
+                true => xattr::seal_block(&mut bytes, self.sb.fs_seed(), place),
+                false => xattr::clear_checksum(&mut bytes),
+            }
             self.write_block(place, &bytes)?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use extant_base::{Group, Pblk};
 use extant_check::Finding;
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::bitmap::{block_bitmap_checksum, inode_bitmap_checksum};
-use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT};
 use extant_ondisk::{Features, Superblock};
 
 use crate::fs::Fs;
@@ -63,7 +63,7 @@ impl Fs<'_, '_> {
         desc.free_clusters = clusters - count(&blocks, clusters);
         if desc.has_flag(BLOCK_UNINIT) {
             let is_last = group.0 + 1 == self.geometry.groups;
-            if is_last || blocks != self.fixed_only(group, clusters, len) {
+            if is_last || blocks != self.fixed_only(group, &desc, clusters, len) {
                 desc.flags &= !BLOCK_UNINIT;
             }
         }
@@ -115,14 +115,20 @@ impl Fs<'_, '_> {
         Ok(())
     }
 
-    /// The bitmap of a group in which only metadata is in use.
-    fn fixed_only(&self, group: Group, clusters: u32, len: usize) -> Vec<u8> {
+    /// The bitmap of a group in which only its own metadata is in use, as readers compute it.
+    fn fixed_only(&self, group: Group, desc: &GroupDesc, clusters: u32, len: usize) -> Vec<u8> {
         let mut words = vec![0u64; (clusters as usize).div_ceil(64)];
         let ratio = self.geometry.cluster_ratio();
         let start = self.geometry.group_start(group).0;
-        for cluster in 0..clusters as usize {
-            if self.notes.is_metadata(Pblk(start + cluster as u64 * ratio), ratio) {
-                words[cluster / 64] |= 1 << (cluster % 64);
+        let head = self.geometry.group_head(group);
+        let table = u64::from(self.geometry.itable_blocks());
+        let mut own = vec![(desc.block_bitmap, 1), (desc.inode_bitmap, 1), (desc.inode_table, table)];
+        own.extend(head.superblock.map(|block| (block.0, 1)));
+        own.extend([head.descriptors, head.reserved].map(|(first, len)| (first.0, u64::from(len))));
+        for (first, len) in own.into_iter().filter(|(_, len)| *len > 0) {
+            let end = (first + len).saturating_sub(start).div_ceil(ratio);
+            for cluster in first.saturating_sub(start) / ratio..end.min(clusters.into()) {
+                words[cluster as usize / 64] |= 1 << (cluster % 64);
             }
         }
         bitmap(&words, clusters, len)

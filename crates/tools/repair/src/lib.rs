@@ -46,6 +46,7 @@ mod dirs;
 mod fs;
 mod guess;
 mod inodes;
+mod layout;
 mod maps;
 mod overlay;
 mod plan;

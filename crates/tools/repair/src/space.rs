@@ -76,10 +76,21 @@ impl Space {
 
     /// Takes a run of `len` free clusters for `len` blocks each in a row; returns its first block.
     pub(crate) fn run(&mut self, notes: Notes<'_, '_>, limit: u64, len: u64) -> Option<Pblk> {
+        self.run_in(notes, limit, len, None)
+    }
+
+    /// As [`run`](Self::run); with `within`, in this group.
+    pub(crate) fn run_in(
+        &mut self,
+        notes: Notes<'_, '_>,
+        limit: u64,
+        len: u64,
+        within: Option<Group>,
+    ) -> Option<Pblk> {
         let geometry = notes.geometry();
         let per_group = u64::from(geometry.clusters_per_group());
         let (mut start, mut have) = (0, 0);
-        for group in 0..geometry.groups {
+        for group in within.map_or(0..geometry.groups, |group| group.0..group.0 + 1) {
             let words = self.groups.entry(group).or_insert_with(|| notes.used_clusters(Group(group)));
             for cluster in 0..u64::from(geometry.group_clusters(Group(group))) {
                 let number = u64::from(group) * per_group + cluster;

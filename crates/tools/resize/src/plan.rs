@@ -33,7 +33,7 @@ pub enum PlanFault {
     /// More blocks than 32-bit block numbers can address.
     #[error(
         "{blocks} blocks need the feature 64bit, which this file system does not have: the largest size \
-         is {} blocks; `resize2fs -b` adds the feature", BLOCKS_32BIT - 1
+         is {} blocks; `extant tune -O 64bit` adds it", BLOCKS_32BIT - 1
     )]
     Needs64Bit {
         /// Blocks asked for.

@@ -193,12 +193,13 @@ fn a_dry_run_and_a_refusal_change_no_byte() {
 
 /// A tree with a large directory, links and attributes; `mke2fs` options by a name.
 fn converted_images(at: &dyn Fn(&str) -> std::path::PathBuf) -> Vec<(&'static str, std::path::PathBuf)> {
-    const KINDS: [(&str, &[&str]); 5] = [
+    const KINDS: [(&str, &[&str]); 6] = [
         ("csum-1k", &["-t", "ext4", "-O", "metadata_csum,metadata_csum_seed", "-b", "1024"]),
         ("uninit-4k", &["-t", "ext4", "-O", "^metadata_csum,^metadata_csum_seed,uninit_bg", "-b", "4096"]),
         ("bigalloc", &["-t", "ext4", "-O", "^metadata_csum,bigalloc", "-C", "16384"]),
         ("ext3-1k", &["-t", "ext3", "-b", "1024"]),
         ("ext2-128", &["-t", "ext2", "-I", "128", "-b", "1024", "-O", "dir_index"]),
+        ("wide-inodes", &["-t", "ext4", "-I", "128", "-O", "^metadata_csum,uninit_bg,^64bit", "-b", "1024"]),
     ];
     let tree = at("tree");
     std::fs::create_dir_all(tree.join("large/deep")).unwrap();
@@ -234,6 +235,13 @@ fn conversions_make_and_remove_structures() {
         ("bigalloc", &["-O metadata_csum,quota", "-O orphan_file", "-J size=8"]),
         ("ext3-1k", &["-O metadata_csum", "-O ^has_journal", "-O has_journal,quota", "-O orphan_file"]),
         ("ext2-128", &["-j", "-O metadata_csum", "-O quota", "-O ^has_journal"]),
+        ("csum-1k", &["-O ^metadata_csum", "-O metadata_csum", "-O ^64bit", "-O 64bit", "-I 512"]),
+        ("csum-1k", &["-O orphan_file", "-O ^metadata_csum,^64bit", "-O metadata_csum,64bit"]),
+        ("uninit-4k", &["-O ^64bit", "-I 1024", "-O 64bit,metadata_csum"]),
+        ("bigalloc", &["-I 512", "-O ^64bit,metadata_csum", "-O ^metadata_csum,64bit"]),
+        ("ext3-1k", &["-O 64bit", "-O flex_bg -I 512", "-O metadata_csum", "-O ^metadata_csum"]),
+        ("ext2-128", &["-O flex_bg -I 256", "-O 64bit,project", "-j"]),
+        ("wide-inodes", &["-I 256", "-O metadata_csum,64bit", "-I 512"]),
     ];
     let scratch = scratch();
     let at = |name: &str| scratch.path().join(name);
@@ -278,7 +286,9 @@ fn a_conversion_that_is_refused_changes_no_byte() {
     let before = std::fs::read(&image).unwrap();
     for (line, part) in [
         ("-O ^has_journal", "orphan_file needs a journal"),
-        ("-O ^metadata_csum", "metadata_csum cannot be turned off"),
+        ("-I 128", "inodes do not become smaller"),
+        ("-I 300", "a power of two"),
+        ("-O ^flex_bg", "flex_bg cannot be turned off"),
         ("-J size=1000", "not enough free blocks or inodes for the journal"),
         ("-J size=0", "size=N"),
     ] {
