@@ -35,7 +35,7 @@ fn damage_that_once_lost_files_loses_none() {
     let mut images = images::all();
     images.extend(images::more());
     images.extend(images::recorded());
-    for seed in [20580, 20598, 41119, 41200, 50158, 61694, 61831, 62663, 64149, 60620] {
+    for seed in [20580, 20598, 41119, 41200, 50158, 61694, 61831, 62663, 64149, 60620, 91616, 92532, 91359] {
         let repairs = extant_hostile::Repairs::run(&images, seed, 1);
         assert!(repairs.stories.is_empty(), "{:?}", repairs.stories);
     }

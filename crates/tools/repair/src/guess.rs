@@ -29,9 +29,12 @@ pub(crate) fn all(bytes: &[u8; superblock::SIZE], device_bytes: u64) -> Vec<Supe
         for log in block_logs.into_iter().filter(|log| *log <= 6) {
             for inode_size in inode_sizes {
                 for (whole, by_count) in [(false, false), (false, true), (true, false), (true, true)] {
-                    let sb = Superblock { features, ..stored.clone() };
-                    if let Some(sb) = fitted(sb, log, inode_size, device_bytes, (whole, by_count)) {
-                        add(sb);
+                    // Which number of blocks of a group is right, of those that could be.
+                    for nth in 0..3 {
+                        let sb = Superblock { features, ..stored.clone() };
+                        if let Some(sb) = fitted(sb, log, inode_size, device_bytes, (whole, by_count, nth)) {
+                            add(sb);
+                        }
                     }
                 }
             }
@@ -137,13 +140,13 @@ fn feature_sets(sb: &Superblock) -> Vec<Features> {
 }
 
 /// Makes the other numbers fit. `whole` takes the number of blocks from the device's size, `by_count` the
-/// inodes per group from the number of inodes.
+/// inodes per group from the number of inodes, and `nth` chooses among the possible sizes of groups.
 fn fitted(
     mut sb: Superblock,
     log: u32,
     inode_size: u16,
     device_bytes: u64,
-    (whole, by_count): (bool, bool),
+    (whole, by_count, nth): (bool, bool, usize),
 ) -> Option<Superblock> {
     let block_size = BlockSize::from_log(log)?;
     let bs = block_size.bytes();
@@ -187,8 +190,10 @@ fn fitted(
             && (blocks >> cluster_log) << cluster_log == blocks
     };
     let by_clusters = u64::from(sb.clusters_per_group) << cluster_log;
-    let per_group =
-        [by_clusters, sb.blocks_per_group.into(), most].into_iter().find(|blocks| fits(*blocks))?;
+    let per_group = [by_clusters, sb.blocks_per_group.into(), most]
+        .into_iter()
+        .filter(|blocks| fits(*blocks))
+        .nth(nth)?;
     sb.blocks_per_group = u32::try_from(per_group).ok()?;
     sb.clusters_per_group = (per_group >> cluster_log) as u32;
     let groups = (sb.blocks_count - u64::from(sb.first_data_block)).div_ceil(per_group);

@@ -7,6 +7,7 @@
 //!
 //! The addresses in descriptors are mended in [`descs`](crate::descs).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use extant_base::{BlockSize, Ino};
@@ -22,6 +23,10 @@ use crate::guess;
 use crate::overlay::Overlay;
 use crate::plan::{Fix, Plan};
 
+/// By how much a guess must be better than what was not made up.
+const CLEARLY: i64 = 8;
+/// The most errors of one inode that count.
+const ERRORS_OF_INODE: usize = 8;
 /// The most candidates that are compared.
 const CANDIDATES_MAX: usize = 4;
 
@@ -43,13 +48,13 @@ pub(crate) fn guess(
     let mut bytes = [0; superblock::SIZE];
     overlay.read_at(superblock::OFFSET, &mut bytes)?;
     let mut best: Option<(i64, Superblock)> = None;
+    let stored = Superblock::decode(&bytes).ok();
     let (mut worth, mut found) = (worth, Vec::new());
     match worth {
         None => found = scan(overlay)?,
         // Damaged descriptors hide inodes as wrong numbers in the superblock do.
         Some(_) => {
-            let stored = Superblock::decode(&bytes).ok();
-            worth = worth.max(stored.and_then(|sb| worth_repaired(overlay, &sb, options)));
+            worth = worth.max(stored.as_ref().and_then(|sb| worth_repaired(overlay, sb, options)));
         }
     }
     for sb in found {
@@ -59,10 +64,13 @@ pub(crate) fn guess(
         }
     }
     // A backup was not made up: a guess must be clearly better.
-    let least = best.as_ref().map_or(i64::MIN, |(most, _)| most + 8);
+    let least = best.as_ref().map_or(i64::MIN, |(most, _)| most + CLEARLY);
     for sb in guess::all(&bytes, overlay.size_bytes()) {
         let Some(guessed) = worth_with(overlay, &sb, options) else { continue };
-        if guessed > least && best.as_ref().is_none_or(|(most, _)| guessed > *most) {
+        // Another feature must be clearly better: shared_blocks makes an error of one file right.
+        let is_stored = stored.as_ref().is_some_and(|stored| stored.features == sb.features);
+        let margin = if is_stored { 0 } else { CLEARLY };
+        if guessed > least && best.as_ref().is_none_or(|(most, _)| guessed > *most + margin) {
             best = Some((guessed, sb.clone()));
         }
         // With a damaged UUID all checksums seem wrong: the stored ones show the seed that made them.
@@ -79,7 +87,8 @@ pub(crate) fn guess(
         }
     }
     // A guess must be clearly better than what is there.
-    let Some((_, sb)) = best.filter(|(guessed, _)| worth.is_none_or(|worth| *guessed > worth.max(0) + 8))
+    let Some((_, sb)) =
+        best.filter(|(guessed, _)| worth.is_none_or(|worth| *guessed > worth.max(0) + CLEARLY))
     else {
         return Ok(false);
     };
@@ -300,7 +309,15 @@ pub(crate) fn worth(surveyed: &Survey<'_>) -> Option<i64> {
     let is_of_counts = |code: &str| code.starts_with("BM") || matches!(code, "DI053" | "DI054" | "IN005");
     let is_error =
         |finding: &&Finding| finding.rule.severity != Severity::Note && !is_of_counts(finding.rule.code);
-    let errors = surveyed.findings.iter().filter(is_error).count();
+    // One damaged map can have thousands of wrong addresses.
+    let (mut errors, mut of_inodes) = (0, HashMap::<Ino, usize>::new());
+    for finding in surveyed.findings.iter().filter(is_error) {
+        let counted = finding.place.ino.map(|ino| of_inodes.entry(ino).or_default());
+        errors += usize::from(counted.is_none_or(|count| {
+            *count += 1;
+            *count <= ERRORS_OF_INODE
+        }));
+    }
     let is_short = surveyed.findings.iter().any(|finding| finding.rule.code == "SB005");
     let worth = (surveyed.stats.inodes + surveyed.stats.dirs) as i64 - errors as i64;
     Some(if is_short { worth.min(0) } else { worth })
