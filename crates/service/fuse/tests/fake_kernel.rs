@@ -119,10 +119,6 @@ impl Kernel {
         if self.below(2) == 0 && row.name == "write" {
             body[8..16].copy_from_slice(&self.random.below(1 << 22).to_ne_bytes());
         }
-        if opcode == 15 && body.len() >= 20 {
-            // READ, with the fields of another operation: a socket takes no longer reply.
-            body[16..20].copy_from_slice(&(self.below(MESSAGE_MAX / 2) as u32).to_ne_bytes());
-        }
         let names = if matches!(row.name, "symlink" | "rename" | "rename2") { 2 } else { 1 };
         for _ in 0..names {
             body.extend(self.name());
@@ -131,6 +127,10 @@ impl Kernel {
         body.extend((0..data_len).map(|at| at as u8));
         if self.below(50) == 0 {
             body.truncate(self.below(body.len() + 1));
+        }
+        if opcode == 15 && body.len() >= 20 {
+            // READ, perhaps with the bytes of another operation as its fields: a socket takes no longer reply.
+            body[16..20].copy_from_slice(&(self.below(MESSAGE_MAX / 2) as u32).to_ne_bytes());
         }
         self.unique += 2;
         let nodes = std::mem::take(&mut self.nodes);
