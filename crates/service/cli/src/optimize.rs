@@ -5,12 +5,12 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use extant::Features;
-use extant::optimize::{OptimizeOptions, OptimizeReport};
+use extant::optimize::{OptimizeOptions, OptimizeReport, optimize_mounted};
 use extant::tune::Conversion;
 use serde_json::json;
 
@@ -31,10 +31,13 @@ attributes, holes and inode numbers stay.
 after the other. --directories also writes the indexes of directories anew, with full blocks. The image must \
 not be mounted.
 
+With a directory on a mount of the kernel's ext4, the kernel moves the files below it, while programs use them.
+
 Examples:
   extant optimize root.img
   extant optimize --dry-run --json root.img | jq .fragmented
-  extant optimize --order boot.list --directories root.img";
+  extant optimize --order boot.list --directories root.img
+  extant optimize /srv                          a mount of the kernel's ext4";
 
 /// Defragment files and directories, and put files into a given order.
 #[derive(Debug, clap::Args)]
@@ -55,8 +58,8 @@ pub(crate) struct OptimizeArgs {
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
-    /// The image: IMG, IMG@OFFSET, IMG#PARTITION.
-    #[arg(value_name = "IMG")]
+    /// The image (IMG, IMG@OFFSET, IMG#PARTITION), or a directory on a mount of the kernel's ext4.
+    #[arg(value_name = "IMG|DIR")]
     image: OsString,
     #[command(flatten)]
     journal: JournalArg,
@@ -85,6 +88,10 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
         }
     };
     let options = OptimizeOptions { fragments_min: args.fragments, order, dry_run: args.dry_run };
+    let given = Path::new(&args.image);
+    if given.is_dir() {
+        return of_mount(args, given, &options);
+    }
     let open = OpenArgs::with_journal(args.journal.journal.clone());
     let mut session = match args.dry_run {
         true => Session::new(&open),
@@ -129,6 +136,29 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
     let mut out = output();
     let printed = print(args, &name, &report, &mut out).and_then(|()| out.flush());
     session.finish(printed)
+}
+
+/// Files of the kernel's mount.
+fn of_mount(args: &OptimizeArgs, dir: &Path, options: &OptimizeOptions) -> ExitCode {
+    let name = escape(args.image.as_encoded_bytes());
+    if args.directories {
+        let why = format!("{name}: -D writes directories of an image that is not mounted");
+        return exit::fail(exit::USAGE_CODE, &why);
+    }
+    let report = match optimize_mounted(dir, options, &|_, _| (), &AtomicBool::new(false)) {
+        Ok(report) => report,
+        Err(why) => {
+            let is_ours =
+                rustix::fs::getxattr(dir, extant_fuse::SERVER_ATTRIBUTE, &mut [0u8; 20][..]).is_ok();
+            let hint = if is_ours { "; unmount it, and optimize the image" } else { "" };
+            return exit::fail(exit::TARGET, &format!("{why}{hint}"));
+        }
+    };
+    let mut out = output();
+    match print(args, &name, &report, &mut out).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => exit::fail(exit::TARGET, &why),
+    }
 }
 
 fn print(

@@ -25,6 +25,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "mounted")]
+mod mounted;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +35,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use extant_base::Ino;
 use extant_ondisk::filetype::FileType;
 use extant_volume::{Allocate, Fault, Inode, New, SetAttr, Volume};
+
+#[cfg(feature = "mounted")]
+pub use mounted::{MountedFault, optimize_mounted};
 
 use crate::walk::Problem;
 use crate::{Error, FileSystem, Follow};

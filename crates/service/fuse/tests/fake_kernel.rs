@@ -32,8 +32,8 @@ struct Kernel {
     /// Node ids and file handles from replies.
     nodes: Vec<u64>,
     handles: Vec<u64>,
-    /// The last truncated request without a reply in the protocol. Another thread of the server may send the
-    /// error for it after the reply to a later request.
+    /// The last truncated request without a reply in the protocol. Another thread of the server may send
+    /// the error for it after the reply to a later request.
     truncated: u64,
     sent: u64,
     refused: u64,
@@ -129,7 +129,7 @@ impl Kernel {
             body.truncate(self.below(body.len() + 1));
         }
         if opcode == 15 && body.len() >= 20 {
-            // READ, perhaps with the bytes of another operation as its fields: a socket takes no longer reply.
+            // READ, perhaps with other bytes as its fields: a socket takes no longer reply.
             body[16..20].copy_from_slice(&(self.below(MESSAGE_MAX / 2) as u32).to_ne_bytes());
         }
         self.unique += 2;

@@ -151,8 +151,8 @@ impl Fs<'_, '_> {
         found.ok_or_else(|| match is_anywhere {
             true => ConversionFault::NoSpace("inode tables"),
             false => ConversionFault::Refused(format!(
-                "group {} has no {blocks} free blocks in a row for its inode table; with flex_bg (-O flex_bg) \
-                 the table may be in another group",
+                "group {} has no {blocks} free blocks in a row for its inode table; with flex_bg \
+                 (-O flex_bg) the table may be in another group",
                 group.0
             )),
         })

@@ -34,6 +34,7 @@ mod mount_options;
 mod mount_programs;
 mod mount_rw;
 mod mount_writeback;
+mod optimize;
 mod put;
 mod readme;
 mod repair;

@@ -1,0 +1,63 @@
+//! `extant optimize` of a directory on a mount of the kernel's ext4. (For images, see the library's tests.)
+
+use extant_testkit::{LoopMount, e2fsck_clean};
+
+use crate::common::{USAGE, assert_has, run};
+
+/// On a mount of the kernel's ext4, the kernel exchanges the blocks; data, times and holes stay.
+#[test]
+fn files_of_a_kernel_mount_become_contiguous() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    if extant_testkit::not_root() {
+        return;
+    }
+    let scratch = extant_testkit::scratch();
+    let image = scratch.path().join("kernel.img");
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "24M"]);
+    let mount = LoopMount::new(&image, "rw").unwrap_or_else(|why| panic!("{why:?}"));
+    let dir = mount.path().join("dir");
+    std::fs::create_dir(&dir).unwrap();
+    // Free space in small pieces, for two files that have a hole.
+    let small = mount.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let number = (0..).take_while(|n| std::fs::write(small.join(n.to_string()), [5; 8192]).is_ok()).count();
+    rustix::fs::sync();
+    (0..=number).step_by(2).for_each(|n| std::fs::remove_file(small.join(n.to_string())).unwrap_or_default());
+    rustix::fs::sync();
+    let names = ["a", "b"];
+    for (name, byte) in names.iter().zip([1u8, 101]) {
+        let file = std::fs::File::create(dir.join(name)).unwrap();
+        for round in 0..60u64 {
+            file.write_at(&vec![byte + round as u8; 9000], round * 9000 + round / 30 * 100_000).unwrap();
+        }
+        file.sync_all().unwrap();
+    }
+    std::fs::remove_dir_all(&small).unwrap();
+    rustix::fs::sync();
+    let read = || names.map(|name| std::fs::read(dir.join(name)).unwrap());
+    let times = || names.map(|name| dir.join(name).metadata().unwrap().mtime_nsec());
+    let (content, changed) = (read(), times());
+    let before = run(args!["optimize", "-n", "--json", mount.path()]).report();
+    assert!(before["fragments_before"].as_u64().unwrap() > 20, "{before}");
+    let done = run(args!["optimize", "--json", mount.path()]).report();
+    assert_eq!(done["fragments_before"], before["fragments_before"]);
+    assert_eq!(
+        (done["moved_files"].as_u64(), done["left"].as_array().unwrap().len()),
+        (Some(2), 0),
+        "{done}"
+    );
+    let after = done["fragments_after"].as_u64().unwrap();
+    assert!(after < done["fragments_before"].as_u64().unwrap() / 2, "{done}");
+    assert!(read() == content && times() == changed);
+    let again = run(args!["optimize", "-n", "--json", mount.path()]).report();
+    assert_eq!(again["fragments_before"].as_u64(), Some(after));
+    let list = scratch.path().join("list");
+    std::fs::write(&list, "/dir/b\n/dir/a\n").unwrap();
+    let listed = run(args!["optimize", "--json", "--order", &list, mount.path()]).report();
+    assert_eq!(listed["moved_files"].as_u64(), Some(2), "{listed}");
+    assert!(read() == content && times() == changed);
+    assert_has(run(args!["optimize", "-D", mount.path()]).code(USAGE), "-D writes directories of an image");
+    drop(mount);
+    e2fsck_clean(&image);
+    assert_has(run(args!["optimize", scratch.path()]).code(1), "not on a mount of the kernel's ext4");
+}

@@ -1,0 +1,205 @@
+//! Contiguous files on a mount of the kernel's ext4, while it is used.
+//!
+//! ```text
+//! walk: FIEMAP of each file -> candidates, in the order of the list, then of inode numbers
+//! each: donor without a name, its blocks reserved -> fewer fragments? -> EXT4_IOC_MOVE_EXT
+//! ```
+//!
+//! The kernel copies the data and exchanges the blocks, under its own locks and in its journal: programs may
+//! read and write the files meanwhile.
+//!
+//! Does **not** own: mounts of extant. FUSE has neither FIEMAP nor this ioctl, so their images are optimized
+//! when they are not mounted.
+//!
+//! Source: kernel Documentation/filesystems/fiemap.rst, Documentation/admin-guide/ext4.rst.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use extant_device::move_extents;
+use fiemap::{Fiemap, FiemapExtentFlags as Flags, FiemapFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatfs, open, syncfs};
+
+use super::{OptimizeOptions, OptimizeReport};
+
+/// The type of ext2, ext3 and ext4 in statfs(2).
+const EXT4_MAGIC: u64 = 0xEF53;
+
+/// A run of a file that is allocated without holes, in bytes.
+type Run = (u64, u64);
+
+/// Why the files of a mount are not moved.
+#[derive(Debug, thiserror::Error)]
+pub enum MountedFault {
+    /// The directory belongs to another kind of file system.
+    #[error("{0}: it is not on a mount of the kernel's ext4")]
+    NotExt4(PathBuf),
+    /// A directory or a file of the list cannot be read.
+    #[error("{0}: {1}")]
+    Io(PathBuf, io::Error),
+}
+
+struct Candidate {
+    path: PathBuf,
+    fragments: u64,
+    is_listed: bool,
+}
+
+/// Moves the data of fragmented files below `dir` to contiguous blocks. `dir` is on a mount of the kernel's
+/// ext4; other file systems below it are left out. The paths in `options.order` count from `dir`. `progress`
+/// gets the number of files that were considered, and their number.
+///
+/// # Errors
+/// Another file system; a directory cannot be read; a path of the order does not exist. A file that cannot
+/// be moved is no error: see [`OptimizeReport::left`].
+pub fn optimize_mounted(
+    dir: &Path,
+    options: &OptimizeOptions,
+    progress: &dyn Fn(u64, u64),
+    cancel: &AtomicBool,
+) -> Result<OptimizeReport, MountedFault> {
+    let root = File::open(dir).map_err(|why| MountedFault::Io(dir.to_owned(), why))?;
+    let about = fstatfs(&root).map_err(|why| MountedFault::Io(dir.to_owned(), why.into()))?;
+    if about.f_type.cast_unsigned() as u64 != EXT4_MAGIC {
+        return Err(MountedFault::NotExt4(dir.to_owned()));
+    }
+    let block_bytes = about.f_bsize as u64;
+    let mut places: HashMap<u64, usize> = HashMap::new();
+    for (place, path) in options.order.iter().enumerate() {
+        let path = dir.join(relative(path));
+        let found = path.symlink_metadata().map_err(|why| MountedFault::Io(path, why))?;
+        places.entry(found.ino()).or_insert(place);
+    }
+    let mut report = OptimizeReport::default();
+    // Listed files first, by their places in the list.
+    let mut candidates: BTreeMap<(usize, u64), Candidate> = BTreeMap::new();
+    let device = root.metadata().map_err(|why| MountedFault::Io(dir.to_owned(), why))?.dev();
+    let mut left = vec![dir.to_owned()];
+    while let Some(at) = left.pop() {
+        let entries = at.read_dir().and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        for entry in entries.map_err(|why| MountedFault::Io(at, why))? {
+            let path = entry.path();
+            let Ok(about) = path.symlink_metadata() else { continue };
+            if about.dev() != device {
+                continue;
+            }
+            if about.is_dir() {
+                left.push(path);
+            } else if about.is_file() {
+                let place = places.get(&about.ino()).copied();
+                match fragments_of(&path) {
+                    Ok(fragments) => {
+                        let key = (place.unwrap_or(usize::MAX), about.ino());
+                        let is_listed = place.is_some();
+                        candidates.entry(key).or_insert(Candidate { path, fragments, is_listed });
+                    }
+                    Err(why) => report.left.push((shown(dir, &path), why.to_string())),
+                }
+            }
+        }
+    }
+    let of = candidates.len() as u64;
+    for (done, file) in candidates.into_values().enumerate() {
+        if cancel.load(Ordering::Relaxed) {
+            break;
+        }
+        progress(done as u64, of);
+        report.files += u64::from(file.fragments > 0);
+        report.fragmented += u64::from(file.fragments > 1);
+        report.fragments_before += file.fragments;
+        let is_wanted = file.fragments > 0 && (file.is_listed || file.fragments >= options.fragments_min);
+        let moved = match is_wanted && !options.dry_run {
+            true => move_file(&file, block_bytes),
+            false => Ok(None),
+        };
+        report.fragments_after += match moved {
+            Ok(Some((fragments, bytes))) => {
+                report.moved += 1;
+                report.moved_bytes += bytes;
+                fragments
+            }
+            Ok(None) => file.fragments,
+            Err(why) => {
+                report.left.push((shown(dir, &file.path), why));
+                file.fragments
+            }
+        };
+    }
+    syncfs(&root).map_err(|why| MountedFault::Io(dir.to_owned(), why.into()))?;
+    Ok(report)
+}
+
+/// A path of the list without the slashes at its beginning.
+fn relative(path: &[u8]) -> &Path {
+    let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
+    Path::new(std::ffi::OsStr::from_bytes(&path[start..]))
+}
+
+/// A path as it counts from the directory.
+fn shown(dir: &Path, path: &Path) -> Vec<u8> {
+    path.strip_prefix(dir).unwrap_or(path).as_os_str().as_bytes().to_vec()
+}
+
+fn fragments_of(path: &Path) -> io::Result<u64> {
+    let file = File::options().read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
+    Ok(map_of(&file)?.0)
+}
+
+/// The fragments of a file, and its runs without holes.
+fn map_of(file: &File) -> io::Result<(u64, Vec<Run>)> {
+    let (mut count, mut next, mut runs) = (0, None, Vec::<Run>::new());
+    for extent in Fiemap::with_flags(file, FiemapFlags::SYNC) {
+        let extent = extent?;
+        if extent.fe_flags.intersects(Flags::DATA_INLINE | Flags::DELALLOC | Flags::UNKNOWN) {
+            continue;
+        }
+        let (at, place, len) = (extent.fe_logical, extent.fe_physical, extent.fe_length);
+        count += u64::from(next != Some((at, place)));
+        next = Some((at + len, place + len));
+        match runs.last_mut() {
+            Some((start, run)) if *start + *run == at => *run += len,
+            _ => runs.push((at, len)),
+        }
+    }
+    Ok((count, runs))
+}
+
+/// Moves a file. Returns its fragments afterwards and its bytes, or why it stays.
+fn move_file(candidate: &Candidate, block_bytes: u64) -> Result<Option<(u64, u64)>, String> {
+    let why = |why: io::Error| why.to_string();
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    let file =
+        File::options().read(true).write(true).custom_flags(flags).open(&candidate.path).map_err(why)?;
+    let about: Metadata = file.metadata().map_err(why)?;
+    let parent = candidate.path.parent().unwrap_or(Path::new("/"));
+    let donor = open(parent, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    let donor = File::from(donor.map_err(|fault| why(fault.into()))?);
+    let (_, runs) = map_of(&file).map_err(why)?;
+    for (start, len) in &runs {
+        fallocate(&donor, FallocateFlags::empty(), *start, *len).map_err(|fault| why(fault.into()))?;
+    }
+    let (fragments, _) = map_of(&donor).map_err(why)?;
+    if fragments >= candidate.fragments && !candidate.is_listed {
+        return Err("there is no better free space".to_owned());
+    }
+    for (start, len) in runs {
+        let (mut at, end) = (start / block_bytes, (start + len).div_ceil(block_bytes));
+        while at < end {
+            match move_extents(&file, donor.as_fd(), at, end - at) {
+                Ok(0) => break,
+                Ok(moved) => at += moved,
+                // The rest of the run is after the end of the file.
+                Err(fault) if at > start / block_bytes && fault.raw_os_error() == Some(22) => break,
+                Err(fault) => return Err(why(fault)),
+            }
+        }
+    }
+    let (fragments, _) = map_of(&file).map_err(why)?;
+    Ok(Some((fragments, about.len())))
+}
