@@ -31,7 +31,8 @@ attributes, holes and inode numbers stay.
 after the other. --directories also writes the indexes of directories anew, with full blocks. The image must \
 not be mounted.
 
-With a directory on a mount of the kernel's ext4, the kernel moves the files below it, while programs use them.
+With a directory on a mount of the kernel's ext4, the kernel moves the files below it, while programs use \
+them.
 
 Examples:
   extant optimize root.img

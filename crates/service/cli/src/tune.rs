@@ -31,8 +31,8 @@ mounted. A new journal, metadata_csum, 64bit, -I, and changes that the journal h
 through an undo file (IMG.tune-undo): after a power cut the next `extant tune` restores the old state from it.
 
 Features that can be turned on: dir_index, fast_commit, stable_inodes, ea_inode, large_dir, \
-encrypt, large_file, huge_file, dir_nlink, extra_isize, verity, flex_bg; on and off: has_journal, orphan_file, quota, \
-project, metadata_csum, 64bit, fast_commit, metadata_csum_seed.
+encrypt, large_file, huge_file, dir_nlink, extra_isize, verity, flex_bg; on and off: has_journal, \
+orphan_file, quota, project, metadata_csum, 64bit, fast_commit, metadata_csum_seed.
 Extended options: stride=BLOCKS, stripe_width=BLOCKS, hash_alg=half_md4|tea|legacy, mount_opts=TEXT, \
 test_fs, ^test_fs.
 
