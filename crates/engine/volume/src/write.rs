@@ -223,7 +223,7 @@ pub(crate) struct Writer {
     no_auto_da_alloc: bool,
     /// The time of all changes, instead of the clock's.
     fixed_time: Option<Timestamp>,
-    label: label::NewLabel,
+    names: label::NewNames,
     /// Held until the volume is dropped; must be the last field dropped. Dropping it lets other hosts mount.
     guard: Option<crate::mmp::MountGuard>,
 }

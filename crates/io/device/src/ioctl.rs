@@ -3,10 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io;
-use rustix::ioctl::{Setter, Updater, ioctl, opcode};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
 
 /// `BLKDISCARD`: discards `len` bytes from `offset` on; both are multiples of the device's sectors. Source:
 /// `include/uapi/linux/fs.h`, block(4).
@@ -53,4 +53,68 @@ pub fn move_extents(file: &File, donor: BorrowedFd<'_>, start: u64, len: u64) ->
     // is over. The descriptor in it is borrowed, so it stays open.
     unsafe { ioctl(file, Updater::<MOVE_EXT, MoveExtents>::new(&mut args)) }?;
     Ok(args.moved)
+}
+
+/// Bytes of the argument of `FS_IOC_SETFSLABEL`.
+const LABEL_LEN: usize = 256;
+
+/// `FS_IOC_SETFSLABEL`: gives the file system that `file` belongs to another label.
+///
+/// # Errors
+/// The system's: EINVAL for a label that is too long, ENOTTY if the file system has none.
+pub fn set_label(file: &File, label: &[u8]) -> std::io::Result<()> {
+    const SET_LABEL: rustix::ioctl::Opcode = opcode::write::<[u8; LABEL_LEN]>(0x94, 50);
+    let mut padded = [0; LABEL_LEN];
+    // The last byte stays zero.
+    let fits = padded[..LABEL_LEN - 1].get_mut(..label.len());
+    fits.ok_or(io::Errno::INVAL)?.copy_from_slice(label);
+    // SAFETY: as above; the call reads 256 bytes.
+    Ok(unsafe { ioctl(file, Setter::<SET_LABEL, [u8; LABEL_LEN]>::new(padded)) }?)
+}
+
+/// `FS_IOC_GETFSLABEL`: the label of the file system that `file` belongs to.
+///
+/// # Errors
+/// The system's: ENOTTY if the file system has none.
+pub fn label(file: &File) -> std::io::Result<Vec<u8>> {
+    const GET_LABEL: rustix::ioctl::Opcode = opcode::read::<[u8; LABEL_LEN]>(0x94, 49);
+    // SAFETY: as above; the call writes 256 bytes, and any bytes are valid.
+    let bytes = unsafe { ioctl(file, Getter::<GET_LABEL, [u8; LABEL_LEN]>::new()) }?;
+    Ok(bytes.into_iter().take_while(|byte| *byte != 0).collect())
+}
+
+/// The argument of `EXT4_IOC_GETFSUUID` and `EXT4_IOC_SETFSUUID`: length, flags, and the UUID, which the
+/// number does not count.
+/// Source: kernel Documentation/userspace-api/ioctl/ioctl-number.rst, tune2fs(8).
+#[repr(C)]
+struct FsUuid {
+    len: u32,
+    flags: u32,
+    uuid: [u8; 16],
+}
+
+/// `EXT4_IOC_GETFSUUID`: the UUID of the file system of the kernel's ext4 that `file` belongs to. (The answer
+/// to `FS_IOC_GETFSUUID` does not change during a mount.)
+///
+/// # Errors
+/// The system's: ENOTTY for other file systems.
+pub fn uuid(file: &File) -> std::io::Result<[u8; 16]> {
+    const GET_UUID: rustix::ioctl::Opcode = opcode::read::<[u32; 2]>(b'f', 44);
+    let mut arg = FsUuid { len: 16, flags: 0, uuid: [0; 16] };
+    // SAFETY: the call reads the two numbers, and writes as many bytes after them as the first one says, 16:
+    // all is in the structure, which `Updater` borrows until the call is over.
+    unsafe { ioctl(file, Updater::<GET_UUID, FsUuid>::new(&mut arg)) }?;
+    Ok(arg.uuid)
+}
+
+/// `EXT4_IOC_SETFSUUID`: gives the file system of the kernel's ext4 that `file` belongs to another UUID.
+///
+/// # Errors
+/// The system's: EOPNOTSUPP if checksums depend on the UUID, ENOTTY for other file systems.
+pub fn set_uuid(file: &File, uuid: [u8; 16]) -> std::io::Result<()> {
+    const SET_UUID: rustix::ioctl::Opcode = opcode::write::<[u32; 2]>(b'f', 44);
+    let arg = FsUuid { len: 16, flags: 0, uuid };
+    // SAFETY: the call reads the two numbers and as many bytes after them as the first one says, 16: all of
+    // the structure, which `Setter` keeps until the call is over.
+    Ok(unsafe { ioctl(file, Setter::<SET_UUID, FsUuid>::new(arg)) }?)
 }

@@ -63,7 +63,7 @@ pub use compose::{ComposeFault, Linear, Stripe};
 pub use file::{FileDevice, Io};
 pub use flush::{FLUSH_BUCKETS, FlushMeter, FlushStats, Measured};
 pub use in_use::{ImageUse, use_of};
-pub use ioctl::{move_extents, resize_file_system};
+pub use ioctl::{label, move_extents, resize_file_system, set_label, set_uuid, uuid};
 pub use memory::MemDevice;
 pub use mirror::Mirror;
 pub use model::{Clock, Model, Modelled};

@@ -4,15 +4,18 @@
 //! changes and what it requires (see `extant::tune`).
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use extant::OnError;
 use extant::tune::{
-    Conversion, ConvertOptions, JournalChange, Reserved, TuneFault, TuneReport, Tuning, conversion_of,
+    Conversion, ConvertOptions, FieldChange, JournalChange, Reserved, TuneFault, TuneReport, Tuning,
+    conversion_of,
 };
+use extant::{OnError, uuid_text};
 use extant_ondisk::hash::HashVersion;
 use serde_json::json;
 
@@ -27,8 +30,9 @@ use crate::mkfs::{parse_uuid, random_uuid};
 const HELP: &str = "\
 The change is one transaction of the journal: after a power cut the image has all old values or all new \
 ones, in the superblock and its backups. A journal that waits is replayed first. The image must not be \
-mounted. A new journal, metadata_csum, 64bit, -I, and changes that the journal has no room for are written \
-through an undo file (IMG.tune-undo): after a power cut the next `extant tune` restores the old state from it.
+mounted; only -L and -U also change a mount (DIR), of extant and of the kernel. A new journal, \
+metadata_csum, 64bit, -I, and changes that the journal has no room for are written through an undo file \
+(IMG.tune-undo): after a power cut the next `extant tune` restores the old state from it.
 
 Features that can be turned on: dir_index, fast_commit, stable_inodes, ea_inode, large_dir, \
 encrypt, large_file, huge_file, dir_nlink, extra_isize, verity, flex_bg; on and off: has_journal, \
@@ -112,8 +116,8 @@ pub(crate) struct TuneArgs {
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
-    /// The image: IMG, IMG@OFFSET, IMG#PARTITION.
-    #[arg(value_name = "IMG")]
+    /// The image (IMG, IMG@OFFSET, IMG#PARTITION); for -L and -U also the directory of a mount.
+    #[arg(value_name = "IMG|DIR")]
     image: OsString,
     #[command(flatten)]
     journal: JournalArg,
@@ -265,6 +269,11 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
         let why = "tune: no parameter to change; `extant inspect IMG super` shows them";
         return exit::fail(exit::USAGE_CODE, &why);
     }
+    if Path::new(&args.image).is_dir() {
+        let only_names = Tuning { label: tuning.label.clone(), uuid: tuning.uuid, ..Tuning::default() };
+        let is_possible = tuning == only_names && conversion.is_empty() && args.journal_size.is_none();
+        return of_mount(args, &tuning, is_possible);
+    }
     let open = OpenArgs::with_journal(args.journal.journal.clone());
     let mut session = Session::new(&open);
     let Some(image) = session.whole_image(&args.image, "changed") else { return session.finish(Ok(())) };
@@ -332,6 +341,70 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     let mut out = output();
     let printed = print(args, &name, &report, &mut out).and_then(|()| out.flush());
     session.finish(printed)
+}
+
+/// The label and the UUID of a mount: one of extant, or of the kernel's ext4.
+fn of_mount(args: &TuneArgs, tuning: &Tuning, is_possible: bool) -> ExitCode {
+    let dir = Path::new(&args.image);
+    let name = escape(args.image.as_encoded_bytes());
+    if !is_possible {
+        let why =
+            format!("{name}: of a mount, only -L and -U change; for other parameters, unmount the image");
+        return exit::fail(exit::USAGE_CODE, &why);
+    }
+    let failed = |what: &str, why: io::Error| {
+        let reason = match why.raw_os_error() {
+            Some(1 | 13) => "only root and the user that mounted it may change it".to_owned(),
+            Some(22) => "it is too long".to_owned(),
+            Some(25) => "the file system does not change it while it is mounted".to_owned(),
+            Some(30) => "it is mounted read-only".to_owned(),
+            Some(95) => {
+                "checksums, encrypted files or the journal depend on it; unmount the image".to_owned()
+            }
+            _ => why.to_string(),
+        };
+        exit::fail(exit::TARGET, &format!("{name}: {what}: {reason}"))
+    };
+    let root = match File::open(dir) {
+        Ok(root) => root,
+        Err(why) => return failed("directory", why),
+    };
+    let mut report = TuneReport::default();
+    if let Some(label) = &tuning.label {
+        let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let before = extant_device::label(&root).map_or_else(|_| "unknown".to_owned(), |bytes| shown(&bytes));
+        if !args.dry_run
+            && let Err(why) = extant_device::set_label(&root, label)
+        {
+            return failed("label", why);
+        }
+        report.changes.push(FieldChange { field: "label", before, after: shown(label) });
+    }
+    if let Some(uuid) = tuning.uuid {
+        let mut ours = [0; 16];
+        let is_ours = rustix::fs::getxattr(dir, extant_fuse::UUID_ATTRIBUTE, &mut ours[..]).is_ok();
+        let before = if is_ours { Ok(ours) } else { extant_device::uuid(&root) };
+        let before = before.map_or_else(|_| "unknown".to_owned(), |uuid| uuid_text(&uuid));
+        let set = || match is_ours {
+            true => {
+                let flags = rustix::fs::XattrFlags::empty();
+                Ok(rustix::fs::setxattr(dir, extant_fuse::UUID_ATTRIBUTE, &uuid, flags)?)
+            }
+            false => extant_device::set_uuid(&root, uuid),
+        };
+        if !args.dry_run
+            && let Err(why) = set()
+        {
+            return failed("UUID", why);
+        }
+        report.changes.push(FieldChange { field: "UUID", before, after: uuid_text(&uuid) });
+    }
+    report.changes.retain(|change| change.before != change.after);
+    let mut out = output();
+    match print(args, &name, &report, &mut out).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => exit::fail(exit::TARGET, &why),
+    }
 }
 
 /// Restores the image if a conversion of it was cut. Nothing else may write to it before.

@@ -56,5 +56,5 @@ pub use server::{Report, Resized, Resizer, Server};
 pub use status::{MountStatus, STATUS_ATTRIBUTE};
 pub use transport::{
     ALLOCATOR_STATS_ATTRIBUTE, EXTENT_STATS_ATTRIBUTE, KernelCache, MODE_ATTRIBUTE, Mounted,
-    SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE, Shown, Threads, abort, serve_connection,
+    SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE, Shown, Threads, UUID_ATTRIBUTE, abort, serve_connection,
 };

@@ -414,6 +414,14 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
+    /// Changes the UUID, and makes the change durable.
+    ///
+    /// # Errors
+    /// [`Errno::OPNOTSUPP`] if other things depend on the UUID; the device failed.
+    fn set_uuid(&self, _uuid: [u8; 16]) -> Result<(), Errno> {
+        Err(Errno::ROFS)
+    }
+
     /// EXT4_IOC_RESIZE_FS: gives the file system this number of blocks. Other operations wait meanwhile.
     ///
     /// # Errors

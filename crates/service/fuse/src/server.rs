@@ -617,11 +617,15 @@ impl Serve for Server {
     }
 
     fn uuid(&self) -> Result<[u8; 16], Errno> {
-        self.with_volume(|volume| Ok(volume.superblock().uuid))
+        self.with_volume(|volume| Ok(volume.uuid()))
     }
 
     fn set_label(&self, label: &[u8]) -> Result<(), Errno> {
         self.with_volume(|volume| volume.set_label(label))
+    }
+
+    fn set_uuid(&self, uuid: [u8; 16]) -> Result<(), Errno> {
+        self.with_volume(|volume| volume.set_uuid(uuid))
     }
 
     fn resize(&self, blocks: u64) -> Result<(), Errno> {

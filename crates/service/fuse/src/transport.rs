@@ -88,6 +88,9 @@ const BACKGROUND: u16 = 64;
 /// Extended attribute of every inode: the process id of the server, in decimal. listxattr(2) does not show
 /// it.
 pub const SERVER_ATTRIBUTE: &str = "extant.server";
+/// Extended attribute of the root, which may be set: the UUID of the file system, 16 bytes. listxattr(2) does
+/// not show it. (FUSE cannot pass on EXT4_IOC_SETFSUUID, whose argument is longer than its number says.)
+pub const UUID_ATTRIBUTE: &str = "extant.uuid";
 /// Extended attribute of every inode, which exists after the file system was shut down. listxattr(2) does not
 /// show it.
 pub const SHUTDOWN_ATTRIBUTE: &str = "extant.shutdown";
@@ -207,6 +210,9 @@ impl<S: Serve> Transport<S> {
         }
         if ino == Ino::ROOT && name == MODE_ATTRIBUTE.as_bytes() {
             return Ok(if self.writable { b"rw" } else { b"ro" }.to_vec());
+        }
+        if ino == Ino::ROOT && name == UUID_ATTRIBUTE.as_bytes() {
+            return self.serve.uuid().map(Vec::from);
         }
         if ino == Ino::ROOT && name == EXTENT_STATS_ATTRIBUTE.as_bytes() {
             return self.serve.extent_cache_stats().map(String::into_bytes).ok_or(Errno::NODATA);
@@ -411,6 +417,9 @@ impl<S: Serve> Handler for Transport<S> {
             }
             Operation::Syncfs(..) => {
                 self.sync_all(Opener { handle: 0, thread: request.pid() }, reply);
+            }
+            Operation::Setxattr(_, NameAndBytes(name, value)) if name == UUID_ATTRIBUTE.as_bytes() => {
+                changes::done(self.set_uuid(request, node, value), reply);
             }
             Operation::Setxattr(set, NameAndBytes(name, value)) => {
                 let set = || self.set_attribute(request, node, name, value, set.flags);

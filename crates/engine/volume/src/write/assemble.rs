@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::discard::Discards;
 use super::errors::Errors;
 use super::fast::FastCommits;
-use super::label::NewLabel;
+use super::label::NewNames;
 use super::primary::superblock_place;
 use super::writeback::{EXPIRE_MS, Flusher};
 use super::xattrs::SharedXattrs;
@@ -110,7 +110,7 @@ impl Writer {
             dir_groups: options.dir_groups,
             no_auto_da_alloc: options.no_auto_da_alloc,
             fixed_time: options.fixed_time,
-            label: NewLabel::default(),
+            names: NewNames::default(),
             guard: None,
         }
     }

@@ -1,7 +1,9 @@
 //! A volume's label and UUID.
 //!
-//! Backup superblocks keep their old label: nothing reads it there.
+//! Backup superblocks keep their old label: nothing reads it there. The UUID identifies the file system, so
+//! they get the new one.
 
+use extant_ondisk::{Features, Superblock};
 use parking_lot::Mutex;
 
 use crate::ops::errors::Operation;
@@ -10,15 +12,28 @@ use crate::{Fault, Refusal, Volume};
 /// Most bytes of a label.
 pub const LABEL_MAX: usize = 16;
 
-/// The label, once it was changed.
+/// The label and the UUID, once they were changed.
 #[derive(Debug, Default)]
-pub(super) struct NewLabel(Mutex<Option<[u8; LABEL_MAX]>>);
+pub(super) struct NewNames {
+    label: Mutex<Option<[u8; LABEL_MAX]>>,
+    uuid: Mutex<Option<[u8; 16]>>,
+}
+
+/// Gives a superblock another UUID. Where metadata checksums depend on it, the seed that they were made with
+/// is stored (`metadata_csum_seed`).
+fn with_uuid(sb: &mut Superblock, uuid: [u8; 16]) {
+    if sb.features.metadata_csum() && !sb.features.has_incompat(Features::CSUM_SEED) {
+        sb.checksum_seed = sb.fs_seed();
+        sb.features.incompat |= Features::CSUM_SEED;
+    }
+    sb.uuid = uuid;
+}
 
 impl Volume {
     /// The label up to its first zero byte.
     #[must_use]
     pub fn label(&self) -> Vec<u8> {
-        let changed = self.writer.as_ref().and_then(|writer| *writer.label.0.lock());
+        let changed = self.writer.as_ref().and_then(|writer| *writer.names.label.lock());
         let label = changed.unwrap_or(self.superblock().volume_name);
         label.iter().copied().take_while(|byte| *byte != 0).collect()
     }
@@ -39,7 +54,35 @@ impl Volume {
             Ok(())
         });
         self.noted(Operation::Tune, changed)?;
-        *writer.label.0.lock() = Some(name);
+        *writer.names.label.lock() = Some(name);
         self.sync()
+    }
+
+    /// The UUID.
+    #[must_use]
+    pub fn uuid(&self) -> [u8; 16] {
+        let changed = self.writer.as_ref().and_then(|writer| *writer.names.uuid.lock());
+        changed.unwrap_or(self.superblock().uuid)
+    }
+
+    /// Changes the UUID, in the superblock and its backups, and makes the change durable.
+    ///
+    /// # Errors
+    /// [`Refusal::NotSupported`] if other things depend on the UUID: descriptors without metadata_csum but
+    /// with a checksum (`uninit_bg`), encrypted files (`stable_inodes`), an external journal; the device
+    /// failed.
+    pub fn set_uuid(&self, uuid: [u8; 16]) -> Result<(), Fault> {
+        let writer = self.writer()?;
+        let sb = self.superblock();
+        let features = &sb.features;
+        let depends = features.has_compat(Features::STABLE_INODES)
+            || features.has_ro_compat(Features::GDT_CSUM) && !features.metadata_csum()
+            || features.has_compat(Features::HAS_JOURNAL) && sb.journal_inum == 0;
+        if depends {
+            return Err(Refusal::NotSupported.into());
+        }
+        self.tune(&|sb| with_uuid(sb, uuid))?;
+        *writer.names.uuid.lock() = Some(uuid);
+        Ok(())
     }
 }

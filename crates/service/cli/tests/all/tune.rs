@@ -6,6 +6,7 @@ use std::path::Path;
 
 use extant_testkit::{LoopMount, e2fsck_clean, scratch};
 
+use crate::common::mounted::{Mount, has_fuse_and_root};
 use crate::common::{USAGE, assert_has, run};
 
 /// Options of mke2fs, by a name: the checksums of an ext4 of today, of the years before, and none.
@@ -302,4 +303,58 @@ fn a_conversion_that_is_refused_changes_no_byte() {
     let shown = run(args!["tune", "-n", "-O", "quota", &image]);
     assert_has(&shown.stdout, "user quota inode: 0 -> 3");
     assert!(std::fs::read(&image).unwrap() == before, "a refusal or a dry run changed the image");
+}
+
+/// Label and UUID of a mount of extant and of the kernel; other parameters need the image.
+#[test]
+fn label_and_uuid_of_a_mount_change() {
+    const FIRST: &str = "11111111-2222-3333-4444-555555555555";
+    const SECOND: &str = "99999999-2222-3333-4444-555555555555";
+    if !has_fuse_and_root() {
+        return;
+    }
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name);
+    let options = ["-q", "-F", "-t", "ext4", "-U", FIRST, "-O"];
+    let named = |image: &Path, label: &str, uuid: &str, seed: bool| {
+        let fields = fields(image, None, "1024");
+        assert_eq!((&*fields["Filesystem volume name"], &*fields["Filesystem UUID"]), (label, uuid));
+        assert_eq!(fields["Filesystem features"].contains("metadata_csum_seed"), seed, "{fields:?}");
+        e2fsck_clean(image);
+    };
+    // Without the seed, extant stores it; the kernel would refuse the UUID.
+    for (kind, features) in [("ours", "metadata_csum,^metadata_csum_seed"), ("theirs", "metadata_csum_seed")]
+    {
+        let image = at(kind);
+        let args = options.iter().copied().chain([features, image.to_str().unwrap(), "40M"]);
+        extant_testkit::run("mke2fs", args);
+        let ours = (kind == "ours").then(|| Mount::new(&image, &[]));
+        let theirs = (kind == "theirs").then(|| LoopMount::new(&image, "rw").unwrap());
+        let dir = match (&ours, &theirs) {
+            (Some(mounted), _) => mounted.path(),
+            (_, Some(mount)) => mount.path(),
+            _ => unreachable!(),
+        };
+        std::fs::write(dir.join("before"), "1").unwrap();
+        let done = run(args!["tune", "-L", "named", "-U", SECOND, dir]);
+        done.code(0);
+        assert_has(&done.stdout, "label: \"\" -> named");
+        assert_has(&done.stdout, &format!("UUID: {FIRST} -> {SECOND}"));
+        std::fs::write(dir.join("after"), "2").unwrap();
+        let shown = run(args!["tune", "-n", "-U", FIRST, dir]);
+        assert_has(&shown.stdout, &format!("UUID: {SECOND} -> {FIRST}"));
+        assert_has(run(args!["tune", "-m", "0", dir]).code(USAGE), "only -L and -U change");
+        assert_has(run(args!["tune", "-L", "12345678901234567", dir]).code(1), "it is too long");
+        drop((ours, theirs));
+        named(&image, "named", SECOND, true);
+        run(args!["check", &image]).code(0);
+    }
+    // The checksums of descriptors depend on the UUID.
+    let image = at("uninit");
+    let args = options.iter().copied().chain(["^metadata_csum,uninit_bg", image.to_str().unwrap(), "40M"]);
+    extant_testkit::run("mke2fs", args);
+    let mounted = Mount::new(&image, &[]);
+    assert_has(run(args!["tune", "-U", SECOND, mounted.path()]).code(1), "checksums");
+    drop(mounted);
+    named(&image, "<none>", FIRST, false);
 }

@@ -165,6 +165,13 @@ impl<S: Serve> Transport<S> {
         if self.serve.may_administer(caller) { Ok(()) } else { Err(Errno::PERM) }
     }
 
+    /// Sets the UUID: see [`UUID_ATTRIBUTE`](super::UUID_ATTRIBUTE).
+    pub(super) fn set_uuid(&self, request: &Request<'_>, node: u64, value: &[u8]) -> Result<(), Errno> {
+        self.check_administrator(Caller { uid: privileges::user_of(request) })?;
+        let uuid = value.try_into().ok().filter(|_| node == extant_fuse_lowlevel::protocol::ROOT_ID);
+        self.serve.set_uuid(uuid.ok_or(Errno::INVAL)?)
+    }
+
     /// Executes an ioctl and returns its output.
     pub(super) fn answer_ioctl(
         &self,

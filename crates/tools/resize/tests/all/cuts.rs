@@ -56,8 +56,24 @@ const UNJOURNALED: &[Case] = &[
     },
 ];
 
-/// Cuts of one case are tried at most at this many moments.
-const MOMENTS: u64 = 60;
+/// Cuts of one case are tried at most at so many moments of `end`; `EXTANT_MOMENTS` sets another number.
+pub(crate) fn step(end: u64, moments: u64) -> usize {
+    let given = std::env::var("EXTANT_MOMENTS").ok().and_then(|text| text.parse().ok());
+    (end / given.unwrap_or(moments)).max(1) as usize
+}
+
+/// The cuts of one case: moments, and what a disk's cache keeps at each. `EXTANT_SEEDS` sets how often each
+/// moment is cut, and [`step`] how many there are.
+pub(crate) fn all_cuts(
+    recording: &extant_simdisk::Recording,
+    moments: u64,
+    seeds: u64,
+) -> impl Iterator<Item = (u64, u64)> {
+    let given = std::env::var("EXTANT_SEEDS").ok().and_then(|text| text.parse().ok());
+    let (start, end) = (recording.start(), recording.end());
+    let at = (start..=end).step_by(step(end, moments));
+    at.flat_map(move |at| (0..given.unwrap_or(seeds)).map(move |seed| (at, at + (seed << 32))))
+}
 
 fn image_of(case: &Case, dir: &Path) -> Image {
     let source = dir.join("source");
@@ -128,33 +144,30 @@ fn a_cut_leaves_the_old_size_or_the_new_one() {
     let dir = extant_testkit::scratch();
     for case in JOURNALED {
         let (recording, tree, before, after) = recorded(case, dir.path());
-        let step = (recording.end() / MOMENTS).max(1);
         let (mut cuts, mut sizes) = (0, std::collections::BTreeSet::new());
-        for at in (recording.start()..=recording.end()).step_by(step as usize) {
-            for seed in 0..2 {
-                let name = format!("{} at {at} of {}, seed {seed}", case.name, recording.end());
-                let device = recovered(recording.cut(at, seed)).unwrap_or_else(|why| panic!("{name}: {why}"));
-                sizes.insert(blocks(&*device));
-                let found = findings(&*device);
-                // The backups are written after the switch.
-                let found: Vec<_> = found
-                    .iter()
-                    .filter(|text| !text.starts_with("GD012") && !text.starts_with("SB017"))
-                    .collect();
-                assert!(found.is_empty(), "{name}: {found:#?}");
-                if cuts % 16 == 0 {
-                    let (code, out) = e2fsck(&*device, &dir.path().join("cut"), "-fn");
-                    assert_eq!(code, 0, "{name}: {out}");
-                }
-                assert_eq!(tree_of(Arc::clone(&device)).unwrap(), tree, "{name}");
-                if cuts % 4 == 1 {
-                    let end = grow(&device).unwrap_or_else(|fault| panic!("{name}: again: {fault}"));
-                    assert_eq!(end, after, "{name}");
-                    let found = findings(&*device);
-                    assert!(found.is_empty(), "{name}: again: {found:#?}");
-                }
-                cuts += 1;
+        for (at, seed) in all_cuts(&recording, 60, 2) {
+            let name = format!("{} at {at} of {}, seed {seed}", case.name, recording.end());
+            let device = recovered(recording.cut(at, seed)).unwrap_or_else(|why| panic!("{name}: {why}"));
+            sizes.insert(blocks(&*device));
+            let found = findings(&*device);
+            // The backups are written after the switch.
+            let found: Vec<_> = found
+                .iter()
+                .filter(|text| !text.starts_with("GD012") && !text.starts_with("SB017"))
+                .collect();
+            assert!(found.is_empty(), "{name}: {found:#?}");
+            if cuts % 16 == 0 {
+                let (code, out) = e2fsck(&*device, &dir.path().join("cut"), "-fn");
+                assert_eq!(code, 0, "{name}: {out}");
             }
+            assert_eq!(tree_of(Arc::clone(&device)).unwrap(), tree, "{name}");
+            if cuts % 4 == 1 {
+                let end = grow(&device).unwrap_or_else(|fault| panic!("{name}: again: {fault}"));
+                assert_eq!(end, after, "{name}");
+                let found = findings(&*device);
+                assert!(found.is_empty(), "{name}: again: {found:#?}");
+            }
+            cuts += 1;
         }
         assert!(sizes.contains(&before) && sizes.contains(&after), "{sizes:?}");
         eprintln!("{}: {cuts} cuts, sizes {sizes:?}", case.name);
@@ -184,11 +197,10 @@ fn a_cut_of_a_shrink_loses_nothing() {
         let done = shrink(&device).unwrap();
         assert!(done.after.blocks < before);
         let recording = disk.recorded().unwrap();
-        let step = (recording.end() / 30).max(1);
         let mut cuts = 0;
-        for at in (recording.start()..=recording.end()).step_by(step as usize) {
+        for (at, seed) in all_cuts(&recording, 30, 1) {
             let name = format!("{mke2fs:?} at {at} of {}", recording.end());
-            let device = recovered(recording.cut(at, at)).unwrap_or_else(|why| panic!("{name}: {why}"));
+            let device = recovered(recording.cut(at, seed)).unwrap_or_else(|why| panic!("{name}: {why}"));
             let found = findings(&*device);
             let found: Vec<_> = found
                 .iter()
@@ -224,8 +236,8 @@ fn a_cut_of_a_shrink_without_a_journal_needs_a_check() {
     let mut storage = Fixed(Arc::clone(&device));
     resize(&mut storage, Size::Min, &ResizeOptions::default(), &(), &AtomicBool::new(false)).unwrap();
     let recording = disk.recorded().unwrap();
-    let step = (recording.end() / 12).max(1);
-    for at in (recording.start()..=recording.end()).step_by(step as usize) {
+    let step = step(recording.end(), 12);
+    for at in (recording.start()..=recording.end()).step_by(step) {
         let path = dir.path().join("cut");
         let (code, out) = e2fsck(&recording.cut(at, at), &path, "-fy");
         assert!(code <= 1, "{at}: {code} {out}");
@@ -241,8 +253,8 @@ fn without_a_journal_a_cut_needs_a_check() {
     let dir = extant_testkit::scratch();
     for case in UNJOURNALED {
         let (recording, tree, _, after) = recorded(case, dir.path());
-        let step = (recording.end() / 20).max(1);
-        for at in (recording.start()..=recording.end()).step_by(step as usize) {
+        let step = step(recording.end(), 20);
+        for at in (recording.start()..=recording.end()).step_by(step) {
             let name = format!("{} at {at}", case.name);
             let path = dir.path().join("cut");
             let (code, out) = e2fsck(&recording.cut(at, at), &path, "-fy");
