@@ -27,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod copier;
 mod cut;
 mod fault;
 mod fs;
@@ -234,6 +235,9 @@ pub struct ResizeReport {
     pub replayed: u64,
 }
 
+/// A round of the search for the smallest size has to gain one part in this many.
+const GAIN_SHARE: u64 = 500;
+
 /// What to do for a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
@@ -424,9 +428,10 @@ pub fn resize(
             // Bytes after the file system, such as a hash tree, are not the file system's.
             let is_alone = device.size_bytes() <= fs.sb.blocks_count << log2;
             let mut done = shrink(&mut fs, blocks, size == Size::Min, options, observer, &check)?;
-            // The metadata of groups that went has made room, so the next smallest size may be smaller.
+            // The metadata of groups that went has made room, so the next smallest size may be smaller. A round
+            // that gained little is the last one.
             let mut now = u64::MAX;
-            while size == Size::Min && fs.sb.blocks_count < now {
+            while size == Size::Min && fs.sb.blocks_count < now - now / GAIN_SHARE {
                 now = fs.sb.blocks_count;
                 let least = smallest(&fs, Inodes::of(&fs, options.is_mounted)?)?;
                 if least < now {
@@ -560,16 +565,14 @@ fn shrink(
         let groups = u64::from(geometry.groups);
         let reopen = |fs: &Fs| switcher_of(fs, options);
         let mut progress = |group| observer.progress("moving", group, groups);
-        match fs.evacuate(switcher, &geometry, &reopen, check, &mut progress) {
-            Ok((last, moved)) => {
-                let steps = moved.switches + 1;
-                done.add(Done { steps, moved: moved.blocks, moved_inodes: moved.inodes });
-                // The moves have changed the superblock.
-                break (plan::shrunk(&fs.sb, target)?, last);
-            }
+        let (moved, evacuated) = fs.evacuate(switcher, &geometry, &reopen, check, &mut progress);
+        done.add(Done { steps: moved.switches, moved: moved.blocks, moved_inodes: moved.inodes });
+        match evacuated {
+            // The moves have changed the superblock.
+            Ok(last) => break (plan::shrunk(&fs.sb, target)?, last),
             // The smallest size assumes that the pieces of free space are large enough.
             Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace) if is_min => {
-                target += ((fs.sb.blocks_count - target) / 16).max(64);
+                target += ((fs.sb.blocks_count - target) / 4).max(64);
                 switcher = switcher_of(fs, options)?;
                 if target >= fs.sb.blocks_count {
                     switcher.end(&fs.sb)?;
@@ -584,6 +587,7 @@ fn shrink(
     }
     fs.write_backups()?;
     end.end(&fs.sb)?;
+    done.steps += 1;
     Ok(done)
 }
 

@@ -34,6 +34,7 @@ use extant_ondisk::inode::{self, flags};
 use extant_ondisk::superblock::Superblock;
 use extant_ondisk::{Features, Geometry, orphan_file, xattr};
 
+use crate::copier::Copier;
 use crate::fault::ResizeFault;
 use crate::fs::Fs;
 use crate::plan;
@@ -50,9 +51,6 @@ const ACL_AT: usize = 104;
 const BLOCKS_HIGH_AT: usize = 116;
 const ACL_HIGH_AT: usize = 118;
 
-/// Bytes that are copied at once.
-const COPY_BYTES: u64 = 4 << 20;
-
 /// An inode while its blocks move.
 struct Owner {
     ino: Ino,
@@ -67,6 +65,7 @@ struct Owner {
 pub(crate) struct Mover<'f> {
     fs: &'f mut Fs,
     switcher: Switcher,
+    copier: Copier,
     /// Fails if the shrink must stop.
     check: &'f dyn Fn() -> Result<(), ResizeFault>,
     /// The new number of blocks.
@@ -196,8 +195,11 @@ impl Fs {
         reopen: &dyn Fn(&Fs) -> Result<Switcher, ResizeFault>,
         check: &dyn Fn() -> Result<(), ResizeFault>,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(Switcher, Moved), ResizeFault> {
-        let room = switcher.room()?;
+    ) -> (Moved, Result<Switcher, ResizeFault>) {
+        let room = match switcher.room() {
+            Ok(room) => room,
+            Err(fault) => return (Moved::default(), Err(fault)),
+        };
         let longest = vec![u32::MAX; geometry.groups as usize];
         let table = self.table.clone();
         let next_sb = self.sb.clone();
@@ -221,12 +223,17 @@ impl Fs {
             moved_inodes: 0,
             switches: 0,
             switcher,
+            copier: Copier::new(&self.device),
             check,
             fs: self,
         };
-        mover.run(reopen, progress)?;
+        let mut done = mover.run(reopen, progress);
+        if matches!(done, Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace)) && !mover.is_whole {
+            // What has moved is whole; another attempt continues from there.
+            done = mover.commit().and(done);
+        }
         let moved = Moved { blocks: mover.moved, inodes: mover.moved_inodes, switches: mover.switches };
-        Ok((mover.switcher, moved))
+        (moved, done.map(|()| mover.switcher))
     }
 }
 
@@ -244,6 +251,7 @@ impl Mover<'_> {
             return Err(ResizeFault::CannotShrink(why));
         }
         self.renumber()?;
+        self.journal(reopen)?;
         let mut shared: BTreeMap<u64, Vec<Ino>> = BTreeMap::new();
         let journal = self.fs.sb.journal_inum;
         for group in 0..self.groups {
@@ -254,12 +262,16 @@ impl Mover<'_> {
             let per_group = self.fs.geometry.inodes_per_group;
             let used = per_group.saturating_sub(desc.itable_unused.min(per_group));
             let bitmap = self.fs.inode_bitmap(group, &desc)?;
-            for index in 0..used {
+            // An inode changes only when its turn comes, so its stored bytes are those of now.
+            let size = self.fs.geometry.inode_size;
+            let mut table = vec![0; used as usize * size];
+            self.fs.device.read_at(desc.inode_table << self.fs.geometry.block_size.log2(), &mut table)?;
+            for (index, stored) in (0..used).zip(table.chunks_exact(size)) {
                 let ino = Ino(group * per_group + index + 1);
                 if !bitmap.test(index) || ino.0 == journal {
                     continue;
                 }
-                if let Some(block) = self.inode(ino)? {
+                if let Some(block) = self.inode(ino, stored)? {
                     shared.entry(block).or_default().push(ino);
                 }
             }
@@ -269,9 +281,17 @@ impl Mover<'_> {
             self.attribute_block(block, &owners)?;
         }
         self.commit()?;
+        Ok(())
+    }
+
+    /// Moves the journal, while there are long runs of free blocks: its map changes as a whole.
+    fn journal(&mut self, reopen: &dyn Fn(&Fs) -> Result<Switcher, ResizeFault>) -> Result<(), ResizeFault> {
+        let journal = self.fs.sb.journal_inum;
         if journal != 0 {
             self.is_whole = true;
-            self.inode(Ino(journal))?;
+            let (block, at) = self.fs.inode_place(Ino(journal))?;
+            let stored = self.fs.block(block)?[at].to_vec();
+            self.inode(Ino(journal), &stored)?;
             let has_moved = !self.pending.is_empty();
             if has_moved && self.fs.sb.jnl_backup_type == 1 {
                 let (block, at) = self.fs.inode_place(Ino(journal))?;
@@ -290,13 +310,13 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Moves the blocks of an inode. Returns its attribute block if that must move.
-    fn inode(&mut self, ino: Ino) -> Result<Option<u64>, ResizeFault> {
+    /// Moves the blocks of an inode with these bytes. Returns its attribute block if that must move.
+    fn inode(&mut self, ino: Ino, stored: &[u8]) -> Result<Option<u64>, ResizeFault> {
         self.seen.clear();
         let (block, at) = self.fs.inode_place(ino)?;
         let bytes = match self.pending.get(&block) {
             Some(bytes) => bytes[at.clone()].to_vec(),
-            None => self.fs.block(block)?[at.clone()].to_vec(),
+            None => stored.to_vec(),
         };
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -405,8 +425,8 @@ impl Mover<'_> {
     /// Moves a block of a map, with its pending change.
     fn move_tree_block(&mut self, block: u64) -> Result<u64, ResizeFault> {
         let bytes = self.current(block)?;
-        self.pending.remove(&block);
         let place = self.allocate_in(1, 0)?.start;
+        self.pending.remove(&block);
         self.fs.device.write_at(place << self.fs.geometry.block_size.log2(), &bytes)?;
         self.free(block..block + 1)?;
         self.moved += 1;
@@ -417,30 +437,21 @@ impl Mover<'_> {
         self.move_tree_block(block)
     }
 
-    /// Copies blocks. The orphan file's blocks have checksums that depend on their places.
-    fn copy(&self, from: u64, to: u64, len: u64, owner: Option<&Owner>) -> Result<(), ResizeFault> {
+    /// Copies blocks, at the latest before the next switch. The orphan file's blocks have checksums that
+    /// depend on their places.
+    fn copy(&mut self, from: u64, to: u64, len: u64, owner: Option<&Owner>) -> Result<(), ResizeFault> {
         let log2 = self.fs.geometry.block_size.log2();
-        let device = &self.fs.device;
         if let Some(owner) = owner.filter(|owner| owner.is_orphan_file) {
             for n in 0..len {
                 let mut bytes = self.fs.block(from + n)?;
                 if self.fs.sb.features.metadata_csum() {
                     orphan_file::seal(owner.orphan_seed, Pblk(to + n), &mut bytes);
                 }
-                device.write_at((to + n) << log2, &bytes)?;
+                self.fs.device.write_at((to + n) << log2, &bytes)?;
             }
             return Ok(());
         }
-        let mut done = 0;
-        let step = (COPY_BYTES >> log2).max(1);
-        let mut bytes = vec![0; (step.min(len) << log2) as usize];
-        while done < len {
-            let part = step.min(len - done);
-            let piece = &mut bytes[..(part << log2) as usize];
-            device.read_at((from + done) << log2, piece)?;
-            device.write_at((to + done) << log2, piece)?;
-            done += part;
-        }
+        self.copier.copy(from << log2, to << log2, len << log2);
         Ok(())
     }
 
@@ -550,6 +561,7 @@ impl Mover<'_> {
             return Ok(());
         }
         self.dirty_inodes.clear();
+        self.copier.wait()?;
         (self.check)()?;
         let mut change = Change { early: std::mem::take(&mut self.pending), late: Blocks::new() };
         let mut sb = self.next_sb.clone();

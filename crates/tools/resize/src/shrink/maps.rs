@@ -245,11 +245,12 @@ impl Mover<'_> {
     pub(super) fn block_map(&mut self, owner: &Owner, map: &[u8; 60]) -> Result<(), ResizeFault> {
         let mut words: Vec<u32> = (0..15).map(|at| u32_at(map, at * 4)).collect();
         let before = words.clone();
-        self.numbers(owner, &mut words[..DIRECT])?;
+        let mut moved = self.numbers(owner, &mut words[..DIRECT]);
         for level in 1..=3 {
             let at = DIRECT + level - 1;
-            self.indirect(owner, &mut words, at, level)?;
+            moved = moved.and_then(|()| self.indirect(owner, &mut words, at, level));
         }
+        // Also after a fault: what has moved has moved.
         if words != before {
             self.change_inode(owner, |bytes| {
                 for (at, word) in words.iter().enumerate() {
@@ -257,6 +258,7 @@ impl Mover<'_> {
                 }
             })?;
         }
+        moved?;
         self.commit_if_full()
     }
 
@@ -275,17 +277,15 @@ impl Mover<'_> {
         let bytes = self.map_block(owner, number)?;
         let mut below: Vec<u32> = bytes.chunks_exact(4).map(|word| u32_at(word, 0)).collect();
         let before = below.clone();
-        if level == 1 {
-            self.numbers(owner, &mut below)?;
-        } else {
-            for at in 0..below.len() {
-                self.indirect(owner, &mut below, at, level - 1)?;
-            }
-        }
+        let moved = match level {
+            1 => self.numbers(owner, &mut below),
+            _ => (0..below.len()).try_for_each(|at| self.indirect(owner, &mut below, at, level - 1)),
+        };
         if below != before {
             let bytes: Vec<u8> = below.iter().flat_map(|word| word.to_le_bytes()).collect();
             self.pending.insert(number, bytes);
         }
+        moved?;
         if number >= self.limit || self.is_whole && self.pending.contains_key(&number) {
             words[at] = self.move_tree_block(number)? as u32;
         }
