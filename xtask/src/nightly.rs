@@ -25,26 +25,27 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         }
     }
     println!("nightly: seed {seed}, {seconds} seconds");
-    let (seed, share) = (seed.to_string(), (seconds / 6).to_string());
+    let (seed, share) = (seed.to_string(), (seconds / 7).to_string());
     // Programs that take a count instead of a time run again with the next seeds until their share of the
     // time is used.
     let until_over = |part: fn(&[&str]) -> Result<(), String>, args: &[&str]| {
         let begun = Instant::now();
         let mut number: u64 = seed.parse().unwrap_or(1);
-        while begun.elapsed() < Duration::from_secs(seconds / 6) {
+        while begun.elapsed() < Duration::from_secs(seconds / 7) {
             let text = number.to_string();
             part(&[args, &["--seed", &text]].concat())?;
             number += 1;
         }
         Ok(())
     };
-    let parts: [(&str, Part<'_>); 10] = [
+    let parts: [(&str, Part<'_>); 11] = [
         ("licenses and sources of dependencies", &deny),
         ("the oldest Rust", &oldest_rust),
         ("packages", &package::run),
         ("heavy tests", &heavy_tests),
         ("fuzz", &|| programs::fuzz(&["--seed", &seed, "--seconds", &share])),
         ("fuzz --changes", &|| programs::fuzz(&["--changes", "--seed", &seed, "--seconds", &share])),
+        ("requests of a fake kernel", &|| fake_kernel(&seed, &share)),
         ("crash", &|| until_over(programs::crash, &["--cuts", "5000"])),
         ("crash --data", &|| until_over(programs::crash, &["--data", "--cuts", "2000"])),
         ("crash --crowded", &|| until_over(programs::crash, &["--crowded", "--cuts", "3000"])),
@@ -78,6 +79,13 @@ fn heavy_tests() -> Result<(), String> {
     let mut command = workspace::cargo_of_tests();
     command.args(["test", "--profile", "ci", "--workspace", "--tests", "--no-fail-fast", "--", "--ignored"]);
     workspace::succeed(&mut command)
+}
+
+/// Random requests to the mount's server, in every 10 seconds from the next seed and on a new image.
+fn fake_kernel(seed: &str, seconds: &str) -> Result<(), String> {
+    let mut command = workspace::cargo_of_tests();
+    command.args(["test", "--profile", "ci", "-p", "extant-fuse", "--test", "fake_kernel"]);
+    workspace::succeed(command.env("FAKE_KERNEL_SEED", seed).env("FAKE_KERNEL_SECONDS", seconds))
 }
 
 /// Builds with the oldest Rust that Cargo.toml declares, if rustup has it.

@@ -1,7 +1,7 @@
 //! Copies blocks on several threads, while the caller decides what moves next.
 //!
-//! Owns: the threads and the queue. Does **not** own: the choice of blocks. No block is the source of one copy
-//! and the target of another before [`Copier::wait`].
+//! Owns: the threads and the queue. Does **not** own: the choice of blocks. No block is the source of one
+//! copy and the target of another before [`Copier::wait`].
 //!
 //! Invariants
 //! 1. After [`Copier::wait`] all copies are written (not yet durable), or it has returned the first fault.

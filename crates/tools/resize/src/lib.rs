@@ -428,8 +428,8 @@ pub fn resize(
             // Bytes after the file system, such as a hash tree, are not the file system's.
             let is_alone = device.size_bytes() <= fs.sb.blocks_count << log2;
             let mut done = shrink(&mut fs, blocks, size == Size::Min, options, observer, &check)?;
-            // The metadata of groups that went has made room, so the next smallest size may be smaller. A round
-            // that gained little is the last one.
+            // The metadata of groups that went has made room, so the next smallest size may be smaller. A
+            // round that gained little is the last one.
             let mut now = u64::MAX;
             while size == Size::Min && fs.sb.blocks_count < now - now / GAIN_SHARE {
                 now = fs.sb.blocks_count;
