@@ -355,7 +355,7 @@ fn of_mount(args: &TuneArgs, tuning: &Tuning, is_possible: bool) -> ExitCode {
     let failed = |what: &str, why: io::Error| {
         let reason = match why.raw_os_error() {
             Some(1 | 13) => "only root and the user that mounted it may change it".to_owned(),
-            Some(22) => "it is too long".to_owned(),
+            Some(22) if what == "label" => "it is too long".to_owned(),
             Some(25) => "the file system does not change it while it is mounted".to_owned(),
             Some(30) => "it is mounted read-only".to_owned(),
             Some(95) => {
@@ -382,7 +382,11 @@ fn of_mount(args: &TuneArgs, tuning: &Tuning, is_possible: bool) -> ExitCode {
     }
     if let Some(uuid) = tuning.uuid {
         let mut ours = [0; 16];
-        let is_ours = rustix::fs::getxattr(dir, extant_fuse::UUID_ATTRIBUTE, &mut ours[..]).is_ok();
+        let is_ours = rustix::fs::getxattr(dir, extant_fuse::SERVER_ATTRIBUTE, &mut [0u8; 20][..]).is_ok();
+        if is_ours && rustix::fs::getxattr(dir, extant_fuse::UUID_ATTRIBUTE, &mut ours[..]).is_err() {
+            let why = format!("{name}: give the directory where the file system is mounted, for its UUID");
+            return exit::fail(exit::USAGE_CODE, &why);
+        }
         let before = if is_ours { Ok(ours) } else { extant_device::uuid(&root) };
         let before = before.map_or_else(|_| "unknown".to_owned(), |uuid| uuid_text(&uuid));
         let set = || match is_ours {

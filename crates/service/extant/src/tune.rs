@@ -431,6 +431,13 @@ fn set_uuid(
             "the external journal lists the UUIDs of its file systems, and would not be found",
         );
     }
+    if sb.features.has_incompat(Features::EA_INODE) && !sb.features.metadata_csum() {
+        return refused(
+            "UUID",
+            "the values of attributes in inodes of their own (ea_inode) depend on the UUID; turn \
+             metadata_csum on first",
+        );
+    }
     if sb.features.metadata_csum() && !sb.features.has_incompat(Features::CSUM_SEED) {
         sb.checksum_seed = before.fs_seed();
         sb.features.incompat |= Features::CSUM_SEED;

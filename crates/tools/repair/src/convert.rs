@@ -133,7 +133,10 @@ impl Conversion {
         };
         let will_have_orphans = self.orphan_file.unwrap_or(f.has_compat(Features::ORPHAN_FILE));
         let is_external = f.has_compat(Features::HAS_JOURNAL) && sb.journal_inum == 0;
-        let has_extra = sb.inode_bytes() > 128;
+        let has_extra = self.inode_size.map_or(sb.inode_bytes(), usize::from) > 128;
+        let mut unseeded = sb.clone();
+        unseeded.features.incompat &= !Features::CSUM_SEED;
+        let is_seeded = unseeded.fs_seed() != sb.fs_seed();
         let refusal = match self {
             _ if sb.rev_level == 0 => "the file system has revision 0, which has no features",
             Self { journal: Some(_), .. } if is_external => "the journal is on another device",
@@ -157,6 +160,11 @@ impl Conversion {
             Self { flex_bg: Some(false), .. } => {
                 "flex_bg cannot be turned off: bitmaps and inode tables may be in other groups than their own"
             }
+            Self { metadata_csum: Some(false), .. } if is_seeded && f.has_incompat(Features::EA_INODE) => {
+                "the values of attributes in inodes of their own (ea_inode) depend on the seed of checksums, \
+                 and the UUID has changed since: without metadata_csum there is no stored seed"
+            }
+            Self { wide: Some(true), .. } if sb.is_hurd() => "file systems of the Hurd have no 64bit",
             Self { wide: Some(_), .. } if f.has_incompat(Features::META_BG) => {
                 "64bit changes the places of descriptors in meta block groups (meta_bg), where files have \
                  blocks; make a new image (`extant build`)"
@@ -228,6 +236,12 @@ pub fn plan_conversion(
     let done = rounds.run(&overlay, &mut plan)?;
     if let Some(finding) = done.left.first() {
         return Err(ConversionFault::NotClean(format!("{}: {}", finding.rule.code, finding.says)));
+    }
+    // New quota files have no limits to lose.
+    let makes_quota = wanted.quota == Some(true) || wanted.project == Some(true);
+    if let Some(fix) = plan.losses().find(|fix| !makes_quota || fix.rule.code != "QU003") {
+        let loss = fix.loss.as_deref().unwrap_or_default();
+        return Err(ConversionFault::NotClean(format!("{}: it would lose {loss}", fix.rule.code)));
     }
     // The fixes are the conversion itself.
     Ok(done.assemble(overlay, Plan::default())?)

@@ -126,7 +126,7 @@ impl Fs<'_, '_> {
         own.extend(head.superblock.map(|block| (block.0, 1)));
         own.extend([head.descriptors, head.reserved].map(|(first, len)| (first.0, u64::from(len))));
         for (first, len) in own.into_iter().filter(|(_, len)| *len > 0) {
-            let end = (first + len).saturating_sub(start).div_ceil(ratio);
+            let end = first.saturating_add(len).saturating_sub(start).div_ceil(ratio);
             for cluster in first.saturating_sub(start) / ratio..end.min(clusters.into()) {
                 words[cluster as usize / 64] |= 1 << (cluster % 64);
             }

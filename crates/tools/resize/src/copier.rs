@@ -87,7 +87,7 @@ impl Copier {
 
     fn send(&self, job: Job) {
         let mut queue = self.shared.lock();
-        while queue.jobs.len() >= QUEUE_MAX {
+        while queue.jobs.len() >= QUEUE_MAX && queue.fault.is_none() {
             queue = self.shared.wait(queue);
         }
         queue.jobs.push_back(job);
@@ -103,9 +103,10 @@ impl Copier {
             self.send(last);
         }
         let mut queue = self.shared.lock();
-        while queue.running > 0 || !queue.jobs.is_empty() {
+        while queue.running > 0 || !queue.jobs.is_empty() && queue.fault.is_none() {
             queue = self.shared.wait(queue);
         }
+        queue.jobs.clear();
         queue.fault.take().map_or(Ok(()), Err)
     }
 }
@@ -128,7 +129,17 @@ struct Running<'s>(&'s Shared);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.lock().running -= 1;
+        {
+            let mut queue = self.0.lock();
+            queue.running -= 1;
+            if std::thread::panicking() {
+                let source = std::io::Error::other("a thread that copies has panicked");
+                let fault = DeviceFault::Io { what: "copy", offset: 0, len: 0, source };
+                queue.fault.get_or_insert(fault);
+                // No thread may be left for the rest.
+                queue.jobs.clear();
+            }
+        }
         self.0.changed.notify_all();
     }
 }

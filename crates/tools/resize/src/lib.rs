@@ -579,6 +579,20 @@ fn shrink(
                     return Ok(done);
                 }
             }
+            // An inode cannot get another number: its group stays.
+            Err(fault @ (ResizeFault::Plan(_) | ResizeFault::CannotShrink(_))) if is_min => {
+                let groups = u64::from(fs.groups_with_inodes()?) * u64::from(fs.geometry.blocks_per_group);
+                let kept = u64::from(fs.geometry.first_data_block) + groups;
+                if kept <= target {
+                    return Err(ended(fs, options, fault));
+                }
+                target = kept;
+                switcher = switcher_of(fs, options)?;
+                if target >= fs.sb.blocks_count {
+                    switcher.end(&fs.sb)?;
+                    return Ok(done);
+                }
+            }
             Err(fault) => return Err(ended(fs, options, fault)),
         }
     };

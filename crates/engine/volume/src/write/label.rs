@@ -69,20 +69,25 @@ impl Volume {
     ///
     /// # Errors
     /// [`Refusal::NotSupported`] if other things depend on the UUID: descriptors without metadata_csum but
-    /// with a checksum (`uninit_bg`), encrypted files (`stable_inodes`), an external journal; the device
-    /// failed.
+    /// with a checksum (`uninit_bg`), values in inodes of their own without metadata_csum (`ea_inode`),
+    /// encrypted files (`stable_inodes`), an external journal; the device failed.
     pub fn set_uuid(&self, uuid: [u8; 16]) -> Result<(), Fault> {
         let writer = self.writer()?;
         let sb = self.superblock();
         let features = &sb.features;
+        let mut current = writer.names.uuid.lock();
+        if current.unwrap_or(sb.uuid) == uuid {
+            return Ok(());
+        }
         let depends = features.has_compat(Features::STABLE_INODES)
+            || features.has_incompat(Features::EA_INODE) && !features.metadata_csum()
             || features.has_ro_compat(Features::GDT_CSUM) && !features.metadata_csum()
             || features.has_compat(Features::HAS_JOURNAL) && sb.journal_inum == 0;
         if depends {
             return Err(Refusal::NotSupported.into());
         }
-        self.tune(&|sb| with_uuid(sb, uuid))?;
-        *writer.names.uuid.lock() = Some(uuid);
+        self.change_superblocks(&|sb| with_uuid(sb, uuid), current.unwrap_or(sb.uuid))?;
+        *current = Some(uuid);
         Ok(())
     }
 }

@@ -30,6 +30,15 @@ impl Volume {
     /// [`Refusal::Invalid`] if `with` changes the seed or the layout; [`Refusal::NoSpace`] if the journal is
     /// too small for all backups; the device failed.
     pub fn tune(&self, with: &dyn Fn(&mut Superblock)) -> Result<(), Fault> {
+        self.change_superblocks(with, self.uuid())
+    }
+
+    /// As [`tune`](Self::tune), for backups that have this UUID now.
+    pub(super) fn change_superblocks(
+        &self,
+        with: &dyn Fn(&mut Superblock),
+        known_uuid: [u8; 16],
+    ) -> Result<(), Fault> {
         let writer = self.writer()?;
         let geometry = &writer.shared().geometry;
         let before = self.superblock();
@@ -71,7 +80,7 @@ impl Volume {
                     let Some(place) = bytes.get_mut(..superblock::SIZE) else { return };
                     // A backup that is no superblock of this file system is left to `check`.
                     let Ok(mut backup) = Superblock::decode(place) else { return };
-                    if backup.blocks_count == before.blocks_count && backup.uuid == before.uuid {
+                    if backup.blocks_count == before.blocks_count && backup.uuid == known_uuid {
                         with(&mut backup);
                         place.copy_from_slice(&backup.sealed());
                     }

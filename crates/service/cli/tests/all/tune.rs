@@ -303,6 +303,14 @@ fn a_conversion_that_is_refused_changes_no_byte() {
     let shown = run(args!["tune", "-n", "-O", "quota", &image]);
     assert_has(&shown.stdout, "user quota inode: 0 -> 3");
     assert!(std::fs::read(&image).unwrap() == before, "a refusal or a dry run changed the image");
+    // Values in inodes of their own have a checksum with the seed.
+    let image = at("values");
+    run(args!["mkfs", "--size", "32M", "--no-sync", "-O", "ea_inode", &image]).code(0);
+    run(args!["tune", "-U", "random", &image]).code(0);
+    assert_has(run(args!["tune", "-O", "^metadata_csum", &image]).code(USAGE), "the UUID has changed since");
+    let image = at("unsealed");
+    run(args!["mkfs", "--size", "32M", "--no-sync", "-O", "ea_inode,^metadata_csum", &image]).code(0);
+    assert_has(run(args!["tune", "-U", "random", &image]).code(USAGE), "turn metadata_csum on");
 }
 
 /// Label and UUID of a mount of extant and of the kernel; other parameters need the image.

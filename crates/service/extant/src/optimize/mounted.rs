@@ -82,8 +82,18 @@ pub fn optimize_mounted(
     let device = root.metadata().map_err(|why| MountedFault::Io(dir.to_owned(), why))?.dev();
     let mut left = vec![dir.to_owned()];
     while let Some(at) = left.pop() {
-        let entries = at.read_dir().and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        for entry in entries.map_err(|why| MountedFault::Io(at, why))? {
+        let entries = match at.read_dir().and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+            Ok(entries) => entries,
+            Err(why) if at == dir => return Err(MountedFault::Io(at, why)),
+            Err(why) => {
+                // A directory that was removed meanwhile has no files.
+                if !matches!(why.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) {
+                    report.left.push((shown(dir, &at), why.to_string()));
+                }
+                continue;
+            }
+        };
+        for entry in entries {
             let path = entry.path();
             let Ok(about) = path.symlink_metadata() else { continue };
             if about.dev() != device {
@@ -147,7 +157,8 @@ fn shown(dir: &Path, path: &Path) -> Vec<u8> {
 }
 
 fn fragments_of(path: &Path) -> io::Result<u64> {
-    let file = File::options().read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
     Ok(map_of(&file)?.0)
 }
 
@@ -173,19 +184,34 @@ fn map_of(file: &File) -> io::Result<(u64, Vec<Run>)> {
 /// Moves a file. Returns its fragments afterwards and its bytes, or why it stays.
 fn move_file(candidate: &Candidate, block_bytes: u64) -> Result<Option<(u64, u64)>, String> {
     let why = |why: io::Error| why.to_string();
-    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    // Another program may have put something else there meanwhile.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file =
         File::options().read(true).write(true).custom_flags(flags).open(&candidate.path).map_err(why)?;
     let about: Metadata = file.metadata().map_err(why)?;
+    if !about.is_file() {
+        return Err("it is no regular file any more".to_owned());
+    }
     let parent = candidate.path.parent().unwrap_or(Path::new("/"));
     let donor = open(parent, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     let donor = File::from(donor.map_err(|fault| why(fault.into()))?);
-    let (_, runs) = map_of(&file).map_err(why)?;
+    let (_, mut runs) = map_of(&file).map_err(why)?;
+    // Blocks that are reserved after the end of the file stay.
+    let end = about.len().next_multiple_of(block_bytes);
+    runs.retain_mut(|(start, len)| {
+        *len = (*len).min(end.saturating_sub(*start));
+        *len > 0
+    });
+    let needed: u64 = runs.iter().map(|(_, len)| len).sum();
+    let space = rustix::fs::fstatvfs(&file).map_err(|fault| why(fault.into()))?;
+    if needed > space.f_bavail * space.f_frsize {
+        return Err("there is no better free space".to_owned());
+    }
     for (start, len) in &runs {
         fallocate(&donor, FallocateFlags::empty(), *start, *len).map_err(|fault| why(fault.into()))?;
     }
     let (fragments, _) = map_of(&donor).map_err(why)?;
-    if fragments >= candidate.fragments && !candidate.is_listed {
+    if fragments > candidate.fragments || fragments == candidate.fragments && !candidate.is_listed {
         return Err("there is no better free space".to_owned());
     }
     for (start, len) in runs {

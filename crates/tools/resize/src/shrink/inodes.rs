@@ -299,7 +299,7 @@ impl Mover<'_> {
         // A block of names that ends in a checksum never looks like one of the index. Without checksums, a
         // block that looks like one has the same names. A root may have the remains of a checksum.
         let index = DxFormat::new(self.fs.geometry.block_size, &self.fs.sb.features);
-        for block in self.map_of(ino, inode, seed)?.data {
+        for block in self.map_of(ino, inode, seed, true)?.data {
             let content = self.current(block)?;
             if self.fs.sb.features.metadata_csum() {
                 match index.kind_of(&content) {
@@ -327,8 +327,8 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// The blocks of a map.
-    fn map_of(&self, ino: Ino, inode: &Inode, seed: u32) -> Result<Map, ResizeFault> {
+    /// The blocks of a map; those of data only if they are wanted.
+    fn map_of(&self, ino: Ino, inode: &Inode, seed: u32, has_data: bool) -> Result<Map, ResizeFault> {
         let damaged = || ResizeFault::Damaged(format!("the map of inode {}", ino.0));
         // A damaged map of a small directory is not larger than the file system.
         let most = inode.size.div_ceil(self.fs.geometry.block_size.bytes()).min(self.fs.geometry.blocks);
@@ -350,6 +350,7 @@ impl Mover<'_> {
                     map.nodes.push(block.0);
                     walker.supply(Some(&self.current(block.0)?));
                 }
+                Step::Extent(_) if !has_data => {}
                 Step::Extent(found) => {
                     let past = most.saturating_sub(found.lblk.into()).min(found.len.into());
                     map.data.extend((0..past).map(|n| found.start + n));
@@ -407,13 +408,21 @@ impl Mover<'_> {
             && !inode.has_flag(flags::INLINE_DATA)
             && (is_directory || is_orphan_file || inode.has_flag(flags::EXTENTS));
         let map = match has_map {
-            true => self.map_of(old, &inode, seed(old))?,
+            true => self.map_of(old, &inode, seed(old), is_directory || is_orphan_file)?,
             false => Map::default(),
         };
         let sealed = if is_directory || is_orphan_file { &map.data[..] } else { &[] };
 
-        // Two blocks of inodes, one that may have to be cleared, four of bitmaps, and the descriptors.
-        let cost = places.len() + map.nodes.len() + sealed.len() + 9;
+        let mut touched: HashSet<u64> = map.nodes.iter().chain(sealed).copied().collect();
+        for place in places {
+            touched.insert(match *place {
+                Place::Entry { block, .. } | Place::Attribute { block, .. } => block,
+                Place::Body { ino, .. } => self.fs.inode_place(ino)?.0,
+            });
+        }
+        // Two blocks of inodes, one that may have to be cleared, four of bitmaps, and the descriptors. Inodes
+        // that have moved are in other blocks.
+        let cost = touched.len() + 9;
         let (needed, room) = (cost + self.waiting(), self.room);
         if needed > room {
             self.commit()?;
