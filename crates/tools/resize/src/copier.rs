@@ -119,7 +119,7 @@ impl Drop for Copier {
             queue.jobs.clear();
         }
         self.shared.changed.notify_all();
-        // A thread that panicked has left no fault, and nothing is written after this.
+        // A thread that panicked has left a fault, which ended the shrink.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }

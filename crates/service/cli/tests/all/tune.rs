@@ -323,7 +323,7 @@ fn label_and_uuid_of_a_mount_change() {
     }
     let scratch = scratch();
     let at = |name: &str| scratch.path().join(name);
-    let options = ["-q", "-F", "-t", "ext4", "-U", FIRST, "-O"];
+    let options = ["-q", "-F", "-t", "ext4", "-b", "1024", "-U", FIRST, "-O"];
     let named = |image: &Path, label: &str, uuid: &str, seed: bool| {
         let fields = fields(image, None, "1024");
         assert_eq!((&*fields["Filesystem volume name"], &*fields["Filesystem UUID"]), (label, uuid));
@@ -349,12 +349,19 @@ fn label_and_uuid_of_a_mount_change() {
         assert_has(&done.stdout, "label: \"\" -> named");
         assert_has(&done.stdout, &format!("UUID: {FIRST} -> {SECOND}"));
         std::fs::write(dir.join("after"), "2").unwrap();
+        // The backups follow each change of one mount.
+        run(args!["tune", "-U", FIRST, dir]).code(0);
+        run(args!["tune", "-U", SECOND, dir]).code(0);
         let shown = run(args!["tune", "-n", "-U", FIRST, dir]);
         assert_has(&shown.stdout, &format!("UUID: {SECOND} -> {FIRST}"));
         assert_has(run(args!["tune", "-m", "0", dir]).code(USAGE), "only -L and -U change");
         assert_has(run(args!["tune", "-L", "12345678901234567", dir]).code(1), "it is too long");
+        // Unlike a drop, this waits for the end of the server.
+        ours.iter().for_each(Mount::unmount);
         drop((ours, theirs));
         named(&image, "named", SECOND, true);
+        let copy = fields(&image, Some("8193"), "1024");
+        assert_eq!(copy["Filesystem UUID"], SECOND, "{kind}");
         run(args!["check", &image]).code(0);
     }
     // The checksums of descriptors depend on the UUID.
@@ -363,6 +370,6 @@ fn label_and_uuid_of_a_mount_change() {
     extant_testkit::run("mke2fs", args);
     let mounted = Mount::new(&image, &[]);
     assert_has(run(args!["tune", "-U", SECOND, mounted.path()]).code(1), "checksums");
-    drop(mounted);
+    mounted.unmount();
     named(&image, "<none>", FIRST, false);
 }
