@@ -1,7 +1,7 @@
 //! Parses image arguments: the file, the bytes of it that hold the file system, and the path inside.
 //!
 //! ```text
-//! IMG             a file or block device, from its first byte
+//! IMG             a file or block device, from its first byte; a qcow2 image is read as the disk in it
 //! IMG@OFFSET      from byte OFFSET on: 4096, 0x1000, 1M, or 2048s (sectors of 512)
 //! IMG#N           partition N of its table (GPT or MBR), as Linux numbers it
 //! mem:SIZE        an empty device in memory
@@ -29,6 +29,7 @@ use extant::resize::{Fixed, ImageFile, Storage};
 use extant_device::partition::{Partition, PartitionFault, Scheme, Table, partitions};
 use extant_device::{Device, FileDevice, ImageUse, Io, MemDevice, Window};
 use extant_ondisk::superblock;
+use extant_qcow2::{Qcow2, disk_of};
 
 use crate::sizes::{human, parse_size};
 use crate::voice::say;
@@ -215,8 +216,8 @@ impl ImageArg {
     /// # Errors
     /// As [`open_read_only`](Self::open_read_only).
     pub(crate) fn open_while_mounted(&self) -> Result<Arc<dyn Device>, ArgError> {
-        match Transfers::default().open(&self.path, FileDevice::open_read_only) {
-            Ok(device) => self.part_of(Arc::new(device)),
+        match Transfers::default().open(&self.path, FileDevice::open_read_only).and_then(disk_of) {
+            Ok(disk) => self.part_of(disk),
             Err(error) => Err(ArgError::Unreadable(refusal(&self.path, &error))),
         }
     }
@@ -229,10 +230,10 @@ impl ImageArg {
         if let ImageAt::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
-        match transfers.open(&self.path, open) {
-            Ok(device) => {
+        match transfers.open(&self.path, open).and_then(disk_of) {
+            Ok(disk) => {
                 self.say_if_written();
-                self.part_of(Arc::new(device))
+                self.part_of(disk)
             }
             Err(error) => Err(ArgError::Unreadable(refusal(&self.path, &error))),
         }
@@ -283,8 +284,13 @@ impl ImageArg {
         self.open_to_restore_by(Transfers::default())
     }
 
-    /// The undo file of a change of features: beside an image file, else in the current directory.
+    /// The undo file of a change of features.
     pub(crate) fn tune_undo(&self) -> PathBuf {
+        self.undo_name(".tune-undo")
+    }
+
+    /// The default name of an undo file: beside an image file, else in the current directory.
+    pub(crate) fn undo_name(&self, suffix: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         if !self.path.is_file() {
             name = self.path.file_name().map_or(name, OsStr::to_owned);
@@ -294,7 +300,7 @@ impl ImageArg {
             ImageAt::Offset(offset) => name.push(format!("-{offset}")),
             _ => {}
         }
-        name.push(".tune-undo");
+        name.push(suffix);
         name.into()
     }
 
@@ -320,6 +326,7 @@ impl ImageArg {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
         match transfers.open(&self.path, FileDevice::open_locked) {
+            Ok(device) if Qcow2::is_on(&device) => Err(self.not_raw()),
             Ok(device) => self.part_of(Arc::new(device)).map_err(LockError::Arg),
             Err(error) => Err(self.not_locked(&error)),
         }
@@ -345,6 +352,9 @@ impl ImageArg {
         self.check_no_cut()?;
         let file = transfers.open(&self.path, FileDevice::open_locked);
         let file = Arc::new(file.map_err(|error| self.not_locked(&error))?);
+        if Qcow2::is_on(&*file) {
+            return Err(self.not_raw());
+        }
         let disk: Arc<dyn Device> = Arc::<FileDevice>::clone(&file);
         self.part_of(Arc::clone(&disk)).map_err(LockError::Arg)?;
         if let Some(end) = following(&disk, offset) {
@@ -379,6 +389,15 @@ impl ImageArg {
             }
             ImageAt::Partition(_) | ImageAt::Memory(_) => Ok((device, true)),
         }
+    }
+
+    /// A qcow2 image is only read.
+    fn not_raw(&self) -> LockError {
+        let path = self.path.display();
+        LockError::Unwritable(format!(
+            "{path}: this is a qcow2 disk image, which is only read; \
+             `qemu-img convert -O raw {path} raw.img` makes a raw image that can be written"
+        ))
     }
 
     fn not_locked(&self, error: &io::Error) -> LockError {

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::check::{Bar, CheckArgs, OPERATIONAL, USAGE, place, place_json, pretty};
 use crate::exit;
-use crate::imagearg::{ImageArg, ImageAt};
+use crate::imagearg::ImageArg;
 use crate::inspect::format::{count, escape};
 use crate::look::{arg_failure, lock_failure};
 use crate::sandbox::{Needs, confine, directory_of};
@@ -172,6 +172,9 @@ fn is_marked_clean(device: &dyn Device) -> bool {
         })
 }
 
+/// There is no default name left.
+pub(crate) const TOO_MANY: &str = "there are too many undo files: name one by --undo";
+
 /// The undo file of this repair, and that of an earlier repair that was cut.
 struct UndoNames {
     file: Option<PathBuf>,
@@ -179,7 +182,6 @@ struct UndoNames {
 }
 
 fn undo_file(args: &CheckArgs, image: &ImageArg) -> Result<UndoNames, (u8, String)> {
-    let is_cut = |path: &Path| UndoFile::open(path).is_ok_and(|undo| undo.state() == UndoState::Begun);
     match &args.undo {
         Some(path) if path.as_os_str() == "none" => Ok(UndoNames { file: None, cut: None }),
         Some(path) if !path.exists() => Ok(UndoNames { file: Some(path.clone()), cut: None }),
@@ -190,30 +192,25 @@ fn undo_file(args: &CheckArgs, image: &ImageArg) -> Result<UndoNames, (u8, Strin
             Err((OPERATIONAL, format!("{}: {why}", path.display())))
         }
         None => {
-            let mut base = image.path.clone().into_os_string();
-            let is_file = image.path.is_file();
-            if !is_file {
-                base = image.path.file_name().map_or(base, std::ffi::OsStr::to_owned);
-            }
-            match image.at {
-                ImageAt::Partition(number) => base.push(format!("-{number}")),
-                ImageAt::Offset(offset) => base.push(format!("-{offset}")),
-                _ => {}
-            }
-            for number in 1..1000 {
-                let mut name = base.clone();
-                name.push(if number == 1 { ".undo".to_owned() } else { format!(".undo{number}") });
-                let path = PathBuf::from(name);
-                if !path.exists() {
-                    return Ok(UndoNames { file: Some(path), cut: None });
-                }
-                if is_cut(&path) {
-                    return Ok(UndoNames { file: Some(path.clone()), cut: Some(path) });
-                }
-            }
-            Err((OPERATIONAL, "there are too many undo files: name one by --undo".to_owned()))
+            let path = default_undo(image).ok_or((OPERATIONAL, TOO_MANY.to_owned()))?;
+            let cut = is_cut(&path).then(|| path.clone());
+            Ok(UndoNames { file: Some(path), cut })
         }
     }
+}
+
+/// A default name for an undo file that is free, or that of an earlier change that was cut.
+pub(crate) fn default_undo(image: &ImageArg) -> Option<PathBuf> {
+    let mut names = (1..1000).map(|number| match number {
+        1 => image.undo_name(".undo"),
+        _ => image.undo_name(&format!(".undo{number}")),
+    });
+    names.find(|path| !path.exists() || is_cut(path))
+}
+
+/// Whether an undo file is that of a change that was cut.
+pub(crate) fn is_cut(path: &Path) -> bool {
+    UndoFile::open(path).is_ok_and(|undo| undo.state() == UndoState::Begun)
 }
 
 /// Prints the plan on standard error, and asks whether it is to be written.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  ls tree stat cat df inspect check   images open --> only these images, and standard output
-//!  check --repair                      image open  --> writes it and its undo file
+//!  check --repair, restore             images open --> writes one and its undo file
 //!  update                              image open  --> writes it; reads all sources
 //!  export, build, rescue, dump         images open --> writes the output; build reads all sources
 //!  diff                                images open --> as these, by its sides and its output

@@ -50,7 +50,8 @@ pub enum CheckImageFault {
 pub fn check_image(image: impl AsRef<Path>) -> Result<Report, CheckImageFault> {
     let image = image.as_ref();
     let device = FileDevice::open_read_only(image)
+        .and_then(crate::disk_of)
         .map_err(|source| CheckImageFault::Image { image: image.to_owned(), source })?;
-    check(&device, &Options::default())
+    check(&*device, &Options::default())
         .map_err(|source| CheckImageFault::Check { image: image.to_owned(), source })
 }

@@ -52,9 +52,8 @@ impl FileSystem {
     pub fn open_with(image: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, Error> {
         let image = image.as_ref();
         let failed = |source: io::Error| Error::Image { image: image.to_owned(), source };
-        let device = FileDevice::open_read_only(image).map_err(failed)?;
-        Self::from_device(Arc::new(device), options)
-            .map_err(|source| Error::Open { image: image.to_owned(), source })
+        let device = FileDevice::open_read_only(image).and_then(crate::disk_of).map_err(failed)?;
+        Self::from_device(device, options).map_err(|source| Error::Open { image: image.to_owned(), source })
     }
 
     /// Opens the file system on a device: a file, a window of a file, memory.

@@ -259,7 +259,17 @@ pub use walk::Walk;
 /// Inode flags by name and bit, as in [`Stat::flags`].
 pub use extant_ondisk::inode::flags;
 
-/// Opens an image file or block device for reading.
+/// The disk in a file: that of a qcow2 image, otherwise the file itself.
+#[cfg(feature = "qcow2")]
+pub(crate) use extant_qcow2::disk_of;
+
+/// The disk in a file: without the feature `qcow2`, the file itself.
+#[cfg(not(feature = "qcow2"))]
+pub(crate) fn disk_of(file: FileDevice) -> std::io::Result<std::sync::Arc<dyn Device>> {
+    Ok(std::sync::Arc::new(file))
+}
+
+/// Opens an image file or block device for reading. With the feature `qcow2`, the file may be a qcow2 image.
 ///
 /// # Errors
 /// The file cannot be opened, or holds no file system that can be read.

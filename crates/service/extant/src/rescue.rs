@@ -25,7 +25,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "qcow2")]
+use std::fs::File;
 use std::path::Path;
+#[cfg(feature = "repair")]
 use std::sync::Arc;
 
 use extant_device::FileDevice;
@@ -41,6 +44,113 @@ pub use extant_rescue::{
 pub fn open(image: impl AsRef<Path>) -> Result<Rescue, RescueFault> {
     let image = image.as_ref();
     let device = FileDevice::open_read_only(image)
+        .and_then(crate::disk_of)
         .map_err(|error| RescueFault::Output(image.display().to_string(), error))?;
-    Rescue::open(Arc::new(device), None)
+    Rescue::open(device, None)
+}
+
+/// Writes a dump in the format qcow2 into an empty file: only blocks with metadata take space in it, also
+/// where files have no holes. Raw dumps: [`Rescue::dump`].
+///
+/// # Errors
+/// The file cannot be written, or the observer stopped the work.
+#[cfg(feature = "qcow2")]
+pub fn dump_qcow2(
+    rescue: &Rescue,
+    file: &File,
+    scramble: bool,
+    observer: &dyn RescueObserver,
+) -> Result<DumpReport, RescueFault> {
+    let failed = |why| RescueFault::Output("dump".to_owned(), why);
+    let copy = file.try_clone().map_err(failed)?;
+    let output = extant_qcow2::Qcow2::create(copy, rescue.size_bytes(), rescue.block_bytes());
+    let output = output.map_err(failed)?;
+    let report = rescue.dump(&output, scramble, observer)?;
+    output.finish().map_err(failed)?;
+    Ok(report)
+}
+
+/// Why a dump is not restored.
+#[cfg(feature = "repair")]
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreFault {
+    /// The names in the dump are not those of the files.
+    #[error("the names in the dump are scrambled: restoring would rename all files")]
+    Scrambled,
+    /// The dump is of another file system.
+    #[error("the dump is of the file system {dump}, and the image has {image}")]
+    Other {
+        /// UUID in the dump.
+        dump: String,
+        /// UUID in the image.
+        image: String,
+    },
+    /// The image has fewer bytes than the file system in the dump.
+    #[error("the file system in the dump has {dump} bytes, and the image only {image}")]
+    Small {
+        /// Bytes of the dump's file system.
+        dump: u64,
+        /// Bytes of the image.
+        image: u64,
+    },
+    /// The dump cannot be read.
+    #[error(transparent)]
+    Dump(#[from] RescueFault),
+    /// The image cannot be read or written.
+    #[error(transparent)]
+    Image(#[from] crate::repair::RepairFault),
+}
+
+/// Plans to write the metadata of a dump back into an image of the same file system; contents of files stay.
+/// The file system is then as it was when the dump was made. Files that were written or deleted after it may
+/// have wrong contents. [`Repair::write`](crate::repair::Repair::write) writes the plan, through an undo file
+/// if there is one. With `force` also into an image that has another file system.
+///
+/// # Errors
+/// [`RestoreFault`]; nothing has been written.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (kept, image) = example::example_image();
+/// use std::sync::Arc;
+/// use extant::rescue::{FoundFile, RescueObserver, dump_qcow2, open, restore};
+///
+/// struct Quiet;
+/// impl RescueObserver for Quiet {
+///     fn found(&self, _: &FoundFile) {}
+/// }
+/// let dump = kept.path().join("dump.qcow2");
+/// dump_qcow2(&open(&image)?, &std::fs::File::create_new(&dump)?, false, &Quiet)?;
+/// // The first superblock and the descriptors are lost.
+/// let device = Arc::new(extant::FileDevice::open(&image, true)?);
+/// extant::Device::write_at(&*device, 0, &[0; 8192])?;
+///
+/// restore(&open(&dump)?, device.clone(), false)?.write(&*device, None)?;
+/// assert_eq!(extant::open(&image)?.read("/etc/motd")?, b"hello\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "repair")]
+pub fn restore(
+    dump: &Rescue,
+    image: Arc<dyn crate::Device>,
+    force: bool,
+) -> Result<crate::repair::Repair, RestoreFault> {
+    if dump.is_scrambled() {
+        return Err(RestoreFault::Scrambled);
+    }
+    if image.size_bytes() < dump.size_bytes() {
+        return Err(RestoreFault::Small { dump: dump.size_bytes(), image: image.size_bytes() });
+    }
+    // An image without a readable superblock is one that needs the dump.
+    let there = Rescue::open(Arc::clone(&image), None).ok().map(|rescue| rescue.superblock().uuid);
+    let uuid = dump.superblock().uuid;
+    if let Some(there) = there.filter(|there| *there != uuid && !force) {
+        let [dump, image] = [uuid, there].map(|uuid| crate::uuid_text(&uuid));
+        return Err(RestoreFault::Other { dump, image });
+    }
+    struct Quiet;
+    impl RescueObserver for Quiet {
+        fn found(&self, _found: &FoundFile) {}
+    }
+    extant_repair::plan_writes(image, |overlay| Ok(dump.dump(overlay, false, &Quiet).map(|_| ())?))
 }

@@ -212,11 +212,11 @@ pub fn build_like(
     target: impl AsRef<Path>,
 ) -> Result<UpdateReport, UpdateFault> {
     let old = old.as_ref();
-    let opened = FileDevice::open_read_only(old);
+    let opened = FileDevice::open_read_only(old).and_then(crate::disk_of);
     let opened = opened.map_err(|source| UpdateFault::Image { image: old.to_owned(), source })?;
     let (target, cancel) = (target.as_ref(), AtomicBool::new(false));
     let job = Job { options, observer: &diff::Silent, cancel: &cancel, images: &[old, target] };
-    job.build_like(&(Arc::new(opened) as Arc<dyn Device>), sources, target)
+    job.build_like(&opened, sources, target)
 }
 
 /// As [`build_like`], of an old image on any device, and reports progress. The build ends when `cancel`

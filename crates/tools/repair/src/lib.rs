@@ -291,6 +291,24 @@ impl Done {
     }
 }
 
+/// Plans other changes than repairs: `write` gets a device that keeps what is written to it in memory. What
+/// differs from the image is written by [`Repair::write`], through an undo file if there is one.
+///
+/// # Errors
+/// The file system is in use by another machine; the device cannot be read; an error of `write`.
+pub fn plan_writes<E: From<RepairFault>>(
+    device: Arc<dyn Device>,
+    write: impl FnOnce(&dyn Device) -> Result<(), E>,
+) -> Result<Repair, E> {
+    if is_in_use(&*device) {
+        return Err(RepairFault::InUse.into());
+    }
+    let overlay = Arc::new(Overlay::new(device));
+    write(&*overlay)?;
+    let done = Done { left: Vec::new(), late: BTreeSet::new(), stats: Stats::default() };
+    Ok(done.assemble(overlay, Plan::default())?)
+}
+
 /// Does another machine write the block of multiple-mount protection? Waits for two of its intervals where
 /// the block says so.
 fn is_in_use(device: &dyn Device) -> bool {

@@ -1,16 +1,15 @@
-//! A copy of all metadata without file contents, as a sparse file.
+//! A copy of all metadata without file contents.
 //!
 //! Owns: which blocks are metadata. Does **not** own: how names are replaced (see
-//! [`scramble`](crate::scramble)).
+//! [`scramble`](crate::scramble)), the form of the output: it is a device.
 //!
 //! Without scrambling every block is as on the device, the journal included. With it, blocks are as after the
 //! journal's replay, and the journal is empty: its copies have names in them.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use extant_base::{Group, Ino};
+use extant_device::Device;
 use extant_jbd2_format as jbd2;
 use extant_ondisk::Features;
 use extant_ondisk::filetype::FileType;
@@ -25,7 +24,7 @@ use crate::{RescueFault, RescueObserver, check_stop};
 /// What a dump consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DumpReport {
-    /// Blocks that were written; blocks of zeros are holes.
+    /// Blocks that were written; on a new output, blocks of zeros are holes.
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
@@ -38,12 +37,10 @@ pub struct DumpReport {
 
 pub(crate) fn run(
     ground: &Ground,
-    output: &File,
+    output: &dyn Device,
     scramble: bool,
     watch: &dyn RescueObserver,
 ) -> Result<DumpReport, RescueFault> {
-    let size = ground.geometry.blocks * ground.geometry.block_size.bytes();
-    output.set_len(size).map_err(failed)?;
     let scrambler = scramble.then(|| Scrambler::new(ground));
     let mut dump =
         Dump { ground, output, scrambler, written: BTreeSet::new(), report: DumpReport::default() };
@@ -67,13 +64,30 @@ pub(crate) fn run(
     Ok(dump.report)
 }
 
-fn failed(error: std::io::Error) -> RescueFault {
-    RescueFault::Output("dump".to_owned(), error)
+/// Scrambles a copy of the root's names, and compares: replacements depend on positions alone, so those of a
+/// scrambled dump are the same again, except where a name got longer than it was.
+pub(crate) fn is_scrambled(ground: &Ground) -> bool {
+    let mut scrambler = Scrambler::new(ground);
+    let Some((inode, mut bytes)) = ground.inode(Ino::ROOT) else { return false };
+    if inode.has_flag(flags::INLINE_DATA) {
+        scrambler.inode(Ino::ROOT, &mut bytes);
+    } else {
+        let map = ground.map(Ino::ROOT, &inode);
+        scrambler.begin_directory(Ino::ROOT, &inode, &map);
+        for run in &map.runs {
+            for index in 0..run.len {
+                if let Some(mut bytes) = ground.read_raw(run.pblk + index) {
+                    scrambler.directory_block(run.lblk + index, &mut bytes);
+                }
+            }
+        }
+    }
+    scrambler.same * 2 > scrambler.names
 }
 
 struct Dump<'a> {
     ground: &'a Ground,
-    output: &'a File,
+    output: &'a dyn Device,
     scrambler: Option<Scrambler<'a>>,
     written: BTreeSet<u64>,
     report: DumpReport,
@@ -85,16 +99,17 @@ impl Dump<'_> {
     }
 
     fn put(&mut self, block: u64, bytes: &[u8]) -> Result<(), RescueFault> {
-        if bytes.iter().all(|byte| *byte == 0) || !self.written.insert(block) {
+        let is_hole = self.output.is_fresh() && bytes.iter().all(|byte| *byte == 0);
+        if is_hole || !self.written.insert(block) {
             return Ok(());
         }
         self.report.blocks += 1;
         self.report.bytes += bytes.len() as u64;
         let offset = block * self.ground.geometry.block_size.bytes();
-        self.output.write_all_at(bytes, offset).map_err(failed)
+        self.output.write_at(offset, bytes).map_err(RescueFault::Written)
     }
 
-    /// A block without names. One that cannot be read becomes a hole.
+    /// A block without names. One that cannot be read is not written.
     fn plain(&mut self, block: u64) -> Result<(), RescueFault> {
         match self.read(block) {
             Some(bytes) if block != 0 => self.put(block, &bytes),

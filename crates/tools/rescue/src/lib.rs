@@ -49,6 +49,7 @@ use extant_base::Ino;
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::Inode;
+use extant_ondisk::superblock::Superblock;
 
 pub use dump::DumpReport;
 use ground::Ground;
@@ -72,6 +73,9 @@ pub enum RescueFault {
     /// The output cannot be written.
     #[error("{0}: {1}")]
     Output(String, std::io::Error),
+    /// The device of a dump cannot be written.
+    #[error(transparent)]
+    Written(DeviceFault),
     /// The caller stopped the work.
     #[error("interrupted")]
     Interrupted,
@@ -200,19 +204,45 @@ impl Rescue {
         }
     }
 
-    /// Writes all metadata, and no file contents, to a file of the image's size with holes. `scramble`:
-    /// names, targets of symbolic links, attributes' values and contents of inline files are replaced by
-    /// others of the same lengths.
+    /// Size of the file system in bytes, which is that of a dump.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.ground.geometry.blocks * self.block_bytes()
+    }
+
+    /// Size of a block in bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        self.ground.geometry.block_size.bytes()
+    }
+
+    /// The superblock, or the backup that is used instead.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.ground.sb
+    }
+
+    /// Writes all metadata, and no file contents, to a device of at least [`size_bytes`](Self::size_bytes).
+    /// On a [fresh](Device::is_fresh) device, blocks of zeros stay holes. `scramble`: names, targets of
+    /// symbolic links, attributes' values and contents of inline files are replaced by others of the same
+    /// lengths.
     ///
     /// # Errors
     /// The output cannot be written, or the caller stopped.
     pub fn dump(
         &self,
-        output: &std::fs::File,
+        output: &dyn Device,
         scramble: bool,
         watch: &dyn RescueObserver,
     ) -> Result<DumpReport, RescueFault> {
         dump::run(&self.ground, output, scramble, watch)
+    }
+
+    /// Whether the names are replacements that [`dump`](Self::dump) has made: whether most names in the root
+    /// are those that their positions give. False if the root has no names but `lost+found`.
+    #[must_use]
+    pub fn is_scrambled(&self) -> bool {
+        dump::is_scrambled(&self.ground)
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Scrambler<'a> {
     format: DirFormat,
     /// Names replaced.
     pub(crate) names: u64,
+    /// Names whose replacements are the names themselves: those of a scrambled dump.
+    pub(crate) same: u64,
     /// Names without a fitting replacement.
     pub(crate) unordered: u64,
     directory: Directory,
@@ -80,7 +82,7 @@ impl Letters {
 impl<'a> Scrambler<'a> {
     pub(crate) fn new(ground: &'a Ground) -> Self {
         let format = ground.dir_format();
-        Self { ground, format, names: 0, unordered: 0, directory: Directory::default() }
+        Self { ground, format, names: 0, same: 0, unordered: 0, directory: Directory::default() }
     }
 
     /// The next blocks are those of this directory.
@@ -170,6 +172,7 @@ impl<'a> Scrambler<'a> {
             let is_fixed = self.directory.ino == Ino::ROOT.0 && bytes[start..].starts_with(b"lost+found");
             if is_name && !is_fixed && !self.directory.is_encrypted {
                 let name = self.replacement(lblk, offset, len, room.min(255));
+                self.same += u64::from(name == bytes[start..start + len]);
                 kept = name.len();
                 bytes[start..start + kept].copy_from_slice(&name);
                 bytes[offset + 6] = kept as u8;

@@ -14,6 +14,7 @@ mod build_target;
 mod damaged;
 mod diff;
 mod doctor;
+mod dump;
 mod edit;
 mod export;
 mod imagearg;

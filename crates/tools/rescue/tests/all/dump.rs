@@ -1,11 +1,22 @@
 //! Dumps have the structure and nothing else.
 
 use std::fs;
+use std::path::Path;
 
+use extant_device::FileDevice;
+use extant_rescue::Rescue;
 use extant_testkit::trees::many;
 use extant_testkit::{e2fsck_clean, run, scratch};
 
 use crate::{Seen, open};
+
+/// A new file of the size of a file system.
+pub(crate) fn new_device(path: &Path, rescue: &Rescue) -> FileDevice {
+    let file = fs::File::create(path).unwrap();
+    file.set_len(rescue.size_bytes()).unwrap();
+    drop(file);
+    FileDevice::fresh(fs::File::options().read(true).write(true).open(path).unwrap()).unwrap()
+}
 
 /// Checks find a dump as clean as its image, and nothing that users wrote is in a scrambled one.
 #[test]
@@ -33,8 +44,9 @@ fn a_dump_is_as_clean_as_its_image() {
         }
         for scramble in [false, true] {
             let path = dir.path().join("dump");
-            let dump = fs::File::create(&path).unwrap();
-            let report = open(&image).dump(&dump, scramble, &Seen::default()).unwrap();
+            let rescue = open(&image);
+            let report = rescue.dump(&new_device(&path, &rescue), scramble, &Seen::default()).unwrap();
+            assert_eq!(open(&path).is_scrambled(), scramble, "{options}");
             assert_eq!(report.unordered, 0, "{options}");
             assert_eq!(fs::metadata(&path).unwrap().len(), fs::metadata(&image).unwrap().len());
             e2fsck_clean(&path);

@@ -156,7 +156,7 @@ fn any_bytes_end_in_bounded_time() {
             let wanted = RescueScope { deleted, since: None };
             rescue.run(wanted, &mut (), &crate::Seen::default()).unwrap();
         }
-        let dump = fs::File::create(dir.path().join("dump")).unwrap();
+        let dump = crate::dump::new_device(&dir.path().join("dump"), &rescue);
         rescue.dump(&dump, round % 2 == 0, &crate::Seen::default()).unwrap();
     }
 }

@@ -1,0 +1,177 @@
+//! Disk images in the format qcow2 as devices: existing ones are read, new ones are written once.
+//!
+//! ```text
+//! qcow2: header | refcounts | L1 table -> L2 tables -> clusters      a cluster that is missing reads as zeros
+//! ```
+//!
+//! Owns: the adapter to the library `imago`, which has the format, and the refusal of images that consist of
+//! several files. Does **not** own: the format, opening files, locks.
+//!
+//! Invariants
+//! 1. No file is opened but the given one: an image with a backing file, or with a data file of its own, is
+//!    refused. An image from elsewhere could name any file of this machine.
+//! 2. An existing image is only read. A write returns [`DeviceFault::ReadOnly`].
+//! 3. A new image is complete after [`Qcow2::finish`]. It has version 2 of the format and clusters of the
+//!    size of a block, which all programs read, also e2image.
+
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use extant_device::{Device, DeviceFault, FileDevice};
+use imago::qcow2::Qcow2 as Format;
+use imago::storage::StorageOpenOptions;
+use imago::{DenyImplicitOpenGate, FormatAccess, FormatCreateBuilder, FormatDriverBuilder};
+
+/// The first bytes of an image.
+const MAGIC: &[u8; 4] = b"QFI\xfb";
+/// Offset of the version in the header, a big-endian number of 32 bits.
+const VERSION_OFFSET: u64 = 4;
+/// The largest cluster of the format.
+const CLUSTER_BYTES_MAX: u64 = 2 << 20;
+
+/// An image.
+///
+/// ```
+/// use extant_device::Device;
+/// use extant_qcow2::Qcow2;
+///
+/// let file = tempfile::tempfile()?;
+/// let new = Qcow2::create(file.try_clone()?, 64 << 20, 4096)?;
+/// new.write_at(1 << 20, b"hello")?;
+/// new.finish()?;
+/// let image = Qcow2::open(file)?;
+/// let mut bytes = [0; 6];
+/// image.read_at(1 << 20, &mut bytes)?;
+/// assert_eq!((image.size_bytes(), &bytes), (64 << 20, b"hello\0"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Qcow2 {
+    image: FormatAccess<imago::file::File>,
+    file: File,
+    is_new: bool,
+}
+
+impl Qcow2 {
+    /// Whether a device contains such an image, by its first bytes.
+    #[must_use]
+    pub fn is_on(device: &dyn Device) -> bool {
+        let mut magic = [0; MAGIC.len()];
+        device.size_bytes() >= magic.len() as u64 && device.read_at(0, &mut magic).is_ok() && &magic == MAGIC
+    }
+
+    /// Opens an existing image for reading.
+    ///
+    /// # Errors
+    /// It is damaged, encrypted, or consists of several files.
+    pub fn open(file: File) -> io::Result<Self> {
+        let storage = imago::file::File::from_open_file(file.try_clone()?, StorageOpenOptions::new())?;
+        let opened = Format::<imago::file::File>::builder(storage).open(DenyImplicitOpenGate::default());
+        let opened = opened.map_err(|why| match why.kind() {
+            io::ErrorKind::PermissionDenied => io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the qcow2 image needs another file (a backing file); \
+                 `qemu-img convert -O raw IMAGE raw.img` makes one image of both",
+            ),
+            _ => why,
+        })?;
+        Ok(Self { image: FormatAccess::new(opened), file, is_new: false })
+    }
+
+    /// Makes an image of `size_bytes` zeros in an empty file. `cluster_bytes`: the unit in which it
+    /// allocates space, at least 512.
+    ///
+    /// # Errors
+    /// The file cannot be written, or is not empty.
+    pub fn create(file: File, size_bytes: u64, cluster_bytes: u64) -> io::Result<Self> {
+        if file.metadata()?.len() > 0 {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file of a new image is not empty"));
+        }
+        let options = StorageOpenOptions::new().write(true);
+        let storage = imago::file::File::from_open_file(file.try_clone()?, options)?;
+        let cluster_bytes = cluster_bytes.clamp(512, CLUSTER_BYTES_MAX) as usize;
+        let made = Format::<imago::file::File>::create_builder(storage)
+            .size(size_bytes)
+            .cluster_size(cluster_bytes)
+            .create_open(DenyImplicitOpenGate::default(), |storage| {
+                Ok(Format::<imago::file::File>::builder(storage).backing(None).write(true))
+            })?;
+        Ok(Self { image: FormatAccess::new(made), file, is_new: true })
+    }
+
+    /// Completes a new image: writes what is cached, and makes it durable.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn finish(self) -> io::Result<()> {
+        self.image.flush()?;
+        drop(self.image);
+        // The image uses none of the features of version 3, which is the version that the library writes:
+        // their words in the header are zeros, and in version 2 zeros end the list of header extensions.
+        self.file.write_all_at(&2u32.to_be_bytes(), VERSION_OFFSET)?;
+        self.file.sync_all()
+    }
+}
+
+/// The disk in a file that was opened for reading: that of a qcow2 image, otherwise the file itself.
+///
+/// # Errors
+/// As [`Qcow2::open`].
+pub fn disk_of(file: FileDevice) -> io::Result<Arc<dyn Device>> {
+    match Qcow2::is_on(&file) {
+        // The lock, if there is one, is that of the open file, which both descriptors share.
+        true => Ok(Arc::new(Qcow2::open(file.file().try_clone()?)?)),
+        false => Ok(Arc::new(file)),
+    }
+}
+
+fn failed(what: &'static str, offset: u64, len: usize) -> impl FnOnce(io::Error) -> DeviceFault {
+    move |source| DeviceFault::Io { what, offset, len: len as u64, source }
+}
+
+impl Device for Qcow2 {
+    fn size_bytes(&self) -> u64 {
+        self.image.size()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        let len = buf.len();
+        DeviceFault::check_len("read", offset, len as u64, self.size_bytes())?;
+        self.image.read(buf, offset).map_err(failed("read", offset, len))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        let len = bytes.len();
+        if !self.is_new {
+            return Err(DeviceFault::ReadOnly { what: "write", offset, len: len as u64 });
+        }
+        DeviceFault::check_len("write", offset, len as u64, self.size_bytes())?;
+        self.image.write(bytes, offset).map_err(failed("write", offset, len))
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        if !self.is_new {
+            return Err(DeviceFault::ReadOnly { what: "zero", offset, len });
+        }
+        DeviceFault::check_len("zero", offset, len, self.size_bytes())?;
+        let zeros = vec![0; len.min(1 << 20) as usize];
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let part = (end - at).min(zeros.len() as u64) as usize;
+            self.write_at(at, &zeros[..part])?;
+            at += part as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        self.image.sync().map_err(failed("flush", 0, 0))
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.is_new
+    }
+}
