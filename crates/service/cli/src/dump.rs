@@ -115,7 +115,8 @@ pub(crate) fn run(args: &DumpArgs) -> ExitCode {
     let printed = if args.json {
         let all = json!({
             "image": name, "output": shown.to_string(), "blocks": report.blocks, "bytes": report.bytes,
-            "format": if args.qcow2 { "qcow2" } else { "raw" }, "scrambled_names": report.names, "unordered_names": report.unordered,
+            "format": if args.qcow2 { "qcow2" } else { "raw" },
+            "scrambled_names": report.names, "unordered_names": report.unordered,
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&all).unwrap_or_default())
     } else {
@@ -145,11 +146,11 @@ fn dump_raw(rescue: &Rescue, file: &File, scramble: bool) -> Result<DumpReport, 
 }
 
 const RESTORE_HELP: &str = "\
-The file system is then as it was when the dump was made, the contents of files excepted: they stay as they \
-are. Files that were written or deleted after the dump may have wrong contents, so restore only what cannot be \
-repaired (`extant check --repair`). The bytes that are overwritten are in an undo file: IMG.undo, unless \
---undo names another file; `extant undo` takes the restore back. If IMG does not exist, it becomes a raw dump: \
-metadata, and holes for the contents.
+The file system is then as it was when the dump was made, the contents of files excepted: they stay as \
+they are. Files that were written or deleted after the dump may have wrong contents, so restore only what \
+cannot be repaired (`extant check --repair`). The bytes that are overwritten are in an undo file: IMG.undo, \
+unless --undo names another file; `extant undo` takes the restore back. If IMG does not exist, it becomes a \
+raw dump: metadata, and holes for the contents.
 
 Examples:
   extant restore before.dump disk.img
