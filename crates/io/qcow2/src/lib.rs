@@ -1,7 +1,7 @@
 //! Disk images in the format qcow2 as devices: existing ones are read, new ones are written once.
 //!
 //! ```text
-//! qcow2: header | refcounts | L1 table -> L2 tables -> clusters      a cluster that is missing reads as zeros
+//! qcow2: header | refcounts | L1 table -> L2 tables -> clusters    a cluster that is missing reads as zeros
 //! ```
 //!
 //! Owns: the adapter to the library `imago`, which has the format, and the refusal of images that consist of
