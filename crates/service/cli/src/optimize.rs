@@ -10,15 +10,19 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use extant::Features;
-use extant::optimize::{OptimizeOptions, OptimizeReport, optimize_mounted};
+use extant::optimize::{
+    OptimizeOptions, OptimizeReport, OrderFault, OrderOptions, optimize_mounted, order_inodes,
+};
+use extant::resize::ResizeFault;
 use extant::tune::Conversion;
 use serde_json::json;
 
 use crate::edit::args::JournalArg;
 use crate::edit::staged::HoldPolicy;
 use crate::exit;
+use crate::imagearg::ImageArg;
 use crate::inspect::format::{count, escape};
-use crate::look::{OpenArgs, Session, output};
+use crate::look::{OpenArgs, Session, lock_failure, output};
 use crate::sizes::human;
 use crate::voice::say;
 
@@ -28,7 +32,8 @@ made durable, and exchanged in one transaction of the journal, so a power cut lo
 attributes, holes and inode numbers stay.
 
 --order FILE lists paths, one a line, such as those that a boot reads: these files move in any case, one \
-after the other. --directories also writes the indexes of directories anew, with full blocks. The image must \
+after the other. With --inodes, their inodes get numbers that follow each other, too: reading them in this \
+order needs few blocks of the inode tables. --directories also writes the indexes of directories anew, with full blocks. The image must \
 not be mounted.
 
 With a directory on a mount of the kernel's ext4, the kernel moves the files below it, while programs use \
@@ -37,7 +42,7 @@ them.
 Examples:
   extant optimize root.img
   extant optimize --dry-run --json root.img | jq .fragmented
-  extant optimize --order boot.list --directories root.img
+  extant optimize --order boot.list --inodes --directories root.img
   extant optimize /srv                          a mount of the kernel's ext4";
 
 /// Defragment files and directories, and put files into a given order.
@@ -53,6 +58,9 @@ pub(crate) struct OptimizeArgs {
     /// Move the files of this list one after the other; - is standard input.
     #[arg(long, value_name = "FILE")]
     order: Option<PathBuf>,
+    /// Also give the inodes of the list numbers that follow each other.
+    #[arg(short = 'I', long, requires = "order")]
+    inodes: bool,
     /// Write the indexes of directories anew.
     #[arg(short = 'D', long)]
     directories: bool,
@@ -123,27 +131,51 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
     if !args.dry_run {
         session.did(&image.to_string());
     }
-    if args.directories && !args.dry_run {
+    let mut inodes = 0;
+    if (args.directories || args.inodes) && !args.dry_run {
         let finished = session.finish(Ok(()));
         if finished != ExitCode::SUCCESS {
             return finished;
         }
         session = Session::new(&open);
+    }
+    if args.inodes && !args.dry_run {
+        match order_list(args, &image, &options.order) {
+            Ok(moved) => inodes = moved,
+            Err((code, why)) => return exit::fail(code, &format!("{name}: {why}")),
+        }
+    }
+    if args.directories && !args.dry_run {
         let conversion = Conversion { packs_directories: true, ..Conversion::default() };
         if let Err((code, why)) = crate::tune::convert_image(&image, &args.journal, &conversion, false) {
             return exit::fail(code, &why);
         }
     }
     let mut out = output();
-    let printed = print(args, &name, &report, &mut out).and_then(|()| out.flush());
+    let printed = print(args, &name, &report, inodes, &mut out).and_then(|()| out.flush());
     session.finish(printed)
+}
+
+/// Gives the inodes of the list their numbers. Returns how many have another one.
+fn order_list(args: &OptimizeArgs, image: &ImageArg, paths: &[Vec<u8>]) -> Result<u64, (u8, String)> {
+    let journal_device = args.journal.journal.as_deref().map(crate::resize::journal).transpose()?;
+    let device = image.open_locked().map_err(lock_failure)?;
+    let options = OrderOptions { journal_device, undo: Some(image.tune_undo()) };
+    order_inodes(&device, paths, &options, &AtomicBool::new(false)).map_err(|fault| {
+        let code = match fault {
+            OrderFault::Change(ResizeFault::FixedInodes(_)) => exit::USAGE_CODE,
+            _ => exit::TARGET,
+        };
+        (code, fault.to_string())
+    })
 }
 
 /// Files of the kernel's mount.
 fn of_mount(args: &OptimizeArgs, dir: &Path, options: &OptimizeOptions) -> ExitCode {
     let name = escape(args.image.as_encoded_bytes());
-    if args.directories {
-        let why = format!("{name}: -D writes directories of an image that is not mounted");
+    if args.directories || args.inodes {
+        let what = if args.directories { "-D writes directories" } else { "-I changes inode numbers" };
+        let why = format!("{name}: {what} of an image that is not mounted");
         return exit::fail(exit::USAGE_CODE, &why);
     }
     let report = match optimize_mounted(dir, options, &|_, _| (), &AtomicBool::new(false)) {
@@ -156,7 +188,7 @@ fn of_mount(args: &OptimizeArgs, dir: &Path, options: &OptimizeOptions) -> ExitC
         }
     };
     let mut out = output();
-    match print(args, &name, &report, &mut out).and_then(|()| out.flush()) {
+    match print(args, &name, &report, 0, &mut out).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => exit::fail(exit::TARGET, &why),
     }
@@ -166,6 +198,7 @@ fn print(
     args: &OptimizeArgs,
     image: &str,
     report: &OptimizeReport,
+    inodes: u64,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     if args.json {
@@ -174,7 +207,8 @@ fn print(
         let all = json!({
             "image": image, "dry_run": args.dry_run, "files": report.files, "fragmented": report.fragmented,
             "fragments_before": report.fragments_before, "fragments_after": report.fragments_after,
-            "moved_files": report.moved, "moved_bytes": report.moved_bytes, "left": left,
+            "moved_files": report.moved, "moved_bytes": report.moved_bytes,
+            "moved_inodes": inodes, "left": left,
         });
         return writeln!(out, "{}", serde_json::to_string_pretty(&all).unwrap_or_default());
     }
@@ -188,6 +222,9 @@ fn print(
     )?;
     if report.moved > 0 {
         writeln!(out, "{image}: {} moved, {}", count(report.moved, "file"), human(report.moved_bytes))?;
+    }
+    if inodes > 0 {
+        writeln!(out, "{image}: {} with another number", count(inodes, "inode"))?;
     }
     for (path, why) in &report.left {
         writeln!(out, "{image}: /{} stays: {why}", escape(path))?;

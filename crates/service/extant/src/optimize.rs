@@ -86,6 +86,94 @@ struct Candidate {
     is_listed: bool,
 }
 
+/// Options of [`order_inodes`].
+#[cfg(feature = "repair")]
+#[derive(Clone, Default)]
+pub struct OrderOptions {
+    /// The device of the external journal, for file systems that have one.
+    pub journal_device: Option<Arc<dyn crate::Device>>,
+    /// The undo file for a file system without a journal. It is removed at the end. After a power cut,
+    /// [`restore_cut`](crate::tune::restore_cut) restores the old state from it.
+    pub undo: Option<std::path::PathBuf>,
+}
+
+/// Why inodes keep their numbers.
+#[cfg(feature = "repair")]
+#[derive(Debug, thiserror::Error)]
+pub enum OrderFault {
+    /// A path of the list does not exist, or cannot be read.
+    #[error(transparent)]
+    Path(Error),
+    /// The numbers cannot change.
+    #[error(transparent)]
+    Change(#[from] crate::resize::ResizeFault),
+    /// The change cannot be written through the undo file.
+    #[error(transparent)]
+    Write(#[from] crate::repair::RepairFault),
+    /// The undo file cannot be removed.
+    #[error("the undo file {0}: {1}")]
+    Undo(std::path::PathBuf, std::io::Error),
+}
+
+/// Gives the inodes of the files and directories of a list free numbers that follow each other, so that a
+/// program that reads them in this order reads few blocks of the inode tables. Returns how many inodes have
+/// another number. The image must not be in use. If the file system has a journal, after a power cut each
+/// inode has its old number or its new one, and the same call continues. Otherwise the change goes through
+/// the undo file, if there is one.
+///
+/// # Errors
+/// A path does not exist; the file system has the feature `stable_inodes`
+/// ([`FixedInodes`](crate::resize::ResizeFault::FixedInodes)) or too few free inodes; the image or the undo
+/// file cannot be read or written.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// use std::sync::Arc;
+/// use extant::optimize::order_inodes;
+///
+/// let device: Arc<dyn extant::Device> = Arc::new(extant::FileDevice::open(&image, true)?);
+/// let list = ["/usr/lib/large", "/etc/motd"];
+/// assert_eq!(order_inodes(&device, list, &Default::default(), &Default::default())?, 2);
+/// let fs = extant::FileSystem::from_device(device, &Default::default())?;
+/// let [first, second] = list.map(|path| fs.metadata(path).map(|stat| stat.ino));
+/// assert!(first? < second?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "repair")]
+pub fn order_inodes<P: AsRef<[u8]>>(
+    device: &Arc<dyn crate::Device>,
+    paths: impl IntoIterator<Item = P>,
+    options: &OrderOptions,
+    cancel: &AtomicBool,
+) -> Result<u64, OrderFault> {
+    let journal_device = options.journal_device.clone();
+    let open = crate::OpenOptions { journal_device: journal_device.clone(), ..Default::default() };
+    let volume =
+        Volume::open_read_only(Arc::clone(device), &open).map_err(extant_resize::ResizeFault::Open)?;
+    let mut order = Vec::new();
+    for path in paths {
+        let inode = volume.resolve(path.as_ref(), Follow::NotTheLast);
+        order.push(inode.map_err(|fault| OrderFault::Path(Error::at(path.as_ref())(fault)))?.ino());
+    }
+    let has_journal = volume.superblock().features.has_compat(crate::Features::HAS_JOURNAL);
+    drop(volume);
+    let options_of_change = crate::resize::ResizeOptions { journal_device, ..Default::default() };
+    let Some(undo) = options.undo.as_ref().filter(|_| !has_journal) else {
+        return Ok(extant_resize::order_inodes(device, &order, &options_of_change, cancel)?);
+    };
+    let mut moved = 0;
+    let planned = extant_repair::plan_writes(Arc::clone(device), |overlay| {
+        moved = extant_resize::order_inodes(overlay, &order, &options_of_change, cancel)?;
+        Ok::<(), OrderFault>(())
+    })?;
+    planned.write(&**device, Some(undo))?;
+    if !planned.is_empty() {
+        std::fs::remove_file(undo).map_err(|why| OrderFault::Undo(undo.clone(), why))?;
+    }
+    Ok(moved)
+}
+
 /// The number of runs of contiguous blocks of a file.
 fn fragments(volume: &Volume, file: &Inode) -> Result<u64, Fault> {
     let (mut count, mut next) = (0, None);

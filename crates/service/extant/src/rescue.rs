@@ -152,5 +152,5 @@ pub fn restore(
     impl RescueObserver for Quiet {
         fn found(&self, _found: &FoundFile) {}
     }
-    extant_repair::plan_writes(image, |overlay| Ok(dump.dump(overlay, false, &Quiet).map(|_| ())?))
+    extant_repair::plan_writes(image, |overlay| Ok(dump.dump(&**overlay, false, &Quiet).map(|_| ())?))
 }

@@ -298,13 +298,13 @@ impl Done {
 /// The file system is in use by another machine; the device cannot be read; an error of `write`.
 pub fn plan_writes<E: From<RepairFault>>(
     device: Arc<dyn Device>,
-    write: impl FnOnce(&dyn Device) -> Result<(), E>,
+    write: impl FnOnce(&Arc<dyn Device>) -> Result<(), E>,
 ) -> Result<Repair, E> {
     if is_in_use(&*device) {
         return Err(RepairFault::InUse.into());
     }
     let overlay = Arc::new(Overlay::new(device));
-    write(&*overlay)?;
+    write(&(Arc::<Overlay>::clone(&overlay) as Arc<dyn Device>))?;
     let done = Done { left: Vec::new(), late: BTreeSet::new(), stats: Stats::default() };
     Ok(done.assemble(overlay, Plan::default())?)
 }

@@ -43,6 +43,15 @@ pub enum ResizeFault {
     /// The file system has something that cannot move.
     #[error("this file system cannot shrink to this size: {0}; use `resize2fs`")]
     CannotShrink(&'static str),
+    /// Inodes cannot get other numbers.
+    #[error("the inodes keep their numbers: {0}")]
+    FixedInodes(&'static str),
+    /// Ordered inodes get free numbers, and there are not enough.
+    #[error("there are fewer than {wanted} free inodes for the inodes of the list")]
+    FewInodes {
+        /// Inodes of the list.
+        wanted: usize,
+    },
     /// The free space is in too many pieces. What was moved is sound, and the size is as before.
     #[error(
         "the free space before the new end is in too many pieces for inode {ino}: choose a larger size; \

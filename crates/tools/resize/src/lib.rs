@@ -41,6 +41,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use extant_base::Ino;
 use extant_device::{Device, FileDevice, Window};
 use extant_ondisk::Features;
 use extant_ondisk::Geometry;
@@ -404,13 +405,7 @@ pub fn resize(
     fs.must_be_clean()?;
     let before = Layout::of(&fs.sb, &fs.geometry);
     let log2 = fs.geometry.block_size.log2();
-    let check = || {
-        if cancel.load(Ordering::Relaxed) {
-            return Err(ResizeFault::Interrupted);
-        }
-        let lost = guard.as_ref().and_then(MountGuard::lost);
-        lost.map_or(Ok(()), |why| Err(OpenFault::InUse(why).into()))
-    };
+    let check = || checked(cancel, guard.as_ref());
     let done = match target(size, &fs, device.size_bytes(), options.is_mounted)? {
         Target::Grow(blocks) => {
             // Nothing changes if there is no first step.
@@ -448,6 +443,53 @@ pub fn resize(
     let after = Layout::of(&fs.sb, &fs.geometry);
     let Done { steps, moved, moved_inodes } = done;
     Ok(ResizeReport { before, after, steps, moved, moved_inodes, replayed })
+}
+
+/// Gives the inodes of a list free numbers that follow each other, in the list's order: the first run of free
+/// numbers that has room for all of them. Inodes with a fixed number keep it, and so do all if they are in
+/// order already. Returns how many inodes have another number. No other program may use the file system.
+///
+/// With a journal, each inode has its old number or its new one after a power cut. Without one, a power cut
+/// can lose files: the device then is one that keeps the changes until all of them are made.
+///
+/// # Errors
+/// The file system has the feature `stable_inodes`; there are too few free inodes; as [`resize`]. After an
+/// error the file system is as after a power cut.
+pub fn order_inodes(
+    device: &Arc<dyn Device>,
+    order: &[Ino],
+    options: &ResizeOptions,
+    cancel: &AtomicBool,
+) -> Result<u64, ResizeFault> {
+    let on_wait =
+        |waiting: &extant_volume::Waiting| options.waiting.iter().for_each(|notify| notify(waiting));
+    let guard = MountGuard::claim(device, &on_wait)?;
+    recover(device, options)?;
+    let mut fs = Fs::read(Arc::clone(device))?;
+    fs.must_be_clean()?;
+    if fs.sb.features.has_compat(Features::STABLE_INODES) {
+        return Err(ResizeFault::FixedInodes("the file system has the feature stable_inodes"));
+    }
+    let check = || checked(cancel, guard.as_ref());
+    let switcher = switcher_of(&fs, options)?;
+    switcher.begin(&fs.sb)?;
+    match fs.order_inodes(switcher, order, &check) {
+        Ok((moved, switcher)) => {
+            fs.write_backups()?;
+            switcher.end(&fs.sb)?;
+            Ok(moved)
+        }
+        Err(fault) => Err(ended(&fs, options, fault)),
+    }
+}
+
+/// Fails if the caller wants to stop, or another machine has the file system now.
+fn checked(cancel: &AtomicBool, guard: Option<&MountGuard>) -> Result<(), ResizeFault> {
+    if cancel.load(Ordering::Relaxed) {
+        return Err(ResizeFault::Interrupted);
+    }
+    let lost = guard.and_then(MountGuard::lost);
+    lost.map_or(Ok(()), |why| Err(OpenFault::InUse(why).into()))
 }
 
 /// Writes changed blocks and the superblock `to` in one transaction of the journal: after a power cut, all of

@@ -21,6 +21,7 @@
 
 mod inodes;
 mod maps;
+mod order;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
@@ -196,36 +197,9 @@ impl Fs {
         check: &dyn Fn() -> Result<(), ResizeFault>,
         progress: &mut dyn FnMut(u64),
     ) -> (Moved, Result<Switcher, ResizeFault>) {
-        let room = match switcher.room() {
-            Ok(room) => room,
+        let mut mover = match Mover::new(self, switcher, geometry, check) {
+            Ok(mover) => mover,
             Err(fault) => return (Moved::default(), Err(fault)),
-        };
-        let longest = vec![u32::MAX; geometry.groups as usize];
-        let table = self.table.clone();
-        let next_sb = self.sb.clone();
-        let mut mover = Mover {
-            limit: geometry.blocks,
-            groups: geometry.groups,
-            pending: Blocks::new(),
-            table,
-            bitmaps: BTreeMap::new(),
-            dirty: BTreeSet::new(),
-            freed: Vec::new(),
-            longest,
-            room,
-            seen: HashSet::new(),
-            is_whole: false,
-            moves_nodes: !switcher.has_log(),
-            inode_bitmaps: BTreeMap::new(),
-            dirty_inodes: BTreeSet::new(),
-            next_sb,
-            moved: 0,
-            moved_inodes: 0,
-            switches: 0,
-            switcher,
-            copier: Copier::new(&self.device),
-            check,
-            fs: self,
         };
         let mut done = mover.run(reopen, progress);
         if matches!(done, Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace)) && !mover.is_whole {
@@ -237,7 +211,40 @@ impl Fs {
     }
 }
 
-impl Mover<'_> {
+impl<'f> Mover<'f> {
+    /// Moves to places within `geometry`.
+    fn new(
+        fs: &'f mut Fs,
+        switcher: Switcher,
+        geometry: &Geometry,
+        check: &'f dyn Fn() -> Result<(), ResizeFault>,
+    ) -> Result<Self, ResizeFault> {
+        Ok(Self {
+            limit: geometry.blocks,
+            groups: geometry.groups,
+            pending: Blocks::new(),
+            table: fs.table.clone(),
+            bitmaps: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            freed: Vec::new(),
+            longest: vec![u32::MAX; geometry.groups as usize],
+            room: switcher.room()?,
+            seen: HashSet::new(),
+            is_whole: false,
+            moves_nodes: !switcher.has_log(),
+            inode_bitmaps: BTreeMap::new(),
+            dirty_inodes: BTreeSet::new(),
+            next_sb: fs.sb.clone(),
+            moved: 0,
+            moved_inodes: 0,
+            switches: 0,
+            switcher,
+            copier: Copier::new(&fs.device),
+            check,
+            fs,
+        })
+    }
+
     fn run(
         &mut self,
         reopen: &dyn Fn(&Fs) -> Result<Switcher, ResizeFault>,
@@ -250,7 +257,11 @@ impl Mover<'_> {
             let why = "bitmaps or inode tables of groups that stay are after the new end";
             return Err(ResizeFault::CannotShrink(why));
         }
-        self.renumber()?;
+        let numbers = self.new_numbers()?;
+        if let Some(why) = self.fs.keeps_inodes(false).filter(|_| !numbers.is_empty()) {
+            return Err(ResizeFault::CannotShrink(why));
+        }
+        self.renumber(&numbers)?;
         self.journal(reopen)?;
         let mut shared: BTreeMap<u64, Vec<Ino>> = BTreeMap::new();
         let journal = self.fs.sb.journal_inum;

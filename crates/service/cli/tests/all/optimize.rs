@@ -2,7 +2,35 @@
 
 use extant_testkit::{LoopMount, e2fsck_clean};
 
-use crate::common::{USAGE, assert_has, run};
+use crate::common::{USAGE, assert_has, build, run};
+
+/// With -I, the inodes of the list have numbers in its order.
+#[test]
+fn inodes_of_a_list_get_its_order() {
+    let scratch = extant_testkit::scratch();
+    let (tree, image, list) =
+        (scratch.path().join("tree"), scratch.path().join("img"), scratch.path().join("list"));
+    std::fs::create_dir(&tree).unwrap();
+    let names: Vec<String> = (0..300).map(|number| format!("file-{number:03}")).collect();
+    names.iter().for_each(|name| std::fs::write(tree.join(name), name).unwrap());
+    build(&image, args!["--from", &tree, "--headroom", "20"]);
+    let wanted: Vec<&String> = names.iter().rev().step_by(3).collect();
+    let lines: String = wanted.iter().map(|name| format!("/{name}\n")).collect();
+    std::fs::write(&list, lines).unwrap();
+    assert_has(run(args!["optimize", "-I", &image]).code(USAGE), "--order");
+    let done = run(args!["optimize", "--json", "--order", &list, "-I", &image]).report();
+    assert_eq!(done["moved_inodes"].as_u64(), Some(100), "{done}");
+    e2fsck_clean(&image);
+    let numbers: Vec<u64> = wanted
+        .iter()
+        .map(|name| {
+            let stat = run(args!["stat", "--json", format!("{}:/{name}", image.display())]).report();
+            stat[0]["inode"].as_u64().unwrap_or_else(|| panic!("{stat}"))
+        })
+        .collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    run(args!["diff", "-q", &tree, &image]).code(0);
+}
 
 /// On a mount of the kernel's ext4, the kernel exchanges the blocks; data, times and holes stay.
 #[test]

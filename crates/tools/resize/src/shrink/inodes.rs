@@ -1,7 +1,7 @@
-//! Inodes of groups that go get free numbers in groups that stay.
+//! Inodes get other numbers: those of groups that go, free ones in groups that stay.
 //!
 //! ```text
-//! scan: every directory and attribute -> the places that have the number of such an inode
+//! scan: every directory and attribute -> the places that have the number of an inode that moves
 //! for each such inode: its bytes, names and checksums get the new number   } as many as fit the journal,
 //!                      both inode bitmaps, the superblock's fields         } then a switch
 //! ```
@@ -70,7 +70,7 @@ struct References {
 }
 
 /// The numbers of inodes that move: old and new ones.
-type Numbers = BTreeMap<u32, u32>;
+pub(super) type Numbers = BTreeMap<u32, u32>;
 
 /// A map's blocks.
 #[derive(Default)]
@@ -138,18 +138,14 @@ impl Fs {
 }
 
 impl Mover<'_> {
-    /// Gives all inodes of groups that go new numbers.
-    pub(super) fn renumber(&mut self) -> Result<(), ResizeFault> {
-        let numbers = self.new_numbers()?;
+    /// Gives inodes new numbers, which are free.
+    pub(super) fn renumber(&mut self, numbers: &Numbers) -> Result<(), ResizeFault> {
         if numbers.is_empty() {
             return Ok(());
         }
-        if let Some(why) = self.fs.keeps_inodes(false) {
-            return Err(ResizeFault::CannotShrink(why));
-        }
-        let references = self.references(&numbers)?;
+        let references = self.references(numbers)?;
         let mut moved = HashMap::new();
-        for (old, new) in &numbers {
+        for (old, new) in numbers {
             let places = references.places.get(old).map_or(&[][..], Vec::as_slice);
             self.renumber_one(Ino(*old), Ino(*new), places, &references.generations, &mut moved)?;
             self.moved_inodes += 1;
@@ -158,7 +154,7 @@ impl Mover<'_> {
     }
 
     /// The first free numbers for the inodes of groups that go, in order.
-    fn new_numbers(&mut self) -> Result<Numbers, ResizeFault> {
+    pub(super) fn new_numbers(&mut self) -> Result<Numbers, ResizeFault> {
         let mut old = Vec::new();
         for group in self.groups..self.fs.geometry.groups {
             let desc = self.fs.desc(group)?;
@@ -189,7 +185,7 @@ impl Mover<'_> {
     }
 
     /// A group's inode bitmap, with pending changes.
-    fn inode_bitmap(&mut self, group: u32) -> Result<GroupBitmap, ResizeFault> {
+    pub(super) fn inode_bitmap(&mut self, group: u32) -> Result<GroupBitmap, ResizeFault> {
         if let Some(bitmap) = self.inode_bitmaps.get(&group) {
             return Ok(bitmap.clone());
         }

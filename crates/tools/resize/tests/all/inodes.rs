@@ -14,16 +14,16 @@ use crate::cuts::{all_cuts, e2fsck, findings, recovered};
 use crate::grow::{check_clean, grow as resize_to};
 use crate::tree::tree_of;
 
-struct Kind {
-    name: &'static str,
-    mke2fs: &'static [&'static str],
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) mke2fs: &'static [&'static str],
     /// Options of tune2fs: its inodes come after those of the files.
-    tune2fs: &'static [&'static [&'static str]],
+    pub(crate) tune2fs: &'static [&'static [&'static str]],
 }
 
 const SMALL_GROUPS: &[&str] = &["-b", "1024", "-g", "1024", "-N", "6000"];
 
-const KINDS: &[Kind] = &[
+pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "ext4", mke2fs: &["-t", "ext4"], tune2fs: &[] },
     Kind { name: "ext3", mke2fs: &["-t", "ext3"], tune2fs: &[] },
     Kind {
@@ -73,7 +73,7 @@ fn fill(dir: &Path) {
     }
 }
 
-fn image(dir: &Path, kind: &Kind) -> PathBuf {
+pub(crate) fn image(dir: &Path, kind: &Kind) -> PathBuf {
     let source = dir.join("inodes");
     if !source.exists() {
         fill(&source);

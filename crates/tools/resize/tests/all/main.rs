@@ -4,5 +4,6 @@ mod cuts;
 mod faults;
 mod grow;
 mod inodes;
+mod order;
 mod shrink;
 mod tree;

@@ -1,0 +1,89 @@
+//! Inodes of a list get numbers that follow each other, so that a program that reads these files in order
+//! reads few blocks of the inode tables, one after the other.
+//!
+//! Owns: which free numbers they get. Does **not** own: the change of the numbers (see
+//! [`inodes`](super::inodes)).
+
+use extant_base::Ino;
+use extant_ondisk::group_desc::BLOCK_UNINIT;
+
+use super::Mover;
+use super::inodes::Numbers;
+use crate::fault::ResizeFault;
+use crate::fs::Fs;
+use crate::switch::Switcher;
+
+impl Fs {
+    /// Gives the inodes of a list numbers that follow each other, in the list's order. Returns how many
+    /// inodes have another number.
+    pub(crate) fn order_inodes(
+        &mut self,
+        switcher: Switcher,
+        order: &[Ino],
+        check: &dyn Fn() -> Result<(), ResizeFault>,
+    ) -> Result<(u64, Switcher), ResizeFault> {
+        let geometry = self.geometry.clone();
+        let mut mover = Mover::new(self, switcher, &geometry, check)?;
+        let numbers = mover.numbers_in_order(order)?;
+        mover.renumber(&numbers)?;
+        Ok((mover.moved_inodes, mover.switcher))
+    }
+}
+
+impl Mover<'_> {
+    /// New numbers for the inodes of a list. None if they are in order already, in no more blocks than they
+    /// need.
+    fn numbers_in_order(&mut self, order: &[Ino]) -> Result<Numbers, ResizeFault> {
+        let first = self.fs.sb.first_ino.max(self.fs.sb.journal_inum + 1);
+        let mut seen = std::collections::HashSet::new();
+        let wanted: Vec<u32> =
+            order.iter().map(|ino| ino.0).filter(|ino| *ino >= first && seen.insert(*ino)).collect();
+        let per_block = self.fs.geometry.inodes_per_block();
+        let is_ascending = wanted.windows(2).all(|pair| pair[0] < pair[1]);
+        let mut blocks: Vec<u32> = wanted.iter().map(|ino| (ino - 1) / per_block).collect();
+        blocks.dedup();
+        // Two for the ends: a run need not begin with a block.
+        if is_ascending && blocks.len() as u32 <= wanted.len() as u32 / per_block + 2 {
+            return Ok(Numbers::new());
+        }
+        let mut runs = self.free_runs(first)?;
+        // The first run that has room for all, else the longest ones.
+        if let Some(at) = runs.iter().position(|(_, len)| *len as usize >= wanted.len()) {
+            runs = vec![runs[at]];
+        } else {
+            runs.sort_by_key(|(start, len)| (std::cmp::Reverse(*len), *start));
+            let mut room = 0;
+            let enough = runs.iter().position(|(_, len)| {
+                room += *len as usize;
+                room >= wanted.len()
+            });
+            let Some(last) = enough else { return Err(ResizeFault::FewInodes { wanted: wanted.len() }) };
+            runs.truncate(last + 1);
+            runs.sort_unstable();
+        }
+        let free = runs.into_iter().flat_map(|(start, len)| start..start + len);
+        Ok(wanted.into_iter().zip(free).collect())
+    }
+
+    /// Runs of free inode numbers: the first one, and their number.
+    fn free_runs(&mut self, first: u32) -> Result<Vec<(u32, u32)>, ResizeFault> {
+        let mut runs = Vec::new();
+        for group in 0..self.fs.geometry.groups {
+            // A group whose blocks were never used gets its bitmap with its first inode. That bitmap counts
+            // blocks, not clusters.
+            let desc = self.fs.desc(group)?;
+            if desc.has_flag(BLOCK_UNINIT) && self.fs.geometry.cluster_ratio() > 1 {
+                continue;
+            }
+            let start = group * self.fs.geometry.inodes_per_group + 1;
+            for run in self.inode_bitmap(group)?.free_runs(0) {
+                let from = (start + run.start).max(first);
+                let end = start + run.end;
+                if from < end {
+                    runs.push((from, end - from));
+                }
+            }
+        }
+        Ok(runs)
+    }
+}
