@@ -128,6 +128,11 @@ impl Fs {
         Ok(desc)
     }
 
+    /// Bitmaps or tables are in other places now.
+    pub(crate) fn metadata_has_moved(&mut self) {
+        self.metadata.take();
+    }
+
     /// The bitmaps and tables that have blocks in a group, of all groups.
     fn metadata_within(&self, group: u32) -> Result<Vec<Range<u64>>, ResizeFault> {
         let geometry = &self.geometry;

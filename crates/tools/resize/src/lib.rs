@@ -319,9 +319,6 @@ fn feasible(fs: &Fs, wanted: u64, inodes: Inodes) -> Result<Result<u64, &'static
     if guard.is_some_and(|block| block >= geometry.blocks) {
         return Ok(Err("its multiple-mount protection block is after it"));
     }
-    if !fs.metadata_is_before(geometry.groups, geometry.blocks)? {
-        return Ok(Err("bitmaps and inode tables of groups that stay are after it"));
-    }
     let need = fs.need(&geometry)?;
     match need.move_blocks <= need.free_blocks {
         true => Ok(Ok(geometry.blocks)),
@@ -617,6 +614,8 @@ fn shrink(
                 target += ((fs.sb.blocks_count - target) / 4).max(64);
                 switcher = switcher_of(fs, options)?;
                 if target >= fs.sb.blocks_count {
+                    // After a power cut, they may have the size before the last switch.
+                    fs.write_backups()?;
                     switcher.end(&fs.sb)?;
                     return Ok(done);
                 }
@@ -631,6 +630,8 @@ fn shrink(
                 target = kept;
                 switcher = switcher_of(fs, options)?;
                 if target >= fs.sb.blocks_count {
+                    // After a power cut, they may have the size before the last switch.
+                    fs.write_backups()?;
                     switcher.end(&fs.sb)?;
                     return Ok(done);
                 }

@@ -1,6 +1,7 @@
 //! Shrinking: what is after the new end moves to free blocks before it; then the end moves.
 //!
 //! ```text
+//! bitmaps and tables of groups that stay move, if they are after the new end (see `metadata`)
 //! inodes of groups that go get numbers in groups that stay (see `inodes`)
 //! for each inode with blocks after the new end:
 //!     copy blocks | flush | switch: the map's block or the inode, bitmaps, descriptors
@@ -21,6 +22,7 @@
 
 mod inodes;
 mod maps;
+mod metadata;
 mod order;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -143,16 +145,6 @@ impl Fs {
         Ok(1)
     }
 
-    /// Whether bitmaps and tables of the first `groups` groups are before a block.
-    pub(crate) fn metadata_is_before(&self, groups: u32, limit: u64) -> Result<bool, ResizeFault> {
-        for group in 0..groups {
-            if self.metadata_of(&self.desc(group)?).iter().any(|run| run.end > limit) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// Counts what must move before the file system can have `geometry`.
     pub(crate) fn need(&self, geometry: &Geometry) -> Result<Need, ResizeFault> {
         let mut need = Need { move_blocks: 0, free_blocks: 0 };
@@ -253,10 +245,7 @@ impl<'f> Mover<'f> {
         if self.fs.sb.features.has_incompat(Features::MMP) && self.fs.sb.mmp_block >= self.limit {
             return Err(ResizeFault::CannotShrink("its multiple-mount protection block would have to move"));
         }
-        if !self.fs.metadata_is_before(self.groups, self.limit)? {
-            let why = "bitmaps or inode tables of groups that stay are after the new end";
-            return Err(ResizeFault::CannotShrink(why));
-        }
+        self.metadata()?;
         let numbers = self.new_numbers()?;
         if let Some(why) = self.fs.keeps_inodes(false).filter(|_| !numbers.is_empty()) {
             return Err(ResizeFault::CannotShrink(why));

@@ -24,7 +24,12 @@ const KINDS: &[(&str, &[&str], &str)] = &[
     ("no_reserve", &["-t", "ext4", "-O", "^resize_inode", "-b", "1024"], "40M"),
     ("ea_inode", &["-t", "ext4", "-O", "ea_inode", "-b", "1024"], "40M"),
     ("large_desc", &["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "2000"], "60M"),
+    ("stride", STRIDE, "60M"),
 ];
+
+/// Bitmaps and inode tables are far behind the beginnings of their groups.
+pub(crate) const STRIDE: &[&str] =
+    &["-t", "ext4", "-O", "^flex_bg", "-b", "1024", "-g", "2048", "-N", "2000", "-E", "stride=384"];
 
 /// Files of all sizes, and things with blocks of their own.
 fn fill(dir: &Path) {
@@ -91,6 +96,29 @@ pub(crate) fn image(dir: &Path, mke2fs: &[&str], size: &str) -> std::path::PathB
     }
     volume.close().unwrap();
     image
+}
+
+/// The new end is before bitmaps and tables of the last group, in one size after the other.
+#[test]
+fn bitmaps_and_tables_of_the_last_group_move() {
+    let dir = extant_testkit::scratch();
+    for (features, seldom) in [("metadata_csum", 1), ("^metadata_csum,uninit_bg", 4)] {
+        let mut mke2fs = STRIDE.to_vec();
+        mke2fs.extend(["-O", features]);
+        let image = image(dir.path(), &mke2fs, "60M");
+        let tree = tree_of(Arc::new(FileDevice::open(&image, false).unwrap())).unwrap();
+        let mut size = 58 << 20;
+        while size > 40 << 20 {
+            let name = format!("{features} to {size}");
+            resize_to(&image, Size::Bytes(size)).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+            check_clean(&name, &image);
+            size -= seldom * (300 << 10);
+        }
+        let out = command("e2fsck").arg("-fn").arg(&image).output().unwrap();
+        assert!(out.status.success(), "{features}: {}", String::from_utf8_lossy(&out.stdout));
+        let now = tree_of(Arc::new(FileDevice::open(&image, false).unwrap())).unwrap();
+        assert_eq!(now, tree, "{features}");
+    }
 }
 
 #[test]

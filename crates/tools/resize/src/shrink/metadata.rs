@@ -1,0 +1,98 @@
+//! Bitmaps and inode tables of groups that stay move to before the new end.
+//!
+//! They are after it where the last group loses blocks and has its bitmaps further behind (`mke2fs -E stride`),
+//! or where a flex group has the tables of groups before it.
+//!
+//! Owns: where they go. Does **not** own: bitmaps' contents, the order of writes (see
+//! [`switch`](crate::switch)).
+//!
+//! Invariants
+//! 1. Without `flex_bg`, bitmaps and table of a group stay in their group.
+
+use std::ops::Range;
+
+use extant_base::Group;
+use extant_ondisk::Features;
+use extant_ondisk::group_desc::INODE_UNINIT;
+
+use super::Mover;
+use crate::fault::ResizeFault;
+
+impl Mover<'_> {
+    /// Moves all of them, one group with each switch.
+    pub(super) fn metadata(&mut self) -> Result<(), ResizeFault> {
+        for group in 0..self.groups {
+            let mut desc = self.fs.desc(group)?;
+            let old = self.fs.metadata_of(&desc);
+            if old.iter().all(|run| run.end <= self.limit) {
+                continue;
+            }
+            // Read before the change: where the group has no bitmap yet, it follows from the places.
+            self.bitmap(group)?;
+            self.dirty.insert(group);
+            let [block_bitmap, inode_bitmap, table] = self.places_for(group, &old)?;
+            if let Some(place) = block_bitmap {
+                desc.block_bitmap = place;
+            }
+            if let Some(place) = inode_bitmap {
+                desc.inode_bitmap = place;
+                if !desc.has_flag(INODE_UNINIT) {
+                    let bytes = self.fs.block(old[1].start)?;
+                    self.pending.insert(place, bytes);
+                }
+            }
+            if let Some(place) = table {
+                desc.inode_table = place;
+                let len = old[2].end - old[2].start;
+                self.copy(old[2].start, place, len, None)?;
+                self.moved += len;
+            }
+            let limit = self.limit;
+            old.into_iter().filter(|run| run.end > limit).try_for_each(|run| self.free(run))?;
+            self.fs.put_desc(&mut self.table, &self.fs.geometry, group, &desc);
+            self.commit()?;
+            self.fs.metadata_has_moved();
+        }
+        Ok(())
+    }
+
+    /// Allocates places for those runs of a group's metadata that must move: for all of them, or for none.
+    fn places_for(&mut self, group: u32, old: &[Range<u64>; 3]) -> Result<[Option<u64>; 3], ResizeFault> {
+        let (mut places, limit) = ([None; 3], self.limit);
+        for (number, run) in old.iter().enumerate().filter(|(_, run)| run.end > limit) {
+            match self.place_for(group, run.end - run.start) {
+                Ok(place) => places[number] = Some(place),
+                Err(fault) => {
+                    for (place, run) in places.into_iter().zip(old) {
+                        if let Some(place) = place {
+                            self.clear(place..place + (run.end - run.start))?;
+                        }
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    /// Allocates `len` blocks in a row for the metadata of a group.
+    fn place_for(&mut self, group: u32, len: u64) -> Result<u64, ResizeFault> {
+        let is_free_to_go = self.fs.sb.features.has_incompat(Features::FLEX_BG);
+        let others = if is_free_to_go { 0..self.groups } else { 0..0 };
+        for group in std::iter::once(group).chain(others) {
+            let start = self.fs.geometry.group_start(Group(group)).0;
+            let cut =
+                self.limit.saturating_sub(start).min(u64::from(self.fs.geometry.blocks_per_group)) as u32;
+            let bitmap = self.bitmap(group)?;
+            let within = |run: Range<u32>| run.start..run.end.min(cut);
+            let mut runs = bitmap.free_runs(0).map(within);
+            if let Some(run) = runs.find(|run| u64::from(run.end.saturating_sub(run.start)) >= len) {
+                drop(runs);
+                bitmap.set(run.start..run.start + len as u32);
+                self.dirty.insert(group);
+                return Ok(start + u64::from(run.start));
+            }
+        }
+        Err(ResizeFault::NoSpace)
+    }
+}
