@@ -1,7 +1,7 @@
 //! Bitmaps and inode tables of groups that stay move to before the new end.
 //!
-//! They are after it where the last group loses blocks and has its bitmaps further behind (`mke2fs -E stride`),
-//! or where a flex group has the tables of groups before it.
+//! They are after it where the last group loses blocks and has its bitmaps further behind (`mke2fs -E
+//! stride`), or where a flex group has the tables of groups before it.
 //!
 //! Owns: where they go. Does **not** own: bitmaps' contents, the order of writes (see
 //! [`switch`](crate::switch)).
