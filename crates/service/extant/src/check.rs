@@ -43,6 +43,14 @@ pub enum CheckImageFault {
     },
 }
 
+impl CheckImageFault {
+    /// Whether the caller ended the work: [`Options::cancel`] was set.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Check { source, .. } if source.is_interrupted())
+    }
+}
+
 /// Checks the file system in an image file or on a block device with default options.
 ///
 /// # Errors

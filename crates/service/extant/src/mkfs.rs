@@ -24,17 +24,18 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant_device::{Device, FileDevice, NewFile};
-use extant_image::mkfs::{EmptyTree, journal_was_dropped, plan, write_plan};
+use extant_image::mkfs::{EmptyTree, journal_was_dropped, plan, write_plan_watched};
 pub use extant_image::mkfs::{Identity, MkfsFault};
 pub use extant_image::options::{
     FeatureEdit, FormatOptions, Generation, JournalSize, QuotaTypes, Usage, default_features,
 };
 pub use extant_image::plan::PlanFault;
 pub use extant_image::sizing::SizingFault;
-pub use extant_image::write::WriteFault;
+pub use extant_image::write::{Meter, NoMeter, WriteFault};
 
 /// Why no file system was made in a file.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +51,14 @@ pub enum MkfsImageFault {
     /// The options are invalid, or the device failed.
     #[error(transparent)]
     Mkfs(#[from] MkfsFault),
+}
+
+impl MkfsImageFault {
+    /// Whether the caller ended the work: `cancel` became true.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Mkfs(fault) if fault.is_interrupted())
+    }
 }
 
 /// A file system that was made.
@@ -124,6 +133,39 @@ pub fn mkfs_image_as(
     identity: Identity,
     replace: bool,
 ) -> Result<Made, MkfsImageFault> {
+    mkfs_image_watched(image, bytes, options, identity, replace, &NoMeter, &AtomicBool::new(false))
+}
+
+/// As [`mkfs_image_as`], and reports progress: see [`Meter::advanced`]. The work ends when `cancel` becomes
+/// true; then there is no new file, and an existing file is unchanged.
+///
+/// # Errors
+/// As [`mkfs_image`]; [`WriteFault::Interrupted`].
+///
+/// ```
+/// use std::sync::atomic::AtomicBool;
+/// use extant::mkfs::{FormatOptions, NoMeter, mkfs_image_watched, random_identity};
+///
+/// # let kept = tempfile::tempdir()?;
+/// # let image = kept.path().join("empty.img");
+/// // Another thread, or the meter, sets this.
+/// let cancel = AtomicBool::new(true);
+/// let options = FormatOptions::default();
+/// let identity = random_identity(&options)?;
+/// let made = mkfs_image_watched(&image, 64 << 20, &options, identity, false, &NoMeter, &cancel);
+/// assert!(made.unwrap_err().is_interrupted());
+/// assert!(!image.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn mkfs_image_watched(
+    image: impl AsRef<Path>,
+    bytes: u64,
+    options: &FormatOptions,
+    identity: Identity,
+    replace: bool,
+    meter: &dyn Meter,
+    cancel: &AtomicBool,
+) -> Result<Made, MkfsImageFault> {
     let image = image.as_ref();
     let failed = |source| MkfsImageFault::Image { image: image.to_owned(), source };
     if !replace && image.symlink_metadata().is_ok() {
@@ -132,7 +174,8 @@ pub fn mkfs_image_as(
     let new = NewFile::create(image).map_err(failed)?;
     new.file().set_len(bytes).map_err(failed)?;
     let device = new.file().try_clone().and_then(FileDevice::fresh).map_err(failed)?;
-    let made = make(&device, bytes, options, identity, true)?;
+    let size = Size { bytes, is_fresh: true };
+    let made = make(&device, size, options, identity, meter, cancel)?;
     new.publish(replace, true).map_err(failed)?;
     Ok(made)
 }
@@ -156,20 +199,62 @@ pub fn mkfs_image_as(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn mkfs(device: &dyn Device, options: &FormatOptions, identity: Identity) -> Result<Made, MkfsFault> {
-    make(device, device.size_bytes(), options, identity, device.is_fresh())
+    mkfs_watched(device, options, identity, &NoMeter, &AtomicBool::new(false))
+}
+
+/// As [`mkfs`], and reports progress: see [`Meter::advanced`]. The work ends when `cancel` becomes true.
+///
+/// # Errors
+/// As [`mkfs`]; [`WriteFault::Interrupted`]. The device then holds no file system.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+/// use extant::MemDevice;
+/// use extant::mkfs::{FormatOptions, Meter, mkfs_watched, random_identity};
+///
+/// #[derive(Default)]
+/// struct Percent(AtomicU64);
+/// impl Meter for Percent {
+///     fn wrote(&self, _bytes: u64, _files: u64) {}
+///     fn advanced(&self, name: &'static str, done: u64, total: u64) {
+///         self.0.store(done * 100 / total, Ordering::Relaxed);
+///     }
+/// }
+/// let (memory, percent) = (MemDevice::new(16 << 20), Percent::default());
+/// let options = FormatOptions::default();
+/// mkfs_watched(&memory, &options, random_identity(&options)?, &percent, &AtomicBool::new(false))?;
+/// assert_eq!(percent.0.into_inner(), 100);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn mkfs_watched(
+    device: &dyn Device,
+    options: &FormatOptions,
+    identity: Identity,
+    meter: &dyn Meter,
+    cancel: &AtomicBool,
+) -> Result<Made, MkfsFault> {
+    let size = Size { bytes: device.size_bytes(), is_fresh: device.is_fresh() };
+    make(device, size, options, identity, meter, cancel)
+}
+
+/// The bytes to use of a device, and whether all of them are zero.
+struct Size {
+    bytes: u64,
+    is_fresh: bool,
 }
 
 fn make(
     device: &dyn Device,
-    bytes: u64,
+    size: Size,
     options: &FormatOptions,
     identity: Identity,
-    is_fresh: bool,
+    meter: &dyn Meter,
+    cancel: &AtomicBool,
 ) -> Result<Made, MkfsFault> {
     let tree = EmptyTree::new(identity.time, options.root_owner.unwrap_or((0, 0)));
-    let input = tree.input(options, identity, is_fresh);
-    let plan = plan(&input, bytes)?;
-    let written = write_plan(&plan, device, true)?;
+    let input = tree.input(options, identity, size.is_fresh);
+    let plan = plan(&input, size.bytes)?;
+    let written = write_plan_watched(&plan, device, true, meter, cancel)?;
     let (sb, geometry) = (&plan.superblock, plan.geometry());
     Ok(Made {
         block_size: geometry.block_size.bytes() as u32,

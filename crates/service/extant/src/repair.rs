@@ -22,7 +22,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_device::FileDevice;
+use extant_device::{Device, FileDevice};
 pub use extant_repair::{
     Fix, Left, Plan, Repair, RepairFault, RepairOptions, UndoFault, UndoFile, UndoState, plan_repair,
     undo_cut_repair,
@@ -38,8 +38,34 @@ pub fn repair_image(
     options: &RepairOptions,
     undo: Option<&Path>,
 ) -> Result<Repair, RepairFault> {
-    let device: Arc<dyn crate::Device> =
-        Arc::new(FileDevice::open_locked(image.as_ref()).map_err(RepairFault::Image)?);
+    let device = FileDevice::open_locked(image.as_ref()).map_err(RepairFault::Image)?;
+    repair(Arc::new(device), options, undo)
+}
+
+/// As [`repair_image`], of the file system on a device that nothing else uses.
+///
+/// # Errors
+/// As [`plan_repair`] and [`Repair::write`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+/// # let memory = example::empty_memory(64 << 20);
+/// use extant::Device;
+/// use extant::repair::{RepairOptions, repair};
+///
+/// memory.write_at(1024 + 0xC, &[1, 0, 0, 0])?; // the number of free blocks in the superblock
+/// let done = repair(memory.clone(), &RepairOptions::default(), None)?;
+/// for fix in &done.plan().fixes {
+///     println!("{}: {}: {}", fix.rule.code, fix.finding, fix.remedy);
+/// }
+/// assert_eq!(done.plan().total(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn repair(
+    device: Arc<dyn Device>,
+    options: &RepairOptions,
+    undo: Option<&Path>,
+) -> Result<Repair, RepairFault> {
     if let Some(undo) = undo
         && undo_cut_repair(&*device, undo)?
     {

@@ -32,7 +32,43 @@ pub use extant_resize::{
 /// # Errors
 /// The image cannot be opened or is in use; as [`resize`].
 pub fn resize_image(image: impl AsRef<Path>, size: Size) -> Result<ResizeReport, ResizeFault> {
+    resize_image_with(image, size, &ResizeOptions::default(), &(), &AtomicBool::new(false))
+}
+
+/// As [`resize_image`], with options, and reports progress. The work ends between two steps when `cancel`
+/// becomes true; the file system is valid then, and another call continues.
+///
+/// # Errors
+/// As [`resize_image`]; [`ResizeFault::Interrupted`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use extant::resize::{ResizeObserver, ResizeOptions, Size, resize_image_with};
+///
+/// /// Ends the work at its first report.
+/// struct Stop<'a>(&'a AtomicBool);
+/// impl ResizeObserver for Stop<'_> {
+///     fn progress(&self, what: &'static str, done: u64, of: u64) {
+///         println!("{what}: {done} of {of}");
+///         self.0.store(true, Ordering::Relaxed);
+///     }
+/// }
+/// let (cancel, options) = (AtomicBool::new(false), ResizeOptions::default());
+/// let failed = resize_image_with(&image, Size::More(8 << 30), &options, &Stop(&cancel), &cancel);
+/// assert!(failed.unwrap_err().is_interrupted());
+/// assert!(extant::check::check_image(&image)?.clean());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn resize_image_with(
+    image: impl AsRef<Path>,
+    size: Size,
+    options: &ResizeOptions,
+    observer: &dyn ResizeObserver,
+    cancel: &AtomicBool,
+) -> Result<ResizeReport, ResizeFault> {
     let file = FileDevice::open_locked(image.as_ref()).map_err(ResizeFault::Image)?;
     let mut storage = ImageFile::new(Arc::new(file), 0);
-    resize(&mut storage, size, &ResizeOptions::default(), &(), &AtomicBool::new(false))
+    resize(&mut storage, size, options, observer, cancel)
 }

@@ -132,6 +132,19 @@ pub enum UpdateFault {
     Interrupted,
 }
 
+impl UpdateFault {
+    /// Whether the caller ended the work: `cancel` became true.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        match self {
+            Self::Interrupted => true,
+            Self::Build(fault) => fault.is_interrupted(),
+            Self::Resize(fault) => fault.is_interrupted(),
+            _ => false,
+        }
+    }
+}
+
 impl From<extant_device::DeviceFault> for UpdateFault {
     fn from(fault: extant_device::DeviceFault) -> Self {
         Self::Open(fault.into())

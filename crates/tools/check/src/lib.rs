@@ -109,6 +109,14 @@ pub enum CheckFault {
     Cancelled,
 }
 
+impl CheckFault {
+    /// Whether the caller ended the work: [`Options::cancel`] was set.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Cancelled)
+    }
+}
+
 /// Checks the file system on `device` in its state after the journal's replay. Writes nothing.
 ///
 /// # Errors

@@ -214,6 +214,18 @@ pub enum BuildFault {
     Write(WriteFault),
 }
 
+impl BuildFault {
+    /// Whether the caller ended the work: `cancel` became true.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        match self {
+            Self::Solve(fault) => fault.is_interrupted(),
+            Self::Write(fault) => fault.is_interrupted(),
+            _ => false,
+        }
+    }
+}
+
 impl From<WriteFault> for BuildFault {
     fn from(fault: WriteFault) -> Self {
         match fault {

@@ -1,5 +1,7 @@
 //! Plans and writes an empty file system like that of mke2fs.
 
+use std::sync::atomic::AtomicBool;
+
 use extant_base::BlockSize;
 use extant_device::Device;
 use extant_ondisk::Features;
@@ -10,7 +12,7 @@ use crate::plan::{Input, Needs, Plan, PlanFault, Style};
 use crate::sizing::{self, SizingFault, Tail};
 use crate::source::entry::{Metadata, Time};
 use crate::tree::{InsertFault, MergeRules, Sealed, Tree};
-use crate::write::{NoMeter, WriteFault, WriteOptions, Written, write};
+use crate::write::{Meter, NoMeter, WriteFault, WriteOptions, Written, write};
 
 /// Why no file system was made.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +26,14 @@ pub enum MkfsFault {
     /// Writing to the device failed.
     #[error(transparent)]
     Write(#[from] WriteFault),
+}
+
+impl MkfsFault {
+    /// Whether the caller ended the work: `cancel` became true.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Write(fault) if fault.is_interrupted())
+    }
 }
 
 /// The values that would otherwise be random or depend on a clock.
@@ -125,9 +135,22 @@ pub fn plan<'t>(input: &Input<'t>, bytes: u64) -> Result<Plan<'t>, MkfsFault> {
 /// # Errors
 /// Writing to the device failed.
 pub fn write_plan(plan: &Plan<'_>, device: &dyn Device, sync: bool) -> Result<Written, MkfsFault> {
-    let cancel = std::sync::atomic::AtomicBool::new(false);
-    let options = WriteOptions { threads: 1, tolerate_changes: false, cancel: &cancel, sync };
-    Ok(write(plan, device, &[], options, &NoMeter)?)
+    write_plan_watched(plan, device, sync, &NoMeter, &AtomicBool::new(false))
+}
+
+/// As [`write_plan`], and reports progress. The work ends when `cancel` becomes true.
+///
+/// # Errors
+/// Writing to the device failed, or was cancelled. The device then holds no file system.
+pub fn write_plan_watched(
+    plan: &Plan<'_>,
+    device: &dyn Device,
+    sync: bool,
+    meter: &dyn Meter,
+    cancel: &AtomicBool,
+) -> Result<Written, MkfsFault> {
+    let options = WriteOptions { threads: 1, tolerate_changes: false, cancel, sync };
+    Ok(write(plan, device, &[], options, meter)?)
 }
 
 /// Whether a journal was requested but left out because the device is too small.

@@ -35,6 +35,14 @@ pub enum SolveFault {
     },
 }
 
+impl SolveFault {
+    /// Whether the caller ended the work: `cancel` became true.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Interrupted)
+    }
+}
+
 /// Sizes in blocks below which mke2fs chooses a smaller journal.
 const JOURNAL_STEPS: [u64; 8] = [2048, 32 << 10, 256 << 10, 512 << 10, 4 << 20, 8 << 20, 16 << 20, 32 << 20];
 

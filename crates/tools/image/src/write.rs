@@ -30,10 +30,17 @@ use crate::tree::ROOT;
 
 pub use contents::{Problem, SourceRoot};
 
+/// Most bytes that are zeroed between two looks at [`WriteOptions::cancel`].
+const ZERO_BYTES: u64 = 64 << 20;
+
 /// Receives progress reports of writing, from all threads.
 pub trait Meter: Sync {
     /// `bytes` more bytes and `files` more files of contents were written.
     fn wrote(&self, bytes: u64, files: u64);
+
+    /// `done` of `total` units of the work `name` are done: blocks of "zeroing", which only a device with old
+    /// content needs, then batches of "writing".
+    fn advanced(&self, _name: &'static str, _done: u64, _total: u64) {}
 }
 
 /// A meter that ignores the reports.
@@ -56,6 +63,14 @@ pub enum WriteFault {
     /// The work was cancelled.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl WriteFault {
+    /// Whether the caller ended the work: [`WriteOptions::cancel`] became true.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Interrupted)
+    }
 }
 
 /// Statistics of a write.
@@ -88,6 +103,8 @@ struct Writer<'w, 't> {
     options: WriteOptions<'w>,
     meter: &'w dyn Meter,
     bytes: AtomicU64,
+    /// Jobs that are done.
+    finished: AtomicU64,
     /// Nodes whose files changed while they were read.
     changed: Mutex<HashSet<u32>>,
     problems: Mutex<Vec<Problem>>,
@@ -126,6 +143,7 @@ pub fn write(
         options,
         meter,
         bytes: AtomicU64::new(0),
+        finished: AtomicU64::new(0),
         changed: Mutex::new(HashSet::new()),
         problems: Mutex::new(Vec::new()),
         fault: Mutex::new(None),
@@ -178,7 +196,7 @@ impl Writer<'_, '_> {
 
     /// On a device with old content: removes the old superblock, and writes zeros where the plan requires
     /// them.
-    fn invalidate_old(&self) -> Result<(), DeviceFault> {
+    fn invalidate_old(&self) -> Result<(), WriteFault> {
         if self.plan.fresh_device {
             return Ok(());
         }
@@ -186,8 +204,20 @@ impl Writer<'_, '_> {
         // Zero the boot sectors and the superblock. The last few KiB of the device may hold a RAID or GPT
         // label, which does not belong to the file system.
         self.device.zero_at(0, 4096.min(self.device.size_bytes()))?;
+        let total = self.plan.zero_runs.iter().map(|run| run.len).sum();
+        let (mut done, part_max) = (0, ZERO_BYTES >> log2);
         for run in &self.plan.zero_runs {
-            self.device.zero_at(run.start << log2, run.len << log2)?;
+            let end = run.start + run.len;
+            let mut start = run.start;
+            while start < end {
+                if self.options.cancel.load(Ordering::Relaxed) {
+                    return Err(WriteFault::Interrupted);
+                }
+                let len = part_max.min(end - start);
+                self.device.zero_at(start << log2, len << log2)?;
+                (start, done) = (start + len, done + len);
+                self.meter.advanced("zeroing", done, total);
+            }
         }
         Ok(())
     }
@@ -230,6 +260,8 @@ impl Writer<'_, '_> {
                 self.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(fault);
                 return;
             }
+            let finished = self.finished.fetch_add(1, Ordering::Relaxed) + 1;
+            self.meter.advanced("writing", finished, jobs.len() as u64);
         }
     }
 

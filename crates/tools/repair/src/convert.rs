@@ -84,6 +84,14 @@ pub enum ConversionFault {
     Repair(#[from] RepairFault),
 }
 
+impl ConversionFault {
+    /// Whether the caller ended the work: [`RepairOptions::cancel`] was set.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Repair(fault) if fault.is_interrupted())
+    }
+}
+
 impl From<DeviceFault> for ConversionFault {
     fn from(fault: DeviceFault) -> Self {
         Self::Repair(fault.into())

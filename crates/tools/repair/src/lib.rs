@@ -140,6 +140,14 @@ pub enum RepairFault {
     Cancelled,
 }
 
+impl RepairFault {
+    /// Whether the caller ended the work: [`RepairOptions::cancel`] was set.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Cancelled)
+    }
+}
+
 impl From<CheckFault> for RepairFault {
     fn from(fault: CheckFault) -> Self {
         match fault {

@@ -81,6 +81,14 @@ pub enum RescueFault {
     Interrupted,
 }
 
+impl RescueFault {
+    /// Whether the caller ended the work: [`RescueObserver::stop`] was set.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Interrupted)
+    }
+}
+
 /// How certain it is that a file has the bytes that it had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Confidence {

@@ -95,6 +95,14 @@ pub enum ResizeFault {
     },
 }
 
+impl ResizeFault {
+    /// Whether the caller ended the work: `cancel` became true.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Interrupted)
+    }
+}
+
 impl From<Malformed> for ResizeFault {
     fn from(fact: Malformed) -> Self {
         Self::Damaged(fact.to_string())

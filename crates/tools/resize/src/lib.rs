@@ -563,6 +563,7 @@ fn grow(
             }
         }
         steps += 1;
+        observer.progress("growing", fs.sb.blocks_count, target);
     }
     fs.write_backups()?;
     if steps > 0 {
