@@ -1,10 +1,13 @@
-//! Gives the shared library its name for the dynamic linker.
+//! Gives the shared library its name for the dynamic linker, and its symbols a version, which is this name.
 //!
-//! The symbols have no versions: rustc passes the linker a version script of its own, and ld refuses a second
-//! one ("anonymous version tag cannot be combined with other version tags"). The number in the name changes
-//! with each incompatible change of the interface instead.
+//! rustc passes the linker a version script of its own, and no linker accepts a second one. `--default-symver`
+//! of GNU ld makes the version without a script; LLD, the linker that rustc uses by default, lacks this option.
+
+const NAME: &str = "libextant.so.0";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libextant.so.0");
+    for argument in ["-fuse-ld=bfd", "-Wl,--default-symver", &format!("-Wl,-soname,{NAME}")] {
+        println!("cargo:rustc-cdylib-link-arg={argument}");
+    }
 }

@@ -121,6 +121,16 @@
 #define EXTANT_NONE 18446744073709551615ull
 
 /**
+ * For extant_repair_options.flags: plan the repair, and write nothing.
+ */
+#define EXTANT_REPAIR_DRY_RUN 1
+
+/**
+ * For extant_undo(): also over bytes that changed after the repair.
+ */
+#define EXTANT_UNDO_FORCE 1
+
+/**
  * For extant_resize(): the smallest size to which the file system can shrink.
  */
 #define EXTANT_RESIZE_SMALLEST 18446744073709551615ull
@@ -225,6 +235,11 @@ typedef struct extant_file extant_file;
  * An open file system. Closed with extant_fs_close().
  */
 typedef struct extant_fs extant_fs;
+
+/**
+ * The report of a repair. Freed with extant_repair_report_free().
+ */
+typedef struct extant_repair_report extant_repair_report;
 
 /**
  * The report of a check. Freed with extant_report_free().
@@ -644,6 +659,24 @@ typedef struct extant_build_report {
 } extant_build_report;
 
 /**
+ * The state of a check, repair, resize or mkfs. Valid during the callback.
+ */
+typedef struct extant_step {
+  /**
+   * The name of the step, such as "pass 1: inodes", "moving" or "zeroing".
+   */
+  const char *name;
+  /**
+   * Units of the step that are done: groups, directories, blocks.
+   */
+  uint64_t done;
+  /**
+   * All units of the step.
+   */
+  uint64_t total;
+} extant_step;
+
+/**
  * Options of an empty file system. What is zero or NULL has the default of mke2fs 1.47.
  */
 typedef struct extant_mkfs_options {
@@ -675,6 +708,15 @@ typedef struct extant_mkfs_options {
    * Bytes of the file system for each inode.
    */
   uint64_t inode_ratio;
+  /**
+   * Passed to the function below.
+   */
+  void *user;
+  /**
+   * Called with the state of the work. Any result but 0 ends it with the error EXTANT_CODE_CANCELLED: then
+   * there is no new file, or no file system on the storage. May be NULL.
+   */
+  int (*progress)(void *user, const extant_step *step);
 } extant_mkfs_options;
 
 /**
@@ -727,6 +769,15 @@ typedef struct extant_check_options {
    * Zero.
    */
   uint32_t reserved;
+  /**
+   * Passed to the function below.
+   */
+  void *user;
+  /**
+   * Called with the state of the check, by several threads but one at a time. Any result but 0 ends the
+   * check with the error EXTANT_CODE_CANCELLED. May be NULL.
+   */
+  int (*progress)(void *user, const extant_step *step);
 } extant_check_options;
 
 /**
@@ -776,6 +827,118 @@ typedef struct extant_finding {
 } extant_finding;
 
 /**
+ * Options of a repair.
+ */
+typedef struct extant_repair_options {
+  /**
+   * sizeof(extant_repair_options).
+   */
+  size_t size;
+  /**
+   * Number of threads; 0 for one per core.
+   */
+  uint32_t threads;
+  /**
+   * 0 or EXTANT_REPAIR_DRY_RUN.
+   */
+  uint32_t flags;
+  /**
+   * Path of the undo file, which must not exist, or NULL. The bytes that the repair overwrites are durable
+   * in this file before the first of them changes. If it belongs to a repair of this image that was
+   * interrupted, that one is undone first.
+   */
+  const char *undo;
+  /**
+   * Passed to the function below.
+   */
+  void *user;
+  /**
+   * Called with the state of the checks that the plan consists of, by several threads but one at a time.
+   * Any result but 0 ends the repair with the error EXTANT_CODE_CANCELLED: then nothing was written. A
+   * repair whose writing has begun is not ended any more. May be NULL.
+   */
+  int (*progress)(void *user, const extant_step *step);
+} extant_repair_options;
+
+/**
+ * A fix of a repair, or a finding that the repair leaves. Its strings are valid until the report is freed.
+ */
+typedef struct extant_fix {
+  /**
+   * The permanent code of the rule: two letters and three digits.
+   */
+  const char *code;
+  /**
+   * What was found: one sentence with the numbers.
+   */
+  const char *message;
+  /**
+   * The rule in one sentence, as it holds for a valid file system.
+   */
+  const char *rule;
+  /**
+   * What the repair does; NULL for a finding that stays.
+   */
+  const char *remedy;
+  /**
+   * What becomes unreachable; NULL if nothing does.
+   */
+  const char *loss;
+  /**
+   * Why the finding stays; NULL for a fix.
+   */
+  const char *why;
+  /**
+   * The name of a directory entry or attribute, or NULL.
+   */
+  const char *name;
+  /**
+   * Length of the name in bytes.
+   */
+  size_t name_len;
+  /**
+   * Inode number, or EXTANT_NONE.
+   */
+  uint64_t ino;
+  /**
+   * Block number, or EXTANT_NONE.
+   */
+  uint64_t block;
+  /**
+   * Block group, or EXTANT_NONE.
+   */
+  uint64_t group;
+  /**
+   * The severity of the finding.
+   */
+  extant_severity severity;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+} extant_fix;
+
+/**
+ * Options of a resize.
+ */
+typedef struct extant_resize_options {
+  /**
+   * sizeof(extant_resize_options).
+   */
+  size_t size;
+  /**
+   * Passed to the function below.
+   */
+  void *user;
+  /**
+   * Called with the state of the resize. Any result but 0 ends the resize between two of its steps, with
+   * the error EXTANT_CODE_CANCELLED: then the file system is valid, and the same call continues. May be
+   * NULL.
+   */
+  int (*progress)(void *user, const extant_step *step);
+} extant_resize_options;
+
+/**
  * A resize that is done.
  */
 typedef struct extant_resize_report {
@@ -791,6 +954,10 @@ typedef struct extant_resize_report {
    * Blocks that moved.
    */
   uint64_t moved_blocks;
+  /**
+   * Inodes that have another number.
+   */
+  uint64_t moved_inodes;
   /**
    * Zero.
    */
@@ -1225,14 +1392,83 @@ int extant_report_finding(const extant_report *report,
 void extant_report_free(extant_report *report);
 
 /**
+ * Repairs the file system in an image file or on a block device that is not mounted. The whole repair is
+ * planned in memory before anything is written. A finding that cannot be repaired is not an error of this
+ * function: the report has it. `options` may be NULL.
+ */
+int extant_repair(const char *image,
+                  const extant_repair_options *options,
+                  extant_repair_report **report,
+                  extant_error **error);
+
+/**
+ * Repairs the file system on the caller's storage.
+ */
+int extant_repair_storage(const extant_storage *storage,
+                          const extant_repair_options *options,
+                          extant_repair_report **report,
+                          extant_error **error);
+
+/**
+ * Takes a repair back: writes the old bytes of its undo file into the image. `flags` is 0 or
+ * EXTANT_UNDO_FORCE. Without it, an image that changed after the repair is refused.
+ */
+int extant_undo(const char *image, const char *undo, uint32_t flags, extant_error **error);
+
+/**
+ * The number of all fixes. 0 for NULL.
+ */
+uint64_t extant_repair_report_total(const extant_repair_report *report);
+
+/**
+ * The number of bytes of the image that changed, or would change. 0 for NULL.
+ */
+uint64_t extant_repair_report_changed_bytes(const extant_repair_report *report);
+
+/**
+ * Whether no finding above a note is left. False for NULL.
+ */
+bool extant_repair_report_is_complete(const extant_repair_report *report);
+
+/**
+ * How many fixes and left findings extant_repair_report_fix() returns: all fixes with a loss, at most 1000
+ * others for each code, and all left findings. 0 for NULL.
+ */
+size_t extant_repair_report_count(const extant_repair_report *report);
+
+/**
+ * A fix or left finding by its number, which counts from 0. The fixes are first, in the order in which they
+ * were made.
+ */
+int extant_repair_report_fix(const extant_repair_report *report,
+                             size_t number,
+                             extant_fix *fix,
+                             extant_error **error);
+
+/**
+ * Frees a report. NULL is allowed.
+ */
+void extant_repair_report_free(extant_repair_report *report);
+
+/**
  * Grows or shrinks the file system in an image file or on a block device to `bytes` bytes, or to
  * EXTANT_RESIZE_SMALLEST. An image file gets the length of its file system. With a journal, a power cut at
- * any moment is harmless, and the same call continues. `report` may be NULL.
+ * any moment is harmless, and the same call continues. `options` and `report` may be NULL.
  */
 int extant_resize(const char *image,
                   uint64_t bytes,
+                  const extant_resize_options *options,
                   extant_resize_report *report,
                   extant_error **error);
+
+/**
+ * Resizes the file system on the caller's storage, whose length stays.
+ */
+int extant_resize_storage(const extant_storage *storage,
+                          uint64_t bytes,
+                          const extant_resize_options *options,
+                          extant_resize_report *report,
+                          extant_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

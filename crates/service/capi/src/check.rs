@@ -1,13 +1,15 @@
 //! Checks of whole file systems, and their findings.
 
 use std::ffi::{CString, c_char, c_int};
+use std::mem::offset_of;
 use std::num::NonZero;
 
 use facade::check::{Finding, Options as How, Report, Severity, check};
 use facade::{Device, FileDevice};
 
-use crate::border::{ErrorOut, Growing, Handle, Options, Out, Text, call, quietly};
+use crate::border::{Context, ErrorOut, Growing, Handle, Options, Out, Text, call, quietly};
 use crate::error::{Failure, terminated};
+use crate::step::{Steps, extant_step};
 use crate::storage::{Storage, as_device};
 
 /// How severe a finding is.
@@ -78,15 +80,30 @@ pub struct extant_check_options {
     pub threads: u32,
     /// Zero.
     pub reserved: u32,
+    /// Passed to the function below.
+    pub user: Context,
+    /// Called with the state of the check, by several threads but one at a time. Any result but 0 ends the
+    /// check with the error EXTANT_CODE_CANCELLED. May be NULL.
+    pub progress: Option<extern "C" fn(user: Context, step: *const extant_step) -> c_int>,
 }
 
-// SAFETY: `repr(C)`, the size first, and only integers.
-unsafe impl Growing for extant_check_options {}
+// SAFETY: `repr(C)`, the size first, and only integers, a pointer and a nullable function.
+unsafe impl Growing for extant_check_options {
+    const SIZE_MIN: usize = offset_of!(Self, user);
+}
 
 pub type CheckOptions = Options<extant_check_options>;
 pub type ReportHandle = Handle<extant_report>;
 pub type ReportOut = Out<*mut extant_report>;
 pub type FindingOut = Out<extant_finding>;
+
+pub(crate) fn severity_of(severity: Severity) -> extant_severity {
+    match severity {
+        Severity::Note => extant_severity::Note,
+        Severity::Error => extant_severity::Error,
+        Severity::Fatal => extant_severity::Fatal,
+    }
+}
 
 impl From<Finding> for Kept {
     fn from(finding: Finding) -> Self {
@@ -99,11 +116,7 @@ impl From<Finding> for Kept {
                 let len = name.len();
                 (terminated(name), len)
             }),
-            severity: match rule.severity {
-                Severity::Note => extant_severity::Note,
-                Severity::Error => extant_severity::Error,
-                Severity::Fatal => extant_severity::Fatal,
-            },
+            severity: severity_of(rule.severity),
             group: place.group.map_or(EXTANT_NONE, |group| group.0.into()),
             ino: place.ino.map_or(EXTANT_NONE, |ino| ino.0.into()),
             block: place.block.map_or(EXTANT_NONE, |block| block.0),
@@ -122,8 +135,15 @@ impl From<Report> for extant_report {
 }
 
 fn run(device: &dyn Device, options: &CheckOptions) -> Result<Report, Failure> {
-    let threads = options.get_or_zeros("options")?.threads as usize;
-    Ok(check(device, &How { threads: NonZero::new(threads), ..How::default() })?)
+    let options = options.get_or_zeros("options")?;
+    let steps = Steps::new(options.progress, options.user);
+    let how = How {
+        threads: NonZero::new(options.threads as usize),
+        progress: Some(&steps),
+        cancel: Some(&steps.cancel),
+        ..How::default()
+    };
+    Ok(check(device, &how)?)
 }
 
 /// Checks the file system in an image file or on a block device, and writes nothing. Damage is not an

@@ -9,12 +9,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use extant_image::solve::SolveFault;
-use extant_image::source::fault::SourceFault;
-use extant_image::write::WriteFault;
-use facade::build::BuildFault;
+use facade::build::{BuildFault, SolveFault, SourceFault, WriteFault};
 use facade::check::{CheckFault, CheckImageFault};
 use facade::mkfs::{MkfsFault, MkfsImageFault};
+use facade::repair::{RepairFault, UndoFault};
 use facade::resize::ResizeFault;
 use facade::{DeviceFault, Fault, OpenFault, Refusal};
 
@@ -244,6 +242,7 @@ impl From<BuildFault> for Failure {
     fn from(fault: BuildFault) -> Self {
         let mut message = fault.to_string();
         match &fault {
+            fault if fault.is_interrupted() => Self::cancelled(),
             BuildFault::TargetExists(path) => {
                 message = format!("{path} exists already; set EXTANT_BUILD_REPLACE to replace it");
                 Self::new(extant_code::Image, EEXIST, message).at(path.as_bytes())
@@ -264,9 +263,9 @@ impl From<BuildFault> for Failure {
             }
             BuildFault::Rule(_) | BuildFault::Ids(_) => Self::argument(message),
             BuildFault::Solve(SolveFault::TooSmall { .. }) => Self::new(extant_code::Size, ENOSPC, message),
-            BuildFault::Solve(SolveFault::Interrupted) => Self::cancelled(),
-            BuildFault::Solve(SolveFault::Sizing(_) | SolveFault::Plan(_)) => Self::argument(message),
-            BuildFault::Write(WriteFault::Interrupted) => Self::cancelled(),
+            BuildFault::Solve(SolveFault::Sizing(_) | SolveFault::Plan(_) | SolveFault::Interrupted) => {
+                Self::argument(message)
+            }
             BuildFault::Write(fault) => {
                 let (code, errno) = of_write(fault);
                 Self::new(code, errno, message)
@@ -280,6 +279,7 @@ impl From<MkfsFault> for Failure {
         let message = fault.to_string();
         match fault {
             MkfsFault::Sizing(_) | MkfsFault::Plan(_) => Self::argument(message),
+            MkfsFault::Write(WriteFault::Interrupted) => Self::cancelled(),
             MkfsFault::Write(fault) => {
                 let (code, errno) = of_write(&fault);
                 Self::new(code, errno, message)
@@ -346,6 +346,42 @@ impl From<ResizeFault> for Failure {
             ResizeFault::Plan(_) => Self::new(extant_code::Size, EINVAL, message),
             ResizeFault::CannotShrink(_) => Self::new(extant_code::Unsupported, EOPNOTSUPP, message),
             _ => Self::new(extant_code::Size, ENOSPC, message),
+        }
+    }
+}
+
+impl From<UndoFault> for Failure {
+    fn from(fault: UndoFault) -> Self {
+        let message = fault.to_string().replace("--force", "EXTANT_UNDO_FORCE");
+        match &fault {
+            UndoFault::File { path, source } => Self::of_image(source, message).at(&of_path(path)),
+            UndoFault::Device(fault) => {
+                let (code, errno) = of_device(fault);
+                Self::new(code, errno, message)
+            }
+            UndoFault::Damaged(path) | UndoFault::OtherFileSystem(path) => {
+                Self::new(extant_code::Refused, EINVAL, message).at(&of_path(path))
+            }
+            UndoFault::OtherImage { .. } | UndoFault::Changed { .. } | UndoFault::Already => {
+                Self::new(extant_code::Refused, EINVAL, message)
+            }
+        }
+    }
+}
+
+impl From<RepairFault> for Failure {
+    fn from(fault: RepairFault) -> Self {
+        let message = fault.to_string();
+        match fault {
+            RepairFault::Device(fault) => {
+                let (code, errno) = of_device(&fault);
+                Self::new(code, errno, message)
+            }
+            RepairFault::Image(source) => Self::of_image(&source, message),
+            RepairFault::InUse => Self::new(extant_code::InUse, EBUSY, message),
+            RepairFault::NoSuperblock(_) => Self::new(extant_code::NotExt4, EUCLEAN, message),
+            RepairFault::Undo(fault) => fault.into(),
+            RepairFault::Cancelled => Self::cancelled(),
         }
     }
 }

@@ -31,10 +31,13 @@ mod change;
 
 mod storage;
 
+mod step;
+
 mod build;
 mod mkfs;
 
 mod check;
+mod repair;
 mod resize;
 
 use std::ffi::{CStr, c_char};

@@ -1,14 +1,17 @@
 //! Empty file systems.
 
 use std::ffi::c_int;
+use std::mem::offset_of;
 
 use facade::BlockSize;
 use facade::mkfs::{
-    FeatureEdit, FormatOptions, Generation, Made, MkfsImageFault, mkfs, mkfs_image_as, random_identity,
+    FeatureEdit, FormatOptions, Generation, Made, MkfsImageFault, mkfs_image_watched, mkfs_watched,
+    random_identity,
 };
 
-use crate::border::{Array, ErrorOut, Growing, Options, Out, Text, call};
+use crate::border::{Array, Context, ErrorOut, Growing, Options, Out, Text, call};
 use crate::error::Failure;
+use crate::step::{Steps, extant_step};
 use crate::storage::{Storage, as_device};
 
 pub type Uuid = Array<u8>;
@@ -37,10 +40,17 @@ pub struct extant_mkfs_options {
     pub uuid: Uuid,
     /// Bytes of the file system for each inode.
     pub inode_ratio: u64,
+    /// Passed to the function below.
+    pub user: Context,
+    /// Called with the state of the work. Any result but 0 ends it with the error EXTANT_CODE_CANCELLED: then
+    /// there is no new file, or no file system on the storage. May be NULL.
+    pub progress: Option<extern "C" fn(user: Context, step: *const extant_step) -> c_int>,
 }
 
-// SAFETY: `repr(C)`, the size first, and only integers and pointers.
-unsafe impl Growing for extant_mkfs_options {}
+// SAFETY: `repr(C)`, the size first, and only integers, pointers and a nullable function.
+unsafe impl Growing for extant_mkfs_options {
+    const SIZE_MIN: usize = offset_of!(Self, user);
+}
 
 /// What was made.
 #[repr(C)]
@@ -103,7 +113,7 @@ pub(crate) fn format(
     Ok(FormatOptions { block_size, label, features, uuid, ..FormatOptions::default() })
 }
 
-fn read(options: &MkfsOptions) -> Result<FormatOptions, Failure> {
+fn read(options: &MkfsOptions) -> Result<(FormatOptions, Steps), Failure> {
     let options = options.get_or_zeros("options")?;
     let generation = match options.generation {
         0 | EXTANT_EXT4 => Generation::Ext4,
@@ -113,7 +123,8 @@ fn read(options: &MkfsOptions) -> Result<FormatOptions, Failure> {
     };
     let inode_ratio = (options.inode_ratio != 0).then_some(options.inode_ratio);
     let format = format(options.block_size, &options.label, &options.features, &options.uuid)?;
-    Ok(FormatOptions { generation, inode_ratio, ..format })
+    let steps = Steps::new(options.progress, options.user);
+    Ok((FormatOptions { generation, inode_ratio, ..format }, steps))
 }
 
 /// Makes an empty file system of `bytes` bytes in a new file. An existing file is replaced when the new
@@ -127,10 +138,11 @@ pub extern "C" fn extant_mkfs(
     error: ErrorOut,
 ) -> c_int {
     call(&error, || {
-        let (image, format) = (image.path()?, read(&options)?);
+        let (image, (format, steps)) = (image.path()?, read(&options)?);
         let failed = |source| MkfsImageFault::Image { image: image.to_owned(), source };
         let identity = random_identity(&format).map_err(failed)?;
-        report.set(mkfs_image_as(image, bytes, &format, identity, true)?.into());
+        let made = mkfs_image_watched(image, bytes, &format, identity, true, &steps, &steps.cancel)?;
+        report.set(made.into());
         Ok(())
     })
 }
@@ -144,13 +156,13 @@ pub extern "C" fn extant_mkfs_storage(
     error: ErrorOut,
 ) -> c_int {
     call(&error, || {
-        let options = read(&options)?;
+        let (options, steps) = read(&options)?;
         let device = as_device(&storage, true)?;
         let identity = random_identity(&options).map_err(|source| {
             let errno = source.raw_os_error().unwrap_or(crate::border::EIO);
             Failure::new(crate::error::extant_code::Image, errno, format!("no random bytes: {source}"))
         })?;
-        report.set(mkfs(&device, &options, identity)?.into());
+        report.set(mkfs_watched(&device, &options, identity, &steps, &steps.cancel)?.into());
         Ok(())
     })
 }

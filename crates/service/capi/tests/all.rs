@@ -131,6 +131,19 @@ fn header_is_what_the_sources_say() {
     );
 }
 
+/// Each exported function has the version `libextant.so.0`, so that a program that needs a later version of
+/// the interface is refused when it starts, and not in the middle of its work. Nothing else is exported.
+#[test]
+fn symbols_have_versions() {
+    let output = succeeded(Command::new("nm").args(["-D", "--defined-only"]).arg(library("libextant.so")));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let symbols = || text.lines().filter_map(|line| line.rsplit(' ').next());
+    assert!(symbols().any(|symbol| symbol == "extant_fs_open@@libextant.so.0"), "{text}");
+    for symbol in symbols().filter(|symbol| *symbol != "libextant.so.0") {
+        assert!(symbol.starts_with("extant_") && symbol.ends_with("@@libextant.so.0"), "{symbol}");
+    }
+}
+
 /// A C++ program can include the header and link the library.
 #[test]
 fn header_is_valid_in_cxx() {

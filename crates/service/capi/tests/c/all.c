@@ -109,6 +109,23 @@ static void warning(void *user, const char *text)
     ((struct seen *)user)->warnings += text != NULL;
 }
 
+/* The steps of a check, repair, resize or mkfs. */
+struct steps {
+    int count, stop;
+    uint64_t done, total;
+    char name[32];
+};
+
+static int step(void *user, const extant_step *state)
+{
+    struct steps *steps = user;
+    steps->count++;
+    steps->done = state->done;
+    steps->total = state->total;
+    snprintf(steps->name, sizeof steps->name, "%s", state->name);
+    return steps->stop;
+}
+
 static void test_build(void)
 {
     struct seen seen = {0};
@@ -371,12 +388,18 @@ static void test_mkfs_check_resize(void)
     extant_report_free(report);
     extant_report_free(NULL);
 
-    OK(extant_resize("e.img", 16 * MIB, &resized, &error));
+    /* A program that was compiled before the options had the callback. */
+    struct { size_t size; uint32_t threads, reserved; } old = {.size = 16, .threads = 1};
+    OK(extant_check("e.img", (const extant_check_options *)(const void *)&old, &report, &error));
+    extant_report_free(report);
+
+    OK(extant_resize("e.img", 16 * MIB, NULL, &resized, &error));
     CHECK(resized.before_bytes == 8 * MIB && resized.after_bytes == 16 * MIB);
-    OK(extant_resize("e.img", EXTANT_RESIZE_SMALLEST, &resized, &error));
+    CHECK(resized.moved_blocks == 0 && resized.moved_inodes == 0);
+    OK(extant_resize("e.img", EXTANT_RESIZE_SMALLEST, NULL, &resized, &error));
     CHECK(resized.after_bytes < 16 * MIB);
-    FAILS(extant_resize("e.img", MIB / 8, NULL, &error), ENOSPC, EXTANT_CODE_SIZE);
-    FAILS(extant_resize("missing.img", MIB, NULL, &error), ENOENT, EXTANT_CODE_IMAGE);
+    FAILS(extant_resize("e.img", MIB / 8, NULL, NULL, &error), ENOSPC, EXTANT_CODE_SIZE);
+    FAILS(extant_resize("missing.img", MIB, NULL, NULL, &error), ENOENT, EXTANT_CODE_IMAGE);
 
     /* Damage: the number of free blocks in the superblock. */
     FILE *file = fopen("e2.img", "r+b");
@@ -393,6 +416,100 @@ static void test_mkfs_check_resize(void)
     CHECK(!extant_report_is_file_system(report) && !extant_report_is_clean(report));
     extant_report_free(report);
     FAILS(extant_check("missing.img", NULL, &report, &error), ENOENT, EXTANT_CODE_IMAGE);
+}
+
+/* Progress of mkfs, check, repair and resize, and their cancelling. */
+static void test_steps(void)
+{
+    struct steps steps = {0};
+    extant_mkfs_options made = {.size = sizeof made, .user = &steps, .progress = step};
+    extant_check_options checked = {.size = sizeof checked, .user = &steps, .progress = step};
+    extant_repair_options repaired = {.size = sizeof repaired, .user = &steps, .progress = step};
+    extant_resize_options resized = {.size = sizeof resized, .user = &steps, .progress = step};
+    extant_report *report;
+    extant_repair_report *repair;
+
+    OK(extant_mkfs("s.img", 8 * MIB, &made, NULL, &error));
+    CHECK(steps.count > 0 && steps.done == steps.total && strcmp(steps.name, "writing") == 0);
+    steps.count = 0;
+    OK(extant_check("s.img", &checked, &report, &error));
+    CHECK(steps.count > 0 && steps.done == steps.total && strncmp(steps.name, "pass ", 5) == 0);
+    extant_report_free(report);
+    steps.count = 0;
+    OK(extant_repair("s.img", &repaired, &repair, &error));
+    CHECK(steps.count > 0 && extant_repair_report_total(repair) == 0);
+    extant_repair_report_free(repair);
+    steps.count = 0;
+    OK(extant_resize("s.img", 16 * MIB, &resized, NULL, &error));
+    CHECK(steps.count > 0 && strcmp(steps.name, "growing") == 0);
+
+    steps.stop = 1;
+    steps.count = 0;
+    FAILS(extant_mkfs("t.img", 8 * MIB, &made, NULL, &error), ECANCELED, EXTANT_CODE_CANCELLED);
+    CHECK(access("t.img", F_OK) != 0);
+    FAILS(extant_check("s.img", &checked, &report, &error), ECANCELED, EXTANT_CODE_CANCELLED);
+    CHECK(report == NULL && steps.count == 2);
+    FAILS(extant_repair("s.img", &repaired, &repair, &error), ECANCELED, EXTANT_CODE_CANCELLED);
+    CHECK(repair == NULL && steps.count == 3);
+    FAILS(extant_resize("s.img", EXTANT_RESIZE_SMALLEST, &resized, NULL, &error), ECANCELED,
+          EXTANT_CODE_CANCELLED);
+    OK(extant_check("s.img", NULL, &report, &error));
+    CHECK(extant_report_is_clean(report));
+    extant_report_free(report);
+}
+
+static void put_byte(const char *path, long offset, int byte)
+{
+    FILE *file = fopen(path, "r+b");
+    CHECK(file != NULL && fseek(file, offset, SEEK_SET) == 0);
+    CHECK(fputc(byte, file) >= 0 && fclose(file) == 0);
+}
+
+static void test_repair(void)
+{
+    extant_repair_options options = {.size = sizeof options, .flags = EXTANT_REPAIR_DRY_RUN, .threads = 1};
+    extant_repair_report *report;
+    extant_report *checked;
+    extant_fix fix;
+
+    OK(extant_mkfs("r.img", 8 * MIB, NULL, NULL, &error));
+    /* The number of free blocks in the superblock, which has a checksum, too. */
+    put_byte("r.img", 1024 + 12, 0x77);
+    CHECK(system("cp r.img damaged.img") == 0);
+    OK(extant_repair("r.img", &options, &report, &error));
+    CHECK(extant_repair_report_total(report) > 0 && extant_repair_report_count(report) > 0);
+    CHECK(extant_repair_report_changed_bytes(report) > 0 && extant_repair_report_is_complete(report));
+    OK(extant_repair_report_fix(report, 0, &fix, &error));
+    CHECK(strlen(fix.code) == 5 && strlen(fix.message) > 5 && strlen(fix.rule) > 5);
+    CHECK(strlen(fix.remedy) > 5 && fix.loss == NULL && fix.why == NULL && fix.name == NULL);
+    CHECK(fix.ino == EXTANT_NONE && fix.severity <= EXTANT_SEVERITY_FATAL);
+    FAILS(extant_repair_report_fix(report, 1000, &fix, &error), EINVAL, EXTANT_CODE_ARGUMENT);
+    extant_repair_report_free(report);
+    extant_repair_report_free(NULL);
+    CHECK(system("cmp -s r.img damaged.img") == 0);
+
+    options.flags = 0;
+    options.undo = "r.undo";
+    OK(extant_repair("r.img", &options, &report, &error));
+    extant_repair_report_free(report);
+    OK(extant_check("r.img", NULL, &checked, &error));
+    CHECK(extant_report_is_clean(checked));
+    extant_report_free(checked);
+
+    put_byte("r.img", 1024 + 12, 0x78);
+    FAILS(extant_undo("r.img", "r.undo", 0, &error), EINVAL, EXTANT_CODE_REFUSED);
+    OK(extant_undo("r.img", "r.undo", EXTANT_UNDO_FORCE, &error));
+    CHECK(system("cmp -s r.img damaged.img") == 0);
+    FAILS(extant_undo("r.img", "r.undo", 0, &error), EINVAL, EXTANT_CODE_REFUSED);
+    FAILS(extant_undo("r.img", "zeros", 0, &error), EINVAL, EXTANT_CODE_REFUSED);
+    FAILS(extant_undo("r.img", "missing", 0, &error), ENOENT, EXTANT_CODE_IMAGE);
+    FAILS(extant_undo("r.img", "r.undo", 2, &error), EINVAL, EXTANT_CODE_ARGUMENT);
+
+    options.flags = 8;
+    FAILS(extant_repair("r.img", &options, &report, &error), EINVAL, EXTANT_CODE_ARGUMENT);
+    FAILS(extant_repair("missing.img", NULL, &report, &error), ENOENT, EXTANT_CODE_IMAGE);
+    FAILS(extant_repair("zeros", NULL, &report, &error), EUCLEAN, EXTANT_CODE_NOT_EXT4);
+    FAILS(extant_repair("r.img", NULL, NULL, &error), EINVAL, EXTANT_CODE_ARGUMENT);
 }
 
 struct job {
@@ -464,6 +581,20 @@ static void test_storage_and_threads(void)
     CHECK(extant_report_is_clean(report) && memory.closes == 3);
     extant_report_free(report);
 
+    /* A damaged file system on storage; then one that is smaller than its storage. */
+    extant_repair_report *repair;
+    extant_resize_report resized;
+    memory.bytes[1024 + 12] ^= 0x77;
+    OK(extant_repair_storage(&storage, NULL, &repair, &error));
+    CHECK(extant_repair_report_total(repair) > 0 && memory.closes == 4);
+    extant_repair_report_free(repair);
+    OK(extant_resize_storage(&storage, EXTANT_RESIZE_SMALLEST, NULL, &resized, &error));
+    CHECK(resized.after_bytes < 8 * MIB);
+    OK(extant_resize_storage(&storage, 8 * MIB, NULL, &resized, &error));
+    CHECK(resized.after_bytes == 8 * MIB);
+    FAILS(extant_resize_storage(&storage, 9 * MIB, NULL, NULL, &error), ENOSPC, EXTANT_CODE_SIZE);
+    memory.closes = 3;
+
     /* A file outlives the handle of its file system. */
     storage.write_at = NULL;
     storage.flush = NULL;
@@ -505,6 +636,8 @@ int main(int argc, char **argv)
     test_read();
     test_write();
     test_mkfs_check_resize();
+    test_steps();
+    test_repair();
     test_storage_and_threads();
     return 0;
 }

@@ -1,0 +1,287 @@
+//! Repairs of file systems, their plans and their undo files.
+
+use std::ffi::{CString, OsStr, c_char, c_int};
+use std::num::NonZero;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use facade::check::{FindingPlace, Rule};
+use facade::repair::{Plan, RepairOptions as How, plan_repair, repair, undo_image};
+use facade::{Device, FileDevice};
+
+use crate::border::{Context, ErrorOut, Growing, Handle, Options, Out, Text, call, quietly};
+use crate::check::{EXTANT_NONE, extant_severity, severity_of};
+use crate::error::{Failure, terminated};
+use crate::step::{Steps, extant_step};
+use crate::storage::{Storage, as_device};
+
+/// For extant_repair_options.flags: plan the repair, and write nothing.
+pub const EXTANT_REPAIR_DRY_RUN: u32 = 1;
+
+/// For extant_undo(): also over bytes that changed after the repair.
+pub const EXTANT_UNDO_FORCE: u32 = 1;
+
+/// Options of a repair.
+#[repr(C)]
+pub struct extant_repair_options {
+    /// sizeof(extant_repair_options).
+    pub size: usize,
+    /// Number of threads; 0 for one per core.
+    pub threads: u32,
+    /// 0 or EXTANT_REPAIR_DRY_RUN.
+    pub flags: u32,
+    /// Path of the undo file, which must not exist, or NULL. The bytes that the repair overwrites are durable
+    /// in this file before the first of them changes. If it belongs to a repair of this image that was
+    /// interrupted, that one is undone first.
+    pub undo: Text,
+    /// Passed to the function below.
+    pub user: Context,
+    /// Called with the state of the checks that the plan consists of, by several threads but one at a time.
+    /// Any result but 0 ends the repair with the error EXTANT_CODE_CANCELLED: then nothing was written. A
+    /// repair whose writing has begun is not ended any more. May be NULL.
+    pub progress: Option<extern "C" fn(user: Context, step: *const extant_step) -> c_int>,
+}
+
+// SAFETY: `repr(C)`, the size first, and only integers, pointers and a nullable function.
+unsafe impl Growing for extant_repair_options {}
+
+/// The report of a repair. Freed with extant_repair_report_free().
+pub struct extant_repair_report {
+    fixes: Vec<Kept>,
+    total: u64,
+    changed_bytes: u64,
+    is_complete: bool,
+}
+
+/// A fix with its strings for C.
+struct Kept {
+    code: CString,
+    message: CString,
+    rule: CString,
+    remedy: Option<CString>,
+    loss: Option<CString>,
+    why: Option<CString>,
+    name: Option<(CString, usize)>,
+    severity: extant_severity,
+    group: u64,
+    ino: u64,
+    block: u64,
+}
+
+/// A fix of a repair, or a finding that the repair leaves. Its strings are valid until the report is freed.
+#[repr(C)]
+pub struct extant_fix {
+    /// The permanent code of the rule: two letters and three digits.
+    pub code: *const c_char,
+    /// What was found: one sentence with the numbers.
+    pub message: *const c_char,
+    /// The rule in one sentence, as it holds for a valid file system.
+    pub rule: *const c_char,
+    /// What the repair does; NULL for a finding that stays.
+    pub remedy: *const c_char,
+    /// What becomes unreachable; NULL if nothing does.
+    pub loss: *const c_char,
+    /// Why the finding stays; NULL for a fix.
+    pub why: *const c_char,
+    /// The name of a directory entry or attribute, or NULL.
+    pub name: *const c_char,
+    /// Length of the name in bytes.
+    pub name_len: usize,
+    /// Inode number, or EXTANT_NONE.
+    pub ino: u64,
+    /// Block number, or EXTANT_NONE.
+    pub block: u64,
+    /// Block group, or EXTANT_NONE.
+    pub group: u64,
+    /// The severity of the finding.
+    pub severity: extant_severity,
+    /// Zero.
+    pub reserved: u32,
+}
+
+pub type RepairOptions = Options<extant_repair_options>;
+pub type RepairReportHandle = Handle<extant_repair_report>;
+pub type RepairReportOut = Out<*mut extant_repair_report>;
+pub type FixOut = Out<extant_fix>;
+
+impl Kept {
+    fn new(rule: &Rule, place: &FindingPlace, message: &str) -> Self {
+        Self {
+            code: terminated(rule.code.into()),
+            message: terminated(message.into()),
+            rule: terminated(rule.says.into()),
+            remedy: None,
+            loss: None,
+            why: None,
+            name: place.name.as_ref().map(|name| (terminated(name.clone()), name.len())),
+            severity: severity_of(rule.severity),
+            group: place.group.map_or(EXTANT_NONE, |group| group.0.into()),
+            ino: place.ino.map_or(EXTANT_NONE, |ino| ino.0.into()),
+            block: place.block.map_or(EXTANT_NONE, |block| block.0),
+        }
+    }
+}
+
+impl From<&Plan> for extant_repair_report {
+    fn from(plan: &Plan) -> Self {
+        let fixes = plan.fixes.iter().map(|fix| Kept {
+            remedy: Some(terminated(fix.remedy.as_bytes().to_vec())),
+            loss: fix.loss.as_ref().map(|loss| terminated(loss.as_bytes().to_vec())),
+            ..Kept::new(fix.rule, &fix.place, &fix.finding)
+        });
+        let left = plan.left.iter().map(|left| Kept {
+            why: Some(terminated(left.why.into())),
+            ..Kept::new(left.finding.rule, &left.finding.place, &left.finding.says)
+        });
+        Self {
+            fixes: fixes.chain(left).collect(),
+            total: plan.total(),
+            changed_bytes: plan.changed_bytes,
+            is_complete: plan.left.is_empty(),
+        }
+    }
+}
+
+fn is_dry(options: &extant_repair_options) -> Result<bool, Failure> {
+    match options.flags & !EXTANT_REPAIR_DRY_RUN {
+        0 => Ok(options.flags & EXTANT_REPAIR_DRY_RUN != 0),
+        unknown => Err(Failure::argument(format!("unknown flags {unknown:#x}"))),
+    }
+}
+
+fn run(
+    device: Arc<dyn Device>,
+    options: &extant_repair_options,
+    is_dry: bool,
+) -> Result<extant_repair_report, Failure> {
+    let steps = Arc::new(Steps::new(options.progress, options.user));
+    let how = How {
+        threads: NonZero::new(options.threads as usize),
+        cancel: Some(Arc::clone(&steps.cancel)),
+        progress: Some(steps),
+        ..How::default()
+    };
+    let undo = options.undo.get().map(|path| Path::new(OsStr::from_bytes(path)));
+    let repair = if is_dry { plan_repair(device, &how)? } else { repair(device, &how, undo)? };
+    Ok(repair.plan().into())
+}
+
+/// Repairs the file system in an image file or on a block device that is not mounted. The whole repair is
+/// planned in memory before anything is written. A finding that cannot be repaired is not an error of this
+/// function: the report has it. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_repair(
+    image: Text,
+    options: RepairOptions,
+    report: RepairReportOut,
+    error: ErrorOut,
+) -> c_int {
+    call(&error, || {
+        report.clear("report")?;
+        let (image, options) = (image.path()?, options.get_or_zeros("options")?);
+        let is_dry = is_dry(&options)?;
+        let open = if is_dry { FileDevice::open_read_only } else { FileDevice::open_locked };
+        let device =
+            open(image).map_err(|source| facade::Error::Image { image: image.to_owned(), source })?;
+        report.give(run(Arc::new(device), &options, is_dry)?);
+        Ok(())
+    })
+}
+
+/// Repairs the file system on the caller's storage.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_repair_storage(
+    storage: Storage,
+    options: RepairOptions,
+    report: RepairReportOut,
+    error: ErrorOut,
+) -> c_int {
+    call(&error, || {
+        report.clear("report")?;
+        let options = options.get_or_zeros("options")?;
+        let is_dry = is_dry(&options)?;
+        let device = as_device(&storage, !is_dry)?;
+        report.give(run(Arc::new(device), &options, is_dry)?);
+        Ok(())
+    })
+}
+
+/// Takes a repair back: writes the old bytes of its undo file into the image. `flags` is 0 or
+/// EXTANT_UNDO_FORCE. Without it, an image that changed after the repair is refused.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_undo(image: Text, undo: Text, flags: u32, error: ErrorOut) -> c_int {
+    call(&error, || {
+        if flags & !EXTANT_UNDO_FORCE != 0 {
+            return Err(Failure::argument(format!("unknown flags {:#x}", flags & !EXTANT_UNDO_FORCE)));
+        }
+        let image = image.path()?;
+        Ok(undo_image(image, undo.path()?, flags & EXTANT_UNDO_FORCE != 0)?)
+    })
+}
+
+/// The number of all fixes. 0 for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_repair_report_total(report: RepairReportHandle) -> u64 {
+    report.get("report").map_or(0, |report| report.total)
+}
+
+/// The number of bytes of the image that changed, or would change. 0 for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_repair_report_changed_bytes(report: RepairReportHandle) -> u64 {
+    report.get("report").map_or(0, |report| report.changed_bytes)
+}
+
+/// Whether no finding above a note is left. False for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_repair_report_is_complete(report: RepairReportHandle) -> bool {
+    report.get("report").is_ok_and(|report| report.is_complete)
+}
+
+/// How many fixes and left findings extant_repair_report_fix() returns: all fixes with a loss, at most 1000
+/// others for each code, and all left findings. 0 for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_repair_report_count(report: RepairReportHandle) -> usize {
+    report.get("report").map_or(0, |report| report.fixes.len())
+}
+
+/// A fix or left finding by its number, which counts from 0. The fixes are first, in the order in which they
+/// were made.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_repair_report_fix(
+    report: RepairReportHandle,
+    number: usize,
+    fix: FixOut,
+    error: ErrorOut,
+) -> c_int {
+    call(&error, || {
+        fix.require("fix")?;
+        let fixes = &report.get("report")?.fixes;
+        let kept = fixes
+            .get(number)
+            .ok_or_else(|| Failure::argument(format!("fix {number} of a report with {}", fixes.len())))?;
+        let text = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+        fix.set(extant_fix {
+            code: kept.code.as_ptr(),
+            message: kept.message.as_ptr(),
+            rule: kept.rule.as_ptr(),
+            remedy: text(&kept.remedy),
+            loss: text(&kept.loss),
+            why: text(&kept.why),
+            name: kept.name.as_ref().map_or(std::ptr::null(), |(name, _)| name.as_ptr()),
+            name_len: kept.name.as_ref().map_or(0, |(_, len)| *len),
+            ino: kept.ino,
+            block: kept.block,
+            group: kept.group,
+            severity: kept.severity,
+            reserved: 0,
+        });
+        Ok(())
+    })
+}
+
+/// Frees a report. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn extant_repair_report_free(report: Option<Box<extant_repair_report>>) {
+    quietly(|| drop(report));
+}
