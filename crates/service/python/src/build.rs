@@ -7,10 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use extant::build::{
     BuildOptions, BuildTarget, Excludes, FormatOptions, IdMap, Meter, Observer, Owner, SizeChoice, Source,
-    TarInput, build_to,
+    TarInput, XattrChoice, build_to,
 };
 use extant::mkfs::FeatureEdit;
-use extant_image::source::dir::XattrChoice;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};

@@ -5,16 +5,13 @@
 
 use std::io;
 
-use extant::build::BuildFault;
-use extant::check::{CheckFault, CheckImageFault};
+use extant::build::{BuildFault, SolveFault, SourceFault};
+use extant::check::CheckImageFault;
 use extant::mkfs::MkfsImageFault;
 use extant::repair::RepairFault;
 use extant::resize::ResizeFault;
 use extant::walk::{Problem, WalkFault};
 use extant::{Corrupt, DeviceFault, Error, Fault, OpenFault};
-use extant_image::solve::SolveFault;
-use extant_image::source::fault::SourceFault;
-use extant_image::write::WriteFault;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -154,9 +151,15 @@ pub(crate) fn of_walk(py: Python<'_>, fault: &WalkFault, path: &[u8]) -> PyErr {
     }
 }
 
+/// Work that the caller ended.
+fn cancelled(image: &str) -> PyErr {
+    on_host(EINTR, "cancelled".to_owned(), image)
+}
+
 /// A build that failed.
 pub(crate) fn of_build(fault: &BuildFault, image: &str) -> PyErr {
     match fault {
+        fault if fault.is_interrupted() => cancelled(image),
         BuildFault::TargetExists(_) => {
             on_host(EEXIST, "the image exists already; write(.., replace=True) replaces it".to_owned(), image)
         }
@@ -170,9 +173,6 @@ pub(crate) fn of_build(fault: &BuildFault, image: &str) -> PyErr {
             [first, ..] => on_host(EIO, format!("{fault}; the first: {}", first.why), &first.path),
         },
         BuildFault::Solve(SolveFault::TooSmall { .. }) => on_host(ENOSPC, fault.to_string(), image),
-        BuildFault::Write(WriteFault::Interrupted) | BuildFault::Solve(SolveFault::Interrupted) => {
-            on_host(EINTR, "cancelled".to_owned(), image)
-        }
         _ => on_host(errno_in(fault).unwrap_or(EINVAL), fault.to_string(), image),
     }
 }
@@ -180,6 +180,7 @@ pub(crate) fn of_build(fault: &BuildFault, image: &str) -> PyErr {
 /// A file system that was not made.
 pub(crate) fn of_mkfs(fault: &MkfsImageFault, image: &str) -> PyErr {
     match fault {
+        fault if fault.is_interrupted() => cancelled(image),
         MkfsImageFault::Image { source, .. } => of_io(source, image),
         MkfsImageFault::Mkfs(fault) => on_host(errno_in(fault).unwrap_or(EINVAL), fault.to_string(), image),
     }
@@ -188,10 +189,8 @@ pub(crate) fn of_mkfs(fault: &MkfsImageFault, image: &str) -> PyErr {
 /// A check that gave no report.
 pub(crate) fn of_check(fault: &CheckImageFault, image: &str) -> PyErr {
     match fault {
+        fault if fault.is_interrupted() => cancelled(image),
         CheckImageFault::Image { source, .. } => of_io(source, image),
-        CheckImageFault::Check { source: CheckFault::Cancelled, .. } => {
-            on_host(EINTR, "cancelled".to_owned(), image)
-        }
         CheckImageFault::Check { source, .. } => {
             on_host(errno_in(source).unwrap_or(EIO), source.to_string(), image)
         }
@@ -201,6 +200,7 @@ pub(crate) fn of_check(fault: &CheckImageFault, image: &str) -> PyErr {
 /// A resize that failed.
 pub(crate) fn of_resize(fault: &ResizeFault, image: &str) -> PyErr {
     match fault {
+        fault if fault.is_interrupted() => cancelled(image),
         ResizeFault::Image(source) => of_io(source, image),
         ResizeFault::Open(fault) => of_open(fault, image),
         ResizeFault::Damaged(_) => CorruptError::new_err((EUCLEAN, fault.to_string(), image.to_owned())),
@@ -214,8 +214,8 @@ pub(crate) fn of_resize(fault: &ResizeFault, image: &str) -> PyErr {
 /// A repair that failed.
 pub(crate) fn of_repair(fault: &RepairFault, image: &str) -> PyErr {
     match fault {
+        fault if fault.is_interrupted() => cancelled(image),
         RepairFault::Image(source) => of_io(source, image),
-        RepairFault::Cancelled => on_host(EINTR, "cancelled".to_owned(), image),
         RepairFault::InUse => on_host(EBUSY, fault.to_string(), image),
         RepairFault::NoSuperblock(_) => CorruptError::new_err((EUCLEAN, fault.to_string(), image.to_owned())),
         _ => on_host(errno_in(fault).unwrap_or(EIO), fault.to_string(), image),

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use extant::check::{
     CheckFault, CheckImageFault, Finding, FindingPlace, Options, Progress, Report, Rule, Severity,
 };
+use extant::mkfs::Meter;
 use extant::repair::{Plan, RepairFault, RepairOptions, plan_repair, repair_image};
-use extant::resize::{Size, resize_image};
+use extant::resize::{ResizeObserver, ResizeOptions, Size, resize_image_with};
 use extant::{Device, FileDevice, mkfs as making};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -27,6 +28,7 @@ pub(crate) fn mkfs<'py>(
     image: PathBuf,
     size: u64,
     options: &Bound<'py, PyDict>,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = options.py();
     let name = image.to_string_lossy();
@@ -37,7 +39,10 @@ pub(crate) fn mkfs<'py>(
         return Err(errors::on_host(errors::EEXIST, message, &name));
     }
     let identity = making::random_identity(&format).map_err(|error| errors::of_io(&error, &name))?;
-    let made = py.detach(|| making::mkfs_image_as(&image, size, &format, identity, replace));
+    let (passes, cancel) = (Passes::default(), AtomicBool::new(false));
+    let made = watched(py, &cancel, &|py| passes.report(py, progress.as_ref()), || {
+        making::mkfs_image_watched(&image, size, &format, identity, replace, &passes, &cancel)
+    })?;
     let made = made.map_err(|fault| errors::of_mkfs(&fault, &name))?;
     let dict = PyDict::new(py);
     dict.set_item("block_size", made.block_size)?;
@@ -49,17 +54,36 @@ pub(crate) fn mkfs<'py>(
     Ok(dict)
 }
 
-/// The pass of a check, and how much of it is done: a pass is text, and its steps are groups or directories.
+/// The pass of a check, or the step of other work, and how much of it is done: a pass is text, and its units
+/// are groups, directories or blocks.
 #[derive(Default)]
 struct Passes(Mutex<(&'static str, u64, u64)>);
 
 impl Progress for Passes {
     fn step(&self, pass: &'static str, done: u64, total: u64) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (pass, done, total);
+        self.set(pass, done, total);
+    }
+}
+
+impl ResizeObserver for Passes {
+    fn progress(&self, what: &'static str, done: u64, of: u64) {
+        self.set(what, done, of);
+    }
+}
+
+impl Meter for Passes {
+    fn wrote(&self, _bytes: u64, _files: u64) {}
+
+    fn advanced(&self, name: &'static str, done: u64, total: u64) {
+        self.set(name, done, total);
     }
 }
 
 impl Passes {
+    fn set(&self, pass: &'static str, done: u64, total: u64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (pass, done, total);
+    }
+
     /// Calls `progress`. False cancels.
     fn report(&self, py: Python<'_>, progress: Option<&Py<PyAny>>) -> PyResult<bool> {
         let now = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,9 +185,13 @@ fn place_dict<'py>(py: Python<'py>, rule: &Rule, place: &FindingPlace) -> PyResu
 }
 
 /// Resizes the file system in an image file or on a block device. The size is a number of bytes, "min" or
-/// "max". Returns both sizes in bytes, and the number of blocks that moved.
+/// "max". Returns both sizes in bytes, and the numbers of blocks and inodes that moved.
 #[pyfunction]
-pub(crate) fn resize(image: PathBuf, size: &Bound<'_, PyAny>) -> PyResult<(u64, u64, u64)> {
+pub(crate) fn resize(
+    image: PathBuf,
+    size: &Bound<'_, PyAny>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(u64, u64, u64, u64)> {
     let size_choice = match size.extract::<String>().as_deref() {
         Ok("min") => Size::Min,
         Ok("max") => Size::Max,
@@ -173,9 +201,12 @@ pub(crate) fn resize(image: PathBuf, size: &Bound<'_, PyAny>) -> PyResult<(u64, 
         }
         Err(_) => Size::Bytes(size.extract()?),
     };
-    let report = size.py().detach(|| resize_image(&image, size_choice));
+    let (passes, cancel) = (Passes::default(), AtomicBool::new(false));
+    let report = watched(size.py(), &cancel, &|py| passes.report(py, progress.as_ref()), || {
+        resize_image_with(&image, size_choice, &ResizeOptions::default(), &passes, &cancel)
+    })?;
     let report = report.map_err(|fault| errors::of_resize(&fault, &image.to_string_lossy()))?;
-    Ok((report.before.bytes(), report.after.bytes(), report.moved))
+    Ok((report.before.bytes(), report.after.bytes(), report.moved, report.moved_inodes))
 }
 
 /// Repairs the file system in an image file or on a block device; plans it only if `dry_run`.

@@ -4,7 +4,9 @@ import dataclasses
 import errno
 import io
 import os
+import signal
 import tarfile
+import time
 import uuid
 
 import pytest
@@ -129,6 +131,53 @@ def test_progress_and_cancelling_of_checks(tree, tmp_path):
         with pytest.raises(ZeroDivisionError):
             work(image, progress=stop)
     assert image.read_bytes() == before
+
+
+def test_progress_and_cancelling_of_mkfs_and_resize(image, tmp_path):
+    new, reports = tmp_path / "new.img", []
+    extant_ext4.mkfs(new, 64 << 20, progress=lambda *now: reports.append(now))
+    assert reports[-1][0] == "writing" and reports[-1][1] == reports[-1][2] > 0
+    reports.clear()
+    done = extant_ext4.resize(image, 64 << 20, progress=lambda *now: reports.append(now))
+    assert reports[-1][0] == "growing" and done.after == 64 << 20
+    assert (done.moved_blocks, done.moved_inodes) == (0, 0)
+
+    def stop(*_):
+        raise ZeroDivisionError
+
+    before = new.read_bytes()
+    for error, progress in ((InterruptedError, lambda *_: False), (ZeroDivisionError, stop)):
+        with pytest.raises(error):
+            extant_ext4.mkfs(new, 32 << 20, replace=True, progress=progress)
+        with pytest.raises(error):
+            extant_ext4.resize(image, 96 << 20, progress=progress)
+        assert new.read_bytes() == before and extant_ext4.check(image).clean
+    assert extant_ext4.open(image)["/etc/motd"].read_text() == "hello\n"
+    assert extant_ext4.resize(image, 96 << 20).after == 96 << 20
+
+
+def test_a_signal_ends_long_work(image):
+    """As Ctrl-C does: the handler of the signal raises. The image is on a disk that is slow."""
+
+    class Slow(io.BytesIO):
+        def read(self, size=-1):
+            time.sleep(0.2)
+            return super().read(size)
+
+    class Alarm(Exception):
+        pass
+
+    def alarm(*_):
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Alarm):
+            extant_ext4.check(Slow(image.read_bytes()), threads=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_mkfs(tmp_path):

@@ -143,7 +143,12 @@ def build(
     options: dict[str, Any],
     progress: Optional[Callable[..., object]],
 ) -> dict[str, Any]: ...
-def mkfs(image: str, size: int, options: dict[str, Any]) -> dict[str, Any]: ...
+def mkfs(
+    image: str,
+    size: int,
+    options: dict[str, Any],
+    progress: Optional[Callable[[str, int, int], object]],
+) -> dict[str, Any]: ...
 def check(
     image: Any,
     offset: int = 0,
@@ -151,7 +156,9 @@ def check(
     threads: Optional[int] = None,
     progress: Optional[Callable[[str, int, int], object]] = None,
 ) -> dict[str, Any]: ...
-def resize(image: str, size: int | str) -> tuple[int, int, int]: ...
+def resize(
+    image: str, size: int | str, progress: Optional[Callable[[str, int, int], object]]
+) -> tuple[int, int, int, int]: ...
 def repair(
     image: str,
     undo: Optional[str],

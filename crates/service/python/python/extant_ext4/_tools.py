@@ -9,7 +9,7 @@ from typing import Callable, Optional, Union
 from . import _native
 from ._types import HostPath, Image, UuidLike, host_path, image_of, uuid_bytes
 
-#: Called with the name of a pass, and the number of its steps: done, and in total. False cancels.
+#: Called with the name of a pass or step, and the number of its units: done, and in total. False cancels.
 CheckProgress = Callable[[str, int, int], Optional[bool]]
 
 
@@ -37,10 +37,12 @@ def mkfs(
     reserved_percent: Optional[float] = None,
     uuid: Optional[UuidLike] = None,
     replace: bool = False,
+    progress: Optional[CheckProgress] = None,
 ) -> MkfsReport:
     """Makes an empty file system in a new file of ``size`` bytes, as mke2fs does.
 
-    The file is sparse. ``features`` is a list as for mke2fs: ``"quota,^has_journal"``.
+    The file is sparse. ``features`` is a list as for mke2fs: ``"quota,^has_journal"``. ``progress`` is called
+    as by :func:`check`. If it returns False, InterruptedError is raised, and there is no new file.
 
     >>> mkfs("empty.img", 64 << 20, label="scratch").blocks
     16384
@@ -55,7 +57,7 @@ def mkfs(
         "uuid": uuid_bytes(uuid),
         "replace": replace,
     }
-    made = _native.mkfs(host_path(image), size, options)
+    made = _native.mkfs(host_path(image), size, options, progress)
     made["uuid"] = _uuid.UUID(bytes=bytes(made["uuid"]))
     return MkfsReport(**made)
 
@@ -138,23 +140,28 @@ def check(
 
 @dataclass(frozen=True)
 class ResizeReport:
-    """Sizes in bytes before and after, and the number of blocks that moved."""
+    """Sizes in bytes before and after, and the numbers of blocks and inodes that moved."""
 
     before: int
     after: int
     moved_blocks: int
+    moved_inodes: int
 
 
-def resize(image: HostPath, size: Union[int, str]) -> ResizeReport:
+def resize(
+    image: HostPath, size: Union[int, str], *, progress: Optional[CheckProgress] = None
+) -> ResizeReport:
     """Grows or shrinks a file system that is not mounted, and its image file.
 
     ``size`` is a number of bytes, "min" for the smallest size, or "max" for all of a device. With a journal a
-    power cut at any moment is harmless, and the same call continues.
+    power cut at any moment is harmless, and the same call continues. ``progress`` is called as by
+    :func:`check`. If it returns False, the resize ends after the present step with InterruptedError: then the
+    file system is valid, and the same call continues.
 
     >>> resize("a.img", 1 << 30).after
     1073741824
     """
-    return ResizeReport(*_native.resize(host_path(image), size))
+    return ResizeReport(*_native.resize(host_path(image), size, progress))
 
 
 @dataclass(frozen=True)
