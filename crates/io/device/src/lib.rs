@@ -36,6 +36,7 @@
 
 #![deny(unsafe_code)]
 
+mod backend;
 mod compose;
 mod direct;
 mod file;
@@ -59,6 +60,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 
+pub use backend::{Backend, BackendDevice};
 pub use compose::{ComposeFault, Linear, Stripe};
 pub use file::{FileDevice, Io};
 pub use flush::{FLUSH_BUCKETS, FlushMeter, FlushStats, Measured};

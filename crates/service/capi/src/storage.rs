@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::io;
 
-use facade::{Device, DeviceFault};
+use facade::{Backend, BackendDevice};
 
 use crate::border::{Context, EIO, Growing, Options};
 use crate::error::Failure;
@@ -47,14 +47,17 @@ pub type Storage = Options<extant_storage>;
 type ReadAt = extern "C" fn(Context, u64, *mut c_void, usize) -> c_int;
 
 /// An [`extant_storage`] in use.
-pub(crate) struct CallerDevice {
+pub(crate) struct CallerStorage {
     storage: extant_storage,
     read_at: ReadAt,
     is_writable: bool,
 }
 
 /// The device for a structure of the caller.
-pub(crate) fn as_device(storage: &Storage, is_writable: bool) -> Result<CallerDevice, Failure> {
+pub(crate) fn as_device(
+    storage: &Storage,
+    is_writable: bool,
+) -> Result<BackendDevice<CallerStorage>, Failure> {
     let storage = storage.get("storage")?.ok_or_else(|| Failure::null("storage"))?;
     let read_at = storage.read_at.ok_or_else(|| Failure::null("storage.read_at"))?;
     if is_writable && storage.write_at.is_none() {
@@ -63,10 +66,10 @@ pub(crate) fn as_device(storage: &Storage, is_writable: bool) -> Result<CallerDe
     if storage.flags & !EXTANT_STORAGE_ZEROED != 0 {
         return Err(Failure::argument(format!("storage has unknown flags {:#x}", storage.flags)));
     }
-    Ok(CallerDevice { storage, read_at, is_writable })
+    Ok(BackendDevice(CallerStorage { storage, read_at, is_writable }))
 }
 
-impl Drop for CallerDevice {
+impl Drop for CallerStorage {
     fn drop(&mut self) {
         if let Some(close) = self.storage.close {
             close(self.storage.user);
@@ -74,58 +77,35 @@ impl Drop for CallerDevice {
     }
 }
 
-/// Turns the result of a function of the caller into a fault.
-fn judged(result: c_int, what: &'static str, offset: u64, len: u64) -> Result<(), DeviceFault> {
+/// Turns the result of a function of the caller into an error.
+fn judged(result: c_int) -> io::Result<()> {
     if result == 0 {
         return Ok(());
     }
     let errno = result.checked_abs().filter(|errno| *errno < 4096).unwrap_or(EIO);
-    Err(DeviceFault::Io { what, offset, len, source: io::Error::from_raw_os_error(errno) })
+    Err(io::Error::from_raw_os_error(errno))
 }
 
-impl Device for CallerDevice {
+impl Backend for CallerStorage {
     fn size_bytes(&self) -> u64 {
         self.storage.bytes
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
-        let len = buf.len() as u64;
-        DeviceFault::check_len("read", offset, len, self.storage.bytes)?;
-        if buf.is_empty() {
-            return Ok(());
-        }
-        let result = (self.read_at)(self.storage.user, offset, buf.as_mut_ptr().cast(), buf.len());
-        judged(result, "read", offset, len)
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        judged((self.read_at)(self.storage.user, offset, buf.as_mut_ptr().cast(), buf.len()))
     }
 
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        let len = bytes.len() as u64;
-        DeviceFault::check_len("write", offset, len, self.storage.bytes)?;
-        let Some(write_at) = self.storage.write_at.filter(|_| self.is_writable) else {
-            return Err(DeviceFault::ReadOnly { what: "write", offset, len });
-        };
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        judged(write_at(self.storage.user, offset, bytes.as_ptr().cast(), bytes.len()), "write", offset, len)
+    fn is_writable(&self) -> bool {
+        self.is_writable
     }
 
-    fn zero_at(&self, mut offset: u64, mut len: u64) -> Result<(), DeviceFault> {
-        DeviceFault::check_len("zero", offset, len, self.storage.bytes)?;
-        let zeros = vec![0; len.min(1 << 20) as usize];
-        while len > 0 {
-            let part = len.min(zeros.len() as u64);
-            self.write_at(offset, &zeros[..part as usize])?;
-            (offset, len) = (offset + part, len - part);
-        }
-        Ok(())
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let Some(write_at) = self.storage.write_at else { return Err(io::ErrorKind::Unsupported.into()) };
+        judged(write_at(self.storage.user, offset, bytes.as_ptr().cast(), bytes.len()))
     }
 
-    fn flush(&self) -> Result<(), DeviceFault> {
-        match self.storage.flush {
-            Some(flush) if self.is_writable => judged(flush(self.storage.user), "flush", 0, 0),
-            _ => Ok(()),
-        }
+    fn flush(&self) -> io::Result<()> {
+        self.storage.flush.map_or(Ok(()), |flush| judged(flush(self.storage.user)))
     }
 
     fn is_fresh(&self) -> bool {

@@ -240,7 +240,7 @@ pub use extant_base::{BlockSize, Corrupt, Ino};
 /// Partition tables of disk images, GPT and MBR: [`Partition::window`](partition::Partition::window) is the
 /// device of a partition.
 pub use extant_device::partition;
-pub use extant_device::{Device, DeviceFault, FileDevice, Io, MemDevice, Window};
+pub use extant_device::{Backend, BackendDevice, Device, DeviceFault, FileDevice, Io, MemDevice, Window};
 pub use extant_ondisk::acl::{Acl, AclEntry, AclTag};
 /// A UUID as text, such as that of a [`Superblock`].
 pub use extant_ondisk::superblock::uuid_text;

@@ -9,12 +9,12 @@
 //!    object that uses its own image gets an error instead of a deadlock.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use extant::{Device, DeviceFault, FileDevice, Window};
+use extant::{Backend, BackendDevice, Device, DeviceFault, FileDevice, Window};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -110,7 +110,7 @@ impl Place {
         let device: Arc<dyn Device> = match self {
             Self::File(path) if writable => Arc::new(FileDevice::open_locked(&path)?),
             Self::File(path) => Arc::new(FileDevice::open_read_only(&path)?),
-            Self::Object(file) => Arc::new(file),
+            Self::Object(file) => Arc::new(BackendDevice(file)),
         };
         Ok(match size {
             Some(size) => Arc::new(Window::owned(device, offset, size)?),
@@ -186,20 +186,9 @@ impl PyFile {
     }
 
     /// Calls the object at an offset.
-    fn at(
-        &self,
-        what: &'static str,
-        offset: u64,
-        len: u64,
-        work: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>,
-    ) -> Result<(), DeviceFault> {
-        DeviceFault::check_len(what, offset, len, self.size)?;
-        if what != "read" && !self.writable {
-            return Err(DeviceFault::ReadOnly { what, offset, len });
-        }
+    fn at(&self, offset: u64, work: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>) -> io::Result<()> {
         if self.user.load(Ordering::Relaxed) == this_thread() {
-            let source = io::Error::other("the file object of the image uses the image");
-            return Err(DeviceFault::Io { what, offset, len, source });
+            return Err(io::Error::other("the file object of the image uses the image"));
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let _in_call = InCall::begin(&self.user);
@@ -211,7 +200,6 @@ impl PyFile {
                 .map_err(|error| io_of(py, error))
         });
         done.unwrap_or_else(|| Err(io::Error::other("the interpreter is shutting down")))
-            .map_err(|source| DeviceFault::Io { what, offset, len, source })
     }
 }
 
@@ -260,54 +248,26 @@ fn put(object: &Bound<'_, PyAny>, mut bytes: &[u8]) -> PyResult<()> {
     Ok(())
 }
 
-impl Device for PyFile {
+impl Backend for PyFile {
     fn size_bytes(&self) -> u64 {
         self.size
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
-        self.at("read", offset, buf.len() as u64, |object| fill(object, buf))
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.at(offset, |object| fill(object, buf))
     }
 
-    /// One read of the object, because each takes the GIL.
-    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
-        let len = bufs.iter().map(|buf| buf.len()).sum::<usize>();
-        let mut whole = vec![0; len];
-        self.read_at(offset, &mut whole)?;
-        let mut rest = whole.as_slice();
-        for buf in bufs {
-            let (now, later) = rest.split_at(buf.len());
-            buf.copy_from_slice(now);
-            rest = later;
-        }
-        Ok(())
+    fn is_writable(&self) -> bool {
+        self.writable
     }
 
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        self.at("write", offset, bytes.len() as u64, |object| put(object, bytes))
-    }
-
-    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
-        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.at("write", offset, len, |object| bufs.iter().try_for_each(|buf| put(object, buf)))
-    }
-
-    fn zero_at(&self, mut offset: u64, mut len: u64) -> Result<(), DeviceFault> {
-        let zeros = vec![0; len.min(1 << 20) as usize];
-        while len > 0 {
-            let part = len.min(zeros.len() as u64);
-            self.write_at(offset, &zeros[..part as usize])?;
-            (offset, len) = (offset + part, len - part);
-        }
-        Ok(())
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.at(offset, |object| put(object, bytes))
     }
 
     /// Calls the object's `flush`, and fsync(2) if it has a descriptor.
-    fn flush(&self) -> Result<(), DeviceFault> {
-        if !self.writable {
-            return Ok(());
-        }
-        self.at("flush", 0, 0, |object| {
+    fn flush(&self) -> io::Result<()> {
+        self.at(0, |object| {
             if object.hasattr("flush")? {
                 object.call_method0("flush")?;
             }
