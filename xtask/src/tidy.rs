@@ -3,6 +3,7 @@
 //! It reads every file that git tracks or would add, once, and lists all faults. The numbers and words of the
 //! rules are in `xtask/tidy.toml`.
 
+mod examples;
 mod exports;
 mod findings;
 mod markdown;
@@ -28,6 +29,7 @@ pub(crate) fn run() -> Result<(), String> {
     let mut words = words::Counts::default();
     let mut references = references::References::default();
     let mut exports = exports::Exports::default();
+    let mut examples = examples::Examples::default();
     let paths = files(&root)?;
     for path in &paths {
         let full = root.join(path);
@@ -52,10 +54,12 @@ pub(crate) fn run() -> Result<(), String> {
         rules.prose.count(&file, &mut words);
         references.collect(&file);
         exports.collect(&file);
+        examples.collect(&file);
     }
     rules.prose.judge(&words, &mut findings);
     references.judge(&rules.claims, &mut findings);
     exports.judge(&rules.exports, &mut findings);
+    examples.judge(&rules.examples, &mut findings);
     let (bold, plain) = if std::io::stderr().is_terminal() { ("\x1B[1m", "\x1B[0m") } else { ("", "") };
     for warning in &findings.warnings {
         eprintln!("{bold}warning{plain}: {warning}");

@@ -14,6 +14,7 @@ pub(crate) struct Rules {
     pub(crate) prose: super::words::Prose,
     pub(crate) claims: super::references::Claims,
     pub(crate) exports: super::exports::Terms,
+    pub(crate) examples: super::examples::Left,
 }
 
 #[derive(Debug, Deserialize)]
@@ -164,6 +165,8 @@ mod tests {
             [exports]
             field = []
             unlisted_crates = []
+            [examples]
+            left = []
             "##,
         )
         .unwrap()

@@ -22,7 +22,8 @@
 //!
 //! The same sources and options produce the same bytes. The image appears under its name when it is complete.
 //!
-//! [`BuildOptions`] can also change owners, leave out files, set SELinux labels, and make devices without root:
+//! [`BuildOptions`] can also change owners, leave out files, set SELinux labels, and make devices without
+//! root:
 //!
 //! ```
 //! use extant::build::{

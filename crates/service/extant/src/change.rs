@@ -94,6 +94,19 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`open_writable`](Self::open_writable).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// use extant::{FileSystem, OpenOptions};
+    ///
+    /// let mut options = OpenOptions::default();
+    /// options.write.is_no_mount = true; // the mount count stays
+    /// let fs = FileSystem::open_writable_with(&image, &options)?;
+    /// fs.create_dir("/srv", 0o755)?;
+    /// fs.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open_writable_with(image: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, Error> {
         let image = image.as_ref();
         let device = FileDevice::open_locked(image)
@@ -107,12 +120,31 @@ impl FileSystem {
     ///
     /// # Errors
     /// The device holds no file system that can be written, or failed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// use extant::{FileSystem, OpenOptions};
+    ///
+    /// let fs = FileSystem::from_device_writable(memory, &OpenOptions::default())?;
+    /// fs.write("/notes", b"in memory")?;
+    /// fs.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_device_writable(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
         let volume = Volume::open(Arc::clone(&device), options)?;
         Ok(Self { volume: Arc::new(volume), device })
     }
 
     /// Whether the file system is open for writing.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert!(!fs.is_writable());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.volume.is_writable()
@@ -124,6 +156,15 @@ impl FileSystem {
     /// # Errors
     /// [`Refusal::Exists`] if the name exists; [`Refusal::NoSpace`]; [`Refusal::ReadOnly`] if the file system
     /// is not open for writing; the errors of [`resolve`](Self::resolve) for the parent directory.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// let inode = fs.create("/hosts", 0o644)?;
+    /// assert_eq!(fs.metadata("/hosts")?.ino, inode.ino());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn create(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         self.create_node(path, &New::file(mode))
     }
@@ -252,6 +293,17 @@ impl FileSystem {
     /// # Errors
     /// As [`create`](Self::create); [`Refusal::TooManyNames`] if the parent directory has the maximum number
     /// of subdirectories.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::Refusal;
+    ///
+    /// fs.create_dir("/srv", 0o755)?;
+    /// assert!(fs.create_dir("/srv", 0o755).unwrap_err().is(Refusal::Exists));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn create_dir(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         self.create_node(path, &New::directory(mode))
     }
@@ -262,6 +314,15 @@ impl FileSystem {
     /// # Errors
     /// As [`create_dir`](Self::create_dir); [`Refusal::NotDirectory`] if one of the names exists and is not a
     /// directory.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.create_dir_all("/var/log/app", 0o750)?;
+    /// assert!(fs.exists("/var/log/app")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn create_dir_all(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
         let ends = (0..path.len()).filter(|at| path[*at] == b'/').chain([path.len()]);
@@ -289,6 +350,15 @@ impl FileSystem {
     /// # Errors
     /// As [`create`](Self::create); [`Refusal::NameTooLong`] for a target that is too long,
     /// [`Refusal::NotFound`] for an empty one.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.symlink("../run", "/link")?;
+    /// assert_eq!(fs.read_link("/link")?.to_str(), Some("../run"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<InodeRef, Error> {
         self.create_node(path, &New::symlink(bytes(target.as_ref())))
     }
@@ -297,6 +367,18 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`create`](Self::create).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::{FileType, New};
+    ///
+    /// let null = New { kind: FileType::CharDevice, device: (1, 3), gid: 5, ..New::file(0o666) };
+    /// fs.create_node("/null", &null)?;
+    /// assert_eq!(fs.metadata("/null")?.gid, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn create_node(&self, path: impl AsRef<Path>, new: &New<'_>) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
         let make = || {
@@ -314,6 +396,16 @@ impl FileSystem {
     /// # Errors
     /// [`Error::Between`]: [`Refusal::Exists`]; [`Refusal::NotPermitted`] for a directory;
     /// [`Refusal::TooManyNames`] if the file has 65,000 names; [`Refusal::NoSpace`].
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.write("/first", b"")?;
+    /// fs.hard_link("/first", "/second")?;
+    /// assert_eq!(fs.metadata("/second")?.links, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let (original, link) = (bytes(original.as_ref()), bytes(link.as_ref()));
         let add = || {
@@ -330,6 +422,17 @@ impl FileSystem {
     /// # Errors
     /// [`Refusal::IsDirectory`]; [`Refusal::NotPermitted`] if the file or its directory is immutable or
     /// append-only; as [`resolve`](Self::resolve).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// let file = fs.write("/file", b"kept")?;
+    /// fs.remove_file("/file")?;
+    /// assert!(!fs.exists("/file")?);
+    /// assert_eq!(file.len(), 4); // the open file stays
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let remove = || {
@@ -344,6 +447,18 @@ impl FileSystem {
     /// # Errors
     /// [`Refusal::NotEmpty`], [`Refusal::NotDirectory`], [`Refusal::Busy`] for the root; as
     /// [`remove_file`](Self::remove_file).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::Refusal;
+    ///
+    /// fs.create_dir_all("/a/b", 0o755)?;
+    /// assert!(fs.remove_dir("/a").unwrap_err().is(Refusal::NotEmpty));
+    /// fs.remove_dir("/a/b")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let remove = || {
@@ -358,6 +473,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`remove_dir`](Self::remove_dir), with the path of the name that could not be removed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.create_dir_all("/a/b", 0o755)?;
+    /// fs.write("/a/b/file", b"")?;
+    /// fs.remove_dir_all("/a")?;
+    /// assert!(!fs.exists("/a")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let (location, ino) = (|| {
@@ -439,6 +565,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`rename_with`](Self::rename_with).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.write("/new", b"new")?;
+    /// fs.write("/old", b"old")?;
+    /// fs.rename("/new", "/old")?;
+    /// assert_eq!(fs.read("/old")?, b"new");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Error> {
         self.rename_with(from, to, Rename::Replace)
     }
@@ -450,6 +587,19 @@ impl FileSystem {
     /// [`Refusal::NotDirectory`], [`Refusal::NotEmpty`] if the target cannot be replaced;
     /// [`Refusal::Invalid`] if a directory would move into itself; [`Refusal::Busy`] for the root;
     /// [`Refusal::NoSpace`].
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::Rename;
+    ///
+    /// fs.write("/a", b"a")?;
+    /// fs.write("/b", b"b")?;
+    /// fs.rename_with("/a", "/b", Rename::Exchange)?;
+    /// assert_eq!(fs.read("/a")?, b"b");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rename_with(
         &self,
         from: impl AsRef<Path>,
@@ -477,6 +627,16 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`Refusal::NotPermitted`] if the inode is immutable or append-only; as [`resolve`](Self::resolve).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.write("/tool", b"")?;
+    /// fs.set_mode("/tool", 0o755)?;
+    /// assert_eq!(fs.metadata("/tool")?.mode & 0o7777, 0o755);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         self.set_attr(path, Follow::Links, &SetAttr { mode: Some(mode), ..SetAttr::default() })
     }
@@ -487,6 +647,16 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`set_mode`](Self::set_mode).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.write("/file", b"")?;
+    /// fs.set_owner("/file", Some(1000), None)?;
+    /// assert_eq!((fs.metadata("/file")?.uid, fs.metadata("/file")?.gid), (1000, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_owner(
         &self,
         path: impl AsRef<Path>,
@@ -502,6 +672,19 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`set_mode`](Self::set_mode).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::Timestamp;
+    ///
+    /// fs.write("/file", b"")?;
+    /// let time = Timestamp { seconds: 1_700_000_000, nanos: 5 };
+    /// fs.set_times("/file", None, Some(time))?;
+    /// assert_eq!(fs.metadata("/file")?.mtime, time);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_times(
         &self,
         path: impl AsRef<Path>,
@@ -517,6 +700,16 @@ impl FileSystem {
     /// # Errors
     /// [`Refusal::IsDirectory`], [`Refusal::WrongType`]; [`Refusal::TooLarge`]; [`Refusal::NotSupported`] for
     /// a file with its content in the inode; as [`set_mode`](Self::set_mode).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.write("/file", b"0123456789")?;
+    /// fs.set_len("/file", 4)?;
+    /// assert_eq!(fs.read("/file")?, b"0123");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_len(&self, path: impl AsRef<Path>, len: u64) -> Result<InodeRef, Error> {
         self.set_attr(path, Follow::Links, &SetAttr { size: Some(len), ..SetAttr::default() })
     }
@@ -525,6 +718,19 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`set_mode`](Self::set_mode) and [`set_len`](Self::set_len).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::{Follow, SetAttr};
+    ///
+    /// fs.symlink("nowhere", "/link")?;
+    /// let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
+    /// fs.set_attr("/link", Follow::NotTheLast, &owner)?;
+    /// assert_eq!(fs.symlink_metadata("/link")?.uid, 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_attr(&self, path: impl AsRef<Path>, follow: Follow, set: &SetAttr) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
         let change = || self.volume.set_attr(self.volume.resolve(path, follow)?.ino(), set);
@@ -536,6 +742,16 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`set_xattr_with`](Self::set_xattr_with).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.write("/file", b"")?;
+    /// fs.set_xattr("/file", "user.comment", b"a draft")?;
+    /// assert_eq!(fs.xattr("/file", "user.comment")?, b"a draft");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_xattr(
         &self,
         path: impl AsRef<Path>,
@@ -552,6 +768,18 @@ impl FileSystem {
     /// without a known prefix, [`Refusal::Range`] for an empty or too long name; [`Refusal::NoSpace`],
     /// [`Refusal::ValueTooLong`] if there is no space for the value; [`Refusal::Invalid`] for a malformed
     /// ACL; as [`set_mode`](Self::set_mode).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::{Refusal, SetXattr};
+    ///
+    /// fs.write("/file", b"")?;
+    /// let refused = fs.set_xattr_with("/file", "user.comment", b"a draft", SetXattr::Replace);
+    /// assert!(refused.unwrap_err().is(Refusal::NoAttribute));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_xattr_with(
         &self,
         path: impl AsRef<Path>,
@@ -571,6 +799,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`Refusal::NoAttribute`]; as [`set_xattr_with`](Self::set_xattr_with).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.write("/file", b"")?;
+    /// fs.set_xattr("/file", "user.comment", b"a draft")?;
+    /// fs.remove_xattr("/file", "user.comment")?;
+    /// assert!(fs.xattrs("/file")?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let change = || {
@@ -585,6 +824,15 @@ impl FileSystem {
     ///
     /// # Errors
     /// The device failed, now or earlier.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.write("/file", b"kept")?;
+    /// fs.sync()?; // survives a power cut from here on
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sync(&self) -> Result<(), Error> {
         self.volume.sync().map_err(Error::at(b"/"))
     }
@@ -619,6 +867,16 @@ impl FileSystem {
     ///
     /// # Errors
     /// The device failed, now or earlier. Changes that were synced before are safe.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// let fs = extant::open_writable(&image)?;
+    /// fs.write("/file", b"kept")?;
+    /// fs.close()?;
+    /// assert_eq!(extant::open(&image)?.read("/file")?, b"kept");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn close(self) -> Result<(), Error> {
         let Self { volume, device } = self;
         if Arc::strong_count(&volume) > 1 {

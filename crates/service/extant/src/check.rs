@@ -55,6 +55,14 @@ impl CheckImageFault {
 ///
 /// # Errors
 /// The image cannot be opened, or its superblock cannot be read. Damage is not an error: the report has it.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// let report = extant::check::check_image(&image)?;
+/// assert!(report.opened && report.clean());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn check_image(image: impl AsRef<Path>) -> Result<Report, CheckImageFault> {
     let image = image.as_ref();
     let device = FileDevice::open_read_only(image)

@@ -132,6 +132,19 @@ impl Diff {
     }
 
     /// Number of changes with this status.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::diff::{DiffOptions, Side, Silent, Status, compare};
+    ///
+    /// let below = fs.resolve("/etc", extant::Follow::Links)?;
+    /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, below)?);
+    /// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+    /// assert_eq!(diff.count(Status::Added), 3); // motd, network and interfaces
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn count(&self, status: Status) -> u64 {
         self.changes.iter().filter(|change| change.status == status).count() as u64
@@ -153,6 +166,10 @@ pub enum Status {
 
 impl Status {
     /// The letter of `git diff --name-status`.
+    ///
+    /// ```
+    /// assert_eq!(extant::diff::Status::Added.letter(), 'A');
+    /// ```
     #[must_use]
     pub fn letter(self) -> char {
         match self {
@@ -299,6 +316,17 @@ pub enum Cause {
 }
 
 /// Compares two sides. Ends early, with a part of the results, when `cancel` becomes true.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Side, Silent, compare};
+///
+/// let (a, b) = (Side::image(fs.clone())?, Side::image(fs)?);
+/// assert!(compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default()).is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub fn compare(
     a: &Side,

@@ -7,6 +7,19 @@ use std::path::{Path, PathBuf};
 use extant_volume::{Fault, OpenFault, Refusal};
 
 /// Why an operation failed, and on which path.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::Error;
+///
+/// match fs.read("/etc/absent") {
+///     Err(Error::At { path, fault }) => assert_eq!((&*path, fault.errno()), (&b"/etc/absent"[..], 2)),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file that holds the image cannot be opened.
@@ -64,6 +77,17 @@ impl Error {
     }
 
     /// The fault of the operation; `None` if the image could not be opened or the file is too large.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::{Fault, Refusal};
+    ///
+    /// let error = fs.read("/etc").unwrap_err();
+    /// assert!(matches!(error.fault(), Some(Fault::Refused(Refusal::IsDirectory))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn fault(&self) -> Option<&Fault> {
         match self {
@@ -94,6 +118,11 @@ impl Error {
     }
 
     /// The file that could not be opened as an image.
+    ///
+    /// ```
+    /// let error = extant::open("absent.img").unwrap_err();
+    /// assert_eq!(error.image(), Some("absent.img".as_ref()));
+    /// ```
     #[must_use]
     pub fn image(&self) -> Option<&Path> {
         match self {
@@ -127,6 +156,16 @@ impl Error {
     }
 
     /// Whether the operation was refused for this reason.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::Refusal;
+    ///
+    /// assert!(fs.read("/absent").unwrap_err().is(Refusal::NotFound));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is(&self, refusal: Refusal) -> bool {
         self.fault().is_some_and(|fault| fault.is(refusal))

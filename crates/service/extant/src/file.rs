@@ -18,6 +18,21 @@ use crate::error::fault_kind;
 ///
 /// If the file system is open for writing, each call uses the current state of the file, and the file stays
 /// alive while it is open, even after its last name is removed.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+/// # let memory = example::empty_memory(16 << 20);
+/// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+/// use std::io::{Read, Seek, Write};
+///
+/// let mut file = fs.write("/file", b"")?;
+/// write!(file, "line {}", 1)?;
+/// file.rewind()?;
+/// let mut text = String::new();
+/// file.read_to_string(&mut text)?;
+/// assert_eq!(text, "line 1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct File {
     held: Arc<Held>,
@@ -26,6 +41,16 @@ pub struct File {
 }
 
 /// What is durable when a write returns.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+/// # let memory = example::empty_memory(16 << 20);
+/// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+/// let mut file = fs.write("/journal", b"")?;
+/// file.set_durable(extant::Durable::Data);
+/// file.append(b"record\n")?; // durable when it returns
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Durable {
     /// Nothing; see [`File::sync_all`].
@@ -60,6 +85,18 @@ impl File {
     }
 
     /// Chooses what is durable when a write returns. Later clones inherit the choice.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::Durable;
+    ///
+    /// let mut file = fs.write("/journal", b"")?;
+    /// file.set_durable(Durable::All);
+    /// file.write_at(b"record\n", 0)?; // durable, with its time
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_durable(&mut self, durable: Durable) {
         self.durable = durable;
     }
@@ -95,6 +132,16 @@ impl File {
     ///
     /// # Errors
     /// The map is corrupt; the content is encrypted; the device failed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let mut bytes = [0; 8];
+    /// assert_eq!(fs.file("/etc/motd")?.read_at(&mut bytes, 2)?, 4);
+    /// assert_eq!(&bytes[..4], b"llo\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Fault> {
         self.held.volume.read(&self.now(), offset, buf)
     }
@@ -107,6 +154,16 @@ impl File {
     /// [`Refusal::NotPermitted`](crate::Refusal::NotPermitted),
     /// [`Refusal::ReadOnly`](crate::Refusal::ReadOnly) if the file system is not open for writing; the device
     /// failed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// let file = fs.write("/file", b"hello")?;
+    /// file.write_at(b"j", 0)?;
+    /// assert_eq!(fs.read("/file")?, b"jello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Fault> {
         let mut done = 0;
         while done < bytes.len() {
@@ -178,6 +235,17 @@ impl File {
     ///
     /// # Errors
     /// The map is corrupt; the device failed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// let file = fs.write("/sparse", b"")?;
+    /// file.write_at(b"tail", 1 << 20)?;
+    /// assert_eq!(file.seek_data(0)?, Some(1 << 20));
+    /// assert_eq!(file.seek_data(2 << 20)?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>, Fault> {
         self.seek_to(offset, Sought::Data)
     }
@@ -221,6 +289,16 @@ impl File {
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// let file = fs.write("/file", b"hello")?;
+    /// file.set_len(1 << 30)?; // a hole
+    /// assert_eq!((file.len(), file.seek_data(4096)?), (1 << 30, None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_len(&self, len: u64) -> Result<(), Fault> {
         let set = SetAttr { size: Some(len), ..SetAttr::default() };
         self.held.volume.set_attr(self.held.inode.ino(), &set).map(drop)
@@ -230,6 +308,18 @@ impl File {
     ///
     /// # Errors
     /// See [`Volume::fallocate`].
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::Allocate;
+    ///
+    /// let file = fs.write("/database", b"")?;
+    /// file.allocate(Allocate::Reserve, 0, 1 << 20)?;
+    /// assert_eq!(file.len(), 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn allocate(&self, mode: Allocate, offset: u64, len: u64) -> Result<(), Fault> {
         self.held.volume.fallocate(self.held.inode.ino(), mode, offset, len)
     }
@@ -238,6 +328,15 @@ impl File {
     ///
     /// # Errors
     /// The device failed, now or in an earlier write-back.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// let file = fs.write("/file", b"kept")?;
+    /// file.sync_all()?; // content, name and times survive a power cut
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sync_all(&self) -> Result<(), Fault> {
         self.held.volume.fsync_as(self.held.inode.ino(), &self.held.error_cursor, false)
     }
@@ -246,29 +345,71 @@ impl File {
     ///
     /// # Errors
     /// As [`sync_all`](Self::sync_all).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// let file = fs.write("/file", b"kept")?;
+    /// file.sync_data()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sync_data(&self) -> Result<(), Fault> {
         self.held.volume.fsync_as(self.held.inode.ino(), &self.held.error_cursor, true)
     }
 
     /// Size in bytes.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert_eq!(fs.file("/etc/motd")?.len(), 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn len(&self) -> u64 {
         self.now().size()
     }
 
     /// Whether the size is 0.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert!(!fs.file("/etc/motd")?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The result of stat(2).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert_eq!(fs.file("/etc/motd")?.metadata().links, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn metadata(&self) -> Stat {
         self.held.volume.stat(&self.now())
     }
 
     /// The inode as it was when the file was opened.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let file = fs.file("/etc/motd")?;
+    /// assert_eq!(file.inode().ino(), file.metadata().ino);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn inode(&self) -> &InodeRef {
         &self.held.inode

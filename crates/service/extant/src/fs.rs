@@ -41,6 +41,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// The file cannot be opened, or holds no file system that can be read.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// let fs = extant::FileSystem::open(&image)?;
+    /// assert_eq!(fs.read("/etc/motd")?, b"hello\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(image: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(image, &OpenOptions::default())
     }
@@ -49,6 +57,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`open`](Self::open).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// use extant::{FileSystem, OpenOptions};
+    ///
+    /// // Without the replay of the journal: the state on the disk.
+    /// let options = OpenOptions { no_recovery: true, ..OpenOptions::default() };
+    /// assert!(FileSystem::open_with(&image, &options)?.exists("/etc")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open_with(image: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, Error> {
         let image = image.as_ref();
         let failed = |source: io::Error| Error::Image { image: image.to_owned(), source };
@@ -60,12 +79,35 @@ impl FileSystem {
     ///
     /// # Errors
     /// The device holds no file system that can be read.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// use std::sync::Arc;
+    /// use extant::{FileDevice, FileSystem, OpenOptions, Window};
+    ///
+    /// // A part of a disk image, here all of it; `extant::partition` finds partitions.
+    /// let disk = Arc::new(FileDevice::open_read_only(&image)?);
+    /// let bytes = std::fs::metadata(&image)?.len();
+    /// let part = Arc::new(Window::owned(disk, 0, bytes)?);
+    /// assert!(FileSystem::from_device(part, &OpenOptions::default())?.exists("/etc")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_device(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
         let volume = Volume::open_read_only(Arc::clone(&device), options)?;
         Ok(Self { volume: Arc::new(volume), device })
     }
 
     /// The volume: operations on inodes instead of paths.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let root = fs.volume().root()?;
+    /// assert_eq!(fs.volume().lookup(&root, b"etc")?.ino(), fs.metadata("/etc")?.ino);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
@@ -81,6 +123,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// The path does not exist; a component of it is not a directory or is corrupt; the device failed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::{FileType, Follow};
+    ///
+    /// assert_eq!(fs.resolve("/lib", Follow::Links)?.kind(), FileType::Directory);
+    /// assert_eq!(fs.resolve("/lib", Follow::NotTheLast)?.kind(), FileType::Symlink);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resolve(&self, path: impl AsRef<Path>, follow: Follow) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
         self.volume.resolve(path, follow).map_err(Error::at(path))
@@ -90,6 +143,15 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let stat = fs.metadata("/etc/motd")?;
+    /// assert_eq!((stat.size, stat.links, stat.mode & 0o170_000), (6, 1, 0o100_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Error> {
         Ok(self.volume.stat(&*self.resolve(path, Follow::Links)?))
     }
@@ -98,6 +160,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert_eq!(fs.symlink_metadata("/lib")?.mode & 0o170_000, 0o120_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Error> {
         Ok(self.volume.stat(&*self.resolve(path, Follow::NotTheLast)?))
     }
@@ -106,6 +176,15 @@ impl FileSystem {
     ///
     /// # Errors
     /// A component of the path is corrupt, or the device failed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert!(fs.exists("/lib/large")?);
+    /// assert!(!fs.exists("/etc/motd/below")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
         match self.resolve(path, Follow::Links) {
             Ok(_) => Ok(true),
@@ -119,6 +198,17 @@ impl FileSystem {
     /// # Errors
     /// As [`resolve`](Self::resolve); [`Refusal::IsDirectory`] or [`Refusal::WrongType`] if it is not a
     /// regular file.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use std::io::{BufRead, BufReader};
+    ///
+    /// let first = BufReader::new(fs.file("/etc/motd")?).lines().next().unwrap()?;
+    /// assert_eq!(first, "hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn file(&self, path: impl AsRef<Path>) -> Result<File, Error> {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::Links)?;
@@ -137,6 +227,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`file`](Self::file); [`Error::TooLarge`]; the content is encrypted or cannot be read.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert_eq!(fs.read("/etc/network/interfaces")?, b"auto lo\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
         let path = path.as_ref();
         let file = self.file(path)?;
@@ -161,6 +259,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); [`Refusal::NotDirectory`]; the first names cannot be read.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let names: Result<Vec<_>, _> = fs.read_dir("/etc")?.map(|entry| Ok(entry?.file_name())).collect();
+    /// let mut names = names.map_err(|error: extant::Error| error)?;
+    /// names.sort();
+    /// assert_eq!(names, ["motd", "network"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
         let path = path.as_ref();
         let dir = self.resolve(path, Follow::Links)?;
@@ -179,6 +288,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); [`Refusal::WrongType`] if it is not a symbolic link.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert_eq!(fs.read_link("/lib")?.to_str(), Some("usr/lib"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::NotTheLast)?;
@@ -190,6 +307,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); the attributes are corrupt.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.write("/file", b"")?;
+    /// fs.set_xattr("/file", "user.origin", b"template")?;
+    /// let all = fs.xattrs("/file")?;
+    /// assert_eq!((all.len(), &*all[0].name, &*all[0].value), (1, &b"user.origin"[..], &b"template"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Attribute>, Error> {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::NotTheLast)?;
@@ -200,6 +328,19 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`Refusal::NoAttribute`]; as [`xattrs`](Self::xattrs).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::Refusal;
+    ///
+    /// fs.write("/file", b"")?;
+    /// fs.set_xattr("/file", "user.origin", b"template")?;
+    /// assert_eq!(fs.xattr("/file", "user.origin")?, b"template");
+    /// assert!(fs.xattr("/file", "user.absent").unwrap_err().is(Refusal::NoAttribute));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<Vec<u8>, Error> {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::NotTheLast)?;
@@ -210,6 +351,15 @@ impl FileSystem {
     ///
     /// # Errors
     /// The count of free blocks cannot be read.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let space = fs.statfs()?;
+    /// assert!(space.blocks_free < space.blocks);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn statfs(&self) -> Result<StatFs, Error> {
         self.volume.statfs().map_err(Error::at(b"/"))
     }
@@ -227,6 +377,16 @@ const NAMES_PIECE: usize = 1024;
 
 /// An iterator over the names of a directory, with a bounded number of them in memory. See
 /// [`FileSystem::read_dir`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// let mut names: extant::ReadDir = fs.read_dir("/etc/network")?;
+/// assert_eq!(names.next().unwrap()?.name(), b"interfaces");
+/// assert!(names.next().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ReadDir {
     fs: FileSystem,
     path: Vec<u8>,
@@ -269,6 +429,19 @@ impl Iterator for ReadDir {
 }
 
 /// A name in a directory, and the inode that it refers to.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// for entry in fs.read_dir("/usr/lib")? {
+///     let entry: extant::DirEntry = entry?;
+///     assert_eq!((entry.name(), entry.kind()), (&b"large"[..], Some(extant::FileType::Regular)));
+///     assert_eq!(entry.ino(), entry.inode()?.ino());
+///     assert_eq!(entry.metadata()?.size, 3 << 20);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct DirEntry {
     volume: Arc<Volume>,

@@ -86,6 +86,12 @@ pub struct Made {
 ///
 /// # Errors
 /// The system has no source of random bytes.
+///
+/// ```
+/// let uuid = extant::mkfs::random_uuid()?;
+/// assert_eq!((uuid[6] >> 4, extant::uuid_text(&uuid).len()), (4, 36));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn random_uuid() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     // A call returns up to 256 bytes, so all of them.
@@ -97,6 +103,16 @@ pub fn random_uuid() -> io::Result<[u8; 16]> {
 ///
 /// # Errors
 /// As [`random_uuid`].
+///
+/// ```
+/// use extant::mkfs::{FormatOptions, random_identity};
+///
+/// let options = FormatOptions { uuid: Some([7; 16]), ..FormatOptions::default() };
+/// let identity = random_identity(&options)?;
+/// assert_eq!(identity.uuid, [7; 16]);
+/// assert!(identity.time > 1_700_000_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn random_identity(options: &FormatOptions) -> io::Result<Identity> {
     Ok(Identity {
         uuid: options.uuid.map_or_else(random_uuid, Ok)?,
@@ -110,6 +126,17 @@ pub fn random_identity(options: &FormatOptions) -> io::Result<Identity> {
 ///
 /// # Errors
 /// The file exists ([`io::ErrorKind::AlreadyExists`]) or cannot be created; as [`mkfs`].
+///
+/// ```
+/// use extant::mkfs::{FormatOptions, mkfs_image};
+///
+/// # let kept = tempfile::tempdir()?;
+/// # let image = kept.path().join("empty.img");
+/// mkfs_image(&image, 16 << 20, &FormatOptions::default())?;
+/// let again = mkfs_image(&image, 16 << 20, &FormatOptions::default());
+/// assert!(again.is_err(), "it exists");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn mkfs_image(
     image: impl AsRef<Path>,
     bytes: u64,
@@ -126,6 +153,20 @@ pub fn mkfs_image(
 ///
 /// # Errors
 /// As [`mkfs_image`].
+///
+/// ```
+/// use extant::mkfs::{FormatOptions, Identity, mkfs_image_as};
+///
+/// # let kept = tempfile::tempdir()?;
+/// # let image = kept.path().join("empty.img");
+/// let options = FormatOptions::default();
+/// let identity = Identity { uuid: [7; 16], hash_seed: [9; 16], time: 1_700_000_000 };
+/// mkfs_image_as(&image, 16 << 20, &options, identity, false)?;
+/// let first = std::fs::read(&image)?;
+/// mkfs_image_as(&image, 16 << 20, &options, identity, true)?;
+/// assert!(first == std::fs::read(&image)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn mkfs_image_as(
     image: impl AsRef<Path>,
     bytes: u64,

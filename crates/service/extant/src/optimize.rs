@@ -194,6 +194,20 @@ impl FileSystem {
     /// # Errors
     /// A path of the order does not exist; the file system cannot be read or written. A file that cannot be
     /// moved is no error: see [`OptimizeReport::left`].
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::optimize::OptimizeOptions;
+    ///
+    /// fs.write("/file", b"hello")?;
+    /// fs.sync()?;
+    /// let options = OptimizeOptions { dry_run: true, ..OptimizeOptions::default() };
+    /// let report = fs.optimize(&options, &|done, of| println!("{done} of {of}"), &Default::default())?;
+    /// assert_eq!((report.files, report.fragmented), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn optimize(
         &self,
         options: &OptimizeOptions,

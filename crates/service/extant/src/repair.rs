@@ -33,6 +33,16 @@ pub use extant_repair::{
 ///
 /// # Errors
 /// The image cannot be opened or is in use; as [`plan_repair`] and [`Repair::write`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// use extant::repair::{RepairOptions, repair_image};
+///
+/// let done = repair_image(&image, &RepairOptions::default(), None)?;
+/// assert_eq!(done.plan().total(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn repair_image(
     image: impl AsRef<Path>,
     options: &RepairOptions,
@@ -58,7 +68,7 @@ pub fn repair_image(
 /// for fix in &done.plan().fixes {
 ///     println!("{}: {}: {}", fix.rule.code, fix.finding, fix.remedy);
 /// }
-/// assert_eq!(done.plan().total(), 1);
+/// assert!(done.plan().total() > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn repair(

@@ -41,6 +41,23 @@ pub use extant_rescue::{
 ///
 /// # Errors
 /// The file cannot be opened; [`RescueFault::NoSuperblock`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// use extant::rescue::{FoundFile, RescueObserver, RescueScope, open};
+///
+/// struct Print;
+/// impl RescueObserver for Print {
+///     fn found(&self, found: &FoundFile) {
+///         println!("{}: {}", String::from_utf8_lossy(&found.shown()), found.confidence.name());
+///     }
+/// }
+/// # let out = tempfile::tempdir()?;
+/// let mut sink = extant::rescue::DirectorySink::new(out.path())?;
+/// open(&image)?.run(RescueScope { deleted: true, since: None }, &mut sink, &Print)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn open(image: impl AsRef<Path>) -> Result<Rescue, RescueFault> {
     let image = image.as_ref();
     let device = FileDevice::open_read_only(image)

@@ -31,6 +31,16 @@ pub use extant_resize::{
 ///
 /// # Errors
 /// The image cannot be opened or is in use; as [`resize`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// use extant::resize::{Size, resize_image};
+///
+/// let report = resize_image(&image, Size::Min)?;
+/// assert_eq!(std::fs::metadata(&image)?.len(), report.after.bytes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn resize_image(image: impl AsRef<Path>, size: Size) -> Result<ResizeReport, ResizeFault> {
     resize_image_with(image, size, &ResizeOptions::default(), &(), &AtomicBool::new(false))
 }

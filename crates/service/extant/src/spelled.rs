@@ -78,6 +78,13 @@ pub fn spell(name: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Decodes the result of [`spell`].
+///
+/// ```
+/// use extant::spelled::{Meaning, meaning};
+///
+/// assert_eq!(meaning(b"a%2Fb"), Meaning::Name(b"a/b".to_vec()));
+/// assert_eq!(meaning(b"a/b"), Meaning::Nothing);
+/// ```
 #[must_use]
 pub fn meaning(spelled: &[u8]) -> Meaning {
     let name = match spelled.strip_prefix(&[MARK]) {

@@ -176,6 +176,20 @@ pub struct ConvertOptions {
 ///
 /// # Errors
 /// [`TuneFault::Conversion`] before anything is written; otherwise the device failed.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+/// # let memory = example::empty_memory(16 << 20);
+/// use std::sync::Arc;
+/// use extant::Device;
+/// use extant::tune::{Conversion, ConvertOptions, convert};
+///
+/// let device: Arc<dyn Device> = memory;
+/// let conversion = Conversion { quota: Some(true), ..Conversion::default() };
+/// let report = convert(&device, &conversion, &ConvertOptions::default())?;
+/// assert!(report.changes.iter().any(|change| change.after.contains("quota")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn convert(
     device: &Arc<dyn Device>,
     conversion: &Conversion,
@@ -230,6 +244,17 @@ pub fn convert(
 ///
 /// # Errors
 /// The file is of another image, or of a finished repair; the device cannot be written.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+/// # let memory = example::empty_memory(16 << 20);
+/// use std::sync::Arc;
+/// use extant::Device;
+///
+/// let device: Arc<dyn Device> = memory;
+/// extant::tune::restore_cut(&device, Some("no-such-file.undo".as_ref()))?; // nothing was cut
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn restore_cut(device: &Arc<dyn Device>, undo: Option<&Path>) -> Result<(), TuneFault> {
     let Some(undo) = undo.filter(|undo| undo.exists()) else { return Ok(()) };
     let failed = |why: String| TuneFault::Open(format!("{}: {why}", undo.display()));
@@ -252,6 +277,14 @@ fn recover(device: &Arc<dyn Device>, options: &ConvertOptions) -> Result<(), Tun
 }
 
 /// Takes the features that [`convert`] changes out of a list of names.
+///
+/// ```
+/// use extant::tune::conversion_of;
+///
+/// let features = vec![("quota".to_owned(), true), ("dir_index".to_owned(), true)];
+/// let (conversion, others) = conversion_of(features);
+/// assert_eq!((conversion.quota, others.len()), (Some(true), 1));
+/// ```
 #[must_use]
 pub fn conversion_of(features: Vec<(String, bool)>) -> (Conversion, Vec<(String, bool)>) {
     let mut conversion = Conversion::default();
@@ -316,6 +349,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`TuneFault::Refused`] before anything is written; otherwise the device failed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// use extant::tune::Tuning;
+    ///
+    /// let report = fs.tune(&Tuning { label: Some(b"root".to_vec()), ..Tuning::default() })?;
+    /// assert_eq!(report.changes[0].after, "root");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tune(&self, tuning: &Tuning) -> Result<TuneReport, TuneFault> {
         let (_, report) = plan(self.volume().superblock(), tuning)?;
         if !report.changes.is_empty() {
@@ -334,6 +378,19 @@ impl FileSystem {
 ///
 /// # Errors
 /// [`TuneFault::Refused`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::tune::{Reserved, Tuning, plan};
+///
+/// let tuning = Tuning { reserved: Some(Reserved::Percent(1.0)), ..Tuning::default() };
+/// let (after, report) = plan(fs.volume().superblock(), &tuning)?;
+/// assert_eq!(after.reserved_blocks_count, after.blocks_count / 100);
+/// assert_eq!(report.changes.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn plan(before: &Superblock, tuning: &Tuning) -> Result<(Superblock, TuneReport), TuneFault> {
     let mut sb = before.clone();
     let mut notes = Vec::new();

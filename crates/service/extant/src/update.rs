@@ -183,6 +183,20 @@ struct Job<'u> {
 /// # Errors
 /// See [`UpdateFault`]. If a path cannot be changed, or a source changes meanwhile, those before it are
 /// changed.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let tree = tempfile::tempdir()?;
+/// use extant::build::{BuildOptions, Source};
+/// use extant::update::update_image;
+///
+/// let options = BuildOptions { dry_run: true, ..BuildOptions::default() };
+/// let report = update_image(&image, &options, vec![Source::Dir(tree.path().to_owned())])?;
+/// assert!(report.deleted > 0, "all of the image, if this were no dry run");
+/// assert!(extant::open(&image)?.exists("/etc/motd")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn update_image(
     image: impl AsRef<Path>,
     options: &BuildOptions,
@@ -201,6 +215,22 @@ pub fn update_image(
 ///
 /// # Errors
 /// As [`update_image`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+/// # let memory = example::empty_memory(16 << 20);
+/// # let tree = tempfile::tempdir()?;
+/// use std::sync::atomic::AtomicBool;
+/// use extant::build::{BuildOptions, Source};
+/// use extant::{diff::Silent, update::update};
+///
+/// std::fs::write(tree.path().join("motd"), "hello\n")?;
+/// let (options, cancel) = (BuildOptions::default(), AtomicBool::new(false));
+/// let sources = vec![Source::Dir(tree.path().to_owned())];
+/// let report = update(memory, &options, sources, &std::env::temp_dir(), &Silent, &cancel)?;
+/// assert_eq!(report.added, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn update(
     device: Arc<dyn Device>,
     options: &BuildOptions,
@@ -218,6 +248,22 @@ pub fn update(
 ///
 /// # Errors
 /// See [`UpdateFault`]. The target does not appear then, or stays as it was.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let tree = tempfile::tempdir()?;
+/// use extant::build::{BuildOptions, Source};
+/// use extant::update::build_like;
+///
+/// # let new = tree.path().join("../new.img");
+/// # let new = image.with_extension("new");
+/// std::fs::write(tree.path().join("motd"), "hello\n")?;
+/// let sources = vec![Source::Dir(tree.path().to_owned())];
+/// build_like(&image, &BuildOptions::default(), sources, &new)?;
+/// assert_eq!(extant::open(&new)?.read("/motd")?, b"hello\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn build_like(
     old: impl AsRef<Path>,
     options: &BuildOptions,
@@ -237,6 +283,24 @@ pub fn build_like(
 ///
 /// # Errors
 /// As [`build_like`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let tree = tempfile::tempdir()?;
+/// use std::sync::Arc;
+/// use std::sync::atomic::AtomicBool;
+/// use extant::build::{BuildOptions, Source};
+/// use extant::{FileDevice, diff::Silent, update::build_like_with};
+///
+/// # let new = image.with_extension("new");
+/// let old = Arc::new(FileDevice::open_read_only(&image)?);
+/// let (options, cancel) = (BuildOptions::default(), AtomicBool::new(true));
+/// let sources = vec![Source::Dir(tree.path().to_owned())];
+/// let failed = build_like_with(old, &options, sources, &new, &Silent, &cancel);
+/// assert!(failed.unwrap_err().is_interrupted() && !new.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn build_like_with(
     old: Arc<dyn Device>,
     options: &BuildOptions,

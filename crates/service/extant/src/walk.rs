@@ -87,6 +87,18 @@ impl Walk {
     }
 
     /// Sets the order of the entries of each directory.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Order;
+    ///
+    /// let names = fs.walk("/")?.order(Order::Names).depth_max(1);
+    /// let names: Vec<_> = names.into_iter().map(|entry| entry.unwrap().name().to_vec()).collect();
+    /// assert_eq!(names[1..3], [b"etc".to_vec(), b"lib".to_vec()]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.order = order;
@@ -95,6 +107,15 @@ impl Walk {
 
     /// Sets the number of threads that read, including the caller's; 1 starts no other thread. Default: the
     /// number of cores, at most 8.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let entries = fs.walk("/etc")?.threads(1).into_iter();
+    /// assert_eq!(entries.count(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
@@ -102,6 +123,14 @@ impl Walk {
     }
 
     /// Sets the maximum depth: 0 for the root only, 1 for its entries as well.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert_eq!(fs.walk("/etc")?.depth_max(0).into_iter().count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn depth_max(mut self, depth: usize) -> Self {
         self.depth_max = depth.min(DEPTH_MAX);
@@ -110,6 +139,16 @@ impl Walk {
 
     /// Sets whether to load every inode (the default) or only those of directories. The latter is faster if
     /// names and types suffice.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// for entry in fs.walk("/etc")?.inodes(false) {
+    ///     println!("{:?}", entry?); // type, path and inode number
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn inodes(mut self, all: bool) -> Self {
         self.inodes = all;
@@ -118,6 +157,15 @@ impl Walk {
 
     /// Enters only directories for whose path (see [`Entry::path`]) `enter` returns true. The walk returns
     /// the entry of a directory in any case.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let walk = fs.walk("/etc")?.enter_if(|path| path != b"network");
+    /// assert_eq!(walk.into_iter().count(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn enter_if(mut self, enter: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Self {
         self.enter = Some(Box::new(enter));
@@ -126,6 +174,15 @@ impl Walk {
 
     /// The same walk by directories: each listing has all entries of one directory, before the directories in
     /// it.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let first = fs.walk("/etc")?.listings().next().unwrap();
+    /// assert_eq!((&*first.path, first.entries.len(), first.faults.len()), (&b""[..], 2, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn listings(self) -> Listings {
         let root = Arc::clone(&self.root);
@@ -145,6 +202,17 @@ impl Walk {
     /// The same walk with the contents of the files, for archives and copies: targets of symbolic links,
     /// attributes, and the data of small files. Readahead combines files that are neighbours on the device
     /// into large reads.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Data;
+    ///
+    /// let motd = fs.walk("/etc/motd")?.contents().next().unwrap()?;
+    /// assert!(matches!(motd.data, Data::Ready(bytes) if *bytes == *b"hello\n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn contents(self) -> Contents {
         let fs = self.fs.clone();
@@ -363,6 +431,19 @@ fn joined(dir: &[u8], name: &[u8]) -> (Vec<u8>, usize) {
 }
 
 /// A name that the walk found.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::Order;
+///
+/// let entry = fs.walk("/etc")?.order(Order::Names).into_iter().last().unwrap()?;
+/// assert_eq!((entry.path(), entry.name()), (&b"network/interfaces"[..], &b"interfaces"[..]));
+/// assert_eq!((entry.depth(), entry.kind(), entry.is_last()), (2, extant::FileType::Regular, true));
+/// assert_eq!((entry.ino(), entry.metadata()?.size), (entry.inode()?.ino(), 8));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Entry {
     volume: Arc<Volume>,
@@ -482,11 +563,32 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve). A symbolic link at the end of the path is not followed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let mut bytes = 0;
+    /// for entry in fs.walk("/usr")? {
+    ///     bytes += entry?.metadata()?.size;
+    /// }
+    /// assert!(bytes > 3 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn walk(&self, path: impl AsRef<Path>) -> Result<Walk, Error> {
         Ok(self.walk_inode(self.resolve(path, Follow::NotTheLast)?))
     }
 
     /// Same as [`walk`](Self::walk), from an inode.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+    /// assert_eq!(fs.walk_inode(etc).into_iter().count(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn walk_inode(&self, root: InodeRef) -> Walk {
         Walk::new(self.clone(), root)

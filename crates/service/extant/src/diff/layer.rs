@@ -106,6 +106,20 @@ fn key_of(path: &[u8]) -> Key {
 ///
 /// # Errors
 /// See [`LayerFault`]. What was written until then is no layer.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Side, Silent, compare, layer::write_layer};
+///
+/// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+/// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
+/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let (tar, report) = write_layer(&diff, &b, Vec::new(), &Silent)?;
+/// assert_eq!((tar.len() % 512, report.opaque), (0, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn write_layer<W: Write>(
     diff: &Diff,
     b: &Side,

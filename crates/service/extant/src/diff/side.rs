@@ -93,6 +93,14 @@ impl Side {
     ///
     /// # Errors
     /// The root directory cannot be read.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// assert!(extant::diff::Side::image(fs)?.warnings().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn image(fs: FileSystem) -> Result<Self, Fault> {
         let root = fs.volume().root()?;
         Self::image_at(fs, root)
@@ -102,6 +110,16 @@ impl Side {
     ///
     /// # Errors
     /// The inode is not a directory.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+    /// let side = extant::diff::Side::image_at(fs, etc)?;
+    /// assert_eq!(side.problems().count(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn image_at(fs: FileSystem, root: InodeRef) -> Result<Self, Fault> {
         if root.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
@@ -116,6 +134,18 @@ impl Side {
     ///
     /// # Errors
     /// See [`BuildFault`]. [`problems`](Self::problems) has the entries that could not be read.
+    ///
+    /// ```
+    /// # let tree = tempfile::tempdir()?;
+    /// use extant::build::{BuildOptions, Source};
+    /// use extant::diff::Side;
+    ///
+    /// let (options, spool_dir) = (BuildOptions::default(), std::env::temp_dir());
+    /// let sources = vec![Source::Dir(tree.path().to_owned())];
+    /// let side = Side::sources(&options, sources, &spool_dir, &Default::default(), &|_| ())?;
+    /// assert_eq!(side.problems().count(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sources(
         options: &BuildOptions,
         sources: Vec<Source>,

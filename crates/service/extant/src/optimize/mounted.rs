@@ -58,6 +58,14 @@ struct Candidate {
 /// # Errors
 /// Another file system; a directory cannot be read; a path of the order does not exist. A file that cannot
 /// be moved is no error: see [`OptimizeReport::left`].
+///
+/// ```
+/// use extant::optimize::{MountedFault, OptimizeOptions, optimize_mounted};
+///
+/// let (options, cancel) = (OptimizeOptions::default(), Default::default());
+/// let refused = optimize_mounted("/proc".as_ref(), &options, &|_, _| (), &cancel);
+/// assert!(matches!(refused, Err(MountedFault::NotExt4(_))));
+/// ```
 pub fn optimize_mounted(
     dir: &Path,
     options: &OptimizeOptions,
