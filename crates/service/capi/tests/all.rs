@@ -56,7 +56,7 @@ impl Bench {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["libextant.so", "libextant.so.0"] {
-            symlink(library("libextant.so"), dir.path().join(name)).unwrap();
+            symlink(library("libextant_capi.so"), dir.path().join(name)).unwrap();
         }
         Self { dir }
     }
@@ -179,7 +179,7 @@ fn c_program_uses_every_function() {
 #[test]
 fn c_program_links_statically() {
     let bench = Bench::new();
-    let archive = library("libextant.a");
+    let archive = library("libextant_capi.a");
     let mut link = vec!["-std=c11".as_ref(), "-fsanitize=address".as_ref(), archive.as_os_str()];
     link.extend(STATIC_LIBS.iter().map(OsStr::new));
     let program = bench.compile("cc", &package().join("tests/c/all.c"), "all", &link);
