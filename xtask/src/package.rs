@@ -1,9 +1,12 @@
 //! `cargo xtask package`: the packages as `cargo publish` would upload them, tried outside of the workspace.
 //!
-//! Cargo packages every crate that is not marked `publish = false`. The files are unpacked beside a project
-//! that depends on `extant` as any other project would, with the unpacked crates instead of the registry's.
-//! Then the unpacked crates are compiled, which finds a file that is missing in a package. The project is
-//! compiled with each set of features, which finds code that needs a feature and is not marked so.
+//! Cargo packages every crate that is not marked `publish = false`, each after the crates that it depends on,
+//! which is the order for the registry. A warning of cargo is an error here. The files are unpacked beside a
+//! project that depends on `extant` as any other project would, with the unpacked crates instead of the
+//! registry's. All of this is in a temporary directory, so that neither the workspace's cargo configuration
+//! nor its build output has an effect. Then the unpacked crates are compiled, which finds a file that is
+//! missing in a package. The project is compiled with each set of features, which finds code that needs a
+//! feature and is not marked so.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,8 +15,19 @@ use std::process::Command;
 use crate::workspace;
 
 /// The sets of features of `extant` that are compiled. Each feature is the last of one of them.
-const FEATURE_SETS: &[&str] =
-    &["", "build", "build,gzip", "build,xz", "build,zstd", "check", "repair", "rescue", "resize", "default"];
+const FEATURE_SETS: &[&str] = &[
+    "",
+    "build",
+    "build,gzip",
+    "build,xz",
+    "build,zstd",
+    "check",
+    "mounted",
+    "repair",
+    "rescue",
+    "resize",
+    "default",
+];
 
 /// The program of the project: it uses one function of each feature.
 const PROGRAM: &str = r#"//! Opens an image, and does with it what the features allow.
@@ -27,6 +41,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:?}", extant::build::BuildOptions::default().format);
     #[cfg(feature = "check")]
     println!("{} findings", extant::check::check_image(&image)?.findings.len());
+    #[cfg(feature = "mounted")]
+    extant::optimize::optimize_mounted("/".as_ref(), &Default::default(), &|_, _| (), &Default::default())?;
     #[cfg(feature = "rescue")]
     println!("{:?}", extant::rescue::open(&image)?.notes());
     #[cfg(feature = "resize")]
@@ -41,7 +57,8 @@ pub(crate) fn run() -> Result<(), String> {
     let mut names = Vec::new();
     let mut features = BTreeSet::new();
     let mut package = workspace::cargo();
-    package.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"]);
+    // Cargo's own verification would compile each package and all that it depends on, one after the other.
+    package.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--color=never"]);
     for one in workspace::packages()? {
         if one.name == "extant" {
             features.extend(one.features.into_keys());
@@ -55,13 +72,13 @@ pub(crate) fn run() -> Result<(), String> {
     if let Some(missing) = features.iter().find(|name| !FEATURE_SETS.iter().any(|set| set.ends_with(*name))) {
         return Err(format!("package: no set of features ends with {missing:?}"));
     }
-    workspace::succeed(&mut package)?;
-
-    let dir = workspace::target_dir().join("package/outside");
-    let io = |error: std::io::Error| format!("{}: {error}", dir.display());
-    if dir.exists() {
-        std::fs::remove_dir_all(&dir).map_err(io)?;
+    for name in packaged(&mut package)? {
+        println!("package: {name}");
     }
+
+    let room = tempfile::tempdir().map_err(|error| format!("a temporary directory: {error}"))?;
+    let dir = room.path().join("outside");
+    let io = |error: std::io::Error| format!("{}: {error}", dir.display());
     std::fs::create_dir_all(dir.join("project/src")).map_err(io)?;
     let mut patches = String::new();
     for (name, version) in &names {
@@ -86,6 +103,20 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
+/// Runs `cargo package`. Returns the packages in the order in which cargo made them.
+fn packaged(command: &mut Command) -> Result<Vec<String>, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || text.lines().any(|line| line.starts_with("warning")) {
+        return Err(format!("{command:?}: {}, with errors or warnings:\n{text}", output.status));
+    }
+    let names = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("Packaging")).then(|| words.take(2).collect::<Vec<_>>().join(" "))
+    });
+    Ok(names.collect())
+}
+
 /// The manifest of the project: its features are those of `extant`.
 fn project(features: &BTreeSet<String>) -> String {
     let mut text = String::from(
@@ -99,8 +130,10 @@ fn project(features: &BTreeSet<String>) -> String {
 }
 
 fn check(dir: &Path, args: &[&str]) -> Result<(), String> {
-    let target = workspace::target_dir().join("package/target");
     let mut command = workspace::cargo();
-    command.current_dir(dir).args(["check", "--quiet"]).args(args).env("CARGO_TARGET_DIR", target);
+    command.current_dir(dir).args(["check", "--quiet"]).args(args);
+    command.env("CARGO_TARGET_DIR", dir.join("target")).env("RUSTFLAGS", "-D warnings");
+    // `cargo xtask` puts the workspace's `[env]` into the environment.
+    command.env_remove("CFLAGS");
     workspace::succeed(&mut command)
 }
