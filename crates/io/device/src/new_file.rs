@@ -1,9 +1,9 @@
 //! A file that appears under its name only when it is complete (INV-D4).
 //!
 //! The bytes are written to a file without a name in the target's directory (`O_TMPFILE`), or, if the file
-//! system does not support that, to one with a random name. [`NewFile::publish`] gives the file its name in
-//! one step. A crash, an error or a kill before that leaves nothing under the name, and with `O_TMPFILE`
-//! nothing at all.
+//! system does not support that or /proc is not mounted, to one with a random name. [`NewFile::publish`] gives
+//! the file its name in one step. A crash, an error or a kill before that leaves nothing under the name, and
+//! with `O_TMPFILE` nothing at all.
 //!
 //! An existing file of this name is not replaced while it is mounted or another program writes to it; it is
 //! locked until the new file has its name. The new file gets its mode, owner and ACL. A symbolic link stays,
@@ -13,6 +13,7 @@
 use std::ffi::OsString;
 use std::fs::{File, Metadata, Permissions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,8 @@ use crate::file::lock_unused;
 
 /// Maximum number of chained symbolic links, as in the kernel.
 const LINKS_MAX: usize = 40;
+/// The directory that shows the open files of this process, by which a file without a name gets one.
+const OPEN_FILES: &str = "/proc/self/fd";
 /// The attribute that stores a POSIX ACL.
 const ACL: &str = "system.posix_acl_access";
 
@@ -43,6 +46,10 @@ impl NewFile {
     /// The directory does not exist or is not writable, or the target exists and is not a regular file.
     /// [`io::ErrorKind::ResourceBusy`] if the target is mounted or another program writes to it.
     pub fn create(target: &Path) -> io::Result<Self> {
+        Self::create_with(target, OPEN_FILES)
+    }
+
+    fn create_with(target: &Path, open_files: &str) -> io::Result<Self> {
         let target = &resolved(target)?;
         let old = match std::fs::symlink_metadata(target) {
             Ok(metadata) if !metadata.is_file() => {
@@ -65,8 +72,9 @@ impl NewFile {
             OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
             Mode::from_raw_mode(0o644),
         ) {
-            Ok(fd) => (fd.into(), None),
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR | rustix::io::Errno::INVAL) => {
+            Ok(fd) if std::fs::symlink_metadata(shown_in(open_files, &fd)).is_ok() => (fd.into(), None),
+            Ok(_)
+            | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR | rustix::io::Errno::INVAL) => {
                 let (file, named) = temporary_beside(target)?.into_parts();
                 (file, Some(named))
             }
@@ -106,7 +114,7 @@ impl NewFile {
                 named.persist_noclobber(&target).map_err(|e| e.error)
             };
         }
-        let unnamed = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let unnamed = shown_in(OPEN_FILES, &file);
         let link = |to: &Path| rustix::fs::linkat(CWD, unnamed.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW);
         match link(&target) {
             Err(rustix::io::Errno::EXIST) if replace => {
@@ -122,6 +130,11 @@ impl NewFile {
             other => Ok(other?),
         }
     }
+}
+
+/// The path of an open file.
+fn shown_in(open_files: &str, file: &impl AsRawFd) -> String {
+    format!("{open_files}/{}", file.as_raw_fd())
 }
 
 fn parent_of(path: &Path) -> &Path {
@@ -220,6 +233,22 @@ mod tests {
         assert_eq!(std::fs::read(&target).unwrap(), b"new");
         assert_eq!(names(dir.path()), ["image"]);
     }
+
+    /// In a container or a chroot without /proc, a build failed at its end: the file got no name.
+    #[test]
+    fn a_file_gets_its_name_without_proc() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("image");
+        let new = NewFile::create_with(&target, "/no/such/directory").unwrap();
+        new.file().write_all(b"whole").unwrap();
+        assert!(!target.exists());
+        assert_eq!(names(dir.path()).len(), 1);
+        new.publish(false, false).unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), b"whole");
+        drop(NewFile::create_with(&target, "/no/such/directory").unwrap());
+        assert_eq!(names(dir.path()), ["image"]);
+    }
+
     #[test]
     fn the_new_file_has_mode_and_owner_of_the_one_it_replaces() {
         let dir = tempfile::tempdir().unwrap();
