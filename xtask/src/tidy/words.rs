@@ -48,10 +48,14 @@ impl Prose {
             }
         }
         if file.path.ends_with(".rs") || file.path.ends_with(".md") {
+            let is_markdown = file.path.ends_with(".md");
+            let mut is_console = false;
             for (number, line) in (1..).zip(file.text.lines()) {
                 let columns = line.chars().count();
-                // Tables and links cannot be wrapped.
-                let is_whole = file.path.ends_with(".md") && (line.starts_with('|') || line.contains("]("));
+                is_console = is_markdown && (line == "```console" || (is_console && line != "```"));
+                // Tables, links and the output of commands cannot be wrapped.
+                let is_output = is_console && !line.starts_with("$ ");
+                let is_whole = is_markdown && (is_output || line.starts_with('|') || line.contains("]("));
                 if columns > self.columns_max && !is_whole && !line.contains("://") {
                     let found = format!("{}:{number}: {columns} columns", file.path);
                     counts.lines.entry(folder.clone()).or_default().push(found);
@@ -172,6 +176,17 @@ mod tests {
         assert_eq!(faults(path, "say!(\"{nobody}\");\n", NONE), [""; 0]);
         assert_eq!(faults("docs/a.md", "```\nnobody\n```\n`nobody`, nobodys\n", NONE), [""; 0]);
         assert_eq!(faults("list.md", "nobody\n", NONE), [""; 0]);
+    }
+
+    #[test]
+    fn the_output_of_commands_may_be_long() {
+        let long = "a".repeat(41);
+        let text = format!("{long}\n```console\n$ {long}\n{long}\n```\n{long}\n");
+        assert_eq!(
+            faults("docs/a.md", &text, NONE)[..3],
+            ["docs/a.md:1: 41 columns", "docs/a.md:3: 43 columns", "docs/a.md:6: 41 columns"]
+        );
+        assert_eq!(faults("docs/a.md", &format!("```console\n{long}\n```\n"), NONE), [""; 0]);
     }
 
     #[test]
