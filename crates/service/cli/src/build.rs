@@ -34,6 +34,7 @@ use crate::imagearg::target::{OutputTarget, to_stdout, unnamed};
 use crate::mkfs::{FormatArgs, UuidChoice, random_uuid, source_date_epoch};
 use crate::sandbox::{Needs, confine, directory_of};
 use crate::sizes::{human, parse_size, unit_hint};
+use crate::usage::near;
 use crate::voice::{self, say};
 
 /// How many problems a message lists at most.
@@ -356,7 +357,11 @@ fn options(args: &BuildArgs, target: &OutputTarget) -> Result<BuildOptions, (u8,
     if let Some(name) = &args.profile {
         let profile = Profile::by_name(name).ok_or_else(|| {
             let names: Vec<&str> = Profile::all().iter().map(|profile| profile.name).collect();
-            usage(format!("no profile is called \"{name}\"; known are: {}", names.join(" ")))
+            let remedy = match near::nearest(name, &names) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("known are: {}", names.join(" ")),
+            };
+            usage(format!("no profile is called \"{name}\"; {remedy}"))
         })?;
         format.feature_base = Some(profile.features);
         format.block_size = format.block_size.or(profile.block_size);
@@ -605,7 +610,18 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
 /// The message of a fault, with the remedy.
 pub(crate) fn text_of(fault: &BuildFault) -> String {
     match fault {
+        BuildFault::TargetExists(path) if Path::new(path).is_dir() => {
+            format!("{path} is a directory; name the file that the image is to be")
+        }
         BuildFault::TargetExists(_) => format!("{fault}; use --force to replace it"),
+        BuildFault::Source(SourceFault::Io { path, source, .. }) => match source.kind() {
+            std::io::ErrorKind::NotADirectory if path.is_file() => {
+                format!("{fault}; --tar FILE is for archives")
+            }
+            std::io::ErrorKind::NotFound => format!("{fault}; {}", near::absent(path)),
+            _ => fault.to_string(),
+        },
+        BuildFault::Target { path, source } => near::not_made(Path::new(path), source),
         fault => fault.to_string(),
     }
 }
@@ -644,10 +660,11 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
     }
     let message = match code {
         exit::NO_SPACE => format!("no space left for {}; nothing was left behind", output.display()),
-        exit::TOO_SMALL => match parse_size(args.size.as_deref().unwrap_or_default()) {
-            Ok(bytes) => format!("{fault}{}", unit_hint(bytes)),
-            Err(_) => fault.to_string(),
-        },
+        exit::TOO_SMALL => {
+            let hint = parse_size(args.size.as_deref().unwrap_or_default()).map(unit_hint);
+            let remedy = "without --size it is as small as it can be";
+            format!("{}: {fault}{}; {remedy}", output.display(), hint.unwrap_or_default())
+        }
         _ => text_of(fault),
     };
     if args.json {

@@ -21,7 +21,7 @@ use crate::sandbox::{Needs, confine};
 /// e2fsck's code for an operational error.
 pub(crate) const OPERATIONAL: u8 = 8;
 /// e2fsck's code for a wrong command line.
-pub(crate) const USAGE: u8 = 16;
+pub(crate) const USAGE: u8 = crate::exit::CHECK_USAGE;
 
 /// Verify a file system on all CPUs, or repair it. Without --repair nothing is written, and a dirty journal
 /// is replayed in memory.

@@ -36,7 +36,7 @@ use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
 use crate::look::{OpenArgs, Session, code_of, shown};
-use crate::usage::of_script_line;
+use crate::usage::{near, of_script_line};
 use crate::voice::say;
 use args::{Change, JournalArg};
 use staged::HoldPolicy;
@@ -72,6 +72,17 @@ fn absolute(path: &[u8]) -> Vec<u8> {
 /// Reports a failure, and the remedy.
 fn report(session: &mut Session, image: &str, error: &Error, advice: &str) {
     let advice = if advice.is_empty() && error.is(Refusal::NoSpace) { FULL } else { advice };
+    let missing = match error {
+        Error::At { path, .. } | Error::Between { from: path, .. } if error.is(Refusal::NotFound) => {
+            Some(path)
+        }
+        _ => None,
+    };
+    let suggested = missing.and_then(|path| session.absent_inside(image, &absolute(path)));
+    let advice = match &suggested {
+        Some(near) if advice.is_empty() || near.starts_with("did") => near,
+        _ => advice,
+    };
     let semicolon = if advice.is_empty() { "" } else { "; " };
     match error {
         Error::At { path, fault } => {
@@ -220,7 +231,7 @@ fn read_script(args: &EditArgs) -> Result<Vec<u8>, String> {
     let mut script = Vec::new();
     match &args.script {
         Some(path) => {
-            script = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            script = std::fs::read(path).map_err(|error| near::not_opened(path, &error))?;
         }
         None => {
             let mut stdin = std::io::stdin().lock();

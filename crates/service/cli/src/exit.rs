@@ -14,7 +14,8 @@ use crate::voice::say;
 /// Prints a message and returns its exit code. After a usage error it also prints the command's usage.
 pub(crate) fn fail(code: u8, message: &dyn Display) -> ExitCode {
     say!("{message}");
-    if code == USAGE_CODE {
+    // The codes of `check` are those of e2fsck.
+    if code == USAGE_CODE || code == CHECK_USAGE {
         usage::say_usage();
     }
     ExitCode::from(code)

@@ -32,6 +32,7 @@ use extant_ondisk::superblock;
 use extant_qcow2::{Qcow2, disk_of};
 
 use crate::sizes::{human, parse_size};
+use crate::usage::near;
 use crate::voice::say;
 
 /// Partitions that a message lists at most.
@@ -171,7 +172,9 @@ impl ImageArg {
         if std::fs::metadata(OsStr::from_bytes(image)).is_ok_and(|metadata| metadata.is_dir()) {
             return Err(ArgError::Unreadable(is_directory(Path::new(OsStr::from_bytes(image)))));
         }
-        Err(ArgError::Unreadable(format!("{}: there is no such file", shown(image))))
+        let remedy = near::suggested(Path::new(OsStr::from_bytes(image)));
+        let remedy = remedy.unwrap_or_else(|| "`extant build` and `extant mkfs` make images".to_owned());
+        Err(ArgError::Unreadable(format!("{}: there is no such file; {remedy}", shown(image))))
     }
 
     /// Parses an argument that must not name a path inside of an image. `what`: what is done to the whole

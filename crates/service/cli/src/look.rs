@@ -16,6 +16,7 @@
 //!    one.
 //! 3. Names are escaped before they reach the terminal. A pipe that its reader closes (`| head`) is no error.
 
+mod absent;
 pub(crate) mod glob;
 pub(crate) mod host;
 pub(crate) mod leave_out;
@@ -116,6 +117,9 @@ pub(crate) struct Session {
     changed: Vec<String>,
     /// Devices that were opened before the process was confined, by the names of their images.
     devices: HashMap<String, Result<Devices, (u8, String)>>,
+    /// Arguments that named no image when the process was confined. Afterwards it cannot list directories to
+    /// suggest another.
+    refused: HashMap<OsString, (u8, String)>,
 }
 
 /// An image, and its external journal.
@@ -257,6 +261,7 @@ impl Session {
             misused: false,
             changed: Vec::new(),
             devices: HashMap::new(),
+            refused: HashMap::new(),
         }
     }
 
@@ -283,7 +288,12 @@ impl Session {
 
     /// Reports a fault of a path.
     pub(crate) fn fault(&mut self, shown: impl Display, fault: &Fault) {
-        self.problem(code_of(fault), format_args!("{shown}: {fault}"));
+        let remedy = match fault {
+            Fault::Refused(Refusal::IsDirectory) => "; `extant ls` lists it, `extant cp -r` copies it",
+            Fault::Refused(Refusal::NotDirectory) => "; a file is on the way, `extant stat` shows it",
+            _ => "",
+        };
+        self.problem(code_of(fault), format_args!("{shown}: {fault}{remedy}"));
     }
 
     /// Reports a fault of a walk from `target`.
@@ -373,8 +383,16 @@ impl Session {
     /// Opens the images of the command line, and confines the process before their contents are looked at.
     /// `needs`: what the command opens afterwards.
     pub(crate) fn confine(&mut self, args: &[OsString], needs: &Needs) {
-        // What makes no sense is reported later, in its place.
-        let images: Vec<ImageArg> = args.iter().filter_map(|arg| ImageArg::parse(arg).ok()).collect();
+        let mut images = Vec::new();
+        for arg in args {
+            match ImageArg::parse(arg) {
+                Ok(image) => images.push(image),
+                // It is reported in its place.
+                Err(why) => {
+                    self.refused.insert(arg.clone(), arg_failure(why));
+                }
+            }
+        }
         for image in &images {
             let name = image.to_string();
             if !self.devices.contains_key(&name) {
@@ -463,6 +481,10 @@ impl Session {
 
     /// The image of an argument, with the path inside, and its opened file system. Problems are reported.
     fn image_of(&mut self, arg: &OsStr) -> Option<(ImageArg, FileSystem)> {
+        if let Some((code, why)) = self.refused.remove(arg) {
+            self.problem(code, why);
+            return None;
+        }
         let parsed = match &self.image {
             Some(image) => Ok(ImageArg { inner_path: Some(PathBuf::from(arg)), ..image.clone() }),
             None => ImageArg::parse(arg),
@@ -480,6 +502,12 @@ impl Session {
     /// what is done to the whole file system, for the message.
     pub(crate) fn whole_image(&mut self, arg: &OsStr, what: &str) -> Option<ImageArg> {
         ImageArg::parse_whole(arg, what).map_err(|error| self.argument_error(error)).ok()
+    }
+
+    /// The remedy for a path that is not in an image that is open.
+    pub(crate) fn absent_inside(&self, image: &str, path: &[u8]) -> Option<String> {
+        let open = self.open.iter().find(|open| open.name == image)?;
+        Some(absent::remedy(image, open.fs.as_ref()?, path))
     }
 
     /// Reports a problem of an image argument.
@@ -544,7 +572,13 @@ impl Session {
         };
         let is_absent = fault.is(Refusal::NotFound);
         if !pattern {
-            if is_wanted || !is_absent {
+            if is_wanted && is_absent {
+                let remedy = absent::remedy(&name, &fs, &path);
+                self.problem(
+                    exit::NOT_FOUND,
+                    format_args!("{}: {}; {remedy}", shown(&name, &path), Refusal::NotFound),
+                );
+            } else if is_wanted || !is_absent {
                 self.library_error(&name, &path, fault);
             }
             return;
@@ -560,7 +594,8 @@ impl Session {
             self.expand(&name, &fs, glob, follow, targets);
         }
         if targets.len() == before && is_wanted && self.problems == problems {
-            self.problem(exit::NOT_FOUND, format_args!("{}: nothing matches", shown(&name, given)));
+            let remedy = format_args!("`extant ls -R {}:/` lists all paths", escape(name.as_bytes()));
+            self.problem(exit::NOT_FOUND, format_args!("{}: nothing matches; {remedy}", shown(&name, given)));
         }
     }
 

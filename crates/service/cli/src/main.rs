@@ -220,7 +220,8 @@ fn run(is_check: bool) -> ExitCode {
             match written.and_then(|()| clap_mangen::generate_to(Cli::command(), &dir)) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
-                    exit::fail(exit::TARGET, &format!("cannot write to {}: {error}", dir.display()))
+                    let remedy = "name a directory, or one that can be made";
+                    exit::fail(exit::TARGET, &format!("cannot write to {}: {error}; {remedy}", dir.display()))
                 }
             }
         }

@@ -20,6 +20,7 @@ use crate::exit;
 use crate::imagearg::target::{OutputTarget, to_stdout, unnamed};
 use crate::inspect::format::count;
 use crate::sizes::{human, parse_size, unit_hint};
+use crate::usage::near;
 use crate::voice::{self, say};
 
 /// Options that say what kind of file system to make, shared by mkfs and build.
@@ -174,7 +175,7 @@ fn set_extended(options: &mut FormatOptions, word: &str) -> Result<(), String> {
         "test_fs" => options.test_fs = true,
         // A new image reads as zeros everywhere, so these have no effect.
         "lazy_journal_init" | "nodiscard" | "discard" | "assume_storage_prezeroed" => {}
-        _ => return Err(format!("-E {name} is not known")),
+        _ => return Err(format!("-E {name} is not known; `extant mkfs --help` lists what is")),
     }
     Ok(())
 }
@@ -234,20 +235,29 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
         && !args.dry_run
         && !is_blank(path)
     {
+        if path.is_dir() {
+            let why = "is a directory; name the file that the image is to be";
+            return exit::fail(exit::EXISTS, &format!("{} {why}", args.image.display()));
+        }
         let hint = "it holds data; use --force to replace it";
         return exit::fail(exit::EXISTS, &format!("{} exists already: {hint}", args.image.display()));
     }
     let size = match args.blocks.as_deref().map(|text| parse_blocks(text, args.format.block_size)) {
         None => args.size,
         Some(Ok(bytes)) => Some(bytes),
-        Some(Err(why)) => return exit::fail(exit::USAGE_CODE, &format_args!("SIZE: {why}")),
+        Some(Err(why)) => return exit::fail(exit::USAGE_CODE, &format_args!("mkfs: SIZE: {why}")),
     };
     // Whole pages, as mke2fs does it: the page cache cannot hold the rest of a device.
     let bytes = match (size, existing) {
         (Some(bytes), _) => bytes,
         (None, Some(bytes)) if bytes > 4096 => bytes & !4095,
         (None, Some(bytes)) => bytes,
-        (None, None) => return exit::fail(exit::USAGE_CODE, &"a new image needs a size: --size 64M"),
+        (None, None) => {
+            return exit::fail(
+                exit::USAGE_CODE,
+                &format!("{}: a new image needs a size; like --size 64M", args.image.display()),
+            );
+        }
     };
     let identity = Identity {
         uuid: match args.format.uuid() {
@@ -328,7 +338,7 @@ fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, target: &OutputTarget) -> 
             std::io::ErrorKind::ResourceBusy => exit::BUSY,
             _ => exit::TARGET,
         };
-        (code, format!("{}: {error}", args.image.display()))
+        (code, near::not_made(&args.image, &error))
     };
     let (mut new, mut copy) = (None, None);
     let made;
@@ -477,7 +487,10 @@ fn parse_generation(text: &str) -> Result<Generation, String> {
 fn parse_features(text: &str) -> Result<Edits, String> {
     FeatureEdit::parse_list(text).map(Edits).map_err(|word| {
         let known: Vec<&str> = extant_ondisk::features::TABLE.iter().map(|feature| feature.name).collect();
-        format!("no feature is called \"{word}\"; known are: {}", known.join(" "))
+        match near::nearest(word.trim_start_matches('^'), &known) {
+            Some(near) => format!("no feature is called \"{word}\"; did you mean {near}?"),
+            None => format!("no feature is called \"{word}\"; known are: {}", known.join(" ")),
+        }
     })
 }
 

@@ -24,6 +24,7 @@ use crate::imagearg::ImageArg;
 use crate::inspect::format::{count, escape};
 use crate::look::{OpenArgs, Session, lock_failure, output};
 use crate::sizes::human;
+use crate::usage::near;
 use crate::voice::say;
 
 const HELP: &str = "\
@@ -92,8 +93,8 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
     let order = match args.order.as_deref().map(paths).transpose() {
         Ok(order) => order.unwrap_or_default(),
         Err(why) => {
-            let file = args.order.as_deref().unwrap_or_else(|| "".as_ref()).display();
-            return exit::fail(exit::SOURCE, &format!("{file}: {why}"));
+            let file = args.order.as_deref().unwrap_or_else(|| "".as_ref());
+            return exit::fail(exit::SOURCE, &near::not_opened(file, &why));
         }
     };
     let options = OptimizeOptions { fragments_min: args.fragments, order, dry_run: args.dry_run };

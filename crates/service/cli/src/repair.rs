@@ -23,6 +23,7 @@ use crate::inspect::format::{count, escape};
 use crate::look::{arg_failure, lock_failure};
 use crate::sandbox::{Needs, confine, directory_of};
 use crate::sizes::human;
+use crate::usage::near;
 use crate::voice::say;
 
 /// e2fsck's code for errors that were repaired.
@@ -69,7 +70,7 @@ pub(crate) fn undo(args: &UndoArgs) -> ExitCode {
 fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
     let image = ImageArg::parse_whole(&args.image, "restored").map_err(arg_failure)?;
     let name = escape(image.to_string().as_bytes());
-    let mut file = UndoFile::open(&args.file).map_err(|fault| (exit::SOURCE, fault.to_string()))?;
+    let mut file = UndoFile::open(&args.file).map_err(|fault| (exit::SOURCE, why_no_undo(&fault)))?;
     let device = image.open_to_restore().map_err(lock_failure)?;
     file.undo(&*device, args.force).map_err(|fault| {
         let code = match fault {
@@ -79,6 +80,17 @@ fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
         (code, format!("{name}: {fault}"))
     })?;
     Ok(format!("{name}: restored, {} differed\n", human(file.bytes())))
+}
+
+/// Why an undo file cannot be used, and the remedy.
+fn why_no_undo(fault: &UndoFault) -> String {
+    match fault {
+        UndoFault::File { path, source } => near::not_opened(path, source),
+        UndoFault::Damaged(_) => {
+            format!("{fault}; `extant check --repair` names its undo file, by default IMG.undo")
+        }
+        _ => fault.to_string(),
+    }
 }
 
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {

@@ -180,6 +180,10 @@ pub(crate) fn run(args: &RescueArgs) -> ExitCode {
             _ => exit::TARGET,
         };
         session.problem(code, why);
+        if code == exit::EXISTS {
+            // Nothing was searched.
+            return session.finish(Ok(()));
+        }
     }
     let found = seen.found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     if found.is_empty() && !args.patterns.is_empty() {
@@ -210,7 +214,12 @@ fn write(args: &RescueArgs, rescue: &Rescue, wanted: RescueScope, seen: &Seen) -
             to_tar(rescue, wanted, seen, out.lock())
         }
         (Some(file), _) => {
-            let out = File::create_new(file).map_err(|error| named(file, error))?;
+            let out = File::create_new(file).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    named(file, io::Error::new(error.kind(), "it exists; remove it, or name another file"))
+                }
+                _ => named(file, error),
+            })?;
             to_tar(rescue, wanted, seen, out)
         }
         (None, Some(dir)) => {

@@ -155,7 +155,10 @@ fn resized_mount(args: &ResizeArgs) -> Result<String, (u8, String)> {
     let entry = mounted_at(&dir).map_err(failed)?;
     let is_ours = rustix::fs::getxattr(&dir, extant_fuse::SERVER_ATTRIBUTE, &mut [0u8; 20][..]).is_ok();
     let Some(entry) = entry.filter(|_| is_ours) else {
-        return Err((exit::TARGET, format!("{shown} is a directory, and not a mount of extant")));
+        return Err((
+            exit::TARGET,
+            format!("{shown} is a directory, and not a mount of extant; name an image, or a mount of one"),
+        ));
     };
     if args.dry_run {
         let why = format!("{shown}: --dry-run plans on an image that is not mounted");

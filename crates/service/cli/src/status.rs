@@ -27,6 +27,7 @@ use extant_fuse::{MountStatus, STATUS_ATTRIBUTE};
 use rustix::io::Errno;
 
 use crate::exit;
+use crate::usage::near;
 use crate::voice::{print, say};
 use window::Window;
 
@@ -185,7 +186,7 @@ fn is_mounted(entry: &MountEntry) -> bool {
 fn read_at(dir: &Path, table: &[MountEntry]) -> Result<Reading, StatusError> {
     let absolute = dir
         .canonicalize()
-        .map_err(|error| StatusError::new(exit::NOT_FOUND, format_args!("{}: {error}", dir.display())))?;
+        .map_err(|error| StatusError::new(exit::NOT_FOUND, near::not_opened(dir, &error)))?;
     let depth = |entry: &&MountEntry| entry.dir.components().count();
     // Of several on the same directory the last one is on top.
     let entry = table.iter().filter(|entry| absolute.starts_with(&entry.dir)).max_by_key(depth);

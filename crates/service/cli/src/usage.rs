@@ -7,10 +7,11 @@
 //! ```
 //! The first line has the finding and, after the semicolon, the remedy.
 //!
-//! Owns: the sentences for clap's errors, the lines after them, suggestions. Does **not** own: the remedies
-//! for single commands (see [`hints`]), exit codes.
+//! Owns: the sentences for clap's errors, the lines after them. Does **not** own: suggestions for typing errors
+//! (see [`near`]), the remedies for single commands (see [`hints`]), exit codes.
 
 mod hints;
+pub(crate) mod near;
 
 use std::ffi::{OsStr, OsString};
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
@@ -189,7 +190,7 @@ fn remedy(error: &Error, asked: &Asked) -> Option<String> {
         _ => return None,
     };
     let wrong = text(error, wrong);
-    let near = all(error, suggested).into_iter().find(|name| is_near(&wrong, name));
+    let near = all(error, suggested).into_iter().find(|name| near::is_near(&wrong, name));
     if let Some(near) = near {
         return Some(format!("did you mean {near}?"));
     }
@@ -220,53 +221,4 @@ fn list(error: &Error, kind: ContextKind, between: &str) -> String {
 
 fn text(error: &Error, kind: ContextKind) -> String {
     list(error, kind, " ")
-}
-
-/// Whether `wrong` is likely a typing error for `name`. More distant suggestions name something different.
-fn is_near(wrong: &str, name: &str) -> bool {
-    let (wrong, name) = (wrong.trim_start_matches('-'), name.trim_start_matches('-'));
-    distance(wrong, name) <= 1 + name.chars().count() / 6
-}
-
-/// The number of letters to change, add, remove or swap with the next one.
-fn distance(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=to.len()).collect();
-    for row in 1..=from.len() {
-        let mut here = vec![row];
-        for column in 1..=to.len() {
-            let is_other = usize::from(from[row - 1] != to[column - 1]);
-            let mut least = (above[column] + 1).min(here[column - 1] + 1).min(above[column - 1] + is_other);
-            if row > 1 && column > 1 && from[row - 1] == to[column - 2] && from[row - 2] == to[column - 1] {
-                least = least.min(before[column - 2] + 1);
-            }
-            here.push(least);
-        }
-        before = std::mem::replace(&mut above, here);
-    }
-    above.last().copied().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn suggestions_are_slips_of_the_finger_only() {
-        for (wrong, name) in [
-            ("dirr", "dir"),
-            ("chekc", "check"),
-            ("--frm", "--from"),
-            ("buld", "build"),
-            ("exprot", "export"),
-        ] {
-            assert!(is_near(wrong, name), "{wrong} {name}");
-        }
-        for (wrong, name) in
-            [("resize", "tree"), ("label", "lab"), ("tune", "truncate"), ("defrag", "df"), ("list", "ls")]
-        {
-            assert!(!is_near(wrong, name), "{wrong} {name}");
-        }
-    }
 }

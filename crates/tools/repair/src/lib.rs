@@ -130,7 +130,7 @@ pub enum RepairFault {
     #[error("the file system is in use: its multiple-mount protection block changes")]
     InUse,
     /// No superblock can be used.
-    #[error("{0}: no superblock can be used, so nothing can be repaired")]
+    #[error("{0}: no superblock can be used, so nothing can be repaired; `extant rescue` finds what is left")]
     NoSuperblock(String),
     /// The undo file cannot be used.
     #[error(transparent)]

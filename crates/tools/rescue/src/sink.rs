@@ -235,7 +235,10 @@ impl DirectorySink {
     pub fn new(root: &Path) -> Result<Self, RescueFault> {
         let output = |error| RescueFault::Output(root.display().to_string(), error);
         if fs::read_dir(root).map_err(output)?.next().is_some() {
-            return Err(output(io::Error::new(io::ErrorKind::DirectoryNotEmpty, "it is not empty")));
+            return Err(output(io::Error::new(
+                io::ErrorKind::DirectoryNotEmpty,
+                "it is not empty; name a new directory, or an empty one",
+            )));
         }
         let made = HashSet::from([Vec::new()]);
         Ok(Self { root: root.to_owned(), made, pending: Vec::new(), refused: 0 })

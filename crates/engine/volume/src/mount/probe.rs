@@ -42,14 +42,14 @@ pub(crate) struct Readable {
 
 /// Reads and checks the superblock.
 pub(crate) fn probe(device: &dyn Device) -> Result<Probed, OpenFault> {
-    whole(device, primary(device, false)?)
+    whole(device, primary(device, false).map_err(|fault| without_any(device, fault))?)
 }
 
 /// As [`probe`], but if there is a journal accepts a superblock with a wrong checksum. The journal may hold
 /// the sound one, which was being written home when power failed. Only for finding the journal: probe again
 /// after its replay.
 pub(crate) fn probe_for_log(device: &dyn Device) -> Result<Probed, OpenFault> {
-    whole(device, primary(device, true)?)
+    whole(device, primary(device, true).map_err(|fault| without_any(device, fault))?)
 }
 
 /// Finds the superblock for reading: damaged volumes are read as far as possible. `for_log` as for
@@ -115,7 +115,7 @@ fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<Substitute, 
     }
     let found = find_backup(device, &backup::offsets(device.size_bytes()));
     match (found, foreign::identify(device)) {
-        (None, None) => rebuilt(device).ok_or(fault),
+        (None, None) => rebuilt(device).ok_or_else(|| without_any(device, fault)),
         (None, Some(_)) => Err(fault),
         // Another format was written over an old file system, of which backups remain for long.
         (Some(_), Some(_)) => Err(OpenFault::NotExt4(format!(
@@ -177,7 +177,10 @@ fn primary(device: &dyn Device, for_log: bool) -> Result<Probed, OpenFault> {
         None => OpenFault::NotExt4(why),
     };
     if device.size_bytes() < superblock::OFFSET + superblock::SIZE as u64 {
-        return Err(not_ext4(format!("the image has only {} bytes", device.size_bytes())));
+        return Err(not_ext4(format!(
+            "the image has only {} bytes; was it copied or downloaded as a whole?",
+            device.size_bytes()
+        )));
     }
     let mut bytes = [0; superblock::SIZE];
     device.read_at(superblock::OFFSET, &mut bytes)?;
@@ -189,6 +192,19 @@ fn primary(device: &dyn Device, for_log: bool) -> Result<Probed, OpenFault> {
         ))
     })?;
     judge(sb, for_log)
+}
+
+/// Adds the remedy to the fault of a device without a superblock, and without another format.
+fn without_any(device: &dyn Device, fault: OpenFault) -> OpenFault {
+    let mut bytes = [0; superblock::SIZE];
+    let is_without =
+        device.read_at(superblock::OFFSET, &mut bytes).is_ok() && Superblock::decode(&bytes).is_err();
+    match fault {
+        OpenFault::NotExt4(why) if is_without && foreign::identify(device).is_none() => {
+            OpenFault::NotExt4(format!("{why}; `extant rescue` finds what is left of a damaged file system"))
+        }
+        fault => fault,
+    }
 }
 
 /// Checks that a file system can be read with this superblock.

@@ -15,6 +15,7 @@ use super::os;
 use super::{FULL, UMASK, report};
 use crate::exit;
 use crate::look::{Named, Session};
+use crate::usage::near;
 use crate::voice::say;
 
 /// Bytes per read and write.
@@ -58,7 +59,7 @@ pub(super) fn put(session: &mut Session, args: &PutArgs) {
                 path.display().to_string()
             }
             Err(error) => {
-                return session.problem(exit::SOURCE, format_args!("{}: {error}", path.display()));
+                return session.problem(exit::SOURCE, near::not_opened(path, &error));
             }
         },
         None if session.image.is_some() => {
@@ -176,6 +177,10 @@ pub(super) fn fallocate(session: &mut Session, args: &FallocateArgs) {
             }
             Fault::Refused(Refusal::Invalid) => "; the length is at least 1",
             Fault::Refused(Refusal::NotSupported) => "; a file without extents can only be --punch'ed",
+            Fault::Refused(Refusal::NoSpace) => {
+                session.problem(crate::exit::NO_SPACE, format_args!("{}: {fault}; {FULL}", target.shown()));
+                continue;
+            }
             _ => "",
         };
         session.problem(crate::look::code_of(&fault), format_args!("{}: {fault}{advice}", target.shown()));

@@ -529,6 +529,7 @@ fn report_attribute(session: &mut Session, target: &ExistingFile, name: &OsStr, 
         Fault::Refused(Refusal::NoSpace) => {
             &"; the attributes of a file have little room, or the file system is full"
         }
+        Fault::Refused(Refusal::NoAttribute) => &"; `extant xattr list` shows those that it has",
         Fault::Refused(Refusal::Exists) => {
             let text = format_args!("{}: {}: it has this attribute", target.shown(), escape(name.as_bytes()));
             return session.problem(exit::EXISTS, text);

@@ -20,6 +20,8 @@ pub(crate) const UNREADABLE: u8 = 8;
 pub(crate) const NOT_FOUND: u8 = 9;
 /// The image is in use: another program writes to it, or it is mounted.
 pub(crate) const BUSY: u8 = 10;
+/// The command line of `check` does not make sense: e2fsck's code.
+pub(crate) const CHECK_USAGE: u8 = 16;
 /// An internal error: a panic, which is a defect of extant.
 pub(crate) const INTERNAL: u8 = 70;
 /// The sandbox refused a system call.

@@ -26,6 +26,7 @@ use crate::look::host::data_runs;
 use crate::look::outside::Outside;
 use crate::look::progress::Progress;
 use crate::look::{ExistingFile, Session, below, is_special, shown};
+use crate::usage::near;
 
 /// Bytes per read of a large file.
 const PIECE: usize = 1 << 20;
@@ -81,7 +82,7 @@ pub(super) fn export(
             io::ErrorKind::ResourceBusy => exit::BUSY,
             _ => exit::TARGET,
         };
-        session.problem(code, format_args!("cannot write {}: {error}", file.display()));
+        session.problem(code, near::not_made(file, &error));
     };
     let written = NewFile::create(file).and_then(|new| {
         let copy = Output::new(new.file().try_clone()?, compression)?;

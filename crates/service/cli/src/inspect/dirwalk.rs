@@ -60,7 +60,7 @@ impl InodeArg {
         if reader.geometry().inode_place(ino).is_none() {
             let last = reader.geometry().inodes();
             return Err(InspectError::Absent(format!(
-                "there is no inode {ino}: they are numbered 1 to {last}"
+                "there is no inode {ino}; they are numbered 1 to {last}"
             )));
         }
         reader.inode(ino).map_err(|fault| InspectError::Unreadable(format!("inode {ino}: {fault}")))
@@ -247,8 +247,10 @@ fn resolve_path(reader: &Reader<'_>, path: &[u8]) -> Result<Ino, InspectError> {
         if FileType::from_mode(dir.inode.mode) != FileType::Directory {
             return Err(missing(format!("inode {here} is no directory, so it holds no {}", escape(&name))));
         }
-        let ino = lookup(reader, &dir, &name)
-            .ok_or_else(|| missing(format!("no {} in directory inode {here}", escape(&name))))?;
+        let ino = lookup(reader, &dir, &name).ok_or_else(|| {
+            let remedy = format!("`dir {here}` lists its names");
+            missing(format!("no {} in directory inode {here}; {remedy}", escape(&name)))
+        })?;
         if !left.is_empty()
             && let Ok(file) = reader.inode(ino)
             && let Some(target) = symlink_target(reader, &file)

@@ -209,7 +209,7 @@ pub(super) fn show_one(reader: &Reader<'_>, group: Group, page: &mut Page<'_>) -
     if group.0 >= geometry.groups {
         let last = geometry.groups - 1;
         return Err(InspectError::Absent(format!(
-            "there is no group {group}: they are numbered 0 to {last}"
+            "there is no group {group}; they are numbered 0 to {last}"
         )));
     }
     let found = reader

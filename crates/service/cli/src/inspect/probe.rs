@@ -141,7 +141,10 @@ impl<'d> Probe<'d> {
                 let why = match foreign::identify(&*device) {
                     Some(found) => found.to_string(),
                     None => {
-                        format!("the superblock {reason}; no backup superblock in the usual places")
+                        format!(
+                            "the superblock {reason}, and there is no backup superblock in the usual places; `extant rescue` \
+                             finds what is left of a damaged file system"
+                        )
                     }
                 };
                 return Err(InspectError::Unreadable(format!("no ext4 file system: {why}")));

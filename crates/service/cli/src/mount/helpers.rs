@@ -24,7 +24,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use crate::exit;
-use crate::usage::{MOUNT_HELPER as MOUNT, UMOUNT_HELPER as UMOUNT};
+use crate::usage::{MOUNT_HELPER as MOUNT, UMOUNT_HELPER as UMOUNT, near};
 
 const INSTALL_HELP: &str = "\
 Then these work, and lines of /etc/fstab with the type fuse.extant:
@@ -59,7 +59,7 @@ pub(crate) fn install(args: &InstallArgs) -> ExitCode {
             Err(_) => link_to(&program, &link),
         };
         if let Err(error) = made {
-            return exit::fail(exit::TARGET, &format_args!("{}: {error}", link.display()));
+            return exit::fail(exit::TARGET, &near::not_made(&link, &error));
         }
     }
     ExitCode::SUCCESS

@@ -58,7 +58,13 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let unmounter = match sandbox::reason_against() {
         Some(_) => Unmounter::Direct,
         None => Unmounter::start(&args.dir).map_err(|error| {
-            target(format!("{}: the process that unmounts cannot be started: {error}", args.dir.display()))
+            let dir = args.dir.display();
+            target(match error.kind() {
+                std::io::ErrorKind::NotFound if !args.dir.exists() => {
+                    format!("{dir}: there is no such directory; `mkdir -p {dir}` makes it")
+                }
+                _ => format!("{dir}: the process that unmounts cannot be started: {error}"),
+            })
         })?,
     };
     let Opened { volume, resizer } = open(args, flags, &log)?;

@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::{MountError, holders};
 use crate::exit;
+use crate::usage::near;
 use crate::voice::say;
 
 /// How long a connection may exist after the unmount before its holders are searched.
@@ -71,7 +72,7 @@ pub(crate) fn umount(args: &UmountArgs) -> ExitCode {
 
 fn run(args: &UmountArgs) -> Result<(), MountError> {
     let fail = |text: &dyn std::fmt::Display| MountError::new(exit::TARGET, text);
-    let dir = absolute(&args.dir).map_err(|error| fail(&format_args!("{}: {error}", args.dir.display())))?;
+    let dir = absolute(&args.dir).map_err(|error| fail(&near::not_opened(&args.dir, &error)))?;
     let entry = mounted_at(&dir)
         .map_err(|error| fail(&format_args!("the table of mounts cannot be read: {error}")))?
         .ok_or_else(|| {

@@ -16,14 +16,12 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "`extant check IMG` finds what is wrong, `extant check --repair IMG` repairs it, and `extant undo` takes that back",
     ),
     (
-        &["tune", "tune2fs", "label", "e2label", "uuid", "features"],
-        "label, UUID and features are chosen when a file system is made (`build` and `mkfs` with -L, -U, -O), and shown by \
-         `extant inspect IMG super`; tune2fs changes them later",
+        &["tune2fs", "label", "e2label", "uuid", "features"],
+        "`extant tune IMG` changes label, UUID and features (-L, -U, -O), `extant inspect IMG super` shows them",
     ),
     (
-        &["undelete", "recover", "unrm", "extundelete", "salvage"],
-        "what was removed cannot be brought back here; copy the image before anything writes to it, and try extundelete or \
-         photorec on the copy",
+        &["undelete", "recover", "unrm", "extundelete", "salvage", "photorec"],
+        "`extant rescue --deleted IMG` finds removed files, as long as nothing overwrote them; with --dir DIR it copies them out",
     ),
     (
         &["create", "make", "new", "pack", "import", "mkimage"],
@@ -40,7 +38,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "`extant tree --json IMG` and `extant stat IMG:PATH` show sizes, `extant df IMG` what is in use",
     ),
     (
-        &["extract", "unpack", "untar", "restore", "dump", "get", "copy", "rdump"],
+        &["extract", "unpack", "untar", "restore", "get", "copy", "rdump"],
         "`extant cp -r IMG:/PATH DIR` copies files out, `extant export IMG --tar FILE` or `--dir DIR` everything",
     ),
     (
@@ -71,14 +69,16 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["unmount", "fusermount", "detach"], "`extant umount DIR` unmounts"),
     (&["attach", "fuse"], "`extant mount IMG DIR` mounts"),
     (
-        &["defrag", "e4defrag", "compact", "optimize"],
-        "`extant export IMG --tar - | extant build --tar - -o NEW` makes a new image without gaps",
+        &["defrag", "e4defrag", "compact", "defragment"],
+        "`extant optimize IMG` makes files contiguous, `extant resize IMG min` makes the file system small",
     ),
     (
         &["convert", "compress"],
         "images are plain files of bytes here; qemu-img converts, `extant export` makes tar archives",
     ),
-    (&["diff", "compare"], "`extant ls -R --json` of both images, compared by diff, shows what differs"),
+    (&["compare", "cmp"], "`extant diff A B` shows what differs"),
+    (&["e2image", "metadata"], "`extant dump IMG -o FILE` writes the metadata without the contents of files"),
+    (&["sync", "rsync", "refresh"], "`extant update IMG --from DIR` makes an image the same as a directory"),
     (&["version"], "`extant --version` prints it"),
     (
         &["install"],

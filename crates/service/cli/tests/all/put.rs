@@ -74,7 +74,7 @@ fn bytes_are_put_appended_and_replaced() {
         assert_has(put(&image, ":/d", b"x").code(NOT_FOUND), "is a directory");
         assert_has(
             put(&image, "--from /nonexistent :/d/name", b"").code(SOURCE),
-            "/nonexistent: No such file",
+            "/nonexistent: there is no such file; `ls /` lists",
         );
         assert_has(put(&image, "--from / :/d/name", b"").code(SOURCE), "Is a directory");
         assert_has(put(&image, ":/d/name -m u+q", b"").code(USAGE), "is no mode");
@@ -253,7 +253,7 @@ fn scripts_put_and_reserve_as_a_whole_or_not_at_all() {
     let before = std::fs::read(&image.path).unwrap();
     for (line, code, part) in [
         ("put /etc/g", USAGE, "put --from FILE PATH"),
-        ("put --from /nonexistent /etc/g", SOURCE, "No such file"),
+        ("put --from /nonexistent /etc/g", SOURCE, "there is no such file"),
         ("rm /none", NOT_FOUND, "no such file"),
     ] {
         let script = format!("put --from '{}' /etc/f\ntruncate -s 3 /etc/f\n{line}\n", file.display());

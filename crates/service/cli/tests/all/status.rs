@@ -239,7 +239,7 @@ fn what_is_no_mount_of_extant_is_refused() {
     assert!(no_mount.stderr.starts_with(&expected), "{}", no_mount.stderr);
     assert!(no_mount.stderr.contains("`findmnt -t fuse.extant` lists the mounts of extant"));
     let absent = run(args!["status", dir.path().join("absent"), "--json"]);
-    assert!(absent.code(NO_MOUNT).contains("absent: No such file or directory"));
+    assert!(absent.code(NO_MOUNT).contains("absent: there is no such file"));
     run(["status", "--watch", "--json"]).code(USAGE);
     run(["status", "--interval", "0"]).code(USAGE);
     run(["status", "--metrics", "--json"]).code(USAGE);
