@@ -4,7 +4,6 @@ mod like;
 mod rules;
 
 use std::ffi::{OsStr, OsString};
-use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,6 +30,7 @@ use serde_json::json;
 
 use crate::exit;
 use crate::imagearg::target::{OutputTarget, to_stdout, unnamed};
+use crate::manners::draws_progress;
 use crate::mkfs::{FormatArgs, UuidChoice, random_uuid, source_date_epoch};
 use crate::sandbox::{Needs, confine, directory_of};
 use crate::sizes::{human, parse_size, unit_hint};
@@ -495,7 +495,7 @@ struct Bar {
 impl Bar {
     fn new(hidden: bool) -> Self {
         let bar = ProgressBar::no_length();
-        if hidden || !std::io::stderr().is_terminal() {
+        if hidden || !draws_progress() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
         Self { bar, read: AtomicU64::new(0), files: AtomicU64::new(0), total_files: AtomicU64::new(0) }

@@ -3,12 +3,13 @@
 //! Does **not** own: any rule or verdict.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anstyle::Style;
 use clap::Args;
 use extant_check::{FindingPlace, Report, Rule, Severity, rules};
 use extant_device::ImageUse;
@@ -16,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::imagearg::{ArgError, ImageArg};
+use crate::manners::{RED, YELLOW, draws_progress, painted};
 use crate::sandbox::{Needs, confine};
 
 /// e2fsck's code for an operational error.
@@ -211,7 +213,7 @@ fn as_text(name: &str, report: &Report, args: &CheckArgs, used: Option<&ImageUse
                 text += &format!(
                     "{} {}: {}: {}\n",
                     rule.code,
-                    severity(rule.severity),
+                    painted(severity(rule.severity), style(rule.severity)),
                     place(&finding.place),
                     finding.says
                 );
@@ -262,6 +264,10 @@ fn as_text(name: &str, report: &Report, args: &CheckArgs, used: Option<&ImageUse
         text += "`extant check --explain CODE` explains a rule; `extant check --repair` plans a repair\n";
     }
     text
+}
+
+fn style(severity: Severity) -> Style {
+    if severity == Severity::Note { YELLOW } else { RED }
 }
 
 fn of_severity(report: &Report, want: impl Fn(Severity) -> bool) -> u64 {
@@ -339,7 +345,7 @@ pub(crate) struct Bar {
 
 impl Bar {
     pub(crate) fn new(args: &CheckArgs) -> Self {
-        let visible = !args.quiet && !args.json && std::io::stderr().is_terminal();
+        let visible = !args.quiet && !args.json && draws_progress();
         Self { bar: ProgressBar::hidden(), begun: std::time::Instant::now(), visible }
     }
 

@@ -28,7 +28,7 @@ use crate::inspect::format::{count, escape};
 use crate::look::progress::Progress;
 use crate::look::{IMAGES_HELP, OpenArgs, Session, code_of, is_special, output, shown};
 use crate::sandbox::{Needs, directory_of};
-use crate::voice::say;
+use crate::voice::{note, say};
 
 /// How many files that cannot be read a message lists at most.
 const PROBLEMS_SHOWN: usize = 50;
@@ -389,7 +389,7 @@ fn write(
         Ok(report) => {
             if report.sockets > 0 {
                 let sockets = count(report.sockets, "socket");
-                say!("note: {sockets} left out of the layer: archives cannot hold them");
+                note!("{sockets} left out of the layer: archives cannot hold them");
             }
             Some(report)
         }

@@ -19,11 +19,11 @@ use serde_json::json;
 use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
-use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
+use crate::look::{OpenArgs, Session, arg_failure, lock_failure, report_output};
 use crate::repair::{TOO_MANY, default_undo, is_cut};
 use crate::sandbox::{Needs, confine, directory_of};
 use crate::sizes::human;
-use crate::voice::say;
+use crate::voice::note;
 
 const HELP: &str = "\
 A dump is an image with holes for all file contents. Programs that look at metadata treat it like the \
@@ -105,13 +105,13 @@ pub(crate) fn run(args: &DumpArgs) -> ExitCode {
         }
     };
     if report.unordered > 0 {
-        say!(
-            "note: {name}: {} names have no replacement that fits the directory's index; the dump's \
+        note!(
+            "{name}: {} names have no replacement that fits the directory's index; the dump's \
              directories need e2fsck -fD",
             report.unordered
         );
     }
-    let mut out = output();
+    let mut out = report_output(args.json);
     let printed = if args.json {
         let all = json!({
             "image": name, "output": shown.to_string(), "blocks": report.blocks, "bytes": report.bytes,
@@ -183,6 +183,7 @@ pub(crate) struct RestoreArgs {
 
 pub(crate) fn run_restore(args: &RestoreArgs) -> ExitCode {
     match restored(args) {
+        Ok(_) if crate::manners::is_quiet() && !args.json => ExitCode::SUCCESS,
         Ok(text) => crate::voice::print(&text, 0),
         Err((code, why)) => exit::fail(code, &why),
     }

@@ -33,7 +33,7 @@ use extant_qcow2::{Qcow2, disk_of};
 
 use crate::sizes::{human, parse_size};
 use crate::usage::near;
-use crate::voice::say;
+use crate::voice::{note, say};
 
 /// Partitions that a message lists at most.
 const LISTED_MAX: usize = 12;
@@ -257,7 +257,7 @@ impl ImageArg {
             Some(on) => format!("look below {} for the present state", on.display()),
             None => "wait until that has ended for the present state".to_owned(),
         };
-        say!("note: {self} is {used}: what is read here may be older, or half of a change; {instead}");
+        note!("{self} is {used}: what is read here may be older, or half of a change; {instead}");
     }
 
     /// Opens the image for reading and writing, and locks other writers out of the whole file or device, even

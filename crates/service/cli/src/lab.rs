@@ -12,7 +12,7 @@ mod orphans;
 mod shrinker;
 
 use std::ffi::OsStr;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -27,6 +27,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::exit;
 use crate::imagearg::{ImageArg, ImageAt};
+use crate::manners::{draws_progress, is_quiet};
 use crate::sizes::parse_size;
 use crate::voice;
 
@@ -226,9 +227,9 @@ const NOTES_EVERY: Duration = Duration::from_secs(10);
 
 impl Shown {
     fn new(bar: bool, lines: bool) -> Self {
-        let is_terminal = std::io::stderr().is_terminal();
+        let is_terminal = draws_progress();
         let notes = Notes { what: String::new(), done: 0, total: None, last: Instant::now() };
-        let notes = (bar && !is_terminal).then(|| Mutex::new(notes));
+        let notes = (bar && !is_terminal && !is_quiet()).then(|| Mutex::new(notes));
         let bar = match bar && is_terminal {
             true => ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5)),
             false => ProgressBar::hidden(),

@@ -44,6 +44,7 @@ use crate::edit::staged::{HoldPolicy, Staged};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, by_number};
 use crate::inspect::format::{count, escape};
+use crate::manners::is_quiet;
 use crate::sandbox::{self, Needs};
 use crate::usage;
 use crate::voice::{self, say};
@@ -465,7 +466,7 @@ impl Session {
             lines.push(format!("the journal holds {what} that were not replayed; shown as after replay"));
         }
         lines.extend(recovery.problems.iter().cloned());
-        for line in lines {
+        for line in lines.iter().filter(|_| !is_quiet()) {
             say!("{}: note: {line}", escape(name.as_bytes()));
         }
     }
@@ -755,6 +756,11 @@ type Writable = (FileSystem, Option<Arc<Staged>>, Option<MountGuard>);
 /// Standard output, buffered.
 pub(crate) fn output() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(64 << 10, io::stdout().lock())
+}
+
+/// Standard output for the report of what a command did; nothing with `--quiet`, except JSON.
+pub(crate) fn report_output(is_json: bool) -> Box<dyn io::Write> {
+    if is_quiet() && !is_json { Box::new(io::sink()) } else { Box::new(output()) }
 }
 
 /// Normalizes a path: one slash at its beginning, none at its end, no empty components.

@@ -24,6 +24,7 @@ mod inspect;
 mod lab;
 mod look;
 mod ls;
+mod manners;
 mod mkfs;
 mod mount;
 mod optimize;
@@ -44,6 +45,7 @@ mod voice;
 mod waiting;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -84,6 +86,8 @@ Example:
 struct Cli {
     #[arg(long, global = true, display_order = 900, help = sandbox::HELP)]
     no_sandbox: bool,
+    #[command(flatten)]
+    manners: manners::Manners,
     #[command(subcommand)]
     command: Command,
 }
@@ -166,6 +170,8 @@ fn run(is_check: bool) -> ExitCode {
     if let Some(code) = mount::unmounter::run_if_called_so().or_else(mount::helpers::run_if_called_so) {
         return code;
     }
+    let begun = Instant::now();
+    manners::choose_color_early(std::env::args_os().skip(1));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -180,7 +186,14 @@ fn run(is_check: bool) -> ExitCode {
     if cli.no_sandbox {
         sandbox::switch_off();
     }
-    match cli.command {
+    cli.manners.apply();
+    let code = run_command(cli.command);
+    cli.manners.report_cost(begun.elapsed());
+    code
+}
+
+fn run_command(command: Command) -> ExitCode {
+    match command {
         Command::Build(args) => build::run(*args),
         Command::Update(args) => update::run(&args),
         Command::Mkfs(args) => mkfs::run(*args),
@@ -225,5 +238,30 @@ fn run(is_check: bool) -> ExitCode {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asserts that a command and all of its commands have the options of all commands.
+    fn assert_has_manners(command: &clap::Command, path: &str) {
+        let path = format!("{path} {}", command.get_name());
+        for (id, short) in [("quiet", Some('q')), ("verbose", Some('v')), ("color", None)] {
+            let arg = command.get_arguments().find(|arg| arg.get_id() == id);
+            let arg = arg.unwrap_or_else(|| panic!("{path} has no --{id}"));
+            assert_eq!((arg.get_long(), arg.get_short()), (Some(id), short), "{path}");
+        }
+        for nested in command.get_subcommands().filter(|nested| nested.get_name() != "help") {
+            assert_has_manners(nested, &path);
+        }
+    }
+
+    #[test]
+    fn every_command_has_the_options_of_all() {
+        let mut command = Cli::command();
+        command.build();
+        assert_has_manners(&command, "");
     }
 }

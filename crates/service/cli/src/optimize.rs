@@ -22,10 +22,10 @@ use crate::edit::staged::HoldPolicy;
 use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::{count, escape};
-use crate::look::{OpenArgs, Session, lock_failure, output};
+use crate::look::{OpenArgs, Session, lock_failure, report_output};
 use crate::sizes::human;
 use crate::usage::near;
-use crate::voice::say;
+use crate::voice::note;
 
 const HELP: &str = "\
 A file with two or more fragments moves to contiguous free blocks, if there are any: its data is copied, \
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
     let Some(fs) = session.open(&image) else { return session.finish(Ok(())) };
     let has_journal = fs.volume().superblock().features.has_compat(Features::HAS_JOURNAL);
     if !args.dry_run && !has_journal {
-        say!("note: {name}: without a journal, a power cut can damage the file that is being moved");
+        note!("{name}: without a journal, a power cut can damage the file that is being moved");
     }
     let done = fs.optimize(&options, &|_, _| (), &AtomicBool::new(false));
     // The session closes the image, which takes the last reference.
@@ -152,7 +152,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
             return exit::fail(code, &why);
         }
     }
-    let mut out = output();
+    let mut out = report_output(args.json);
     let printed = print(args, &name, &report, inodes, &mut out).and_then(|()| out.flush());
     session.finish(printed)
 }
@@ -188,7 +188,7 @@ fn of_mount(args: &OptimizeArgs, dir: &Path, options: &OptimizeOptions) -> ExitC
             return exit::fail(exit::TARGET, &format!("{why}{hint}"));
         }
     };
-    let mut out = output();
+    let mut out = report_output(args.json);
     match print(args, &name, &report, 0, &mut out).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => exit::fail(exit::TARGET, &why),

@@ -25,7 +25,7 @@ use crate::look::progress::Progress;
 use crate::look::{OpenArgs, Session, output};
 use crate::sandbox::{Needs, directory_of};
 use crate::times::parse_time;
-use crate::voice::say;
+use crate::voice::note;
 
 const HELP: &str = "\
 Nothing of the image is changed, and nothing in it needs to be intact: a lost superblock is replaced by a \
@@ -128,7 +128,7 @@ pub(crate) fn open(
     let rescue =
         opened.map_err(|why| session.problem(exit::UNREADABLE, format_args!("{name}: {why}"))).ok()?;
     for note in rescue.notes() {
-        say!("note: {name}: {note}");
+        note!("{name}: {note}");
     }
     Some(rescue)
 }
@@ -231,7 +231,7 @@ fn write(args: &RescueArgs, rescue: &Rescue, wanted: RescueScope, seen: &Seen) -
             rescue.run(wanted, &mut sink, seen)?;
             let refused = sink.finish()?;
             if refused > 0 {
-                say!("note: {refused} owners, devices or attributes could not be set; root can set them");
+                note!("{refused} owners, devices or attributes could not be set; root can set them");
             }
             Ok(())
         }

@@ -24,8 +24,9 @@ use crate::exit;
 use crate::imagearg::{ImageArg, ImageAt, Transfers};
 use crate::inspect::format::{count, escape};
 use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
+use crate::manners::draws_progress;
 use crate::sizes::{human, parse_size};
-use crate::voice::say;
+use crate::voice::note;
 
 const HELP: &str = "\
 SIZE is the size of the file system: 10G, or +2G and -500M from what it has; max is all of the device, \
@@ -89,7 +90,7 @@ struct Bar(ProgressBar);
 impl Bar {
     fn new() -> Self {
         let bar = ProgressBar::new(0);
-        if io::IsTerminal::is_terminal(&io::stderr()) {
+        if draws_progress() {
             let style = ProgressStyle::with_template("{spinner} {prefix} {wide_bar} {percent} %, {elapsed}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         } else {
@@ -236,7 +237,7 @@ fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeRepo
     let left = storage.device().size_bytes().saturating_sub(report.after.bytes());
     if is_file && left > 0 && report.before.bytes() < length && report.after.bytes() < report.before.bytes() {
         let left = human(left);
-        say!("note: {name}: {left} after the file system stay: something else may be there");
+        note!("{name}: {left} after the file system stay: something else may be there");
     }
     Ok(report)
 }

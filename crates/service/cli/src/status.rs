@@ -28,7 +28,7 @@ use rustix::io::Errno;
 
 use crate::exit;
 use crate::usage::near;
-use crate::voice::{print, say};
+use crate::voice::{note, print, say};
 use window::Window;
 
 /// The largest value of an attribute in Linux.
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
         _ => reports.iter().map(page::text).collect::<Vec<_>>().join("\n"),
     };
     if reports.is_empty() && code == 0 {
-        say!("note: nothing is mounted by extant here; `extant mount IMG DIR` mounts an image");
+        note!("nothing is mounted by extant here; `extant mount IMG DIR` mounts an image");
     }
     print(&text, code)
 }

@@ -11,7 +11,7 @@ use crate::edit::staged::HoldPolicy;
 use crate::exit;
 use crate::inspect::format::escape;
 use crate::look::print::JsonList;
-use crate::look::{OpenArgs, Session, output};
+use crate::look::{OpenArgs, Session, report_output};
 use crate::sizes::{human, parse_size};
 
 const HELP: &str = "\
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &TrimArgs) -> ExitCode {
             Err(error) => session.problem(exit::TARGET, format_args!("{name}: {error}")),
         }
     }
-    let mut out = output();
+    let mut out = report_output(args.json);
     let printed = if args.json {
         let mut list = JsonList::new(&mut out);
         let mut items = done.iter().map(

@@ -24,7 +24,7 @@ use crate::edit::staged::HoldPolicy;
 use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
-use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
+use crate::look::{OpenArgs, Session, arg_failure, lock_failure, report_output};
 use crate::mkfs::{parse_uuid, random_uuid};
 
 const HELP: &str = "\
@@ -336,9 +336,9 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
         }
     };
     for note in &report.notes {
-        crate::voice::say!("note: {name}: {note}");
+        crate::voice::note!("{name}: {note}");
     }
-    let mut out = output();
+    let mut out = report_output(args.json);
     let printed = print(args, &name, &report, &mut out).and_then(|()| out.flush());
     session.finish(printed)
 }
@@ -404,7 +404,7 @@ fn of_mount(args: &TuneArgs, tuning: &Tuning, is_possible: bool) -> ExitCode {
         report.changes.push(FieldChange { field: "UUID", before, after: uuid_text(&uuid) });
     }
     report.changes.retain(|change| change.before != change.after);
-    let mut out = output();
+    let mut out = report_output(args.json);
     match print(args, &name, &report, &mut out).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => exit::fail(exit::TARGET, &why),

@@ -7,8 +7,8 @@
 //! ```
 //! The first line has the finding and, after the semicolon, the remedy.
 //!
-//! Owns: the sentences for clap's errors, the lines after them. Does **not** own: suggestions for typing errors
-//! (see [`near`]), the remedies for single commands (see [`hints`]), exit codes.
+//! Owns: the sentences for clap's errors, the lines after them. Does **not** own: suggestions for typing
+//! errors (see [`near`]), the remedies for single commands (see [`hints`]), exit codes.
 
 mod hints;
 pub(crate) mod near;

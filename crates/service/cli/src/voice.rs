@@ -21,6 +21,16 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// Prints a line that begins with `note:` on standard error, unless `--quiet` is given.
+macro_rules! note {
+    ($($text:tt)*) => {
+        if !$crate::manners::is_quiet() {
+            $crate::voice::say_line(format_args!("note: {}", format_args!($($text)*)));
+        }
+    };
+}
+pub(crate) use note;
+
 /// See [`say!`].
 pub(crate) fn say_line(text: Arguments<'_>) {
     say_raw(format_args!("extant: {}\n", without_numbers(&text.to_string())));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use extant_volume::Waiting;
 
-use crate::voice::{say, say_raw};
+use crate::voice::{note, say_raw};
 
 /// Seconds between messages, if standard error is no terminal.
 const SAY_EVERY: u64 = 30;
@@ -25,9 +25,9 @@ pub(crate) fn say(image: String) -> impl Fn(&Waiting) + Send + Sync {
         }
         said.store(left, Ordering::Relaxed);
         match (before, is_terminal) {
-            (NEVER, _) => say!("note: {}", begun(&image, left, &waiting.by)),
+            (NEVER, _) => note!("{}", begun(&image, left, &waiting.by)),
             (_, true) => say_raw(format_args!("\r  {left} s left \r")),
-            (_, false) => say!("note: {image}: {left} s left"),
+            (_, false) => note!("{image}: {left} s left"),
         }
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::DiffArgs;
 use crate::inspect::format::{count, escape, iso_seconds, iso_time, json_bytes, time_json};
 use crate::look::print::is_device;
+use crate::manners::{GREEN, RED, YELLOW, painted};
 
 /// Columns of the longest path that is aligned with others.
 const PATH_COLUMNS_MAX: usize = 50;
@@ -19,7 +20,13 @@ pub(super) fn text(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
     let columns = paths.iter().map(|path| path.chars().count()).filter(|len| *len <= PATH_COLUMNS_MAX);
     let columns = columns.max().unwrap_or(0);
     for (change, path) in diff.changes.iter().zip(&paths) {
-        writeln!(out, " {} {path:<columns$} | {}", change.status.letter(), description(change))?;
+        let style = match change.status.letter() {
+            'A' => GREEN,
+            'D' => RED,
+            _ => YELLOW,
+        };
+        let letter = painted(change.status.letter(), style);
+        writeln!(out, " {letter} {path:<columns$} | {}", description(change))?;
     }
     writeln!(out, " {}", summary(diff))?;
     out.flush()

@@ -142,8 +142,8 @@ impl<'d> Probe<'d> {
                     Some(found) => found.to_string(),
                     None => {
                         format!(
-                            "the superblock {reason}, and there is no backup superblock in the usual places; `extant rescue` \
-                             finds what is left of a damaged file system"
+                            "the superblock {reason}, and there is no backup superblock in the usual places; \
+                             `extant rescue` finds what is left of a damaged file system"
                         )
                     }
                 };

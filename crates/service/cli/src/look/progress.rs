@@ -1,10 +1,11 @@
 //! A progress line for long copies; only on a terminal.
 
-use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::manners::draws_progress;
 
 /// Files and bytes done so far. Several threads may report at the same time.
 pub(crate) struct Progress {
@@ -16,7 +17,7 @@ impl Progress {
     /// Shows the progress on standard error, if that is a terminal, after a moment.
     pub(crate) fn new(what: &'static str) -> Self {
         let bar = ProgressBar::no_length();
-        if std::io::stderr().is_terminal() {
+        if draws_progress() {
             let template = "{spinner} {prefix} {msg}{bytes}, {binary_bytes_per_sec}, {elapsed}";
             let style = ProgressStyle::with_template(template);
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));

@@ -37,7 +37,7 @@ use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use super::user_namespace::{Kind, enter};
 use super::{MountArgs, MountError, PATIENCE, start_server, umount};
 use crate::exit;
-use crate::voice::say;
+use crate::voice::{note, say};
 
 /// Environment variable of the command: the directory of the mount. The server gets it, too.
 const DIR: &str = "EXTANT_MOUNT";
@@ -185,7 +185,7 @@ fn end(dir: &Path, mut server: Child) -> Result<(), MountError> {
     };
     if let Err(text) = &unmounted {
         let finding = text.rsplit_once("; ").map_or(text.as_str(), |(finding, _)| finding);
-        say!("note: {finding}; the image is closed nevertheless");
+        note!("{finding}; the image is closed nevertheless");
     }
     // Another mount namespace may hold the mount. On SIGTERM the server closes the image in any case.
     let process = pidfd_open(Pid::from_child(&server), PidfdFlags::empty());

@@ -29,7 +29,7 @@ use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, Transfers};
 use crate::sandbox;
 use crate::sizes::{human, parse_size};
-use crate::voice::say;
+use crate::voice::{note, say};
 
 /// Minimum size of the cache, in bytes.
 const CACHE_MIN: usize = 1 << 20;
@@ -52,7 +52,7 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let log = Arc::new(Log::open(&flags.log, name, is_daemon).map_err(target)?);
     record_panics(Arc::clone(&log));
     for note in &flags.notes {
-        say!("note: {note}");
+        note!("{note}");
     }
     // Before anything is open: it stays outside of the sandbox.
     let unmounter = match sandbox::reason_against() {
@@ -198,8 +198,8 @@ fn look_below(dir: &Path) -> Result<(), MountError> {
     }
     if let Some(below) = below {
         let (source, kind) = (Path::new(&below.source).display(), below.fs_type);
-        say!(
-            "note: {} is a mount of {source} ({kind}) already, which is covered until this one is unmounted",
+        note!(
+            "{} is a mount of {source} ({kind}) already, which is covered until this one is unmounted",
             dir.display()
         );
     }
@@ -245,7 +245,7 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool, log: &Arc<Log>) ->
     };
     let asked = DefaultOptions::of_device(&*device);
     if let Some(why) = asked.refused.as_ref().filter(|_| write) {
-        say!("note: {image}: {why}");
+        note!("{image}: {why}");
     }
     let cache = parse_size(&args.cache)
         .map_err(|text| MountError::new(exit::USAGE_CODE, format!("--cache: {text}")))?;
@@ -384,14 +384,14 @@ fn report_recovery(args: &MountArgs, volume: &Volume, log: &Log) {
         let says = format!(
             "was not unmounted cleanly; {done} ({transactions} transactions, {blocks} blocks){stays}"
         );
-        say!("note: {image} {says}");
+        note!("{image} {says}");
         log.record(Level::Warning, &says);
     }
     for line in volume.note().into_iter().chain(volume.damage().iter().map(String::as_str)) {
-        say!("note: {image}: {line}");
+        note!("{image}: {line}");
     }
     for problem in &recovery.problems {
-        say!("note: {image}: journal: {problem}");
+        note!("{image}: journal: {problem}");
         log.record(Level::Warning, &format!("journal: {problem}"));
     }
 }

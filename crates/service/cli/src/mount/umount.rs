@@ -23,7 +23,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::{MountError, holders};
 use crate::exit;
 use crate::usage::near;
-use crate::voice::say;
+use crate::voice::note;
 
 /// How long a connection may exist after the unmount before its holders are searched.
 const HELD: Duration = Duration::from_secs(1);
@@ -100,7 +100,7 @@ fn run(args: &UmountArgs) -> Result<(), MountError> {
     }
     match synced {
         Err(_) if was_shut_down && args.as_helper => {
-            say!("note: {} was shut down before: what had not been synced is lost", dir.display());
+            note!("{} was shut down before: what had not been synced is lost", dir.display());
             Ok(())
         }
         Err(error) => Err(fail(&format_args!(
@@ -158,8 +158,8 @@ fn wait_for(process: &OwnedFd, dir: &Path, entry: &MountEntry) -> Result<(), Mou
         }
         if waited > next_word {
             next_word = waited + WORD * 3;
-            say!(
-                "note: {} is unmounted; its server still writes changes home, for {} s now",
+            note!(
+                "{} is unmounted; its server still writes changes home, for {} s now",
                 dir.display(),
                 waited.as_secs()
             );

@@ -141,11 +141,10 @@ pub(super) fn argument(path: &[String], arg: &str) -> Option<String> {
         ("mount", "-t" | "--types") => Some("the type is ext2, ext3 or ext4 in any case".to_owned()),
         ("mount", "-r" | "--read-only" | "--ro") => Some("read-only is the default".to_owned()),
         ("mount", "-w") => Some("it is -o rw".to_owned()),
-        ("cp" | "mv" | "ln", "-v" | "--verbose") => Some("nothing is printed but what goes wrong".to_owned()),
         ("cp", "-f" | "--force") => Some("files that are there are replaced in any case".to_owned()),
         ("cp", "-d" | "-P" | "--no-dereference") => Some("-r copies symbolic links as links".to_owned()),
         ("chown", _) if arg.starts_with("--from") => Some("owners are changed whatever they were".to_owned()),
-        ("mkfs", "-V" | "-v" | "-c") => Some("mkfs reports what it made, and --json all of it".to_owned()),
+        ("mkfs", "-V" | "-c") => Some("mkfs reports what it made, and --json all of it".to_owned()),
         _ => None,
     }
 }

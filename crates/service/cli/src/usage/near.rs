@@ -1,7 +1,7 @@
 //! Suggestions for typing errors: in options, and in paths of this machine.
 //!
-//! Owns: the distance between two names, and the remedies for paths that do not exist. Does **not** own: paths
-//! of images (see [`look::absent`](crate::look)).
+//! Owns: the distance between two names, and the remedies for paths that do not exist. Does **not** own:
+//! paths of images (see [`look::absent`](crate::look)).
 
 use std::io;
 use std::path::Path;

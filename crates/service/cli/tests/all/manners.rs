@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;
 
+use serde_json::Value;
+
 use crate::common::{Outcome, extant, outcome, run};
 
 /// The image could not be read.
@@ -29,7 +31,7 @@ fn run_in(dir: &Path, line: &str, code: i32) -> String {
     outcome(extant().current_dir(dir).args(line.split_whitespace())).code(code).to_owned()
 }
 
-/// Wrong command lines, with the messages and exit codes that they get. `EXTANT_BLESS=1` writes the file anew.
+/// Wrong command lines, with their messages and exit codes. `EXTANT_BLESS=1` writes the file anew.
 const WRONG: &str = include_str!("wrong.txt");
 
 /// The command lines of [`WRONG`], in the order of the file.
@@ -326,6 +328,58 @@ fn a_reader_that_stops_early_gets_what_it_read() {
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"half").unwrap();
     assert!(child.wait().unwrap().success());
+}
+
+/// Commands whose output is only a report of what they did.
+const REPORTING: &[&str] = &["build", "mkfs", "update", "trim", "tune", "resize", "optimize", "dump", "undo"];
+
+#[test]
+fn every_command_is_quiet_verbose_and_colored() {
+    // -q: no notes, and no report; -v: what it took. JSON stays JSON. No colors in a pipe, but with
+    // `--color always`.
+    let (dir, second) = (place(), place());
+    for dir in [&dir, &second] {
+        std::fs::write(dir.path().join("script"), "mkdir /from-script\n").unwrap();
+    }
+    let lines = RIGHT.iter().map(|line| line.trim_start_matches('$'));
+    for line in lines.filter(|line| !line.contains("help") && !line.starts_with('-')) {
+        let with = |dir: &tempfile::TempDir, options: &str| {
+            let words = options.split_whitespace().chain(line.split_whitespace());
+            outcome(extant().current_dir(dir.path()).args(words))
+        };
+        let is_json = line.contains("--json");
+        let is_report = REPORTING.iter().any(|name| line.starts_with(name)) && !is_json;
+        let quiet = with(&dir, "-q");
+        assert_eq!(quiet.code(0), "", "{line}");
+        assert!(!is_report || quiet.stdout.is_empty(), "{line}: {}", quiet.stdout);
+        let verbose = with(&second, "-v --color never");
+        let last = verbose.code(0).lines().last().unwrap_or_default();
+        let is_cost = last.contains(" s of CPU, ") && last.starts_with("extant: ");
+        // -q wins over -v.
+        assert_eq!(is_cost, !line.contains(" -q"), "{line}: {last}");
+        for outcome in [quiet, verbose] {
+            assert!(!outcome.stdout.contains('\u{1b}') && !outcome.stderr.contains('\u{1b}'), "{line}");
+            if is_json {
+                // One value, or a line each.
+                let mut values = serde_json::Deserializer::from_str(&outcome.stdout).into_iter::<Value>();
+                assert!(values.all(|value| value.is_ok()), "{line}");
+            }
+        }
+    }
+    for name in commands().iter().filter(|name| *name != "help") {
+        let help = run(["--color", "always", name, "--help"]).stdout;
+        assert!(help.contains('\u{1b}') && help.contains("--color"), "{name}");
+        assert!(help.contains("--quiet") && help.contains("--verbose"), "{name}");
+        let plain = outcome(extant().env("NO_COLOR", "1").args([name, "--help"]));
+        assert!(!plain.stdout.contains('\u{1b}'), "{name}");
+    }
+    std::fs::write(dir.path().join("text.img"), "no file system\n".repeat(4096)).unwrap();
+    let check = |color: &str| {
+        let words = format!("check --color {color} text.img");
+        outcome(extant().current_dir(dir.path()).args(words.split_whitespace())).stdout
+    };
+    assert!(check("always").starts_with("SB001 \u{1b}[31mfatal\u{1b}[0m: "), "{}", check("always"));
+    assert!(check("auto").starts_with("SB001 fatal: "), "{}", check("auto"));
 }
 
 /// The names of the subcommands of a command.

@@ -1,6 +1,5 @@
 //! Progress of a study: a bar on a terminal, otherwise a line for each part and at least two a minute.
 
-use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use extant_lab::Watch;
 
 use super::super::Shown;
+use crate::manners::{draws_progress, is_quiet};
 use crate::voice::say;
 
 const BEAT: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(study: &'static str) -> Self {
-        let shown: Box<dyn Watch> = match std::io::stderr().is_terminal() {
+        let shown: Box<dyn Watch> = match draws_progress() || is_quiet() {
             true => Box::new(Shown::new(true, false)),
             false => Box::new(Lines::new(study)),
         };
