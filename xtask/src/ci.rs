@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{layers, run_tests, tidy, workspace};
+use crate::{layers, run_tests, tidy, tools, workspace};
 
 /// A named check.
 struct Stage {
@@ -17,6 +17,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "fmt", run: |_| cargo(&["fmt", "--all", "--check"]) },
     Stage { name: "layers", run: |_| layers::run() },
     Stage { name: "tidy", run: |_| tidy::run() },
+    Stage { name: "spell", run: |_| tools::spell() },
     Stage {
         name: "clippy",
         run: |_| {

@@ -9,11 +9,13 @@
 
 #![forbid(unsafe_code)]
 
+mod book;
 mod ci;
 mod dist;
 mod fsx;
 mod knots;
 mod layers;
+mod markdown;
 mod nightly;
 mod package;
 mod programs;
@@ -21,6 +23,7 @@ mod run_tests;
 mod shape;
 mod sources;
 mod tidy;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
@@ -28,8 +31,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  ci [STAGE...] [-- ARGS...]  run the checks: fmt layers tidy clippy doc test schedules (all by default, always in this order);
-                              ARGS go to `cargo test`
+  ci [STAGE...] [-- ARGS...]  run the checks: fmt layers tidy spell clippy doc test schedules python (all by
+                              default, always in this order); ARGS go to `cargo test`
   nightly [--seed S] [--seconds N]
                               run what is too long for `ci`: heavy tests, fuzz, crash, fsx, in N seconds (default 3600) plus
                               the time of the builds
@@ -64,6 +67,8 @@ cargo xtask COMMAND
                               seconds
   package                     package the crates for the registry; compile them, and a project outside
                               of the workspace with each set of features of `extant`
+  book                        build the book of docs/ in target/book/html; check its links and the spelling
+  spell                       check the spelling of all files with `typos` (words that are right: _typos.toml)
   dist [--profile NAME] [--try DIR]
                               make target/artifacts/: a Debian package and a static binary, both stripped. --try installs and
                               runs both in the bare Debian in DIR (made by debootstrap if missing; needs root)
@@ -89,6 +94,8 @@ fn main() -> ExitCode {
         ["nightly", rest @ ..] => nightly::run(rest),
         ["dist", rest @ ..] => dist::run(rest),
         ["package"] => package::run(),
+        ["book"] => book::run(),
+        ["spell"] => tools::spell(),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())

@@ -6,7 +6,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{fsx, package, programs, workspace};
+use crate::{book, fsx, package, programs, workspace};
 
 /// A part of the run.
 type Part<'p> = &'p dyn Fn() -> Result<(), String>;
@@ -38,10 +38,11 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         }
         Ok(())
     };
-    let parts: [(&str, Part<'_>); 11] = [
+    let parts: [(&str, Part<'_>); 12] = [
         ("licenses and sources of dependencies", &deny),
         ("the oldest Rust", &oldest_rust),
         ("packages", &package::run),
+        ("book", &book::run),
         ("heavy tests", &heavy_tests),
         ("fuzz", &|| programs::fuzz(&["--seed", &seed, "--seconds", &share])),
         ("fuzz --changes", &|| programs::fuzz(&["--changes", "--seed", &seed, "--seconds", &share])),

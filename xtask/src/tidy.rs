@@ -30,6 +30,7 @@ pub(crate) fn run() -> Result<(), String> {
     let mut references = references::References::default();
     let mut exports = exports::Exports::default();
     let mut examples = examples::Examples::default();
+    let mut pages = markdown::Pages::default();
     let paths = files(&root)?;
     for path in &paths {
         let full = root.join(path);
@@ -50,7 +51,7 @@ pub(crate) fn run() -> Result<(), String> {
             is_executable: metadata.permissions().mode() & 0o111 == 0o111,
         };
         rules.check(&file, &mut findings);
-        markdown::check(&root, &file, &mut findings);
+        pages.collect(&file);
         rules.prose.count(&file, &mut words);
         references.collect(&file);
         exports.collect(&file);
@@ -60,6 +61,7 @@ pub(crate) fn run() -> Result<(), String> {
     references.judge(&rules.claims, &mut findings);
     exports.judge(&rules.exports, &mut findings);
     examples.judge(&rules.examples, &mut findings);
+    pages.judge(&root, &mut findings);
     let (bold, plain) = if std::io::stderr().is_terminal() { ("\x1B[1m", "\x1B[0m") } else { ("", "") };
     for warning in &findings.warnings {
         eprintln!("{bold}warning{plain}: {warning}");

@@ -1,84 +1,95 @@
-//! Relative links of Markdown files must lead to existing files.
+//! Relative links of Markdown files lead to existing files and headings, and each page of docs/ is in a
+//! chapter of the book.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::findings::{File, Findings};
+use crate::markdown::{Page, line_at, resolve};
 
-/// Checks `[text](target)` and `[label]: target` in a Markdown file. It skips web links, links within the
-/// page, and code.
-pub(crate) fn check(root: &Path, file: &File<'_>, findings: &mut Findings) {
-    if !file.path.ends_with(".md") {
-        return;
-    }
-    let here = root.join(file.path);
-    let dir = here.parent().unwrap_or(root);
-    for (line, target) in links(file.text) {
-        let path = target.split(['#', '?']).next().unwrap_or_default();
-        let is_elsewhere = path.is_empty() || path.contains("://") || path.starts_with("mailto:");
-        if !is_elsewhere && !dir.join(path.replace("%20", " ")).exists() {
-            findings.faults.push(format!("{}:{line}: no such file: {target}", file.path));
-        }
-    }
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// All Markdown files.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    pages: BTreeMap<String, Page>,
+    /// The line of each link, by page.
+    lines: BTreeMap<String, Vec<usize>>,
 }
 
-/// The targets of a page's links, with their line numbers.
-fn links(text: &str) -> Vec<(usize, &str)> {
-    let mut links = Vec::new();
-    let mut fence = None;
-    for (number, line) in (1..).zip(text.lines()) {
-        let start = line.trim_start();
-        let mark = ["```", "~~~"].into_iter().find(|mark| start.starts_with(mark));
-        match (fence, mark) {
-            (None, Some(mark)) => fence = Some(mark),
-            (Some(open), Some(mark)) if open == mark => fence = None,
-            (Some(_), _) => {}
-            (None, None) => links.extend(links_of_line(line).map(|target| (number, target))),
+impl Pages {
+    pub(crate) fn collect(&mut self, file: &File<'_>) {
+        if !file.path.ends_with(".md") {
+            return;
+        }
+        let page = Page::parse(file.text);
+        let lines = page.links.iter().map(|link| line_at(file.text, link.range.start)).collect();
+        self.lines.insert(file.path.to_owned(), lines);
+        self.pages.insert(file.path.to_owned(), page);
+    }
+
+    pub(crate) fn judge(&self, root: &Path, findings: &mut Findings) {
+        let mut chapters = BTreeSet::new();
+        for (from, page) in &self.pages {
+            for (link, line) in page.links.iter().zip(&self.lines[from]) {
+                let Some((path, part)) = link.parts() else { continue };
+                let path = path.split('?').next().unwrap_or_default().replace("%20", " ");
+                let to = if path.is_empty() { Some(from.clone()) } else { resolve(from, &path) };
+                let fault = match to {
+                    Some(to) if root.join(&to).exists() => match (part, self.pages.get(&to)) {
+                        (Some(part), Some(page)) if !page.anchors.iter().any(|anchor| anchor == part) => {
+                            Some(format!("{to} has no heading #{part}"))
+                        }
+                        _ => {
+                            if from == SUMMARY {
+                                chapters.insert(to);
+                            }
+                            None
+                        }
+                    },
+                    _ => Some(format!("no such file: {}", link.target)),
+                };
+                findings.faults.extend(fault.map(|fault| format!("{from}:{line}: {fault}")));
+            }
+        }
+        for page in self.pages.keys().filter(|page| page.starts_with("docs/") && *page != SUMMARY) {
+            if !chapters.contains(page) {
+                findings.faults.push(format!("{page}: in no chapter of the book: add it to {SUMMARY}"));
+            }
         }
     }
-    links
-}
-
-fn links_of_line(line: &str) -> impl Iterator<Item = &str> {
-    // Parts with odd numbers are between backquotes.
-    let prose = line.split('`').step_by(2);
-    let inline = prose.flat_map(|part| part.split("](").skip(1)).filter_map(|rest| {
-        let target = rest.split_once(')').map(|(target, _)| target)?;
-        // Also `](target "title")` and `](<target>)`.
-        Some(target.split(" \"").next().unwrap_or(target).trim_matches(['<', '>', ' ']))
-    });
-    let definition = line
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once("]: "))
-        .filter(|(label, _)| !label.starts_with('^'))
-        .and_then(|(_, target)| target.split_whitespace().next());
-    inline.chain(definition)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn links_are_found_outside_of_code() {
-        let text = "\
-see [a](a.md) and [b](../b.md#part \"title\"), not `[c](c.md)`, [`d`](d.md)
-```
-[e](e.md)
-```
-[f]: f.md
-[^1]: a footnote
-";
-        assert_eq!(links(text), [(1, "a.md"), (1, "../b.md#part"), (1, "d.md"), (5, "f.md")]);
+    fn faults(pages: &[(&str, &str)]) -> Vec<String> {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("docs")).unwrap();
+        let mut all = Pages::default();
+        for (path, text) in pages {
+            std::fs::write(root.path().join(path), text).unwrap();
+            all.collect(&File { path, text, is_executable: false });
+        }
+        let mut findings = Findings::default();
+        all.judge(root.path(), &mut findings);
+        findings.faults
     }
 
     #[test]
     fn a_link_to_nowhere_is_a_fault() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir(root.path().join("docs")).unwrap();
-        std::fs::write(root.path().join("README.md"), "").unwrap();
-        let text = "[up](../README.md) [web](https://example.org/x) [here](#part)\n[gone](gone.md)\n";
-        let mut findings = Findings::default();
-        check(root.path(), &File { path: "docs/a.md", text, is_executable: false }, &mut findings);
-        assert_eq!(findings.faults, ["docs/a.md:2: no such file: gone.md"]);
+        let text = "[up](../README.md#top) [web](https://example.org/x) [here](#part)\n[gone](gone.md)\n";
+        let found = faults(&[("README.md", "# Top\n"), ("docs/a.md", text), (SUMMARY, "[a](a.md)\n")]);
+        assert_eq!(
+            found,
+            ["docs/a.md:1: docs/a.md has no heading #part", "docs/a.md:2: no such file: gone.md"]
+        );
+    }
+
+    #[test]
+    fn a_page_without_a_chapter_is_a_fault() {
+        let found = faults(&[("docs/a.md", ""), ("docs/b.md", ""), (SUMMARY, "[a](a.md)\n")]);
+        assert_eq!(found, ["docs/b.md: in no chapter of the book: add it to docs/SUMMARY.md"]);
     }
 }
