@@ -68,6 +68,7 @@ cargo xtask COMMAND
   package                     package the crates for the registry; compile them, and a project outside
                               of the workspace with each set of features of `extant`
   book                        build the book of docs/ in target/book/html; check its links and the spelling
+  reference                   write docs/reference.md, the commands and options, from their definitions
   spell                       check the spelling of all files with `typos` (words that are right: _typos.toml)
   dist [--profile NAME] [--try DIR]
                               make target/artifacts/: a Debian package and a static binary, both stripped. --try installs and
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
         ["dist", rest @ ..] => dist::run(rest),
         ["package"] => package::run(),
         ["book"] => book::run(),
+        ["reference"] => programs::reference(),
         ["spell"] => tools::spell(),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -10,6 +10,15 @@ pub(crate) fn spec(args: &[&str]) -> Result<(), String> {
     done("spec", example("dev", "extant-check", "spec").args(args))
 }
 
+/// `cargo xtask reference`
+pub(crate) fn reference() -> Result<(), String> {
+    // The page is written by the test that compares it.
+    let mut command = workspace::cargo_of_tests();
+    command.args(["test", "--quiet", "--profile", "ci", "-p", "extant-cli", "--bin", "extant"]);
+    command.arg("the_reference_is");
+    done("reference", command.env("EXTANT_WRITE_REFERENCE", "1"))
+}
+
 /// `cargo xtask findings [FILE...]`
 pub(crate) fn findings(files: &[&str]) -> Result<(), String> {
     done("findings", example("dev", "extant-lab-report", "findings").args(files))

@@ -28,6 +28,8 @@ mod manners;
 mod mkfs;
 mod mount;
 mod optimize;
+#[cfg(test)]
+mod reference;
 mod repair;
 mod rescue;
 mod resize;
