@@ -33,6 +33,7 @@ use crate::imagearg::target::{OutputTarget, to_stdout, unnamed};
 use crate::manners::draws_progress;
 use crate::mkfs::{FormatArgs, UuidChoice, random_uuid, source_date_epoch};
 use crate::sandbox::{Needs, confine, directory_of};
+use crate::schema::tagged;
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::usage::near;
 use crate::voice::{self, say};
@@ -575,7 +576,7 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
             "warnings": report.warnings,
             "dry_run": args.dry_run,
         });
-        return format!("{value:#}\n");
+        return format!("{:#}\n", tagged("build:1", value));
     }
     if args.quiet {
         return String::new();
@@ -674,7 +675,7 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
             value["problems"] = list.collect();
         }
         // The exit code is that of the failure, even if its description cannot be printed.
-        voice::print(&format!("{value:#}\n"), code);
+        voice::print(&format!("{:#}\n", tagged("error:1", value)), code);
     }
     exit::fail(code, &message)
 }

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::imagearg::{ArgError, ImageArg};
 use crate::manners::{RED, YELLOW, draws_progress, painted};
 use crate::sandbox::{Needs, confine};
+use crate::schema::tagged;
 
 /// e2fsck's code for an operational error.
 pub(crate) const OPERATIONAL: u8 = 8;
@@ -117,12 +118,19 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
     if let Some(code) = &args.explain {
         let rule = rules::by_code(code)
             .ok_or_else(|| (USAGE, format!("there is no rule {code}; `extant check --rules` lists all")))?;
-        return Ok((0, if args.json { pretty(&json!(rule)) } else { explain(rule) }));
+        return Ok((0, if args.json { pretty(&tagged("rule:1", rule)) } else { explain(rule) }));
     }
     if args.rules {
         let all: Vec<&Rule> = rules::all().collect();
         let line = |rule: &&Rule| format!("{}  {:5}  {}\n", rule.code, severity(rule.severity), rule.says);
-        return Ok((0, if args.json { pretty(&json!(all)) } else { all.iter().map(line).collect() }));
+        return Ok((
+            0,
+            if args.json {
+                pretty(&all.iter().map(|rule| tagged("rule:1", rule)).collect())
+            } else {
+                all.iter().map(line).collect()
+            },
+        ));
     }
     let image = args.image.as_deref().unwrap_or_default();
     let name = &*image.to_string_lossy();
@@ -146,7 +154,7 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
     bar.finish();
     let report = checked.map_err(|why| (OPERATIONAL, format!("{name}: {why}")))?;
     let text = if args.json {
-        pretty(&as_json(name, &report, used.as_ref()))
+        pretty(&tagged("check:1", as_json(name, &report, used.as_ref())))
     } else {
         as_text(name, &report, args, used.as_ref())
     };

@@ -105,7 +105,7 @@ fn print_table(args: &DfArgs, found: &[(String, FileSystem, StatFs)]) -> io::Res
 
 fn print_json(found: &[(String, FileSystem, StatFs)]) -> io::Result<()> {
     let mut out = output();
-    let mut list = JsonList::new(&mut out);
+    let mut list = JsonList::new(&mut out, "df:1");
     for (image, fs, space) in found {
         let bytes = |blocks: u64| -> Value { blocks.saturating_mul(space.block_size.into()).into() };
         let (used, _) = shares(space.blocks, space.blocks_free, space.blocks_available);

@@ -20,6 +20,7 @@ use rustix::process::{Resource, geteuid};
 use rustix::thread::CapabilitySet;
 
 use crate::mount::user_namespace;
+use crate::schema::tagged;
 use crate::{exit, voice};
 
 /// Size of the pipes through which large reads are spliced.
@@ -102,7 +103,9 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     }
     let report = report();
     let text = match args.json {
-        true => format!("{}\n", serde_json::to_string_pretty(&report).unwrap_or_default()),
+        true => {
+            format!("{}\n", serde_json::to_string_pretty(&tagged("doctor:1", &report)).unwrap_or_default())
+        }
         false => report.items.iter().fold(String::new(), |mut text, item| {
             let state = match item.state {
                 State::Ok => "ok",

@@ -22,6 +22,7 @@ use crate::inspect::format::escape;
 use crate::look::{OpenArgs, Session, arg_failure, lock_failure, report_output};
 use crate::repair::{TOO_MANY, default_undo, is_cut};
 use crate::sandbox::{Needs, confine, directory_of};
+use crate::schema::tagged;
 use crate::sizes::human;
 use crate::voice::note;
 
@@ -118,7 +119,7 @@ pub(crate) fn run(args: &DumpArgs) -> ExitCode {
             "format": if args.qcow2 { "qcow2" } else { "raw" },
             "scrambled_names": report.names, "unordered_names": report.unordered,
         });
-        writeln!(out, "{}", serde_json::to_string_pretty(&all).unwrap_or_default())
+        writeln!(out, "{}", serde_json::to_string_pretty(&tagged("dump:1", all)).unwrap_or_default())
     } else {
         let names = match args.scramble {
             true => format!(", {} names replaced", report.names),
@@ -268,7 +269,7 @@ fn report(args: &RestoreArgs, shown: &str, bytes: u64, undo: Option<&Path>) -> S
     if args.json {
         let undo = undo.map(|path| path.display().to_string());
         let all = json!({ "image": shown, "written": !args.dry_run, "changed_bytes": bytes, "undo": undo });
-        return format!("{all:#}\n");
+        return format!("{:#}\n", tagged("restore:1", all));
     }
     let what = if args.dry_run { "would be written" } else { "written" };
     let mut text = match bytes {

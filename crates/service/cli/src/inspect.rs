@@ -211,7 +211,7 @@ fn print(
     out: &mut dyn Write,
 ) -> Result<Vec<String>, InspectError> {
     let damage = DamageLog::default();
-    let mut page = Page::new(out, json);
+    let mut page = Page::new(out, json, what.schema());
     let probe = Probe::find(device, &damage)?;
     let waits = probe.sb.features.has_incompat(Features::RECOVER);
     view(probe, what, &mut page)?;
@@ -248,6 +248,24 @@ fn view(probe: Probe<'_>, what: &What, page: &mut Page<'_>) -> Result<(), Inspec
         What::Free => free::show(&reader, page),
     }
     Ok(())
+}
+
+impl What {
+    fn schema(&self) -> &'static str {
+        match self {
+            Self::Super => "inspect-super:1",
+            Self::Groups => "inspect-groups:1",
+            Self::Group { .. } => "inspect-group:1",
+            Self::Inode(_) => "inspect-inode:1",
+            Self::Extents(_) => "inspect-extents:1",
+            Self::Dir(_) => "inspect-dir:1",
+            Self::Htree(_) => "inspect-htree:1",
+            Self::Xattr(_) => "inspect-xattr:1",
+            Self::Journal => "inspect-journal:1",
+            Self::Orphans => "inspect-orphans:1",
+            Self::Free => "inspect-free:1",
+        }
+    }
 }
 
 impl TargetArg {

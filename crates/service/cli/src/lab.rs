@@ -28,6 +28,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::exit;
 use crate::imagearg::{ImageArg, ImageAt};
 use crate::manners::{draws_progress, is_quiet};
+use crate::schema::tagged;
 use crate::sizes::parse_size;
 use crate::voice;
 
@@ -197,9 +198,9 @@ fn usage(why: String) -> LabFault {
 }
 
 /// Prints a report as JSON or text. Returns 0, or the exit code of an output failure.
-fn print(report: &impl serde::Serialize, text: &dyn std::fmt::Display, json: bool) -> ExitCode {
+fn print(schema: &str, report: &impl serde::Serialize, text: &dyn std::fmt::Display, json: bool) -> ExitCode {
     let text = match json {
-        true => format!("{}\n", serde_json::to_string_pretty(report).unwrap_or_default()),
+        true => format!("{}\n", serde_json::to_string_pretty(&tagged(schema, report)).unwrap_or_default()),
         false => text.to_string(),
     };
     voice::print(&text, 0)

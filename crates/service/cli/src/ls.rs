@@ -161,7 +161,7 @@ fn print_json(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let (files, directories) = split(args, targets);
-    let mut list = JsonList::new(out);
+    let mut list = JsonList::new(out, "ls:1");
     let item = |target: &ExistingFile, line: &Line| -> Value {
         let mut map = Map::new();
         map.insert("image".to_owned(), target.image.clone().into());

@@ -34,6 +34,7 @@ mod repair;
 mod rescue;
 mod resize;
 mod sandbox;
+mod schema;
 mod sizes;
 mod stat;
 mod status;

@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::exit;
 use crate::imagearg::target::{OutputTarget, to_stdout, unnamed};
 use crate::inspect::format::count;
+use crate::schema::tagged;
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::usage::near;
 use crate::voice::{self, say};
@@ -406,7 +407,7 @@ fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u6
             "written_bytes": written,
             "dry_run": args.dry_run,
         });
-        return format!("{value:#}\n");
+        return format!("{:#}\n", tagged("mkfs:1", value));
     }
     if args.quiet {
         return String::new();

@@ -23,6 +23,7 @@ use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::{count, escape};
 use crate::look::{OpenArgs, Session, lock_failure, report_output};
+use crate::schema::tagged;
 use crate::sizes::human;
 use crate::usage::near;
 use crate::voice::note;
@@ -211,7 +212,11 @@ fn print(
             "moved_files": report.moved, "moved_bytes": report.moved_bytes,
             "moved_inodes": inodes, "left": left,
         });
-        return writeln!(out, "{}", serde_json::to_string_pretty(&all).unwrap_or_default());
+        return writeln!(
+            out,
+            "{}",
+            serde_json::to_string_pretty(&tagged("optimize:1", all)).unwrap_or_default()
+        );
     }
     writeln!(
         out,

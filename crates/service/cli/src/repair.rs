@@ -22,6 +22,7 @@ use crate::imagearg::ImageArg;
 use crate::inspect::format::{count, escape};
 use crate::look::{arg_failure, lock_failure};
 use crate::sandbox::{Needs, confine, directory_of};
+use crate::schema::tagged;
 use crate::sizes::human;
 use crate::usage::near;
 use crate::voice::say;
@@ -168,7 +169,7 @@ fn repaired(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
         _ => LEFT,
     };
     let text = match args.json {
-        true => pretty(&as_json(&name, plan, writes, kept.as_deref(), code)),
+        true => pretty(&tagged("check-repair:1", as_json(&name, plan, writes, kept.as_deref(), code))),
         false => as_text(args, &name, &repair, writes, kept.as_deref()),
     };
     Ok((code, text))

@@ -248,7 +248,7 @@ fn to_tar(rescue: &Rescue, wanted: RescueScope, seen: &Seen, out: impl Write) ->
 
 fn print(args: &RescueArgs, found: &[FoundFile], out: &mut dyn Write) -> io::Result<()> {
     if args.json {
-        let mut list = JsonList::new(out);
+        let mut list = JsonList::new(out, "rescue:1");
         for found in found {
             list.item(&json!({
                 "path": String::from_utf8_lossy(&found.shown()),

@@ -25,6 +25,7 @@ use crate::imagearg::{ImageArg, ImageAt, Transfers};
 use crate::inspect::format::{count, escape};
 use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
 use crate::manners::draws_progress;
+use crate::schema::tagged;
 use crate::sizes::{human, parse_size};
 use crate::voice::note;
 
@@ -130,7 +131,8 @@ pub(crate) fn run(args: &ResizeArgs) -> ExitCode {
             let printed = match (args.json, args.quiet) {
                 (true, _) => {
                     let mut out = output();
-                    writeln!(out, "{:#}", json_of(args, &name, &report)).and_then(|()| out.flush())
+                    writeln!(out, "{:#}", tagged("resize:1", json_of(args, &name, &report)))
+                        .and_then(|()| out.flush())
                 }
                 (false, true) => Ok(()),
                 (false, false) => {
@@ -203,7 +205,7 @@ fn resized_mount(args: &ResizeArgs) -> Result<String, (u8, String)> {
     let report = ResizeReport { before, after, steps, moved: 0, moved_inodes: 0, replayed: 0 };
     let name = escape(args.image.as_encoded_bytes());
     Ok(match args.json {
-        true => format!("{:#}\n", json_of(args, &name, &report)),
+        true => format!("{:#}\n", tagged("resize:1", json_of(args, &name, &report))),
         false => text_of(args, &name, &report),
     })
 }

@@ -88,7 +88,7 @@ fn rest(session: &mut Session, target: &ExistingFile) -> Rest {
 }
 
 fn print_json(session: &mut Session, targets: &[ExistingFile], out: &mut dyn Write) -> io::Result<()> {
-    let mut list = JsonList::new(out);
+    let mut list = JsonList::new(out, "stat:1");
     for target in targets {
         let volume = target.fs.volume();
         let rest = rest(session, target);

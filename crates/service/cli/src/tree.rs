@@ -14,6 +14,7 @@ use crate::inspect::format::{count, escape, json_bytes};
 use crate::look::print::{put_target, stat_json};
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session, below, output, shown};
 use crate::sandbox::Needs;
+use crate::schema;
 
 /// Maximum depth of directories; no path could name a deeper one.
 const DEPTH_MAX: usize = 4096;
@@ -258,6 +259,7 @@ impl Drawing<'_> {
 
     fn json_head(&mut self, path: &[u8], name: &[u8], inode: &InodeRef) -> io::Result<()> {
         let mut map = Map::new();
+        map.insert(schema::FIELD.to_owned(), schema::urn("tree:1").into());
         map.insert("image".to_owned(), self.target.image.clone().into());
         map.insert("path".to_owned(), json_bytes(path));
         self.json_inode(map, name, inode)?;

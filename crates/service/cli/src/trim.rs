@@ -60,7 +60,7 @@ pub(crate) fn run(args: &TrimArgs) -> ExitCode {
     }
     let mut out = report_output(args.json);
     let printed = if args.json {
-        let mut list = JsonList::new(&mut out);
+        let mut list = JsonList::new(&mut out, "trim:1");
         let mut items = done.iter().map(
             |(image, bytes)| json!({ "image": image, "trimmed_bytes": bytes, "minimum_bytes": args.minimum }),
         );

@@ -26,6 +26,7 @@ use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
 use crate::look::{OpenArgs, Session, arg_failure, lock_failure, report_output};
 use crate::mkfs::{parse_uuid, random_uuid};
+use crate::schema::tagged;
 
 const HELP: &str = "\
 The change is one transaction of the journal: after a power cut the image has all old values or all new \
@@ -462,7 +463,7 @@ fn print(args: &TuneArgs, image: &str, report: &TuneReport, out: &mut dyn Write)
         let all = json!({
             "image": image, "dry_run": args.dry_run, "changes": changes, "notes": report.notes,
         });
-        return writeln!(out, "{}", serde_json::to_string_pretty(&all).unwrap_or_default());
+        return writeln!(out, "{}", serde_json::to_string_pretty(&tagged("tune:1", all)).unwrap_or_default());
     }
     if report.changes.is_empty() {
         return writeln!(out, "{image}: nothing to change");

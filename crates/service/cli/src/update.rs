@@ -21,6 +21,7 @@ use crate::inspect::format::{count, escape};
 use crate::look::progress::Progress;
 use crate::look::{arg_failure, code_of, lock_failure, shown};
 use crate::sandbox::{Needs, confine};
+use crate::schema::tagged;
 use crate::sizes::human;
 use crate::voice::{self, say};
 
@@ -174,7 +175,7 @@ fn shown_report(name: &str, verb: Verb, (json, quiet): (bool, bool), report: &Up
                 "warnings": report.warnings,
                 "dry_run": verb == Verb::WouldBe,
             });
-            voice::print(&format!("{value:#}\n"), 0)
+            voice::print(&format!("{:#}\n", tagged("update:1", value)), 0)
         }
         () if quiet => ExitCode::SUCCESS,
         () => voice::print(&text_of(name, verb, report), 0),
@@ -244,7 +245,8 @@ fn fail(name: &str, json: bool, fault: &UpdateFault) -> ExitCode {
     };
     if json {
         // The exit code is that of the failure, even if its description cannot be printed.
-        voice::print(&format!("{:#}\n", json!({ "error": message, "exit_code": code })), code);
+        let value = tagged("error:1", json!({ "error": message, "exit_code": code }));
+        voice::print(&format!("{value:#}\n"), code);
     }
     exit::fail(code, &message)
 }

@@ -11,6 +11,7 @@ use super::DiffArgs;
 use crate::inspect::format::{count, escape, iso_seconds, iso_time, json_bytes, time_json};
 use crate::look::print::is_device;
 use crate::manners::{GREEN, RED, YELLOW, painted};
+use crate::schema::tagged;
 
 /// Columns of the longest path that is aligned with others.
 const PATH_COLUMNS_MAX: usize = 50;
@@ -153,7 +154,7 @@ pub(super) fn json(
         "problems": problems.collect::<Vec<_>>(),
         "layer": layer,
     });
-    serde_json::to_writer_pretty(&mut *out, &object)?;
+    serde_json::to_writer_pretty(&mut *out, &tagged("diff:1", object))?;
     writeln!(out)?;
     out.flush()
 }

@@ -21,6 +21,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
+use crate::schema;
+
 /// Width of a fact's label, including indentation.
 const LABEL_WIDTH: usize = 26;
 
@@ -37,6 +39,8 @@ enum Level {
 pub(super) struct Page<'w> {
     out: &'w mut dyn Write,
     json: bool,
+    /// The id of the object's schema, its first fact.
+    schema: &'static str,
     /// Open levels below the outermost object, and whether each already has contents.
     open: Vec<(Level, bool)>,
     outer_used: bool,
@@ -45,8 +49,8 @@ pub(super) struct Page<'w> {
 
 impl<'w> Page<'w> {
     /// An empty page. Prints nothing before the first fact.
-    pub(super) fn new(out: &'w mut dyn Write, json: bool) -> Self {
-        Self { out, json, open: Vec::new(), outer_used: false, broken: None }
+    pub(super) fn new(out: &'w mut dyn Write, json: bool, schema: &'static str) -> Self {
+        Self { out, json, schema, open: Vec::new(), outer_used: false, broken: None }
     }
 
     /// Whether the output failed. Further output is lost.
@@ -171,9 +175,9 @@ impl<'w> Page<'w> {
     fn begin_value(&mut self, key: Option<&str>) {
         let used = self.open.last_mut().map_or(&mut self.outer_used, |(_, used)| used);
         let before = match (std::mem::replace(used, true), self.open.is_empty()) {
-            (true, _) => ",",
-            (false, true) => "{",
-            (false, false) => "",
+            (true, _) => ",".to_owned(),
+            (false, true) => format!("{{\n  \"{}\": \"{}\",", schema::FIELD, schema::urn(self.schema)),
+            (false, false) => String::new(),
         };
         let key = key.map_or(String::new(), |key| format!("{}: ", Value::from(key)));
         let line = format!("{before}\n{}{key}", self.json_indent());
@@ -227,7 +231,7 @@ mod tests {
     #[test]
     fn text_is_aligned_and_indented() {
         let mut out = Vec::new();
-        let mut page = Page::new(&mut out, false);
+        let mut page = Page::new(&mut out, false, "test:1");
         fill(&mut page);
         page.finish(&[]).unwrap();
         let expected =
@@ -238,19 +242,24 @@ mod tests {
     #[test]
     fn json_is_one_object_with_the_damage_last() {
         let mut out = Vec::new();
-        let mut page = Page::new(&mut out, true);
+        let mut page = Page::new(&mut out, true, "test:1");
         fill(&mut page);
         page.finish(&["it \"hurts\"".to_owned()]).unwrap();
         let value: Value = serde_json::from_slice(&out).unwrap();
-        let expected =
-            json!({"free_blocks": 5, "names": ["a", {"size": 1}], "nothing": [], "damage": ["it \"hurts\""]});
+        let expected = json!({
+            "schema": "urn:extant:test:1", "free_blocks": 5, "names": ["a", {"size": 1}], "nothing": [],
+            "damage": ["it \"hurts\""],
+        });
         assert_eq!(value, expected);
     }
 
     #[test]
     fn an_empty_page_is_an_object_too() {
         let mut out = Vec::new();
-        Page::new(&mut out, true).finish(&[]).unwrap();
-        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), json!({"damage": []}));
+        Page::new(&mut out, true, "test:1").finish(&[]).unwrap();
+        assert_eq!(
+            serde_json::from_slice::<Value>(&out).unwrap(),
+            json!({"schema": "urn:extant:test:1", "damage": []})
+        );
     }
 }

@@ -10,6 +10,7 @@ use extant_lab::buffered::{Backing, Case, Path, Study};
 use extant_lab_report::text;
 
 use super::{GroundArgs, Shown, usage};
+use crate::schema::tagged;
 use crate::sizes::parse_size;
 use crate::voice;
 
@@ -104,7 +105,7 @@ pub(super) fn run(args: &BufferedArgs) -> Result<ExitCode, LabFault> {
     let report = extant_lab::buffered::run(&study, &shown)?;
     drop(shown);
     let text = match args.json {
-        true => report.rows.iter().map(|row| serde_json::to_string(row).unwrap_or_default() + "\n").collect(),
+        true => report.rows.iter().map(|row| format!("{}\n", tagged("lab-buffered:1", row))).collect(),
         false => text::tables(&report.tables()),
     };
     Ok(voice::print(&text, 0))

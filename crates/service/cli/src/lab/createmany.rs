@@ -269,7 +269,7 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
         None => in_process(args, &mut load, &shown)?,
     };
     drop(shown);
-    let printed = print(&measurement, &measurement.text(), args.json);
+    let printed = print("lab-createmany:1", &measurement, &measurement.text(), args.json);
     match (measurement.measured.failed(), measurement.clean) {
         (Some(why), _) => {
             let code = if why.contains("(errno 28)") { exit::NO_SPACE } else { exit::TARGET };

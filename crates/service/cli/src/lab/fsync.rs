@@ -112,7 +112,7 @@ pub(super) fn run(args: &FsyncArgs) -> Result<ExitCode, LabFault> {
         let shown = Shown::new(true, false);
         let report = extant_lab::fsync::run_in(folder, &widths, time, args.seed, &shown)?;
         drop(shown);
-        return Ok(print(&report, &report, args.json));
+        return Ok(print("lab-fsync-kernel:1", &report, &report, args.json));
     }
     let defaults = Study::default();
     let of_flush = args.flush_ms.map(|ms| time("--flush-ms", ms / 1e3)).transpose()?;
@@ -146,5 +146,5 @@ pub(super) fn run(args: &FsyncArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
     let report = extant_lab::fsync::run(&study, &shown)?;
     drop(shown);
-    Ok(print(&report, &report, args.json))
+    Ok(print("lab-fsync:1", &report, &report, args.json))
 }

@@ -77,5 +77,5 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode, LabFault> {
         None => run_in_process(&job, &args.engine.options(), &shown)?,
     };
     drop(shown);
-    Ok(print(&report, &report, args.json))
+    Ok(print("lab-io:1", &report, &report, args.json))
 }

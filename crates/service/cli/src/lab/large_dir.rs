@@ -141,7 +141,7 @@ pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, !args.json && args.runs == 1);
     let report = extant_lab::large_dir::run(&study, &shown)?;
     drop(shown);
-    let printed = print(&report, &report, args.json);
+    let printed = print("lab-large-dir:1", &report, &report, args.json);
     let is_damaged = report.hashes.iter().any(|of| of.check_errors.is_some_and(|errors| errors > 0));
     match report.hashes.iter().find_map(|of| of.failed.as_ref()) {
         Some(why) => Ok(exit::fail(exit::TARGET, why)),

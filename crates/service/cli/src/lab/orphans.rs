@@ -157,5 +157,5 @@ fn show(study: &Study, json: bool) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
     let report = extant_lab::orphans::run(study, &shown)?;
     drop(shown);
-    Ok(print(&report, &report, json))
+    Ok(print("lab-orphans:1", &report, &report, json))
 }

@@ -73,7 +73,7 @@ pub(super) fn run(args: &ShrinkerArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
     let report = extant_lab::shrinker::run(&study, &shown)?;
     drop(shown);
-    Ok(print(&report, &Text(&report), args.json))
+    Ok(print("lab-shrinker:1", &report, &Text(&report), args.json))
 }
 
 /// The tables, then what is expected of es-chunk.

@@ -6,22 +6,26 @@ use extant::{FileType, InodeRef, Stat, Volume};
 use serde_json::{Map, Value, json};
 
 use crate::inspect::format::{flags_json, json_bytes, mode_letters, time_json};
+use crate::schema::tagged;
 
 /// A JSON list with one item per line; items are printed as they arrive.
+///
+/// Each item has the id of its schema.
 pub(crate) struct JsonList<'w> {
     out: &'w mut dyn Write,
+    schema: &'static str,
     used: bool,
 }
 
 impl<'w> JsonList<'w> {
-    pub(crate) fn new(out: &'w mut dyn Write) -> Self {
-        Self { out, used: false }
+    pub(crate) fn new(out: &'w mut dyn Write, schema: &'static str) -> Self {
+        Self { out, schema, used: false }
     }
 
     pub(crate) fn item(&mut self, item: &Value) -> io::Result<()> {
         self.out.write_all(if self.used { b",\n" } else { b"[\n" })?;
         self.used = true;
-        serde_json::to_writer(&mut self.out, item).map_err(io::Error::from)
+        serde_json::to_writer(&mut self.out, &tagged(self.schema, item)).map_err(io::Error::from)
     }
 
     pub(crate) fn finish(self) -> io::Result<()> {

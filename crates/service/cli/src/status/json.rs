@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Report;
+use crate::schema;
 
 pub(super) fn list(reports: &[Report]) -> String {
     let list: Vec<Value> = reports.iter().map(value).collect();
@@ -14,6 +15,7 @@ pub(super) fn list(reports: &[Report]) -> String {
 fn value(report: &Report) -> Value {
     let reading = &report.reading;
     let mut value = json!({
+        (schema::FIELD): schema::urn("status:1"),
         "mount": reading.dir.to_string_lossy(),
         "source": reading.source,
         "window_seconds": report.window.seconds,

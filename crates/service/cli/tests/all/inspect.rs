@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use crate::common::schemas;
 use extant_testkit::{Dumpe2fs, debugfs, dumpe2fs, run, scratch};
 use serde_json::Value;
 
@@ -46,7 +47,11 @@ fn images() -> Vec<(&'static str, Image)> {
 
 fn extant(image: &Path, what: &[&str]) -> Output {
     let mut command = extant_testkit::command(env!("CARGO_BIN_EXE_extant"));
-    command.arg("inspect").arg(image).args(what).output().unwrap()
+    let output = command.arg("inspect").arg(image).args(what).output().unwrap();
+    if what.contains(&"--json") {
+        schemas::check(&format!("{command:?}"), &String::from_utf8_lossy(&output.stdout));
+    }
+    output
 }
 
 /// The JSON of a view of a sound image.

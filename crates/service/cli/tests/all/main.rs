@@ -20,6 +20,7 @@ mod export;
 mod imagearg;
 mod in_use;
 mod inspect;
+mod json;
 mod lab;
 mod look;
 mod manners;

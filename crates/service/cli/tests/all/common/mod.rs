@@ -6,6 +6,7 @@
 
 pub(crate) mod image;
 pub(crate) mod mounted;
+pub(crate) mod schemas;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -71,6 +72,9 @@ fn outcome_of(command: &Command, output: Output) -> Outcome {
     use std::os::unix::process::ExitStatusExt;
     let code = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if command.get_args().any(|arg| arg == "--json") {
+        schemas::check(&format!("{command:?}"), &text(&output.stdout));
+    }
     Outcome { line: format!("{command:?}"), code, stdout: text(&output.stdout), stderr: text(&output.stderr) }
 }
 
