@@ -70,9 +70,11 @@ cargo xtask COMMAND
   book                        build the book of docs/ in target/book/html; check its links and the spelling
   reference                   write docs/reference.md, the commands and options, from their definitions
   spell                       check the spelling of all files with `typos` (words that are right: _typos.toml)
-  dist [--profile NAME] [--try DIR]
-                              make target/artifacts/: a Debian package and a static binary, both stripped. --try installs and
-                              runs both in the bare Debian in DIR (made by debootstrap if missing; needs root)
+  dist [--profile NAME] [--twice] [--try DIR]
+                              make target/artifacts/: Debian packages, a wheel, a static binary, lists of
+                              components. --twice builds again, from a copy of the sources elsewhere, and
+                              compares the bytes. --try installs and runs each file in a copy of the bare
+                              Debian in DIR (made by debootstrap if missing; needs root)
 ";
 
 fn main() -> ExitCode {
