@@ -382,6 +382,24 @@ fn every_command_is_quiet_verbose_and_colored() {
     assert!(check("auto").starts_with("SB001 fatal: "), "{}", check("auto"));
 }
 
+#[test]
+fn progress_is_drawn_on_a_terminal_only() {
+    // script(1) gives the command a terminal. A bar begins with the sequence that clears its line.
+    const CLEAR: &str = "\u{1b}[2K";
+    let dir = place();
+    let on_terminal = |options: &str| {
+        let line = format!("{} {options} build -f -o t.img --from s", env!("CARGO_BIN_EXE_extant"));
+        let mut command = extant_testkit::command("script");
+        outcome(command.args(["-qec", &line, "/dev/null"]).env("TERM", "screen").current_dir(dir.path()))
+    };
+    let drawn = on_terminal("");
+    assert!(drawn.code(0).is_empty() && drawn.stdout.contains(CLEAR), "{drawn:?}");
+    let quiet = on_terminal("-q");
+    assert_eq!((quiet.code, quiet.stdout.as_str()), (0, ""));
+    let piped = outcome(extant().current_dir(dir.path()).args(["build", "-f", "-o", "t.img", "--from", "s"]));
+    assert!(piped.code(0).is_empty() && !piped.stdout.contains(CLEAR), "{piped:?}");
+}
+
 /// The names of the subcommands of a command.
 fn commands_of(name: &str) -> Vec<String> {
     let help = run([name, "--help"]).stdout;

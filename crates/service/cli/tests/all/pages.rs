@@ -19,6 +19,7 @@
 //! ```
 //!
 //! A block with `extant mount` is skipped if there is no FUSE. `EXTANT_PAGE=docs/tour.md` runs one page.
+//! `EXTANT_BLESS=1` writes the output into the pages, except where a page shows `...`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -245,10 +246,24 @@ fn why_skipped(block: &Block) -> Option<String> {
     }
 }
 
+/// Replaces the output that a page shows for each of these steps, which are in the order of the page.
+fn bless(page: &str, steps: &[(&Step, Vec<String>)]) {
+    let path = root().join(page);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    for (step, printed) in steps.iter().rev() {
+        // Lines are counted from 1, so this is the line after the command.
+        let first = step.line - 1 + step.command.lines().count();
+        lines.splice(first..first + step.shown.len(), printed.iter().cloned());
+    }
+    std::fs::write(path, lines.join("\n") + "\n").unwrap();
+}
+
 /// Runs the blocks of a page. Returns what differs.
 fn faults(page: &str, blocks: &[Block]) -> Vec<String> {
     let dir = scratch();
     let mut faults = Vec::new();
+    let mut blessed = Vec::new();
     for block in blocks.iter().filter(|block| !block.marks.not_run) {
         if let Some(why) = why_skipped(block) {
             println!("{page}:{}: skipped: {why}", block.steps[0].line);
@@ -264,7 +279,11 @@ fn faults(page: &str, blocks: &[Block]) -> Vec<String> {
             let is_expected =
                 block.is_setup || is_as_shown(&step.shown, &printed, block.marks.has_any_numbers);
             let is_code_shown = block.steps.get(at + 1).is_some_and(|next| next.command == "echo $?");
-            if !is_expected || (*code != 0 && !is_code_shown) {
+            let may_bless =
+                std::env::var_os("EXTANT_BLESS").is_some() && !step.shown.contains(&"...".to_owned());
+            if !is_expected && may_bless {
+                blessed.push((step, lines.clone()));
+            } else if !is_expected || (*code != 0 && !is_code_shown) {
                 faults.push(format!(
                     "{page}:{}: $ {}\n(exit code {code}) printed:\n{}\nand the page shows:\n{}",
                     step.line,
@@ -275,12 +294,20 @@ fn faults(page: &str, blocks: &[Block]) -> Vec<String> {
             }
         }
     }
+    if !blessed.is_empty() {
+        bless(page, &blessed);
+    }
     faults
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 /// README and all pages below docs/ with console blocks: path and blocks.
 fn pages() -> Vec<(String, Vec<Block>)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let root = root();
     let mut files = vec![root.join("README.md")];
     let mut dirs = vec![root.join("docs")];
     while let Some(dir) = dirs.pop() {
