@@ -22,6 +22,7 @@ mod programs;
 mod run_tests;
 mod shape;
 mod sources;
+mod terminal;
 mod tidy;
 mod tools;
 mod workspace;
@@ -69,6 +70,7 @@ cargo xtask COMMAND
                               of the workspace with each set of features of `extant`
   book                        build the book of docs/ in target/book/html; check its links and the spelling
   reference                   write docs/reference.md, the commands and options, from their definitions
+  terminal                    write docs/terminal.svg, the recording that README shows
   spell                       check the spelling of all files with `typos` (words that are right: _typos.toml)
   dist [--profile NAME] [--twice] [--try DIR]
                               make target/artifacts/: Debian packages, a wheel, a static binary, lists of
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         ["package"] => package::run(),
         ["book"] => book::run(),
         ["reference"] => programs::reference(),
+        ["terminal"] => terminal::run(),
         ["spell"] => tools::spell(),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
