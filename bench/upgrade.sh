@@ -20,7 +20,8 @@ trap 'umount "$work/new/proc" 2>/dev/null || true; rm -rf -- "$work"' EXIT
 
 # The addresses of the main and of the security archive.
 addresses() {
-    grep -rhoE '(URIs:|^deb( \[[^]]*\])?) +[^ ]+' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | awk '{print $NF}'
+    local lists=(/etc/apt/sources.list*)
+    grep -rhoE '(URIs:|^deb( \[[^]]*\])?) +[^ ]+' "${lists[@]}" | awk '{print $NF}'
 }
 main=$(addresses | grep -v security | head -1)
 security=$(addresses | grep security | head -1)
