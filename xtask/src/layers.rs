@@ -10,6 +10,7 @@
 //!    number of modules in knots of the crates that still have some; it may only fall.
 //! 6. A crate is in `crates/FOLDER/NAME`: the folder of its floor, or the one that `[folders]` gives it.
 //! 7. Every library and binary root contains `#![forbid(unsafe_code)]`, except those in `unsafe-code.crates`.
+//! 8. Third-party packages that `extant` without features needs for WASI are listed, see [`crate::wasi`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,7 @@ use serde::Deserialize;
 
 use crate::knots;
 use crate::sources::{self, Crate};
+use crate::wasi;
 use crate::workspace::{self, Package};
 
 #[derive(Debug, Deserialize)]
@@ -31,6 +33,7 @@ struct Layers {
     #[serde(default)]
     knots: BTreeMap<String, usize>,
     unsafe_code: UnsafeCode,
+    wasi: wasi::Wasi,
 }
 
 #[derive(Debug, Deserialize)]
@@ -70,6 +73,7 @@ pub(crate) fn run() -> Result<(), String> {
     faults.extend(knot_faults(&layers.knots, &sources::crates(&packages)?));
     faults.extend(folder_faults(&layers, &packages));
     faults.extend(unsafe_faults(&layers, &packages)?);
+    faults.extend(wasi::faults(&layers.wasi)?);
     if !faults.is_empty() {
         return Err(format!("layers: {} fault(s)\n  {}", faults.len(), faults.join("\n  ")));
     }
@@ -223,6 +227,8 @@ mod tests {
             tools = ["tool"]
             [unsafe-code]
             crates = []
+            [wasi]
+            packages = []
             "#,
         )
         .unwrap()

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod book;
 mod ci;
 mod dist;
@@ -25,6 +26,7 @@ mod sources;
 mod terminal;
 mod tidy;
 mod tools;
+mod wasi;
 mod workspace;
 
 use std::process::ExitCode;
@@ -66,6 +68,7 @@ cargo xtask COMMAND
                               run the crate `fsx` on a file of a mounted image of each kind, N operations each (default
                               20000; every 20000 are a run with the next seed), then e2fsck; no new kind begins after N
                               seconds
+  api [--bless]               compare the public interface of `extant` with docs/api/extant.txt, or write it
   package                     package the crates for the registry; compile them, and a project outside
                               of the workspace with each set of features of `extant`
   book                        build the book of docs/ in target/book/html; check its links and the spelling
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         ["fsx", rest @ ..] => fsx::run(rest),
         ["nightly", rest @ ..] => nightly::run(rest),
         ["dist", rest @ ..] => dist::run(rest),
+        ["api", rest @ ..] => api::run(rest),
         ["package"] => package::run(),
         ["book"] => book::run(),
         ["reference"] => programs::reference(),

@@ -6,7 +6,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{book, fsx, package, programs, workspace};
+use crate::{api, book, fsx, package, programs, wasi, workspace};
 
 /// A part of the run.
 type Part<'p> = &'p dyn Fn() -> Result<(), String>;
@@ -38,11 +38,13 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         }
         Ok(())
     };
-    let parts: [(&str, Part<'_>); 12] = [
+    let parts: [(&str, Part<'_>); 14] = [
         ("licenses and sources of dependencies", &deny),
         ("the oldest Rust", &oldest_rust),
         ("packages", &package::run),
         ("book", &book::run),
+        ("the public interface", &|| api::run(&[])),
+        ("the library for WASI", &wasi::check),
         ("heavy tests", &heavy_tests),
         ("fuzz", &|| programs::fuzz(&["--seed", &seed, "--seconds", &share])),
         ("fuzz --changes", &|| programs::fuzz(&["--changes", "--seed", &seed, "--seconds", &share])),

@@ -1,7 +1,7 @@
 //! Gives the shared library its name for the dynamic linker, and its symbols a version, which is this name.
 //!
 //! rustc passes the linker a version script of its own, and no linker accepts a second one. The option
-//! `--default-symver` makes the version without a script. GNU ld has it, and LLD, which rustc uses by default,
+//! `--default-symver` makes the version without a script. GNU ld has it; LLD, which rustc uses by default,
 //! lacks it.
 
 const NAME: &str = "libextant.so.0";

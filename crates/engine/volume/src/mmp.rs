@@ -233,8 +233,7 @@ fn claim_block(
             }
         }
     }
-    let uname = rustix::system::uname();
-    let mut ours = Mmp::clean(0, &uname.nodename().to_string_lossy(), "extant", check);
+    let mut ours = Mmp::clean(0, &node_name(), "extant", check);
     ours.sequence = any_number();
     place.write(&mut ours)?;
     // If two machines claim at the same time, the second write wins. As the kernel: no wait after a clean
@@ -313,6 +312,18 @@ impl Drop for MountGuard {
             let _ = self.held.place.write(&mut state.block);
         }
     }
+}
+
+/// The name of this machine.
+#[cfg(unix)]
+fn node_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The system has no name for this machine.
+#[cfg(not(unix))]
+fn node_name() -> String {
+    "unknown".to_owned()
 }
 
 #[cfg(test)]

@@ -357,11 +357,22 @@ impl Writer {
         if let Some(time) = self.fixed_time {
             return time.clamped(extra);
         }
-        // The clock of the last tick, as in the kernel's file systems.
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        Timestamp { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or_default() }
-            .clamped(extra)
+        clock().clamped(extra)
     }
+}
+
+/// The clock of the last tick, as in the kernel's file systems.
+#[cfg(unix)]
+fn clock() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Timestamp { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or_default() }
+}
+
+/// The system's clock.
+#[cfg(not(unix))]
+fn clock() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: since.as_secs().cast_signed(), nanos: since.subsec_nanos() }
 }
 
 impl Volume {

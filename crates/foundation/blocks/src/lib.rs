@@ -36,6 +36,7 @@
 //! ```
 
 mod magazine;
+mod pages;
 mod region;
 mod stream;
 

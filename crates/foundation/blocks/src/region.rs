@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use crate::pages;
 
 /// Size and alignment of a region in bytes: one huge page.
 const REGION: usize = 2 << 20;
@@ -55,8 +55,8 @@ pub fn purge_free_blocks(on: bool) {
 pub(crate) unsafe fn purge(class: Class, blocks: &[NonNull<u8>]) {
     if PURGES_FREE.load(Ordering::Relaxed) && class.len().is_multiple_of(PAGE) {
         for block in blocks {
-            // SAFETY: whole pages of a free block. If the call fails, the memory stays.
-            let _ = unsafe { madvise(block.as_ptr().cast(), class.len(), Advice::LinuxDontNeed) };
+            // SAFETY: whole pages of a free block.
+            unsafe { pages::release(*block, class.len()) };
         }
     }
 }
@@ -67,10 +67,12 @@ pub(crate) fn in_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     let (start, end) = (range.start.cast::<u8>(), range.end.cast::<u8>());
     let before = start.addr().next_multiple_of(REGION) - start.addr();
     let len = (end.addr() - start.addr()).saturating_sub(before) / REGION * REGION;
-    if len > 0 {
-        // SAFETY: a part of the caller's memory, of which the content stays. If the call fails, the pages are
-        // small ones.
-        let _ = unsafe { madvise(start.add(before).cast(), len, Advice::LinuxHugepage) };
+    // SAFETY: inside the caller's memory, or at its end.
+    if let Some(start) = NonNull::new(unsafe { start.add(before.min(end.addr() - start.addr())) })
+        && len > 0
+    {
+        // SAFETY: a part of the caller's memory.
+        unsafe { pages::advise_huge(start, len) };
     }
 }
 
@@ -162,28 +164,10 @@ impl Arena {
 
     /// Reserves address space and commits memory for the head. `None` if the system refuses.
     fn make(in_huge_pages: bool) -> Option<Self> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at a place of the system's choice.
-        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * ARENA, ProtFlags::empty(), flags) };
-        // Twice the size contains an aligned arena; the rest is unmapped.
-        let mapped = mapped.ok()?.cast::<u8>();
-        let before = mapped.addr().next_multiple_of(ARENA) - mapped.addr();
-        // SAFETY: parts of the new mapping that have no other user. If a part cannot be unmapped it stays,
-        // unused.
-        let start = unsafe {
-            let start = mapped.add(before);
-            if before > 0 {
-                let _ = munmap(mapped.cast(), before);
-            }
-            if before < ARENA {
-                let _ = munmap(start.add(ARENA).cast(), ARENA - before);
-            }
-            start
-        };
-        let arena = Self(NonNull::new(start.cast())?);
+        let arena = Self(pages::reserve(ARENA)?.cast());
         if !arena.make_region(0, in_huge_pages) {
-            // SAFETY: the mapping has no other user.
-            let _ = unsafe { munmap(start.cast(), ARENA) };
+            // SAFETY: the arena has no other user.
+            unsafe { pages::unreserve(arena.0.cast(), ARENA) };
             return None;
         }
         // SAFETY: the head has memory now, and no other user.
@@ -193,15 +177,14 @@ impl Arena {
 
     /// Commits memory for a region, zeroed. Returns whether that succeeded.
     fn make_region(self, number: usize, in_huge_pages: bool) -> bool {
+        let start = self.region(number);
         // SAFETY: a part of the arena without allocated blocks.
         unsafe {
-            let start = self.region(number).as_ptr().cast();
-            if mprotect(start, REGION, MprotectFlags::READ | MprotectFlags::WRITE).is_err() {
+            if !pages::commit(start, REGION) {
                 return false;
             }
             if in_huge_pages {
-                // If this fails, the pages are small ones.
-                let _ = madvise(start, REGION, Advice::LinuxHugepage);
+                pages::advise_huge(start, REGION);
             }
         }
         true
@@ -212,8 +195,8 @@ impl Arena {
     /// # Safety
     /// No block of the region is allocated.
     unsafe fn unmake_region(self, number: usize) {
-        // SAFETY: a part of the arena without allocated blocks. If the call fails, the memory stays.
-        let _ = unsafe { madvise(self.region(number).as_ptr().cast(), REGION, Advice::LinuxDontNeed) };
+        // SAFETY: a part of the arena without allocated blocks.
+        unsafe { pages::release(self.region(number), REGION) };
     }
 
     /// The start of a region.

@@ -1,8 +1,8 @@
 //! A device over storage that a program brings along: functions of a C program, a file object of Python, a
 //! network.
 //!
-//! Owns: what every such device does in the same way, namely the checks of ranges, refusing writes, zeros, and
-//! the collection of buffers into one transfer. Does **not** own: the storage, which is a [`Backend`].
+//! Owns: what every such device does in the same way: it checks ranges, refuses writes, writes zeros, and
+//! collects buffers into one transfer. Does **not** own: the storage, which is a [`Backend`].
 //!
 //! Invariants
 //! 1. A backend gets only ranges that are inside of it and not empty, and writes and flushes only if it is

@@ -5,9 +5,10 @@
 //! tables, which define windows ([`partition`]); and [`NewFile`], an output file that appears under its name
 //! only when it is complete. Does **not** own: the layout of a file system, caches, the order of writes.
 //!
-//! A file is accessed through the system's page cache or with direct I/O ([`FileDevice::with_direct`]).
-//! Batches of transfers use system calls or io_uring ([`FileDevice::with_io`]). Only the modules `uring` and
-//! `ioctl` have `unsafe` code.
+//! On Unix, a file is accessed through the system's page cache or with direct I/O
+//! ([`FileDevice::with_direct`]). Batches of transfers use system calls or io_uring
+//! ([`FileDevice::with_io`]). Only the modules `uring` and `ioctl` have `unsafe` code. On WASI, a file has a
+//! position and a lock.
 //!
 //! Invariants
 //! 1. A read or write transfers all of its bytes, or returns an error with operation, offset and reason.
@@ -38,20 +39,30 @@
 
 mod backend;
 mod compose;
+#[cfg(unix)]
 mod direct;
+#[cfg(unix)]
+mod file;
+#[cfg(not(unix))]
+#[path = "file/portable.rs"]
 mod file;
 mod flush;
 pub mod foreign;
+#[cfg(unix)]
 mod in_use;
+#[cfg(unix)]
 mod ioctl;
 mod memory;
 mod mirror;
 mod model;
+#[cfg(unix)]
 pub mod mount_table;
+#[cfg(unix)]
 mod new_file;
 pub mod partition;
 mod parts;
 mod shared;
+#[cfg(unix)]
 mod uring;
 mod window;
 
@@ -62,13 +73,19 @@ use std::os::fd::BorrowedFd;
 
 pub use backend::{Backend, BackendDevice};
 pub use compose::{ComposeFault, Linear, Stripe};
+#[cfg(not(unix))]
+pub use file::FileDevice;
+#[cfg(unix)]
 pub use file::{FileDevice, Io};
 pub use flush::{FLUSH_BUCKETS, FlushMeter, FlushStats, Measured};
+#[cfg(unix)]
 pub use in_use::{ImageUse, use_of};
+#[cfg(unix)]
 pub use ioctl::{label, move_extents, resize_file_system, set_label, set_uuid, uuid};
 pub use memory::MemDevice;
 pub use mirror::Mirror;
 pub use model::{Clock, Model, Modelled};
+#[cfg(unix)]
 pub use new_file::NewFile;
 pub use parts::SharedParts;
 pub use window::Window;

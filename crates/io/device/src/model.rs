@@ -429,6 +429,7 @@ fn wait_until(end: Instant) {
     thread_local! {
         static EXACT: () = {
             // Where this is refused, waits are only less exact.
+            #[cfg(target_os = "linux")]
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         };
     }

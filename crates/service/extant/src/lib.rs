@@ -206,6 +206,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attributes;
 #[cfg(feature = "build")]
 pub mod build;
 mod change;
@@ -237,10 +238,12 @@ use std::path::Path;
 
 pub use error::Error;
 pub use extant_base::{BlockSize, Corrupt, Ino};
+#[cfg(unix)]
+pub use extant_device::Io;
 /// Partition tables of disk images, GPT and MBR: [`Partition::window`](partition::Partition::window) is the
 /// device of a partition.
 pub use extant_device::partition;
-pub use extant_device::{Backend, BackendDevice, Device, DeviceFault, FileDevice, Io, MemDevice, Window};
+pub use extant_device::{Backend, BackendDevice, Device, DeviceFault, FileDevice, MemDevice, Window};
 pub use extant_ondisk::acl::{Acl, AclEntry, AclTag};
 /// A UUID as text, such as that of a [`Superblock`].
 pub use extant_ondisk::superblock::uuid_text;

@@ -109,8 +109,15 @@ impl Times {
 }
 
 /// The calling thread's CPU, in the form of [`Counters::last_cpu`].
+#[cfg(unix)]
 fn this_cpu() -> u32 {
     rustix::thread::sched_getcpu() as u32 + 1
+}
+
+/// The only CPU that the system shows.
+#[cfg(not(unix))]
+fn this_cpu() -> u32 {
+    1
 }
 
 impl OrphanList {
