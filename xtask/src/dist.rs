@@ -34,12 +34,17 @@ use std::process::{Command, Stdio};
 use crate::workspace;
 
 pub(crate) fn run(args: &[&str]) -> Result<(), String> {
-    let (mut profile, mut bare, mut is_twice) = ("dist", None, false);
+    let (mut profile, mut bare, mut is_twice, mut is_made) = ("dist", None, false, false);
     let (mut root, mut place) = (workspace::root(), workspace::target_dir());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        if *arg == "--twice" {
-            is_twice = true;
+        let flag = match *arg {
+            "--twice" => Some(&mut is_twice),
+            "--made" => Some(&mut is_made),
+            _ => None,
+        };
+        if let Some(flag) = flag {
+            *flag = true;
             continue;
         }
         match (*arg, args.next()) {
@@ -49,7 +54,9 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
             ("--of", Some(dir)) => root = PathBuf::from(dir),
             ("--into", Some(dir)) => place = PathBuf::from(dir),
             _ => {
-                return Err(format!("dist: {arg} is not understood: [--profile NAME] [--try DIR] [--twice]"));
+                return Err(format!(
+                    "dist: {arg} is not understood: [--profile NAME] [--made] [--twice] [--try DIR]"
+                ));
             }
         }
     }
@@ -65,7 +72,9 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     };
     // Both at the same time, so that the order of what runs in parallel differs, too.
     let second = if is_twice { Some(twice::Second::start(&made)?) } else { None };
-    made.make()?;
+    if !is_made {
+        made.make()?;
+    }
     if let Some(second) = second {
         second.compare(&made)?;
     }

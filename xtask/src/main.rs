@@ -75,11 +75,12 @@ cargo xtask COMMAND
   reference                   write docs/reference.md, the commands and options, from their definitions
   terminal                    write docs/terminal.svg, the recording that README shows
   spell                       check the spelling of all files with `typos` (words that are right: _typos.toml)
-  dist [--profile NAME] [--twice] [--try DIR]
+  dist [--profile NAME] [--made] [--twice] [--try DIR]
                               make target/artifacts/: Debian packages, a wheel, a static binary, lists of
                               components. --twice builds again, from a copy of the sources elsewhere, and
                               compares the bytes. --try installs and runs each file in a copy of the bare
-                              Debian in DIR (made by debootstrap if missing; needs root)
+                              Debian in DIR (made by debootstrap if missing; needs root). --made takes the
+                              files of an earlier run
 ";
 
 fn main() -> ExitCode {
