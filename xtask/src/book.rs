@@ -119,6 +119,12 @@ fn check_html(html: &Path) -> Result<usize, String> {
     let mut links = 0;
     let mut faults = Vec::new();
     for (page, text) in &pages {
+        // A page shows without a network: scripts, styles and pictures are files of the book.
+        let styles = text.split("<link ").skip(1).filter_map(|rest| rest.split('>').next());
+        let loaded = styles.flat_map(|link| values(link, "href")).chain(values(text, "src"));
+        faults.extend(
+            loaded.filter(|target| target.contains("//")).map(|target| format!("{page}: loads {target}")),
+        );
         for target in ["href", "src"].iter().flat_map(|name| values(text, name)) {
             // The page of missing pages has absolute links.
             if target.contains(':') || target.starts_with("//") || page == "404.html" {
@@ -139,7 +145,7 @@ fn check_html(html: &Path) -> Result<usize, String> {
     }
     match faults.is_empty() {
         true => Ok(links),
-        false => Err(format!("book: {} dead links\n  {}", faults.len(), faults.join("\n  "))),
+        false => Err(format!("book: {} faults\n  {}", faults.len(), faults.join("\n  "))),
     }
 }
 
@@ -209,8 +215,12 @@ mod tests {
             .unwrap();
         put(&html.path().join("b/c.html"), b"<p id=\"y\"><img src=\"../d.svg\">").unwrap();
         let found = check_html(html.path()).unwrap_err();
-        assert_eq!(found, "book: 1 dead links\n  b/c.html: ../d.svg leads nowhere");
+        assert_eq!(found, "book: 1 faults\n  b/c.html: ../d.svg leads nowhere");
         put(&html.path().join("d.svg"), b"").unwrap();
         assert_eq!(check_html(html.path()), Ok(3));
+        put(&html.path().join("e.html"), b"<link rel=\"stylesheet\" href=\"https://example.org/a.css\">")
+            .unwrap();
+        let found = check_html(html.path()).unwrap_err();
+        assert_eq!(found, "book: 1 faults\n  e.html: loads https://example.org/a.css");
     }
 }
