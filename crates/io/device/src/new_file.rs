@@ -1,9 +1,9 @@
 //! A file that appears under its name only when it is complete (INV-D4).
 //!
 //! The bytes are written to a file without a name in the target's directory (`O_TMPFILE`), or, if the file
-//! system does not support that or /proc is not mounted, to one with a random name. [`NewFile::publish`] gives
-//! the file its name in one step. A crash, an error or a kill before that leaves nothing under the name, and
-//! with `O_TMPFILE` nothing at all.
+//! system does not support that or /proc is not mounted, to one with a random name. [`NewFile::publish`]
+//! gives the file its name in one step. A crash, an error or a kill before that leaves nothing under the
+//! name, and with `O_TMPFILE` nothing at all.
 //!
 //! An existing file of this name is not replaced while it is mounted or another program writes to it; it is
 //! locked until the new file has its name. The new file gets its mode, owner and ACL. A symbolic link stays,

@@ -87,6 +87,13 @@ struct Candidate {
 }
 
 /// Options of [`order_inodes`].
+///
+/// ```
+/// use extant::optimize::OrderOptions;
+///
+/// let options = OrderOptions { undo: Some("root.img.undo".into()), ..OrderOptions::default() };
+/// assert!(options.journal_device.is_none());
+/// ```
 #[cfg(feature = "repair")]
 #[derive(Clone, Default)]
 pub struct OrderOptions {
@@ -98,6 +105,18 @@ pub struct OrderOptions {
 }
 
 /// Why inodes keep their numbers.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// use std::sync::Arc;
+/// use extant::optimize::{OrderFault, order_inodes};
+///
+/// let device: Arc<dyn extant::Device> = Arc::new(extant::FileDevice::open(&image, true)?);
+/// let result = order_inodes(&device, ["/missing"], &Default::default(), &Default::default());
+/// assert!(matches!(result, Err(OrderFault::Path(_))));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[cfg(feature = "repair")]
 #[derive(Debug, thiserror::Error)]
 pub enum OrderFault {

@@ -71,6 +71,21 @@ pub fn open(image: impl AsRef<Path>) -> Result<Rescue, RescueFault> {
 ///
 /// # Errors
 /// The file cannot be written, or the observer stopped the work.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (kept, image) = example::example_image();
+/// use extant::rescue::{FoundFile, RescueObserver, dump_qcow2, open};
+///
+/// struct Quiet;
+/// impl RescueObserver for Quiet {
+///     fn found(&self, _: &FoundFile) {}
+/// }
+/// let path = kept.path().join("dump.qcow2");
+/// let scrambled = dump_qcow2(&open(&image)?, &std::fs::File::create_new(&path)?, true, &Quiet)?;
+/// assert!(scrambled.names > 0 && open(&path)?.is_scrambled());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[cfg(feature = "qcow2")]
 pub fn dump_qcow2(
     rescue: &Rescue,
@@ -88,6 +103,13 @@ pub fn dump_qcow2(
 }
 
 /// Why a dump is not restored.
+///
+/// ```
+/// use extant::rescue::RestoreFault;
+///
+/// let fault = RestoreFault::Small { dump: 4096, image: 1024 };
+/// assert!(fault.to_string().contains("only 1024"));
+/// ```
 #[cfg(feature = "repair")]
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreFault {
