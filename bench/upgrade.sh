@@ -23,8 +23,8 @@ addresses() {
     local lists=(/etc/apt/sources.list*)
     grep -rhoE '(URIs:|^deb( \[[^]]*\])?) +[^ ]+' "${lists[@]}" | awk '{print $NF}'
 }
-main=$(addresses | grep -v security | head -1)
-security=$(addresses | grep security | head -1)
+main=$(addresses | grep -m1 -E '/debian/?$')
+security=$(addresses | grep -m1 -E '/debian-security/?$')
 
 debootstrap --variant=minbase --include="$packages" "$suite" "$work/old" "$main" >"$work/log" 2>&1 ||
     { tail -5 "$work/log" >&2; exit 1; }
