@@ -23,8 +23,12 @@ addresses() {
     local lists=(/etc/apt/sources.list*)
     grep -rhoE '(URIs:|^deb( \[[^]]*\])?) +[^ ]+' "${lists[@]}" | awk '{print $NF}'
 }
-main=$(addresses | grep -m1 -E '/debian/?$')
-security=$(addresses | grep -m1 -E '/debian-security/?$')
+main=$(addresses | grep -m1 -E '/debian/?$' || true)
+security=$(addresses | grep -m1 -E '/debian-security/?$' || true)
+if [[ -z "$main" || -z "$security" ]]; then
+    echo "upgrade: apt's sources name no mirror of Debian and of its security updates" >&2
+    exit 1
+fi
 
 debootstrap --variant=minbase --include="$packages" "$suite" "$work/old" "$main" >"$work/log" 2>&1 ||
     { tail -5 "$work/log" >&2; exit 1; }

@@ -77,7 +77,7 @@ impl Dist<'_> {
         deb.finish(&About {
             section: "libs",
             depends: &format!("libc6 (>= {}), libgcc-s1", glibc_version(shared)?),
-            fields: &["Multi-Arch: same"],
+            fields: &[],
             summary: "ext4 in user space: the C library",
             description: &[
                 "Programs build, read, change, check and resize ext2, ext3 and ext4 images",
@@ -146,6 +146,6 @@ mod tests {
     #[test]
     fn the_number_of_the_library_is_that_of_its_build_script() {
         let script = include_str!("../../../crates/service/capi/build.rs");
-        assert!(script.contains(&format!("-soname,{SONAME}\"")), "{script}");
+        assert!(script.contains(&format!("const NAME: &str = \"{SONAME}\";")), "{script}");
     }
 }

@@ -138,7 +138,8 @@ impl<B: Backend> Device for BackendDevice<B> {
         match bufs {
             [buf] => self.write_at(offset, buf),
             _ => self.checked("write", offset, total_len(bufs), || {
-                self.0.write(offset, &bufs.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<u8>>())
+                let slices: Vec<&[u8]> = bufs.iter().map(|buf| &**buf).collect();
+                self.0.write(offset, &slices.concat())
             }),
         }
     }

@@ -12,7 +12,8 @@
 //!    refused. An image from elsewhere could name any file of this machine.
 //! 2. An existing image is only read. A write returns [`DeviceFault::ReadOnly`].
 //! 3. A new image is complete after [`Qcow2::finish`]. It has version 2 of the format and clusters of the
-//!    size of a block, which all programs read, also e2image.
+//!    size of a block (larger ones in a very large image), which all programs read, also e2image.
+//! 4. The lock of the file that an image is opened with lasts as long as the image.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ use extant_device::{Device, DeviceFault, FileDevice};
 use imago::qcow2::Qcow2 as Format;
 use imago::storage::StorageOpenOptions;
 use imago::{DenyImplicitOpenGate, FormatAccess, FormatCreateBuilder, FormatDriverBuilder};
+use rustix::fs::OFlags;
 
 /// The first bytes of an image.
 const MAGIC: &[u8; 4] = b"QFI\xfb";
@@ -32,6 +34,9 @@ const MAGIC: &[u8; 4] = b"QFI\xfb";
 const VERSION_OFFSET: u64 = 4;
 /// The largest cluster of the format.
 const CLUSTER_BYTES_MAX: u64 = 2 << 20;
+
+/// Tables of the second level that programs accept.
+const L2_TABLES_MAX: u64 = 4 << 20;
 
 /// An image.
 ///
@@ -53,6 +58,8 @@ pub struct Qcow2 {
     image: FormatAccess<imago::file::File>,
     file: File,
     is_new: bool,
+    /// The device that the image was opened with: its lock ends with it.
+    locked: Option<FileDevice>,
 }
 
 impl Qcow2 {
@@ -78,11 +85,11 @@ impl Qcow2 {
             ),
             _ => why,
         })?;
-        Ok(Self { image: FormatAccess::new(opened), file, is_new: false })
+        Ok(Self { image: FormatAccess::new(opened), file, is_new: false, locked: None })
     }
 
     /// Makes an image of `size_bytes` zeros in an empty file. `cluster_bytes`: the unit in which it
-    /// allocates space, at least 512.
+    /// allocates space, at least 512; larger if the tables would have too many entries.
     ///
     /// # Errors
     /// The file cannot be written, or is not empty.
@@ -92,14 +99,20 @@ impl Qcow2 {
         }
         let options = StorageOpenOptions::new().write(true);
         let storage = imago::file::File::from_open_file(file.try_clone()?, options)?;
-        let cluster_bytes = cluster_bytes.clamp(512, CLUSTER_BYTES_MAX) as usize;
+        // A table of the second level has 8 bytes for each of its clusters.
+        let tables = |cluster: u64| size_bytes / (cluster * cluster / 8);
+        let mut cluster_bytes = cluster_bytes.clamp(512, CLUSTER_BYTES_MAX);
+        while tables(cluster_bytes) >= L2_TABLES_MAX && cluster_bytes < CLUSTER_BYTES_MAX {
+            cluster_bytes *= 2;
+        }
+        let cluster_bytes = cluster_bytes as usize;
         let made = Format::<imago::file::File>::create_builder(storage)
             .size(size_bytes)
             .cluster_size(cluster_bytes)
             .create_open(DenyImplicitOpenGate::default(), |storage| {
                 Ok(Format::<imago::file::File>::builder(storage).backing(None).write(true))
             })?;
-        Ok(Self { image: FormatAccess::new(made), file, is_new: true })
+        Ok(Self { image: FormatAccess::new(made), file, is_new: true, locked: None })
     }
 
     /// Completes a new image: writes what is cached, and makes it durable.
@@ -121,11 +134,17 @@ impl Qcow2 {
 /// # Errors
 /// As [`Qcow2::open`].
 pub fn disk_of(file: FileDevice) -> io::Result<Arc<dyn Device>> {
-    match Qcow2::is_on(&file) {
-        // The lock, if there is one, is that of the open file, which both descriptors share.
-        true => Ok(Arc::new(Qcow2::open(file.file().try_clone()?)?)),
-        false => Ok(Arc::new(file)),
+    if !Qcow2::is_on(&file) {
+        return Ok(Arc::new(file));
     }
+    // Its tables are read in pieces that direct I/O does not allow.
+    let flags = rustix::fs::fcntl_getfl(file.file())?;
+    if flags.contains(OFlags::DIRECT) {
+        rustix::fs::fcntl_setfl(file.file(), flags.difference(OFlags::DIRECT))?;
+    }
+    let mut image = Qcow2::open(file.file().try_clone()?)?;
+    image.locked = Some(file);
+    Ok(Arc::new(image))
 }
 
 fn failed(what: &'static str, offset: u64, len: usize) -> impl FnOnce(io::Error) -> DeviceFault {
@@ -173,5 +192,27 @@ impl Device for Qcow2 {
 
     fn is_fresh(&self) -> bool {
         self.is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that is open keeps others from locking its file, and 20 TiB can be dumped.
+    #[test]
+    fn the_lock_lasts_as_long_as_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.qcow2");
+        let new = Qcow2::create(File::create_new(&path).unwrap(), 20 << 40, 1024).unwrap();
+        new.write_at((20 << 40) - 4096, &[7; 4096]).unwrap();
+        new.finish().unwrap();
+        let disk = disk_of(FileDevice::open_shared(&path).unwrap()).unwrap();
+        let mut last = [0; 1];
+        disk.read_at((20 << 40) - 1, &mut last).unwrap();
+        assert_eq!((disk.size_bytes(), last), (20 << 40, [7]));
+        assert!(FileDevice::open_locked(&path).is_err());
+        drop(disk);
+        FileDevice::open_locked(&path).unwrap();
     }
 }

@@ -843,9 +843,9 @@ typedef struct extant_repair_options {
    */
   uint32_t flags;
   /**
-   * Path of the undo file, which must not exist, or NULL. The bytes that the repair overwrites are durable
-   * in this file before the first of them changes. If it belongs to a repair of this image that was
-   * interrupted, that one is undone first.
+   * Path of the undo file, or NULL. The bytes that the repair overwrites are durable in this file before
+   * the first of them changes. The file must not exist, unless it belongs to a repair of this image that
+   * was interrupted: that one is undone first.
    */
   const char *undo;
   /**
@@ -854,8 +854,8 @@ typedef struct extant_repair_options {
   void *user;
   /**
    * Called with the state of the checks that the plan consists of, by several threads but one at a time.
-   * Any result but 0 ends the repair with the error EXTANT_CODE_CANCELLED: then nothing was written. A
-   * repair whose writing has begun is not ended any more. May be NULL.
+   * Any result but 0 ends the repair with the error EXTANT_CODE_CANCELLED: then nothing of this repair was
+   * written. A repair whose writing has begun is not ended any more. May be NULL.
    */
   int (*progress)(void *user, const extant_step *step);
 } extant_repair_options;

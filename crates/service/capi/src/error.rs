@@ -278,7 +278,8 @@ impl From<MkfsFault> for Failure {
     fn from(fault: MkfsFault) -> Self {
         let message = fault.to_string();
         match fault {
-            MkfsFault::Sizing(_) | MkfsFault::Plan(_) => Self::argument(message),
+            // Not ARGUMENT, after which the caller still has to close its storage.
+            MkfsFault::Sizing(_) | MkfsFault::Plan(_) => Self::new(extant_code::Size, EINVAL, message),
             MkfsFault::Write(WriteFault::Interrupted) => Self::cancelled(),
             MkfsFault::Write(fault) => {
                 let (code, errno) = of_write(&fault);

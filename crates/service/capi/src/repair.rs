@@ -31,15 +31,15 @@ pub struct extant_repair_options {
     pub threads: u32,
     /// 0 or EXTANT_REPAIR_DRY_RUN.
     pub flags: u32,
-    /// Path of the undo file, which must not exist, or NULL. The bytes that the repair overwrites are durable
-    /// in this file before the first of them changes. If it belongs to a repair of this image that was
-    /// interrupted, that one is undone first.
+    /// Path of the undo file, or NULL. The bytes that the repair overwrites are durable in this file before
+    /// the first of them changes. The file must not exist, unless it belongs to a repair of this image that
+    /// was interrupted: that one is undone first.
     pub undo: Text,
     /// Passed to the function below.
     pub user: Context,
     /// Called with the state of the checks that the plan consists of, by several threads but one at a time.
-    /// Any result but 0 ends the repair with the error EXTANT_CODE_CANCELLED: then nothing was written. A
-    /// repair whose writing has begun is not ended any more. May be NULL.
+    /// Any result but 0 ends the repair with the error EXTANT_CODE_CANCELLED: then nothing of this repair was
+    /// written. A repair whose writing has begun is not ended any more. May be NULL.
     pub progress: Option<extern "C" fn(user: Context, step: *const extant_step) -> c_int>,
 }
 

@@ -135,7 +135,8 @@ fn header_is_what_the_sources_say() {
 /// the interface is refused when it starts, and not in the middle of its work. Nothing else is exported.
 #[test]
 fn symbols_have_versions() {
-    let output = succeeded(Command::new("nm").args(["-D", "--defined-only"]).arg(library("libextant.so")));
+    let output =
+        succeeded(Command::new("nm").args(["-D", "--defined-only"]).arg(library("libextant_capi.so")));
     let text = String::from_utf8(output.stdout).unwrap();
     let symbols = || text.lines().filter_map(|line| line.rsplit(' ').next());
     assert!(symbols().any(|symbol| symbol == "extant_fs_open@@libextant.so.0"), "{text}");

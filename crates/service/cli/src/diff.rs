@@ -76,7 +76,7 @@ pub(crate) struct DiffArgs {
     #[arg(short, long)]
     force: bool,
     /// Print a JSON object.
-    #[arg(long, conflicts_with = "quiet")]
+    #[arg(long)]
     json: bool,
     /// Print nothing; the exit code is the answer.
     #[arg(short, long)]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use extant::repair::RepairFault;
 use extant::rescue::{
     DumpReport, FoundFile, Rescue, RescueFault, RescueObserver, RestoreFault, dump_qcow2, restore,
 };
@@ -197,8 +198,9 @@ fn restored(args: &RestoreArgs) -> Result<String, Refused> {
     let arg = ImageArg::parse_whole(&args.dump, "restored").map_err(arg_failure)?;
     let name = escape(arg.to_string().as_bytes());
     let device = arg.open_read_only().map_err(arg_failure)?;
-    let open = |writes: PathBuf| {
-        let needs = Needs { writes: vec![writes], keeps_capabilities: true, ..Needs::default() };
+    let open = |writes: Option<PathBuf>| {
+        let writes = writes.into_iter().collect();
+        let needs = Needs { writes, keeps_capabilities: true, ..Needs::default() };
         confine(&name, &needs);
         Rescue::open(device, None).map_err(|why| (exit::UNREADABLE, format!("{name}: {why}")))
     };
@@ -207,7 +209,7 @@ fn restored(args: &RestoreArgs) -> Result<String, Refused> {
         && !target.exists()
         && ImageArg::parse(&args.image).is_err()
     {
-        return to_new_file(args, &open(directory_of(target))?, target);
+        return to_new_file(args, &open(Some(directory_of(target)))?, target);
     }
     let image = ImageArg::parse_whole(&args.image, "restored").map_err(arg_failure)?;
     let shown = escape(image.to_string().as_bytes());
@@ -229,11 +231,14 @@ fn restored(args: &RestoreArgs) -> Result<String, Refused> {
         };
         return Err((exit::EXISTS, format!("{}: it exists; {remedy}", undo.display())));
     }
-    let dump = open(directory_of(undo.as_deref().unwrap_or(&image.path)))?;
+    let dump = open(undo.as_deref().filter(|_| !args.dry_run).map(directory_of))?;
     let planned = restore(&dump, Arc::clone(&device_of_image), args.force).map_err(|why| {
         let (code, remedy) = match &why {
             RestoreFault::Scrambled => (exit::SOURCE, "; use a dump without --scramble"),
-            RestoreFault::Other { .. } => (exit::TARGET, "; --force overwrites it all the same"),
+            RestoreFault::Other { .. } | RestoreFault::Foreign(_) => {
+                (exit::TARGET, "; --force overwrites it all the same")
+            }
+            RestoreFault::Image(RepairFault::InUse) => (exit::BUSY, ""),
             RestoreFault::Small { .. } => (exit::TARGET, "; make the file longer first"),
             RestoreFault::Dump(_) => (exit::SOURCE, ""),
             RestoreFault::Image(_) => (exit::TARGET, ""),
@@ -253,13 +258,12 @@ fn restored(args: &RestoreArgs) -> Result<String, Refused> {
 fn to_new_file(args: &RestoreArgs, dump: &Rescue, target: &Path) -> Result<String, Refused> {
     let shown = target.display();
     let failed = |why: io::Error| (exit::TARGET, format!("{shown}: {why}"));
-    let mut bytes = 0;
+    let new = NewFile::create(target).map_err(failed)?;
+    let made = dump_raw(dump, new.file(), false);
+    let bytes = made.map_err(|why| (code_of(&why), format!("{shown}: {why}")))?.bytes;
+    // Without a name, the file goes when it is closed.
     if !args.dry_run {
-        let new = NewFile::create(target).map_err(failed)?;
-        let report =
-            dump_raw(dump, new.file(), false).map_err(|why| (code_of(&why), format!("{shown}: {why}")))?;
         new.publish(false, false).map_err(failed)?;
-        bytes = report.bytes;
     }
     Ok(report(args, &shown.to_string(), bytes, None))
 }

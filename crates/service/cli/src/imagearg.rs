@@ -318,8 +318,8 @@ impl ImageArg {
         }
         let undo = undo.display();
         let why = format!(
-            "a change of its features was cut; restore it first: extant undo '{self}' '{undo}', or the same \
-             `extant tune` again"
+            "a change of its features or inodes was cut; restore it first: extant undo '{self}' '{undo}', or \
+             the same `extant tune` or `optimize` again"
         );
         Err(LockError::Arg(ArgError::Unreadable(format!("{self}: {why}"))))
     }
@@ -379,8 +379,8 @@ impl ImageArg {
         match self.at {
             ImageAt::Whole => Ok((device, !is_file)),
             ImageAt::Offset(offset) => {
-                let disk: Arc<dyn Device> = match FileDevice::open_read_only(&self.path) {
-                    Ok(disk) => Arc::new(disk),
+                let disk = match FileDevice::open_read_only(&self.path).and_then(disk_of) {
+                    Ok(disk) => disk,
                     Err(_) => return Ok((device, !is_file)),
                 };
                 let window = following(&disk, offset)

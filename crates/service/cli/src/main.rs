@@ -165,7 +165,7 @@ fn completions(shell: clap_complete::Shell) -> ExitCode {
 
 fn main() -> ExitCode {
     // `check` exits with e2fsck's codes, also for a wrong command line.
-    let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
+    let is_check = manners::command_of(std::env::args_os().skip(1)).is_some_and(|command| command == "check");
     exit::guarded(if is_check { check::OPERATIONAL } else { exit::INTERNAL }, || run(is_check))
 }
 

@@ -5,7 +5,8 @@
 //!
 //! Invariants (INV-CL2)
 //! 1. Without a terminal on standard error, no progress is drawn.
-//! 2. Without a terminal, or with NO_COLOR, no output has colors, unless `--color always` is given.
+//! 2. Without a terminal, or with NO_COLOR, no output has colors, unless `--color always` is given, or
+//!    CLICOLOR_FORCE is set.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -66,6 +67,18 @@ pub(crate) fn is_quiet() -> bool {
 /// Whether progress is drawn.
 pub(crate) fn draws_progress() -> bool {
     !is_quiet() && std::io::stderr().is_terminal()
+}
+
+/// The command of a command line that is not parsed yet: the first argument that is no option for all
+/// commands.
+pub(crate) fn command_of(args: impl Iterator<Item = OsString>) -> Option<OsString> {
+    let mut args = args.skip_while(|arg| arg.as_encoded_bytes().starts_with(b"-") && arg != "--color");
+    let first = args.next()?;
+    if first != "--color" {
+        return Some(first);
+    }
+    args.next()?;
+    command_of(&mut args as &mut dyn Iterator<Item = OsString>)
 }
 
 /// `--color` of a command line that is not parsed yet: parsing it may print help or an error.

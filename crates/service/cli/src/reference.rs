@@ -16,8 +16,8 @@ This page is generated from the definitions that the command parses its argument
 reference`). `extant COMMAND --help` prints the same, and `extant man DIR` writes it as man pages. The pages
 of the [commands](tour.md#all-commands) explain them, and have examples with their output.
 
-Every command has the options `-h` or `--help`, and `--no-sandbox`, with which a process is not
-[confined](security.md).
+All commands also have these options:
+
 
 ";
 
@@ -25,6 +25,11 @@ fn page() -> String {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     let mut page = HEAD.to_owned();
+    page += "| Options of all commands | |\n|---|---|\n| `-h, --help` | Print help |\n";
+    for arg in command.get_arguments().filter(|arg| arg.is_global_set() && !arg.is_hide_set()) {
+        page += &format!("| `{}` | {} |\n", names(arg).replace('|', "\\|"), explained(arg));
+    }
+    page.push('\n');
     for command in command.get_subcommands() {
         page += &section(command, "##");
     }

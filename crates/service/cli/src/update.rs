@@ -60,7 +60,7 @@ pub(crate) struct UpdateArgs {
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Print a JSON object.
-    #[arg(long, conflicts_with = "quiet")]
+    #[arg(long)]
     json: bool,
     /// Print nothing if all goes well.
     #[arg(short, long)]

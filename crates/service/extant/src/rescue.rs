@@ -124,6 +124,9 @@ pub enum RestoreFault {
         /// UUID in the image.
         image: String,
     },
+    /// The image has no file system of ext4, but something else.
+    #[error("the image has no ext4 file system: this is {0}")]
+    Foreign(&'static str),
     /// The image has fewer bytes than the file system in the dump.
     #[error("the file system in the dump has {dump} bytes, and the image only {image}")]
     Small {
@@ -180,12 +183,20 @@ pub fn restore(
     if image.size_bytes() < dump.size_bytes() {
         return Err(RestoreFault::Small { dump: dump.size_bytes(), image: image.size_bytes() });
     }
-    // An image without a readable superblock is one that needs the dump.
+    let disk = || crate::partition::partitions(&image).is_ok_and(|table| !table.partitions.is_empty());
+    // An image without a readable superblock is one that needs the dump, unless it has something else.
     let there = Rescue::open(Arc::clone(&image), None).ok().map(|rescue| rescue.superblock().uuid);
     let uuid = dump.superblock().uuid;
     if let Some(there) = there.filter(|there| *there != uuid && !force) {
         let [dump, image] = [uuid, there].map(|uuid| crate::uuid_text(&uuid));
         return Err(RestoreFault::Other { dump, image });
+    }
+    if there.is_none() && !force {
+        match extant_device::foreign::identify(&*image) {
+            Some(foreign) => return Err(RestoreFault::Foreign(foreign.name)),
+            None if disk() => return Err(RestoreFault::Foreign("a disk with partitions")),
+            None => {}
+        }
     }
     struct Quiet;
     impl RescueObserver for Quiet {

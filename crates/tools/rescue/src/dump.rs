@@ -198,12 +198,15 @@ impl Dump<'_> {
             let is_mapped = !inode.has_flag(flags::INLINE_DATA)
                 && (inode.has_flag(flags::EXTENTS) || inode.blocks > 0)
                 && matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink);
-            if !is_mapped || ino.0 == self.ground.sb.journal_inum {
+            if !is_mapped {
                 continue;
             }
             let map = self.ground.map(ino, &inode);
             for node in &map.nodes {
                 self.plain(*node)?;
+            }
+            if ino.0 == self.ground.sb.journal_inum {
+                continue;
             }
             self.contents(ino, &inode, kind, &map)?;
         }

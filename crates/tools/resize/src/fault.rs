@@ -67,6 +67,17 @@ pub enum ResizeFault {
          size and is sound"
     )]
     NoSpace,
+    /// A bitmap or an inode table of a group has no place before the new end.
+    #[error(
+        "there are no {blocks} free blocks in a row for the bitmap or the inode table of group {group}: \
+         choose a larger size; the file system has its old size and is sound"
+    )]
+    NoRun {
+        /// Blocks that are needed.
+        blocks: u64,
+        /// The group.
+        group: u32,
+    },
     /// Interrupted between two steps. The file system is sound; another resize continues.
     #[error("interrupted; the file system is sound, and the same command continues")]
     Interrupted,

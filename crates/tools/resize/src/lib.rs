@@ -578,7 +578,14 @@ fn ended(fs: &Fs, options: &ResizeOptions, fault: ResizeFault) -> ResizeFault {
     if matches!(fault, ResizeFault::Open(OpenFault::InUse(_))) {
         return fault;
     }
-    match switcher_of(fs, options).and_then(|switcher| switcher.end(&fs.sb)) {
+    let end = |switcher: Switcher| {
+        // Bitmaps and tables may have moved, and what is written next may use their old places.
+        if !fs.is_torn.get() {
+            fs.write_backups()?;
+        }
+        switcher.end(&fs.sb)
+    };
+    match switcher_of(fs, options).and_then(end) {
         // The first fault is the cause of the second.
         Ok(()) | Err(_) => fault,
     }
@@ -611,7 +618,9 @@ fn shrink(
             // The moves have changed the superblock.
             Ok(last) => break (plan::shrunk(&fs.sb, target)?, last),
             // The smallest size assumes that the pieces of free space are large enough.
-            Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace) if is_min => {
+            Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace | ResizeFault::NoRun { .. })
+                if is_min =>
+            {
                 target += ((fs.sb.blocks_count - target) / 4).max(64);
                 switcher = switcher_of(fs, options)?;
                 if target >= fs.sb.blocks_count {

@@ -194,7 +194,11 @@ impl Fs {
             Err(fault) => return (Moved::default(), Err(fault)),
         };
         let mut done = mover.run(reopen, progress);
-        if matches!(done, Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace)) && !mover.is_whole {
+        let is_out_of_space = matches!(
+            done,
+            Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace | ResizeFault::NoRun { .. })
+        );
+        if is_out_of_space && !mover.is_whole {
             // What has moved is whole; another attempt continues from there.
             done = mover.commit().and(done);
         }

@@ -31,18 +31,18 @@ fn overwrite(image: &Path, offset: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(image).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-/// A directory, a qcow2 image, a short gzip file: every command that opens an image names the format and the
+/// A directory, a VMDK image, a short gzip file: every command that opens an image names the format and the
 /// remedy.
 #[test]
 fn what_is_no_ext4_is_named_by_every_command() {
     let scratch = scratch();
     let dir = scratch.path();
-    let (qcow, gzip, folder) = (dir.join("q"), dir.join("g"), dir.join("folder"));
-    std::fs::write(&qcow, [b"QFI\xfb\0\0\0\x03".as_slice(), &vec![0; 1 << 20]].concat()).unwrap();
+    let (vmdk, gzip, folder) = (dir.join("v"), dir.join("g"), dir.join("folder"));
+    std::fs::write(&vmdk, [b"KDMV".as_slice(), &vec![0; 1 << 20]].concat()).unwrap();
     std::fs::write(&gzip, b"\x1f\x8b\x08\0").unwrap();
     std::fs::create_dir(&folder).unwrap();
     for (image, words) in [
-        (&qcow, ["qcow2", "qemu-img convert"]),
+        (&vmdk, ["VMDK", "qemu-img convert"]),
         (&gzip, ["gzip", "gzip -dc"]),
         (&folder, ["directory", "extant build --from"]),
     ] {

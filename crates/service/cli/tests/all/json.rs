@@ -35,6 +35,7 @@ const COMMANDS: &[&str] = &[
     "check --repair -n --json a.img",
     "rescue --json a.img",
     "dump --json a.img -o a.dump",
+    "restore --json a.dump a.img",
     "diff --json a.img src",
     "update --json -n a.img --from src/etc",
     "trim --json a.img",

@@ -216,6 +216,9 @@ const RIGHT: &[&str] = &[
     "rescue r.img",
     "rescue --deleted --json r.img",
     "dump -f -s r.img -o r.dump",
+    "dump -f -Q r.img -o r.qcow2",
+    "restore -n r.qcow2 r.img",
+    "restore --json r.qcow2 r.img",
     "check --repair -n r.img",
     "check --repair -y --json r.img",
     "undo --help",
@@ -331,7 +334,8 @@ fn a_reader_that_stops_early_gets_what_it_read() {
 }
 
 /// Commands whose output is only a report of what they did.
-const REPORTING: &[&str] = &["build", "mkfs", "update", "trim", "tune", "resize", "optimize", "dump", "undo"];
+const REPORTING: &[&str] =
+    &["build", "mkfs", "update", "trim", "tune", "resize", "optimize", "dump", "restore", "undo"];
 
 #[test]
 fn every_command_is_quiet_verbose_and_colored() {

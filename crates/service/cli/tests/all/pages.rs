@@ -266,8 +266,9 @@ fn faults(page: &str, blocks: &[Block]) -> Vec<String> {
     let mut blessed = Vec::new();
     for block in blocks.iter().filter(|block| !block.marks.not_run) {
         if let Some(why) = why_skipped(block) {
-            println!("{page}:{}: skipped: {why}", block.steps[0].line);
-            continue;
+            // The blocks after it may need what it makes.
+            println!("{page}:{}: skipped, with the rest of the page: {why}", block.steps[0].line);
+            break;
         }
         let results = run(dir.path(), &block.steps);
         if results.len() != block.steps.len() {
@@ -281,7 +282,7 @@ fn faults(page: &str, blocks: &[Block]) -> Vec<String> {
             let is_code_shown = block.steps.get(at + 1).is_some_and(|next| next.command == "echo $?");
             let may_bless =
                 std::env::var_os("EXTANT_BLESS").is_some() && !step.shown.contains(&"...".to_owned());
-            if !is_expected && may_bless {
+            if !is_expected && may_bless && (*code == 0 || is_code_shown) {
                 blessed.push((step, lines.clone()));
             } else if !is_expected || (*code != 0 && !is_code_shown) {
                 faults.push(format!(

@@ -145,7 +145,10 @@ impl Mover<'_> {
         }
         let references = self.references(numbers)?;
         let mut moved = HashMap::new();
-        for (old, new) in numbers {
+        // In the order of the new numbers: the unused rest of a table is cleared up to each of them.
+        let mut in_order: Vec<(&u32, &u32)> = numbers.iter().collect();
+        in_order.sort_unstable_by_key(|(_, new)| **new);
+        for (old, new) in in_order {
             let places = references.places.get(old).map_or(&[][..], Vec::as_slice);
             self.renumber_one(Ino(*old), Ino(*new), places, &references.generations, &mut moved)?;
             self.moved_inodes += 1;

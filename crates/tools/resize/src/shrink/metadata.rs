@@ -21,6 +21,7 @@ use crate::fault::ResizeFault;
 impl Mover<'_> {
     /// Moves all of them, one group with each switch.
     pub(super) fn metadata(&mut self) -> Result<(), ResizeFault> {
+        let before = self.switches;
         for group in 0..self.groups {
             let mut desc = self.fs.desc(group)?;
             let old = self.fs.metadata_of(&desc);
@@ -53,6 +54,10 @@ impl Mover<'_> {
             self.commit()?;
             self.fs.metadata_has_moved();
         }
+        // Their old places become free. Backups of the descriptors must not lead there.
+        if self.switches > before {
+            self.fs.write_backups()?;
+        }
         Ok(())
     }
 
@@ -79,20 +84,20 @@ impl Mover<'_> {
     fn place_for(&mut self, group: u32, len: u64) -> Result<u64, ResizeFault> {
         let is_free_to_go = self.fs.sb.features.has_incompat(Features::FLEX_BG);
         let others = if is_free_to_go { 0..self.groups } else { 0..0 };
-        for group in std::iter::once(group).chain(others) {
-            let start = self.fs.geometry.group_start(Group(group)).0;
+        for place in std::iter::once(group).chain(others) {
+            let start = self.fs.geometry.group_start(Group(place)).0;
             let cut =
                 self.limit.saturating_sub(start).min(u64::from(self.fs.geometry.blocks_per_group)) as u32;
-            let bitmap = self.bitmap(group)?;
+            let bitmap = self.bitmap(place)?;
             let within = |run: Range<u32>| run.start..run.end.min(cut);
             let mut runs = bitmap.free_runs(0).map(within);
             if let Some(run) = runs.find(|run| u64::from(run.end.saturating_sub(run.start)) >= len) {
                 drop(runs);
                 bitmap.set(run.start..run.start + len as u32);
-                self.dirty.insert(group);
+                self.dirty.insert(place);
                 return Ok(start + u64::from(run.start));
             }
         }
-        Err(ResizeFault::NoSpace)
+        Err(ResizeFault::NoRun { blocks: len, group })
     }
 }

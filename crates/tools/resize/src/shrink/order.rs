@@ -31,21 +31,14 @@ impl Fs {
 }
 
 impl Mover<'_> {
-    /// New numbers for the inodes of a list. None if they are in order already, in no more blocks than they
-    /// need.
+    /// New numbers for the inodes of a list. None if they are in order already, and in as few blocks as they
+    /// would be then.
     fn numbers_in_order(&mut self, order: &[Ino]) -> Result<Numbers, ResizeFault> {
-        let first = self.fs.sb.first_ino.max(self.fs.sb.journal_inum + 1);
+        let (first, journal) = (self.fs.sb.first_ino, self.fs.sb.journal_inum);
         let mut seen = std::collections::HashSet::new();
+        let is_free_to_move = |ino: &u32| *ino >= first && *ino != journal;
         let wanted: Vec<u32> =
-            order.iter().map(|ino| ino.0).filter(|ino| *ino >= first && seen.insert(*ino)).collect();
-        let per_block = self.fs.geometry.inodes_per_block();
-        let is_ascending = wanted.windows(2).all(|pair| pair[0] < pair[1]);
-        let mut blocks: Vec<u32> = wanted.iter().map(|ino| (ino - 1) / per_block).collect();
-        blocks.dedup();
-        // Two for the ends: a run need not begin with a block.
-        if is_ascending && blocks.len() as u32 <= wanted.len() as u32 / per_block + 2 {
-            return Ok(Numbers::new());
-        }
+            order.iter().map(|ino| ino.0).filter(is_free_to_move).filter(|ino| seen.insert(*ino)).collect();
         let mut runs = self.free_runs(first)?;
         // The first run that has room for all, else the longest ones.
         if let Some(at) = runs.iter().position(|(_, len)| *len as usize >= wanted.len()) {
@@ -61,7 +54,18 @@ impl Mover<'_> {
             runs.truncate(last + 1);
             runs.sort_unstable();
         }
-        let free = runs.into_iter().flat_map(|(start, len)| start..start + len);
+        let free: Vec<u32> =
+            runs.into_iter().flat_map(|(start, len)| start..start + len).take(wanted.len()).collect();
+        let per_block = self.fs.geometry.inodes_per_block();
+        let blocks = |numbers: &[u32]| {
+            let mut blocks: Vec<u32> = numbers.iter().map(|ino| (ino - 1) / per_block).collect();
+            blocks.dedup();
+            blocks.len()
+        };
+        let is_ascending = wanted.windows(2).all(|pair| pair[0] < pair[1]);
+        if is_ascending && blocks(&wanted) <= blocks(&free) {
+            return Ok(Numbers::new());
+        }
         Ok(wanted.into_iter().zip(free).collect())
     }
 

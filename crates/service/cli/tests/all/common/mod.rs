@@ -58,7 +58,10 @@ impl Outcome {
 /// The binary under test, without environment variables that change images.
 pub(crate) fn extant() -> Command {
     let mut command = extant_testkit::command(env!("CARGO_BIN_EXE_extant"));
-    command.env_remove("SOURCE_DATE_EPOCH").stdin(Stdio::null());
+    for name in ["SOURCE_DATE_EPOCH", "CLICOLOR_FORCE", "NO_COLOR"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
     command
 }
 
