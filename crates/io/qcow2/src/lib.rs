@@ -80,10 +80,17 @@ impl Qcow2 {
         let opened = opened.map_err(|why| match why.kind() {
             io::ErrorKind::PermissionDenied => io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the qcow2 image needs another file (a backing file); \
+                "this is a qcow2 disk image that needs another file (a backing file); \
                  `qemu-img convert -O raw IMAGE raw.img` makes one image of both",
             ),
-            _ => why,
+            kind => {
+                let remedy =
+                    "`qemu-img check IMAGE` says more, `qemu-img convert -O raw IMAGE raw.img` may read it";
+                io::Error::new(
+                    kind,
+                    format!("this is a qcow2 disk image that cannot be read: {why}; {remedy}"),
+                )
+            }
         })?;
         Ok(Self { image: FormatAccess::new(opened), file, is_new: false, locked: None })
     }

@@ -74,9 +74,9 @@ fn a_dump_is_the_same_raw_and_as_qcow2() {
     }
 }
 
-/// An image that needs other files is refused, and no other file is opened.
+/// An image that needs other files is refused, and no other file is opened. So is one that is damaged.
 #[test]
-fn a_qcow2_image_with_a_backing_file_is_refused() {
+fn a_qcow2_image_that_cannot_be_read_is_named() {
     let bench = Bench::new();
     bench.ok("dump -Q image -o dump.qcow2");
     let path = bench.0.path().join("dump.qcow2");
@@ -88,6 +88,11 @@ fn a_qcow2_image_with_a_backing_file_is_refused() {
     let refused = bench.run("ls dump.qcow2:/");
     assert_eq!(refused.code, 8, "{}", refused.stderr);
     assert_has(&refused.stderr, "backing file");
+    // Only the first bytes are those of an image.
+    fs::write(&path, [b"QFI\xfb\0\0\0\x03".as_slice(), &[0; 65536]].concat()).unwrap();
+    let refused = bench.run("ls dump.qcow2:/");
+    assert_eq!(refused.code, 8, "{}", refused.stderr);
+    assert_has(&refused.stderr, "this is a qcow2 disk image");
 }
 
 /// Lost metadata comes back, contents stay, and the restore can be undone.
