@@ -79,6 +79,9 @@ fn heavy_tests() -> Result<(), String> {
     let mut matrix = workspace::cargo_of_tests();
     matrix.args(["test", "--profile", "ci", "-p", "extant-cli", "--test", "all", "matrix"]);
     workspace::succeed(matrix.env("EXTANT_MATRIX", ""))?;
+    let mut pages = workspace::cargo_of_tests();
+    pages.args(["test", "--profile", "ci", "-p", "extant-cli", "--test", "all", "pages::every"]);
+    workspace::succeed(pages.env("EXTANT_PAUSE", "1.1"))?;
     let mut command = workspace::cargo_of_tests();
     command.args(["test", "--profile", "ci", "--workspace", "--tests", "--no-fail-fast", "--", "--ignored"]);
     workspace::succeed(&mut command)

@@ -19,7 +19,8 @@
 //! ```
 //!
 //! A block with `extant mount` is skipped if there is no FUSE. `EXTANT_PAGE=docs/tour.md` runs one page.
-//! `EXTANT_BLESS=1` writes the output into the pages, except where a page shows `...`.
+//! `EXTANT_BLESS=1` writes the output into the pages, except where a page shows `...`. `EXTANT_PAUSE=1.1` waits
+//! that many seconds before each command, as a slow machine does: it finds output that depends on the clock.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -201,7 +202,12 @@ fn is_there(need: &str) -> bool {
 /// Runs a block in a shell, as if it were pasted. Returns each command's output lines and exit code.
 fn run(dir: &Path, steps: &[Step]) -> Vec<(Vec<String>, i32)> {
     let mut script = "exec 2>&1\n".to_owned();
+    let pause = std::env::var("EXTANT_PAUSE").map_or_else(
+        |_| String::new(),
+        |seconds| format!("__code=$?; sleep {seconds}; (exit \"$__code\")\n"),
+    );
     for step in steps {
+        script += &pause;
         // The next command sees the same exit code as without the mark.
         script += &format!(
             "{}\n__code=$?; printf '\\n\\001end %d\\n' \"$__code\"; (exit \"$__code\")\n",
