@@ -154,6 +154,12 @@ impl Alloc {
         }
     }
 
+    /// Blocks that this thread may take, by its [`acting`](Self::acting) privilege.
+    #[must_use]
+    pub fn available_blocks(&self) -> u64 {
+        self.space.available_to(self.acting()) << self.geometry.cluster_log
+    }
+
     /// The statistics. Visits every group that was read.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -54,7 +54,7 @@ mod xattrs;
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use extant_alloc::Alloc;
 use extant_base::rank;
@@ -216,7 +216,7 @@ pub(crate) struct Writer {
     /// Writing does not clear set-ID bits.
     keeps_set_id: bool,
     /// Changes of a file's data do not update times.
-    keeps_times: bool,
+    keeps_times: AtomicBool,
     /// New inodes get their directory's group.
     dir_groups: bool,
     /// Replaced file contents get no early writeback.
@@ -499,6 +499,13 @@ impl Volume {
         let node = self.writer.as_ref()?.inodes().get(ino).ok()?;
         let values = node.values();
         values.dir.as_ref().map(|state| state.stats())
+    }
+
+    /// From now on, changes of file data leave times alone, as with [`WriteOptions::keeps_times`].
+    pub fn leave_times(&self) {
+        if let Some(writer) = &self.writer {
+            writer.keeps_times.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether the volume is open for writing.

@@ -48,7 +48,7 @@ mod server;
 pub mod status;
 pub mod transport;
 
-pub use mounting::{Channel, MountFault, MountOptions, UnmountFault, unmount};
+pub use mounting::{Channel, MountFault, MountOptions, UnmountFault, WritebackCache, unmount};
 pub use openers::Opener;
 pub use remounting::{Remount, RemountFault, remount};
 pub use serve::{Access, Caller, Errno, Name, Opened, Serve};

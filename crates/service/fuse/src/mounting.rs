@@ -40,6 +40,21 @@ pub enum Channel {
     Rings,
 }
 
+/// Whether the kernel buffers writes, with sizes and times of its own, and writes them back later. Small
+/// writes cost much less. But the kernel does not report how much dirty data it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WritebackCache {
+    /// If the amount of dirty data is bounded, and the file system has space for eight times this amount when
+    /// it is mounted. Never without [`tracks_opens`](crate::Serve::tracks_opens).
+    #[default]
+    Auto,
+    /// Always. If there is no space for dirty data, this may be reported only by the next write, fsync or
+    /// close.
+    Always,
+    /// Each write(2) is a request.
+    Never,
+}
+
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of mount(8), one each")]
@@ -65,9 +80,8 @@ pub struct MountOptions {
     pub sync: bool,
     /// Symbolic links are not followed.
     pub no_symfollow: bool,
-    /// The kernel buffers writes, with sizes and times of its own, and writes them back later. Small writes
-    /// cost less; but if there is no space, this may be reported only by the next write, fsync or close.
-    pub writeback_cache: bool,
+    /// Whether the kernel buffers writes.
+    pub writeback_cache: WritebackCache,
     /// How requests come from the kernel.
     pub transport: Channel,
     /// Owners and permissions in place of those on disk.
@@ -91,7 +105,7 @@ impl MountOptions {
             exec: true,
             sync: false,
             no_symfollow: false,
-            writeback_cache: false,
+            writeback_cache: WritebackCache::Auto,
             transport: Channel::Auto,
             shown: Shown::default(),
         }

@@ -164,6 +164,10 @@ pub trait Serve: Send + Sync + 'static {
         false
     }
 
+    /// From now on, the kernel keeps the times of writes and sets them. Writes leave times alone. Called before
+    /// the first request.
+    fn leave_times(&self) {}
+
     /// Reads from byte `offset` on. Returns fewer bytes than `buf` has only at the end of the file.
     ///
     /// # Errors
@@ -377,6 +381,15 @@ pub trait Serve: Send + Sync + 'static {
     /// Changes could not be made durable before.
     fn shut_down(&self, _how: Shutdown) -> Result<(), Errno> {
         Err(Errno::ROFS)
+    }
+
+    /// Returns whether there is space for `bytes` of new data, for an operation of this thread
+    /// ([`Acting`](extant_volume::Acting)).
+    ///
+    /// # Errors
+    /// A device error.
+    fn has_space(&self, _bytes: u64) -> Result<bool, Errno> {
+        Ok(true)
     }
 
     /// Returns whether this user may use reserved blocks. `is_in_group` checks the user's groups. The

@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -75,6 +75,8 @@ pub struct Server {
     has_encrypted: bool,
     tracks_opens: bool,
     tracks_closes: bool,
+    /// The kernel keeps the times of writes; also of a volume that is opened again.
+    leaves_times: AtomicBool,
     openers: Openers,
     faults: Faults,
     report: Report,
@@ -108,6 +110,7 @@ impl Server {
             unlinked: Mutex::default(),
             deleting: AtomicU32::new(0),
             tracks_opens: false,
+            leaves_times: AtomicBool::new(false),
             openers: Openers::default(),
             faults: Faults::default(),
             report,
@@ -229,6 +232,9 @@ impl Server {
             (self.report)(&why);
             Errno::IO
         })?;
+        if self.leaves_times.load(Ordering::Relaxed) {
+            volume.leave_times();
+        }
         for (handle, ino) in open {
             let renewed = volume.opened(ino).and_then(|()| volume.sample_errors(ino));
             match renewed {
@@ -355,6 +361,14 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 }
 
 impl Serve for Server {
+    fn leave_times(&self) {
+        self.leaves_times.store(true, Ordering::Relaxed);
+        let _ = self.with_volume(|volume| {
+            volume.leave_times();
+            Ok(())
+        });
+    }
+
     fn time_granularity(&self) -> Duration {
         self.with_volume(|volume| Ok(volume.time_granularity())).unwrap_or(Duration::from_nanos(1))
     }
@@ -526,6 +540,14 @@ impl Serve for Server {
 
     fn allocate(&self, ino: Ino, how: Allocate, offset: u64, len: u64) -> Result<(), Errno> {
         self.with_space_retries(|volume| volume.fallocate(ino, how, offset, len))
+    }
+
+    fn has_space(&self, bytes: u64) -> Result<bool, Errno> {
+        self.with_space_retries(|volume| match volume.has_space(bytes)? {
+            true => Ok(()),
+            false => Err(Refusal::NoSpace.into()),
+        })
+        .map_or_else(|errno| if errno == Errno::NOSPC { Ok(false) } else { Err(errno) }, |()| Ok(true))
     }
 
     fn may_use_reserve(&self, uid: u32, is_in_group: &dyn Fn(u32) -> bool) -> bool {

@@ -67,12 +67,13 @@ use extant_volume::{Cursor, FileType, New, Seek, SetAttr, Stat, WriteAccess};
 use invalidator::Invalidator;
 pub use mounted::{Mounted, Threads, abort, serve_connection};
 use names::NameState;
+use reserve::Requester;
 pub use shown::Shown;
 pub use writeback::KernelCache;
 use writeback::Writeback;
 
 use crate::listing::ReaddirMode;
-use crate::mounting::MountOptions;
+use crate::mounting::{MountOptions, WritebackCache};
 use crate::status::STATUS_ATTRIBUTE;
 use crate::{Access, Errno, Name, Opener, Serve};
 
@@ -122,8 +123,9 @@ struct Transport<S> {
     shown: Shown,
     /// `default_permissions`: the kernel checks permissions.
     default_permissions: bool,
-    /// The kernel buffers writes (FUSE_WRITEBACK_CACHE).
+    /// The kernel buffers writes (FUSE_WRITEBACK_CACHE). Decided by INIT.
     has_writeback_cache: bool,
+    wants_writeback_cache: WritebackCache,
     /// The server must clear set-id bits (FUSE_HANDLE_KILLPRIV_V2).
     handles_killpriv: bool,
     /// OPEN gets ENOSYS, after which the kernel opens files without requests. Open files have no state then.
@@ -157,7 +159,11 @@ impl<S: Serve> Transport<S> {
             notifier,
             shown: options.shown,
             default_permissions: options.default_permissions,
-            has_writeback_cache: options.writeback_cache && !options.read_only,
+            has_writeback_cache: false,
+            wants_writeback_cache: match options.read_only {
+                true => WritebackCache::Never,
+                false => options.writeback_cache,
+            },
             handles_killpriv: false,
             no_open: false,
             no_opendir: false,
@@ -243,7 +249,10 @@ impl<S: Serve> Transport<S> {
             return unreadable(0);
         }
         match serve.stat(name.ino) {
-            Ok(stat) => convert::entry(&self.shown.of(&stat), self.attr_timeout(&stat)),
+            Ok(stat) => {
+                self.keep_asking(&stat);
+                convert::entry(&self.shown.of(&stat))
+            }
             Err(_) => unreadable(name.ino.0.into()),
         }
     }
@@ -291,7 +300,7 @@ impl<S: Serve> Handler for Transport<S> {
             true => init::DONT_MASK | init::HANDLE_KILLPRIV_V2,
             false => init::NO_OPENDIR_SUPPORT,
         };
-        if self.has_writeback_cache {
+        if self.may_buffer(offered.flags) {
             // While space is low, files are opened for direct I/O (see `writeback`), and may still be mapped.
             flags |= init::WRITEBACK_CACHE | init::DIRECT_IO_ALLOW_MMAP;
         }
@@ -306,6 +315,10 @@ impl<S: Serve> Handler for Transport<S> {
             flags |= init::ALLOW_IDMAP;
         }
         let taken = flags & offered.flags;
+        self.has_writeback_cache = taken & init::WRITEBACK_CACHE != 0;
+        if self.has_writeback_cache {
+            self.serve.leave_times();
+        }
         self.handles_killpriv = taken & init::HANDLE_KILLPRIV_V2 != 0;
         self.no_open = taken & init::NO_OPEN_SUPPORT != 0 && !self.serve.tracks_opens();
         self.no_opendir = taken & init::NO_OPENDIR_SUPPORT != 0;
@@ -337,7 +350,7 @@ impl<S: Serve> Handler for Transport<S> {
             Operation::Lookup(Nothing {}, NameOf(name)) => self.lookup(node, name, reply),
             Operation::Getattr(get, ()) => {
                 let handle = (get.flags & flag::GETATTR_FH != 0).then_some(get.fh);
-                self.getattr(node, handle, reply);
+                self.getattr(request, handle, reply);
             }
             Operation::Statx(..) => self.statx(node, reply),
             Operation::Setattr(set, ()) => self.setattr(request, &set, reply),
@@ -519,7 +532,8 @@ impl<S: Serve> Transport<S> {
     fn reply_attributes(&self, stat: Result<Stat, Errno>, reply: Reply) {
         match stat {
             Ok(stat) => {
-                let attr_valid = self.attr_timeout(&stat).as_secs();
+                self.keep_asking(&stat);
+                let attr_valid = CACHE_TIMEOUT.as_secs();
                 let attr = convert::attributes(&self.shown.of(&stat));
                 reply.structure(&AttrOut { attr_valid, attr, ..AttrOut::default() });
             }
@@ -527,9 +541,10 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    fn getattr(&self, node: u64, handle: Option<u64>, reply: Reply) {
+    fn getattr(&self, request: &Request<'_>, handle: Option<u64>, reply: Reply) {
+        let node = request.node();
         let reply = match handle {
-            Some(handle) => self.getattr_after_writeback(node, handle, reply),
+            Some(handle) => self.getattr_after_writeback(Requester::of(request), node, handle, reply),
             None => Some(reply),
         };
         if let Some(reply) = reply {
@@ -541,9 +556,9 @@ impl<S: Serve> Transport<S> {
     fn statx(&self, node: u64, reply: Reply) {
         match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
             Ok(stat) => {
-                let attr_valid = self.attr_timeout(&stat).as_secs();
+                self.keep_asking(&stat);
                 reply.structure(&StatxOut {
-                    attr_valid,
+                    attr_valid: CACHE_TIMEOUT.as_secs(),
                     stat: convert::statx(&self.shown.of(&stat)),
                     ..StatxOut::default()
                 });
@@ -624,11 +639,9 @@ impl<S: Serve> Transport<S> {
                 if stat.links == 0 {
                     self.names.lookups.mark_unlinked(stat.ino);
                 }
-                let open = self.open_reply(stat.ino, Access { write: true, append: false }, opened);
-                reply.structure(&CreateOut {
-                    entry: convert::entry(&self.shown.of(&stat), CACHE_TIMEOUT),
-                    open,
-                });
+                let access = Access { write: true, append: false };
+                let open = self.open_reply(stat.ino, access, opened);
+                reply.structure(&CreateOut { entry: convert::entry(&self.shown.of(&stat)), open });
             }
             Err(errno) => fail(reply, errno),
         }
@@ -654,14 +667,17 @@ impl<S: Serve> Transport<S> {
             if is_writeback {
                 // The kernel ignores the size in the reply to a write from its page cache, so a short write
                 // must fail.
-                let len = self.serve.write(WriteAccess::Writeback, ino, offset, bytes)?;
-                return if len == bytes.len() { Ok(len) } else { Err(Errno::NOSPC) };
+                let write = || match self.serve.write(WriteAccess::Writeback, ino, offset, bytes)? {
+                    len if len == bytes.len() => Ok(len),
+                    _ => Err(Errno::NOSPC),
+                };
+                return self.for_writer(ino, write);
             }
             let access = content::write_access_of(asked.fh);
             self.with_reserve(request, || self.serve.write(access, ino, offset, bytes))
         });
         if let (true, Ok(ino)) = (is_writeback, convert::ino_of(node)) {
-            self.note_writeback(node, ino, written.is_err());
+            self.note_writeback(node, ino, written.as_ref().err().copied());
         }
         match written {
             Ok(len) => {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use extant_device::FileDevice;
-use extant_fuse::{MountOptions, Server, Threads, serve_connection};
+use extant_fuse::{MountOptions, Server, Threads, WritebackCache, serve_connection};
 use extant_fuse_lowlevel::operation::{Answer, TABLE, row_of};
 use extant_fuse_lowlevel::protocol::{EntryOut, InHeader, InitIn, OutHeader};
 use extant_testkit::trees::Random;
@@ -348,7 +348,7 @@ fn round(seed: u64, end: Instant) {
     let options = MountOptions {
         read_only: false,
         default_permissions: seed.is_multiple_of(2),
-        writeback_cache: seed.is_multiple_of(3),
+        writeback_cache: if seed.is_multiple_of(3) { WritebackCache::Always } else { WritebackCache::Never },
         ..MountOptions::new("fake")
     };
     println!("seed {seed}");
@@ -369,7 +369,11 @@ fn a_write_from_the_page_cache_is_refused_if_it_is_short() {
     const CREATE: u32 = 35;
     const WRITE: u32 = 16;
     const WRITE_CACHE: u32 = 1;
-    let options = MountOptions { read_only: false, writeback_cache: true, ..MountOptions::new("fake") };
+    let options = MountOptions {
+        read_only: false,
+        writeback_cache: WritebackCache::Always,
+        ..MountOptions::new("fake")
+    };
     let mut served = Served::new(1, "8M", options);
     let kernel = &mut served.kernel;
     let mut create = vec![0; 16];

@@ -106,7 +106,7 @@ impl Writer {
             reader: Mutex::new(None),
             skip_short_orphans: !options.track_all_orphans,
             keeps_set_id: options.keeps_set_id,
-            keeps_times: options.keeps_times,
+            keeps_times: options.keeps_times.into(),
             dir_groups: options.dir_groups,
             no_auto_da_alloc: options.no_auto_da_alloc,
             fixed_time: options.fixed_time,

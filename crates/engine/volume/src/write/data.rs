@@ -16,6 +16,7 @@
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use extant_alloc::Room;
 use extant_base::{Ino, Lblk};
@@ -221,8 +222,9 @@ impl Writer {
     /// Updates the times, and clears the set-ID bits that a write clears.
     pub(super) fn note_write(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let now = self.now();
+        let keeps_times = self.keeps_times.load(Ordering::Relaxed);
         let times = |fields: &extant_ondisk::inode::Inode| {
-            if self.keeps_times { (fields.mtime, fields.ctime) } else { (now, now) }
+            if keeps_times { (fields.mtime, fields.ctime) } else { (now, now) }
         };
         let mode_after = |mode: u16| if self.keeps_set_id { mode } else { unprivileged(mode) };
         {

@@ -13,7 +13,8 @@
 
 use extant_alloc::Privilege;
 
-use crate::Volume;
+use super::with_room;
+use crate::{Fault, Refusal, Volume};
 
 /// While it lives, the operations of its thread may use the reserve, or may not.
 #[derive(Debug)]
@@ -42,5 +43,25 @@ impl Volume {
     pub fn may_use_reserve(&self, uid: u32, is_in_group: impl FnOnce(u32) -> bool) -> bool {
         let sb = self.superblock();
         uid == sb.def_resuid || sb.def_resgid != 0 && is_in_group(sb.def_resgid)
+    }
+
+    /// Returns whether this thread would find space for `bytes` of new data. If freed blocks wait for a
+    /// commit, and only they suffice, commits first.
+    ///
+    /// # Errors
+    /// The commit failed.
+    pub fn has_space(&self, bytes: u64) -> Result<bool, Fault> {
+        let Some(writer) = &self.writer else { return Ok(false) };
+        let alloc = &writer.keeper.alloc;
+        let blocks = bytes.div_ceil(self.geometry().block_size.bytes());
+        let enough = || match alloc.available_blocks() >= blocks {
+            true => Ok(()),
+            false => Err(Fault::from(Refusal::NoSpace)),
+        };
+        match with_room(&writer.journal, || alloc.pending_blocks() > 0, enough) {
+            Ok(()) => Ok(true),
+            Err(fault) if fault.is(Refusal::NoSpace) => Ok(false),
+            Err(fault) => Err(fault),
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use extant_device::Io;
-use extant_fuse::{Channel, Shown};
+use extant_fuse::{Channel, Shown, WritebackCache};
 use extant_volume::{
     Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushSettings, OnError, OrphanMode,
     WriteOptions,
@@ -41,7 +41,7 @@ pub(super) struct MountFlags {
     pub(super) dir_groups: Option<bool>,
     pub(super) no_track_opens: bool,
     pub(super) track_closes: bool,
-    pub(super) writeback_cache: bool,
+    pub(super) writeback_cache: WritebackCache,
     pub(super) discard: Option<bool>,
     pub(super) io: Io,
     pub(super) transport: Channel,

@@ -12,7 +12,7 @@ use extant_device::Device;
 use extant_device::mount_table::mounted_at;
 use extant_fuse::{
     Channel, Errno, KernelCache, MountOptions, Mounted, Resized, Resizer, Serve, Server, Threads,
-    UnmountFault,
+    UnmountFault, WritebackCache,
 };
 use extant_ondisk::{Superblock, superblock};
 use extant_volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
@@ -56,8 +56,8 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     }
     // Before anything is open: it stays outside of the sandbox.
     let unmounter = match sandbox::reason_against() {
-        Some(_) => Unmounter::Direct,
-        None => Unmounter::start(&args.dir).map_err(|error| {
+        Some(_) if !flags.read_write => Unmounter::Direct,
+        _ => Unmounter::start(&args.dir).map_err(|error| {
             let dir = args.dir.display();
             target(match error.kind() {
                 std::io::ErrorKind::NotFound if !args.dir.exists() => {
@@ -77,7 +77,8 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
         None => server,
     };
     // The use of the kernel's cache is tracked by open files.
-    let tracks_opens = flags.read_write && (!flags.no_track_opens || flags.writeback_cache);
+    let is_buffered = flags.writeback_cache == WritebackCache::Always;
+    let tracks_opens = flags.read_write && (!flags.no_track_opens || is_buffered);
     let server = if tracks_opens { server.with_opens() } else { server };
     let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
     let served = serve(args, flags, is_daemon, signals, (&server, &log, &Arc::new(unmounter)));
@@ -126,6 +127,7 @@ fn serve(
 
     let handle = signals.handle();
     let device = mounted_at(&dir).ok().flatten().map(|entry| entry.device);
+    unmounter.watch(&dir, device);
     let watcher = {
         let (dir, server, log) = (dir.clone(), Arc::clone(server), Arc::clone(log));
         let (unmounter, cache) = (Arc::clone(unmounter), mounted.kernel_cache());
@@ -258,8 +260,6 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool, log: &Arc<Log>) ->
         cache_bytes: usize::try_from(cache).unwrap_or(usize::MAX).max(CACHE_MIN),
         write: WriteOptions {
             keeps_set_id: true,
-            // The kernel then keeps the times, and does not learn of times that the volume sets.
-            keeps_times: flags.writeback_cache,
             keep_reserve: true,
             flush: flags.flush,
             commit_interval: flags.commit,

@@ -3,9 +3,16 @@
 //!
 //! ```text
 //!  server -- "now 0:45\n", "lazy ...", "abort ..." --> unmounter: is that device mounted on DIR? unmounts
+//!         -- "watch 0:45\n"                        --> remembers the device
 //!         <-- "ok\n", "busy\n", or a reason --
 //!  server ends: end of file                --> ends
+//!  server is killed, but cannot end: the signal of its death, and no end of file
+//!                                          --> aborts the connection of the device
 //! ```
+//!
+//! A killed server cannot end while one of its threads waits in the kernel for dirty pages of its own mount:
+//! only the server could write them back. The mount and all processes that use it would hang for ever. An
+//! aborted connection ends the wait.
 //!
 //! It is this program again, started before the image is open, with the directory as its only argument. It
 //! never sees a byte of the image or of a client. What a server under foreign control can do with it is to
@@ -20,15 +27,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use extant_device::mount_table::mounted_at;
 use extant_fuse::{UnmountFault, abort, unmount};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
 
 use super::umount;
 
 /// The name by which the program is called for this.
 const NAME: &str = "extant-unmounter";
+
+/// After the signal of the server's death, how long it may take to end.
+const TIME_TO_END: Duration = Duration::from_secs(1);
 
 /// How a server unmounts.
 pub(super) enum Unmounter {
@@ -54,6 +67,14 @@ impl Unmounter {
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn()?;
         Ok(Self::Helper(Mutex::new(ours)))
+    }
+
+    /// Has the process abort the connection of `device` on `dir` if this process is killed and cannot end.
+    /// Only the thread that called [`start`](Self::start) may do that.
+    pub(super) fn watch(&self, dir: &Path, device: Option<(u32, u32)>) {
+        if let Self::Helper(socket) = self {
+            let _ = asked(socket, dir, device, "watch");
+        }
     }
 
     /// Unmounts `dir` if `device` is mounted there.
@@ -114,18 +135,47 @@ pub(crate) fn run_if_called_so() -> Option<ExitCode> {
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
+    let watched: Arc<Mutex<Option<String>>> = Arc::default();
+    abort_if_the_server_cannot_end(&dir, &watched);
     let mut words = std::io::stdin().lock();
     let Ok(socket) = rustix::io::dup(&words) else { return Some(ExitCode::FAILURE) };
     let mut socket = UnixStream::from(socket);
     let mut line = String::new();
     while words.read_line(&mut line).is_ok_and(|len| len > 0) {
-        let said = answer(&dir, line.trim_end());
+        let said = match line.trim_end().split_once(' ') {
+            Some(("watch", device)) => {
+                *watched.lock().unwrap_or_else(PoisonError::into_inner) = Some(device.to_owned());
+                "ok".to_owned()
+            }
+            _ => answer(&dir, line.trim_end()),
+        };
         if socket.write_all(format!("{}\n", said.replace('\n', " ")).as_bytes()).is_err() {
             break;
         }
         line.clear();
     }
     Some(ExitCode::SUCCESS)
+}
+
+/// Waits for the signal of the server's death in a thread. If this process still runs after
+/// [`TIME_TO_END`], the socket is still open, so the server could not end.
+fn abort_if_the_server_cannot_end(dir: &Path, watched: &Arc<Mutex<Option<String>>>) {
+    let Ok(mut signals) = Signals::new([SIGUSR1]) else { return };
+    if set_parent_process_death_signal(Some(Signal::USR1)).is_err() {
+        return;
+    }
+    let (dir, watched) = (dir.to_owned(), Arc::clone(watched));
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            std::thread::sleep(TIME_TO_END);
+            let device = watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let (Some(device), Ok(Some(entry))) = (device, mounted_at(&dir))
+                && device == format!("{}:{}", entry.device.0, entry.device.1)
+            {
+                abort(&dir);
+            }
+        }
+    });
 }
 
 fn answer(dir: &Path, line: &str) -> String {

@@ -1,5 +1,5 @@
-//! `-o writeback_cache`: data in the kernel's cache gets space, or its writer soon
-//! gets an error; requests that need the data get it; holes keep their places.
+//! The kernel's write-back cache: when it is used; data in it gets space, or its writer gets an error;
+//! requests that need the data get it; holes keep their places.
 //!
 //! Needs /dev/fuse. Without it, tests print a note and pass.
 
@@ -58,17 +58,16 @@ fn a_write_is_refused_where_space_is_short() {
     e2fsck_clean(&image);
 }
 
-/// A file that was opened earlier is written piece by piece: the write after a piece without space reports
-/// the error.
+/// A file that was opened earlier is written in equal pieces: the first piece without space is refused.
 #[test]
-fn a_file_that_was_open_before_space_was_short_loses_a_write_at_most() {
+fn a_file_that_was_open_before_space_was_short_gets_only_what_has_space() {
     if !has_fuse() {
         return;
     }
     let (_dir, image) = empty_image(&[]);
     let mount = Mount::new(&image, &["-o", "writeback_cache"]);
     let path = mount.path().join("f");
-    let mut file = File::create(&path).unwrap();
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     let mut whole = 0;
     let error = loop {
         match file.write_all(&piece(whole)) {
@@ -78,18 +77,98 @@ fn a_file_that_was_open_before_space_was_short_loses_a_write_at_most() {
         assert!(whole < 256, "more than there is");
     };
     assert_eq!(error.raw_os_error(), NO_SPACE);
-    let _ = file.sync_all();
+    // Mounts of root limit the kernel's cache; on other mounts the kernel may cache more than the free space.
+    let safe = if extant_testkit::is_root() { whole } else { 0 };
+    // A reader at the end of the file is not refused.
+    let end = file.metadata().unwrap().len();
+    assert_eq!(file.read_at(&mut [0; 10], end).unwrap(), 0);
+    let synced = file.sync_all();
+    assert!(synced.is_ok() || safe == 0, "{synced:?}");
     drop(file);
     mount.unmount();
     mount.try_mount(&image, &[]).code(0);
     let bytes = std::fs::read(&path).unwrap();
-    // Mounts of root limit the kernel's cache; on other mounts the kernel may cache more than the free space.
-    let lost = if extant_testkit::is_root() { 1 } else { whole };
-    let safe = whole - lost.min(whole);
     assert!(bytes.len() >= safe * PIECE, "{} of {whole} pieces", bytes.len());
     for (number, got) in bytes.chunks_exact(PIECE).take(safe).enumerate() {
         assert!(got == piece(number), "{number}");
     }
+    mount.unmount();
+    e2fsck_clean(&image);
+}
+
+/// How many WRITE requests a mount has got.
+fn write_requests(mount: &Mount) -> u64 {
+    let value = outcome(extant().args(["status", "--json"]).arg(mount.path())).report();
+    let requests = value[0]["requests"].as_array().unwrap();
+    requests.iter().find(|of| of["operation"] == "write").map_or(0, |of| of["count"].as_u64().unwrap())
+}
+
+/// By default, small writes are buffered if root mounts and there is space; then the limit of buffered data
+/// follows the free space.
+#[test]
+fn small_writes_are_buffered_where_that_is_safe() {
+    if !has_fuse() || !extant_testkit::is_root() || !Path::new("/sys/class/bdi").exists() {
+        return;
+    }
+    let cases = [
+        ("", "128M", true),
+        ("nowriteback_cache", "128M", false),
+        ("writeback_cache,nowriteback_cache", "128M", false),
+        ("notrack_opens", "128M", false),
+        // Less than 16 MiB are free.
+        ("", "12M", false),
+        ("writeback_cache", "12M", true),
+    ];
+    for (options, size, is_buffered) in cases {
+        let (_dir, image) = empty_image(&[]);
+        extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), size]);
+        let mount = Mount::new(&image, &["-o", &format!("rw,{options}")]);
+        let mut file = File::create(mount.path().join("f")).unwrap();
+        for _ in 0..1000 {
+            file.write_all(b"x").unwrap();
+        }
+        drop(file);
+        let count = write_requests(&mount);
+        assert!(if is_buffered { count < 100 } else { count >= 1000 }, "{options} {size}: {count}");
+        if size == "128M" && is_buffered {
+            let device = runs(mount.path(), "mountpoint -d .");
+            let knob = format!("/sys/class/bdi/{}/max_bytes", device.trim());
+            let limit = || std::fs::read_to_string(&knob).unwrap().trim().parse::<u64>().unwrap();
+            let before = limit();
+            runs(mount.path(), "fallocate -l $(($(stat -f -c '%a * %S' .) - (40 << 20))) filler; echo x > g");
+            // The kernel rounds.
+            assert!(before > 6 << 20 && limit() < 4 << 20, "{before} {}", limit());
+        }
+        mount.unmount();
+        e2fsck_clean(&image);
+    }
+}
+
+/// A file that becomes immutable refuses the next write, also through a descriptor that was opened before.
+/// Reads through this descriptor work.
+#[test]
+fn an_immutable_file_refuses_writes_of_open_descriptors() {
+    if !has_fuse() || !extant_testkit::is_root() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &["-o", "writeback_cache"]);
+    let path = mount.path().join("f");
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all(b"before\n").unwrap();
+    runs(mount.path(), "chattr +i f");
+    for _ in 0..2 {
+        assert_eq!(file.write_all(b"no").unwrap_err().raw_os_error(), Some(1));
+        // These give the kernel attributes.
+        runs(mount.path(), "stat f; ls -l; cat f");
+        assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 7);
+    }
+    runs(mount.path(), "chattr -i f");
+    file.write_all(b"after\n").unwrap();
+    drop(file);
+    mount.unmount();
+    mount.try_mount(&image, &[]).code(0);
+    assert_eq!(runs(mount.path(), "cat f"), "before\nafter\n");
     mount.unmount();
     e2fsck_clean(&image);
 }

@@ -44,7 +44,8 @@ impl<S: Serve> Transport<S> {
         if self.writable {
             self.names.lookups.increment(stat.ino);
         }
-        reply.structure(&convert::entry(&self.shown.of(stat), self.attr_timeout(stat)));
+        self.keep_asking(stat);
+        reply.structure(&convert::entry(&self.shown.of(stat)));
     }
 
     pub(super) fn reply_entry_result(&self, made: &Result<Stat, Errno>, reply: Reply) {
@@ -154,6 +155,10 @@ impl<S: Serve> Transport<S> {
     pub(super) fn shut_down(&self, caller: Caller, how: Shutdown) -> Result<(), Errno> {
         self.check_administrator(caller)?;
         let done = self.serve.shut_down(how);
+        // Before the reply, so that the next buffered write sends GETATTR, which fails.
+        for ino in self.writeback.written() {
+            self.invalidate_attributes(ino.0.into());
+        }
         for ino in self.names.lookups.inodes() {
             self.invalidator.invalidate_then(ino.0.into(), 0..u64::MAX, || ());
         }

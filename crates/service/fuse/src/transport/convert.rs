@@ -4,8 +4,6 @@
 //! Invariant: node ids of the protocol are inode numbers of ext4, except that the root is 1 instead of 2.
 //! Inode 1 of ext4 (the list of bad blocks) has no node id.
 
-use std::time::Duration;
-
 use extant_base::Ino;
 use extant_fuse_lowlevel::protocol::{Attr, EntryOut, ROOT_ID, SetattrIn, Statx, SxTime, fattr};
 use extant_ondisk::inode::flags;
@@ -109,12 +107,12 @@ const STATX_ATTR_ENCRYPTED: u64 = 0x800;
 const STATX_ATTR_VERITY: u64 = 0x10_0000;
 
 /// A directory entry and its attributes, with the time for which the kernel may cache the attributes.
-pub(super) fn entry(stat: &Stat, attr_timeout: Duration) -> EntryOut {
+pub(super) fn entry(stat: &Stat) -> EntryOut {
     EntryOut {
         nodeid: stat.ino.0.into(),
         generation: stat.generation.into(),
         entry_valid: CACHE_TIMEOUT.as_secs(),
-        attr_valid: attr_timeout.as_secs(),
+        attr_valid: CACHE_TIMEOUT.as_secs(),
         attr: attributes(stat),
         ..EntryOut::default()
     }
@@ -128,7 +126,7 @@ pub(super) fn root_entry(stat: &Stat) -> EntryOut {
         generation: 0,
         attr_valid: 0,
         attr: Attr { ino: ROOT_ID, ..attributes(stat) },
-        ..entry(stat, Duration::ZERO)
+        ..entry(stat)
     }
 }
 

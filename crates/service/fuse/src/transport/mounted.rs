@@ -1,7 +1,7 @@
 //! A mount from its start to its end: mount, INIT, settings in /sys, serving until the unmount.
 //!
 //! ```text
-//!  Mounted::new: mount --> INIT --> limits in /sys/class/bdi      serve(): requests --> ENODEV (unmounted)
+//!  Mounted::new: mount --> limits in /sys/class/bdi --> INIT      serve(): requests --> ENODEV (unmounted)
 //! ```
 //!
 //! Does **not** own: mount(2) and fusermount3 (see [`crate::mounting`]), the threads (see
@@ -19,7 +19,7 @@ use extant_fuse_lowlevel::{Config, Session, splice_len_max};
 use super::Transport;
 use super::writeback::KernelCache;
 use crate::Serve;
-use crate::mounting::{self, Channel, MountFault, MountOptions};
+use crate::mounting::{self, Channel, MountFault, MountOptions, WritebackCache};
 
 /// Readahead of a mount made by root; the kernel's default is 128 KiB. With 24 requests of 1 MiB in flight
 /// the reader and the server seldom wait for each other: 3.7 GB/s, against 3.1 GB/s with a third of this.
@@ -63,8 +63,13 @@ impl<S: Serve> Mounted<S> {
         let dir = dir.canonicalize().map_err(wrong_dir)?;
         let connection = mounting::mount(&dir, options, splice_len_max())?;
         let transport = Transport::new(serve, options);
-        let number = Arc::clone(&transport.connection);
-        let writeback = transport.has_writeback_cache.then(|| Arc::clone(&transport.writeback));
+        if let Ok(Some(entry)) = mounted_at(&dir) {
+            let _ = transport.connection.set(entry.device.1);
+            // Before INIT, which decides by the limit.
+            if transport.wants_writeback_cache != WritebackCache::Never {
+                transport.writeback.limit_dirty(entry.device, transport.free_bytes());
+            }
+        }
         let rings = match options.transport {
             Channel::Auto => !options.read_only,
             transport => transport == Channel::Rings,
@@ -73,13 +78,6 @@ impl<S: Serve> Mounted<S> {
             Ok(session) => {
                 // Requests are read from `serve` on only, so this comes before all of them.
                 session.handler().connect(session.notifier());
-                if let Ok(Some(entry)) = mounted_at(&dir) {
-                    let _ = number.set(entry.device.1);
-                    if let Some(writeback) = writeback {
-                        let free = session.handler().free_bytes();
-                        writeback.limit_dirty(entry.device, free);
-                    }
-                }
                 set_readahead(&dir);
                 let config = Config { threads: threads.count.max(1) };
                 Ok(Self { session, dir, config })
@@ -152,10 +150,14 @@ pub fn serve_connection<S: Serve>(
     session.run(Config { threads: threads.count.max(1) })
 }
 
-/// Aborts the connection of the mount on `dir`, if /sys/fs/fuse permits that: all pending requests fail.
+/// Aborts the connection of the mount on `dir`: all pending requests fail. Uses /sys/fs/fuse; without that, or
+/// if it may not, umount(2) by force, which also unmounts if nothing uses the mount.
 pub fn abort(dir: &Path) {
     if let Ok(Some(entry)) = mounted_at(dir) {
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", entry.device.1), "1");
+        let control = format!("/sys/fs/fuse/connections/{}/abort", entry.device.1);
+        if std::fs::write(control, "1").is_err() {
+            let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::FORCE);
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! A request has the caller's user and one group, or neither (see `privileges`). The rest is read from /proc,
 //! which is slow, so this happens only after an operation failed for lack of space. Writes from the kernel's
-//! page cache never use the reserve, because the process that wrote the data is unknown.
+//! page cache do not name the process that wrote the data. While space is low, it is the last one that called
+//! write(2) on the file (see `writeback`); before, the reserve is not needed.
 //!
 //! Does **not** own: the reserve, and the privilege of a thread (see [`Acting`]). This module has no
 //! state.

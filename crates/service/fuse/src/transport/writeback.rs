@@ -1,17 +1,18 @@
-//! Dirty data of the kernel's write-back cache
-//! ([`MountOptions::writeback_cache`](crate::MountOptions::writeback_cache)): what to do when space is low,
-//! and which requests wait until it is written back.
+//! Dirty data of the kernel's write-back cache ([`WritebackCache`](crate::WritebackCache)): whether there is
+//! one, what to do when space is low, and which requests wait until data is written back.
 //!
 //! The kernel does not report how much dirty data it has, so the server cannot reserve space for it, and its
-//! writeback may fail for lack of space. But the amount is bounded (`dirty_max`). While twice this bound is
-//! free, all dirty data has space. With less free space:
+//! writeback may fail for lack of space. But the amount is bounded (`dirty_max`): a mount of root sets the
+//! bound itself, and lowers it while space becomes less. While twice this bound is free, all dirty data has
+//! space. With less free space:
 //!
 //! - Files are opened for direct I/O. So each write reaches the server at once, and fails if there is no
 //!   space.
-//! - For files that were opened earlier, attributes get a timeout of 0. So the kernel sends GETATTR before
-//!   each write(2), and the server delays the reply until the file's dirty data is written back (see
-//!   `invalidator`). If that failed, the reply is ENOSPC. So per file, the data of at most one write(2) is
-//!   accepted without space, and the next write(2), fsync(2) or close(2) returns the error.
+//! - For files that were opened earlier, the kernel sends GETATTR before each write(2), and the server delays
+//!   the reply until the file's dirty data is written back (see `invalidator`). The reply is ENOSPC if that
+//!   failed, or if the last write(2) took more new space than is left: the server does not know the size of
+//!   the next one. So only a write(2) that takes more new space than the one before it can be accepted
+//!   without space. Then the next write(2), fsync(2) or close(2) of the file returns the error.
 //!
 //! ```text
 //!   [enough space] -- free < 2 * bound: write back all files that are open for writing --> [low]
@@ -19,6 +20,14 @@
 //! ```
 //!
 //! Files with `chattr +S` are opened for direct I/O, too: the kernel does not know this flag.
+//!
+//! A file that becomes immutable while it is open for buffered writing refuses the next write(2), as with the
+//! kernel's ext4: here, the reply to GETATTR is EPERM.
+//!
+//! The kernel sends this GETATTR with a file handle, and only for a write, if its copy of the mode is not
+//! valid. So while one of these conditions holds, this copy stays invalid: the server invalidates it with
+//! each reply that contains the file's attributes (`keep_asking`). The timeout of the attributes would not
+//! do: after it, the kernel sends the same request for reads.
 //!
 //! Three requests need data that the kernel still has. They wait for the writeback of files that are open for
 //! buffered writing; close(2) has written back all others:
@@ -35,53 +44,94 @@
 //! Source: kernel fs/fuse/file.c (a write to the cache updates the attributes first),
 //! Documentation/ABI/testing/sysfs-class-bdi.
 
-use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use extant_base::Ino;
-use extant_fuse_lowlevel::protocol::{AttrOut, LseekOut, OpenOut, ROOT_ID, fopen};
+use extant_fuse_lowlevel::protocol::{AttrOut, LseekOut, OpenOut, ROOT_ID, fopen, init};
 use extant_fuse_lowlevel::{Reply, Request};
-use extant_volume::{FileType, Seek, Stat};
+use extant_ondisk::inode::flags;
+use extant_volume::{Seek, Stat};
 
 use super::invalidator::Invalidator;
 use super::reserve::Requester;
-use super::{CACHE_TIMEOUT, Transport, content, convert, fail};
-use crate::{Access, Errno, Opened, Opener, Serve};
+use super::{Transport, content, convert, fail};
+use crate::{Access, Errno, Opened, Opener, Serve, WritebackCache};
 
 /// The limits of dirty data that are set for a mount, in bytes: with much free space and with little.
 const DIRTY_LIMITS: (u64, u64) = (32 << 20, 2 << 20);
-/// In between, the limit is this part of the space that is free when the mount begins.
+/// In between, the limit is this part of the free space.
 const FREE_DIVISOR: u64 = 16;
-/// Without that limit, dirty data is at most this part of all memory (4 %): the default of vm.dirty_ratio is
-/// 20 %, and one FUSE mount gets at most a fifth of that.
+/// Where the limit cannot be set, and the kernel's own limit for FUSE mounts is not strict, dirty data is at
+/// most this part of all memory (4 %): the default of vm.dirty_ratio is 20 %, and one FUSE mount gets at most
+/// a fifth of that.
 const MEMORY_DIVISOR: u64 = 25;
+/// The kernel's own strict limit depends on the memory that is available at the moment. It may double.
+const STRICT_FACTOR: u64 = 2;
+/// [`WritebackCache::Auto`] buffers if this many times the bound is free when the mount begins.
+const AUTO_FACTOR: u64 = 8;
 
 /// What is known about the kernel's dirty data.
 #[derive(Default)]
 pub(super) struct Writeback {
-    /// Bound of the dirty data, in bytes.
+    /// Bound of the dirty data, in bytes; 0 as long as it is unknown.
     dirty_max: AtomicU64,
+    /// The kernel's limit of this mount, if this process may change it. It stays open because a confined
+    /// process opens no files.
+    knob: OnceLock<File>,
+    /// The limit is being lowered.
+    lowers_limit: AtomicBool,
     /// Space was low at the last check.
     is_space_low: AtomicBool,
     /// Files that are open for buffered writing, with the number of opens.
     writers: Mutex<HashMap<Ino, u32>>,
-    /// Files whose writeback failed, until a writer gets the error.
-    failed: Mutex<HashSet<Ino>>,
+    /// Files whose writeback failed, and the error, until a writer gets it.
+    failed: Mutex<HashMap<Ino, Errno>>,
+    /// What writes take while space is low, of files that are open for buffered writing.
+    growths: Mutex<HashMap<Ino, Growth>>,
+}
+
+/// What writes of a file take.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    /// The process that called the last write(2), whose data may use the reserve if this process may.
+    writer: Requester,
+    /// Units of 512 bytes that the file had before the last write(2).
+    blocks_512: u64,
+    /// Size of the file in bytes, before the last write(2).
+    size: u64,
+    /// Data was written back since then.
+    is_written: bool,
+    /// Bytes that the last write(2) took. Appends that fit into the last block leave it.
+    last_bytes: u64,
 }
 
 impl Writeback {
     /// Limits the kernel's dirty data of the mount with this device number, of which `free` bytes are free.
-    /// That needs root and Linux 6.2; otherwise the kernel's defaults bound it.
+    /// That needs root and Linux 6.2; otherwise the kernel's own limit bounds it.
     pub(super) fn limit_dirty(&self, (major, minor): (u32, u32), free: u64) {
-        let (most, least) = DIRTY_LIMITS;
-        let limit = (free / FREE_DIVISOR).clamp(least, most);
-        let knobs = format!("/sys/class/bdi/{major}:{minor}");
-        let set = |name: &str, value: u64| std::fs::write(Path::new(&knobs).join(name), value.to_string());
-        let is_set = set("max_bytes", limit).and_then(|()| set("strict_limit", 1)).is_ok();
-        let dirty_max = if is_set { limit } else { (memory_bytes() / MEMORY_DIVISOR).max(most) };
+        let knobs = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
+        let limit = limit_for(free);
+        let set = || -> std::io::Result<File> {
+            let knob = OpenOptions::new().write(true).open(knobs.join("max_bytes"))?;
+            knob.write_all_at(limit.to_string().as_bytes(), 0)?;
+            std::fs::write(knobs.join("strict_limit"), "1")?;
+            Ok(knob)
+        };
+        let read = |name: &str| std::fs::read_to_string(knobs.join(name)).ok()?.trim().parse::<u64>().ok();
+        let dirty_max = match (set(), read("strict_limit"), read("max_bytes")) {
+            (Ok(knob), ..) => {
+                let _ = self.knob.set(knob);
+                limit
+            }
+            (Err(_), Some(1), Some(limit)) => STRICT_FACTOR * limit,
+            _ => (memory_bytes() / MEMORY_DIVISOR).max(DIRTY_LIMITS.0),
+        };
         self.dirty_max.store(dirty_max, Ordering::Relaxed);
     }
 
@@ -90,7 +140,8 @@ impl Writeback {
         locked(&self.writers).contains_key(&ino)
     }
 
-    fn written(&self) -> Vec<Ino> {
+    /// The files that are open for buffered writing.
+    pub(super) fn written(&self) -> Vec<Ino> {
         locked(&self.writers).keys().copied().collect()
     }
 
@@ -104,8 +155,28 @@ impl Writeback {
             *count -= 1;
             if *count == 0 {
                 writers.remove(&ino);
+                locked(&self.growths).remove(&ino);
             }
         }
+    }
+
+    /// Returns the error of the file's last writeback, once.
+    fn failure(&self, ino: Ino) -> Result<(), Errno> {
+        locked(&self.failed).remove(&ino).map_or(Ok(()), Err)
+    }
+
+    /// Notes what a file has once it has no dirty data. Returns the bytes that the last write(2) took.
+    fn note_growth(&self, writer: Requester, stat: &Stat) -> u64 {
+        let (blocks_512, size) = (stat.blocks_512, stat.size);
+        let mut growths = locked(&self.growths);
+        let new = Growth { writer, blocks_512, size, is_written: false, last_bytes: 0 };
+        let growth = growths.entry(stat.ino).or_insert(new);
+        let taken = blocks_512.saturating_sub(growth.blocks_512) * 512;
+        if growth.is_written && (taken > 0 || size <= growth.size) {
+            growth.last_bytes = taken;
+        }
+        *growth = Growth { last_bytes: growth.last_bytes, ..new };
+        growth.last_bytes
     }
 }
 
@@ -128,6 +199,12 @@ impl KernelCache {
     }
 }
 
+/// The limit of dirty data where `free` bytes are free.
+fn limit_for(free: u64) -> u64 {
+    let (most, least) = DIRTY_LIMITS;
+    (free / FREE_DIVISOR).clamp(least, most)
+}
+
 /// Calls `then` after the writeback of all these files.
 fn write_back_then(invalidator: &Invalidator, files: &[Ino], then: impl FnOnce() + Send + 'static) {
     match files.split_last() {
@@ -142,6 +219,22 @@ fn write_back_then(invalidator: &Invalidator, files: &[Ino], then: impl FnOnce()
 }
 
 impl<S: Serve> Transport<S> {
+    /// Whether the kernel shall buffer writes, if it offers the features `offered` of INIT.
+    pub(super) fn may_buffer(&self, offered: u64) -> bool {
+        match self.wants_writeback_cache {
+            WritebackCache::Never => false,
+            WritebackCache::Always => true,
+            WritebackCache::Auto => {
+                let dirty_max = self.writeback.dirty_max.load(Ordering::Relaxed);
+                // Without direct I/O of mapped files, programs that map a file would fail while space is low.
+                offered & init::DIRECT_IO_ALLOW_MMAP != 0
+                    && self.serve.tracks_opens()
+                    && dirty_max > 0
+                    && self.free_bytes() >= AUTO_FACTOR * dirty_max
+            }
+        }
+    }
+
     /// FSYNC of the root and SYNCFS: makes everything durable, also the data that the kernel still has.
     pub(super) fn sync_all(&self, opener: Opener, reply: Reply) {
         if !self.has_writeback_cache {
@@ -184,12 +277,14 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Returns whether dirty data might not find space. When that becomes true, starts the writeback of all
-    /// files that are open for writing; attributes get a timeout of 0 from then on.
+    /// files that are open for writing, which also makes the kernel send GETATTR before the next write.
     fn is_space_low(&self) -> bool {
         if !self.has_writeback_cache {
             return false;
         }
-        let is_space_low = self.free_bytes() < 2 * self.writeback.dirty_max.load(Ordering::Relaxed);
+        let free = self.free_bytes();
+        self.lower_limit(free);
+        let is_space_low = free < 2 * self.writeback.dirty_max.load(Ordering::Relaxed);
         if is_space_low && !self.writeback.is_space_low.swap(true, Ordering::AcqRel) {
             write_back_then(&self.invalidator, &self.writeback.written(), || ());
         } else if !is_space_low {
@@ -198,15 +293,31 @@ impl<S: Serve> Transport<S> {
         is_space_low
     }
 
+    /// Lowers the kernel's limit of dirty data if the space has become less. The new bound counts once
+    /// everything is written back that the old limit admitted.
+    fn lower_limit(&self, free: u64) {
+        let writeback = &self.writeback;
+        let Some(knob) = writeback.knob.get() else { return };
+        let (limit, old) = (limit_for(free), writeback.dirty_max.load(Ordering::Relaxed));
+        // In steps of a half at least, so that this happens a few times in the life of a mount.
+        if limit > old / 2 || writeback.lowers_limit.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        match knob.write_all_at(limit.to_string().as_bytes(), 0) {
+            Ok(()) => {
+                let lowered = Arc::clone(writeback);
+                write_back_then(&self.invalidator, &writeback.written(), move || {
+                    lowered.dirty_max.store(limit, Ordering::Relaxed);
+                    lowered.lowers_limit.store(false, Ordering::Release);
+                });
+            }
+            Err(_) => writeback.lowers_limit.store(false, Ordering::Release),
+        }
+    }
+
     /// Free space for ordinary users, in bytes.
     pub(super) fn free_bytes(&self) -> u64 {
         self.serve.stat_fs().map_or(0, |all| all.blocks_available * u64::from(all.block_size))
-    }
-
-    /// How long the kernel may cache the attributes of an inode.
-    pub(super) fn attr_timeout(&self, stat: &Stat) -> Duration {
-        let asks = self.writeback.is_space_low.load(Ordering::Acquire) && stat.kind == FileType::Regular;
-        if asks { Duration::ZERO } else { CACHE_TIMEOUT }
     }
 
     /// The reply for a file that was opened.
@@ -235,30 +346,76 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Notes that the kernel wrote back dirty data of a file, and whether that failed.
-    pub(super) fn note_writeback(&self, node: u64, ino: Ino, is_refused: bool) {
+    /// Runs a write of data that the kernel buffered, with the reserve if the writer may use it. As in
+    /// [`Requester::with_reserve`], `write` may be called twice.
+    pub(super) fn for_writer(
+        &self,
+        ino: Ino,
+        mut write: impl FnMut() -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let writer = match self.has_writeback_cache {
+            true => locked(&self.writeback.growths).get(&ino).map(|growth| growth.writer),
+            // Data of shared mappings only: its writer is unknown.
+            false => None,
+        };
+        match writer {
+            Some(writer) => writer.with_reserve(&*self.serve, write),
+            None => write(),
+        }
+    }
+
+    /// Notes that the kernel wrote back dirty data of a file, and the error if that failed.
+    pub(super) fn note_writeback(&self, node: u64, ino: Ino, refused: Option<Errno>) {
         if !self.has_writeback_cache {
             return;
         }
-        self.is_space_low();
-        if is_refused {
-            locked(&self.writeback.failed).insert(ino);
+        if self.is_space_low()
+            && let Some(growth) = locked(&self.writeback.growths).get_mut(&ino)
+        {
+            growth.is_written = true;
+        }
+        if let Some(errno) = refused {
+            locked(&self.writeback.failed).insert(ino, errno);
             // So that reads return what is stored.
             self.invalidator.invalidate_then(node, 0..u64::MAX, || ());
         }
     }
 
     /// Replies to a GETATTR that the kernel may have sent before a buffered write: after the file's dirty
-    /// data is written back, with an error if that failed. Returns the reply if there is no reason to wait.
-    pub(super) fn getattr_after_writeback(&self, node: u64, handle: u64, reply: Reply) -> Option<Reply> {
-        if !content::is_buffered(handle) || !self.is_space_low() {
+    /// data is written back, with an error if that failed or if the write is likely to find no space. Returns
+    /// the reply if there is no reason to wait.
+    pub(super) fn getattr_after_writeback(
+        &self,
+        writer: Requester,
+        node: u64,
+        handle: u64,
+        reply: Reply,
+    ) -> Option<Reply> {
+        if !content::is_buffered(handle) {
+            return Some(reply);
+        }
+        let refused = convert::ino_of(node).and_then(|ino| match is_immutable(&self.serve.stat(ino)?) {
+            true => Err(Errno::PERM),
+            false => self.writeback.failure(ino),
+        });
+        if let Err(errno) = refused {
+            fail(reply, errno);
+            return None;
+        }
+        if !self.is_space_low() {
             return Some(reply);
         }
         let (serve, writeback, shown) = (Arc::clone(&self.serve), Arc::clone(&self.writeback), self.shown);
         self.invalidator.invalidate_then(node, 0..u64::MAX, move || {
-            let stat = convert::ino_of(node).and_then(|ino| match locked(&writeback.failed).remove(&ino) {
-                true => Err(Errno::NOSPC),
-                false => serve.stat(ino),
+            let stat = convert::ino_of(node).and_then(|ino| {
+                writeback.failure(ino)?;
+                let stat = serve.stat(ino)?;
+                let bytes = writeback.note_growth(writer, &stat);
+                writer.with_reserve(&*serve, || match serve.has_space(bytes)? {
+                    true => Ok(()),
+                    false => Err(Errno::NOSPC),
+                })?;
+                Ok(stat)
             });
             match stat {
                 Ok(stat) => reply.structure(&AttrOut {
@@ -269,6 +426,16 @@ impl<S: Serve> Transport<S> {
             }
         });
         None
+    }
+
+    /// For each reply with attributes: if the kernel has to send GETATTR before a buffered write of this file,
+    /// invalidates its copy of the attributes. The kernel does not take those of a request that it sent before
+    /// an invalidation.
+    pub(super) fn keep_asking(&self, stat: &Stat) {
+        let must_ask = || is_immutable(stat) || self.writeback.is_space_low.load(Ordering::Acquire);
+        if self.has_writeback_cache && must_ask() && self.writeback.has_writer(stat.ino) {
+            self.invalidate_attributes(stat.ino.0.into());
+        }
     }
 
     /// SEEK_DATA and SEEK_HOLE, after the writeback of the file's dirty data.
@@ -291,6 +458,10 @@ impl<S: Serve> Transport<S> {
             answer()
         }
     }
+}
+
+fn is_immutable(stat: &Stat) -> bool {
+    stat.flags & flags::IMMUTABLE != 0
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use extant_device::Io;
 use extant_fuse::mounting::is_plain_value;
-use extant_fuse::{Channel, Remount};
+use extant_fuse::{Channel, Remount, WritebackCache};
 use extant_volume::{DataPath, ExtentPolicy, FlushDelay, FlushMode, OnError, OrphanMode};
 
 use super::{LogTo, MountFlags};
@@ -369,13 +369,21 @@ const DURABILITY: &[Row] = &[
 
 const PERFORMANCE: &[Row] = &[
     Row {
-        spelled: "writeback_cache",
-        help: "the kernel buffers writes, so small writes cost less. When space runs out a write may \
-               succeed and the next write, fsync or close fail",
-        page: "the kernel buffers writes before it sends them to the server, so small writes are \
-               faster. **When space runs out, write(2) may succeed and the next write(2), fsync(2) or \
-               close(2) fail**, see [internals](mount-internals.md#the-kernels-write-back-cache)",
-        keywords: &[flag("writeback_cache", |flags| flags.writeback_cache = true)],
+        spelled: "nowriteback_cache",
+        help: "the kernel sends each write at once. By default it buffers writes, so small writes cost \
+               less, if the amount of buffered data is bounded and there is much free space; with \
+               writeback_cache it always does. When space runs out, a write to a file that was opened \
+               before may succeed and the next write, fsync or close fail",
+        page: "the kernel sends each write(2) to the server at once. By default, it buffers writes, \
+               which makes small writes up to 18 times as fast, if the amount of buffered data is \
+               bounded and eight times this amount is free; with `writeback_cache`, it always does. \
+               **When space runs out, a write(2) to a file that was opened earlier may succeed and \
+               the next write(2), fsync(2) or close(2) fail**, see \
+               [internals](mount-internals.md#the-kernels-write-back-cache)",
+        keywords: &[
+            flag("nowriteback_cache", |flags| flags.writeback_cache = WritebackCache::Never),
+            flag("writeback_cache", |flags| flags.writeback_cache = WritebackCache::Always),
+        ],
     },
     Row {
         spelled: "notrack_opens",
