@@ -17,6 +17,7 @@ use crate::inspect::format::escape;
 use crate::look::host::{Choices, CopyTo, Host, open_named_dir};
 use crate::look::progress::Progress;
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session};
+use crate::manners::lists_files;
 
 const EXAMPLES: &str = "\
 Holes stay holes, names of one file stay names of one file, and nothing is written outside of the destination, whatever \
@@ -62,11 +63,15 @@ pub(crate) struct CopyArgs {
     /// Write zeros where the files have holes.
     #[arg(long)]
     no_sparse: bool,
+    /// Print each file that was copied, and at the end the time and memory that the command took.
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 impl CopyArgs {
     fn choices(&self) -> Choices {
-        Choices { metadata: self.preserve || self.archive, sparse: !self.no_sparse, replace: true }
+        let metadata = self.preserve || self.archive;
+        Choices { metadata, sparse: !self.no_sparse, replace: true, list: lists_files(self.verbose) }
     }
 
     fn is_recursive(&self) -> bool {
@@ -134,7 +139,13 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
             continue;
         }
         match place(target, &destination, is_dir) {
-            Ok(place) => host.copy(&mut session, target, place),
+            Ok(place) => {
+                let to = match (&place, is_dir) {
+                    (CopyTo::Name(_, name), true) => destination.join(OsStr::from_bytes(name)),
+                    _ => destination.clone(),
+                };
+                host.copy(&mut session, target, place, to.as_os_str().as_bytes());
+            }
             Err(error) => {
                 session.problem(exit::TARGET, format_args!("{}: {error}", destination.display()));
             }

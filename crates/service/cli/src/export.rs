@@ -120,12 +120,12 @@ fn to_dir(args: &ExportArgs, session: &mut Session, target: &ExistingFile, dir: 
         Ok(fd) => fd,
         Err(error) => return refused(session, error),
     };
-    let choices = Choices { metadata: true, sparse: !args.no_sparse, replace: args.force };
+    let choices = Choices { metadata: true, sparse: !args.no_sparse, replace: args.force, list: false };
     let host = Host::new(choices, Progress::new("exporting")).leaving_out(&args.leave_out);
     let place = match target.inode.kind() {
         FileType::Directory => CopyTo::Into(fd),
         _ => CopyTo::Name(fd, target.name().to_vec()),
     };
-    host.copy(session, target, place);
+    host.copy(session, target, place, dir.as_os_str().as_encoded_bytes());
     host.finish(session);
 }

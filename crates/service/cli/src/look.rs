@@ -734,7 +734,7 @@ impl Session {
             let salvaged = fs.map(|fs| fs.volume().salvaged());
             self.report_damage(&name, &salvaged.unwrap_or_default());
         }
-        if let Some(code) = voice::output_code(printed) {
+        if let Some(code) = voice::output_code(printed.and_then(|()| voice::listed())) {
             self.remember(code);
         }
         if self.misused {

@@ -20,6 +20,7 @@ use clap::ColorChoice;
 use crate::sizes::human;
 
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
+static IS_VERBOSE: AtomicBool = AtomicBool::new(false);
 
 pub(crate) const RED: Style = AnsiColor::Red.on_default();
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
@@ -42,6 +43,7 @@ impl Manners {
     /// Sets what holds for the process.
     pub(crate) fn apply(&self) {
         IS_QUIET.store(self.quiet, Ordering::Relaxed);
+        IS_VERBOSE.store(self.verbose, Ordering::Relaxed);
         choose_color(self.color);
     }
 
@@ -62,6 +64,12 @@ impl Manners {
 /// Whether only results and errors are printed.
 pub(crate) fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Whether a command lists the files that it changes. `verbose`: its own option, which a line of a script has
+/// as well.
+pub(crate) fn lists_files(verbose: bool) -> bool {
+    (verbose || IS_VERBOSE.load(Ordering::Relaxed)) && !is_quiet()
 }
 
 /// Whether progress is drawn.

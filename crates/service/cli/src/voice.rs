@@ -12,6 +12,7 @@
 use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::exit::codes;
 
@@ -57,6 +58,34 @@ pub(crate) fn without_numbers(text: &str) -> String {
         }
     }
     plain + rest
+}
+
+/// The first failure of [`list!`].
+static UNLISTED: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Prints a line on standard output: a file that the command copied or removed. [`listed`] returns the first
+/// failure.
+macro_rules! list {
+    ($($text:tt)*) => { $crate::voice::list_line(format_args!($($text)*)) };
+}
+pub(crate) use list;
+
+/// See [`list!`].
+pub(crate) fn list_line(text: Arguments<'_>) {
+    // Formatted first, so that lines of several threads do not mix.
+    if let Err(error) = io::stdout().write_all(format!("{text}\n").as_bytes()) {
+        unlisted().get_or_insert(error);
+    }
+}
+
+/// The first failure to print a line of [`list!`].
+pub(crate) fn listed() -> io::Result<()> {
+    let flushed = io::stdout().flush();
+    unlisted().take().map_or(flushed, Err)
+}
+
+fn unlisted() -> MutexGuard<'static, Option<io::Error>> {
+    UNLISTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Prints text on standard error, unchanged.

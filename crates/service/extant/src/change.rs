@@ -487,6 +487,31 @@ impl FileSystem {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.remove_dir_all_with(path, &mut |_, _| {})
+    }
+
+    /// As [`remove_dir_all`](Self::remove_dir_all). Calls `removed` with the path and the type of each file
+    /// after its removal: a directory comes after everything below it.
+    ///
+    /// # Errors
+    /// As [`remove_dir_all`](Self::remove_dir_all).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+    /// fs.create_dir_all("/a/b", 0o755)?;
+    /// fs.write("/a/b/file", b"")?;
+    /// let mut paths = Vec::new();
+    /// fs.remove_dir_all_with("/a", &mut |path, _kind| paths.push(path.display().to_string()))?;
+    /// assert_eq!(paths, ["/a/b/file", "/a/b", "/a"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn remove_dir_all_with(
+        &self,
+        path: impl AsRef<Path>,
+        removed: &mut dyn FnMut(&Path, FileType),
+    ) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let (location, ino) = (|| {
             let inode = self.volume.resolve(path, Follow::NotTheLast)?;
@@ -502,9 +527,11 @@ impl FileSystem {
         })()
         .map_err(Error::at(path))?;
         let mut above = vec![Emptied::new(ino, location.name.clone())];
+        let mut dir_path = path.strip_suffix(b"/").unwrap_or(path).to_vec();
         let mut inside = HashSet::from([ino]);
         while let Some(dir) = above.last_mut() {
-            match self.empty_on(dir) {
+            let mut unlinked = |name: &[u8], kind| removed(as_path(&joined(&dir_path, name)), kind);
+            match self.empty_on(dir, &mut unlinked) {
                 Ok(None) => {
                     let parent = above.len().checked_sub(2).map_or(location.dir, |at| above[at].ino);
                     let Some(dir) = above.last_mut() else { break };
@@ -513,29 +540,37 @@ impl FileSystem {
                         Err(fault) if fault.is(Refusal::NotEmpty) && dir.tries < EMPTYING_TRIES => {
                             (dir.tries, dir.next) = (dir.tries + 1, Some(Cursor::START));
                         }
-                        Err(fault) => return Err(at(path, &above, b"", fault)),
+                        Err(fault) => return Err(Error::At { path: dir_path, fault }),
                         Ok(()) => {
+                            removed(as_path(&dir_path), FileType::Directory);
                             inside.remove(&dir.ino);
+                            dir_path.truncate(dir_path.len().saturating_sub(dir.name.len() + 1));
                             above.pop();
                         }
                     }
                 }
                 Ok(Some(below)) => {
+                    dir_path = joined(&dir_path, &below.name);
                     if !inside.insert(below.ino) {
                         let fact = Malformed::new("directory", "must have one name", below.ino.0);
                         let fault = Fault::Corrupt(Corrupt::at(CorruptAt::ino(below.ino), fact));
-                        return Err(at(path, &above, &below.name, fault));
+                        return Err(Error::At { path: dir_path, fault });
                     }
                     above.push(below);
                 }
-                Err((name, fault)) => return Err(at(path, &above, &name, fault)),
+                Err((name, fault)) => return Err(Error::At { path: joined(&dir_path, &name), fault }),
             }
         }
         Ok(())
     }
 
-    /// Removes all names up to the next directory, and returns that directory; `None` at the end.
-    fn empty_on(&self, dir: &mut Emptied) -> Result<Option<Emptied>, (Vec<u8>, Fault)> {
+    /// Removes all names up to the next directory, and returns that directory; `None` at the end. Calls
+    /// `unlinked` with each removed name.
+    fn empty_on(
+        &self,
+        dir: &mut Emptied,
+        unlinked: &mut dyn FnMut(&[u8], FileType),
+    ) -> Result<Option<Emptied>, (Vec<u8>, Fault)> {
         loop {
             while let Some(entry) = dir.ready.pop_front() {
                 let failed = |fault| (entry.name.clone(), fault);
@@ -549,7 +584,10 @@ impl FileSystem {
                 match self.volume.unlink(dir.ino, &entry.name) {
                     // Another thread removed the name first.
                     Err(fault) if fault.is(Refusal::NotFound) => {}
-                    done => done.map_err(failed)?,
+                    done => {
+                        done.map_err(failed)?;
+                        unlinked(&entry.name, kind);
+                    }
                 }
             }
             let Some(from) = dir.next.take() else { return Ok(None) };
@@ -713,13 +751,11 @@ impl Emptied {
     }
 }
 
-/// Adds the path to an error: `path`, the directories being emptied below it, and `name`.
-fn at(path: &[u8], above: &[Emptied], name: &[u8], fault: Fault) -> Error {
-    let mut whole = path.strip_suffix(b"/").unwrap_or(path).to_vec();
-    let below = above.iter().skip(1).map(|dir| dir.name.as_slice());
-    for part in below.chain([name]).filter(|part| !part.is_empty()) {
-        whole.push(b'/');
-        whole.extend_from_slice(part);
-    }
-    Error::At { path: whole, fault }
+/// The path of `name` in the directory `dir`; `dir` itself for an empty name.
+fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if name.is_empty() { dir.to_vec() } else { [dir, b"/", name].concat() }
+}
+
+fn as_path(bytes: &[u8]) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(bytes))
 }

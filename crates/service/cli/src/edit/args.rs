@@ -151,6 +151,9 @@ pub(crate) struct RmArgs {
     /// Empty directories too.
     #[arg(short, long)]
     pub(crate) dir: bool,
+    /// Print each file that was removed, and at the end the time and memory that the command took.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     /// What to remove.
     #[arg(required = true, value_name = "IMG:PATH")]
     pub(crate) paths: Vec<OsString>,

@@ -28,9 +28,11 @@ use super::content::{PIECE, write_all};
 use super::os;
 use super::{FULL, UMASK, report};
 use crate::exit;
+use crate::inspect::format::escape;
 use crate::look::host::Choices;
 use crate::look::progress::Progress;
 use crate::look::{Session, below, code_of, shown};
+use crate::voice::list;
 
 /// The most temporary names to try for a file.
 const TEMPORARY_TRIES: u32 = 1000;
@@ -224,6 +226,9 @@ impl Copy<'_> {
             }
         };
         self.progress.file();
+        if is_new {
+            self.list(&source, &path);
+        }
         Some(Dir { source, path, names: names.into_iter(), metadata: is_new.then_some(metadata) })
     }
 
@@ -237,8 +242,17 @@ impl Copy<'_> {
             Ok(()) => {
                 self.session.did(&self.image);
                 self.progress.file();
+                self.list(source, path);
             }
             Err(failure) => self.report(source, path, failure),
+        }
+    }
+
+    /// Prints a file that was copied, if the copy lists them.
+    fn list(&self, source: &Path, path: &[u8]) {
+        if self.choices.list {
+            let source = escape(source.as_os_str().as_bytes());
+            self.progress.suspend(|| list!("{source} -> {}", shown(&self.image, path)));
         }
     }
 
@@ -356,7 +370,7 @@ impl Copy<'_> {
             match self.fs.set_xattr_with(os(path), name, value, SetXattr::Any) {
                 // This does not mean that the image is full; if it is, the next file reports that.
                 Err(error) if error.is(Refusal::NoSpace) => {
-                    let name = crate::inspect::format::escape(name);
+                    let name = escape(name);
                     let why = format!("no room for its attribute {name}, of {} bytes", value.len());
                     let shown = shown(&self.image, path);
                     self.session.problem(exit::TARGET, format_args!("{shown}: {why}"));

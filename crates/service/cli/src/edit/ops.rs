@@ -26,6 +26,8 @@ use crate::exit;
 use crate::imagearg::is_of_host;
 use crate::inspect::format::{escape, hex, quote};
 use crate::look::{ExistingFile, Named, Session, below, code_of, output, shown};
+use crate::manners::lists_files;
+use crate::voice::list;
 
 /// Prefixes of the attribute names that can be read and set.
 const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
@@ -157,6 +159,7 @@ fn rm(session: &mut Session, args: &RmArgs) {
     } else {
         session.targets(&args.paths, Follow::NotTheLast)
     };
+    let lists = lists_files(args.verbose);
     // In reverse order: a match below a matched directory is removed before the directory.
     for target in found.iter().rev() {
         let (fs, path) = (&target.fs, os(&target.path));
@@ -167,7 +170,11 @@ fn rm(session: &mut Session, args: &RmArgs) {
                 session.problem(exit::TARGET, format_args!("{}: {why}", target.shown()));
                 continue;
             }
-            () if is_dir && args.recursive => fs.remove_dir_all(path),
+            () if is_dir && args.recursive => fs.remove_dir_all_with(path, &mut |path, kind| {
+                if lists {
+                    list_removed(&target.image, path.as_os_str().as_bytes(), kind);
+                }
+            }),
             () if is_dir && args.dir => fs.remove_dir(path),
             () => fs.remove_file(path),
         };
@@ -187,9 +194,18 @@ fn rm(session: &mut Session, args: &RmArgs) {
                 };
                 report(session, &target.image, &error, advice);
             }
+            // A tree was listed while it was removed.
+            Ok(()) if lists && !(is_dir && args.recursive) => {
+                list_removed(&target.image, &target.path, target.inode.kind());
+            }
             Ok(()) => {}
         }
     }
+}
+
+fn list_removed(image: &str, path: &[u8], kind: FileType) {
+    let what = if kind == FileType::Directory { "directory " } else { "" };
+    list!("removed {what}{}", shown(image, path));
 }
 
 fn advice_on_flags(error: &Error) -> &'static str {

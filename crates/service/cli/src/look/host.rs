@@ -38,7 +38,8 @@ use super::outside::Outside;
 use super::progress::Progress;
 use super::{ExistingFile, Session, below, code_of, shown};
 use crate::exit;
-use crate::inspect::format::count;
+use crate::inspect::format::{count, escape};
+use crate::voice::list;
 
 /// Bytes per read of a large file.
 const PIECE: usize = 1 << 20;
@@ -55,6 +56,8 @@ pub(crate) struct Choices {
     pub(crate) sparse: bool,
     /// Replace existing files. Existing directories are entered.
     pub(crate) replace: bool,
+    /// Print each file that was copied.
+    pub(crate) list: bool,
 }
 
 /// Destination of the root of a tree.
@@ -108,6 +111,8 @@ struct Job {
     dir: Arc<Dir>,
     name: Vec<u8>,
     shown: String,
+    /// The path on the host, for the list.
+    to: Vec<u8>,
     loaded: Loaded,
     link: Link,
 }
@@ -185,7 +190,8 @@ impl Host {
     }
 
     /// Copies a target and everything below it. Problems are reported, and kept for [`finish`](Self::finish).
-    pub(crate) fn copy(&self, session: &mut Session, target: &ExistingFile, place: CopyTo) {
+    /// `to`: the path of `place`, for the list.
+    pub(crate) fn copy(&self, session: &mut Session, target: &ExistingFile, place: CopyTo, to: &[u8]) {
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).clamp(1, 8);
         let (send, receive) = mpsc::sync_channel::<Job>(QUEUE);
         let receive = Mutex::new(receive);
@@ -212,7 +218,7 @@ impl Host {
                 session.problem(exit::TARGET, "no thread can be started");
                 return;
             }
-            self.walk(session, target, &place, &send);
+            self.walk(session, target, &place, to, &send);
             drop(send);
         });
     }
@@ -222,6 +228,7 @@ impl Host {
         session: &mut Session,
         target: &ExistingFile,
         place: &CopyTo,
+        root_to: &[u8],
         send: &mpsc::SyncSender<Job>,
     ) {
         let mut links: HashMap<Ino, Arc<FirstName>> = HashMap::new();
@@ -248,6 +255,7 @@ impl Host {
             let shown = shown(&target.image, &path);
             stack.truncate(depth);
             let path = outside.next(&loaded);
+            let to = below(root_to, &path.path);
             let (dir, name) = match (depth, place) {
                 (0, CopyTo::Name(fd, name)) => match fd.try_clone() {
                     Ok(fd) => {
@@ -282,7 +290,7 @@ impl Host {
                 continue;
             }
             if is_dir {
-                let made = self.make_dir(&dir, &name, &shown, loaded);
+                let made = self.make_dir(&dir, &name, &shown, &to, loaded);
                 stack.push(made.map(Arc::new));
                 continue;
             }
@@ -296,7 +304,7 @@ impl Host {
                     Link::First(first)
                 }
             };
-            if send.send(Job { dir, name, shown, loaded, link }).is_err() {
+            if send.send(Job { dir, name, shown, to, loaded, link }).is_err() {
                 return; // All workers have ended.
             }
         }
@@ -331,10 +339,13 @@ impl Host {
         Dir { fd, metadata, shown: shown.to_owned(), shared: Arc::clone(&self.shared) }
     }
 
-    fn make_dir(&self, parent: &Dir, name: &[u8], shown: &str, loaded: Loaded) -> Option<Dir> {
+    fn make_dir(&self, parent: &Dir, name: &[u8], shown: &str, to: &[u8], loaded: Loaded) -> Option<Dir> {
         self.shared.progress.file();
         let made = rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU);
         let existed = made == Err(Errno::EXIST) && self.shared.choices.replace;
+        if made.is_ok() {
+            self.shared.list(shown, to);
+        }
         let opened = match made {
             Err(error) if !existed => Err(error),
             _ => open_dir(parent.fd.as_fd(), name),
@@ -375,6 +386,13 @@ impl Host {
 }
 
 impl Shared {
+    /// Prints a file that was copied, if the copy lists them.
+    fn list(&self, shown: &str, to: &[u8]) {
+        if self.choices.list {
+            self.progress.suspend(|| list!("{shown} -> {}", escape(to)));
+        }
+    }
+
     fn problem(&self, code: u8, shown: &str, why: &dyn std::fmt::Display) {
         self.progress.line(&format!("extant: {shown}: {why}"));
         let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
@@ -405,13 +423,13 @@ impl Shared {
         match error {
             Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP => {
                 let end = name.iter().position(|byte| *byte == b'.').map_or(name.len(), |dot| dot + 1);
-                let namespace = crate::inspect::format::escape(&name[..end]);
+                let namespace = escape(&name[..end]);
                 let why = io::Error::from(error).to_string();
                 let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
                 *problems.attributes.entry((namespace, why)).or_default() += 1;
             }
             error => {
-                let what = format!("cannot set the attribute {}", crate::inspect::format::escape(name));
+                let what = format!("cannot set the attribute {}", escape(name));
                 let why = io::Error::from(error);
                 // Lack of space may concern only this inode's attributes: the next file shows whether the
                 // disk is full.
@@ -546,7 +564,10 @@ impl Worker<'_> {
             Link::Only | Link::First(_) => self.make(job),
         };
         match result {
-            Ok(()) => true,
+            Ok(()) => {
+                self.shared.list(&job.shown, &job.to);
+                true
+            }
             Err(Failure::Image(fault)) => {
                 self.shared.problem(code_of(&fault), &job.shown, &fault);
                 false

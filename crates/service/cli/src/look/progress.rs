@@ -52,9 +52,14 @@ impl Progress {
 
     /// Prints a line above the bar.
     pub(crate) fn line(&self, line: &str) {
-        self.bar.suspend(|| {
+        self.suspend(|| {
             let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{line}\n"));
         });
+    }
+
+    /// Calls `print` while the bar is not drawn.
+    pub(crate) fn suspend(&self, print: impl FnOnce()) {
+        self.bar.suspend(print);
     }
 }
 

@@ -387,6 +387,67 @@ fn every_command_is_quiet_verbose_and_colored() {
 }
 
 #[test]
+fn cp_and_rm_list_their_files() {
+    // cp -v and rm -v: a line for each file, on standard output; -q wins.
+    let dir = place();
+    let listed = |line: &str| {
+        let outcome = outcome(extant().current_dir(dir.path()).args(line.split_whitespace()));
+        let cost = outcome.code(0);
+        assert!(
+            cost.is_empty() || (cost.lines().count() == 1 && cost.contains(" s of CPU, ")),
+            "{line}: {cost}"
+        );
+        let mut lines: Vec<_> = outcome.stdout.lines().map(str::to_owned).collect();
+        if !line.contains("r.img:/copy") {
+            // Several threads copy out of an image.
+            lines.sort();
+        }
+        lines.join("|")
+    };
+    std::fs::create_dir(dir.path().join("out")).unwrap();
+    let copied = "r.img:/etc -> out/etc|r.img:/etc/motd -> out/etc/motd";
+    for line in ["cp -rv r.img:/etc out", "-v cp -r r.img:/etc out"] {
+        assert_eq!(listed(line), copied, "{line}");
+        std::fs::remove_dir_all(dir.path().join("out/etc")).unwrap();
+    }
+    assert_eq!(listed("cp -v r.img:/etc/motd out/new"), "r.img:/etc/motd -> out/new");
+    std::fs::create_dir(dir.path().join("out/etc")).unwrap();
+    // A directory that was there is not listed, nor is the root, which has no name.
+    assert_eq!(listed("cp -rv r.img:/etc out"), "r.img:/etc/motd -> out/etc/motd");
+    assert_eq!(
+        listed("cp -rv r.img:/ new"),
+        "r.img:/etc -> new/etc|r.img:/etc/motd -> new/etc/motd|r.img:/lost+found -> new/lost+found"
+    );
+    assert_eq!(
+        listed("cp -rv s r.img:/copy"),
+        "s -> r.img:/copy|s/etc -> r.img:/copy/etc|s/etc/motd -> r.img:/copy/etc/motd"
+    );
+    assert_eq!(listed("cp -rvq s r.img:/other"), "");
+    assert_eq!(
+        listed("rm -rv r.img:/copy"),
+        "removed r.img:/copy/etc/motd|removed directory r.img:/copy/etc|removed directory r.img:/copy"
+    );
+    assert_eq!(listed("rm -v r.img:/other/etc/motd"), "removed r.img:/other/etc/motd");
+    assert_eq!(listed("rm -dv r.img:/other/etc"), "removed directory r.img:/other/etc");
+    assert_eq!(listed("rm -rq -v r.img:/other"), "");
+    // A line of a script has the option, and `edit` has it for all lines.
+    for (script, options) in [("cp -v f /f\nrm -v /f\n", ""), ("cp f /f\nrm /f\n", "-v ")] {
+        std::fs::write(dir.path().join("script"), script).unwrap();
+        let lines = listed(&format!("edit {options}r.img script"));
+        assert_eq!(lines, "f -> r.img:/f|removed r.img:/f");
+    }
+    // A full output has its own exit code, and the files are copied.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = extant();
+    command.current_dir(dir.path()).args(["cp", "-v", "f", "r.img:/f"]).stdout(full).stderr(Stdio::piped());
+    let output = command.spawn().unwrap().wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(NO_SPACE), "{said}");
+    assert!(said.starts_with("extant: cannot write the output: No space left"), "{said}");
+    run_in(dir.path(), "cat r.img:/f", 0);
+}
+
+#[test]
 fn progress_is_drawn_on_a_terminal_only() {
     // script(1) gives the command a terminal. A bar begins with the sequence that clears its line.
     const CLEAR: &str = "\u{1b}[2K";
