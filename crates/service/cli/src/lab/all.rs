@@ -30,6 +30,8 @@ use serde::{Deserialize, Serialize};
 use self::kernel::KernelMount;
 use self::progress::Progress;
 use super::{code_of, usage};
+use crate::check::pretty;
+use crate::schema::tagged;
 use crate::voice::{self, say};
 
 /// All studies, with the tables of their postings, plots and verdicts, in one report.
@@ -113,7 +115,7 @@ pub(super) fn run(args: &AllArgs) -> Result<ExitCode, LabFault> {
         voice::print(&text::study(report), 0);
     })?;
     if let Some(file) = &args.json {
-        write(file, &reports.to_json())?;
+        write(file, &pretty(&tagged("lab-all:1", &reports)))?;
     }
     if let Some(file) = &args.html {
         let page = html::page(&reports).map_err(|fault| LabFault::Device(fault.to_string()))?;

@@ -1,6 +1,6 @@
 //! `extant lab`: its studies run, print their results, and do not overwrite existing files.
 
-use crate::common::{EXISTS, USAGE, run};
+use crate::common::{EXISTS, USAGE, run, schemas};
 use extant_testkit::{e2fsck_clean, scratch};
 use serde_json::Value;
 
@@ -100,7 +100,11 @@ fn all_studies_continue_with_those_that_are_kept() {
             "id": "cost", "title": "Costs", "in_posting": true, "quantity": "cost", "unit": "%",
             "better": "lower", "labels": ["mode"], "extras": [], "note": "as in the posting",
             "rows": [{
-                "labels": ["seed"], "kernel": null, "change": null, "posting_change_percent": null,
+                "labels": ["seed"], "posting_change_percent": null,
+                "kernel": {"runs": 1, "min": 8.0, "max": 8.0, "median": 8.0, "avg": 8.0, "stddev": 0.0},
+                "change": {
+                    "against": "none", "percent": 6.0, "plus_minus_percent": null, "significant": null
+                },
                 "ours": {"runs": 2, "min": 5.0, "max": 7.0, "median": 6.0, "avg": 6.0, "stddev": 1.4},
                 "posting": {
                     "runs": null, "min": 5.0, "max": 14.0, "median": null, "avg": 9.5, "stddev": null
@@ -130,7 +134,9 @@ fn all_studies_continue_with_those_that_are_kept() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(!text.contains("It costs less."), "{text}");
-    let written: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let written = std::fs::read_to_string(&json).unwrap();
+    assert_eq!(schemas::check("lab all --json", &written), ["urn:extant:lab-all:1"]);
+    let written: Value = serde_json::from_str(&written).unwrap();
     let study = &written["studies"][0];
     assert_eq!(written["version"], version);
     for part in ["study", "machine", "parameters", "plots"] {
@@ -139,6 +145,14 @@ fn all_studies_continue_with_those_that_are_kept() {
     assert_eq!(study["tables"][0]["rows"], report["tables"][0]["rows"]);
     let page = std::fs::read_to_string(&html).unwrap();
     assert!(page.contains("<svg class=\"plot\"") && page.contains("Costs of &lt;modes&gt;"), "{page}");
+}
+
+#[test]
+fn the_schema_of_all_studies_is_that_of_a_full_run() {
+    let full = include_str!("../../../../../docs/lab/full.json");
+    let mut full: Value = serde_json::from_str(full).unwrap();
+    full["schema"] = "urn:extant:lab-all:1".into();
+    schemas::check("docs/lab/full.json", &full.to_string());
 }
 
 #[test]
