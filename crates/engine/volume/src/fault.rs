@@ -271,6 +271,10 @@ pub enum OpenFault {
     /// No superblock of ext2, ext3 or ext4.
     #[error("no ext2, ext3 or ext4 file system here: {0}")]
     NotExt4(String),
+    /// Another format, written over an ext file system of which a backup superblock is left
+    /// (`BySuperblock::AnyBackup` reads by it).
+    #[error("no ext2, ext3 or ext4 file system here: {0}; a backup superblock of an earlier one is left")]
+    Overwritten(String),
     /// Features that cannot be read.
     #[error("the file system has features that extant cannot read: {0}")]
     Unsupported(String),
@@ -298,7 +302,7 @@ impl OpenFault {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::NotExt4(_) => 22,
+            Self::NotExt4(_) | Self::Overwritten(_) => 22,
             Self::Unsupported(_) => 95,
             Self::Unwritable(_) => 30,
             Self::InUse(_) => 16,

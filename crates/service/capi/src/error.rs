@@ -186,7 +186,7 @@ fn of_fault(fault: &Fault) -> (extant_code, i32) {
 
 fn of_open(fault: &OpenFault) -> (extant_code, i32) {
     let code = match fault {
-        OpenFault::NotExt4(_) => extant_code::NotExt4,
+        OpenFault::NotExt4(_) | OpenFault::Overwritten(_) => extant_code::NotExt4,
         OpenFault::Unsupported(_) | OpenFault::Unwritable(_) => extant_code::Unsupported,
         OpenFault::InUse(_) => extant_code::InUse,
         OpenFault::Damaged(_) | OpenFault::Journal(_) => extant_code::Damaged,
@@ -353,7 +353,8 @@ impl From<ResizeFault> for Failure {
 
 impl From<UndoFault> for Failure {
     fn from(fault: UndoFault) -> Self {
-        let message = fault.to_string().replace("--force", "EXTANT_UNDO_FORCE");
+        let remedy = if fault.can_be_forced() { "; EXTANT_UNDO_FORCE undoes all the same" } else { "" };
+        let message = format!("{fault}{remedy}");
         match &fault {
             UndoFault::File { path, source } => Self::of_image(source, message).at(&of_path(path)),
             UndoFault::Device(fault) => {

@@ -23,6 +23,7 @@ use extant_image::source::dir::XattrChoice;
 use extant_image::source::fault::SourceFault;
 use extant_image::source::oci::Platform;
 use extant_image::source::tar::{TarInput, Unpacking};
+use extant_image::tree::InsertFault;
 use extant_image::write::{Meter, Problem, WriteFault};
 use extant_ondisk::superblock::uuid_text;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -623,6 +624,10 @@ pub(crate) fn text_of(fault: &BuildFault) -> String {
             _ => fault.to_string(),
         },
         BuildFault::Target { path, source } => near::not_made(Path::new(path), source),
+        BuildFault::Insert { fault: InsertFault::LostFoundTaken, .. } => {
+            format!("{fault}: leave it out with --exclude /lost+found")
+        }
+        BuildFault::Ids(_) => format!("{fault} (--uid-map and --gid-map)"),
         fault => fault.to_string(),
     }
 }

@@ -178,6 +178,9 @@ pub(crate) struct RestoreArgs {
     /// Also over another file system.
     #[arg(short, long)]
     force: bool,
+    /// Use the backup superblock in this block of the dump.
+    #[arg(short, long, value_name = "BLOCK")]
+    backup: Option<u64>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -202,7 +205,8 @@ fn restored(args: &RestoreArgs) -> Result<String, Refused> {
         let writes = writes.into_iter().collect();
         let needs = Needs { writes, keeps_capabilities: true, ..Needs::default() };
         confine(&name, &needs);
-        Rescue::open(device, None).map_err(|why| (exit::UNREADABLE, format!("{name}: {why}")))
+        let opened = Rescue::open(device, args.backup);
+        opened.map_err(|why| (exit::UNREADABLE, format!("{name}: {}", crate::rescue::text_of(&why))))
     };
     let target = Path::new(&args.image);
     if target.parent().is_some_and(|dir| dir == Path::new("") || dir.is_dir())

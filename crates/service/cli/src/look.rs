@@ -351,6 +351,9 @@ impl Session {
             OpenFault::Unwritable(_) => failed(exit::TARGET, &why),
             OpenFault::InUse(_) => failed(exit::BUSY, &why),
             OpenFault::Journal(_) => failed(exit::UNREADABLE, &why_journal(&why)),
+            OpenFault::Overwritten(_) => {
+                failed(exit::UNREADABLE, &format_args!("{why} (`--backup auto` reads by it)"))
+            }
             other => failed(exit::UNREADABLE, &other),
         };
         let say = crate::waiting::say(escape(image.to_string().as_bytes()));

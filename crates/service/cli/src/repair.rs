@@ -78,9 +78,15 @@ fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
             UndoFault::Device(_) | UndoFault::Changed { .. } => exit::TARGET,
             _ => exit::SOURCE,
         };
-        (code, format!("{name}: {fault}"))
+        (code, format!("{name}: {}", with_force(&fault)))
     })?;
     Ok(format!("{name}: restored, {} differed\n", human(file.bytes())))
+}
+
+/// Why `extant undo` does not undo, and the remedy.
+fn with_force(fault: &UndoFault) -> String {
+    let remedy = if fault.can_be_forced() { "; --force undoes all the same" } else { "" };
+    format!("{fault}{remedy}")
 }
 
 /// Why an undo file cannot be used, and the remedy.
@@ -126,7 +132,11 @@ fn repaired(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
     }
     let undo = undo_file(args, &image)?;
     if let Some(cut) = undo.cut.as_ref().filter(|_| !args.no) {
-        let failed = |fault: UndoFault| (OPERATIONAL, format!("{name}: {fault}"));
+        let failed = |fault: UndoFault| {
+            let remedy =
+                if fault.can_be_forced() { "; move it away, or use `extant undo --force`" } else { "" };
+            (OPERATIONAL, format!("{name}: {fault}{remedy}"))
+        };
         let mut file = UndoFile::open(cut).map_err(failed)?;
         file.undo(&*device, false).map_err(failed)?;
         std::fs::remove_file(cut).map_err(|why| (OPERATIONAL, format!("{}: {why}", cut.display())))?;

@@ -125,12 +125,25 @@ pub(crate) fn open(
     let device = image.open_read_only().map_err(|why| session.argument_error(why)).ok()?;
     session.confine(std::slice::from_ref(arg), needs);
     let opened = Rescue::open(device, backup);
-    let rescue =
-        opened.map_err(|why| session.problem(exit::UNREADABLE, format_args!("{name}: {why}"))).ok()?;
+    let rescue = opened
+        .map_err(|why| session.problem(exit::UNREADABLE, format_args!("{name}: {}", text_of(&why))))
+        .ok()?;
     for note in rescue.notes() {
         note!("{name}: {note}");
     }
     Some(rescue)
+}
+
+/// The message of a fault, with the remedy.
+pub(crate) fn text_of(why: &RescueFault) -> String {
+    let remedy = match why {
+        RescueFault::NoSuperblock => {
+            "; if the block size is known, --backup BLOCK tries the backup at a given block"
+        }
+        RescueFault::NoBackup(_) => "; without --backup the command searches for one",
+        _ => "",
+    };
+    format!("{why}{remedy}")
 }
 
 pub(crate) fn run(args: &RescueArgs) -> ExitCode {

@@ -206,7 +206,9 @@ fn text_of(name: &str, verb: Verb, report: &UpdateReport) -> String {
 fn fail(name: &str, json: bool, fault: &UpdateFault) -> ExitCode {
     let code = match fault {
         UpdateFault::Build(fault) => crate::build::code_of(fault),
-        UpdateFault::Image { .. } | UpdateFault::Open(OpenFault::NotExt4(_)) => exit::UNREADABLE,
+        UpdateFault::Image { .. } | UpdateFault::Open(OpenFault::NotExt4(_) | OpenFault::Overwritten(_)) => {
+            exit::UNREADABLE
+        }
         // The host has no space for the new image.
         UpdateFault::Open(OpenFault::Device(fault)) | UpdateFault::Resize(ResizeFault::Device(fault))
             if fault.os_error() == Some(28) =>

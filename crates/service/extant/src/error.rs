@@ -177,7 +177,11 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Image { source, .. } => source.kind(),
             Error::Open {
-                source: OpenFault::NotExt4(_) | OpenFault::Damaged(_) | OpenFault::Journal(_),
+                source:
+                    OpenFault::NotExt4(_)
+                    | OpenFault::Overwritten(_)
+                    | OpenFault::Damaged(_)
+                    | OpenFault::Journal(_),
                 ..
             } => io::ErrorKind::InvalidData,
             Error::Open { source, .. } => io::Error::from_raw_os_error(source.errno()).kind(),

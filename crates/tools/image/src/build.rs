@@ -528,8 +528,8 @@ fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault>
         used_sets[node.xattrs as usize] = true;
         let mapped = uids
             .apply(node.uid)
-            .map_err(|e| format!("--uid-map: {e}"))
-            .and_then(|uid| Ok((uid, gids.apply(node.gid).map_err(|e| format!("--gid-map: {e}"))?)));
+            .map_err(|e| format!("user: {e}"))
+            .and_then(|uid| Ok((uid, gids.apply(node.gid).map_err(|e| format!("group: {e}"))?)));
         match mapped {
             Ok((uid, gid)) => (tree.nodes[index].uid, tree.nodes[index].gid) = (uid, gid),
             Err(why) => {

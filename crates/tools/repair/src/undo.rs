@@ -68,14 +68,11 @@ pub enum UndoFault {
     /// It belongs to another file system of the same size.
     #[error(
         "the undo file {0} is of another file system: neither its UUID nor its superblock \
-         is that of the image; move it away, or undo with --force"
+         is that of the image"
     )]
     OtherFileSystem(PathBuf),
     /// The image was changed after the repair.
-    #[error(
-        "the image changed after the repair, at byte {offset}: undoing would mix old and new; \
-         --force undoes all the same"
-    )]
+    #[error("the image changed after the repair, at byte {offset}: undoing would mix old and new")]
     Changed {
         /// The first byte of the piece that changed.
         offset: u64,
@@ -86,6 +83,14 @@ pub enum UndoFault {
     /// The image cannot be read or written.
     #[error(transparent)]
     Device(#[from] DeviceFault),
+}
+
+impl UndoFault {
+    /// Whether [`UndoFile::undo`] with `force` undoes all the same.
+    #[must_use]
+    pub fn can_be_forced(&self) -> bool {
+        matches!(self, Self::OtherFileSystem(_) | Self::Changed { .. })
+    }
 }
 
 /// Pieces are compared, and recorded, in units of this many bytes. Ranges that are closer become one.

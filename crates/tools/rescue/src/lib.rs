@@ -59,13 +59,10 @@ pub use sink::{DirectorySink, RescueSink, TarSink};
 #[derive(Debug, thiserror::Error)]
 pub enum RescueFault {
     /// Neither the primary superblock nor a backup is valid.
-    #[error(
-        "no superblock: neither the one at byte 1024 nor a backup is valid; if the block size is known, try \
-         the backup at a given block (--backup)"
-    )]
+    #[error("no superblock: neither the one at byte 1024 nor a backup is valid")]
     NoSuperblock,
     /// The given block has no backup superblock.
-    #[error("block {0} has no superblock; `extant rescue` without --backup searches for one")]
+    #[error("block {0} has no superblock")]
     NoBackup(u64),
     /// The image cannot be read.
     #[error("the image cannot be read: {0}")]

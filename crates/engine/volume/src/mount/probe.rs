@@ -118,13 +118,10 @@ fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<Substitute, 
         (None, None) => rebuilt(device).ok_or_else(|| without_any(device, fault)),
         (None, Some(_)) => Err(fault),
         // Another format was written over an old file system, of which backups remain for long.
-        (Some(_), Some(_)) => Err(OpenFault::NotExt4(format!(
-            "{}; a backup superblock of an ext file system is left (`--backup auto` reads by it)",
-            match fault {
-                OpenFault::NotExt4(why) => why,
-                other => other.to_string(),
-            }
-        ))),
+        (Some(_), Some(_)) => Err(OpenFault::Overwritten(match fault {
+            OpenFault::NotExt4(why) => why,
+            other => other.to_string(),
+        })),
         (Some(found), None) => Ok(found),
     }
 }

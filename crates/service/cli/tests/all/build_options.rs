@@ -194,7 +194,7 @@ fn ids_are_mapped_in_inodes_and_in_acls() {
     common::remove(&image);
     // An ID outside every range is reported with its path, and no image is made.
     let refused = try_build(&image, args!["--uid-map", "0:100000:10", "--tar", &tar]);
-    assert_has(refused.code(SOURCE), "--uid-map: id ");
+    assert_has(refused.code(SOURCE), "user: id ");
     assert_names(scratch.path(), &["x.tar"]);
 }
 

@@ -119,6 +119,13 @@ fn metadata_is_restored_from_a_dump() {
     bench.ok("undo image image.undo");
     assert!(bench.bytes("image") == damaged);
 
+    // By a backup superblock of the dump.
+    bench.ok("mkfs -q -b 1024 --size 64M small-blocks");
+    bench.ok("dump -Q small-blocks -o by-backup");
+    bench.ok("restore -n -b 8193 by-backup small-blocks");
+    let refused = bench.run("restore -n -b 5 dump image");
+    assert_has(refused.code(8), "block 5 has no superblock; without --backup");
+
     bench.ok("mkfs -q --size 64M other");
     assert_has(bench.run("restore dump other").code(1), "--force");
     bench.ok("mkfs -q --size 16M small");

@@ -47,7 +47,7 @@ pub enum InsertFault {
         len: usize,
     },
     /// The root has an entry `lost+found` that is not a directory; the file system needs that name.
-    #[error("lost+found must be a directory in ext4: leave it out with --exclude /lost+found")]
+    #[error("lost+found must be a directory in ext4")]
     LostFoundTaken,
     /// An entry would replace the root by something other than a directory.
     #[error("the root must be a directory")]
