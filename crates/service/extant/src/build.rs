@@ -75,6 +75,18 @@ pub use extant_image::tree::InsertFault;
 pub use extant_image::write::{Meter, Problem, WriteFault};
 
 /// An observer that does nothing.
+///
+/// ```
+/// use extant::build::{BuildOptions, BuildTarget, Silent, Source, TarInput, build_to};
+///
+/// # let kept = tempfile::tempdir()?;
+/// # let image = kept.path().join("root.img");
+/// let archive = TarInput::Reader { name: "empty".into(), reader: Box::new(&[0; 1024][..]) };
+/// let (options, target) = (BuildOptions::default(), BuildTarget::File(&image));
+/// build_to(&options, vec![Source::Tar(archive)], target, &Silent, &Default::default())?;
+/// assert!(image.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -23,6 +23,13 @@ pub use extant_check::{
 use extant_device::FileDevice;
 
 /// Why the check of an image gives no report.
+///
+/// ```
+/// use extant::check::{CheckImageFault, check_image};
+///
+/// let failed = check_image("no-such-file.img");
+/// assert!(matches!(failed, Err(CheckImageFault::Image { .. })));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum CheckImageFault {
     /// The image file cannot be opened.
@@ -45,6 +52,11 @@ pub enum CheckImageFault {
 
 impl CheckImageFault {
     /// Whether the caller ended the work: [`Options::cancel`] was set.
+    ///
+    /// ```
+    /// let failed = extant::check::check_image("no-such-file.img").unwrap_err();
+    /// assert!(!failed.is_interrupted());
+    /// ```
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         matches!(self, Self::Check { source, .. } if source.is_interrupted())

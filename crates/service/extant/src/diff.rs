@@ -55,6 +55,14 @@ pub use side::Side;
 pub(crate) use side::{Kind as SideKind, Node};
 
 /// What [`compare`] takes for a difference.
+///
+/// ```
+/// use extant::diff::{DiffOptions, Ignore};
+///
+/// let ignore = Ignore { times: true, ..Ignore::default() };
+/// let options = DiffOptions { ignore, threads: 1, ..DiffOptions::default() };
+/// assert!(!options.holes);
+/// ```
 #[derive(Debug, Clone)]
 pub struct DiffOptions {
     /// Differences that do not count.
@@ -74,6 +82,13 @@ impl Default for DiffOptions {
 }
 
 /// Differences that do not count.
+///
+/// ```
+/// use extant::diff::Ignore;
+///
+/// let of_archives = Ignore { nanoseconds: true, ..Ignore::default() };
+/// assert!(!of_archives.times && !of_archives.owners);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ignore {
     /// Times of the last change of the content.
@@ -91,6 +106,28 @@ pub struct Ignore {
 }
 
 /// Reports the progress of a comparison. Threads call it concurrently.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use extant::diff::{DiffObserver, DiffOptions, Side, compare};
+///
+/// #[derive(Default)]
+/// struct Names(AtomicU64);
+/// impl DiffObserver for Names {
+///     fn names(&self, count: u64) {
+///         self.0.fetch_add(count, Ordering::Relaxed);
+///     }
+///     fn bytes(&self, _len: u64) {}
+/// }
+///
+/// let (seen, side) = (Names::default(), Side::image(fs)?);
+/// let diff = compare(&side, &side, &DiffOptions::default(), &seen, &Default::default());
+/// assert!(diff.is_empty() && seen.0.into_inner() > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait DiffObserver: Sync {
     /// A directory was compared; it has this many names.
     fn names(&self, count: u64);
@@ -99,6 +136,17 @@ pub trait DiffObserver: Sync {
 }
 
 /// An observer that does nothing.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Side, Silent, compare};
+///
+/// let side = Side::image(fs)?;
+/// assert!(compare(&side, &side, &DiffOptions::default(), &Silent, &Default::default()).is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 
@@ -108,6 +156,22 @@ impl DiffObserver for Silent {
 }
 
 /// The result of [`compare`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Side, Silent, compare};
+///
+/// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+/// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
+/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// for change in &diff.changes {
+///     println!("{} {}", change.status.letter(), String::from_utf8_lossy(&change.path));
+/// }
+/// assert!(diff.problems.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Diff {
     /// The paths that differ, in order.
@@ -126,6 +190,19 @@ pub struct Diff {
 
 impl Diff {
     /// Whether the sides are equal, as far as they could be read.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::diff::{DiffOptions, Side, Silent, compare};
+    ///
+    /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+    /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
+    /// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+    /// assert!(!diff.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -152,6 +229,20 @@ impl Diff {
 }
 
 /// How a path differs.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Side, Silent, Status, compare};
+///
+/// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+/// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
+/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let etc = diff.changes.iter().find(|change| *change.path == *b"etc").unwrap();
+/// assert_eq!(etc.status, Status::Deleted);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// Only side B has it.
@@ -182,6 +273,20 @@ impl Status {
 }
 
 /// A path that differs.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{Change, DiffOptions, Side, Silent, compare};
+///
+/// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+/// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
+/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let change: &Change = diff.changes.iter().find(|change| *change.path == *b"motd").unwrap();
+/// assert!(change.a.is_none() && change.b.is_some() && change.differences.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Change {
     /// The path from the root of the sides, without a slash at its beginning; empty for the root.
@@ -199,6 +304,21 @@ pub struct Change {
 }
 
 /// The metadata of a file, as far as it is compared.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Meta, Side, Silent, compare};
+///
+/// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+/// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
+/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let change = diff.changes.iter().find(|change| *change.path == *b"motd").unwrap();
+/// let motd: &Meta = change.b.as_ref().unwrap();
+/// assert_eq!((motd.kind, motd.size, motd.links), (extant::FileType::Regular, 6, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     /// Type.
@@ -220,6 +340,26 @@ pub struct Meta {
 }
 
 /// One difference of a path that both sides have with the same type.
+///
+/// ```
+/// use extant::build::{BuildOptions, Source};
+/// use extant::diff::{DiffOptions, Difference, Ignore, Side, Silent, compare};
+///
+/// let side = |content: &str| {
+///     let tree = tempfile::tempdir().unwrap();
+///     std::fs::write(tree.path().join("file"), content).unwrap();
+///     let sources = vec![Source::Dir(tree.path().to_owned())];
+///     let options = BuildOptions::default();
+///     let side = Side::sources(&options, sources, tree.path(), &Default::default(), &|_| ());
+///     (side, tree)
+/// };
+/// let ((a, _a), (b, _b)) = (side("old"), side("new"));
+/// let ignore = Ignore { times: true, ..Ignore::default() };
+/// let options = DiffOptions { ignore, ..DiffOptions::default() };
+/// let diff = compare(&a?, &b?, &options, &Silent, &Default::default());
+/// assert_eq!(diff.changes[0].differences, [Difference::Content { first: 0 }]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
     /// The permission bits.
@@ -285,6 +425,12 @@ impl Difference {
 }
 
 /// One of the two sides.
+///
+/// ```
+/// use extant::diff::Which;
+///
+/// assert!(Which::A < Which::B);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Which {
     /// The first.
@@ -294,6 +440,20 @@ pub enum Which {
 }
 
 /// Something that could not be compared.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Problem, Side, Silent, Which, compare};
+///
+/// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+/// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
+/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let of_b = diff.problems.iter().filter(|problem: &&Problem| problem.side == Which::B);
+/// assert_eq!(of_b.count(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Problem {
     /// The side that could not be read.
@@ -305,6 +465,13 @@ pub struct Problem {
 }
 
 /// Why something could not be compared.
+///
+/// ```
+/// use extant::diff::Cause;
+///
+/// let cause = Cause::Source("motd: Permission denied".to_owned());
+/// assert_eq!(cause.to_string(), "motd: Permission denied");
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
     /// A part of an image cannot be read.

@@ -25,6 +25,19 @@ use crate::{Error, File, list};
 /// Paths start at the root of the file system, with or without a leading slash. Symbolic links are followed
 /// inside the file system: an absolute target or `..` never leaves the image. Operations that need more than
 /// a path are in the [`volume`](Self::volume).
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// use std::thread;
+///
+/// let fs: extant::FileSystem = extant::open(&image)?;
+/// let clone = fs.clone();
+/// let size = thread::spawn(move || clone.metadata("/usr/lib/large").map(|stat| stat.size));
+/// assert_eq!(fs.read("/etc/motd")?, b"hello\n");
+/// assert_eq!(size.join().unwrap()?, 3 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct FileSystem {
     pub(crate) volume: Arc<Volume>,
@@ -455,24 +468,60 @@ pub struct DirEntry {
 
 impl DirEntry {
     /// The name, 1 to 255 bytes.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let entry = fs.read_dir("/usr/lib")?.next().unwrap()?;
+    /// assert_eq!(entry.name(), b"large");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
     /// The name as an `OsString`.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let entry = fs.read_dir("/usr/lib")?.next().unwrap()?;
+    /// assert_eq!(entry.file_name(), "large");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn file_name(&self) -> OsString {
         OsString::from_vec(self.name.clone())
     }
 
     /// The inode number.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let entry = fs.read_dir("/usr/lib")?.next().unwrap()?;
+    /// assert_eq!(entry.ino(), fs.metadata("/usr/lib/large")?.ino);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
     /// The type from the directory entry; `None` on old file systems without types.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let entry = fs.read_dir("/usr/lib")?.next().unwrap()?;
+    /// assert_eq!(entry.kind(), Some(extant::FileType::Regular));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn kind(&self) -> Option<FileType> {
         self.kind
@@ -482,6 +531,15 @@ impl DirEntry {
     ///
     /// # Errors
     /// The inode is not in use or is corrupt; the device failed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let entry = fs.read_dir("/usr/lib")?.next().unwrap()?;
+    /// assert_eq!(entry.inode()?.size(), 3 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn inode(&self) -> Result<InodeRef, Error> {
         self.volume.inode(self.ino).map_err(Error::at(&self.name))
     }
@@ -490,6 +548,15 @@ impl DirEntry {
     ///
     /// # Errors
     /// As [`inode`](Self::inode).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let entry = fs.read_dir("/usr/lib")?.next().unwrap()?;
+    /// assert_eq!(entry.metadata()?.mode & 0o777, 0o644);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn metadata(&self) -> Result<Stat, Error> {
         Ok(self.volume.stat(&*self.inode()?))
     }

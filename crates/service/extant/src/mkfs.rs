@@ -38,6 +38,13 @@ pub use extant_image::sizing::SizingFault;
 pub use extant_image::write::{Meter, NoMeter, WriteFault};
 
 /// Why no file system was made in a file.
+///
+/// ```
+/// use extant::mkfs::{FormatOptions, MkfsImageFault, mkfs_image};
+///
+/// let failed = mkfs_image("/no-such-dir/a.img", 16 << 20, &FormatOptions::default());
+/// assert!(matches!(failed, Err(MkfsImageFault::Image { .. })));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum MkfsImageFault {
     /// The image file cannot be created or opened.
@@ -55,6 +62,13 @@ pub enum MkfsImageFault {
 
 impl MkfsImageFault {
     /// Whether the caller ended the work: `cancel` became true.
+    ///
+    /// ```
+    /// use extant::mkfs::{FormatOptions, mkfs_image};
+    ///
+    /// let failed = mkfs_image("/no-such-dir/a.img", 16 << 20, &FormatOptions::default());
+    /// assert!(!failed.unwrap_err().is_interrupted());
+    /// ```
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         matches!(self, Self::Mkfs(fault) if fault.is_interrupted())
@@ -62,6 +76,17 @@ impl MkfsImageFault {
 }
 
 /// A file system that was made.
+///
+/// ```
+/// use extant::mkfs::{FormatOptions, Made, mkfs_image};
+///
+/// # let kept = tempfile::tempdir()?;
+/// # let image = kept.path().join("empty.img");
+/// let made: Made = mkfs_image(&image, 16 << 20, &FormatOptions::default())?;
+/// assert_eq!(made.blocks * u64::from(made.block_size), 16 << 20);
+/// assert!(made.blocks_free < made.blocks && !made.journal_was_dropped);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
     /// Bytes in a block.

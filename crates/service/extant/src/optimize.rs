@@ -43,6 +43,14 @@ use crate::walk::Problem;
 use crate::{Error, FileSystem, Follow};
 
 /// Which files are moved.
+///
+/// ```
+/// use extant::optimize::OptimizeOptions;
+///
+/// let order = vec![b"/sbin/init".to_vec(), b"/etc/fstab".to_vec()];
+/// let options = OptimizeOptions { order, ..OptimizeOptions::default() };
+/// assert_eq!((options.fragments_min, options.dry_run), (2, false));
+/// ```
 #[derive(Debug, Clone)]
 pub struct OptimizeOptions {
     /// Files with at least this many fragments are moved.
@@ -61,6 +69,23 @@ impl Default for OptimizeOptions {
 }
 
 /// What was done.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+/// # let memory = example::empty_memory(16 << 20);
+/// # let fs = extant::FileSystem::from_device_writable(memory, &Default::default())?;
+/// use extant::optimize::{OptimizeOptions, OptimizeReport};
+///
+/// fs.write("/file", b"hello")?;
+/// fs.sync()?;
+/// let options = OptimizeOptions { order: vec![b"/file".to_vec()], ..OptimizeOptions::default() };
+/// let report: OptimizeReport = fs.optimize(&options, &|_, _| (), &Default::default())?;
+/// assert!(report.files == 1 && report.fragments_after <= report.fragments_before);
+/// for (path, why) in &report.left {
+///     println!("{}: {why}", String::from_utf8_lossy(path));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OptimizeReport {
     /// Regular files with data.

@@ -32,6 +32,13 @@ const MARK: u8 = b'~';
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The result of decoding.
+///
+/// ```
+/// use extant::spelled::{Meaning, meaning};
+///
+/// assert_eq!(meaning(b"a%2Fb"), Meaning::Name(b"a/b".to_vec()));
+/// assert_eq!(meaning(b"a/b"), Meaning::Nothing);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
     /// A decoded name, which may exist.

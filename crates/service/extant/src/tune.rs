@@ -52,6 +52,13 @@ use extant_resize::{ResizeFault, ResizeOptions, write_in_one_step};
 use crate::{Device, FileSystem, OpenOptions};
 
 /// The parameters to change; those that are `None` stay.
+///
+/// ```
+/// use extant::tune::Tuning;
+///
+/// let tuning = Tuning { mounts_until_check: Some(0), check_interval_seconds: Some(0), ..Tuning::default() };
+/// assert!(tuning.label.is_none(), "it stays");
+/// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tuning {
     /// Label, at most 16 bytes.
@@ -93,6 +100,18 @@ pub struct Tuning {
 }
 
 /// An amount of reserved blocks.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::tune::{Reserved, Tuning, plan};
+///
+/// let tuning = Tuning { reserved: Some(Reserved::Blocks(7)), ..Tuning::default() };
+/// let (after, _) = plan(fs.volume().superblock(), &tuning)?;
+/// assert_eq!(after.reserved_blocks_count, 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reserved {
     /// A number of blocks.
@@ -102,6 +121,18 @@ pub enum Reserved {
 }
 
 /// What changed.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::tune::{TuneReport, Tuning, plan};
+///
+/// let tuning = Tuning { mount_count: Some(3), ..Tuning::default() };
+/// let (_, report): (_, TuneReport) = plan(fs.volume().superblock(), &tuning)?;
+/// assert_eq!((report.changes.len(), report.notes.len()), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TuneReport {
     /// Fields that changed, in the order of the superblock's text form.
@@ -111,6 +142,19 @@ pub struct TuneReport {
 }
 
 /// A field that changed.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::tune::{FieldChange, Tuning, plan};
+///
+/// let tuning = Tuning { mount_count: Some(3), ..Tuning::default() };
+/// let (_, report) = plan(fs.volume().superblock(), &tuning)?;
+/// let change: &FieldChange = &report.changes[0];
+/// assert_eq!((change.before.as_str(), change.after.as_str()), ("0", "3"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldChange {
     /// Its name.
@@ -122,6 +166,18 @@ pub struct FieldChange {
 }
 
 /// Why a parameter cannot be changed.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::tune::{TuneFault, Tuning, plan};
+///
+/// let tuning = Tuning { label: Some(vec![b'x'; 17]), ..Tuning::default() };
+/// let refused = plan(fs.volume().superblock(), &tuning);
+/// assert!(matches!(refused, Err(TuneFault::Refused { parameter: "label", .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum TuneFault {
     /// The value is out of range, or the file system does not allow the change. Nothing was written.
@@ -158,6 +214,13 @@ pub const CONVERTIBLE: &[(&str, bool)] = &[
 ];
 
 /// Options of [`convert`].
+///
+/// ```
+/// use extant::tune::ConvertOptions;
+///
+/// let options = ConvertOptions { dry_run: true, ..ConvertOptions::default() };
+/// assert!(options.undo.is_none() && options.journal_device.is_none());
+/// ```
 #[derive(Clone, Default)]
 pub struct ConvertOptions {
     /// Report what would change, and write nothing.

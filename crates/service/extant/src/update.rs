@@ -64,6 +64,20 @@ use grow::Growth;
 const PIECE: usize = 1 << 20;
 
 /// The result of an update.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let tree = tempfile::tempdir()?;
+/// use extant::build::{BuildOptions, Source};
+/// use extant::update::{UpdateReport, update_image};
+///
+/// let options = BuildOptions { dry_run: true, ..BuildOptions::default() };
+/// let report: UpdateReport = update_image(&image, &options, vec![Source::Dir(tree.path().to_owned())])?;
+/// assert_eq!((report.added, report.written_bytes), (0, 0));
+/// assert_eq!(report.bytes_before, report.bytes_after);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpdateReport {
     /// Paths that were added.
@@ -85,6 +99,14 @@ pub struct UpdateReport {
 }
 
 /// Why an update failed.
+///
+/// ```
+/// use extant::build::BuildOptions;
+/// use extant::update::{UpdateFault, update_image};
+///
+/// let failed = update_image("no-such-file.img", &BuildOptions::default(), Vec::new());
+/// assert!(matches!(failed, Err(UpdateFault::Image { .. })));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum UpdateFault {
     /// The sources cannot be read, or the target cannot be written.
@@ -134,6 +156,14 @@ pub enum UpdateFault {
 
 impl UpdateFault {
     /// Whether the caller ended the work: `cancel` became true.
+    ///
+    /// ```
+    /// use extant::build::BuildOptions;
+    /// use extant::update::update_image;
+    ///
+    /// let failed = update_image("no-such-file.img", &BuildOptions::default(), Vec::new());
+    /// assert!(!failed.unwrap_err().is_interrupted());
+    /// ```
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         match self {
@@ -152,6 +182,36 @@ impl From<extant_device::DeviceFault> for UpdateFault {
 }
 
 /// Reports the progress of an update. Threads call it concurrently.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+/// # let memory = example::empty_memory(16 << 20);
+/// # let tree = tempfile::tempdir()?;
+/// use std::sync::Mutex;
+/// use extant::build::{BuildOptions, Source};
+/// use extant::diff::DiffObserver;
+/// use extant::update::{UpdateObserver, update};
+///
+/// #[derive(Default)]
+/// struct Steps(Mutex<Vec<&'static str>>);
+/// impl DiffObserver for Steps {
+///     fn names(&self, _count: u64) {}
+///     fn bytes(&self, _len: u64) {}
+/// }
+/// impl UpdateObserver for Steps {
+///     fn step(&self, name: &'static str) {
+///         self.0.lock().unwrap().push(name);
+///     }
+///     fn read(&self, _entries: u64) {}
+///     fn changed(&self, _paths: u64) {}
+/// }
+///
+/// let (options, steps) = (BuildOptions::default(), Steps::default());
+/// let sources = vec![Source::Dir(tree.path().to_owned())];
+/// update(memory, &options, sources, &std::env::temp_dir(), &steps, &Default::default())?;
+/// assert!(steps.0.into_inner()?.contains(&"comparing"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait UpdateObserver: DiffObserver {
     /// A new step begins: "reading", "comparing", "copying", "changing".
     fn step(&self, name: &'static str);

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use extant_base::Ino;
 use extant_volume::{Fault, FileType, InodeRef, Stat, Volume};
 
-pub use contents::{Contents, Data, Loaded};
+pub use contents::{Bytes, Contents, Data, Loaded};
 use schedule::{Crew, Found, Key};
 
 use crate::{Error, FileSystem, Follow};
@@ -42,6 +42,18 @@ const DEPTH_MAX: usize = 4096;
 const PATH_MAX: usize = 32 << 10;
 
 /// The order of the entries of one directory.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::Order;
+///
+/// assert_eq!(Order::default(), Order::Stored);
+/// let sorted = fs.walk("/etc")?.order(Order::Names);
+/// assert_eq!(sorted.into_iter().last().unwrap()?.name(), b"interfaces");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// In the order in which they are stored: the kernel's order of readdir, and the fastest.
@@ -244,6 +256,17 @@ impl IntoIterator for Walk {
 }
 
 /// An iterator over the entries of a walk. Dropping it ends the threads.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::Entries;
+///
+/// let mut entries: Entries = fs.walk("/etc")?.into_iter();
+/// assert_eq!(entries.next().unwrap()?.path(), b""); // the root of the walk
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Entries {
     crew: Crew,
     volume: Arc<Volume>,
@@ -346,6 +369,19 @@ impl Iterator for Entries {
 }
 
 /// A directory with all its entries.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::Listing;
+///
+/// for Listing { path, entries, faults } in fs.walk("/")?.listings() {
+///     println!("{}: {} names", String::from_utf8_lossy(&path), entries.len());
+///     assert!(faults.is_empty());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Listing {
     /// Its path from the root of the walk; see [`Entry::path`].
@@ -357,6 +393,17 @@ pub struct Listing {
 }
 
 /// An iterator over the directories of a walk; created by [`Walk::listings`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::Listings;
+///
+/// let dirs: Listings = fs.walk("/etc")?.listings();
+/// assert_eq!(dirs.count(), 2); // /etc and /etc/network
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Listings {
     entries: Entries,
     /// Pending directories; the last one is next.
@@ -458,36 +505,102 @@ pub struct Entry {
 
 impl Entry {
     /// The path from the root of the walk, without a leading slash; empty for the root.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Order;
+    ///
+    /// let entry = fs.walk("/etc")?.order(Order::Names).into_iter().last().unwrap()?;
+    /// assert_eq!(entry.path(), b"network/interfaces");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
     /// The name, which is the last component of the path; empty for the root.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Order;
+    ///
+    /// let entry = fs.walk("/etc")?.order(Order::Names).into_iter().last().unwrap()?;
+    /// assert_eq!(entry.name(), b"interfaces");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn name(&self) -> &[u8] {
         &self.path[self.name_at..]
     }
 
     /// The number of path components from the root of the walk: 0 for the root, 1 for its entries.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Order;
+    ///
+    /// let entry = fs.walk("/etc")?.order(Order::Names).into_iter().last().unwrap()?;
+    /// assert_eq!(entry.depth(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn depth(&self) -> usize {
         self.depth
     }
 
     /// The type.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Order;
+    ///
+    /// let entry = fs.walk("/etc")?.order(Order::Names).into_iter().last().unwrap()?;
+    /// assert_eq!(entry.kind(), extant::FileType::Regular);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn kind(&self) -> FileType {
         self.kind
     }
 
     /// The inode number.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Order;
+    ///
+    /// let entry = fs.walk("/etc")?.order(Order::Names).into_iter().last().unwrap()?;
+    /// assert_eq!(entry.ino(), fs.metadata("/etc/network/interfaces")?.ino);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
     /// Whether it is the last entry of its directory.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Order;
+    ///
+    /// let entry = fs.walk("/etc")?.order(Order::Names).into_iter().last().unwrap()?;
+    /// assert!(entry.is_last());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_last(&self) -> bool {
         self.is_last
@@ -497,6 +610,17 @@ impl Entry {
     ///
     /// # Errors
     /// The inode is not in use or is corrupt; the device failed.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Order;
+    ///
+    /// let entry = fs.walk("/etc")?.order(Order::Names).into_iter().last().unwrap()?;
+    /// assert_eq!(entry.inode()?.size(), 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn inode(&self) -> Result<InodeRef, Fault> {
         match &self.inode {
             Some(inode) => Ok(Arc::clone(inode)),
@@ -508,6 +632,17 @@ impl Entry {
     ///
     /// # Errors
     /// As [`inode`](Self::inode).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// use extant::walk::Order;
+    ///
+    /// let entry = fs.walk("/etc")?.order(Order::Names).into_iter().last().unwrap()?;
+    /// assert_eq!(entry.metadata()?.size, 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn metadata(&self) -> Result<Stat, Fault> {
         Ok(self.volume.stat(&*self.inode()?))
     }
@@ -520,6 +655,23 @@ impl fmt::Debug for Entry {
 }
 
 /// A name or directory that the walk could not read; the walk continues after it.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::WalkFault;
+///
+/// for entry in fs.walk("/")? {
+///     match entry {
+///         Ok(entry) => println!("{entry:?}"),
+///         Err(WalkFault { path, problem }) => {
+///             eprintln!("{}: {problem}", String::from_utf8_lossy(&path));
+///         }
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct WalkFault {
     /// Path from the root of the walk; see [`Entry::path`].
@@ -529,6 +681,13 @@ pub struct WalkFault {
 }
 
 /// The problem with a name or a directory.
+///
+/// ```
+/// use extant::walk::{Problem, WalkFault};
+///
+/// let fault = WalkFault { path: b"a/b".to_vec(), problem: Problem::SecondWay(extant::Ino(12)) };
+/// assert!(fault.to_string().starts_with("a/b: directory 12 has two names"), "{fault}");
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// It cannot be read.

@@ -41,6 +41,20 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 const PIECE_BYTES: usize = 1 << 20;
 
 /// What a layer contains.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Side, Silent, compare, layer::{LayerReport, write_layer}};
+///
+/// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+/// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
+/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let (_tar, report): (Vec<u8>, LayerReport) = write_layer(&diff, &b, Vec::new(), &Silent)?;
+/// assert_eq!((report.opaque, report.whiteouts, report.sockets), (1, 0, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LayerReport {
     /// Files and directories, with those that only lead to others.
@@ -54,6 +68,21 @@ pub struct LayerReport {
 }
 
 /// Why a layer cannot be written.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Side, Silent, compare, layer::{LayerFault, write_layer}};
+///
+/// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+/// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
+/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let full = &mut [][..]; // no room for a byte
+/// let failed = write_layer(&diff, &b, full, &Silent);
+/// assert!(matches!(failed, Err(LayerFault::Output(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum LayerFault {
     /// The output failed.

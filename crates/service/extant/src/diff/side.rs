@@ -23,6 +23,19 @@ use crate::{FileSystem, list, spelled};
 const NAMES_PIECE: usize = 4096;
 
 /// One side of a comparison.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::diff::{DiffOptions, Side, Silent, compare};
+///
+/// // A part of an image against all of it.
+/// let etc = fs.resolve("/etc", extant::Follow::Links)?;
+/// let (a, b) = (Side::image_at(fs.clone(), etc)?, Side::image(fs)?);
+/// assert!(!compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default()).is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Side {
     pub(crate) kind: Kind,
 }
@@ -158,6 +171,18 @@ impl Side {
     }
 
     /// Entries of the sources that could not be read, and are missing in the comparison: path and reason.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let side = extant::diff::Side::image(fs)?;
+    /// for (path, why) in side.problems() {
+    ///     println!("{path}: {why}");
+    /// }
+    /// assert_eq!(side.problems().count(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn problems(&self) -> impl Iterator<Item = (&str, &str)> {
         let problems = match &self.kind {
             Kind::Image(_) => &[][..],
@@ -167,6 +192,15 @@ impl Side {
     }
 
     /// Findings about the sources that the user should see.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// # let fs = extant::open(&image)?;
+    /// let side = extant::diff::Side::image(fs)?;
+    /// assert!(side.warnings().is_empty(), "only sources have some");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         match &self.kind {

@@ -35,6 +35,14 @@ const EXT4_MAGIC: u64 = 0xEF53;
 type Run = (u64, u64);
 
 /// Why the files of a mount are not moved.
+///
+/// ```
+/// use extant::optimize::{MountedFault, OptimizeOptions, optimize_mounted};
+///
+/// let (options, cancel) = (OptimizeOptions::default(), Default::default());
+/// let failed = optimize_mounted("/no-such-dir".as_ref(), &options, &|_, _| (), &cancel);
+/// assert!(matches!(failed, Err(MountedFault::Io(path, _)) if path.ends_with("no-such-dir")));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum MountedFault {
     /// The directory belongs to another kind of file system.

@@ -40,6 +40,17 @@ const BATCH_ENTRIES: usize = 1024;
 const BATCHES_AHEAD: usize = 24;
 
 /// An entry of a walk with its contents.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::Loaded;
+///
+/// let motd: Loaded = fs.walk("/etc/motd")?.contents().next().unwrap()?;
+/// assert_eq!((motd.stat.size, motd.link_of, motd.xattrs?.len()), (6, None, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Loaded {
     /// The name.
     pub entry: Entry,
@@ -56,6 +67,19 @@ pub struct Loaded {
 }
 
 /// The content of an entry.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::Data;
+///
+/// let link = fs.walk("/lib")?.contents().next().unwrap()?;
+/// assert!(matches!(link.data, Data::Target(target) if target == b"usr/lib"));
+/// let large = fs.walk("/usr/lib/large")?.contents().next().unwrap()?;
+/// assert!(matches!(large.data, Data::Large));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub enum Data {
     /// No content: a directory, a device, an empty file, a further name of a file.
     None,
@@ -70,6 +94,19 @@ pub enum Data {
 }
 
 /// The bytes of a file, in a buffer shared with neighbouring files.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::{Bytes, Data};
+///
+/// let motd = fs.walk("/etc/motd")?.contents().next().unwrap()?;
+/// let Data::Ready(bytes) = motd.data else { panic!("it is small") };
+/// let bytes: Bytes = bytes;
+/// assert_eq!(&bytes[..5], b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Bytes {
     chunk: Arc<Chunk>,
@@ -103,6 +140,18 @@ impl Drop for Chunk {
 
 /// An iterator over the entries of a walk with their contents; created by
 /// [`Walk::contents`](super::Walk::contents).
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::Contents;
+///
+/// let mut all: Contents = fs.walk("/etc")?.contents();
+/// let root = all.next().unwrap()?;
+/// assert_eq!((root.entry.depth(), all.count()), (0, 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Contents {
     source: Source,
     batch: std::vec::IntoIter<Item>,
