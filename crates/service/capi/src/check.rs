@@ -1,14 +1,15 @@
 //! Checks of whole file systems, and their findings.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::mem::offset_of;
 use std::num::NonZero;
 
-use facade::check::{Finding, Options as How, Report, Severity, check};
+use facade::check::{Options as How, Report, check};
 use facade::{Device, FileDevice};
 
 use crate::border::{Context, ErrorOut, Growing, Handle, Options, Out, Text, call, quietly};
-use crate::error::{Failure, terminated};
+use crate::error::Failure;
+use crate::found::{Found, nth};
 use crate::step::{Steps, extant_step};
 use crate::storage::{Storage, as_device};
 
@@ -29,21 +30,9 @@ pub const EXTANT_NONE: u64 = 0xffff_ffff_ffff_ffff;
 
 /// The report of a check. Freed with extant_report_free().
 pub struct extant_report {
-    findings: Vec<Kept>,
+    findings: Vec<Found>,
     is_clean: bool,
     is_file_system: bool,
-}
-
-/// A finding with its strings for C.
-struct Kept {
-    code: CString,
-    message: CString,
-    rule: CString,
-    name: Option<(CString, usize)>,
-    severity: extant_severity,
-    group: u64,
-    ino: u64,
-    block: u64,
 }
 
 /// A finding of a check. Its strings are valid until the report is freed.
@@ -97,39 +86,12 @@ pub type ReportHandle = Handle<extant_report>;
 pub type ReportOut = Out<*mut extant_report>;
 pub type FindingOut = Out<extant_finding>;
 
-pub(crate) fn severity_of(severity: Severity) -> extant_severity {
-    match severity {
-        Severity::Note => extant_severity::Note,
-        Severity::Error => extant_severity::Error,
-        Severity::Fatal => extant_severity::Fatal,
-    }
-}
-
-impl From<Finding> for Kept {
-    fn from(finding: Finding) -> Self {
-        let Finding { rule, place, says, .. } = finding;
-        Self {
-            code: terminated(rule.code.into()),
-            message: terminated(says.into_bytes()),
-            rule: terminated(rule.says.into()),
-            name: place.name.map(|name| {
-                let len = name.len();
-                (terminated(name), len)
-            }),
-            severity: severity_of(rule.severity),
-            group: place.group.map_or(EXTANT_NONE, |group| group.0.into()),
-            ino: place.ino.map_or(EXTANT_NONE, |ino| ino.0.into()),
-            block: place.block.map_or(EXTANT_NONE, |block| block.0),
-        }
-    }
-}
-
 impl From<Report> for extant_report {
     fn from(report: Report) -> Self {
         Self {
             is_clean: report.clean(),
             is_file_system: report.opened,
-            findings: report.findings.into_iter().map(Into::into).collect(),
+            findings: report.findings.iter().map(Found::of).collect(),
         }
     }
 }
@@ -209,20 +171,18 @@ pub extern "C" fn extant_report_finding(
 ) -> c_int {
     call(&error, || {
         finding.require("finding")?;
-        let findings = &report.get("report")?.findings;
-        let kept = findings.get(number).ok_or_else(|| {
-            Failure::argument(format!("finding {number} of a report with {}", findings.len()))
-        })?;
+        let found = nth(&report.get("report")?.findings, number, "finding")?;
+        let (name, name_len) = found.name();
         finding.set(extant_finding {
-            code: kept.code.as_ptr(),
-            message: kept.message.as_ptr(),
-            rule: kept.rule.as_ptr(),
-            name: kept.name.as_ref().map_or(std::ptr::null(), |(name, _)| name.as_ptr()),
-            name_len: kept.name.as_ref().map_or(0, |(_, len)| *len),
-            ino: kept.ino,
-            block: kept.block,
-            group: kept.group,
-            severity: kept.severity,
+            code: found.code.as_ptr(),
+            message: found.message.as_ptr(),
+            rule: found.rule.as_ptr(),
+            name,
+            name_len,
+            ino: found.ino,
+            block: found.block,
+            group: found.group,
+            severity: found.severity,
             reserved: 0,
         });
         Ok(())

@@ -37,6 +37,7 @@ mod build;
 mod mkfs;
 
 mod check;
+mod found;
 mod repair;
 mod resize;
 

@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use facade::check::{FindingPlace, Rule};
 use facade::repair::{Plan, RepairOptions as How, plan_repair, repair, undo_image};
 use facade::{Device, FileDevice};
 
 use crate::border::{Context, ErrorOut, Growing, Handle, Options, Out, Text, call, quietly};
-use crate::check::{EXTANT_NONE, extant_severity, severity_of};
+use crate::check::extant_severity;
 use crate::error::{Failure, terminated};
+use crate::found::{Found, nth};
 use crate::step::{Steps, extant_step};
 use crate::storage::{Storage, as_device};
 
@@ -56,17 +56,10 @@ pub struct extant_repair_report {
 
 /// A fix with its strings for C.
 struct Kept {
-    code: CString,
-    message: CString,
-    rule: CString,
+    found: Found,
     remedy: Option<CString>,
     loss: Option<CString>,
     why: Option<CString>,
-    name: Option<(CString, usize)>,
-    severity: extant_severity,
-    group: u64,
-    ino: u64,
-    block: u64,
 }
 
 /// A fix of a repair, or a finding that the repair leaves. Its strings are valid until the report is freed.
@@ -105,34 +98,20 @@ pub type RepairReportHandle = Handle<extant_repair_report>;
 pub type RepairReportOut = Out<*mut extant_repair_report>;
 pub type FixOut = Out<extant_fix>;
 
-impl Kept {
-    fn new(rule: &Rule, place: &FindingPlace, message: &str) -> Self {
-        Self {
-            code: terminated(rule.code.into()),
-            message: terminated(message.into()),
-            rule: terminated(rule.says.into()),
-            remedy: None,
-            loss: None,
-            why: None,
-            name: place.name.as_ref().map(|name| (terminated(name.clone()), name.len())),
-            severity: severity_of(rule.severity),
-            group: place.group.map_or(EXTANT_NONE, |group| group.0.into()),
-            ino: place.ino.map_or(EXTANT_NONE, |ino| ino.0.into()),
-            block: place.block.map_or(EXTANT_NONE, |block| block.0),
-        }
-    }
-}
-
 impl From<&Plan> for extant_repair_report {
     fn from(plan: &Plan) -> Self {
+        let text = |text: &str| Some(terminated(text.into()));
         let fixes = plan.fixes.iter().map(|fix| Kept {
-            remedy: Some(terminated(fix.remedy.as_bytes().to_vec())),
-            loss: fix.loss.as_ref().map(|loss| terminated(loss.as_bytes().to_vec())),
-            ..Kept::new(fix.rule, &fix.place, &fix.finding)
+            found: Found::new(fix.rule, &fix.place, &fix.finding),
+            remedy: text(&fix.remedy),
+            loss: fix.loss.as_deref().and_then(text),
+            why: None,
         });
         let left = plan.left.iter().map(|left| Kept {
-            why: Some(terminated(left.why.into())),
-            ..Kept::new(left.finding.rule, &left.finding.place, &left.finding.says)
+            found: Found::of(&left.finding),
+            remedy: None,
+            loss: None,
+            why: text(left.why),
         });
         Self {
             fixes: fixes.chain(left).collect(),
@@ -256,24 +235,23 @@ pub extern "C" fn extant_repair_report_fix(
 ) -> c_int {
     call(&error, || {
         fix.require("fix")?;
-        let fixes = &report.get("report")?.fixes;
-        let kept = fixes
-            .get(number)
-            .ok_or_else(|| Failure::argument(format!("fix {number} of a report with {}", fixes.len())))?;
+        let kept = nth(&report.get("report")?.fixes, number, "fix")?;
+        let found = &kept.found;
         let text = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+        let (name, name_len) = found.name();
         fix.set(extant_fix {
-            code: kept.code.as_ptr(),
-            message: kept.message.as_ptr(),
-            rule: kept.rule.as_ptr(),
+            code: found.code.as_ptr(),
+            message: found.message.as_ptr(),
+            rule: found.rule.as_ptr(),
             remedy: text(&kept.remedy),
             loss: text(&kept.loss),
             why: text(&kept.why),
-            name: kept.name.as_ref().map_or(std::ptr::null(), |(name, _)| name.as_ptr()),
-            name_len: kept.name.as_ref().map_or(0, |(_, len)| *len),
-            ino: kept.ino,
-            block: kept.block,
-            group: kept.group,
-            severity: kept.severity,
+            name,
+            name_len,
+            ino: found.ino,
+            block: found.block,
+            group: found.group,
+            severity: found.severity,
             reserved: 0,
         });
         Ok(())
