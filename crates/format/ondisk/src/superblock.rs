@@ -621,6 +621,18 @@ impl Superblock {
         }
     }
 
+    /// Gives the file system another UUID. Where the other metadata checksums depend on the UUID, stores the
+    /// seed that they were made with and turns on `metadata_csum_seed`; returns whether it did.
+    pub fn set_uuid(&mut self, uuid: [u8; 16]) -> bool {
+        let stores_seed = self.features.metadata_csum() && !self.features.has_incompat(Features::CSUM_SEED);
+        if stores_seed {
+            self.checksum_seed = self.fs_seed();
+            self.features.incompat |= Features::CSUM_SEED;
+        }
+        self.uuid = uuid;
+        stores_seed
+    }
+
     /// Block size.
     ///
     /// # Errors

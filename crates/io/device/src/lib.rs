@@ -323,8 +323,11 @@ fn total_len<B: Deref<Target = [u8]>>(bufs: &[B]) -> u64 {
     bufs.iter().fold(0, |sum: u64, buf| sum.saturating_add(buf.len() as u64))
 }
 
-/// Writes zeros with ordinary writes.
-fn write_zeros(device: &dyn Device, mut offset: u64, mut len: u64) -> Result<(), DeviceFault> {
+/// Writes zeros with ordinary writes: a [`Device::zero_at`] for devices that have no faster way.
+///
+/// # Errors
+/// As [`Device::write_at`]; the bytes before the failed write are zeros.
+pub fn write_zeros(device: &dyn Device, mut offset: u64, mut len: u64) -> Result<(), DeviceFault> {
     let zeros = vec![0; len.min(1 << 20) as usize];
     while len > 0 {
         let part = len.min(zeros.len() as u64);

@@ -22,7 +22,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use extant_device::{Device, DeviceFault, FileDevice};
+use extant_device::{Device, DeviceFault, FileDevice, write_zeros};
 use imago::qcow2::Qcow2 as Format;
 use imago::storage::StorageOpenOptions;
 use imago::{DenyImplicitOpenGate, FormatAccess, FormatCreateBuilder, FormatDriverBuilder};
@@ -183,14 +183,7 @@ impl Device for Qcow2 {
             return Err(DeviceFault::ReadOnly { what: "zero", offset, len });
         }
         DeviceFault::check_len("zero", offset, len, self.size_bytes())?;
-        let zeros = vec![0; len.min(1 << 20) as usize];
-        let (mut at, end) = (offset, offset + len);
-        while at < end {
-            let part = (end - at).min(zeros.len() as u64) as usize;
-            self.write_at(at, &zeros[..part])?;
-            at += part as u64;
-        }
-        Ok(())
+        write_zeros(self, offset, len)
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {

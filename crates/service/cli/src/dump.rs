@@ -11,9 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use extant::repair::RepairFault;
-use extant::rescue::{
-    DumpReport, FoundFile, Rescue, RescueFault, RescueObserver, RestoreFault, dump_qcow2, restore,
-};
+use extant::rescue::{DumpReport, Rescue, RescueFault, RestoreFault, dump_qcow2, restore};
 use extant_device::{DeviceFault, FileDevice, NewFile};
 use serde_json::json;
 
@@ -70,12 +68,6 @@ pub(crate) struct DumpArgs {
     json: bool,
 }
 
-struct Quiet;
-
-impl RescueObserver for Quiet {
-    fn found(&self, _found: &FoundFile) {}
-}
-
 pub(crate) fn run(args: &DumpArgs) -> ExitCode {
     let mut session = Session::new(&OpenArgs::with_journal(None));
     let Some(image) = session.whole_image(&args.image, "dumped") else { return session.finish(Ok(())) };
@@ -93,7 +85,7 @@ pub(crate) fn run(args: &DumpArgs) -> ExitCode {
         .map_err(|error| RescueFault::Output(shown.to_string(), error))
         .and_then(|new| {
             let report = match args.qcow2 {
-                true => dump_qcow2(&rescue, new.file(), args.scramble, &Quiet)?,
+                true => dump_qcow2(&rescue, new.file(), args.scramble, &())?,
                 false => dump_raw(&rescue, new.file(), args.scramble)?,
             };
             new.publish(args.force, false).map_err(|error| RescueFault::Output(shown.to_string(), error))?;
@@ -144,7 +136,7 @@ fn dump_raw(rescue: &Rescue, file: &File, scramble: bool) -> Result<DumpReport, 
     let failed = |why| RescueFault::Output("dump".to_owned(), why);
     file.set_len(rescue.size_bytes()).map_err(failed)?;
     let output = FileDevice::fresh(file.try_clone().map_err(failed)?).map_err(failed)?;
-    rescue.dump(&output, scramble, &Quiet)
+    rescue.dump(&output, scramble, &())
 }
 
 const RESTORE_HELP: &str = "\

@@ -10,11 +10,9 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use extant::Features;
-use extant::optimize::{
-    OptimizeOptions, OptimizeReport, OrderFault, OrderOptions, optimize_mounted, order_inodes,
-};
+use extant::optimize::{OptimizeOptions, OptimizeReport, OrderFault, optimize_mounted, order_inodes};
 use extant::resize::ResizeFault;
-use extant::tune::Conversion;
+use extant::tune::{Conversion, OfflineOptions};
 use serde_json::json;
 
 use crate::edit::args::JournalArg;
@@ -162,7 +160,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
 fn order_list(args: &OptimizeArgs, image: &ImageArg, paths: &[Vec<u8>]) -> Result<u64, (u8, String)> {
     let journal_device = args.journal.journal.as_deref().map(crate::resize::journal).transpose()?;
     let device = image.open_locked().map_err(lock_failure)?;
-    let options = OrderOptions { journal_device, undo: Some(image.tune_undo()) };
+    let options = OfflineOptions { journal_device, undo: Some(image.tune_undo()) };
     order_inodes(&device, paths, &options, &AtomicBool::new(false)).map_err(|fault| {
         let code = match fault {
             OrderFault::Change(ResizeFault::FixedInodes(_)) => exit::USAGE_CODE,

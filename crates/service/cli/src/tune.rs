@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant::tune::{
-    Conversion, ConvertOptions, FieldChange, JournalChange, Reserved, TuneFault, TuneReport, Tuning,
-    conversion_of,
+    Conversion, ConvertOptions, FieldChange, JournalChange, OfflineOptions, Reserved, TuneFault, TuneReport,
+    Tuning, conversion_of,
 };
 use extant::{OnError, uuid_text};
 use extant_ondisk::hash::HashVersion;
@@ -445,8 +445,7 @@ pub(crate) fn convert_image(
     let journal_device = journal.journal.as_deref().map(crate::resize::journal).transpose()?;
     let options = ConvertOptions {
         dry_run,
-        undo: Some(image.tune_undo()),
-        journal_device,
+        offline: OfflineOptions { journal_device, undo: Some(image.tune_undo()) },
         now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as u32),
     };
     extant::tune::convert(&device, conversion, &options)

@@ -74,32 +74,6 @@ pub use extant_image::source::tar::{TarInput, Unpacking};
 pub use extant_image::tree::InsertFault;
 pub use extant_image::write::{Meter, Problem, WriteFault};
 
-/// An observer that does nothing.
-///
-/// ```
-/// use extant::build::{BuildOptions, BuildTarget, Silent, Source, TarInput, build_to};
-///
-/// # let kept = tempfile::tempdir()?;
-/// # let image = kept.path().join("root.img");
-/// let archive = TarInput::Reader { name: "empty".into(), reader: Box::new(&[0; 1024][..]) };
-/// let (options, target) = (BuildOptions::default(), BuildTarget::File(&image));
-/// build_to(&options, vec![Source::Tar(archive)], target, &Silent, &Default::default())?;
-/// assert!(image.exists());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
-
-impl Meter for Silent {
-    fn wrote(&self, _bytes: u64, _files: u64) {}
-}
-
-impl Observer for Silent {
-    fn step(&self, _name: &'static str) {}
-    fn read(&self, _entries: u64) {}
-    fn writing(&self, _total_bytes: u64, _total_files: u64) {}
-}
-
 /// Builds an image file from the sources; later sources override earlier ones. An existing file is replaced
 /// only with [`BuildOptions::replace`].
 ///
@@ -125,7 +99,7 @@ pub fn build(
     sources: Vec<Source>,
     image: impl AsRef<Path>,
 ) -> Result<BuildReport, BuildFault> {
-    build_to(options, sources, BuildTarget::File(image.as_ref()), &Silent, &AtomicBool::new(false))
+    build_to(options, sources, BuildTarget::File(image.as_ref()), &(), &AtomicBool::new(false))
 }
 
 /// Same as [`build`], but writes to any target and reports progress. The build ends when `cancel` becomes

@@ -9,7 +9,7 @@
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 //! # let (_kept, image) = example::example_image();
-//! use extant::diff::{DiffOptions, Side, Silent, Status, compare};
+//! use extant::diff::{DiffOptions, Side, Status, compare};
 //!
 //! let a = Side::image(extant::open(&image)?)?;
 //! # let copy = image.with_extension("copy");
@@ -19,7 +19,7 @@
 //! fs.close()?;
 //! let b = Side::image(extant::open(&copy)?)?;
 //!
-//! let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+//! let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
 //! assert_eq!(diff.changes.len(), 1);
 //! assert_eq!((diff.changes[0].status, &*diff.changes[0].path), (Status::Modified, &b"etc/motd"[..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -135,22 +135,8 @@ pub trait DiffObserver: Sync {
     fn bytes(&self, len: u64);
 }
 
-/// An observer that does nothing.
-///
-/// ```
-/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
-/// # let (_kept, image) = example::example_image();
-/// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Side, Silent, compare};
-///
-/// let side = Side::image(fs)?;
-/// assert!(compare(&side, &side, &DiffOptions::default(), &Silent, &Default::default()).is_empty());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
-
-impl DiffObserver for Silent {
+/// Ignores the reports.
+impl DiffObserver for () {
     fn names(&self, _count: u64) {}
     fn bytes(&self, _len: u64) {}
 }
@@ -161,11 +147,11 @@ impl DiffObserver for Silent {
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Side, Silent, compare};
+/// use extant::diff::{DiffOptions, Side, compare};
 ///
 /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
 /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
-/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
 /// for change in &diff.changes {
 ///     println!("{} {}", change.status.letter(), String::from_utf8_lossy(&change.path));
 /// }
@@ -195,11 +181,11 @@ impl Diff {
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
     /// # let (_kept, image) = example::example_image();
     /// # let fs = extant::open(&image)?;
-    /// use extant::diff::{DiffOptions, Side, Silent, compare};
+    /// use extant::diff::{DiffOptions, Side, compare};
     ///
     /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
     /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
-    /// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+    /// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
     /// assert!(!diff.is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -214,11 +200,11 @@ impl Diff {
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
     /// # let (_kept, image) = example::example_image();
     /// # let fs = extant::open(&image)?;
-    /// use extant::diff::{DiffOptions, Side, Silent, Status, compare};
+    /// use extant::diff::{DiffOptions, Side, Status, compare};
     ///
     /// let below = fs.resolve("/etc", extant::Follow::Links)?;
     /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, below)?);
-    /// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+    /// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
     /// assert_eq!(diff.count(Status::Added), 3); // motd, network and interfaces
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -234,11 +220,11 @@ impl Diff {
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Side, Silent, Status, compare};
+/// use extant::diff::{DiffOptions, Side, Status, compare};
 ///
 /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
 /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
-/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
 /// let etc = diff.changes.iter().find(|change| *change.path == *b"etc").unwrap();
 /// assert_eq!(etc.status, Status::Deleted);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -278,11 +264,11 @@ impl Status {
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{Change, DiffOptions, Side, Silent, compare};
+/// use extant::diff::{Change, DiffOptions, Side, compare};
 ///
 /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
 /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
-/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
 /// let change: &Change = diff.changes.iter().find(|change| *change.path == *b"motd").unwrap();
 /// assert!(change.a.is_none() && change.b.is_some() && change.differences.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -309,11 +295,11 @@ pub struct Change {
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Meta, Side, Silent, compare};
+/// use extant::diff::{DiffOptions, Meta, Side, compare};
 ///
 /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
 /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
-/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
 /// let change = diff.changes.iter().find(|change| *change.path == *b"motd").unwrap();
 /// let motd: &Meta = change.b.as_ref().unwrap();
 /// assert_eq!((motd.kind, motd.size, motd.links), (extant::FileType::Regular, 6, 1));
@@ -343,7 +329,7 @@ pub struct Meta {
 ///
 /// ```
 /// use extant::build::{BuildOptions, Source};
-/// use extant::diff::{DiffOptions, Difference, Ignore, Side, Silent, compare};
+/// use extant::diff::{DiffOptions, Difference, Ignore, Side, compare};
 ///
 /// let side = |content: &str| {
 ///     let tree = tempfile::tempdir().unwrap();
@@ -356,7 +342,7 @@ pub struct Meta {
 /// let ((a, _a), (b, _b)) = (side("old"), side("new"));
 /// let ignore = Ignore { times: true, ..Ignore::default() };
 /// let options = DiffOptions { ignore, ..DiffOptions::default() };
-/// let diff = compare(&a?, &b?, &options, &Silent, &Default::default());
+/// let diff = compare(&a?, &b?, &options, &(), &Default::default());
 /// assert_eq!(diff.changes[0].differences, [Difference::Content { first: 0 }]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -445,11 +431,11 @@ pub enum Which {
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Problem, Side, Silent, Which, compare};
+/// use extant::diff::{DiffOptions, Problem, Side, Which, compare};
 ///
 /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
 /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
-/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
 /// let of_b = diff.problems.iter().filter(|problem: &&Problem| problem.side == Which::B);
 /// assert_eq!(of_b.count(), 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -488,10 +474,10 @@ pub enum Cause {
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Side, Silent, compare};
+/// use extant::diff::{DiffOptions, Side, compare};
 ///
 /// let (a, b) = (Side::image(fs.clone())?, Side::image(fs)?);
-/// assert!(compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default()).is_empty());
+/// assert!(compare(&a, &b, &DiffOptions::default(), &(), &Default::default()).is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]

@@ -35,7 +35,7 @@ pub use extant_image::options::{
 };
 pub use extant_image::plan::PlanFault;
 pub use extant_image::sizing::SizingFault;
-pub use extant_image::write::{Meter, NoMeter, WriteFault};
+pub use extant_image::write::{Meter, WriteFault};
 
 /// Why no file system was made in a file.
 ///
@@ -199,7 +199,7 @@ pub fn mkfs_image_as(
     identity: Identity,
     replace: bool,
 ) -> Result<Made, MkfsImageFault> {
-    mkfs_image_watched(image, bytes, options, identity, replace, &NoMeter, &AtomicBool::new(false))
+    mkfs_image_watched(image, bytes, options, identity, replace, &(), &AtomicBool::new(false))
 }
 
 /// As [`mkfs_image_as`], and reports progress: see [`Meter::advanced`]. The work ends when `cancel` becomes
@@ -210,7 +210,7 @@ pub fn mkfs_image_as(
 ///
 /// ```
 /// use std::sync::atomic::AtomicBool;
-/// use extant::mkfs::{FormatOptions, NoMeter, mkfs_image_watched, random_identity};
+/// use extant::mkfs::{FormatOptions, mkfs_image_watched, random_identity};
 ///
 /// # let kept = tempfile::tempdir()?;
 /// # let image = kept.path().join("empty.img");
@@ -218,7 +218,7 @@ pub fn mkfs_image_as(
 /// let cancel = AtomicBool::new(true);
 /// let options = FormatOptions::default();
 /// let identity = random_identity(&options)?;
-/// let made = mkfs_image_watched(&image, 64 << 20, &options, identity, false, &NoMeter, &cancel);
+/// let made = mkfs_image_watched(&image, 64 << 20, &options, identity, false, &(), &cancel);
 /// assert!(made.unwrap_err().is_interrupted());
 /// assert!(!image.exists());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -265,7 +265,7 @@ pub fn mkfs_image_watched(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn mkfs(device: &dyn Device, options: &FormatOptions, identity: Identity) -> Result<Made, MkfsFault> {
-    mkfs_watched(device, options, identity, &NoMeter, &AtomicBool::new(false))
+    mkfs_watched(device, options, identity, &(), &AtomicBool::new(false))
 }
 
 /// As [`mkfs`], and reports progress: see [`Meter::advanced`]. The work ends when `cancel` becomes true.

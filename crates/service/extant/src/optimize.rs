@@ -111,24 +111,6 @@ struct Candidate {
     is_listed: bool,
 }
 
-/// Options of [`order_inodes`].
-///
-/// ```
-/// use extant::optimize::OrderOptions;
-///
-/// let options = OrderOptions { undo: Some("root.img.undo".into()), ..OrderOptions::default() };
-/// assert!(options.journal_device.is_none());
-/// ```
-#[cfg(feature = "repair")]
-#[derive(Clone, Default)]
-pub struct OrderOptions {
-    /// The device of the external journal, for file systems that have one.
-    pub journal_device: Option<Arc<dyn crate::Device>>,
-    /// The undo file for a file system without a journal. It is removed at the end. After a power cut,
-    /// [`restore_cut`](crate::tune::restore_cut) restores the old state from it.
-    pub undo: Option<std::path::PathBuf>,
-}
-
 /// Why inodes keep their numbers.
 ///
 /// ```
@@ -188,7 +170,7 @@ pub enum OrderFault {
 pub fn order_inodes<P: AsRef<[u8]>>(
     device: &Arc<dyn crate::Device>,
     paths: impl IntoIterator<Item = P>,
-    options: &OrderOptions,
+    options: &crate::tune::OfflineOptions,
     cancel: &AtomicBool,
 ) -> Result<u64, OrderFault> {
     let journal_device = options.journal_device.clone();

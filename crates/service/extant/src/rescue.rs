@@ -75,14 +75,10 @@ pub fn open(image: impl AsRef<Path>) -> Result<Rescue, RescueFault> {
 /// ```
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (kept, image) = example::example_image();
-/// use extant::rescue::{FoundFile, RescueObserver, dump_qcow2, open};
+/// use extant::rescue::{dump_qcow2, open};
 ///
-/// struct Quiet;
-/// impl RescueObserver for Quiet {
-///     fn found(&self, _: &FoundFile) {}
-/// }
 /// let path = kept.path().join("dump.qcow2");
-/// let scrambled = dump_qcow2(&open(&image)?, &std::fs::File::create_new(&path)?, true, &Quiet)?;
+/// let scrambled = dump_qcow2(&open(&image)?, &std::fs::File::create_new(&path)?, true, &())?;
 /// assert!(scrambled.names > 0 && open(&path)?.is_scrambled());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -155,14 +151,10 @@ pub enum RestoreFault {
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (kept, image) = example::example_image();
 /// use std::sync::Arc;
-/// use extant::rescue::{FoundFile, RescueObserver, dump_qcow2, open, restore};
+/// use extant::rescue::{dump_qcow2, open, restore};
 ///
-/// struct Quiet;
-/// impl RescueObserver for Quiet {
-///     fn found(&self, _: &FoundFile) {}
-/// }
 /// let dump = kept.path().join("dump.qcow2");
-/// dump_qcow2(&open(&image)?, &std::fs::File::create_new(&dump)?, false, &Quiet)?;
+/// dump_qcow2(&open(&image)?, &std::fs::File::create_new(&dump)?, false, &())?;
 /// // The first superblock and the descriptors are lost.
 /// let device = Arc::new(extant::FileDevice::open(&image, true)?);
 /// extant::Device::write_at(&*device, 0, &[0; 8192])?;
@@ -198,9 +190,5 @@ pub fn restore(
             None => {}
         }
     }
-    struct Quiet;
-    impl RescueObserver for Quiet {
-        fn found(&self, _found: &FoundFile) {}
-    }
-    extant_repair::plan_writes(image, |overlay| Ok(dump.dump(&**overlay, false, &Quiet).map(|_| ())?))
+    extant_repair::plan_writes(image, |overlay| Ok(dump.dump(&**overlay, false, &()).map(|_| ())?))
 }

@@ -213,24 +213,40 @@ pub const CONVERTIBLE: &[(&str, bool)] = &[
     ("flex_bg", false),
 ];
 
+/// Options of changes to a file system that nothing has open: [`convert`],
+/// [`order_inodes`](crate::optimize::order_inodes).
+///
+/// ```
+/// use extant::tune::OfflineOptions;
+///
+/// let options = OfflineOptions { undo: Some("root.img.undo".into()), ..OfflineOptions::default() };
+/// assert!(options.journal_device.is_none());
+/// ```
+#[derive(Clone, Default)]
+pub struct OfflineOptions {
+    /// The device of the external journal, for file systems that have one.
+    pub journal_device: Option<Arc<dyn Device>>,
+    /// The undo file, for changes that do not fit into one transaction, or a file system without a journal.
+    /// It is removed at the end. After a power cut, [`restore_cut`] restores the old state from it.
+    pub undo: Option<PathBuf>,
+}
+
 /// Options of [`convert`].
 ///
 /// ```
 /// use extant::tune::ConvertOptions;
 ///
 /// let options = ConvertOptions { dry_run: true, ..ConvertOptions::default() };
-/// assert!(options.undo.is_none() && options.journal_device.is_none());
+/// assert!(options.offline.undo.is_none() && options.offline.journal_device.is_none());
 /// ```
 #[derive(Clone, Default)]
 pub struct ConvertOptions {
     /// Report what would change, and write nothing.
     pub dry_run: bool,
-    /// The undo file, for conversions that do not fit into one transaction. It is removed at the end.
-    pub undo: Option<PathBuf>,
-    /// The device of the external journal.
-    pub journal_device: Option<Arc<dyn Device>>,
     /// The time for new inodes, in seconds since 1970.
     pub now: u32,
+    /// External journal and undo file.
+    pub offline: OfflineOptions,
 }
 
 /// Changes features that need other structures than the superblock, of a file system that nothing has open.
@@ -260,7 +276,7 @@ pub fn convert(
 ) -> Result<TuneReport, TuneFault> {
     let read = |fault: extant_device::DeviceFault| TuneFault::Open(fault.to_string());
     if !options.dry_run {
-        restore_cut(device, options.undo.as_deref())?;
+        restore_cut(device, options.offline.undo.as_deref())?;
         // A change that is refused changes nothing, so the image is opened for writing only where it must be.
         let mut bytes = [0; superblock::SIZE];
         device.read_at(superblock::OFFSET, &mut bytes).map_err(read)?;
@@ -286,8 +302,10 @@ pub fn convert(
     // A journal that is replaced cannot hold the transaction that replaces it. And it is found by the
     // descriptors and the inode table: while these are half written, no replay is possible.
     if conversion.journal.is_none() && !conversion.changes_layout() {
-        let writing =
-            ResizeOptions { journal_device: options.journal_device.clone(), ..ResizeOptions::default() };
+        let writing = ResizeOptions {
+            journal_device: options.offline.journal_device.clone(),
+            ..ResizeOptions::default()
+        };
         match write_in_one_step(device, repair.blocks().map_err(read)?, &after, &writing) {
             Ok(()) => return Ok(report),
             Err(ResizeFault::Plan(_)) => {}
@@ -295,8 +313,8 @@ pub fn convert(
         }
     }
     let failed = |fault: RepairFault| TuneFault::Write(fault.to_string());
-    repair.write(&**device, options.undo.as_deref()).map_err(failed)?;
-    if let Some(undo) = &options.undo {
+    repair.write(&**device, options.offline.undo.as_deref()).map_err(failed)?;
+    if let Some(undo) = &options.offline.undo {
         std::fs::remove_file(undo).map_err(|why| TuneFault::Write(format!("{}: {why}", undo.display())))?;
     }
     Ok(report)
@@ -333,7 +351,8 @@ pub fn restore_cut(device: &Arc<dyn Device>, undo: Option<&Path>) -> Result<(), 
 
 /// Replays the journal, and finishes the deletion of orphans.
 fn recover(device: &Arc<dyn Device>, options: &ConvertOptions) -> Result<(), TuneFault> {
-    let open = OpenOptions { journal_device: options.journal_device.clone(), ..OpenOptions::default() };
+    let open =
+        OpenOptions { journal_device: options.offline.journal_device.clone(), ..OpenOptions::default() };
     let opened = FileSystem::from_device_writable(Arc::clone(device), &open);
     let closed = opened.map_err(|fault| TuneFault::Open(fault.to_string()))?.close();
     closed.map_err(|fault| TuneFault::Open(fault.to_string()))
@@ -465,7 +484,7 @@ pub fn plan(before: &Superblock, tuning: &Tuning) -> Result<(Superblock, TuneRep
         set_feature(&mut sb, name, *on, &mut notes)?;
     }
     if let Some(uuid) = tuning.uuid {
-        set_uuid(&mut sb, before, uuid, &mut notes)?;
+        set_uuid(&mut sb, uuid, &mut notes)?;
     }
     set_reserve(&mut sb, tuning)?;
     if let Some(errors) = tuning.errors {
@@ -530,12 +549,7 @@ fn text<const N: usize>(parameter: &'static str, bytes: &[u8], max: usize) -> Re
     Ok(field)
 }
 
-fn set_uuid(
-    sb: &mut Superblock,
-    before: &Superblock,
-    uuid: [u8; 16],
-    notes: &mut Vec<String>,
-) -> Result<(), TuneFault> {
+fn set_uuid(sb: &mut Superblock, uuid: [u8; 16], notes: &mut Vec<String>) -> Result<(), TuneFault> {
     if uuid == sb.uuid {
         return Ok(());
     }
@@ -558,15 +572,12 @@ fn set_uuid(
              metadata_csum on first",
         );
     }
-    if sb.features.metadata_csum() && !sb.features.has_incompat(Features::CSUM_SEED) {
-        sb.checksum_seed = before.fs_seed();
-        sb.features.incompat |= Features::CSUM_SEED;
+    if sb.set_uuid(uuid) {
         notes.push(
             "metadata_csum_seed was turned on: checksums keep the seed of the old UUID (needs Linux 4.4)"
                 .to_owned(),
         );
     }
-    sb.uuid = uuid;
     Ok(())
 }
 

@@ -221,7 +221,8 @@ pub trait UpdateObserver: DiffObserver {
     fn changed(&self, paths: u64);
 }
 
-impl UpdateObserver for diff::Silent {
+/// Ignores the reports.
+impl UpdateObserver for () {
     fn step(&self, _name: &'static str) {}
     fn read(&self, _entries: u64) {}
     fn changed(&self, _paths: u64) {}
@@ -266,7 +267,7 @@ pub fn update_image(
     let opened = if options.dry_run { FileDevice::open_read_only } else { FileDevice::open_locked };
     let device = opened(image).map_err(|source| UpdateFault::Image { image: image.to_owned(), source })?;
     let (spool_dir, cancel) = (directory_of(image), AtomicBool::new(false));
-    let job = Job { options, observer: &diff::Silent, cancel: &cancel, images: &[image] };
+    let job = Job { options, observer: &(), cancel: &cancel, images: &[image] };
     job.update(Arc::new(device), sources, &spool_dir)
 }
 
@@ -282,12 +283,12 @@ pub fn update_image(
 /// # let tree = tempfile::tempdir()?;
 /// use std::sync::atomic::AtomicBool;
 /// use extant::build::{BuildOptions, Source};
-/// use extant::{diff::Silent, update::update};
+/// use extant::update::update;
 ///
 /// std::fs::write(tree.path().join("motd"), "hello\n")?;
 /// let (options, cancel) = (BuildOptions::default(), AtomicBool::new(false));
 /// let sources = vec![Source::Dir(tree.path().to_owned())];
-/// let report = update(memory, &options, sources, &std::env::temp_dir(), &Silent, &cancel)?;
+/// let report = update(memory, &options, sources, &std::env::temp_dir(), &(), &cancel)?;
 /// assert_eq!(report.added, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -334,7 +335,7 @@ pub fn build_like(
     let opened = FileDevice::open_read_only(old).and_then(crate::disk_of);
     let opened = opened.map_err(|source| UpdateFault::Image { image: old.to_owned(), source })?;
     let (target, cancel) = (target.as_ref(), AtomicBool::new(false));
-    let job = Job { options, observer: &diff::Silent, cancel: &cancel, images: &[old, target] };
+    let job = Job { options, observer: &(), cancel: &cancel, images: &[old, target] };
     job.build_like(&opened, sources, target)
 }
 
@@ -351,13 +352,13 @@ pub fn build_like(
 /// use std::sync::Arc;
 /// use std::sync::atomic::AtomicBool;
 /// use extant::build::{BuildOptions, Source};
-/// use extant::{FileDevice, diff::Silent, update::build_like_with};
+/// use extant::{FileDevice, update::build_like_with};
 ///
 /// # let new = image.with_extension("new");
 /// let old = Arc::new(FileDevice::open_read_only(&image)?);
 /// let (options, cancel) = (BuildOptions::default(), AtomicBool::new(true));
 /// let sources = vec![Source::Dir(tree.path().to_owned())];
-/// let failed = build_like_with(old, &options, sources, &new, &Silent, &cancel);
+/// let failed = build_like_with(old, &options, sources, &new, &(), &cancel);
 /// assert!(failed.unwrap_err().is_interrupted() && !new.exists());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use extant::build::{BuildOptions, SizeChoice, Source, build};
-use extant::tune::{Conversion, ConvertOptions, JournalChange, convert};
+use extant::tune::{Conversion, ConvertOptions, JournalChange, OfflineOptions, convert};
 use extant::{Device, DeviceFault, FileDevice, FileSystem, OpenOptions};
 use extant_check::Severity;
 use extant_simdisk::{Image, SimDisk};
@@ -77,8 +77,8 @@ fn a_conversion_that_was_cut_has_the_old_features_or_the_new_ones() {
     let dir = extant_testkit::scratch();
     let image = image(dir.path());
     let undo = dir.path().join("undo");
-    let options =
-        ConvertOptions { undo: Some(undo.clone()), now: 1_700_000_000, ..ConvertOptions::default() };
+    let offline = OfflineOptions { undo: Some(undo.clone()), ..OfflineOptions::default() };
+    let options = ConvertOptions { offline, now: 1_700_000_000, ..ConvertOptions::default() };
     for conversion in [
         Conversion { quota: Some(true), ..Conversion::default() },
         Conversion { metadata_csum: Some(false), ..Conversion::default() },

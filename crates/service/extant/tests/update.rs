@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use extant::build::{BuildOptions, SizeChoice, Source, build};
-use extant::diff::{DiffOptions, Side, Silent, compare};
+use extant::diff::{DiffOptions, Side, compare};
 use extant::update::{UpdateReport, update};
 use extant::{Device, FileDevice, FileSystem, OpenOptions};
 use extant_check::Severity;
@@ -18,7 +18,7 @@ const MOMENTS: u64 = 60;
 fn updated(device: &Arc<dyn Device>, tree: &Path) -> UpdateReport {
     let sources = vec![Source::Dir(tree.to_owned())];
     let (options, cancel) = (BuildOptions::default(), AtomicBool::new(false));
-    update(Arc::clone(device), &options, sources, tree.parent().unwrap(), &Silent, &cancel).unwrap()
+    update(Arc::clone(device), &options, sources, tree.parent().unwrap(), &(), &cancel).unwrap()
 }
 
 fn assert_sound(device: &dyn Device, name: &str) {
@@ -34,7 +34,7 @@ fn assert_equal(device: &Arc<dyn Device>, tree: &Path, name: &str) {
     let sources = vec![Source::Dir(tree.to_owned())];
     let options = BuildOptions::default();
     let side = Side::sources(&options, sources, tree.parent().unwrap(), &cancel, &|_| {}).unwrap();
-    let diff = compare(&image, &side, &DiffOptions::default(), &Silent, &cancel);
+    let diff = compare(&image, &side, &DiffOptions::default(), &(), &cancel);
     assert!(diff.is_empty() && diff.problems.is_empty(), "{name}: {:?}", diff.changes);
 }
 

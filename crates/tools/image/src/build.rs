@@ -245,6 +245,13 @@ pub trait Observer: Meter {
     fn writing(&self, total_bytes: u64, total_files: u64);
 }
 
+/// Ignores the reports.
+impl Observer for () {
+    fn step(&self, _name: &'static str) {}
+    fn read(&self, _entries: u64) {}
+    fn writing(&self, _total_bytes: u64, _total_files: u64) {}
+}
+
 /// The destination of an image.
 #[derive(Debug)]
 pub enum BuildTarget<'t> {

@@ -12,7 +12,7 @@ use crate::plan::{Input, Needs, Plan, PlanFault, Style};
 use crate::sizing::{self, SizingFault, Tail};
 use crate::source::entry::{Metadata, Time};
 use crate::tree::{InsertFault, MergeRules, Sealed, Tree};
-use crate::write::{Meter, NoMeter, WriteFault, WriteOptions, Written, write};
+use crate::write::{Meter, WriteFault, WriteOptions, Written, write};
 
 /// Why no file system was made.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +135,7 @@ pub fn plan<'t>(input: &Input<'t>, bytes: u64) -> Result<Plan<'t>, MkfsFault> {
 /// # Errors
 /// Writing to the device failed.
 pub fn write_plan(plan: &Plan<'_>, device: &dyn Device, sync: bool) -> Result<Written, MkfsFault> {
-    write_plan_watched(plan, device, sync, &NoMeter, &AtomicBool::new(false))
+    write_plan_watched(plan, device, sync, &(), &AtomicBool::new(false))
 }
 
 /// As [`write_plan`], and reports progress. The work ends when `cancel` becomes true.

@@ -43,11 +43,8 @@ pub trait Meter: Sync {
     fn advanced(&self, _name: &'static str, _done: u64, _total: u64) {}
 }
 
-/// A meter that ignores the reports.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoMeter;
-
-impl Meter for NoMeter {
+/// Ignores the reports.
+impl Meter for () {
     fn wrote(&self, _bytes: u64, _files: u64) {}
 }
 

@@ -164,6 +164,11 @@ pub trait RescueObserver: Sync {
     }
 }
 
+/// Wants all files, and ignores the reports.
+impl RescueObserver for () {
+    fn found(&self, _found: &FoundFile) {}
+}
+
 /// Fails if the caller wants to stop.
 fn check_stop(watch: &dyn RescueObserver) -> Result<(), RescueFault> {
     match watch.stop() {

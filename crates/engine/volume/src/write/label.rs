@@ -3,7 +3,7 @@
 //! Backup superblocks keep their old label: nothing reads it there. The UUID identifies the file system, so
 //! they get the new one.
 
-use extant_ondisk::{Features, Superblock};
+use extant_ondisk::Features;
 use parking_lot::Mutex;
 
 use crate::ops::errors::Operation;
@@ -17,16 +17,6 @@ pub const LABEL_MAX: usize = 16;
 pub(super) struct NewNames {
     label: Mutex<Option<[u8; LABEL_MAX]>>,
     uuid: Mutex<Option<[u8; 16]>>,
-}
-
-/// Gives a superblock another UUID. Where metadata checksums depend on it, the seed that they were made with
-/// is stored (`metadata_csum_seed`).
-fn with_uuid(sb: &mut Superblock, uuid: [u8; 16]) {
-    if sb.features.metadata_csum() && !sb.features.has_incompat(Features::CSUM_SEED) {
-        sb.checksum_seed = sb.fs_seed();
-        sb.features.incompat |= Features::CSUM_SEED;
-    }
-    sb.uuid = uuid;
 }
 
 impl Volume {
@@ -86,7 +76,12 @@ impl Volume {
         if depends {
             return Err(Refusal::NotSupported.into());
         }
-        self.change_superblocks(&|sb| with_uuid(sb, uuid), current.unwrap_or(sb.uuid))?;
+        self.change_superblocks(
+            &|sb| {
+                sb.set_uuid(uuid);
+            },
+            current.unwrap_or(sb.uuid),
+        )?;
         *current = Some(uuid);
         Ok(())
     }

@@ -53,8 +53,8 @@ const COMMANDS: &[&str] = &[
     "lab shrinker --json --scale 0.002 --runs 1 --cases reader --policies es-chunk",
 ];
 
-/// `extant status` needs a mount, and `extant lab all` needs minutes or kept studies: the tests of these commands
-/// compare their output.
+/// `extant status` needs a mount, and `extant lab all` needs minutes or kept studies: the tests of these
+/// commands compare their output.
 const ELSEWHERE: [&str; 2] = ["urn:extant:status:1", "urn:extant:lab-all:1"];
 
 #[test]

@@ -46,12 +46,12 @@ const PIECE_BYTES: usize = 1 << 20;
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Side, Silent, compare, layer::{LayerReport, write_layer}};
+/// use extant::diff::{DiffOptions, Side, compare, layer::{LayerReport, write_layer}};
 ///
 /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
 /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
-/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
-/// let (_tar, report): (Vec<u8>, LayerReport) = write_layer(&diff, &b, Vec::new(), &Silent)?;
+/// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
+/// let (_tar, report): (Vec<u8>, LayerReport) = write_layer(&diff, &b, Vec::new(), &())?;
 /// assert_eq!((report.opaque, report.whiteouts, report.sockets), (1, 0, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -73,13 +73,13 @@ pub struct LayerReport {
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Side, Silent, compare, layer::{LayerFault, write_layer}};
+/// use extant::diff::{DiffOptions, Side, compare, layer::{LayerFault, write_layer}};
 ///
 /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
 /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
-/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
+/// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
 /// let full = &mut [][..]; // no room for a byte
-/// let failed = write_layer(&diff, &b, full, &Silent);
+/// let failed = write_layer(&diff, &b, full, &());
 /// assert!(matches!(failed, Err(LayerFault::Output(_))));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -140,12 +140,12 @@ fn key_of(path: &[u8]) -> Key {
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Side, Silent, compare, layer::write_layer};
+/// use extant::diff::{DiffOptions, Side, compare, layer::write_layer};
 ///
 /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
 /// let (a, b) = (Side::image(fs.clone())?, Side::image_at(fs, etc)?);
-/// let diff = compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default());
-/// let (tar, report) = write_layer(&diff, &b, Vec::new(), &Silent)?;
+/// let diff = compare(&a, &b, &DiffOptions::default(), &(), &Default::default());
+/// let (tar, report) = write_layer(&diff, &b, Vec::new(), &())?;
 /// assert_eq!((tar.len() % 512, report.opaque), (0, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -28,12 +28,12 @@ const NAMES_PIECE: usize = 4096;
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
 /// # let (_kept, image) = example::example_image();
 /// # let fs = extant::open(&image)?;
-/// use extant::diff::{DiffOptions, Side, Silent, compare};
+/// use extant::diff::{DiffOptions, Side, compare};
 ///
 /// // A part of an image against all of it.
 /// let etc = fs.resolve("/etc", extant::Follow::Links)?;
 /// let (a, b) = (Side::image_at(fs.clone(), etc)?, Side::image(fs)?);
-/// assert!(!compare(&a, &b, &DiffOptions::default(), &Silent, &Default::default()).is_empty());
+/// assert!(!compare(&a, &b, &DiffOptions::default(), &(), &Default::default()).is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Side {

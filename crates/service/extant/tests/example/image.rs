@@ -19,15 +19,6 @@ pub fn example_image() -> (tempfile::TempDir, std::path::PathBuf) {
 
 /// Builds an image of a directory.
 pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
-    struct Quiet;
-    impl extant_image::write::Meter for Quiet {
-        fn wrote(&self, _: u64, _: u64) {}
-    }
-    impl extant_image::build::Observer for Quiet {
-        fn step(&self, _: &'static str) {}
-        fn read(&self, _: u64) {}
-        fn writing(&self, _: u64, _: u64) {}
-    }
     let options = extant_image::build::BuildOptions {
         size: extant_image::solve::SizeChoice::Smallest { headroom_percent: 20.0, more_bytes: 0 },
         time: Some(1_700_000_000),
@@ -38,5 +29,5 @@ pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
     let sources = vec![extant_image::build::Source::Dir(tree.to_owned())];
     let cancel = std::sync::atomic::AtomicBool::new(false);
     let target = extant_image::build::BuildTarget::File(target);
-    extant_image::build::build(&options, sources, target, &Quiet, &cancel).unwrap();
+    extant_image::build::build(&options, sources, target, &(), &cancel).unwrap();
 }
