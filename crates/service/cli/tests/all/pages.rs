@@ -19,8 +19,9 @@
 //! ```
 //!
 //! A block with `extant mount` is skipped if there is no FUSE. `EXTANT_PAGE=docs/tour.md` runs one page.
-//! `EXTANT_BLESS=1` writes the output into the pages, except where a page shows `...`. `EXTANT_PAUSE=1.1` waits
-//! that many seconds before each command, as a slow machine does: it finds output that depends on the clock.
+//! `EXTANT_BLESS=1` writes the output into the pages, except where a page shows `...`. `EXTANT_PAUSE=1.1`
+//! waits that many seconds before each command, as a slow machine does: it finds output that depends on the
+//! clock.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
