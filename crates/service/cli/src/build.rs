@@ -134,7 +134,7 @@ pub(crate) struct TreeArgs {
     #[arg(long, value_name = "FILE")]
     exclude_from: Vec<PathBuf>,
     /// Leave out attributes whose names match: `security.selinux`, `user.*`; may be given several times.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", visible_alias = "xattrs-exclude")]
     xattr_exclude: Vec<String>,
     /// Leave out all extended attributes: labels, ACLs and capabilities, too.
     #[arg(long, conflicts_with = "xattr_exclude")]

@@ -59,17 +59,17 @@ pub(crate) struct CheckArgs {
     /// With --repair: do not ask.
     #[arg(short = 'y', requires = "repair", conflicts_with = "no")]
     pub(crate) yes: bool,
-    /// With --repair: print the plan and change nothing.
-    #[arg(short = 'n', long = "plan", requires = "repair")]
+    /// Change nothing, which is the default; with --repair, print the plan.
+    #[arg(short = 'n', long = "plan")]
     pub(crate) no: bool,
-    /// With --repair -p: also if the file system is marked clean.
-    #[arg(short = 'f', requires = "repair")]
+    /// Also if the file system is marked clean, which only --repair -p looks at.
+    #[arg(short = 'f')]
     pub(crate) force: bool,
     /// With --repair: use the backup superblock in this block.
     #[arg(short = 'b', value_name = "BLOCK", requires = "repair")]
     pub(crate) backup: Option<u64>,
     /// With --repair: the undo file, or `none`; default: the image's name with .undo.
-    #[arg(long, value_name = "FILE", requires = "repair")]
+    #[arg(short = 'z', long, value_name = "FILE", requires = "repair")]
     pub(crate) undo: Option<std::path::PathBuf>,
     /// The device of the external journal, spelled as an image is.
     #[arg(long, value_name = "DEV", requires = "image")]

@@ -28,7 +28,7 @@ pub(crate) struct DfArgs {
     #[arg(required = true, value_name = "IMG")]
     images: Vec<OsString>,
     /// Sizes for people: 1.5K, 234M, 2.0G.
-    #[arg(short = 'h', long)]
+    #[arg(short = 'h', long, visible_alias = "human-readable")]
     human: bool,
     /// Inodes instead of blocks.
     #[arg(short, long)]

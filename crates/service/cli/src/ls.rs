@@ -36,7 +36,7 @@ pub(crate) struct LsArgs {
     #[arg(short, long)]
     long: bool,
     /// Names that begin with a dot too.
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 'A', visible_alias = "almost-all")]
     all: bool,
     /// Directories below directories too.
     #[arg(short = 'R', long)]
@@ -51,7 +51,7 @@ pub(crate) struct LsArgs {
     #[arg(short, long)]
     inode: bool,
     /// Sizes for people: 1.5K, 234M, 2.0G.
-    #[arg(short = 'h', long)]
+    #[arg(short = 'h', long, visible_alias = "human-readable")]
     human: bool,
     /// Newest first.
     #[arg(short = 't', long = "time", conflicts_with_all = ["size", "unsorted"])]
@@ -66,7 +66,7 @@ pub(crate) struct LsArgs {
     #[arg(short, long)]
     reverse: bool,
     /// Whole paths, raw, each ended by a NUL byte, and nothing else.
-    #[arg(short = 'z', long, conflicts_with_all = ["long", "inode", "json"])]
+    #[arg(short = 'z', long, visible_alias = "zero", conflicts_with_all = ["long", "inode", "json"])]
     null: bool,
     /// Print one JSON list of everything, with all fields of stat.
     #[arg(long)]

@@ -47,7 +47,7 @@ Examples:
 #[command(after_help = UNDO_HELP)]
 pub(crate) struct UndoArgs {
     /// Also if the image changed after the repair.
-    #[arg(long)]
+    #[arg(short, long)]
     force: bool,
     /// Print nothing if all goes well.
     #[arg(short, long)]

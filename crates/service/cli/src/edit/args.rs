@@ -310,7 +310,7 @@ pub(crate) enum XattrCommand {
     #[command(disable_help_flag = true)]
     Get {
         /// Print the value's bytes as they are.
-        #[arg(long)]
+        #[arg(long, visible_alias = "only-values")]
         raw: bool,
         #[command(flatten)]
         links: LinksArg,
@@ -412,16 +412,16 @@ pub(crate) struct FallocateArgs {
     #[arg(short = 'n', long, conflicts_with_all = ["punch", "collapse", "insert"])]
     pub(crate) keep_size: bool,
     /// Make a hole of the range: its blocks are freed, it reads as zeros.
-    #[arg(short, long, group = "what")]
+    #[arg(short, long, visible_alias = "punch-hole", group = "what")]
     pub(crate) punch: bool,
     /// Make zeros of the range, with blocks reserved.
-    #[arg(short, long, group = "what")]
+    #[arg(short, long, visible_alias = "zero-range", group = "what")]
     pub(crate) zero: bool,
     /// Take the range out: what is behind it moves to the front. Whole blocks.
-    #[arg(short, long, group = "what")]
+    #[arg(short, long, visible_alias = "collapse-range", group = "what")]
     pub(crate) collapse: bool,
     /// Make room: what is there and behind moves back. Whole blocks.
-    #[arg(short, long, group = "what")]
+    #[arg(short, long, visible_alias = "insert-range", group = "what")]
     pub(crate) insert: bool,
     /// The files.
     #[arg(value_name = "IMG:PATH")]

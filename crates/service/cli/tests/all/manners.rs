@@ -166,6 +166,19 @@ fn what_other_tools_take_is_taken() {
     run_in(dir.path(), "touch -d 2024-05-06T07:08:09+02:00 r.img:/etc/motd", 0);
     assert_eq!(mode(), ("0644".to_owned(), "2024-05-06T05:08:09.000000000Z".to_owned()));
     run_in(dir.path(), "chmod -R -x r.img:/etc", 0);
+    // The letters of e2fsck -fn, and long options of ls, df, fallocate, getfattr and tar.
+    for line in [
+        "check -fn r.img",
+        "ls -A --human-readable r.img:/etc",
+        "ls --zero r.img:/etc",
+        "df --human-readable r.img",
+        "fallocate --zero-range r.img:/etc/motd 0 4K",
+        "xattr set user.a b r.img:/etc/motd",
+        "xattr get --only-values user.a r.img:/etc/motd",
+        "build -q --no-sync --xattrs-exclude user.* -o without.img --from s",
+    ] {
+        run_in(dir.path(), line, 0);
+    }
     run_in(dir.path(), "man new/pages", 0);
     assert!(dir.path().join("new/pages/extant-build.1").exists());
     let shown = outcome(extant().current_dir(dir.path()).args(["inspect", "r.img"]));
