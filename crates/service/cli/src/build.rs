@@ -22,7 +22,7 @@ use extant_image::solve::{SizeChoice, SolveFault};
 use extant_image::source::dir::XattrChoice;
 use extant_image::source::fault::SourceFault;
 use extant_image::source::oci::Platform;
-use extant_image::source::tar::{TarInput, Unpacking};
+use extant_image::source::tar::{ALLOW_MORE, TarInput, Unpacking};
 use extant_image::tree::InsertFault;
 use extant_image::write::{Meter, Problem, WriteFault};
 use extant_ondisk::superblock::uuid_text;
@@ -626,6 +626,12 @@ pub(crate) fn text_of(fault: &BuildFault) -> String {
         BuildFault::Target { path, source } => near::not_made(Path::new(path), source),
         BuildFault::Insert { fault: InsertFault::LostFoundTaken, .. } => {
             format!("{fault}: leave it out with --exclude /lost+found")
+        }
+        BuildFault::Source(SourceFault::Archive { advice, .. }) if *advice == ALLOW_MORE => {
+            format!("{fault} by --max-size")
+        }
+        BuildFault::Unseen(_) => {
+            format!("{fault}; --device-table, --chown and --mknod name owners and devices, too")
         }
         BuildFault::Ids(_) => format!("{fault} (--uid-map and --gid-map)"),
         fault => fault.to_string(),

@@ -44,8 +44,7 @@ impl fmt::Display for Pretender {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0} is in LD_PRELOAD, but this program does not see what it pretends (it is linked statically, or the library could \
-     not be loaded): owners and devices would be the real ones; use an extant that is linked dynamically, name owners and \
-     devices by --device-table, --chown and --mknod, or unset LD_PRELOAD"
+     not be loaded): owners and devices would be the real ones; use a program that is linked dynamically, or unset LD_PRELOAD"
 )]
 pub struct Unseen(pub Pretender);
 

@@ -55,6 +55,8 @@ use super::spool::Spool;
 
 /// Maximum length of a path or link target in an archive: far above PATH_MAX, and small enough for memory.
 const NAME_BYTES_MAX: u64 = 1 << 20;
+/// The advice of a fault because an archive unpacks to more bytes than [`Unpacking`] allows.
+pub const ALLOW_MORE: &str = "if it is meant to be so large, allow it to unpack to more";
 /// Maximum length of one directory entry's name in ext4.
 const COMPONENT_BYTES_MAX: usize = 255;
 
@@ -695,8 +697,7 @@ impl TarReader {
         }
         let words = fault.to_string();
         if fault.get_ref().is_some_and(|inner| inner.is::<input::TooMuch>()) {
-            let advice = "if it is meant to be so large, allow it by --max-size";
-            return self.fault(path, Rule::new(words, advice));
+            return self.fault(path, Rule::new(words, ALLOW_MORE));
         }
         let advice = match words.contains("memory") {
             // A decoder exceeded its memory limit: see `tar/input.rs`.
