@@ -14,7 +14,7 @@ use extant_ondisk::superblock::Superblock;
 use extant_ondisk::{Features, Geometry};
 
 use crate::fault::ResizeFault;
-use crate::fs::{Fs, has_all, is_inside};
+use crate::fs::{Fs, bitmap_of, has_all, is_inside};
 use crate::plan;
 use crate::switch::{Change, Switcher};
 
@@ -49,21 +49,34 @@ impl Fs {
                 if let std::collections::btree_map::Entry::Vacant(missing) = bitmaps.entry(group) {
                     missing.insert(self.block_bitmap(group, &self.desc(group)?)?);
                 }
-                let bit = (block - old.group_start(Group(group)).0) as u32;
+                let bit = ((block - old.group_start(Group(group)).0) >> old.cluster_log) as u32;
                 if let Some(bitmap) = bitmaps.get_mut(&group) {
                     bitmap.clear(bit..bit + 1);
                 }
             }
         }
-        let cut = geometry.group_blocks(Group(last));
+        if old.cluster_ratio() > 1 {
+            // Metadata that stays may share a cluster with metadata that goes.
+            let mut kept: Vec<Range<u64>> = Vec::new();
+            for group in 0..geometry.groups {
+                kept.extend(self.metadata_of(&self.desc(group)?));
+                kept.push(plan::head(&geometry, Group(group)));
+            }
+            for (group, bitmap) in &mut bitmaps {
+                let kept = bitmap_of(&geometry, *group, &kept);
+                let runs = (0..geometry.group_clusters(Group(*group))).filter(|bit| kept.test(*bit));
+                runs.for_each(|bit| bitmap.set(bit..bit + 1));
+            }
+        }
+        let cut = geometry.group_clusters(Group(last));
         if let Some(bitmap) = bitmaps.get_mut(&last) {
-            let end = old.group_blocks(Group(last));
+            let end = old.group_clusters(Group(last));
             if !bitmap.all_clear(cut..end) {
                 return Err(ResizeFault::Damaged(
                     "blocks after the new end are in use, but no file has them".into(),
                 ));
             }
-            bitmap.set(cut..geometry.blocks_per_group);
+            bitmap.set(cut..geometry.clusters_per_group());
         }
         let mut table = self.table.clone();
         table.truncate(geometry.desc_blocks as usize * geometry.block_size.len());
@@ -81,13 +94,13 @@ impl Fs {
         let mut free_inodes = 0u32;
         for group in 0..geometry.groups {
             let desc = self.desc_in(&table, &geometry, group)?;
-            free += u64::from(desc.free_clusters);
+            free += u64::from(desc.free_clusters) << geometry.cluster_log;
             free_inodes += desc.free_inodes;
         }
         let used_before = self.sb.blocks_count.saturating_sub(self.sb.free_blocks_count);
         let used_after = to.blocks_count.saturating_sub(free);
         if to.overhead_clusters != 0 {
-            let less = used_before.saturating_sub(used_after);
+            let less = used_before.saturating_sub(used_after) >> geometry.cluster_log;
             to.overhead_clusters = to.overhead_clusters.saturating_sub(less as u32);
         }
         to.free_blocks_count = free;
@@ -138,7 +151,7 @@ impl Fs {
         let (block, range) = self.inode_place(Ino::RESIZE)?;
         let bytes = &mut self.block_in(&mut change.early, block)?[range];
         let mut inode = self.inode(Ino::RESIZE, bytes)?;
-        let unit = geometry.block_size.bytes() / 512;
+        let unit = geometry.cluster_ratio() * (geometry.block_size.bytes() / 512);
         let count = |reserved: u16, backups: usize| u64::from(reserved) * (1 + backups as u64) * unit;
         let old_count = count(self.sb.reserved_gdt_blocks, before.len());
         let new_count = count(to.reserved_gdt_blocks, after.len());

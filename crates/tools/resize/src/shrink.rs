@@ -11,6 +11,9 @@
 //! A switch contains as many moves as fit the journal. Each ends with a sound file system of the old size, so
 //! the state of a shrink is in the file system itself, and another call continues.
 //!
+//! With bigalloc, bits of bitmaps are clusters: blocks are allocated and freed in whole clusters, and a block
+//! keeps its offset in its cluster (see `maps`).
+//!
 //! Owns: which blocks move, and where to. Does **not** own: the order of writes (see
 //! [`switch`](crate::switch)).
 //!
@@ -20,6 +23,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst, attributes.rst, orphan.rst.
 
+mod clusters;
 mod inodes;
 mod maps;
 mod metadata;
@@ -42,6 +46,7 @@ use crate::fault::ResizeFault;
 use crate::fs::Fs;
 use crate::plan;
 use crate::switch::{Blocks, Change, Switcher};
+use clusters::Chain;
 use maps::Node;
 
 const MODE_AT: usize = 0;
@@ -82,13 +87,21 @@ pub(crate) struct Mover<'f> {
     inode_bitmaps: BTreeMap<u32, GroupBitmap>,
     /// Groups whose inode bitmap changes with the next switch.
     dirty_inodes: BTreeSet<u32>,
-    /// Blocks before the limit that become free with the next switch.
+    /// Blocks, in whole clusters, before the limit that become free with the next switch.
     freed: Vec<Range<u64>>,
     /// For each group, no free run is longer.
     longest: Vec<u32>,
     room: usize,
     /// Blocks of the map of the inode that is being moved.
     seen: HashSet<u64>,
+    /// The last cluster that moved, if the next extent of the file may have a part of it. No switch may
+    /// follow until all of the cluster has moved.
+    chain: Option<Chain>,
+    /// The chains of the inode that end after the limit, once they are known: first blocks and ends.
+    chains: Option<BTreeMap<u64, u64>>,
+    /// Blocks of the inode from this one on move, too, although they are before the limit: they share
+    /// clusters with blocks after it.
+    from: u64,
     /// The journal moves as one.
     is_whole: bool,
     /// A changed node of an extent tree gets a new place: without a journal, a cut could tear it.
@@ -117,7 +130,7 @@ pub(crate) struct Moved {
 /// What shrinking needs to know, without moving anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// Blocks in use after the new end that must move.
+    /// Blocks in use after the new end that must move, in whole clusters.
     pub(crate) move_blocks: u64,
     /// Free blocks before the new end.
     pub(crate) free_blocks: u64,
@@ -128,7 +141,9 @@ impl Fs {
     pub(crate) fn cannot_shrink(&self) -> Option<&'static str> {
         let features = &self.sb.features;
         match () {
-            () if self.geometry.cluster_ratio() > 1 => Some("it has the feature bigalloc"),
+            () if self.geometry.cluster_ratio() > 1 && self.geometry.first_data_block > 0 => {
+                Some("it has the feature bigalloc, and its clusters do not begin at block 0")
+            }
             () if features.has_ro_compat(Features::SHARED_BLOCKS) => Some("its files share blocks"),
             () => None,
         }
@@ -147,6 +162,9 @@ impl Fs {
 
     /// Counts what must move before the file system can have `geometry`.
     pub(crate) fn need(&self, geometry: &Geometry) -> Result<Need, ResizeFault> {
+        if geometry.cluster_ratio() > 1 {
+            return self.clusters_to_move(geometry);
+        }
         let mut need = Need { move_blocks: 0, free_blocks: 0 };
         let mut metadata = Vec::new();
         for group in geometry.groups..self.geometry.groups {
@@ -198,7 +216,7 @@ impl Fs {
             done,
             Err(ResizeFault::TooFragmented { .. } | ResizeFault::NoSpace | ResizeFault::NoRun { .. })
         );
-        if is_out_of_space && !mover.is_whole {
+        if is_out_of_space && !mover.is_whole && mover.chain.is_none() {
             // What has moved is whole; another attempt continues from there.
             done = mover.commit().and(done);
         }
@@ -226,6 +244,9 @@ impl<'f> Mover<'f> {
             longest: vec![u32::MAX; geometry.groups as usize],
             room: switcher.room()?,
             seen: HashSet::new(),
+            chain: None,
+            chains: None,
+            from: u64::MAX,
             is_whole: false,
             moves_nodes: !switcher.has_log(),
             inode_bitmaps: BTreeMap::new(),
@@ -317,6 +338,7 @@ impl<'f> Mover<'f> {
     /// Moves the blocks of an inode with these bytes. Returns its attribute block if that must move.
     fn inode(&mut self, ino: Ino, stored: &[u8]) -> Result<Option<u64>, ResizeFault> {
         self.seen.clear();
+        (self.from, self.chains) = (u64::MAX, None);
         let (block, at) = self.fs.inode_place(ino)?;
         let bytes = match self.pending.get(&block) {
             Some(bytes) => bytes[at.clone()].to_vec(),
@@ -363,6 +385,11 @@ impl<'f> Mover<'f> {
         } else if maps && !has(flags::INLINE_DATA) {
             if has(flags::EXTENTS) {
                 self.extent_node(&owner, &map, Node::Root)?;
+                self.close_chain()?;
+            } else if !is_fast_link && self.ratio() > 1 {
+                if map.iter().any(|byte| *byte != 0) {
+                    return Err(ResizeFault::CannotShrink("it has bigalloc and a file with a block map"));
+                }
             } else if !is_fast_link {
                 self.block_map(&owner, &map)?;
             }
@@ -467,13 +494,16 @@ impl<'f> Mover<'f> {
         self.bitmaps.get_mut(&group).ok_or_else(|| ResizeFault::Damaged(format!("group {group}")))
     }
 
-    /// Allocates up to `len` blocks in a row before the limit, near the owner's inode.
+    /// Allocates up to `len` blocks in a row before the limit, near the owner's inode: whole clusters, of
+    /// which the last may have blocks after `len`.
     fn allocate(&mut self, len: u64, owner: &Owner) -> Result<Range<u64>, ResizeFault> {
         let group = self.fs.geometry.inode_place(owner.ino).map_or(0, |(group, _)| group.0);
         self.allocate_in(len, group)
     }
 
     fn allocate_in(&mut self, len: u64, goal: u32) -> Result<Range<u64>, ResizeFault> {
+        let log2 = self.fs.geometry.cluster_log;
+        let len = len.div_ceil(self.ratio());
         let mut best: Option<(u32, Range<u32>)> = None;
         for group in (goal..self.groups).chain(0..goal.min(self.groups)) {
             let known = self.longest[group as usize];
@@ -482,7 +512,8 @@ impl<'f> Mover<'f> {
                 continue;
             }
             let start = self.fs.geometry.group_start(Group(group)).0;
-            let cut = (self.limit - start).min(u64::from(self.fs.geometry.blocks_per_group)) as u32;
+            let cut = (self.limit - start).min(u64::from(self.fs.geometry.blocks_per_group)) >> log2;
+            let cut = cut as u32;
             let mut longest = 0;
             let mut found = None;
             for run in self.bitmap(group)?.free_runs(0) {
@@ -511,11 +542,12 @@ impl<'f> Mover<'f> {
         self.bitmap(group)?.set(run.clone());
         self.dirty.insert(group);
         let start = self.fs.geometry.group_start(Group(group)).0;
-        Ok(start + u64::from(run.start)..start + u64::from(run.end))
+        Ok(start + (u64::from(run.start) << log2)..start + (u64::from(run.end) << log2))
     }
 
-    /// Frees blocks, which are not used again before the next switch.
+    /// Frees the clusters that have blocks of a run. They are not used again before the next switch.
     fn free(&mut self, run: Range<u64>) -> Result<(), ResizeFault> {
+        let run = self.whole_clusters(&run);
         let before = run.start..run.end.min(self.limit);
         if !before.is_empty() {
             self.freed.push(before);
@@ -525,13 +557,15 @@ impl<'f> Mover<'f> {
     }
 
     fn clear(&mut self, run: Range<u64>) -> Result<(), ResizeFault> {
+        let run = self.whole_clusters(&run);
+        let log2 = self.fs.geometry.cluster_log;
         let mut at = run.start;
         while at < run.end {
             let outside = || ResizeFault::Damaged(format!("block {at} is outside of the file system"));
             let group = self.fs.geometry.group_of(Pblk(at)).ok_or_else(outside)?;
             let start = self.fs.geometry.group_start(group).0;
             let end = run.end.min(start + u64::from(self.fs.geometry.group_blocks(group)));
-            let bits = (at - start) as u32..(end - start) as u32;
+            let bits = ((at - start) >> log2) as u32..(end - start).div_ceil(1 << log2) as u32;
             let bitmap = self.bitmap(group.0)?;
             if !bitmap.all_set(bits.clone()) {
                 let why = format!("one of the blocks {at} to {} is in two files, or marked as free", end - 1);
@@ -548,7 +582,8 @@ impl<'f> Mover<'f> {
     }
 
     fn commit_if_full(&mut self) -> Result<(), ResizeFault> {
-        if !self.is_whole && self.waiting() > self.room / 2 { self.commit() } else { Ok(()) }
+        let may_commit = !self.is_whole && self.chain.is_none();
+        if may_commit && self.waiting() > self.room / 2 { self.commit() } else { Ok(()) }
     }
 
     /// An upper bound of the blocks of the next switch.
@@ -575,7 +610,7 @@ impl<'f> Mover<'f> {
             let before = desc.free_clusters;
             let Some(bitmap) = self.bitmaps.get(&group) else { continue };
             self.fs.put_block_bitmap(&mut change.early, &mut desc, bitmap);
-            free += i64::from(desc.free_clusters) - i64::from(before);
+            free += (i64::from(desc.free_clusters) - i64::from(before)) << self.fs.geometry.cluster_log;
             self.fs.put_desc(&mut self.table, &self.fs.geometry, group, &desc);
         }
         sb.free_blocks_count = free.max(0) as u64;

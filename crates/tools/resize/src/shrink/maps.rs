@@ -19,9 +19,9 @@ use crate::fault::ResizeFault;
 
 const EXTENT_MAGIC: u16 = 0xF30A;
 /// Bytes of a node's header and of each of its entries.
-const ENTRY: usize = 12;
+pub(super) const ENTRY: usize = 12;
 /// Lengths above this mean an unwritten extent.
-const WRITTEN_MAX: u16 = 32768;
+pub(super) const WRITTEN_MAX: u16 = 32768;
 /// Number of direct block numbers.
 const DIRECT: usize = 12;
 
@@ -82,14 +82,18 @@ impl Mover<'_> {
             let raw = u16_at(bytes, at + 4);
             let len = if raw > WRITTEN_MAX { raw - WRITTEN_MAX } else { raw };
             let start = u64::from(u32_at(bytes, at + 8)) | u64::from(u16_at(bytes, at + 6)) << 32;
-            if start + u64::from(len) <= self.limit || len == 0 {
+            if start + u64::from(len) <= self.limit && start < self.from || len == 0 {
                 continue;
             }
             let end = u64::from(u32_at(bytes, at)) + u64::from(len);
             if start + u64::from(len) > self.fs.geometry.blocks || end > 1 << 32 {
                 return Err(damaged());
             }
-            self.extent(owner, node, at, raw, start, len)?;
+            match self.ratio() {
+                1 => self.extent(owner, node, at, raw, start, len)?,
+                _ if self.extent_in_clusters(owner, node, bytes, at)? => return Ok(()),
+                _ => {}
+            }
             // The node may have more entries now.
             if let Some(again) = self.grown(owner, node, entries)? {
                 return self.extent_node(owner, &again, node);
@@ -101,14 +105,24 @@ impl Mover<'_> {
 
     /// The node's bytes if it has another number of entries now.
     fn grown(&mut self, owner: &Owner, node: Node, entries: u16) -> Result<Option<Vec<u8>>, ResizeFault> {
-        let bytes = match node {
-            Node::Root => {
-                let bytes = &self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()];
-                bytes[MAP].to_vec()
-            }
-            Node::Block(block) => self.current(block)?,
-        };
+        let bytes = self.node(owner, node)?;
         Ok((u16_at(&bytes, 2) != entries || u16_at(&bytes, 6) != 0).then_some(bytes))
+    }
+
+    /// The bytes of a node, with pending changes.
+    pub(super) fn node(&mut self, owner: &Owner, node: Node) -> Result<Vec<u8>, ResizeFault> {
+        match node {
+            Node::Root => {
+                Ok(self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()][MAP].to_vec())
+            }
+            Node::Block(block) => self.current(block),
+        }
+    }
+
+    /// Whether a node has room for another entry.
+    pub(super) fn has_room(&mut self, owner: &Owner, node: Node) -> Result<bool, ResizeFault> {
+        let bytes = self.node(owner, node)?;
+        Ok(u16_at(&bytes, 2) < u16_at(&bytes, 4))
     }
 
     /// Moves one extent. If no free run has its length, only the first part moves, and becomes an extent
@@ -125,20 +139,12 @@ impl Mover<'_> {
         let is_unwritten = raw > WRITTEN_MAX;
         let run = self.allocate(u64::from(len), owner)?;
         let part = (run.end - run.start).min(u64::from(len)) as u16;
-        if part < len {
-            let bytes = match node {
-                Node::Root => {
-                    self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()][MAP].to_vec()
-                }
-                Node::Block(block) => self.current(block)?,
+        if part < len && !self.has_room(owner, node)? {
+            self.clear(run)?;
+            return match node {
+                Node::Root => self.push_root_down(owner),
+                Node::Block(_) => Err(ResizeFault::TooFragmented { ino: owner.ino.0 }),
             };
-            if u16_at(&bytes, 2) >= u16_at(&bytes, 4) {
-                self.clear(run)?;
-                return match node {
-                    Node::Root => self.push_root_down(owner),
-                    Node::Block(_) => Err(ResizeFault::TooFragmented { ino: owner.ino.0 }),
-                };
-            }
         }
         let flag = if is_unwritten { WRITTEN_MAX } else { 0 };
         if part < len && start < self.limit {
@@ -163,7 +169,7 @@ impl Mover<'_> {
     }
 
     /// The root has no room for another extent: its extents go into a new block.
-    fn push_root_down(&mut self, owner: &Owner) -> Result<(), ResizeFault> {
+    pub(super) fn push_root_down(&mut self, owner: &Owner) -> Result<(), ResizeFault> {
         if self.fs.sb.features.has_ro_compat(Features::QUOTA) {
             // The file would have one block more, which its quota does not count.
             return Err(ResizeFault::TooFragmented { ino: owner.ino.0 });
@@ -177,7 +183,9 @@ impl Mover<'_> {
         self.seal_node(owner, &mut leaf);
         // It must be there before the inode is: without a journal, the inode's block may come first.
         self.fs.device.write_at(place << self.fs.geometry.block_size.log2(), &leaf)?;
-        let sectors = (bs / 512) as u32;
+        // The block has a whole cluster, and the inode counts all of it.
+        let ratio = self.ratio() as u32;
+        let sectors = (bs / 512) as u32 * ratio;
         self.change_inode(owner, |bytes| {
             let map = &mut bytes[MAP];
             let first = u32_at(map, ENTRY);
@@ -188,7 +196,7 @@ impl Mover<'_> {
             put_u32(map, ENTRY + 4, place as u32);
             put_u16(map, ENTRY + 8, (place >> 32) as u16);
             let huge = u32_at(bytes, FLAGS_AT) & flags::HUGE_FILE != 0;
-            let unit = if huge { 1 } else { sectors };
+            let unit = if huge { ratio } else { sectors };
             let (low, carry) = u32_at(bytes, BLOCKS_AT).overflowing_add(unit);
             put_u32(bytes, BLOCKS_AT, low);
             let high = u16_at(bytes, BLOCKS_HIGH_AT);
@@ -223,7 +231,7 @@ impl Mover<'_> {
     }
 
     /// Changes a node of an extent tree.
-    fn change_node(
+    pub(super) fn change_node(
         &mut self,
         owner: &Owner,
         node: Node,
@@ -324,7 +332,7 @@ impl Mover<'_> {
 
 /// Makes two extents of the one at byte `at` of a node: the first has `first` of its `len` blocks. `flag`
 /// marks them as unwritten.
-fn split(bytes: &mut [u8], at: usize, flag: u16, (first, len): (u16, u16), start: u64) {
+pub(super) fn split(bytes: &mut [u8], at: usize, flag: u16, (first, len): (u16, u16), start: u64) {
     let entries = u16_at(bytes, 2);
     let end = ENTRY * (1 + usize::from(entries));
     bytes.copy_within(at..end, at + ENTRY);

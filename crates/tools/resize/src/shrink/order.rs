@@ -5,7 +5,6 @@
 //! [`inodes`](super::inodes)).
 
 use extant_base::Ino;
-use extant_ondisk::group_desc::BLOCK_UNINIT;
 
 use super::Mover;
 use super::inodes::Numbers;
@@ -73,12 +72,6 @@ impl Mover<'_> {
     fn free_runs(&mut self, first: u32) -> Result<Vec<(u32, u32)>, ResizeFault> {
         let mut runs = Vec::new();
         for group in 0..self.fs.geometry.groups {
-            // A group whose blocks were never used gets its bitmap with its first inode. That bitmap counts
-            // blocks, not clusters.
-            let desc = self.fs.desc(group)?;
-            if desc.has_flag(BLOCK_UNINIT) && self.fs.geometry.cluster_ratio() > 1 {
-                continue;
-            }
             let start = group * self.fs.geometry.inodes_per_group + 1;
             for run in self.inode_bitmap(group)?.free_runs(0) {
                 let from = (start + run.start).max(first);

@@ -178,9 +178,10 @@ fn a_cut_leaves_the_old_size_or_the_new_one() {
 #[test]
 fn a_cut_of_a_shrink_loses_nothing() {
     let dir = extant_testkit::scratch();
-    let kinds: [&[&str]; 4] = [
+    let kinds: [&[&str]; 5] = [
         // Bitmaps and inode tables move, too.
         crate::shrink::STRIDE,
+        crate::shrink::BIGALLOC,
         &["-t", "ext4", "-b", "1024", "-O", "orphan_file", "-J", "size=2"],
         &["-t", "ext3", "-b", "1024", "-J", "size=1"],
         &["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "2000", "-J", "size=1"],
@@ -230,22 +231,28 @@ fn a_cut_of_a_shrink_loses_nothing() {
 #[test]
 fn a_cut_of_a_shrink_without_a_journal_needs_a_check() {
     let dir = extant_testkit::scratch();
-    let path = crate::shrink::image(dir.path(), &["-t", "ext2", "-b", "1024"], "40M");
-    let image = Image::read_from(&FileDevice::open(&path, false).unwrap()).unwrap();
-    let disk = Arc::new(SimDisk::recording(image));
-    let device: Arc<dyn Device> = Arc::<SimDisk>::clone(&disk);
-    let tree = tree_of(Arc::clone(&device)).unwrap();
-    let mut storage = Fixed(Arc::clone(&device));
-    resize(&mut storage, Size::Min, &ResizeOptions::default(), &(), &AtomicBool::new(false)).unwrap();
-    let recording = disk.recorded().unwrap();
-    let step = step(recording.end(), 12);
-    for at in (recording.start()..=recording.end()).step_by(step) {
-        let path = dir.path().join("cut");
-        let (code, out) = e2fsck(&recording.cut(at, at), &path, "-fy");
-        assert!(code <= 1, "{at}: {code} {out}");
-        let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, true).unwrap());
-        assert_eq!(tree_of(Arc::clone(&device)).unwrap(), tree, "{at}");
-        assert!(findings(&*device).is_empty(), "{at}: {:#?} {out}", findings(&*device));
+    let kinds: [&[&str]; 2] = [
+        &["-t", "ext2", "-b", "1024"],
+        &["-t", "ext4", "-b", "1024", "-O", "bigalloc,^has_journal", "-C", "8192"],
+    ];
+    for mke2fs in kinds {
+        let path = crate::shrink::image(dir.path(), mke2fs, "40M");
+        let image = Image::read_from(&FileDevice::open(&path, false).unwrap()).unwrap();
+        let disk = Arc::new(SimDisk::recording(image));
+        let device: Arc<dyn Device> = Arc::<SimDisk>::clone(&disk);
+        let tree = tree_of(Arc::clone(&device)).unwrap();
+        let mut storage = Fixed(Arc::clone(&device));
+        resize(&mut storage, Size::Min, &ResizeOptions::default(), &(), &AtomicBool::new(false)).unwrap();
+        let recording = disk.recorded().unwrap();
+        let step = step(recording.end(), 12);
+        for at in (recording.start()..=recording.end()).step_by(step) {
+            let path = dir.path().join("cut");
+            let (code, out) = e2fsck(&recording.cut(at, at), &path, "-fy");
+            assert!(code <= 1, "{mke2fs:?} {at}: {code} {out}");
+            let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, true).unwrap());
+            assert_eq!(tree_of(Arc::clone(&device)).unwrap(), tree, "{mke2fs:?} {at}");
+            assert!(findings(&*device).is_empty(), "{mke2fs:?} {at}: {:#?} {out}", findings(&*device));
+        }
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) const KINDS: &[Kind] = &[
         tune2fs: &[],
     },
     Kind { name: "inline", mke2fs: &["-t", "ext4", "-O", "inline_data,ea_inode", "-I", "512"], tune2fs: &[] },
+    Kind { name: "bigalloc", mke2fs: &["-t", "ext4", "-O", "bigalloc", "-C", "4096"], tune2fs: &[] },
     Kind { name: "ea_inode", mke2fs: &["-t", "ext4", "-O", "ea_inode"], tune2fs: &[] },
     Kind {
         name: "system",
@@ -124,7 +125,9 @@ fn inodes_after_the_new_end_move() {
             let report = resize_to(&image, wanted).unwrap_or_else(|fault| panic!("{name}: {fault}"));
             let shrinks = report.after.blocks < report.before.blocks;
             let moves = wanted == Size::Bytes(25 << 20);
-            assert_eq!(report.moved_inodes > 0, moves, "{name}: {report:?}");
+            // Groups of clusters have more blocks, and fewer inodes for each.
+            let may_move = kind.name == "bigalloc" && wanted == Size::Min;
+            assert!(may_move || (report.moved_inodes > 0) == moves, "{name}: {report:?}");
             let out = command("e2fsck").arg("-fn").arg(&image).output().unwrap();
             assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stdout));
             check_clean(&name, &image);

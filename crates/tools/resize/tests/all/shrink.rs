@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use extant_base::Ino;
 use extant_device::FileDevice;
 use extant_resize::{ResizeFault, Size};
 use extant_testkit::{command, run};
-use extant_volume::{Follow, OpenOptions, Volume};
+use extant_volume::{Allocate, Follow, New, OpenOptions, Volume};
 
 use crate::grow::{check_clean, grow as resize_to};
 use crate::tree::tree_of;
@@ -25,6 +26,32 @@ const KINDS: &[(&str, &[&str], &str)] = &[
     ("ea_inode", &["-t", "ext4", "-O", "ea_inode", "-b", "1024"], "40M"),
     ("large_desc", &["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "2000"], "60M"),
     ("stride", STRIDE, "60M"),
+    ("bigalloc", BIGALLOC, "60M"),
+    ("bigalloc_4k", &["-t", "ext4", "-O", "bigalloc,quota", "-C", "65536", "-b", "4096"], "300M"),
+    (
+        "bigalloc_groups",
+        &[
+            "-t",
+            "ext4",
+            "-O",
+            "bigalloc,^resize_inode",
+            "-C",
+            "4096",
+            "-b",
+            "1024",
+            "-g",
+            "1024",
+            "-N",
+            "8000",
+        ],
+        "60M",
+    ),
+    ("bigalloc_ext2", &["-t", "ext4", "-O", "bigalloc,^has_journal", "-C", "8192", "-b", "1024"], "60M"),
+];
+
+/// Metadata shares clusters.
+pub(crate) const BIGALLOC: &[&str] = &[
+    "-t", "ext4", "-O", "bigalloc", "-C", "16384", "-b", "1024", "-g", "1024", "-N", "4000", "-J", "size=1",
 ];
 
 /// Bitmaps and inode tables are far behind the beginnings of their groups.
@@ -94,8 +121,32 @@ pub(crate) fn image(dir: &Path, mke2fs: &[&str], size: &str) -> std::path::PathB
             volume.unlink(dir.ino(), i.to_string().as_bytes()).unwrap();
         }
     }
+    let root = volume.root().unwrap().ino();
+    let sb = volume.superblock();
+    // Others keep the layout that mke2fs has made.
+    let has_clusters = sb.log_cluster_size > sb.log_block_size;
+    for (name, len) in [(&b"patchy"[..], 120u64), (b"sparse", 900)].into_iter().filter(|_| has_clusters) {
+        patchy(&volume, root, name, len);
+    }
     volume.close().unwrap();
+    // It makes extent trees lower.
+    command("e2fsck").arg("-fy").arg(&image).output().unwrap();
     image
+}
+
+/// A file with written and unwritten extents of one block and of a few: with bigalloc they share clusters.
+fn patchy(volume: &Volume, dir: Ino, name: &[u8], len_blocks: u64) {
+    let file = volume.create(dir, name, &New::file(0o644)).unwrap();
+    let block = 1024u64 << volume.superblock().log_block_size;
+    volume.fallocate(file.ino(), Allocate::Reserve, 0, len_blocks * block).unwrap();
+    for n in (0..len_blocks).filter(|n| n % 7 == 1 || n % 32 > 25) {
+        volume.write_at(file.ino(), n * block, &vec![(n % 250) as u8 + 1; block as usize]).unwrap();
+    }
+    // Beyond what is allocated: one block in each cluster, and some at its end.
+    for n in 0..20 {
+        let at = (len_blocks + n * 16 + n % 16) * block;
+        volume.write_at(file.ino(), at, &vec![(n % 250) as u8 + 1; block as usize]).unwrap();
+    }
 }
 
 /// The new end is before bitmaps and tables of the last group, in one size after the other.
@@ -118,6 +169,56 @@ fn bitmaps_and_tables_of_the_last_group_move() {
         assert!(out.status.success(), "{features}: {}", String::from_utf8_lossy(&out.stdout));
         let now = tree_of(Arc::new(FileDevice::open(&image, false).unwrap())).unwrap();
         assert_eq!(now, tree, "{features}");
+    }
+}
+
+/// The new end is in the middle of files whose extents share clusters, and of metadata that shares clusters.
+#[test]
+fn clusters_move_as_a_whole() {
+    let dir = extant_testkit::scratch();
+    let kinds: [&[&str]; 3] = [
+        BIGALLOC,
+        &["-t", "ext4", "-O", "bigalloc,^has_journal", "-C", "8192", "-b", "1024"],
+        // Bitmaps and tables are far behind the beginnings of their groups.
+        &[
+            "-t",
+            "ext4",
+            "-O",
+            "bigalloc,^flex_bg",
+            "-C",
+            "4096",
+            "-b",
+            "1024",
+            "-g",
+            "512",
+            "-N",
+            "2000",
+            "-E",
+            "stride=384",
+        ],
+    ];
+    for mke2fs in kinds {
+        let image = image(dir.path(), mke2fs, "60M");
+        let tree = tree_of(Arc::new(FileDevice::open(&image, false).unwrap())).unwrap();
+        let (mut size, mut moved) = (60 << 20, 0);
+        let least = loop {
+            size -= 531 << 10;
+            let name = format!("{mke2fs:?} to {size}");
+            match resize_to(&image, Size::Bytes(size)) {
+                Ok(report) => moved += report.moved,
+                Err(ResizeFault::TooSmall { least, .. }) => break least,
+                // Files are in the way: see docs/resize.md.
+                Err(ResizeFault::NoRun { .. }) => {}
+                Err(fault) => panic!("{name}: {fault}"),
+            }
+            check_clean(&name, &image);
+            let now = tree_of(Arc::new(FileDevice::open(&image, false).unwrap())).unwrap();
+            assert_eq!(now, tree, "{name}");
+        };
+        let out = command("e2fsck").arg("-fn").arg(&image).output().unwrap();
+        assert!(out.status.success(), "{mke2fs:?}: {}", String::from_utf8_lossy(&out.stdout));
+        assert!(moved > 0);
+        eprintln!("{mke2fs:?}: the least is {least}, {moved} moved");
     }
 }
 

@@ -1,0 +1,301 @@
+//! Extents of a file system with bigalloc, which move in whole clusters.
+//!
+//! ```text
+//! lblk       0   1   2   3 | 4   5   6   7 | 8   9           a cluster has 4 blocks
+//! extents   [written][unwritten    ][written   ]
+//! cluster   C              | C+1           | C+2
+//! ```
+//!
+//! A block has the same offset in its cluster as in the file, and blocks of the same 4 blocks of the file are
+//! in the same cluster. So extents that share a cluster move together: the three extents of the picture are a
+//! *chain*. All of a chain moves with one switch, and its clusters become free after its last extent.
+//!
+//! Owns: chains, and the count of what must move. Does **not** own: walking the maps (see `maps`).
+//!
+//! Invariants
+//! 1. INV-RZ5: no switch comes between the moves of two extents that share a cluster.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use extant_base::Group;
+use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
+use extant_ondisk::Geometry;
+use extant_ondisk::extent::{Step, Walker};
+
+use super::maps::{ENTRY, Node, WRITTEN_MAX, split};
+use super::{Mover, Need, Owner};
+use crate::fault::ResizeFault;
+use crate::fs::Fs;
+
+/// A cluster of which the file may have more blocks in the next extent. All numbers are those of first
+/// blocks.
+#[derive(Debug, Clone)]
+pub(super) struct Chain {
+    /// The cluster's old place, which is still in use.
+    old: u64,
+    /// Its new place.
+    new: u64,
+    /// Clusters after the new place, allocated for the next extents of the chain.
+    ahead: Range<u64>,
+}
+
+/// An entry of a leaf.
+struct Extent {
+    lblk: u32,
+    start: u64,
+    len: u16,
+    is_unwritten: bool,
+}
+
+impl Extent {
+    fn decode(bytes: &[u8], at: usize) -> Self {
+        let raw = u16_at(bytes, at + 4);
+        let is_unwritten = raw > WRITTEN_MAX;
+        Self {
+            lblk: u32_at(bytes, at),
+            start: u64::from(u32_at(bytes, at + 8)) | u64::from(u16_at(bytes, at + 6)) << 32,
+            len: if is_unwritten { raw - WRITTEN_MAX } else { raw },
+            is_unwritten,
+        }
+    }
+
+    fn blocks(&self) -> Range<u64> {
+        self.start..self.start + u64::from(self.len)
+    }
+}
+
+impl Fs {
+    /// Counts what must move before a file system with bigalloc can have `geometry`.
+    pub(super) fn clusters_to_move(&self, geometry: &Geometry) -> Result<Need, ResizeFault> {
+        let (ratio, limit) = (geometry.cluster_ratio(), geometry.blocks);
+        let (mut moved, mut free) = (0u64, 0u64);
+        let last = geometry.groups - 1;
+        for group in 0..last {
+            free += u64::from(self.desc(group)?.free_clusters);
+        }
+        // The group with the new end.
+        let bitmap = self.block_bitmap(last, &self.desc(last)?)?;
+        let metadata = self.metadata_bitmap(last)?;
+        let cut = geometry.group_clusters(Group(last));
+        for run in bitmap.free_runs(0) {
+            free += u64::from(run.end.min(cut).saturating_sub(run.start));
+        }
+        let after = cut..self.geometry.group_clusters(Group(last));
+        moved += after.filter(|bit| bitmap.test(*bit) && !metadata.test(*bit)).count() as u64;
+        for group in geometry.groups..self.geometry.groups {
+            // The bits after the end of the group are set.
+            let not_metadata = self.metadata_bitmap(group)?.count_clear();
+            moved += u64::from(not_metadata.saturating_sub(self.desc(group)?.free_clusters));
+        }
+        // Metadata of groups that stay gets clusters of its own.
+        for group in 0..geometry.groups {
+            let runs = self.metadata_of(&self.desc(group)?);
+            let after = runs.iter().filter(|run| run.end > limit);
+            moved += after.map(|run| (run.end - run.start).div_ceil(ratio)).sum::<u64>();
+        }
+        Ok(Need { move_blocks: moved * ratio, free_blocks: free * ratio })
+    }
+}
+
+impl Mover<'_> {
+    /// Blocks of a cluster.
+    pub(super) fn ratio(&self) -> u64 {
+        self.fs.geometry.cluster_ratio()
+    }
+
+    /// The clusters that have blocks of a run, as a run of blocks.
+    pub(super) fn whole_clusters(&self, run: &Range<u64>) -> Range<u64> {
+        match self.ratio() {
+            1 => run.clone(),
+            // Clusters begin at block 0: `Fs::cannot_shrink`.
+            ratio => run.start / ratio * ratio..run.end.div_ceil(ratio) * ratio,
+        }
+    }
+
+    /// Moves the extent at byte `at` of a leaf with these bytes, or its first clusters if no free run has its
+    /// length. Returns whether it has moved everything of the leaf.
+    pub(super) fn extent_in_clusters(
+        &mut self,
+        owner: &Owner,
+        node: Node,
+        bytes: &[u8],
+        at: usize,
+    ) -> Result<bool, ResizeFault> {
+        let extent = Extent::decode(bytes, at);
+        let (start, len, ratio) = (extent.start, extent.len, self.ratio());
+        if start % ratio != u64::from(extent.lblk) % ratio {
+            let why = format!(
+                "an extent of inode {} has another place in its cluster than in the file",
+                owner.ino.0
+            );
+            return Err(ResizeFault::Damaged(why));
+        }
+        let flag = if extent.is_unwritten { WRITTEN_MAX } else { 0 };
+        let old = self.whole_clusters(&extent.blocks());
+        if self.chain.as_ref().is_none_or(|chain| chain.old != old.start) {
+            self.close_chain()?;
+            if start >= self.limit {
+                // The blocks from there on may be free for others now.
+                self.from = u64::MAX;
+            }
+            self.commit_if_full()?;
+        }
+        // Extents before it may share the first cluster, and stay. (The limit is between two clusters.)
+        let is_forced = start >= self.from && start < self.limit;
+        let stays = start < self.limit && start != old.start && !is_forced;
+        let new = match &self.chain {
+            _ if stays => 0..0,
+            Some(chain) => {
+                let (first, mut end) = (chain.new, chain.new + ratio);
+                if !chain.ahead.is_empty() {
+                    end = chain.ahead.end;
+                }
+                let wanted = (first + (old.end - old.start)).saturating_sub(end);
+                // Clusters that are allocated here stay allocated: the chain has them.
+                let more = self.allocate_at(end, wanted)?;
+                first..end + more
+            }
+            None => {
+                let end = self.chain_end(owner, old.start)?.max(old.end);
+                self.allocate(end - old.start, owner)?
+            }
+        };
+        if let Some(chain) = &mut self.chain {
+            chain.ahead = chain.new + ratio..new.end;
+        }
+        let part = match new.end - new.start {
+            room if room >= old.end - old.start => len,
+            room => (old.start + room).saturating_sub(start) as u16,
+        };
+        if part < len && (is_forced || !self.has_room(owner, node)?) {
+            if self.chain.is_none() {
+                self.clear(new)?;
+            }
+            return match node {
+                Node::Root if !is_forced => self.push_root_down(owner).map(|()| false),
+                Node::Block(_) if stays && let Some(first) = chain_start(bytes, at, ratio) => {
+                    // No extent can stay in two parts: all of the chain moves.
+                    self.from = first;
+                    let bytes = self.node(owner, node)?;
+                    self.extent_node(owner, &bytes, node).map(|()| true)
+                }
+                Node::Root | Node::Block(_) => Err(ResizeFault::TooFragmented { ino: owner.ino.0 }),
+            };
+        }
+        if part < len && start < self.limit {
+            // What is before the new end stays.
+            self.clear(new)?;
+            let kept = (self.limit - start) as u16;
+            self.change_node(owner, node, |bytes| split(bytes, at, flag, (kept, len), start))?;
+            return Ok(false);
+        }
+        let place = new.start + (start - old.start);
+        if !extent.is_unwritten {
+            self.copy(start, place, u64::from(part), Some(owner))?;
+        }
+        self.moved += u64::from(part);
+        self.change_node(owner, node, |bytes| {
+            if part < len {
+                split(bytes, at, flag, (part, len), start);
+            }
+            put_u16(bytes, at + 6, (place >> 32) as u16);
+            put_u32(bytes, at + 8, place as u32);
+        })?;
+        // The last cluster is in use until the next extent has moved, too, if that has a part of it.
+        let end = start + u64::from(part);
+        let whole = old.start..end / ratio * ratio;
+        let shared = new.start + (whole.end - old.start);
+        self.chain = match end == whole.end {
+            true => None,
+            false => Some(Chain { old: whole.end, new: shared, ahead: shared + ratio..new.end }),
+        };
+        if self.chain.is_none() && shared < new.end {
+            self.clear(shared..new.end)?;
+        }
+        if !whole.is_empty() {
+            self.free(whole)?;
+        }
+        Ok(false)
+    }
+
+    /// The end of a chain of several extents that has a cluster. If there is none: 0, or the end of another.
+    fn chain_end(&mut self, owner: &Owner, cluster: u64) -> Result<u64, ResizeFault> {
+        if self.chains.is_none() {
+            self.chains = Some(self.find_chains(owner)?);
+        }
+        let chain = self.chains.as_ref().and_then(|chains| chains.range(..=cluster).next_back());
+        Ok(chain.map_or(0, |(_, end)| *end))
+    }
+
+    /// The chains of a file that have several extents and end after the limit.
+    fn find_chains(&mut self, owner: &Owner) -> Result<BTreeMap<u64, u64>, ResizeFault> {
+        let ratio = self.ratio();
+        let root = self.node(owner, Node::Root)?;
+        let root = root.try_into().unwrap_or([0; 60]);
+        let mut walker = Walker::new(&root, None);
+        let (mut chains, mut chain) = (BTreeMap::new(), 0..0);
+        loop {
+            match walker.step() {
+                Step::NeedBlock(block) => walker.supply(Some(&self.current(block.0)?)),
+                Step::Extent(found) => {
+                    let blocks = found.start..found.start + u64::from(found.len);
+                    let shares = chain.end % ratio != 0 && blocks.start / ratio == chain.end / ratio;
+                    if !shares || blocks.start < chain.end {
+                        chain = blocks.start / ratio * ratio..blocks.end;
+                        continue;
+                    }
+                    chain.end = blocks.end;
+                    if chain.end > self.limit {
+                        chains.insert(chain.start, chain.end.div_ceil(ratio) * ratio);
+                    }
+                }
+                Step::Damaged { .. } => {
+                    let why = format!("the extent tree of inode {}", owner.ino.0);
+                    return Err(ResizeFault::Damaged(why));
+                }
+                Step::Done => return Ok(chains),
+            }
+        }
+    }
+
+    /// No other extent has a part of the last cluster.
+    pub(super) fn close_chain(&mut self) -> Result<(), ResizeFault> {
+        let Some(chain) = self.chain.take() else { return Ok(()) };
+        if !chain.ahead.is_empty() {
+            self.clear(chain.ahead)?;
+        }
+        self.free(chain.old..chain.old + 1)
+    }
+
+    /// Allocates up to `wanted` blocks, in whole clusters, from the block `at` on. Returns how many.
+    fn allocate_at(&mut self, at: u64, wanted: u64) -> Result<u64, ResizeFault> {
+        let ratio = self.ratio();
+        let mut done = 0;
+        while done < wanted && at + done < self.limit {
+            let Some(group) = self.fs.geometry.group_of(extant_base::Pblk(at + done)) else { break };
+            let bit = ((at + done - self.fs.geometry.group_start(group).0) / ratio) as u32;
+            let bitmap = self.bitmap(group.0)?;
+            if bitmap.test(bit) {
+                break;
+            }
+            bitmap.set(bit..bit + 1);
+            self.dirty.insert(group.0);
+            done += ratio;
+        }
+        Ok(done)
+    }
+}
+
+/// The first block of the chain that has the entry at byte `at` of a leaf; `None` if an extent in another
+/// leaf may belong to it.
+fn chain_start(bytes: &[u8], at: usize, ratio: u64) -> Option<u64> {
+    let mut start = Extent::decode(bytes, at).start;
+    for before in (ENTRY..at).step_by(ENTRY).rev().map(|at| Extent::decode(bytes, at).blocks()) {
+        if start.is_multiple_of(ratio) || before.end > start || before.end - 1 < start / ratio * ratio {
+            return Some(start);
+        }
+        start = before.start;
+    }
+    start.is_multiple_of(ratio).then_some(start)
+}
