@@ -73,6 +73,8 @@ struct State {
     is_over: bool,
     lost: Option<String>,
     when_lost: Option<OnLost>,
+    /// The bytes of the block after the release, if they are not those of a clean block of this program.
+    after: Option<[u8; Mmp::LEN]>,
 }
 
 /// Called with the reason when the guard is lost.
@@ -146,7 +148,7 @@ impl MountGuard {
         let update = sb.mmp_interval.max(1);
         let block =
             claim_block(&place, update.max(CHECK_MIN), &|pause, after, by| sleep(pause, after, by, on_wait))?;
-        let state = State { block, is_over: false, lost: None, when_lost: None };
+        let state = State { block, is_over: false, lost: None, when_lost: None, after: None };
         let held = Arc::new(GuardShared {
             place,
             every: Duration::from_secs(u64::from(update.min(CHECK_MIN))),
@@ -165,6 +167,17 @@ impl MountGuard {
     #[must_use]
     pub fn lost(&self) -> Option<String> {
         self.held.state.lock().lost.clone()
+    }
+
+    /// The first byte of the block on the device. Nothing else may write its [`Mmp::LEN`] bytes.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.held.place.offset
+    }
+
+    /// Releases the file system with these bytes in the block, which must be those of a clean block.
+    pub fn release_as(self, bytes: [u8; Mmp::LEN]) {
+        self.held.state.lock().after = Some(bytes);
     }
 
     /// Registers a callback for the loss of the guard.
@@ -309,7 +322,11 @@ impl Drop for MountGuard {
         if state.lost.is_none() && is_ours() {
             state.block.sequence = Mmp::SEQ_CLEAN;
             // If this fails, the next claim waits and finds out.
-            let _ = self.held.place.write(&mut state.block);
+            let place = &self.held.place;
+            let _ = match state.after.take() {
+                Some(bytes) => place.device.write_durable_at(place.offset, &bytes),
+                None => place.write(&mut state.block),
+            };
         }
     }
 }
@@ -421,7 +438,7 @@ mod tests {
         let device = device(Mmp::SEQ_CLEAN);
         let block = claim_block(&place(&device), CHECK_MIN, &|_, _, _| {}).unwrap();
         let first = block.sequence;
-        let state = State { block, is_over: false, lost: None, when_lost: None };
+        let state = State { block, is_over: false, lost: None, when_lost: None, after: None };
         let held = GuardShared {
             place: place(&device),
             every: Duration::from_secs(3600),

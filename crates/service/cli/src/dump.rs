@@ -33,8 +33,8 @@ too, and `e2image -r` and qemu-img convert; `extant restore` makes the raw form 
 
 Without --scramble, names, targets of symbolic links, attributes, and small files that are stored in their \
 inodes are in the dump, and blocks of data that are in the journal. --scramble replaces names, targets, \
-values and such contents by others, which are computed from positions and lengths; label and last mount \
-point are removed, and the journal's contents are left out: the dump shows the metadata as after its replay. \
+values and such contents by others, which are computed from positions and lengths; the label becomes \
+`extant scrambled`, the last mount point is removed, and the journal's contents are left out: the dump shows the metadata as after its replay. \
 ACLs, security attributes, and the hashes of some names in the indexes of directories stay.
 
 Examples:
@@ -243,7 +243,10 @@ fn restored(args: &RestoreArgs) -> Result<String, Refused> {
     })?;
     if !args.dry_run {
         let written = planned.write(&*device_of_image, undo.as_deref());
-        written.map_err(|why| (exit::TARGET, format!("{shown}: {why}")))?;
+        written.map_err(|why| {
+            let code = if matches!(why, RepairFault::InUse) { exit::BUSY } else { exit::TARGET };
+            (code, format!("{shown}: {why}"))
+        })?;
     }
     let bytes = planned.plan().changed_bytes;
     let undo = undo.filter(|_| !args.dry_run && !planned.is_empty());

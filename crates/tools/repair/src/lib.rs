@@ -59,6 +59,7 @@ mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -68,6 +69,7 @@ use extant_check::{CheckFault, Finding, Progress, Severity, Stats, survey};
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::mmp::{Mmp, MmpState};
 use extant_ondisk::{Features, Superblock, superblock};
+use extant_volume::{MountGuard, OpenFault};
 
 pub use convert::{Conversion, ConversionFault, JournalChange, plan_conversion};
 use fs::Fs;
@@ -129,6 +131,9 @@ pub enum RepairFault {
     /// Another machine uses the file system.
     #[error("the file system is in use: its multiple-mount protection block changes")]
     InUse,
+    /// Another machine has opened the file system while the repair was written.
+    #[error("{0}; a part of the changes is written: `extant undo` takes it back")]
+    Lost(String),
     /// No superblock can be used.
     #[error("{0}: no superblock can be used, so nothing can be repaired; `extant rescue` finds what is left")]
     NoSuperblock(String),
@@ -432,6 +437,16 @@ impl Repair {
             return Ok(());
         }
         let mut undo = undo.map(|path| UndoFile::create(path, device, self)).transpose()?;
+        // After the undo file, which so has the block of the protection as it was.
+        let guarded = match Guarded::claim(&self.overlay) {
+            Ok(guarded) => guarded,
+            Err(fault) => {
+                if let Some(undo) = undo {
+                    undo.remove();
+                }
+                return Err(fault);
+            }
+        };
         let (late, early): (Vec<u64>, Vec<u64>) =
             self.changed.iter().partition(|offset| self.late.contains(offset));
         let mut bytes = Vec::with_capacity(WRITE_MAX);
@@ -446,14 +461,73 @@ impl Repair {
                     let end = start + bytes.len() as u64;
                     next = pieces.next_if(|offset| *offset == end && bytes.len() < WRITE_MAX);
                 }
-                device.write_at(start, &bytes)?;
+                if let Some(why) = guarded.as_ref().and_then(|guarded| guarded.guard.lost()) {
+                    return Err(RepairFault::Lost(why));
+                }
+                let end = start + bytes.len() as u64;
+                let kept = guarded.as_ref().map_or(end..end, Guarded::range);
+                let (before, after) = (kept.start.clamp(start, end), kept.end.clamp(start, end));
+                for (from, to) in [(start, before), (after, end)].into_iter().filter(|(from, to)| from < to) {
+                    device.write_at(from, &bytes[(from - start) as usize..(to - start) as usize])?;
+                }
             }
             device.flush()?;
+        }
+        if let Some(guarded) = guarded {
+            guarded.release();
         }
         if let Some(undo) = &mut undo {
             undo.set_state(UndoState::Finished)?;
         }
         Ok(())
+    }
+}
+
+/// The claim on a file system with multiple-mount protection while a repair is written.
+struct Guarded {
+    guard: MountGuard,
+    /// The block as the plan has it.
+    planned: [u8; Mmp::LEN],
+}
+
+impl Guarded {
+    /// Claims the file system as the image has it now. `None`: it has no such protection, or the block is
+    /// damaged, or the plan puts it in another place.
+    fn claim(overlay: &Overlay) -> Result<Option<Self>, RepairFault> {
+        let place = |device: &dyn Device| {
+            let mut bytes = [0; superblock::SIZE];
+            device.read_at(superblock::OFFSET, &mut bytes).ok()?;
+            let sb = Superblock::decode(&bytes).ok().filter(|sb| sb.features.has_incompat(Features::MMP))?;
+            Some((sb.mmp_block, sb.log_block_size))
+        };
+        let base = overlay.base();
+        let (now, then) = (place(&**base), place(overlay));
+        if now != then {
+            return Ok(None);
+        }
+        let mut planned = [0; Mmp::LEN];
+        let offset = then.and_then(|(block, log)| block.checked_mul(1024u64.checked_shl(log)?));
+        if offset.is_none_or(|offset| overlay.read_at(offset, &mut planned).is_err()) {
+            return Ok(None);
+        }
+        match MountGuard::claim(base, &|_| {}) {
+            Ok(Some(guard)) => Ok(Some(Self { guard, planned })),
+            Err(OpenFault::InUse(_)) => Err(RepairFault::InUse),
+            Ok(None) | Err(_) => Ok(None),
+        }
+    }
+
+    /// The bytes that the guard writes.
+    fn range(&self) -> Range<u64> {
+        self.guard.offset()..self.guard.offset() + Mmp::LEN as u64
+    }
+
+    /// Releases the file system, with the block that was planned if that is a clean one.
+    fn release(self) {
+        let is_clean = Mmp::decode(&self.planned).is_ok_and(|mmp| mmp.state() == MmpState::Clean);
+        if is_clean {
+            self.guard.release_as(self.planned);
+        }
     }
 }
 

@@ -29,6 +29,11 @@ impl Overlay {
         Self { base, pieces: RwLock::default(), changes: AtomicU64::new(0) }
     }
 
+    /// The device below.
+    pub(crate) fn base(&self) -> &Arc<dyn Device> {
+        &self.base
+    }
+
     /// The number of writes so far that changed something.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)

@@ -238,6 +238,11 @@ impl UndoFile {
         Self::fill(file, path, device, repair).inspect_err(|_| drop(std::fs::remove_file(path)))
     }
 
+    /// Removes the file: the image has not changed.
+    pub(crate) fn remove(self) {
+        drop(std::fs::remove_file(self.path));
+    }
+
     fn fill(
         mut file: File,
         path: &Path,

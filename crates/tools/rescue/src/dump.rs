@@ -64,9 +64,13 @@ pub(crate) fn run(
     Ok(dump.report)
 }
 
-/// Scrambles a copy of the root's names, and compares: replacements depend on positions alone, so those of a
-/// scrambled dump are the same again, except where a name got longer than it was.
+/// Whether the label is the mark. Otherwise (older versions did not set it, and it can be changed) scrambles a
+/// copy of the root's names, and compares: replacements depend on positions alone, so those of a scrambled
+/// dump are the same again, except where a name got longer than it was.
 pub(crate) fn is_scrambled(ground: &Ground) -> bool {
+    if ground.sb.volume_name == *MARK {
+        return true;
+    }
     let mut scrambler = Scrambler::new(ground);
     let Some((inode, mut bytes)) = ground.inode(Ino::ROOT) else { return false };
     if inode.has_flag(flags::INLINE_DATA) {
@@ -244,12 +248,16 @@ impl Dump<'_> {
     }
 }
 
-/// Removes label, last mount point and boot code, and the mark that the journal must be replayed.
+/// The label of a scrambled dump.
+const MARK: &[u8; 16] = b"extant scrambled";
+
+/// Replaces the label by the mark, and removes last mount point, boot code, and the mark that the journal must
+/// be replayed.
 fn without_names(block: &mut [u8], at: usize) {
     block[..at].fill(0);
     let area = &mut block[at..at + superblock::SIZE];
     let Ok(mut sb) = Superblock::decode(area) else { return };
-    (sb.volume_name, sb.last_mounted) = ([0; 16], [0; 64]);
+    (sb.volume_name, sb.last_mounted) = (*MARK, [0; 64]);
     sb.features.incompat &= !Features::RECOVER;
     area.copy_from_slice(&sb.sealed());
 }

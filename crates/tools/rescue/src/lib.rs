@@ -235,7 +235,7 @@ impl Rescue {
     /// Writes all metadata, and no file contents, to a device of at least [`size_bytes`](Self::size_bytes).
     /// On a [fresh](Device::is_fresh) device, blocks of zeros stay holes. `scramble`: names, targets of
     /// symbolic links, attributes' values and contents of inline files are replaced by others of the same
-    /// lengths.
+    /// lengths, and the label by `extant scrambled`.
     ///
     /// # Errors
     /// The output cannot be written, or the caller stopped.
@@ -248,8 +248,8 @@ impl Rescue {
         dump::run(&self.ground, output, scramble, watch)
     }
 
-    /// Whether the names are replacements that [`dump`](Self::dump) has made: whether most names in the root
-    /// are those that their positions give. False if the root has no names but `lost+found`.
+    /// Whether the names are replacements that [`dump`](Self::dump) has made: whether the label is that of a
+    /// scrambled dump, or most names in the root are those that their positions give.
     #[must_use]
     pub fn is_scrambled(&self) -> bool {
         dump::is_scrambled(&self.ground)

@@ -131,3 +131,41 @@ fn metadata_is_restored_from_a_dump() {
     bench.ok("mkfs -q --size 16M small");
     assert_has(bench.run("restore dump small").code(1), "only 16777216");
 }
+
+/// The label of a scrambled dump shows what it is, also if the root has no names that could.
+#[test]
+fn a_scrambled_dump_without_names_is_not_restored() {
+    let bench = Bench::new();
+    bench.ok("mkfs -q --size 16M -L secret empty");
+    bench.ok("dump --scramble empty -o scrambled");
+    assert_has(bench.run("restore scrambled empty").code(SOURCE), "scrambled");
+    e2fsck_clean(&bench.0.path().join("scrambled"));
+    assert!(!bench.bytes("scrambled").windows(6).any(|bytes| bytes == b"secret"));
+    bench.ok("dump empty -o plain");
+    bench.ok("restore plain empty");
+}
+
+/// With multiple-mount protection, a restore is exact, and refused while e2fsck has the file system.
+#[test]
+fn a_restore_respects_multiple_mount_protection() {
+    let bench = Bench::new();
+    bench.ok("mkfs -q --size 16M -O mmp image2");
+    bench.ok("dump image2 -o dump");
+    bench.ok("mkdir image2:/new");
+    let changed = bench.bytes("image2");
+    let sb = extant_ondisk::Superblock::decode(&changed[1024..2048]).unwrap();
+    let at = (sb.mmp_block << (10 + sb.log_block_size)) as usize;
+    let mut mmp = extant_ondisk::mmp::Mmp::decode(&changed[at..]).unwrap();
+    mmp.sequence = extant_ondisk::mmp::Mmp::SEQ_FSCK;
+    mmp.check_interval = 1;
+    mmp.seal(sb.fs_seed());
+    let file = fs::File::options().write(true).open(bench.0.path().join("image2")).unwrap();
+    file.write_all_at(&mmp.encode(), at as u64).unwrap();
+    bench.run("restore dump image2").code(10);
+    assert!(!bench.0.path().join("image2.undo").exists());
+    file.write_all_at(&changed[at..at + 1024], at as u64).unwrap();
+    bench.ok("restore dump image2");
+    e2fsck_clean(&bench.0.path().join("image2"));
+    bench.ok("undo image2 image2.undo");
+    assert!(bench.bytes("image2") == changed);
+}
