@@ -132,6 +132,8 @@ struct Open {
     /// `None` if it could not be opened.
     fs: Option<FileSystem>,
     staged: Option<Arc<Staged>>,
+    /// The image and its lock, if it is open for writing.
+    device: Option<Arc<dyn Device>>,
     /// Locks other machines out until all is written, if the file system has the feature `mmp`.
     guard: Option<MountGuard>,
 }
@@ -315,22 +317,28 @@ impl Session {
             return known.fs.clone();
         }
         let opened = match self.hold_policy {
-            None => self.open_new(image).map(|fs| (fs, None, None)),
+            None => self.open_new(image).map(|fs| (fs, None, None, None)),
             Some(hold_policy) => self.open_to_write(image, hold_policy),
         };
-        let (fs, staged, guard) = match opened {
-            Ok((fs, staged, guard)) => (Some(fs), staged, guard),
+        let (fs, staged, guard, device) = match opened {
+            Ok((fs, staged, guard, device)) => (Some(fs), staged, guard, device),
             Err((code, why)) => {
                 self.problem(code, why);
-                (None, None, None)
+                (None, None, None, None)
             }
         };
         if let Some(fs) = &fs {
             self.report_recovery(&name, fs);
             self.report_damage(&name, fs.volume().damage());
         }
-        self.open.push(Open { name, fs: fs.clone(), staged, guard });
+        self.open.push(Open { name, fs: fs.clone(), staged, device, guard });
         fs
+    }
+
+    /// The device of an image that is open for writing. The image is locked until it is dropped.
+    pub(crate) fn device(&self, image: &ImageArg) -> Option<Arc<dyn Device>> {
+        let name = image.to_string();
+        self.open.iter().find(|known| known.name == name).and_then(|known| known.device.clone())
     }
 
     fn open_to_write(&self, image: &ImageArg, hold_policy: HoldPolicy) -> Result<Writable, (u8, String)> {
@@ -370,7 +378,7 @@ impl Session {
         };
         let target: Arc<dyn Device> = match &staged {
             Some(staged) => Arc::<Staged>::clone(staged),
-            None => device,
+            None => Arc::clone(&device),
         };
         // One commit at the end, and none before.
         let asked = DefaultOptions::of_device(&*target);
@@ -381,7 +389,7 @@ impl Session {
         if let Some(guard) = &guard {
             opened.volume().guard_with(guard);
         }
-        Ok((opened, staged, guard))
+        Ok((opened, staged, guard, Some(device)))
     }
 
     /// Opens the images of the command line, and confines the process before their contents are looked at.
@@ -753,8 +761,8 @@ fn why_journal(why: &OpenFault) -> String {
     format!("{why}; --journal FILE names a journal elsewhere")
 }
 
-/// An image opened for writing, the writes held back, and the guard against other machines.
-type Writable = (FileSystem, Option<Arc<Staged>>, Option<MountGuard>);
+/// An image opened for writing, the writes held back, the guard against other machines, and the device.
+type Writable = (FileSystem, Option<Arc<Staged>>, Option<MountGuard>, Option<Arc<dyn Device>>);
 
 /// Standard output, buffered.
 pub(crate) fn output() -> BufWriter<StdoutLock<'static>> {

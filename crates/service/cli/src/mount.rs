@@ -41,7 +41,7 @@ use clap::Args;
 use extant_device::mount_table::{MountEntry, mounted_at};
 use rustix::process::{Pid, PidfdFlags};
 
-pub(crate) use umount::{UmountArgs, umount};
+pub(crate) use umount::{UmountArgs, is_ours, umount};
 
 use crate::exit;
 use options::MountFlags;

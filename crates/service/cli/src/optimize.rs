@@ -7,12 +7,13 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use extant::Features;
 use extant::optimize::{OptimizeOptions, OptimizeReport, OrderFault, optimize_mounted, order_inodes};
 use extant::resize::ResizeFault;
 use extant::tune::{Conversion, OfflineOptions};
+use extant::{Device, Features};
 use serde_json::json;
 
 use crate::edit::args::JournalArg;
@@ -21,6 +22,7 @@ use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::{count, escape};
 use crate::look::{OpenArgs, Session, lock_failure, report_output};
+use crate::mount::is_ours;
 use crate::schema::tagged;
 use crate::sizes::human;
 use crate::usage::near;
@@ -32,8 +34,8 @@ made durable, and exchanged in one transaction of the journal, so a power cut lo
 attributes, holes and inode numbers stay.
 
 --order FILE lists paths, one a line, such as those that a boot reads: these files move in any case, one \
-after the other. With --inodes, their inodes get numbers that follow each other, too: reading them in this \
-order needs few blocks of the inode tables. --directories also writes the indexes of directories anew, with \
+after the other. With --inodes, their inodes get ascending numbers, too, without gaps if that many numbers \
+in a row are free: reading them in this order needs few blocks of the inode tables. --directories also writes the indexes of directories anew, with \
 full blocks. The image must not be mounted.
 
 With a directory on a mount of the kernel's ext4, the kernel moves the files below it, while programs use \
@@ -58,7 +60,7 @@ pub(crate) struct OptimizeArgs {
     /// Move the files of this list one after the other; - is standard input.
     #[arg(long, value_name = "FILE")]
     order: Option<PathBuf>,
-    /// Also give the inodes of the list numbers that follow each other.
+    /// Also give the inodes of the list ascending numbers, without gaps if possible.
     #[arg(short = 'I', long, requires = "order")]
     inodes: bool,
     /// Write the indexes of directories anew.
@@ -118,6 +120,8 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
     if !args.dry_run && !has_journal {
         note!("{name}: without a journal, a power cut can damage the file that is being moved");
     }
+    // With this the image stays locked until the inodes have their numbers.
+    let device = session.device(&image);
     let done = fs.optimize(&options, &|_, _| (), &AtomicBool::new(false));
     // The session closes the image, which takes the last reference.
     drop(fs);
@@ -131,7 +135,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
     if !args.dry_run {
         session.did(&image.to_string());
     }
-    let mut inodes = 0;
+    let (mut inodes, mut failed) = (0, None);
     if (args.directories || args.inodes) && !args.dry_run {
         let finished = session.finish(Ok(()));
         if finished != ExitCode::SUCCESS {
@@ -140,33 +144,53 @@ pub(crate) fn run(args: &OptimizeArgs) -> ExitCode {
         session = Session::new(&open);
     }
     if args.inodes && !args.dry_run {
-        match order_list(args, &image, &options.order) {
+        match order_list(args, &image, device.as_ref(), &options.order) {
             Ok(moved) => inodes = moved,
-            Err((code, why)) => return exit::fail(code, &format!("{name}: {why}")),
+            Err((moved, (code, why))) => {
+                inodes = moved;
+                failed = Some((code, format!("{name}: {why}")));
+            }
         }
     }
-    if args.directories && !args.dry_run {
+    drop(device);
+    if args.directories && !args.dry_run && failed.is_none() {
         let conversion = Conversion { packs_directories: true, ..Conversion::default() };
-        if let Err((code, why)) = crate::tune::convert_image(&image, &args.journal, &conversion, false) {
-            return exit::fail(code, &why);
-        }
+        failed = crate::tune::convert_image(&image, &args.journal, &conversion, false).err();
     }
+    // Also after a failure: what is done is done.
     let mut out = report_output(args.json);
     let printed = print(args, &name, &report, inodes, &mut out).and_then(|()| out.flush());
+    if let Some((code, why)) = failed {
+        session.problem(code, why);
+    }
     session.finish(printed)
 }
 
-/// Gives the inodes of the list their numbers. Returns how many have another one.
-fn order_list(args: &OptimizeArgs, image: &ImageArg, paths: &[Vec<u8>]) -> Result<u64, (u8, String)> {
-    let journal_device = args.journal.journal.as_deref().map(crate::resize::journal).transpose()?;
-    let device = image.open_locked().map_err(lock_failure)?;
+/// Gives the inodes of the list their numbers. Returns how many have another one, also with an error.
+fn order_list(
+    args: &OptimizeArgs,
+    image: &ImageArg,
+    device: Option<&Arc<dyn Device>>,
+    paths: &[Vec<u8>],
+) -> Result<u64, (u64, (u8, String))> {
+    let before = |fault| (0, fault);
+    let journal_device =
+        args.journal.journal.as_deref().map(crate::resize::journal).transpose().map_err(before)?;
+    let device = match device {
+        Some(device) => Arc::clone(device),
+        None => image.open_locked().map_err(lock_failure).map_err(before)?,
+    };
     let options = OfflineOptions { journal_device, undo: Some(image.tune_undo()) };
     order_inodes(&device, paths, &options, &AtomicBool::new(false)).map_err(|fault| {
+        let moved = match &fault {
+            OrderFault::Change(ResizeFault::InPart { moved_inodes, .. }) => *moved_inodes,
+            _ => 0,
+        };
         let code = match fault {
             OrderFault::Change(ResizeFault::FixedInodes(_)) => exit::USAGE_CODE,
             _ => exit::TARGET,
         };
-        (code, fault.to_string())
+        (moved, (code, fault.to_string()))
     })
 }
 
@@ -181,9 +205,7 @@ fn of_mount(args: &OptimizeArgs, dir: &Path, options: &OptimizeOptions) -> ExitC
     let report = match optimize_mounted(dir, options, &|_, _| (), &AtomicBool::new(false)) {
         Ok(report) => report,
         Err(why) => {
-            let is_ours =
-                rustix::fs::getxattr(dir, extant_fuse::SERVER_ATTRIBUTE, &mut [0u8; 20][..]).is_ok();
-            let hint = if is_ours { "; unmount it, and optimize the image" } else { "" };
+            let hint = if is_ours(dir) { "; unmount it, and optimize the image" } else { "" };
             return exit::fail(exit::TARGET, &format!("{why}{hint}"));
         }
     };

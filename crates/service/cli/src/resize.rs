@@ -25,6 +25,7 @@ use crate::imagearg::{ImageArg, ImageAt, Transfers};
 use crate::inspect::format::{count, escape};
 use crate::look::{OpenArgs, Session, arg_failure, lock_failure, output};
 use crate::manners::draws_progress;
+use crate::mount::is_ours;
 use crate::schema::tagged;
 use crate::sizes::{human, parse_size};
 use crate::voice::note;
@@ -156,8 +157,7 @@ fn resized_mount(args: &ResizeArgs) -> Result<String, (u8, String)> {
     let failed = |why: io::Error| (exit::TARGET, format!("{shown}: {why}"));
     let dir = given.canonicalize().map_err(failed)?;
     let entry = mounted_at(&dir).map_err(failed)?;
-    let is_ours = rustix::fs::getxattr(&dir, extant_fuse::SERVER_ATTRIBUTE, &mut [0u8; 20][..]).is_ok();
-    let Some(entry) = entry.filter(|_| is_ours) else {
+    let Some(entry) = entry.filter(|_| is_ours(&dir)) else {
         return Err((
             exit::TARGET,
             format!("{shown} is a directory, and not a mount of extant; name an image, or a mount of one"),

@@ -105,10 +105,82 @@ pub struct OptimizeReport {
 }
 
 /// A file that may be moved.
-struct Candidate {
-    path: Vec<u8>,
+struct Candidate<P> {
+    path: P,
     fragments: u64,
     is_listed: bool,
+}
+
+/// The files that may be moved: those of a list first, by their places in it, then by inode numbers.
+struct Candidates<P> {
+    /// Places in the list, by inode number.
+    places: HashMap<u64, usize>,
+    files: BTreeMap<(usize, u64), Candidate<P>>,
+}
+
+impl<P> Candidates<P> {
+    /// `listed`: the inode numbers of the files of the list.
+    fn new(listed: impl IntoIterator<Item = u64>) -> Self {
+        let mut places = HashMap::new();
+        for (place, ino) in listed.into_iter().enumerate() {
+            places.entry(ino).or_insert(place);
+        }
+        Self { places, files: BTreeMap::new() }
+    }
+
+    fn key(&self, ino: u64) -> (usize, u64) {
+        (self.places.get(&ino).copied().unwrap_or(usize::MAX), ino)
+    }
+
+    /// Whether a file is known by another name.
+    fn has(&self, ino: u64) -> bool {
+        self.files.contains_key(&self.key(ino))
+    }
+
+    fn add(&mut self, ino: u64, path: P, fragments: u64) {
+        let is_listed = self.places.contains_key(&ino);
+        self.files.entry(self.key(ino)).or_insert(Candidate { path, fragments, is_listed });
+    }
+
+    /// Moves those that `options` choose. `move_one` returns the fragments and bytes of a file that has
+    /// moved, or why it stays; its error ends the work. `shown` is the path in the report.
+    fn run<E>(
+        self,
+        options: &OptimizeOptions,
+        report: &mut OptimizeReport,
+        (progress, cancel): (&dyn Fn(u64, u64), &AtomicBool),
+        shown: impl Fn(&P) -> Vec<u8>,
+        mut move_one: impl FnMut(u64, &Candidate<P>) -> Result<Result<(u64, u64), String>, E>,
+    ) -> Result<(), E> {
+        let of = self.files.len() as u64;
+        for (done, ((_, ino), file)) in self.files.into_iter().enumerate() {
+            if cancel.load(Ordering::Relaxed) {
+                break;
+            }
+            progress(done as u64, of);
+            report.files += u64::from(file.fragments > 0);
+            report.fragmented += u64::from(file.fragments > 1);
+            report.fragments_before += file.fragments;
+            let is_wanted = file.fragments > 0 && (file.is_listed || file.fragments >= options.fragments_min);
+            let moved = match is_wanted && !options.dry_run {
+                true => Some(move_one(ino, &file)?),
+                false => None,
+            };
+            report.fragments_after += match moved {
+                Some(Ok((fragments, bytes))) => {
+                    report.moved += 1;
+                    report.moved_bytes += bytes;
+                    fragments
+                }
+                Some(Err(why)) => {
+                    report.left.push((shown(&file.path), why));
+                    file.fragments
+                }
+                None => file.fragments,
+            };
+        }
+        Ok(())
+    }
 }
 
 /// Why inodes keep their numbers.
@@ -141,8 +213,9 @@ pub enum OrderFault {
     Undo(std::path::PathBuf, std::io::Error),
 }
 
-/// Gives the inodes of the files and directories of a list free numbers that follow each other, so that a
-/// program that reads them in this order reads few blocks of the inode tables. Returns how many inodes have
+/// Gives the inodes of the files and directories of a list free numbers that ascend in this order, so that a
+/// program that reads them in this order reads few blocks of the inode tables. The numbers follow each other
+/// if so many free numbers do. Returns how many inodes have
 /// another number. The image must not be in use. If the file system has a journal, after a power cut each
 /// inode has its old number or its new one, and the same call continues. Otherwise the change goes through
 /// the undo file, if there is one.
@@ -190,7 +263,12 @@ pub fn order_inodes<P: AsRef<[u8]>>(
     };
     let mut moved = 0;
     let planned = extant_repair::plan_writes(Arc::clone(device), |overlay| {
-        moved = extant_resize::order_inodes(overlay, &order, &options_of_change, cancel)?;
+        let ordered = extant_resize::order_inodes(overlay, &order, &options_of_change, cancel);
+        moved = ordered.map_err(|fault| match fault {
+            // Nothing of the plan is written.
+            extant_resize::ResizeFault::InPart { source, .. } => *source,
+            fault => fault,
+        })?;
         Ok::<(), OrderFault>(())
     })?;
     planned.write(&**device, Some(undo))?;
@@ -242,13 +320,12 @@ impl FileSystem {
     ) -> Result<OptimizeReport, Error> {
         let volume = self.volume();
         let mut report = OptimizeReport::default();
-        let mut places: HashMap<Ino, usize> = HashMap::new();
-        for (place, path) in options.order.iter().enumerate() {
+        let mut listed = Vec::with_capacity(options.order.len());
+        for path in &options.order {
             let inode = volume.resolve(path, Follow::NotTheLast).map_err(Error::at(path))?;
-            places.entry(inode.ino()).or_insert(place);
+            listed.push(inode.ino().0.into());
         }
-        // Listed files first, by their places in the list.
-        let mut candidates: BTreeMap<(usize, Ino), Candidate> = BTreeMap::new();
+        let mut candidates = Candidates::new(listed);
         for entry in self.walk("/")? {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -260,50 +337,28 @@ impl FileSystem {
                     }
                 },
             };
-            let place = places.get(&entry.ino()).copied();
-            let key = (place.unwrap_or(usize::MAX), entry.ino());
-            if entry.kind() != FileType::Regular || candidates.contains_key(&key) {
+            let ino = entry.ino().0.into();
+            if entry.kind() != FileType::Regular || candidates.has(ino) {
                 continue;
             }
             let inode = entry.inode().map_err(Error::at(entry.path()))?;
             let fragments = fragments(volume, &inode).map_err(Error::at(entry.path()))?;
-            let candidate = Candidate { path: entry.path().to_vec(), fragments, is_listed: place.is_some() };
-            candidates.insert(key, candidate);
+            candidates.add(ino, entry.path().to_vec(), fragments);
         }
-        let of = candidates.len() as u64;
-        for (done, ((_, ino), file)) in candidates.into_iter().enumerate() {
-            if cancel.load(Ordering::Relaxed) {
-                break;
+        candidates.run(options, &mut report, (progress, cancel), Vec::clone, |ino, file| {
+            match self.move_data(Ino(ino as u32), file) {
+                Ok(Some(moved)) => Ok(Ok(moved)),
+                Ok(None) => Ok(Err("there is no better free space".to_owned())),
+                Err(fault @ Fault::Refused(_)) => Ok(Err(fault.to_string())),
+                Err(fault) => Err(Error::at(&file.path)(fault)),
             }
-            progress(done as u64, of);
-            report.files += u64::from(file.fragments > 0);
-            report.fragmented += u64::from(file.fragments > 1);
-            report.fragments_before += file.fragments;
-            report.fragments_after += file.fragments;
-            let is_wanted = file.fragments > 0 && (file.is_listed || file.fragments >= options.fragments_min);
-            if !is_wanted || options.dry_run {
-                continue;
-            }
-            match self.move_data(ino, &file) {
-                Ok(Some((fragments, bytes))) => {
-                    report.fragments_after -= file.fragments - fragments.min(file.fragments);
-                    report.fragments_after += fragments.saturating_sub(file.fragments);
-                    report.moved += 1;
-                    report.moved_bytes += bytes;
-                }
-                Ok(None) => report.left.push((file.path, "there is no better free space".to_owned())),
-                Err(fault @ Fault::Refused(_)) => {
-                    report.left.push((file.path, fault.to_string()));
-                }
-                Err(fault) => return Err(Error::at(&file.path)(fault)),
-            }
-        }
+        })?;
         volume.sync().map_err(Error::at(b"/"))?;
         Ok(report)
     }
 
     /// Moves a file. Returns its fragments afterwards and its bytes; `None` if the free space is no better.
-    fn move_data(&self, ino: Ino, file: &Candidate) -> Result<Option<(u64, u64)>, Fault> {
+    fn move_data(&self, ino: Ino, file: &Candidate<Vec<u8>>) -> Result<Option<(u64, u64)>, Fault> {
         let volume = self.volume();
         let donor = volume.create_unnamed(Ino::ROOT, &New::file(0o600))?.ino();
         let moved = move_to(volume, ino, donor, file);
@@ -318,7 +373,7 @@ fn move_to(
     volume: &Arc<Volume>,
     ino: Ino,
     donor: Ino,
-    file: &Candidate,
+    file: &Candidate<Vec<u8>>,
 ) -> Result<Option<(u64, u64)>, Fault> {
     let inode = volume.inode(ino)?;
     let size = inode.size();

@@ -78,6 +78,14 @@ pub enum ResizeFault {
         /// The group.
         group: u32,
     },
+    /// Some inodes of a list have their new numbers, and the others do not.
+    #[error("{source}; {moved_inodes} inodes have other numbers already")]
+    InPart {
+        /// Inodes that have another number.
+        moved_inodes: u64,
+        /// Why the others keep theirs.
+        source: Box<ResizeFault>,
+    },
     /// Interrupted between two steps. The file system is sound; another resize continues.
     #[error("interrupted; the file system is sound, and the same command continues")]
     Interrupted,
@@ -110,7 +118,11 @@ impl ResizeFault {
     /// Whether the caller ended the work: `cancel` became true.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
-        matches!(self, Self::Interrupted)
+        match self {
+            Self::Interrupted => true,
+            Self::InPart { source, .. } => source.is_interrupted(),
+            _ => false,
+        }
     }
 }
 

@@ -442,16 +442,17 @@ pub fn resize(
     Ok(ResizeReport { before, after, steps, moved, moved_inodes, replayed })
 }
 
-/// Gives the inodes of a list free numbers that follow each other, in the list's order: the first run of free
-/// numbers that has room for all of them. Inodes with a fixed number keep it, and so do all if they are in
-/// order already. Returns how many inodes have another number. No other program may use the file system.
+/// Gives the inodes of a list free numbers that ascend in the list's order: the first run of free numbers
+/// that has room for all of them, else the longest runs. Inodes with a fixed number keep it, and so do all
+/// if they are in order already. Returns how many inodes have another number. No other program may use the file system.
 ///
 /// With a journal, each inode has its old number or its new one after a power cut. Without one, a power cut
 /// can lose files: the device then is one that keeps the changes until all of them are made.
 ///
 /// # Errors
 /// The file system has the feature `stable_inodes`; there are too few free inodes; as [`resize`]. After an
-/// error the file system is as after a power cut.
+/// error the file system is as after a power cut: [`ResizeFault::InPart`] has the number of inodes that have
+/// another number.
 pub fn order_inodes(
     device: &Arc<dyn Device>,
     order: &[Ino],
@@ -470,13 +471,20 @@ pub fn order_inodes(
     let check = || checked(cancel, guard.as_ref());
     let switcher = switcher_of(&fs, options)?;
     switcher.begin(&fs.sb)?;
-    match fs.order_inodes(switcher, order, &check) {
-        Ok((moved, switcher)) => {
+    let (moved_inodes, ordered) = fs.order_inodes(switcher, order, &check);
+    match ordered {
+        Ok(switcher) => {
             fs.write_backups()?;
             switcher.end(&fs.sb)?;
-            Ok(moved)
+            Ok(moved_inodes)
         }
-        Err(fault) => Err(ended(&fs, options, fault)),
+        Err(fault) => {
+            let source = ended(&fs, options, fault);
+            match moved_inodes {
+                0 => Err(source),
+                _ => Err(ResizeFault::InPart { moved_inodes, source: Box::new(source) }),
+            }
+        }
     }
 }
 

@@ -112,6 +112,8 @@ pub(crate) struct Mover<'f> {
     pub(crate) moved: u64,
     /// Inodes that have another number now.
     pub(crate) moved_inodes: u64,
+    /// Of these, the inodes whose switch is made.
+    durable_inodes: u64,
     /// Switches made.
     pub(crate) switches: u32,
 }
@@ -254,6 +256,7 @@ impl<'f> Mover<'f> {
             next_sb: fs.sb.clone(),
             moved: 0,
             moved_inodes: 0,
+            durable_inodes: 0,
             switches: 0,
             switcher,
             copier: Copier::new(&fs.device),
@@ -623,6 +626,7 @@ impl<'f> Mover<'f> {
         self.fs.sb.clone_from(&sb);
         self.next_sb = sb;
         self.fs.table.clone_from(&self.table);
+        self.durable_inodes = self.moved_inodes;
         self.switches += 1;
         Ok(())
     }

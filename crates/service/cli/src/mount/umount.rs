@@ -208,6 +208,11 @@ pub(super) fn absolute(dir: &Path) -> std::io::Result<PathBuf> {
     })
 }
 
+/// Whether a directory is on a mount of extant.
+pub(crate) fn is_ours(dir: &Path) -> bool {
+    attribute(dir, SERVER_ATTRIBUTE).is_some()
+}
+
 /// The process that serves the mount; `None` if the mount does not report it.
 pub(super) fn server_of(dir: &Path) -> Option<Pid> {
     Pid::from_raw(std::str::from_utf8(&attribute(dir, SERVER_ATTRIBUTE)?).ok()?.parse().ok()?)

@@ -32,6 +32,23 @@ fn inodes_of_a_list_get_its_order() {
     run(args!["diff", "-q", &tree, &image]).code(0);
 }
 
+/// If the inodes keep their numbers, the report still shows the files that have moved.
+#[test]
+fn a_failure_of_the_numbers_keeps_the_report_of_the_files() {
+    let scratch = extant_testkit::scratch();
+    let (tree, image, list) =
+        (scratch.path().join("tree"), scratch.path().join("img"), scratch.path().join("list"));
+    std::fs::create_dir(&tree).unwrap();
+    ["a", "b"].iter().for_each(|name| std::fs::write(tree.join(name), vec![7; 40_000]).unwrap());
+    build(&image, args!["--from", &tree, "--headroom", "50"]);
+    extant_testkit::run("tune2fs", ["-O", "stable_inodes", image.to_str().unwrap()]);
+    std::fs::write(&list, "/b\n/a\n").unwrap();
+    let failed = run(args!["optimize", "--order", &list, "-I", "-D", &image]);
+    assert_has(failed.code(USAGE), "stable_inodes");
+    assert_has(&failed.stdout, "2 files moved");
+    e2fsck_clean(&image);
+}
+
 /// On a mount of the kernel's ext4, the kernel exchanges the blocks; data, times and holes stay.
 #[test]
 fn files_of_a_kernel_mount_become_contiguous() {

@@ -13,20 +13,19 @@
 //!
 //! Source: kernel Documentation/filesystems/fiemap.rst, Documentation/admin-guide/ext4.rst.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use extant_device::move_extents;
 use fiemap::{Fiemap, FiemapExtentFlags as Flags, FiemapFlags};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatfs, open, syncfs};
 
-use super::{OptimizeOptions, OptimizeReport};
+use super::{Candidate, Candidates, OptimizeOptions, OptimizeReport};
 
 /// The type of ext2, ext3 and ext4 in statfs(2).
 const EXT4_MAGIC: u64 = 0xEF53;
@@ -51,12 +50,6 @@ pub enum MountedFault {
     /// A directory or a file of the list cannot be read.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
-}
-
-struct Candidate {
-    path: PathBuf,
-    fragments: u64,
-    is_listed: bool,
 }
 
 /// Moves the data of fragmented files below `dir` to contiguous blocks. `dir` is on a mount of the kernel's
@@ -86,15 +79,14 @@ pub fn optimize_mounted(
         return Err(MountedFault::NotExt4(dir.to_owned()));
     }
     let block_bytes = about.f_bsize as u64;
-    let mut places: HashMap<u64, usize> = HashMap::new();
-    for (place, path) in options.order.iter().enumerate() {
+    let mut listed = Vec::with_capacity(options.order.len());
+    for path in &options.order {
         let path = dir.join(relative(path));
         let found = path.symlink_metadata().map_err(|why| MountedFault::Io(path, why))?;
-        places.entry(found.ino()).or_insert(place);
+        listed.push(found.ino());
     }
     let mut report = OptimizeReport::default();
-    // Listed files first, by their places in the list.
-    let mut candidates: BTreeMap<(usize, u64), Candidate> = BTreeMap::new();
+    let mut candidates = Candidates::new(listed);
     let device = root.metadata().map_err(|why| MountedFault::Io(dir.to_owned(), why))?.dev();
     let mut left = vec![dir.to_owned()];
     while let Some(at) = left.pop() {
@@ -118,45 +110,20 @@ pub fn optimize_mounted(
             if about.is_dir() {
                 left.push(path);
             } else if about.is_file() {
-                let place = places.get(&about.ino()).copied();
                 match fragments_of(&path) {
-                    Ok(fragments) => {
-                        let key = (place.unwrap_or(usize::MAX), about.ino());
-                        let is_listed = place.is_some();
-                        candidates.entry(key).or_insert(Candidate { path, fragments, is_listed });
-                    }
+                    Ok(fragments) => candidates.add(about.ino(), path, fragments),
                     Err(why) => report.left.push((shown(dir, &path), why.to_string())),
                 }
             }
         }
     }
-    let of = candidates.len() as u64;
-    for (done, file) in candidates.into_values().enumerate() {
-        if cancel.load(Ordering::Relaxed) {
-            break;
-        }
-        progress(done as u64, of);
-        report.files += u64::from(file.fragments > 0);
-        report.fragmented += u64::from(file.fragments > 1);
-        report.fragments_before += file.fragments;
-        let is_wanted = file.fragments > 0 && (file.is_listed || file.fragments >= options.fragments_min);
-        let moved = match is_wanted && !options.dry_run {
-            true => move_file(&file, block_bytes),
-            false => Ok(None),
-        };
-        report.fragments_after += match moved {
-            Ok(Some((fragments, bytes))) => {
-                report.moved += 1;
-                report.moved_bytes += bytes;
-                fragments
-            }
-            Ok(None) => file.fragments,
-            Err(why) => {
-                report.left.push((shown(dir, &file.path), why));
-                file.fragments
-            }
-        };
-    }
+    let Ok(()) = candidates.run(
+        options,
+        &mut report,
+        (progress, cancel),
+        |path| shown(dir, path),
+        |_, file| Ok::<_, std::convert::Infallible>(move_file(file, block_bytes)),
+    );
     syncfs(&root).map_err(|why| MountedFault::Io(dir.to_owned(), why.into()))?;
     Ok(report)
 }
@@ -198,7 +165,7 @@ fn map_of(file: &File) -> io::Result<(u64, Vec<Run>)> {
 }
 
 /// Moves a file. Returns its fragments afterwards and its bytes, or why it stays.
-fn move_file(candidate: &Candidate, block_bytes: u64) -> Result<Option<(u64, u64)>, String> {
+fn move_file(candidate: &Candidate<PathBuf>, block_bytes: u64) -> Result<(u64, u64), String> {
     let why = |why: io::Error| why.to_string();
     // Another program may have put something else there meanwhile.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -243,5 +210,5 @@ fn move_file(candidate: &Candidate, block_bytes: u64) -> Result<Option<(u64, u64
         }
     }
     let (fragments, _) = map_of(&file).map_err(why)?;
-    Ok(Some((fragments, about.len())))
+    Ok((fragments, about.len()))
 }

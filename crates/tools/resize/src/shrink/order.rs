@@ -1,5 +1,5 @@
-//! Inodes of a list get numbers that follow each other, so that a program that reads these files in order
-//! reads few blocks of the inode tables, one after the other.
+//! Inodes of a list get ascending numbers, without gaps if a run of free numbers is long enough: a program
+//! that reads these files in order reads few blocks of the inode tables, one after the other.
 //!
 //! Owns: which free numbers they get. Does **not** own: the change of the numbers (see
 //! [`inodes`](super::inodes)).
@@ -13,19 +13,21 @@ use crate::fs::Fs;
 use crate::switch::Switcher;
 
 impl Fs {
-    /// Gives the inodes of a list numbers that follow each other, in the list's order. Returns how many
-    /// inodes have another number.
+    /// Gives the inodes of a list numbers that ascend in the list's order. Returns how many inodes have
+    /// another number, also after a fault.
     pub(crate) fn order_inodes(
         &mut self,
         switcher: Switcher,
         order: &[Ino],
         check: &dyn Fn() -> Result<(), ResizeFault>,
-    ) -> Result<(u64, Switcher), ResizeFault> {
+    ) -> (u64, Result<Switcher, ResizeFault>) {
         let geometry = self.geometry.clone();
-        let mut mover = Mover::new(self, switcher, &geometry, check)?;
-        let numbers = mover.numbers_in_order(order)?;
-        mover.renumber(&numbers)?;
-        Ok((mover.moved_inodes, mover.switcher))
+        let mut mover = match Mover::new(self, switcher, &geometry, check) {
+            Ok(mover) => mover,
+            Err(fault) => return (0, Err(fault)),
+        };
+        let done = mover.numbers_in_order(order).and_then(|numbers| mover.renumber(&numbers));
+        (mover.durable_inodes, done.map(|()| mover.switcher))
     }
 }
 

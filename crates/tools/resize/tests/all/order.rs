@@ -1,10 +1,11 @@
 //! Inodes of a list get numbers in its order: in names, in attributes, in checksums.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use extant_base::Ino;
-use extant_device::{Device, FileDevice};
+use extant_device::{Device, DeviceFault, FileDevice};
 use extant_resize::{ResizeFault, ResizeOptions, order_inodes};
 use extant_simdisk::{Image, SimDisk};
 use extant_testkit::{command, scratch};
@@ -90,6 +91,73 @@ fn a_cut_while_inodes_are_ordered_loses_nothing() {
     }
 }
 
+/// Cancels a change when it has written so much.
+struct Cancelling {
+    device: Arc<dyn Device>,
+    flushes_left: std::sync::atomic::AtomicI64,
+    cancel: AtomicBool,
+}
+
+impl Device for Cancelling {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.device.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.device.write_at(offset, bytes)
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.device.zero_at(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        if self.flushes_left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            self.cancel.store(true, Ordering::Relaxed);
+        }
+        self.device.flush()
+    }
+}
+
+/// A change that stops says how many inodes have another number.
+#[test]
+fn an_order_that_stops_counts_what_has_changed() {
+    let dir = scratch();
+    let mut counts = Vec::new();
+    for flushes in (5..40).step_by(10) {
+        let (device, path, before) = long_list(dir.path());
+        let tree = tree_of(Arc::clone(&device)).unwrap();
+        let cancelling = Arc::new(Cancelling {
+            device: Arc::clone(&device),
+            flushes_left: flushes.into(),
+            cancel: AtomicBool::new(false),
+        });
+        let through: Arc<dyn Device> = Arc::<Cancelling>::clone(&cancelling);
+        let stopped = order_inodes(&through, &before, &ResizeOptions::default(), &cancelling.cancel);
+        let counted = match stopped {
+            Err(ResizeFault::InPart { moved_inodes, source }) => {
+                assert!(matches!(*source, ResizeFault::Interrupted), "{source}");
+                moved_inodes
+            }
+            Err(ResizeFault::Interrupted) => 0,
+            Ok(_) => break,
+            Err(other) => panic!("{flushes}: {other}"),
+        };
+        let mut changed: Vec<(Ino, Ino)> =
+            before.iter().copied().zip(numbers(&device)).filter(|(old, new)| old != new).collect();
+        changed.sort_unstable();
+        assert_eq!(changed.len() as u64, counted, "{flushes}");
+        assert_eq!(tree_of(Arc::clone(&device)).unwrap(), tree, "{flushes}");
+        check_clean("stopped", &path);
+        counts.push(counted);
+    }
+    assert!(counts.iter().any(|count| *count > 0), "{counts:?}");
+}
+
 #[test]
 fn inodes_of_a_file_system_that_keeps_them_stay() {
     let dir = scratch();
@@ -102,26 +170,36 @@ fn inodes_of_a_file_system_that_keeps_them_stay() {
     assert_eq!(list(&device), before);
 }
 
-/// The unused rest of an inode table is cleared as far as the new numbers go, and not at once: a small
-/// journal has no room for that.
-#[test]
-fn a_long_list_fits_a_small_journal() {
-    let dir = scratch();
-    let (tree, path) = (dir.path().join("tree"), dir.path().join("image"));
-    std::fs::create_dir(&tree).unwrap();
-    for number in 0..5000 {
-        std::fs::write(tree.join(format!("{number:04}")), "").unwrap();
+/// The numbers of the files of [`long_list`].
+fn numbers(device: &Arc<dyn Device>) -> Vec<Ino> {
+    let volume = Volume::open_read_only(Arc::clone(device), &OpenOptions::default()).unwrap();
+    let names = (0..5000).rev().map(|number| format!("/{number:04}"));
+    names.map(|name| volume.resolve(name.as_bytes(), Follow::Links).unwrap().ino()).collect()
+}
+
+/// An image with many files and a small journal.
+fn long_list(dir: &Path) -> (Arc<dyn Device>, PathBuf, Vec<Ino>) {
+    let (tree, path) = (dir.join("tree"), dir.join("image"));
+    if !tree.exists() {
+        std::fs::create_dir(&tree).unwrap();
+        (0..5000).for_each(|number| std::fs::write(tree.join(format!("{number:04}")), "").unwrap());
     }
+    let _ = std::fs::remove_file(&path);
     let (from, to) = (tree.to_str().unwrap(), path.to_str().unwrap());
     let options =
         ["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "65536", "-J", "size=1", "-d", from, to, "64M"];
     extant_testkit::run("mke2fs", options);
     let device: Arc<dyn Device> = Arc::new(FileDevice::open(&path, true).unwrap());
-    let volume = Volume::open_read_only(Arc::clone(&device), &OpenOptions::default()).unwrap();
-    let names = (0..5000).rev().map(|number| format!("/{number:04}"));
-    let list: Vec<Ino> =
-        names.map(|name| volume.resolve(name.as_bytes(), Follow::Links).unwrap().ino()).collect();
-    drop(volume);
+    let list = numbers(&device);
+    (device, path, list)
+}
+
+/// The unused rest of an inode table is cleared as far as the new numbers go, and not at once: a small
+/// journal has no room for that.
+#[test]
+fn a_long_list_fits_a_small_journal() {
+    let dir = scratch();
+    let (device, path, list) = long_list(dir.path());
     assert_eq!(order(&device, &list).unwrap(), 5000);
     check_clean("a long list", &path);
 }
