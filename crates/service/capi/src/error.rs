@@ -380,7 +380,7 @@ impl From<RepairFault> for Failure {
                 Self::new(code, errno, message)
             }
             RepairFault::Image(source) => Self::of_image(&source, message),
-            RepairFault::InUse => Self::new(extant_code::InUse, EBUSY, message),
+            RepairFault::InUse | RepairFault::Lost(_) => Self::new(extant_code::InUse, EBUSY, message),
             RepairFault::NoSuperblock(_) => Self::new(extant_code::NotExt4, EUCLEAN, message),
             RepairFault::Undo(fault) => fault.into(),
             RepairFault::Cancelled => Self::cancelled(),

@@ -216,7 +216,7 @@ pub(crate) fn of_repair(fault: &RepairFault, image: &str) -> PyErr {
     match fault {
         fault if fault.is_interrupted() => cancelled(image),
         RepairFault::Image(source) => of_io(source, image),
-        RepairFault::InUse => on_host(EBUSY, fault.to_string(), image),
+        RepairFault::InUse | RepairFault::Lost(_) => on_host(EBUSY, fault.to_string(), image),
         RepairFault::NoSuperblock(_) => CorruptError::new_err((EUCLEAN, fault.to_string(), image.to_owned())),
         _ => on_host(errno_in(fault).unwrap_or(EIO), fault.to_string(), image),
     }

@@ -64,8 +64,8 @@ pub(crate) fn run(
     Ok(dump.report)
 }
 
-/// Whether the label is the mark. Otherwise (older versions did not set it, and it can be changed) scrambles a
-/// copy of the root's names, and compares: replacements depend on positions alone, so those of a scrambled
+/// Whether the label is the mark. Otherwise (older versions did not set it, and it can be changed) scrambles
+/// a copy of the root's names, and compares: replacements depend on positions alone, so those of a scrambled
 /// dump are the same again, except where a name got longer than it was.
 pub(crate) fn is_scrambled(ground: &Ground) -> bool {
     if ground.sb.volume_name == *MARK {
@@ -251,8 +251,8 @@ impl Dump<'_> {
 /// The label of a scrambled dump.
 const MARK: &[u8; 16] = b"extant scrambled";
 
-/// Replaces the label by the mark, and removes last mount point, boot code, and the mark that the journal must
-/// be replayed.
+/// Replaces the label by the mark, and removes last mount point, boot code, and the mark that the journal
+/// must be replayed.
 fn without_names(block: &mut [u8], at: usize) {
     block[..at].fill(0);
     let area = &mut block[at..at + superblock::SIZE];
