@@ -15,7 +15,8 @@ use extant::tune::{
     Conversion, ConvertOptions, FieldChange, JournalChange, OfflineOptions, Reserved, TuneFault, TuneReport,
     Tuning, conversion_of,
 };
-use extant::{OnError, uuid_text};
+use extant::{Features, FileSystem, OnError, OpenOptions, uuid_text};
+use extant_device::mount_table::mounted_at;
 use extant_ondisk::hash::HashVersion;
 use serde_json::json;
 
@@ -26,6 +27,7 @@ use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
 use crate::look::{OpenArgs, Session, arg_failure, lock_failure, report_output};
 use crate::mkfs::{parse_uuid, random_uuid};
+use crate::mount::is_ours;
 use crate::schema::tagged;
 
 const HELP: &str = "\
@@ -370,7 +372,17 @@ fn of_mount(args: &TuneArgs, tuning: &Tuning, is_possible: bool) -> ExitCode {
         Ok(root) => root,
         Err(why) => return failed("directory", why),
     };
+    let is_ours = is_ours(dir);
+    let mut ours = [0; 16];
+    if tuning.uuid.is_some()
+        && is_ours
+        && rustix::fs::getxattr(dir, extant_fuse::UUID_ATTRIBUTE, &mut ours[..]).is_err()
+    {
+        let why = format!("{name}: give the directory where the file system is mounted, for its UUID");
+        return exit::fail(exit::USAGE_CODE, &why);
+    }
     let mut report = TuneReport::default();
+    let mut refused = None;
     if let Some(label) = &tuning.label {
         let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let before = extant_device::label(&root).map_or_else(|_| "unknown".to_owned(), |bytes| shown(&bytes));
@@ -382,12 +394,6 @@ fn of_mount(args: &TuneArgs, tuning: &Tuning, is_possible: bool) -> ExitCode {
         report.changes.push(FieldChange { field: "label", before, after: shown(label) });
     }
     if let Some(uuid) = tuning.uuid {
-        let mut ours = [0; 16];
-        let is_ours = rustix::fs::getxattr(dir, extant_fuse::SERVER_ATTRIBUTE, &mut [0u8; 20][..]).is_ok();
-        if is_ours && rustix::fs::getxattr(dir, extant_fuse::UUID_ATTRIBUTE, &mut ours[..]).is_err() {
-            let why = format!("{name}: give the directory where the file system is mounted, for its UUID");
-            return exit::fail(exit::USAGE_CODE, &why);
-        }
         let before = if is_ours { Ok(ours) } else { extant_device::uuid(&root) };
         let before = before.map_or_else(|_| "unknown".to_owned(), |uuid| uuid_text(&uuid));
         let set = || match is_ours {
@@ -397,18 +403,33 @@ fn of_mount(args: &TuneArgs, tuning: &Tuning, is_possible: bool) -> ExitCode {
             }
             false => extant_device::set_uuid(&root, uuid),
         };
-        if !args.dry_run
-            && let Err(why) = set()
-        {
-            return failed("UUID", why);
+        let had_seed = stores_seed(dir);
+        match if args.dry_run { Ok(()) } else { set() } {
+            Ok(()) => report.changes.push(FieldChange { field: "UUID", before, after: uuid_text(&uuid) }),
+            // The label has changed: the report comes before the message.
+            Err(why) => refused = Some(why),
         }
-        report.changes.push(FieldChange { field: "UUID", before, after: uuid_text(&uuid) });
+        if had_seed == Some(false) && stores_seed(dir) == Some(true) {
+            report.notes.push(
+                "metadata_csum_seed was turned on: checksums keep the seed of the old UUID (needs Linux 4.4)"
+                    .to_owned(),
+            );
+        }
     }
     report.changes.retain(|change| change.before != change.after);
+    for note in &report.notes {
+        crate::voice::note!("{name}: {note}");
+    }
     let mut out = report_output(args.json);
-    match print(args, &name, &report, &mut out).and_then(|()| out.flush()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => exit::fail(exit::TARGET, &why),
+    let printed = match refused.is_some() && report.changes.is_empty() {
+        true => Ok(()),
+        false => print(args, &name, &report, &mut out).and_then(|()| out.flush()),
+    };
+    drop(out);
+    match (printed, refused) {
+        (_, Some(why)) => failed("UUID", why),
+        (Ok(()), None) => ExitCode::SUCCESS,
+        (Err(why), None) => exit::fail(exit::TARGET, &why),
     }
 }
 
@@ -429,6 +450,15 @@ fn code_of(fault: &TuneFault) -> u8 {
         TuneFault::Open(_) => exit::SOURCE,
         TuneFault::Fault(_) | TuneFault::Write(_) => exit::TARGET,
     }
+}
+
+/// Whether a mounted file system has the feature metadata_csum_seed; `None` if its image cannot be read.
+fn stores_seed(dir: &Path) -> Option<bool> {
+    let entry = mounted_at(&dir.canonicalize().ok()?).ok()??;
+    let device = ImageArg::parse(&entry.source).ok()?.open_while_mounted().ok()?;
+    // The change may be in the journal only.
+    let fs = FileSystem::from_device(device, &OpenOptions::default()).ok()?;
+    Some(fs.volume().superblock().features.has_incompat(Features::CSUM_SEED))
 }
 
 /// Converts an image, also for other commands. An error has its exit code.

@@ -348,6 +348,12 @@ fn label_and_uuid_of_a_mount_change() {
         done.code(0);
         assert_has(&done.stdout, "label: \"\" -> named");
         assert_has(&done.stdout, &format!("UUID: {FIRST} -> {SECOND}"));
+        assert_eq!(
+            done.stderr.contains("metadata_csum_seed was turned on"),
+            kind == "ours",
+            "{}",
+            done.stderr
+        );
         std::fs::write(dir.join("after"), "2").unwrap();
         // The backups follow each change of one mount.
         run(args!["tune", "-U", FIRST, dir]).code(0);
@@ -369,7 +375,11 @@ fn label_and_uuid_of_a_mount_change() {
     let args = options.iter().copied().chain(["^metadata_csum,uninit_bg", image.to_str().unwrap(), "40M"]);
     extant_testkit::run("mke2fs", args);
     let mounted = Mount::new(&image, &[]);
-    assert_has(run(args!["tune", "-U", SECOND, mounted.path()]).code(1), "checksums");
+    // The label has changed when the UUID is refused, and the report shows it.
+    let refused = run(args!["tune", "-L", "other", "-U", SECOND, mounted.path()]);
+    assert_has(refused.code(1), "checksums");
+    assert_has(&refused.stdout, "label: \"\" -> other");
+    assert!(!refused.stdout.contains("UUID"), "{}", refused.stdout);
     mounted.unmount();
-    named(&image, "<none>", FIRST, false);
+    named(&image, "other", FIRST, false);
 }
