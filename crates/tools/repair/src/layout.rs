@@ -99,7 +99,8 @@ impl Fs<'_, '_> {
         let len = u64::from(new.itable_blocks());
         let has_unused = sb.features.metadata_csum() || sb.features.has_ro_compat(Features::GDT_CSUM);
         let lacks = || ConversionFault::Damaged("a descriptor cannot be read".to_owned());
-        // The old tables stay until all new ones have a place.
+        // The old tables stay where they are, and all new ones have a place before the first is written. So
+        // one group's table at a time is in memory, besides the plan.
         let mut tables = Vec::with_capacity(old.groups as usize);
         for group in (0..old.groups).map(Group) {
             let desc = self.stored_desc(group).ok_or_else(lacks)?;
@@ -109,13 +110,14 @@ impl Fs<'_, '_> {
                 true => old.inodes_per_group - desc.itable_unused.min(old.inodes_per_group),
                 false => old.inodes_per_group,
             };
-            let mut bytes = vec![0; used as usize * old.inode_size];
-            self.overlay.read_at(desc.inode_table << old.block_size.log2(), &mut bytes)?;
-            tables.push((group, desc, place, bytes));
+            tables.push((group, desc, place, used));
         }
         self.put_superblock(|now| *now = sb)?;
         self.geometry = new;
-        for (group, mut desc, place, bytes) in tables {
+        let mut bytes = Vec::new();
+        for (group, mut desc, place, used) in tables {
+            bytes.resize(used as usize * old.inode_size, 0);
+            self.overlay.read_at(desc.inode_table << old.block_size.log2(), &mut bytes)?;
             let first = group.0 * old.inodes_per_group + 1;
             let mut table = Vec::with_capacity(len as usize * self.block_len());
             for (ino, inode) in (first..).map(Ino).zip(bytes.chunks_exact(old.inode_size)) {
