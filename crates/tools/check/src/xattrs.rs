@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::PoisonError;
 
 use extant_base::checksum::crc32c;
+use extant_base::le::u16_at;
 use extant_base::{Ino, Malformed, Pblk};
 use extant_ondisk::Features;
 use extant_ondisk::inode::{Inode, flags};
@@ -19,6 +20,9 @@ use crate::attr_table::{AttrBlock, EaRef, SHARDS};
 use crate::map::{self, MapFault, MapRoot, MappedRun, Visit};
 use crate::rules::xattr as rules;
 use crate::state::State;
+
+/// Byte offset of the value's place in an entry.
+const VALUE_AT: usize = 2;
 
 /// Attributes that other checks of pass 1 need.
 #[derive(Debug, Default)]
@@ -177,6 +181,13 @@ fn read_block(state: &State<'_>, at: Pblk) -> AttrBlock {
     for entry in &entries {
         if entry.attr.index == 0 {
             let says = "an entry has no index of a prefix";
+            state.findings.broken(&rules::BLOCK, place.clone().at_offset(entry.offset as u32), says);
+        }
+        // The kernel does not look at the place of an empty value; e2fsck does.
+        let value_at = u16_at(&bytes, entry.offset + VALUE_AT);
+        if entry.attr.value == AttrValue::Bytes(&[]) && usize::from(value_at) > bytes.len() {
+            let says =
+                format!("the empty value of an entry is at byte {value_at}, after the end of the block");
             state.findings.broken(&rules::BLOCK, place.clone().at_offset(entry.offset as u32), says);
         }
         one(state, &place, (0, at.0), entry, &bytes, &mut attrs);

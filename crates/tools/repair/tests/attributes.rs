@@ -1,0 +1,84 @@
+//! Damaged attributes: e2fsck is silent after the repair, and the other attributes stay.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_base::le::{put_u16, put_u32, u32_at};
+use extant_device::{Device, FileDevice};
+use extant_repair::{RepairOptions, plan_repair};
+use extant_testkit::{e2fsck_clean, run, scratch};
+use extant_volume::{Follow, New, OpenOptions, SetXattr, Volume};
+
+/// The header of an attribute block, and of an entry.
+const HEADER: usize = 32;
+const ENTRY: usize = 16;
+
+/// An image with a file that has these attributes of the user, and the byte offset of its attribute block.
+fn image(path: &Path, features: &str, attributes: &[(&[u8], &[u8])]) -> usize {
+    run(
+        "mke2fs",
+        ["-q", "-F", "-t", "ext4", "-b", "1024", "-I", "128", "-O", features, path.to_str().unwrap(), "8M"],
+    );
+    let device = Arc::new(FileDevice::open(path, true).unwrap());
+    let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+    let file = volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap();
+    for (name, value) in attributes {
+        volume.set_xattr(file.ino(), name, value, SetXattr::Any).unwrap();
+    }
+    let block = volume.inode(file.ino()).unwrap().fields().file_acl;
+    volume.close().unwrap();
+    e2fsck_clean(path);
+    block as usize * 1024
+}
+
+/// Repairs the image. Returns the names of the attributes that are left.
+fn repaired(path: &Path) -> Vec<Vec<u8>> {
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, true).unwrap());
+    let planned = plan_repair(Arc::clone(&device), &RepairOptions::default()).unwrap();
+    planned.write(&*device, None).unwrap();
+    assert!(planned.plan().left.is_empty(), "{:?}", planned.plan().left);
+    e2fsck_clean(path);
+    let volume = Volume::open_read_only(device, &OpenOptions::default()).unwrap();
+    let file = volume.resolve(b"/file", Follow::Links).unwrap();
+    volume.xattrs(&file).unwrap().into_iter().map(|attribute| attribute.name).collect()
+}
+
+/// An entry of a block begins after the others.
+fn end_of_entries(bytes: &[u8], block: usize) -> usize {
+    let mut at = block + HEADER;
+    while u32_at(bytes, at) != 0 {
+        at += ENTRY + usize::from(bytes[at]).next_multiple_of(4);
+    }
+    at
+}
+
+/// The kernel does not look at the place of an empty value, and e2fsck does.
+#[test]
+fn an_empty_value_after_the_end_of_its_block_goes() {
+    let dir = scratch();
+    let path = dir.path().join("image");
+    let block = image(&path, "^metadata_csum", &[(b"user.kept", &[7; 200])]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = end_of_entries(&bytes, block);
+    bytes[at + 1] = 255;
+    put_u16(&mut bytes, at + 2, 0xFF00);
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(repaired(&path), [b"user.kept"]);
+}
+
+/// The finding has the name of the attribute, and not its offset.
+#[test]
+fn an_attribute_whose_value_has_no_inode_goes() {
+    let dir = scratch();
+    let path = dir.path().join("image");
+    let kept: (&[u8], &[u8]) = (b"user.kept", &[7; 200]);
+    let block = image(&path, "ea_inode,^metadata_csum", &[kept, (b"user.lost", &[8; 300])]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let mut at = block + HEADER;
+    while &bytes[at + ENTRY..at + ENTRY + 4] != b"lost" {
+        at += ENTRY + usize::from(bytes[at]).next_multiple_of(4);
+    }
+    put_u32(&mut bytes, at + 4, 1 << 24);
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(repaired(&path), [b"user.kept"]);
+}
