@@ -34,8 +34,9 @@ too, and `e2image -r` and qemu-img convert; `extant restore` makes the raw form 
 Without --scramble, names, targets of symbolic links, attributes, and small files that are stored in their \
 inodes are in the dump, and blocks of data that are in the journal. --scramble replaces names, targets, \
 values and such contents by others, which are computed from positions and lengths; the label becomes \
-`extant scrambled`, the last mount point is removed, and the journal's contents are left out: the dump shows the metadata as after its replay. \
-ACLs, security attributes, and the hashes of some names in the indexes of directories stay.
+`extant scrambled`, the last mount point is removed, and the journal's contents are left out: the dump \
+shows the metadata as after its replay. ACLs, security attributes, and the hashes of some names in the \
+indexes of directories stay.
 
 Examples:
   extant dump broken.img -o broken.dump

@@ -1,7 +1,8 @@
 //! Options of all commands: how much they print, and whether in color.
 //!
 //! Owns: `-q`, `-v`, `--color`, and their values for the whole process. Does **not** own: what is printed. A
-//! command may define `quiet` or `verbose` itself, to describe what they mean for it, and gets the value, too.
+//! command may define `quiet` or `verbose` itself, to describe what they mean for it, and gets the value,
+//! too.
 //!
 //! Invariants (INV-CL2)
 //! 1. Without a terminal on standard error, no progress is drawn.

@@ -35,8 +35,8 @@ attributes, holes and inode numbers stay.
 
 --order FILE lists paths, one a line, such as those that a boot reads: these files move in any case, one \
 after the other. With --inodes, their inodes get ascending numbers, too, without gaps if that many numbers \
-in a row are free: reading them in this order needs few blocks of the inode tables. --directories also writes the indexes of directories anew, with \
-full blocks. The image must not be mounted.
+in a row are free: reading them in this order needs few blocks of the inode tables. --directories also \
+writes the indexes of directories anew, with full blocks. The image must not be mounted.
 
 With a directory on a mount of the kernel's ext4, the kernel moves the files below it, while programs use \
 them.

@@ -444,7 +444,8 @@ pub fn resize(
 
 /// Gives the inodes of a list free numbers that ascend in the list's order: the first run of free numbers
 /// that has room for all of them, else the longest runs. Inodes with a fixed number keep it, and so do all
-/// if they are in order already. Returns how many inodes have another number. No other program may use the file system.
+/// if they are in order already. Returns how many inodes have another number. No other program may use the
+/// file system.
 ///
 /// With a journal, each inode has its old number or its new one after a power cut. Without one, a power cut
 /// can lose files: the device then is one that keeps the changes until all of them are made.
