@@ -63,7 +63,7 @@ use extant_fuse_lowlevel::{
     Bytes, Handler, Listing, Name as NameOf, NameAndBytes, Names, Notifier, Offered, Operation, Reply,
     Request, Taken,
 };
-use extant_volume::{Cursor, FileType, New, Seek, SetAttr, Stat, WriteAccess};
+use extant_volume::{Cursor, FileType, New, Seek, SetAttr, Stat, TimesFrom, WriteAccess};
 use invalidator::Invalidator;
 pub use mounted::{Mounted, Threads, abort, serve_connection};
 use names::NameState;
@@ -596,6 +596,10 @@ impl<S: Serve> Transport<S> {
             set.ctime = Some(convert::timestamp(TimeToSet::Now));
         }
         let done = convert::ino_of(request.node()).and_then(|ino| {
+            let is_from_cache = set.times_from == TimesFrom::Cache;
+            if is_from_cache && set.mode.is_none() && set.size.is_none() && self.are_times_lost(ino) {
+                return self.serve.stat(ino);
+            }
             // A chown(2) that changes nothing still sets ctime, and clears set-id bits. The kernel also sends
             // such a request before a write to a file with capabilities: there, a privileged writer could
             // keep the bits, but the two cannot be distinguished.

@@ -76,6 +76,11 @@ impl Lookups {
         }
     }
 
+    /// Whether the inode has lost its last name, and the kernel still holds it.
+    pub(super) fn is_unlinked(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino.0).is_some_and(|lookups| lookups.is_unlinked())
+    }
+
     /// Subtracts the lookups that the kernel dropped. Returns `None` if others remain. If these were the
     /// last, returns whether the inode is unlinked: then the caller releases it.
     pub(super) fn forget(&self, ino: Ino, count: u64) -> Option<bool> {

@@ -346,6 +346,13 @@ impl<S: Serve> Transport<S> {
         }
     }
 
+    /// Whether a SETATTR of the kernel's own times is without effect. With the write-back cache, the kernel
+    /// sends one after each UNLINK of a file, also if that was the last name. These times are visible only
+    /// while the file is open; a file of O_TMPFILE, which is open, may also get a name.
+    pub(super) fn are_times_lost(&self, ino: Ino) -> bool {
+        self.names.lookups.is_unlinked(ino) && !self.writeback.has_writer(ino)
+    }
+
     /// Runs a write of data that the kernel buffered, with the reserve if the writer may use it. As in
     /// [`Requester::with_reserve`], `write` may be called twice.
     pub(super) fn for_writer(
