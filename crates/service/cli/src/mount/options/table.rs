@@ -378,7 +378,7 @@ const PERFORMANCE: &[Row] = &[
                which makes small writes up to 18 times as fast, if the amount of buffered data is \
                bounded and eight times this amount is free; with `writeback_cache`, it always does. \
                **When space runs out, a write(2) to a file that was opened earlier may succeed and \
-               the next write(2), fsync(2) or close(2) fail**, see \
+               the next write(2), fsync(2) or close(2) fails**, see \
                [internals](mount-internals.md#the-kernels-write-back-cache)",
         keywords: &[
             flag("nowriteback_cache", |flags| flags.writeback_cache = WritebackCache::Never),
