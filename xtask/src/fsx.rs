@@ -34,15 +34,19 @@ const MIB: u32 = 1 << 20;
 
 const KINDS: [Kind; 13] = [
     Kind::new("iomap-4k", &["-b", "4096"], "rw"),
-    Kind::new("iomap-1k", &["-b", "1024"], "rw"),
-    Kind::new("iomap-64k", &["-b", "65536"], "rw"),
-    Kind::new("bigalloc-64k", &["-b", "4096", "-O", "bigalloc", "-C", "65536"], "rw"),
-    Kind { file_max: 140, allocates: false, ..Kind::new("inline", &["-O", "inline_data"], "rw") },
-    Kind::new("inline-and-out", &["-O", "inline_data"], "rw"),
-    Kind::new("per-block-4k", &["-b", "4096"], "rw,nobuffered_iomap"),
-    Kind::new("per-block-1k", &["-b", "1024"], "rw,nobuffered_iomap"),
-    Kind::new("indirect-1k", &["-b", "1024", "-O", "^extents,^64bit"], "rw"),
-    Kind::new("data-journal", &["-b", "4096"], "rw,data=journal"),
+    Kind::new("iomap-1k", &["-b", "1024"], "rw,nowriteback_cache"),
+    Kind::new("iomap-64k", &["-b", "65536"], "rw,nowriteback_cache"),
+    Kind::new("bigalloc-64k", &["-b", "4096", "-O", "bigalloc", "-C", "65536"], "rw,nowriteback_cache"),
+    Kind {
+        file_max: 140,
+        allocates: false,
+        ..Kind::new("inline", &["-O", "inline_data"], "rw,nowriteback_cache")
+    },
+    Kind::new("inline-and-out", &["-O", "inline_data"], "rw,nowriteback_cache"),
+    Kind::new("per-block-4k", &["-b", "4096"], "rw,nowriteback_cache,nobuffered_iomap"),
+    Kind::new("per-block-1k", &["-b", "1024"], "rw,nowriteback_cache,nobuffered_iomap"),
+    Kind::new("indirect-1k", &["-b", "1024", "-O", "^extents,^64bit"], "rw,nowriteback_cache"),
+    Kind::new("data-journal", &["-b", "4096"], "rw,nowriteback_cache,data=journal"),
     Kind::new("writeback-cache", &["-b", "4096"], "rw,writeback_cache"),
     // Over /dev/fuse where the kernel does not offer io_uring.
     Kind::new("uring", &["-b", "4096"], "rw,transport=uring"),

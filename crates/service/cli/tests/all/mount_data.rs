@@ -103,7 +103,7 @@ fn a_shell_writes_what_it_writes_on_the_kernels_mount() {
         return;
     }
     for (options, mount_options) in [
-        (&["-O", "metadata_csum_seed,orphan_file"][..], "rw"),
+        (&["-O", "metadata_csum_seed,orphan_file"][..], "rw,nowriteback_cache"),
         (&["-O", "metadata_csum_seed,orphan_file"], "rw,writeback_cache"),
         (&["-O", "^extent,^64bit,^metadata_csum", "-b", "1024"], "rw"),
         (&["-O", "inline_data"], "rw"),
@@ -300,7 +300,7 @@ fn random_writes_are_what_is_read() {
         (&["-O", "orphan_file"][..], &[][..]),
         (&["-b", "1024"], &["--threads", "1"]),
         (&["-O", "bigalloc"], &[]),
-        (&["-O", "orphan_file"], &["-o", "writeback_cache"]),
+        (&["-O", "orphan_file"], &["-o", "nowriteback_cache"]),
     ] {
         let (_dir, image) = empty_image(options);
         let mount = Mount::new(&image, args);

@@ -106,7 +106,7 @@ fn times_of_small_inodes_are_the_same_after_a_new_mount() {
     if !has_fuse() {
         return;
     }
-    for options in ["rw", "rw,writeback_cache"] {
+    for options in ["rw,nowriteback_cache", "rw,writeback_cache"] {
         let (_dir, image) = empty_image(&["-I", "128"]);
         let mount = mount_with(&image, options);
         let before = runs(mount.path(), "echo a >f; stat -c '%y %z' f");
@@ -154,7 +154,7 @@ fn bytes_are_durable_when_a_synchronous_write_returns() {
     if !has_fuse() {
         return;
     }
-    for options in ["rw", "rw,writeback_cache"] {
+    for options in ["rw,nowriteback_cache", "rw,writeback_cache"] {
         are_durable_when_a_write_returns(options);
     }
 }
@@ -330,6 +330,7 @@ fn ways_of_writing_leave_the_same() {
         "nobarrier,orphans=none,max_batch_time=0,flush=none",
         "io=calls",
         "writeback_cache",
+        "nowriteback_cache",
         "writeback_cache,notrack_opens",
     ] {
         let (_dir, image) = empty_image(&["-O", "orphan_file"]);
