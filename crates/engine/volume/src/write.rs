@@ -216,7 +216,9 @@ pub(crate) struct Writer {
     /// Writing does not clear set-ID bits.
     keeps_set_id: bool,
     /// Changes of a file's data do not update times.
-    keeps_times: AtomicBool,
+    keeps_times: bool,
+    /// Those of a cache above do not: it keeps the times.
+    is_cache_timed: AtomicBool,
     /// New inodes get their directory's group.
     dir_groups: bool,
     /// Replaced file contents get no early writeback.
@@ -501,10 +503,11 @@ impl Volume {
         values.dir.as_ref().map(|state| state.stats())
     }
 
-    /// From now on, changes of file data leave times alone, as with [`WriteOptions::keeps_times`].
+    /// From now on, a cache above keeps the times of files that it holds: [`WriteAccess::Writeback`], fallocate
+    /// and copies leave times alone.
     pub fn leave_times(&self) {
         if let Some(writer) = &self.writer {
-            writer.keeps_times.store(true, Ordering::Relaxed);
+            writer.is_cache_timed.store(true, Ordering::Relaxed);
         }
     }
 

@@ -389,10 +389,14 @@ impl<S: Serve> Handler for Transport<S> {
                 self.rename_after_writeback(request, (node, from), (to.newdir, into), to.flags, reply);
             }
             Operation::Link(of, NameOf(name)) => {
-                self.reply_entry_result(
-                    &self.with_reserve(request, || self.link(of.oldnodeid, node, name)),
-                    reply,
-                );
+                match self.with_reserve(request, || self.link(of.oldnodeid, node, name)) {
+                    Ok(stat) => {
+                        self.names.lookups.increment(stat.ino);
+                        let attr_valid = self.attr_valid_after_change(&stat);
+                        reply.structure(&EntryOut { attr_valid, ..convert::entry(&self.shown.of(&stat)) });
+                    }
+                    Err(errno) => fail(reply, errno),
+                }
             }
             Operation::Open(open, ()) => self.open(node, open.flags, reply),
             Operation::Create(asked, NameOf(name)) => {
@@ -483,32 +487,47 @@ impl<S: Serve> Handler for Transport<S> {
                 _ => fail(reply, Errno::INVAL),
             },
             Operation::Fallocate(asked, ()) => {
-                let allocated = convert::ino_of(node).and_then(|ino| {
+                let permitted = convert::ino_of(node).and_then(|ino| {
                     let how = content::allocate_of(asked.mode)?;
                     self.clear_set_id(request, node, ino)?;
-                    self.with_reserve(request, || self.serve.allocate(ino, how, asked.offset, asked.length))
+                    Ok((ino, how))
                 });
-                if allocated.is_err() {
-                    // A part may have been allocated, and may have changed the size.
-                    self.invalidate_attributes(node);
-                }
-                changes::done(allocated, reply);
+                let (serve, notifier) = (Arc::clone(&self.serve), Arc::clone(&self.notifier));
+                let (requester, offset, len) = (Requester::of(request), asked.offset, asked.length);
+                self.run_with_space(len, move || {
+                    let allocated = permitted.and_then(|(ino, how)| {
+                        requester.with_reserve(&*serve, || serve.allocate(ino, how, offset, len))
+                    });
+                    if allocated.is_err() {
+                        // A part may have been allocated, and may have changed the size.
+                        changes::invalidate_attributes(&notifier, node);
+                    }
+                    changes::done(allocated, reply);
+                });
             }
             Operation::CopyFileRange(asked, ()) => {
-                let copied = convert::ino_of(node).and_then(|from| {
+                let permitted = convert::ino_of(node).and_then(|from| {
                     let to = convert::ino_of(asked.nodeid_out)?;
                     self.clear_set_id(request, asked.nodeid_out, to)?;
-                    let (from, to) = ((from, asked.off_in), (to, asked.off_out));
-                    let access = content::write_access_of(asked.fh_out);
-                    self.with_reserve(request, || self.copy(access, from, to, asked.len))
+                    Ok(((from, asked.off_in), (to, asked.off_out)))
                 });
-                match copied {
-                    Ok(size) => reply.structure(&WriteOut { size, pad: 0 }),
-                    Err(errno) => {
-                        self.invalidate_attributes(asked.nodeid_out);
-                        fail(reply, errno);
+                let access = content::write_access_of(asked.fh_out);
+                let (serve, notifier) = (Arc::clone(&self.serve), Arc::clone(&self.notifier));
+                let (requester, node_out) = (Requester::of(request), asked.nodeid_out);
+                let len = asked.len.min(content::COPY_MAX);
+                self.run_with_space(len, move || {
+                    let copied = permitted.and_then(|(from, to)| {
+                        requester.with_reserve(&*serve, || serve.copy(access, from, to, len))
+                    });
+                    // At most COPY_MAX.
+                    match copied {
+                        Ok(size) => reply.structure(&WriteOut { size: size as u32, pad: 0 }),
+                        Err(errno) => {
+                            changes::invalidate_attributes(&notifier, node_out);
+                            fail(reply, errno);
+                        }
                     }
-                }
+                });
             }
             // ACCESS is only sent without default_permissions: then everything is allowed, and after ENOSYS
             // the kernel sends no more of them. BMAP: blocks of an image file are not blocks of a device, so
@@ -597,8 +616,11 @@ impl<S: Serve> Transport<S> {
         }
         let done = convert::ino_of(request.node()).and_then(|ino| {
             let is_from_cache = set.times_from == TimesFrom::Cache;
-            if is_from_cache && set.mode.is_none() && set.size.is_none() && self.are_times_lost(ino) {
-                return self.serve.stat(ino);
+            if is_from_cache && set.mode.is_none() && set.size.is_none() {
+                let stat = self.serve.stat(ino)?;
+                if self.are_times_lost(&stat) {
+                    return Ok(stat);
+                }
             }
             // A chown(2) that changes nothing still sets ctime, and clears set-id bits. The kernel also sends
             // such a request before a write to a file with capabilities: there, a privileged writer could
@@ -614,7 +636,14 @@ impl<S: Serve> Transport<S> {
             }
             self.with_reserve(request, || self.serve.set_attr(ino, &set))
         });
-        self.reply_attributes(done, reply);
+        match done {
+            Ok(stat) => {
+                let attr_valid = self.attr_valid_after_change(&stat);
+                let attr = convert::attributes(&self.shown.of(&stat));
+                reply.structure(&AttrOut { attr_valid, attr, ..AttrOut::default() });
+            }
+            Err(errno) => fail(reply, errno),
+        }
     }
 
     fn open(&self, node: u64, flags: u32, reply: Reply) {
@@ -680,8 +709,9 @@ impl<S: Serve> Transport<S> {
             let access = content::write_access_of(asked.fh);
             self.with_reserve(request, || self.serve.write(access, ino, offset, bytes))
         });
-        if let (true, Ok(ino)) = (is_writeback, convert::ino_of(node)) {
-            self.note_writeback(node, ino, written.as_ref().err().copied());
+        match convert::ino_of(node) {
+            Ok(ino) if is_writeback => self.note_writeback(node, ino, bytes.len(), written.err()),
+            _ => self.note_taken(),
         }
         match written {
             Ok(len) => {

@@ -139,14 +139,14 @@ impl Writer {
                 }
                 skipped => {
                     self.check_writable(access, target, to, skipped as usize)?;
-                    self.note_write(target)?;
+                    self.note_write(target, true)?;
                     Ok(skipped)
                 }
             };
         }
         if hole == left {
             self.check_writable(access, target, to, hole as usize)?;
-            self.note_write(target)?;
+            self.note_write(target, true)?;
             self.set_size(target, to + hole)?;
             return Ok(hole);
         }

@@ -157,7 +157,7 @@ impl Writer {
             return Ok(0);
         }
         let bytes = &bytes[..len];
-        self.note_write(node)?;
+        self.note_write(node, access == WriteAccess::Writeback)?;
         let (is_inside, is_rewritten) = {
             let values = node.values();
             (values.has_flag(flags::INLINE_DATA), values.is_rewritten)
@@ -219,10 +219,11 @@ impl Writer {
             && self.shared().sb.features.has_incompat(extant_ondisk::Features::EXTENTS)
     }
 
-    /// Updates the times, and clears the set-ID bits that a write clears.
-    pub(super) fn note_write(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
+    /// Updates the times, and clears the set-ID bits that a write clears. `is_cached`: a cache above may keep
+    /// the times.
+    pub(super) fn note_write(&self, node: &Arc<LiveInode>, is_cached: bool) -> Result<(), Fault> {
         let now = self.now();
-        let keeps_times = self.keeps_times.load(Ordering::Relaxed);
+        let keeps_times = self.keeps_times || is_cached && self.is_cache_timed.load(Ordering::Relaxed);
         let times = |fields: &extant_ondisk::inode::Inode| {
             if keeps_times { (fields.mtime, fields.ctime) } else { (now, now) }
         };

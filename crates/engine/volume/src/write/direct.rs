@@ -117,7 +117,7 @@ impl Writer {
         if pos >= end {
             return Ok(0);
         }
-        self.note_write(node)?;
+        self.note_write(node, false)?;
         self.drop_clean(node, &data, pos..end)?;
         let mut at = pos;
         while at < end {

@@ -106,7 +106,7 @@ impl Writer {
             }
             Allocate::Unshare => return Err(Refusal::NotSupported.into()),
         }
-        self.note_write(&node)
+        self.note_write(&node, true)
     }
 
     fn check_allocatable(&self, node: &LiveInode, mode: Allocate, range: Range<u64>) -> Result<(), Fault> {

@@ -179,6 +179,8 @@ fn serve(
     let served = mounted.serve_only();
     handle.close();
     let _ = watcher.join();
+    // From now on, another mount may have the device's number.
+    unmounter.watch(&dir, None);
     served.map_err(|error| {
         take_down();
         target(format!("the connection to the kernel failed: {error}"))

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use extant_device::mount_table::mounted_at;
 use extant_fuse::{UnmountFault, abort, unmount};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -69,8 +69,8 @@ impl Unmounter {
         Ok(Self::Helper(Mutex::new(ours)))
     }
 
-    /// Has the process abort the connection of `device` on `dir` if this process is killed and cannot end.
-    /// Only the thread that called [`start`](Self::start) may do that.
+    /// Has the process abort the connection of `device` on `dir` if this process is killed and cannot end;
+    /// with `None`, no more.
     pub(super) fn watch(&self, dir: &Path, device: Option<(u32, u32)>) {
         if let Self::Helper(socket) = self {
             let _ = asked(socket, dir, device, "watch");
@@ -93,10 +93,10 @@ impl Unmounter {
     /// After a failure: gives an error to all callers that wait for the server, and unmounts lazily.
     pub(super) fn take_down(&self, dir: &Path, device: Option<(u32, u32)>) {
         let _ = match self {
-            Self::Direct => {
-                abort(dir);
-                unmount(dir, true)
-            }
+            Self::Direct => match abort(dir) {
+                true => Ok(()),
+                false => unmount(dir, true),
+            },
             Self::Helper(socket) => asked(socket, dir, device, "abort"),
         };
     }
@@ -135,19 +135,19 @@ pub(crate) fn run_if_called_so() -> Option<ExitCode> {
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
-    let watched: Arc<Mutex<Option<String>>> = Arc::default();
+    let watched: Arc<Mutex<String>> = Arc::default();
     abort_if_the_server_cannot_end(&dir, &watched);
     let mut words = std::io::stdin().lock();
     let Ok(socket) = rustix::io::dup(&words) else { return Some(ExitCode::FAILURE) };
     let mut socket = UnixStream::from(socket);
     let mut line = String::new();
     while words.read_line(&mut line).is_ok_and(|len| len > 0) {
-        let said = match line.trim_end().split_once(' ') {
-            Some(("watch", device)) => {
-                *watched.lock().unwrap_or_else(PoisonError::into_inner) = Some(device.to_owned());
+        let said = match line.trim_end().strip_prefix("watch") {
+            Some(device) => {
+                *watched.lock().unwrap_or_else(PoisonError::into_inner) = device.trim().to_owned();
                 "ok".to_owned()
             }
-            _ => answer(&dir, line.trim_end()),
+            None => answer(&dir, line.trim_end()),
         };
         if socket.write_all(format!("{}\n", said.replace('\n', " ")).as_bytes()).is_err() {
             break;
@@ -159,23 +159,34 @@ pub(crate) fn run_if_called_so() -> Option<ExitCode> {
 
 /// Waits for the signal of the server's death in a thread. If this process still runs after
 /// [`TIME_TO_END`], the socket is still open, so the server could not end.
-fn abort_if_the_server_cannot_end(dir: &Path, watched: &Arc<Mutex<Option<String>>>) {
+fn abort_if_the_server_cannot_end(dir: &Path, watched: &Arc<Mutex<String>>) {
     let Ok(mut signals) = Signals::new([SIGUSR1]) else { return };
     if set_parent_process_death_signal(Some(Signal::USR1)).is_err() {
         return;
     }
+    // The signal comes when the thread that started this process ends: the server's first.
+    let Some(server) = rustix::process::getppid() else { return };
     let (dir, watched) = (dir.to_owned(), Arc::clone(watched));
     std::thread::spawn(move || {
         for _ in signals.forever() {
             std::thread::sleep(TIME_TO_END);
             let device = watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if let (Some(device), Ok(Some(entry))) = (device, mounted_at(&dir))
+            // Others may send the same signal.
+            if is_dead(server)
+                && let Ok(Some(entry)) = mounted_at(&dir)
                 && device == format!("{}:{}", entry.device.0, entry.device.1)
             {
                 abort(&dir);
             }
         }
     });
+}
+
+/// Whether the first thread of a process has ended: its state is Z.
+fn is_dead(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).unwrap_or_default();
+    // After the name, which may contain anything.
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
 }
 
 fn answer(dir: &Path, line: &str) -> String {
@@ -187,8 +198,8 @@ fn answer(dir: &Path, line: &str) -> String {
     if !found.is_some_and(|entry| entry.fs_type.starts_with("fuse") && is_ours(&entry)) {
         return "it is mounted there no more".to_owned();
     }
-    if word == "abort" {
-        abort(dir);
+    if word == "abort" && abort(dir) {
+        return "ok".to_owned();
     }
     match unmount(dir, word != "now") {
         Ok(()) => "ok".to_owned(),

@@ -144,6 +144,68 @@ fn small_writes_are_buffered_where_that_is_safe() {
     }
 }
 
+/// Buffered data keeps its space when another process takes all the rest at once.
+#[test]
+fn buffered_data_has_space_whatever_others_take() {
+    if !has_fuse() || !extant_testkit::is_root() {
+        return;
+    }
+    let takes = [
+        "fallocate -l $(stat -f -c '%a * %S' . | sed 's/$/ - 600000/' | bc) filler || true",
+        "dd if=/dev/zero of=filler bs=1M oflag=direct status=none || true",
+        "dd if=/dev/zero of=filler bs=64k status=none || true",
+    ];
+    for take in takes {
+        let (_dir, image) = empty_image(&["-m", "0"]);
+        let mount = Mount::new(&image, &["-o", "writeback_cache"]);
+        let path = mount.path().join("f");
+        let mut file = File::create(&path).unwrap();
+        for number in 0..4 {
+            file.write_all(&piece(number)).unwrap();
+        }
+        runs(mount.path(), take);
+        // The first write may be accepted without space, because its size is not known. Then sync fails.
+        let is_accepted = file.write_all(&piece(9)).is_ok();
+        assert!(file.sync_all().is_ok() || is_accepted, "{take}");
+        let _ = file.write_all(&piece(9));
+        // Each of these gives the kernel attributes of the file, and the file still refuses what has no space.
+        let changes =
+            ["stat f", "ln f g", "chmod 600 f", "truncate -s 4M f", "touch f", "ls -l; cat f | wc -c"];
+        for change in changes {
+            runs(mount.path(), change);
+            let refused = file.write_all(&piece(9)).expect_err(change);
+            assert_eq!(refused.raw_os_error(), NO_SPACE, "{take}, {change}");
+        }
+        file.sync_all().unwrap_or_else(|error| panic!("{take}: {error}"));
+        drop(file);
+        mount.unmount();
+        mount.try_mount(&image, &[]).code(0);
+        let bytes = std::fs::read(&path).unwrap();
+        for (number, got) in bytes.chunks_exact(PIECE).take(4).enumerate() {
+            assert!(got == piece(number), "{take}: {number}");
+        }
+        mount.unmount();
+        e2fsck_clean(&image);
+    }
+}
+
+/// Direct I/O to a file changes its mtime on disk, though the kernel keeps the times of buffered files.
+#[test]
+fn appends_to_an_append_only_file_change_its_time() {
+    if !has_fuse() || !extant_testkit::is_root() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &["-o", "writeback_cache"]);
+    runs(mount.path(), "echo a > f; touch -d '2001-01-01' f; chattr +a f; echo b >> f; sync f");
+    mount.unmount();
+    mount.try_mount(&image, &[]).code(0);
+    let year = runs(mount.path(), "chattr -a f; stat -c %y f");
+    assert!(!year.starts_with("2001"), "{year}");
+    mount.unmount();
+    e2fsck_clean(&image);
+}
+
 /// A file that becomes immutable refuses the next write, also through a descriptor that was opened before.
 /// Reads through this descriptor work.
 #[test]

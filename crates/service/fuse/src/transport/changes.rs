@@ -7,8 +7,10 @@
 //! Invariant: after a change of a directory, before the reply, `listings` has no name of the directory that
 //! was removed, and no batch that lacks a new one.
 
+use std::sync::OnceLock;
+
 use extant_base::Ino;
-use extant_fuse_lowlevel::{Reply, Request};
+use extant_fuse_lowlevel::{Notifier, Reply, Request};
 use extant_ondisk::inode::flags;
 use extant_volume::{New, SetXattr, Shutdown, Stat};
 
@@ -223,9 +225,14 @@ impl<S: Serve> Transport<S> {
 
     /// Invalidates the kernel's cached attributes of an inode.
     pub(super) fn invalidate_attributes(&self, node: u64) {
-        if let Some(notifier) = self.notifier.get() {
-            // A negative offset keeps the pages. An error means that the kernel does not have the inode.
-            let _ = notifier.inval_inode(node, -1, 0);
-        }
+        invalidate_attributes(&self.notifier, node);
+    }
+}
+
+/// Invalidates the kernel's cached attributes of an inode.
+pub(super) fn invalidate_attributes(notifier: &OnceLock<Notifier>, node: u64) {
+    if let Some(notifier) = notifier.get() {
+        // A negative offset keeps the pages. An error means that the kernel does not have the inode.
+        let _ = notifier.inval_inode(node, -1, 0);
     }
 }

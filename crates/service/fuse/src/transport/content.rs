@@ -15,12 +15,10 @@
 //!
 //! Source: fallocate(2), copy_file_range(2).
 
-use extant_base::Ino;
 use extant_volume::{Allocate, WriteAccess};
 use rustix::fs::OFlags;
 
-use super::Transport;
-use crate::{Errno, Serve};
+use crate::Errno;
 
 /// Modes of fallocate(2), linux/falloc.h.
 const KEEP_SIZE: u32 = 0x01;
@@ -32,7 +30,7 @@ const UNSHARE_RANGE: u32 = 0x40;
 const WRITE_ZEROES: u32 = 0x80;
 
 /// Bytes that one request copies at most. Between requests the caller can be interrupted.
-const COPY_MAX: u64 = 64 << 20;
+pub(super) const COPY_MAX: u64 = 64 << 20;
 
 /// Decodes a mode of fallocate(2).
 ///
@@ -85,20 +83,6 @@ pub(super) fn is_direct_io(handle: u64, flags: u32) -> bool {
 /// Whether the inode's flags still have to be checked: if opens are tracked, they were checked at open.
 pub(super) fn write_access_of(handle: u64) -> WriteAccess {
     if number_of(handle) == 0 { WriteAccess::Flags } else { WriteAccess::Opened }
-}
-
-impl<S: Serve> Transport<S> {
-    /// Copies bytes between files, or within a file, at most [`COPY_MAX`]. Returns how many were copied.
-    pub(super) fn copy(
-        &self,
-        access: WriteAccess,
-        from: (Ino, u64),
-        to: (Ino, u64),
-        len: u64,
-    ) -> Result<u32, Errno> {
-        let copied = self.serve.copy(access, from, to, len.min(COPY_MAX))?;
-        u32::try_from(copied).map_err(|_| Errno::INVAL)
-    }
 }
 
 #[cfg(test)]

@@ -46,8 +46,7 @@ impl Invalidator {
     /// afterwards.
     pub(super) fn invalidate_then(&self, node: u64, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
         let invalidation = Invalidation { node, range, then: Box::new(then) };
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = match &*queue {
+        let left = match &*self.queue.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(sender) => sender.send(invalidation).err().map(|refused| refused.0),
             None => Some(invalidation),
         };

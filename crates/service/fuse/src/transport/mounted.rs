@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_device::mount_table::mounted_at;
+use rustix::mount::UnmountFlags;
 
 use extant_fuse_lowlevel::{Config, Session, splice_len_max};
 
@@ -118,8 +119,7 @@ impl<S: Serve> Mounted<S> {
     pub fn serve(self) -> io::Result<()> {
         let dir = self.dir.clone();
         let ended = self.serve_only();
-        if ended.is_err() {
-            abort(&dir);
+        if ended.is_err() && !abort(&dir) {
             let _ = mounting::unmount(&dir, true);
         }
         ended
@@ -151,14 +151,12 @@ pub fn serve_connection<S: Serve>(
 }
 
 /// Aborts the connection of the mount on `dir`: all pending requests fail. Uses /sys/fs/fuse; without that, or
-/// if it may not, umount(2) by force, which also unmounts if nothing uses the mount.
-pub fn abort(dir: &Path) {
-    if let Ok(Some(entry)) = mounted_at(dir) {
-        let control = format!("/sys/fs/fuse/connections/{}/abort", entry.device.1);
-        if std::fs::write(control, "1").is_err() {
-            let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::FORCE);
-        }
-    }
+/// if it may not, umount(2) by force, which also unmounts if nothing uses the mount. Returns whether it did.
+pub fn abort(dir: &Path) -> bool {
+    let Ok(Some(entry)) = mounted_at(dir) else { return false };
+    let control = format!("/sys/fs/fuse/connections/{}/abort", entry.device.1);
+    std::fs::write(control, "1").is_err()
+        && rustix::mount::unmount(dir, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW).is_ok()
 }
 
 /// Sets the kernel's readahead. Only root may do this; for others the default stays.

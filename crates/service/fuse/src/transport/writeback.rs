@@ -4,7 +4,8 @@
 //! The kernel does not report how much dirty data it has, so the server cannot reserve space for it, and its
 //! writeback may fail for lack of space. But the amount is bounded (`dirty_max`): a mount of root sets the
 //! bound itself, and lowers it while space becomes less. While twice this bound is free, all dirty data has
-//! space. With less free space:
+//! space. An operation that may take much of the space at once writes dirty data back before. With less free
+//! space:
 //!
 //! - Files are opened for direct I/O. So each write reaches the server at once, and fails if there is no
 //!   space.
@@ -50,7 +51,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use extant_base::Ino;
 use extant_fuse_lowlevel::protocol::{AttrOut, LseekOut, OpenOut, ROOT_ID, fopen, init};
@@ -60,7 +61,7 @@ use extant_volume::{Seek, Stat};
 
 use super::invalidator::Invalidator;
 use super::reserve::Requester;
-use super::{Transport, content, convert, fail};
+use super::{CACHE_TIMEOUT, Transport, content, convert, fail};
 use crate::{Access, Errno, Opened, Opener, Serve, WritebackCache};
 
 /// The limits of dirty data that are set for a mount, in bytes: with much free space and with little.
@@ -68,9 +69,8 @@ const DIRTY_LIMITS: (u64, u64) = (32 << 20, 2 << 20);
 /// In between, the limit is this part of the free space.
 const FREE_DIVISOR: u64 = 16;
 /// Where the limit cannot be set, and the kernel's own limit for FUSE mounts is not strict, dirty data is at
-/// most this part of all memory (4 %): the default of vm.dirty_ratio is 20 %, and one FUSE mount gets at most
-/// a fifth of that.
-const MEMORY_DIVISOR: u64 = 25;
+/// most this part of all memory: the default of vm.dirty_ratio is 20 %.
+const MEMORY_DIVISOR: u64 = 5;
 /// The kernel's own strict limit depends on the memory that is available at the moment. It may double.
 const STRICT_FACTOR: u64 = 2;
 /// [`WritebackCache::Auto`] buffers if this many times the bound is free when the mount begins.
@@ -86,6 +86,8 @@ pub(super) struct Writeback {
     knob: OnceLock<File>,
     /// The limit is being lowered.
     lowers_limit: AtomicBool,
+    /// When the limit was read back last.
+    checked: Mutex<Option<Instant>>,
     /// Space was low at the last check.
     is_space_low: AtomicBool,
     /// Files that are open for buffered writing, with the number of opens.
@@ -118,7 +120,7 @@ impl Writeback {
         let knobs = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
         let limit = limit_for(free);
         let set = || -> std::io::Result<File> {
-            let knob = OpenOptions::new().write(true).open(knobs.join("max_bytes"))?;
+            let knob = OpenOptions::new().read(true).write(true).open(knobs.join("max_bytes"))?;
             knob.write_all_at(limit.to_string().as_bytes(), 0)?;
             std::fs::write(knobs.join("strict_limit"), "1")?;
             Ok(knob)
@@ -133,6 +135,30 @@ impl Writeback {
             _ => (memory_bytes() / MEMORY_DIVISOR).max(DIRTY_LIMITS.0),
         };
         self.dirty_max.store(dirty_max, Ordering::Relaxed);
+    }
+
+    /// Reads the limit back, at most once a second. The kernel keeps it as a part of the memory that may be
+    /// dirty, so it becomes more when memory is freed. Then it is the bound until it is lowered.
+    fn read_limit_back(&self) {
+        let Some(knob) = self.knob.get() else { return };
+        {
+            let mut checked = locked(&self.checked);
+            if checked.is_some_and(|at| at.elapsed() < Duration::from_secs(1)) {
+                return;
+            }
+            *checked = Some(Instant::now());
+        }
+        let mut text = [0; 32];
+        let len = knob.read_at(&mut text, 0).unwrap_or(0);
+        let limit = std::str::from_utf8(&text[..len]).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        // The kernel rounds.
+        if let Some(limit) = limit.filter(|limit| *limit / 5 * 4 > self.dirty_max.load(Ordering::Relaxed)) {
+            self.dirty_max.store(limit, Ordering::Relaxed);
+        }
+    }
+
+    fn has_writers(&self) -> bool {
+        !locked(&self.writers).is_empty()
     }
 
     /// Is the file open for buffered writing?
@@ -156,6 +182,8 @@ impl Writeback {
             if *count == 0 {
                 writers.remove(&ino);
                 locked(&self.growths).remove(&ino);
+                // close(2) or fsync(2) has returned it.
+                locked(&self.failed).remove(&ino);
             }
         }
     }
@@ -268,7 +296,7 @@ impl<S: Serve> Transport<S> {
 
     /// The file that a rename moves, if it is open for buffered writing and replaces another one.
     fn written_replacement(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Option<Ino> {
-        if !self.has_writeback_cache || locked(&self.writeback.writers).is_empty() {
+        if !self.has_writeback_cache || !self.writeback.has_writers() {
             return None;
         }
         let look = |(dir, name): (u64, &[u8])| self.serve.lookup(convert::ino_of(dir).ok()?, name).ok()?;
@@ -283,6 +311,7 @@ impl<S: Serve> Transport<S> {
             return false;
         }
         let free = self.free_bytes();
+        self.writeback.read_limit_back();
         self.lower_limit(free);
         let is_space_low = free < 2 * self.writeback.dirty_max.load(Ordering::Relaxed);
         if is_space_low && !self.writeback.is_space_low.swap(true, Ordering::AcqRel) {
@@ -291,6 +320,26 @@ impl<S: Serve> Transport<S> {
             self.writeback.is_space_low.store(false, Ordering::Release);
         }
         is_space_low
+    }
+
+    /// Notes that a request has taken a little space: less than the least limit of dirty data.
+    pub(super) fn note_taken(&self) {
+        if self.has_writeback_cache && self.writeback.has_writers() {
+            self.is_space_low();
+        }
+    }
+
+    /// Runs an operation that takes up to `bytes` of space, after the writeback of dirty data if that might not
+    /// find space afterwards.
+    pub(super) fn run_with_space(&self, bytes: u64, operation: impl FnOnce() + Send + 'static) {
+        let written = self.writeback.written();
+        let dirty_max = self.writeback.dirty_max.load(Ordering::Relaxed);
+        if written.is_empty() || self.free_bytes() >= bytes.saturating_add(2 * dirty_max) {
+            return operation();
+        }
+        // From now on, the kernel sends GETATTR before buffered writes.
+        self.writeback.is_space_low.store(true, Ordering::Release);
+        write_back_then(&self.invalidator, &written, operation);
     }
 
     /// Lowers the kernel's limit of dirty data if the space has become less. The new bound counts once
@@ -322,12 +371,17 @@ impl<S: Serve> Transport<S> {
 
     /// The reply for a file that was opened.
     pub(super) fn open_reply(&self, ino: Ino, access: Access, opened: Opened) -> OpenOut {
+        let may_buffer = self.has_writeback_cache && access.write;
+        // Before the check: when space becomes low, the writeback of all files of this table starts.
+        if may_buffer {
+            self.writeback.opened(ino);
+        }
         let is_direct_io = opened.appends_only
             || self.has_writeback_cache && opened.is_sync
-            || access.write && self.is_space_low();
-        let is_buffered = self.has_writeback_cache && access.write && !is_direct_io;
-        if is_buffered {
-            self.writeback.opened(ino);
+            || may_buffer && self.is_space_low();
+        let is_buffered = may_buffer && !is_direct_io;
+        if may_buffer && is_direct_io {
+            self.writeback.closed(ino);
         }
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
         OpenOut {
@@ -349,8 +403,8 @@ impl<S: Serve> Transport<S> {
     /// Whether a SETATTR of the kernel's own times is without effect. With the write-back cache, the kernel
     /// sends one after each UNLINK of a file, also if that was the last name. These times are visible only
     /// while the file is open; a file of O_TMPFILE, which is open, may also get a name.
-    pub(super) fn are_times_lost(&self, ino: Ino) -> bool {
-        self.names.lookups.is_unlinked(ino) && !self.writeback.has_writer(ino)
+    pub(super) fn are_times_lost(&self, stat: &Stat) -> bool {
+        stat.links == 0 && self.names.lookups.is_unlinked(stat.ino) && !self.writeback.has_writer(stat.ino)
     }
 
     /// Runs a write of data that the kernel buffered, with the reserve if the writer may use it. As in
@@ -371,15 +425,19 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Notes that the kernel wrote back dirty data of a file, and the error if that failed.
-    pub(super) fn note_writeback(&self, node: u64, ino: Ino, refused: Option<Errno>) {
+    /// Notes that the kernel wrote back `len` bytes of a file, and the error if that failed.
+    pub(super) fn note_writeback(&self, node: u64, ino: Ino, len: usize, refused: Option<Errno>) {
         if !self.has_writeback_cache {
             return;
         }
         if self.is_space_low()
             && let Some(growth) = locked(&self.writeback.growths).get_mut(&ino)
         {
-            growth.is_written = true;
+            match refused {
+                None => growth.is_written = true,
+                // The next write is likely to need as much.
+                Some(_) => growth.last_bytes = growth.last_bytes.max(len as u64),
+            }
         }
         if let Some(errno) = refused {
             locked(&self.writeback.failed).insert(ino, errno);
@@ -439,10 +497,22 @@ impl<S: Serve> Transport<S> {
     /// invalidates its copy of the attributes. The kernel does not take those of a request that it sent before
     /// an invalidation.
     pub(super) fn keep_asking(&self, stat: &Stat) {
-        let must_ask = || is_immutable(stat) || self.writeback.is_space_low.load(Ordering::Acquire);
-        if self.has_writeback_cache && must_ask() && self.writeback.has_writer(stat.ino) {
+        if self.must_ask(stat) {
             self.invalidate_attributes(stat.ino.0.into());
         }
+    }
+
+    /// Whether the kernel has to send GETATTR before a buffered write of this file.
+    fn must_ask(&self, stat: &Stat) -> bool {
+        let has_cause = || is_immutable(stat) || self.writeback.is_space_low.load(Ordering::Acquire);
+        self.has_writeback_cache && has_cause() && self.writeback.has_writer(stat.ino)
+    }
+
+    /// How long attributes in the reply to SETATTR and LINK are valid, in seconds. The kernel takes these
+    /// attributes in any case. So if it must ask, they are valid for no time; the next GETATTR may then come
+    /// from a read, and is treated as that of a write.
+    pub(super) fn attr_valid_after_change(&self, stat: &Stat) -> u64 {
+        if self.must_ask(stat) { 0 } else { CACHE_TIMEOUT.as_secs() }
     }
 
     /// SEEK_DATA and SEEK_HOLE, after the writeback of the file's dirty data.
