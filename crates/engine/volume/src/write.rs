@@ -503,8 +503,8 @@ impl Volume {
         values.dir.as_ref().map(|state| state.stats())
     }
 
-    /// From now on, a cache above keeps the times of files that it holds: [`WriteAccess::Writeback`], fallocate
-    /// and copies leave times alone.
+    /// From now on, a cache above keeps the times of files that it holds: [`WriteAccess::Writeback`],
+    /// fallocate and copies leave times alone.
     pub fn leave_times(&self) {
         if let Some(writer) = &self.writer {
             writer.is_cache_timed.store(true, Ordering::Relaxed);

@@ -164,8 +164,8 @@ pub trait Serve: Send + Sync + 'static {
         false
     }
 
-    /// From now on, the kernel keeps the times of files that it buffers, and sets them: writes from its cache,
-    /// fallocate and copies leave times alone. Called before the first request.
+    /// From now on, the kernel keeps the times of files that it buffers, and sets them: writes from its
+    /// cache, fallocate and copies leave times alone. Called before the first request.
     fn leave_times(&self) {}
 
     /// Reads from byte `offset` on. Returns fewer bytes than `buf` has only at the end of the file.

@@ -150,8 +150,9 @@ pub fn serve_connection<S: Serve>(
     session.run(Config { threads: threads.count.max(1) })
 }
 
-/// Aborts the connection of the mount on `dir`: all pending requests fail. Uses /sys/fs/fuse; without that, or
-/// if it may not, umount(2) by force, which also unmounts if nothing uses the mount. Returns whether it did.
+/// Aborts the connection of the mount on `dir`: all pending requests fail. Uses /sys/fs/fuse; without that,
+/// or if it may not, umount(2) by force, which also unmounts if nothing uses the mount. Returns whether it
+/// did.
 pub fn abort(dir: &Path) -> bool {
     let Ok(Some(entry)) = mounted_at(dir) else { return false };
     let control = format!("/sys/fs/fuse/connections/{}/abort", entry.device.1);

@@ -329,8 +329,8 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Runs an operation that takes up to `bytes` of space, after the writeback of dirty data if that might not
-    /// find space afterwards.
+    /// Runs an operation that takes up to `bytes` of space, after the writeback of dirty data if that might
+    /// not find space afterwards.
     pub(super) fn run_with_space(&self, bytes: u64, operation: impl FnOnce() + Send + 'static) {
         let written = self.writeback.written();
         let dirty_max = self.writeback.dirty_max.load(Ordering::Relaxed);
@@ -493,9 +493,9 @@ impl<S: Serve> Transport<S> {
         None
     }
 
-    /// For each reply with attributes: if the kernel has to send GETATTR before a buffered write of this file,
-    /// invalidates its copy of the attributes. The kernel does not take those of a request that it sent before
-    /// an invalidation.
+    /// For each reply with attributes: if the kernel has to send GETATTR before a buffered write of this
+    /// file, invalidates its copy of the attributes. The kernel does not take those of a request that it sent
+    /// before an invalidation.
     pub(super) fn keep_asking(&self, stat: &Stat) {
         if self.must_ask(stat) {
             self.invalidate_attributes(stat.ino.0.into());
