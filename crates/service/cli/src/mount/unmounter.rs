@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A killed server cannot end while one of its threads waits in the kernel for dirty pages of its own mount:
-//! only the server could write them back. The mount and all processes that use it would hang for ever. An
+//! only the server could write them back. The mount and all processes that use it would hang. An
 //! aborted connection ends the wait.
 //!
 //! It is this program again, started before the image is open, with the directory as its only argument. It
