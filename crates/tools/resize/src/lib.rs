@@ -473,19 +473,14 @@ pub fn order_inodes(
     let switcher = switcher_of(&fs, options)?;
     switcher.begin(&fs.sb)?;
     let (moved_inodes, ordered) = fs.order_inodes(switcher, order, &check);
-    match ordered {
-        Ok(switcher) => {
-            fs.write_backups()?;
-            switcher.end(&fs.sb)?;
-            Ok(moved_inodes)
-        }
-        Err(fault) => {
-            let source = ended(&fs, options, fault);
-            match moved_inodes {
-                0 => Err(source),
-                _ => Err(ResizeFault::InPart { moved_inodes, source: Box::new(source) }),
-            }
-        }
+    let done = match ordered {
+        Ok(switcher) => fs.write_backups().and_then(|()| switcher.end(&fs.sb)),
+        Err(fault) => Err(ended(&fs, options, fault)),
+    };
+    match done {
+        Ok(()) => Ok(moved_inodes),
+        Err(source) if moved_inodes == 0 => Err(source),
+        Err(source) => Err(ResizeFault::InPart { moved_inodes, source: Box::new(source) }),
     }
 }
 

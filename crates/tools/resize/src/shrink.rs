@@ -12,7 +12,7 @@
 //! the state of a shrink is in the file system itself, and another call continues.
 //!
 //! With bigalloc, bits of bitmaps are clusters: blocks are allocated and freed in whole clusters, and a block
-//! keeps its offset in its cluster (see `maps`).
+//! keeps its offset in its cluster (see `clusters`).
 //!
 //! Owns: which blocks move, and where to. Does **not** own: the order of writes (see
 //! [`switch`](crate::switch)).
@@ -227,6 +227,43 @@ impl Fs {
     }
 }
 
+/// Inodes of a group.
+struct StoredInodes {
+    /// The number of the first inode of the group.
+    first: u32,
+    /// Bytes of an inode.
+    size: usize,
+    table: Vec<u8>,
+    /// Places in the table of the inodes in use.
+    indexes: Vec<u32>,
+}
+
+impl StoredInodes {
+    fn iter(&self) -> impl Iterator<Item = (Ino, &[u8])> {
+        let stored = |index: u32| &self.table[index as usize * self.size..][..self.size];
+        self.indexes.iter().map(move |index| (Ino(self.first + index), stored(*index)))
+    }
+}
+
+/// What the map field of an inode has.
+struct Root {
+    /// The root of an extent tree.
+    is_tree: bool,
+    is_block_map: bool,
+}
+
+impl Root {
+    fn of(inode: &[u8]) -> Self {
+        let has = |flag: u32| u32_at(inode, FLAGS_AT) & flag != 0;
+        let kind = FileType::from_mode(u16_at(inode, MODE_AT));
+        let is_fast_link = kind == FileType::Symlink && u32_at(inode, SIZE_AT) < 60;
+        let maps = matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink)
+            && !has(flags::INLINE_DATA);
+        let is_tree = maps && has(flags::EXTENTS);
+        Self { is_tree, is_block_map: maps && !is_tree && !is_fast_link }
+    }
+}
+
 impl<'f> Mover<'f> {
     /// Moves to places within `geometry`.
     fn new(
@@ -273,6 +310,9 @@ impl<'f> Mover<'f> {
         if self.fs.sb.features.has_incompat(Features::MMP) && self.fs.sb.mmp_block >= self.limit {
             return Err(ResizeFault::CannotShrink("its multiple-mount protection block would have to move"));
         }
+        if self.ratio() > 1 && self.has_block_map()? {
+            return Err(ResizeFault::CannotShrink("it has bigalloc and a file with a block map"));
+        }
         self.metadata()?;
         let numbers = self.new_numbers()?;
         if let Some(why) = self.fs.keeps_inodes(false).filter(|_| !numbers.is_empty()) {
@@ -283,20 +323,9 @@ impl<'f> Mover<'f> {
         let mut shared: BTreeMap<u64, Vec<Ino>> = BTreeMap::new();
         let journal = self.fs.sb.journal_inum;
         for group in 0..self.groups {
-            let desc = self.fs.desc(group)?;
-            if desc.has_flag(INODE_UNINIT) {
-                continue;
-            }
-            let per_group = self.fs.geometry.inodes_per_group;
-            let used = per_group.saturating_sub(desc.itable_unused.min(per_group));
-            let bitmap = self.fs.inode_bitmap(group, &desc)?;
             // An inode changes only when its turn comes, so its stored bytes are those of now.
-            let size = self.fs.geometry.inode_size;
-            let mut table = vec![0; used as usize * size];
-            self.fs.device.read_at(desc.inode_table << self.fs.geometry.block_size.log2(), &mut table)?;
-            for (index, stored) in (0..used).zip(table.chunks_exact(size)) {
-                let ino = Ino(group * per_group + index + 1);
-                if !bitmap.test(index) || ino.0 == journal {
+            for (ino, stored) in self.stored_inodes(group)?.iter() {
+                if ino.0 == journal {
                     continue;
                 }
                 if let Some(block) = self.inode(ino, stored)? {
@@ -310,6 +339,37 @@ impl<'f> Mover<'f> {
         }
         self.commit()?;
         Ok(())
+    }
+
+    /// The inodes of a group that are in use, as they are stored.
+    fn stored_inodes(&self, group: u32) -> Result<StoredInodes, ResizeFault> {
+        let (per_group, size) = (self.fs.geometry.inodes_per_group, self.fs.geometry.inode_size);
+        let first = group * per_group + 1;
+        let desc = self.fs.desc(group)?;
+        if desc.has_flag(INODE_UNINIT) {
+            return Ok(StoredInodes { first, size, table: Vec::new(), indexes: Vec::new() });
+        }
+        let used = per_group.saturating_sub(desc.itable_unused.min(per_group));
+        let bitmap = self.fs.inode_bitmap(group, &desc)?;
+        let mut table = vec![0; used as usize * size];
+        self.fs.device.read_at(desc.inode_table << self.fs.geometry.block_size.log2(), &mut table)?;
+        let indexes = (0..used).filter(|index| bitmap.test(*index)).collect();
+        Ok(StoredInodes { first, size, table, indexes })
+    }
+
+    /// Whether an inode has a block map that names blocks. The inodes that describe the file system do not
+    /// count.
+    fn has_block_map(&self) -> Result<bool, ResizeFault> {
+        for group in 0..self.fs.geometry.groups {
+            let inodes = self.stored_inodes(group)?;
+            if inodes.iter().any(|(ino, stored)| {
+                let has_map = Root::of(stored).is_block_map && stored[MAP].iter().any(|byte| *byte != 0);
+                has_map && ino != Ino::BAD_BLOCKS && ino != Ino::RESIZE
+            }) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Moves the journal, while there are long runs of free blocks: its map changes as a whole.
@@ -371,11 +431,7 @@ impl<'f> Mover<'f> {
             return Err(ResizeFault::Damaged(why));
         }
         let acl = (acl >= self.limit && !self.fs.sb.is_hurd()).then_some(acl);
-        let inode_flags = u32_at(&bytes, FLAGS_AT);
-        let has = |flag: u32| inode_flags & flag != 0;
-        let kind = FileType::from_mode(u16_at(&bytes, MODE_AT));
-        let is_fast_link = kind == FileType::Symlink && u32_at(&bytes, SIZE_AT) < 60;
-        let maps = matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink);
+        let root = Root::of(&bytes);
         let map: [u8; 60] = bytes[MAP].try_into().unwrap_or([0; 60]);
         if ino == Ino::BAD_BLOCKS {
             return match map.iter().any(|byte| *byte != 0) {
@@ -385,17 +441,12 @@ impl<'f> Mover<'f> {
         }
         if ino == Ino::RESIZE {
             self.resize_inode(&owner, &map)?;
-        } else if maps && !has(flags::INLINE_DATA) {
-            if has(flags::EXTENTS) {
-                self.extent_node(&owner, &map, Node::Root)?;
-                self.close_chain()?;
-            } else if !is_fast_link && self.ratio() > 1 {
-                if map.iter().any(|byte| *byte != 0) {
-                    return Err(ResizeFault::CannotShrink("it has bigalloc and a file with a block map"));
-                }
-            } else if !is_fast_link {
-                self.block_map(&owner, &map)?;
-            }
+        } else if root.is_tree {
+            self.extent_node(&owner, &map, Node::Root)?;
+            self.close_chain()?;
+        } else if root.is_block_map {
+            // With bigalloc there is none: `run` has refused it.
+            self.block_map(&owner, &map)?;
         }
         Ok(acl)
     }
@@ -562,12 +613,14 @@ impl<'f> Mover<'f> {
     fn clear(&mut self, run: Range<u64>) -> Result<(), ResizeFault> {
         let run = self.whole_clusters(&run);
         let log2 = self.fs.geometry.cluster_log;
-        let mut at = run.start;
-        while at < run.end {
+        // The last cluster may extend beyond the end of the file system, but does not begin there.
+        let (mut at, blocks) = (run.start, self.fs.geometry.blocks);
+        let run_end = if run.start < blocks { run.end.min(blocks) } else { run.end };
+        while at < run_end {
             let outside = || ResizeFault::Damaged(format!("block {at} is outside of the file system"));
             let group = self.fs.geometry.group_of(Pblk(at)).ok_or_else(outside)?;
             let start = self.fs.geometry.group_start(group).0;
-            let end = run.end.min(start + u64::from(self.fs.geometry.group_blocks(group)));
+            let end = run_end.min(start + u64::from(self.fs.geometry.group_blocks(group)));
             let bits = ((at - start) >> log2) as u32..(end - start).div_ceil(1 << log2) as u32;
             let bitmap = self.bitmap(group.0)?;
             if !bitmap.all_set(bits.clone()) {

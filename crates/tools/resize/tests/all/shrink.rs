@@ -6,7 +6,7 @@ use std::sync::Arc;
 use extant_base::Ino;
 use extant_device::FileDevice;
 use extant_resize::{ResizeFault, Size};
-use extant_testkit::{command, run};
+use extant_testkit::{command, debugfs, run};
 use extant_volume::{Allocate, Follow, New, OpenOptions, Volume};
 
 use crate::grow::{check_clean, grow as resize_to};
@@ -220,6 +220,24 @@ fn clusters_move_as_a_whole() {
         assert!(moved > 0);
         eprintln!("{mke2fs:?}: the least is {least}, {moved} moved");
     }
+}
+
+/// Block maps do not move in clusters. The refusal comes before the first move.
+#[test]
+fn a_block_map_of_bigalloc_is_refused_before_anything_moves() {
+    let dir = extant_testkit::scratch();
+    let image = image(dir.path(), &["-t", "ext4", "-O", "bigalloc", "-C", "16384", "-b", "1024"], "60M");
+    let out = command("debugfs").args(["-w", "-R", "sif /patchy flags 0"]).arg(&image).output().unwrap();
+    assert!(out.status.success());
+    // Free space and tables of all groups.
+    let runs = |image: &Path| {
+        let stats = debugfs(image, "stats");
+        stats.split_once("Group ").map(|(_, groups)| groups.to_owned()).unwrap()
+    };
+    let before = runs(&image);
+    let fault = resize_to(&image, Size::Bytes(30 << 20)).unwrap_err().to_string();
+    assert!(fault.contains("a file with a block map"), "{fault}");
+    assert_eq!(runs(&image), before, "nothing moves");
 }
 
 #[test]
