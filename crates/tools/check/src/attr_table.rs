@@ -39,6 +39,8 @@ pub(crate) struct AttrBlock {
 pub(crate) struct EaRef {
     /// The inode or the block that holds the entry.
     pub(crate) from: (u32, u64),
+    /// The offset of the entry, as in findings: names repeat under other prefixes.
+    pub(crate) offset: u32,
     pub(crate) name: Vec<u8>,
     pub(crate) size: u32,
     pub(crate) hash: u32,

@@ -118,7 +118,8 @@ fn one(
         let cluster = geometry.block_size.bytes() << geometry.cluster_log;
         attrs.ea_bytes += u64::from(size).next_multiple_of(cluster);
         attrs.ea_inodes += 1;
-        let reference = EaRef { from, name: attr.name.to_vec(), size, hash: entry.hash };
+        let (offset, name) = (entry.offset as u32, attr.name.to_vec());
+        let reference = EaRef { from, offset, name, size, hash: entry.hash };
         state
             .attrs
             .ea
@@ -245,7 +246,7 @@ fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef], budget: &mut u64)
         } else {
             FindingPlace::block(Pblk(reference.from.1))
         };
-        place.named(&reference.name)
+        place.named(&reference.name).at_offset(reference.offset)
     };
     let first = &references[0];
     let value = match read_value(state, ino, budget) {

@@ -174,22 +174,9 @@ impl Fs<'_, '_> {
 }
 
 /// The offsets of entries that findings ask to be removed.
-fn dropped(findings: &[&Finding]) -> Dropped {
-    let removed = || findings.iter().filter(|finding| ["XA005", "XA007"].contains(&finding.rule.code));
-    // A value in an inode is judged after all attributes: the finding has the attribute's name.
-    let unplaced = removed().filter(|finding| finding.rule.code == "XA007" && finding.place.offset.is_none());
-    Dropped {
-        offsets: removed().filter_map(|finding| finding.place.offset).collect(),
-        values: unplaced.filter_map(|finding| finding.place.name.clone()).collect(),
-    }
-}
-
-/// Attributes that are removed.
-struct Dropped {
-    /// By the offset of the entry.
-    offsets: Vec<u32>,
-    /// By name: those whose value is in an inode.
-    values: Vec<Vec<u8>>,
+fn dropped(findings: &[&Finding]) -> Vec<u32> {
+    let removed = findings.iter().filter(|finding| ["XA005", "XA007"].contains(&finding.rule.code));
+    removed.filter_map(|finding| finding.place.offset).collect()
 }
 
 /// The sound entries of an area, and the number of the others. `base` is what offsets of values count from,
@@ -199,7 +186,7 @@ fn salvage<'a>(
     first: usize,
     header: usize,
     in_inode: bool,
-    dropped: &Dropped,
+    dropped: &[u32],
 ) -> (Vec<Attr<'a>>, usize) {
     let (mut attrs, mut lost): (Vec<Attr<'a>>, usize) = (Vec::new(), 0);
     let mut at = first;
@@ -215,8 +202,7 @@ fn salvage<'a>(
             break;
         };
         let next = at + xattr::entry_len(name_len);
-        let is_dropped = dropped.offsets.contains(&((at + header) as u32))
-            || ino != 0 && dropped.values.iter().any(|dropped| dropped == name);
+        let is_dropped = dropped.contains(&((at + header) as u32));
         let attr = if ino != 0 {
             // The entry's hash is the name's, rotated, and the value's checksum.
             let zero = Attr { index, name, value: AttrValue::Inode { ino: Ino(ino), size, hash: 0 } };

@@ -66,7 +66,6 @@ fn an_empty_value_after_the_end_of_its_block_goes() {
     assert_eq!(repaired(&path), [b"user.kept"]);
 }
 
-/// The finding has the name of the attribute, and not its offset.
 #[test]
 fn an_attribute_whose_value_has_no_inode_goes() {
     let dir = scratch();
@@ -81,4 +80,25 @@ fn an_attribute_whose_value_has_no_inode_goes() {
     put_u32(&mut bytes, at + 4, 1 << 24);
     std::fs::write(&path, &bytes).unwrap();
     assert_eq!(repaired(&path), [b"user.kept"]);
+}
+
+/// Attributes of different prefixes can have the same suffix.
+#[test]
+fn an_attribute_of_another_prefix_with_the_same_name_stays() {
+    let dir = scratch();
+    let path = dir.path().join("image");
+    let attributes: [(&[u8], &[u8]); 3] =
+        [(b"user.kept", &[7; 200]), (b"user.same", &[8; 300]), (b"trusted.same", &[9; 1200])];
+    let block = image(&path, "ea_inode,^metadata_csum", &attributes);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let mut at = block + HEADER;
+    // The index of the prefix `user.` is 1.
+    while bytes[at + 1] != 1 || &bytes[at + ENTRY..at + ENTRY + 4] != b"same" {
+        at += ENTRY + usize::from(bytes[at]).next_multiple_of(4);
+    }
+    put_u32(&mut bytes, at + 4, 1 << 24);
+    std::fs::write(&path, &bytes).unwrap();
+    let mut names = repaired(&path);
+    names.sort();
+    assert_eq!(names, [&b"trusted.same"[..], b"user.kept"]);
 }
