@@ -123,11 +123,41 @@ impl MountGuard {
         Self::claim_with(device, &probed.sb, &probed.geometry, on_wait)
     }
 
+    /// As [`claim`](Self::claim), for a repair. If the superblock of `device` cannot be used, that of
+    /// `repaired` tells where the block is. With `is_over_check`, a block that e2fsck has left is claimed
+    /// after a wait: the caller has planned to replace it.
+    ///
+    /// # Errors
+    /// As [`claim`](Self::claim).
+    pub fn claim_to_repair(
+        device: &Arc<dyn Device>,
+        repaired: &dyn Device,
+        is_over_check: bool,
+        on_wait: &OnWait<'_>,
+    ) -> Result<Option<Self>, OpenFault> {
+        let probed = match probe_for_log(&**device) {
+            Err(OpenFault::Device(fault)) => return Err(fault.into()),
+            Err(_) => probe_for_log(repaired)?,
+            Ok(probed) => probed,
+        };
+        Self::claim_at(device, &probed.sb, &probed.geometry, is_over_check, on_wait)
+    }
+
     /// As [`claim`](Self::claim), with a superblock that was read already.
     pub(crate) fn claim_with(
         device: &Arc<dyn Device>,
         sb: &Superblock,
         geometry: &Geometry,
+        on_wait: &OnWait<'_>,
+    ) -> Result<Option<Self>, OpenFault> {
+        Self::claim_at(device, sb, geometry, false, on_wait)
+    }
+
+    fn claim_at(
+        device: &Arc<dyn Device>,
+        sb: &Superblock,
+        geometry: &Geometry,
+        is_over_check: bool,
         on_wait: &OnWait<'_>,
     ) -> Result<Option<Self>, OpenFault> {
         if !sb.features.has_incompat(Features::MMP) {
@@ -146,8 +176,8 @@ impl MountGuard {
             seed: sb.features.metadata_csum().then(|| sb.fs_seed()),
         };
         let update = sb.mmp_interval.max(1);
-        let block =
-            claim_block(&place, update.max(CHECK_MIN), &|pause, after, by| sleep(pause, after, by, on_wait))?;
+        let wait = |pause: Duration, after: Duration, by: &str| sleep(pause, after, by, on_wait);
+        let block = claim_block(&place, update.max(CHECK_MIN), is_over_check, &wait)?;
         let state = State { block, is_over: false, lost: None, when_lost: None, after: None };
         let held = Arc::new(GuardShared {
             place,
@@ -204,9 +234,11 @@ fn sleep(pause: Duration, after: Duration, by: &str, on_wait: &OnWait<'_>) {
 }
 
 /// Claims the block. `wait` gets the length of a wait, the length of the wait after it, and the last writer.
+/// `is_over_check` as for [`MountGuard::claim_to_repair`].
 fn claim_block(
     place: &MmpLocation,
     update: u16,
+    is_over_check: bool,
     wait: &dyn Fn(Duration, Duration, &str),
 ) -> Result<Mmp, OpenFault> {
     let mut block = place.read()?;
@@ -221,6 +253,8 @@ fn claim_block(
     };
     match block.state() {
         MmpState::Clean => {}
+        // The number of an e2fsck does not change, so the wait after the claim suffices.
+        MmpState::Checking if is_over_check => {}
         MmpState::Checking => {
             let why = "e2fsck is checking it, or was killed; if no e2fsck runs, use `tune2fs -E clear_mmp`"
                 .to_owned();
@@ -369,7 +403,7 @@ mod tests {
     }
 
     fn refused(device: &Arc<dyn Device>, wait: &dyn Fn(Duration)) -> String {
-        claim_block(&place(device), CHECK_MIN, &|pause, _, _| wait(pause)).unwrap_err().to_string()
+        claim_block(&place(device), CHECK_MIN, false, &|pause, _, _| wait(pause)).unwrap_err().to_string()
     }
 
     /// An interval of 65,535 seconds made a command wait for a day and a half without any message.
@@ -382,7 +416,7 @@ mod tests {
                 let mut block = place(&device).read().unwrap();
                 block.check_interval = check;
                 place(&device).write(&mut block).unwrap();
-                match claim_block(&place(&device), update, &never) {
+                match claim_block(&place(&device), update, false, &never) {
                     Ok(block) => assert!(number == Mmp::SEQ_CLEAN && block.check_interval <= 600),
                     Err(fault) => {
                         assert_eq!(number, 1000);
@@ -406,7 +440,8 @@ mod tests {
     fn a_clean_one_is_claimed_at_once() {
         let device = device(Mmp::SEQ_CLEAN);
         let block =
-            claim_block(&place(&device), CHECK_MIN, &|_, _, _| panic!("no machine to wait for")).unwrap();
+            claim_block(&place(&device), CHECK_MIN, false, &|_, _, _| panic!("no machine to wait for"))
+                .unwrap();
         assert!(matches!(block.state(), MmpState::Mounted(_)));
         assert_eq!(place(&device).read().unwrap(), block);
     }
@@ -416,7 +451,7 @@ mod tests {
         let waits = std::cell::RefCell::new(Vec::new());
         let dead = device(1000);
         let wait = |time: Duration, _: Duration, _: &str| waits.borrow_mut().push(time.as_secs());
-        claim_block(&place(&dead), CHECK_MIN, &wait).unwrap();
+        claim_block(&place(&dead), CHECK_MIN, false, &wait).unwrap();
         assert_eq!(*waits.borrow(), [11, 11]);
         let alive = device(1000);
         let reason = refused(&alive, &|_| write(&alive, 1001));
@@ -434,9 +469,18 @@ mod tests {
     }
 
     #[test]
+    fn a_repair_claims_the_block_of_an_e2fsck_after_a_wait() {
+        let waits = std::cell::RefCell::new(Vec::new());
+        let left = device(Mmp::SEQ_FSCK);
+        let wait = |time: Duration, _: Duration, _: &str| waits.borrow_mut().push(time.as_secs());
+        let block = claim_block(&place(&left), CHECK_MIN, true, &wait).unwrap();
+        assert_eq!((waits.into_inner(), place(&left).read().unwrap()), (vec![11], block));
+    }
+
+    #[test]
     fn an_overrun_owner_stops_and_writes_no_more() {
         let device = device(Mmp::SEQ_CLEAN);
-        let block = claim_block(&place(&device), CHECK_MIN, &|_, _, _| {}).unwrap();
+        let block = claim_block(&place(&device), CHECK_MIN, false, &|_, _, _| {}).unwrap();
         let first = block.sequence;
         let state = State { block, is_over: false, lost: None, when_lost: None, after: None };
         let held = GuardShared {

@@ -364,6 +364,7 @@ impl From<UndoFault> for Failure {
             UndoFault::Damaged(path) | UndoFault::OtherFileSystem(path) => {
                 Self::new(extant_code::Refused, EINVAL, message).at(&of_path(path))
             }
+            UndoFault::InUse => Self::new(extant_code::InUse, EBUSY, message),
             UndoFault::OtherImage { .. } | UndoFault::Changed { .. } | UndoFault::Already => {
                 Self::new(extant_code::Refused, EINVAL, message)
             }

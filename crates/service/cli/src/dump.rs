@@ -246,7 +246,8 @@ fn restored(args: &RestoreArgs) -> Result<String, Refused> {
         let written = planned.write(&*device_of_image, undo.as_deref());
         written.map_err(|why| {
             let code = if matches!(why, RepairFault::InUse) { exit::BUSY } else { exit::TARGET };
-            (code, format!("{shown}: {why}"))
+            let remedy = crate::repair::remedy_of_loss(&why, &shown, undo.as_deref());
+            (code, format!("{shown}: {why}{remedy}"))
         })?;
     }
     let bytes = planned.plan().changed_bytes;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use extant::optimize::{OptimizeOptions, OptimizeReport, OrderFault, optimize_mounted, order_inodes};
+use extant::repair::RepairFault;
 use extant::resize::ResizeFault;
 use extant::tune::{Conversion, OfflineOptions};
-use extant::{Device, Features};
+use extant::{Device, Features, OpenFault};
 use serde_json::json;
 
 use crate::edit::args::JournalArg;
@@ -186,11 +187,17 @@ fn order_list(
             OrderFault::Change(ResizeFault::InPart { moved_inodes, .. }) => *moved_inodes,
             _ => 0,
         };
-        let code = match fault {
+        let code = match &fault {
             OrderFault::Change(ResizeFault::FixedInodes(_)) => exit::USAGE_CODE,
+            OrderFault::Change(ResizeFault::Open(OpenFault::InUse(_)))
+            | OrderFault::Write(RepairFault::InUse) => exit::BUSY,
             _ => exit::TARGET,
         };
-        (moved, (code, fault.to_string()))
+        let remedy = match &fault {
+            OrderFault::Write(RepairFault::Lost(_)) => crate::tune::RESTORED_BY_NEXT,
+            _ => "",
+        };
+        (moved, (code, format!("{fault}{remedy}")))
     })
 }
 

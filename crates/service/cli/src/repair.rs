@@ -75,6 +75,7 @@ fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
     let device = image.open_to_restore().map_err(lock_failure)?;
     file.undo(&*device, args.force).map_err(|fault| {
         let code = match fault {
+            UndoFault::InUse => exit::BUSY,
             UndoFault::Device(_) | UndoFault::Changed { .. } => exit::TARGET,
             _ => exit::SOURCE,
         };
@@ -87,6 +88,17 @@ fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
 fn with_force(fault: &UndoFault) -> String {
     let remedy = if fault.can_be_forced() { "; --force undoes all the same" } else { "" };
     format!("{fault}{remedy}")
+}
+
+/// What undoes the part of a repair that is written, if another machine has opened the file system.
+pub(crate) fn remedy_of_loss(fault: &RepairFault, image: &str, undo: Option<&Path>) -> String {
+    match (fault, undo) {
+        (RepairFault::Lost(_), Some(undo)) => format!(
+            "; when no other machine uses the file system, `extant undo {image} {}` takes it back",
+            escape_path(undo)
+        ),
+        _ => String::new(),
+    }
 }
 
 /// Why an undo file cannot be used, and the remedy.
@@ -169,8 +181,10 @@ fn repaired(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
         };
     let mut kept = None;
     if writes {
-        let write = repair.write(&*device, undo.file.as_deref());
-        write.map_err(|fault: RepairFault| (OPERATIONAL, format!("{name}: {fault}")))?;
+        repair.write(&*device, undo.file.as_deref()).map_err(|fault| {
+            let remedy = remedy_of_loss(&fault, &name, undo.file.as_deref());
+            (OPERATIONAL, format!("{name}: {fault}{remedy}"))
+        })?;
         kept = undo.file;
     }
     let code = match (plan.is_empty(), writes, plan.left.is_empty()) {

@@ -447,8 +447,9 @@ pub(crate) fn restore_cut(image: &ImageArg) -> Result<(), (u8, String)> {
 fn code_of(fault: &TuneFault) -> u8 {
     match fault {
         TuneFault::Refused { .. } | TuneFault::Conversion(_) => exit::USAGE_CODE,
+        TuneFault::InUse(_) => exit::BUSY,
         TuneFault::Open(_) => exit::SOURCE,
-        TuneFault::Fault(_) | TuneFault::Write(_) => exit::TARGET,
+        TuneFault::Fault(_) | TuneFault::Lost(_) | TuneFault::Write(_) => exit::TARGET,
     }
 }
 
@@ -478,9 +479,15 @@ pub(crate) fn convert_image(
         offline: OfflineOptions { journal_device, undo: Some(image.tune_undo()) },
         now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as u32),
     };
-    extant::tune::convert(&device, conversion, &options)
-        .map_err(|fault| (code_of(&fault), format!("{image}: {fault}")))
+    extant::tune::convert(&device, conversion, &options).map_err(|fault| {
+        let remedy = if matches!(fault, TuneFault::Lost(_)) { RESTORED_BY_NEXT } else { "" };
+        (code_of(&fault), format!("{image}: {fault}{remedy}"))
+    })
 }
+
+/// What undoes the part of a change that is written, if another machine has opened the file system.
+pub(crate) const RESTORED_BY_NEXT: &str =
+    "; when no other machine uses the file system, the same command first takes it back";
 
 fn print(args: &TuneArgs, image: &str, report: &TuneReport, out: &mut dyn Write) -> std::io::Result<()> {
     if args.json {

@@ -46,7 +46,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use extant_repair::{Conversion, ConversionFault, JournalChange};
-use extant_repair::{RepairFault, RepairOptions, plan_conversion, undo_cut_repair};
+use extant_repair::{RepairFault, RepairOptions, UndoFault, plan_conversion, undo_cut_repair};
 use extant_resize::{ResizeFault, ResizeOptions, write_in_one_step};
 
 use crate::{Device, FileSystem, OpenOptions};
@@ -197,6 +197,13 @@ pub enum TuneFault {
     /// The file system cannot be opened, or recovered.
     #[error("{0}")]
     Open(String),
+    /// Another machine uses the file system. Nothing was written.
+    #[error("{0}")]
+    InUse(String),
+    /// Another machine has opened the file system while the conversion was written. If there is an undo
+    /// file, the next call undoes the part that is written.
+    #[error("{0}")]
+    Lost(String),
     /// Writing the conversion failed. The next call undoes or finishes it.
     #[error("{0}")]
     Write(String),
@@ -312,7 +319,11 @@ pub fn convert(
             Err(fault) => return Err(TuneFault::Write(fault.to_string())),
         }
     }
-    let failed = |fault: RepairFault| TuneFault::Write(fault.to_string());
+    let failed = |fault: RepairFault| match fault {
+        RepairFault::InUse => TuneFault::InUse(fault.to_string()),
+        RepairFault::Lost(_) => TuneFault::Lost(fault.to_string()),
+        fault => TuneFault::Write(fault.to_string()),
+    };
     repair.write(&**device, options.offline.undo.as_deref()).map_err(failed)?;
     if let Some(undo) = &options.offline.undo {
         std::fs::remove_file(undo).map_err(|why| TuneFault::Write(format!("{}: {why}", undo.display())))?;
@@ -324,7 +335,8 @@ pub fn convert(
 /// no such file. Before that, nothing else may write to the image.
 ///
 /// # Errors
-/// The file is of another image, or of a finished repair; the device cannot be written.
+/// Another machine uses the file system; the file is of another image, or of a finished repair; the device
+/// cannot be written.
 ///
 /// ```
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
@@ -339,7 +351,11 @@ pub fn convert(
 pub fn restore_cut(device: &Arc<dyn Device>, undo: Option<&Path>) -> Result<(), TuneFault> {
     let Some(undo) = undo.filter(|undo| undo.exists()) else { return Ok(()) };
     let failed = |why: String| TuneFault::Open(format!("{}: {why}", undo.display()));
-    if undo_cut_repair(&**device, undo).map_err(|fault| failed(fault.to_string()))? {
+    let was_cut = undo_cut_repair(&**device, undo).map_err(|fault| match fault {
+        UndoFault::InUse => TuneFault::InUse(fault.to_string()),
+        fault => failed(fault.to_string()),
+    })?;
+    if was_cut {
         return std::fs::remove_file(undo).map_err(|why| failed(why.to_string()));
     }
     match extant_repair::UndoFile::open(undo) {

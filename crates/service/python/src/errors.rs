@@ -8,7 +8,7 @@ use std::io;
 use extant::build::{BuildFault, SolveFault, SourceFault};
 use extant::check::CheckImageFault;
 use extant::mkfs::MkfsImageFault;
-use extant::repair::RepairFault;
+use extant::repair::{RepairFault, UndoFault};
 use extant::resize::ResizeFault;
 use extant::walk::{Problem, WalkFault};
 use extant::{Corrupt, DeviceFault, Error, Fault, OpenFault};
@@ -216,7 +216,9 @@ pub(crate) fn of_repair(fault: &RepairFault, image: &str) -> PyErr {
     match fault {
         fault if fault.is_interrupted() => cancelled(image),
         RepairFault::Image(source) => of_io(source, image),
-        RepairFault::InUse | RepairFault::Lost(_) => on_host(EBUSY, fault.to_string(), image),
+        RepairFault::InUse | RepairFault::Lost(_) | RepairFault::Undo(UndoFault::InUse) => {
+            on_host(EBUSY, fault.to_string(), image)
+        }
         RepairFault::NoSuperblock(_) => CorruptError::new_err((EUCLEAN, fault.to_string(), image.to_owned())),
         _ => on_host(errno_in(fault).unwrap_or(EIO), fault.to_string(), image),
     }

@@ -131,8 +131,9 @@ pub enum RepairFault {
     /// Another machine uses the file system.
     #[error("the file system is in use: its multiple-mount protection block changes")]
     InUse,
-    /// Another machine has opened the file system while the repair was written.
-    #[error("{0}; a part of the changes is written: `extant undo` takes it back")]
+    /// Another machine has opened the file system while the repair was written. If there is an undo file, it
+    /// has the overwritten bytes.
+    #[error("{0}; a part of the changes is written")]
     Lost(String),
     /// No superblock can be used.
     #[error("{0}: no superblock can be used, so nothing can be repaired; `extant rescue` finds what is left")]
@@ -171,6 +172,8 @@ pub struct Repair {
     /// Offsets of the pieces that are written last.
     late: BTreeSet<u64>,
     stats: Stats,
+    /// The block of multiple-mount protection was that of an e2fsck when the plan was made.
+    was_checked: bool,
 }
 
 /// Plans a repair: the whole work, in memory. The device is only read.
@@ -181,13 +184,14 @@ pub fn plan_repair(device: Arc<dyn Device>, options: &RepairOptions) -> Result<R
     if is_in_use(&*device) {
         return Err(RepairFault::InUse);
     }
+    let was_checked = mmp_of(&*device).is_some_and(|mmp| mmp.state() == MmpState::Checking);
     let overlay = Arc::new(Overlay::new(device));
     let mut plan = Plan::default();
     let checking = options.checking();
     let was_chosen = supers::choose(&overlay, options.backup, &checking, &mut plan)?;
     let rounds = Rounds { options, checking, was_chosen, guesses: options.backup.is_none(), marks: true };
     let done = rounds.run(&overlay, &mut plan)?;
-    done.assemble(overlay, plan)
+    Ok(Repair { was_checked, ..done.assemble(overlay, plan)? })
 }
 
 /// How the rounds of a repair run.
@@ -300,7 +304,7 @@ impl Done {
             plan.fixes.clear();
             plan.counts.clear();
         }
-        Ok(Repair { plan, overlay, changed, late: self.late, stats: self.stats })
+        Ok(Repair { plan, overlay, changed, late: self.late, stats: self.stats, was_checked: false })
     }
 }
 
@@ -316,26 +320,59 @@ pub fn plan_writes<E: From<RepairFault>>(
     if is_in_use(&*device) {
         return Err(RepairFault::InUse.into());
     }
+    let was_checked = mmp_of(&*device).is_some_and(|mmp| mmp.state() == MmpState::Checking);
     let overlay = Arc::new(Overlay::new(device));
     write(&(Arc::<Overlay>::clone(&overlay) as Arc<dyn Device>))?;
+    release_planned(&overlay).map_err(RepairFault::from)?;
     let late = BTreeSet::from([superblock::OFFSET / overlay::PIECE * overlay::PIECE]);
     let done = Done { left: Vec::new(), late, stats: Stats::default() };
-    Ok(done.assemble(overlay, Plan::default())?)
+    Ok(Repair { was_checked, ..done.assemble(overlay, Plan::default())? })
+}
+
+/// Plans a clean block of multiple-mount protection where the plan has another one, for instance that of a
+/// dump. A write leaves a clean block, and the undo file records what is written.
+fn release_planned(overlay: &Overlay) -> Result<(), DeviceFault> {
+    let Some((sb, at)) = mmp_place(overlay)? else { return Ok(()) };
+    if overlay.changed()?.is_empty() || at.saturating_add(Mmp::LEN as u64) > overlay.size_bytes() {
+        return Ok(());
+    }
+    let mut bytes = [0; Mmp::LEN];
+    overlay.read_at(at, &mut bytes)?;
+    let Some(mut mmp) = Mmp::decode(&bytes).ok().filter(|mmp| mmp.state() != MmpState::Clean) else {
+        return Ok(());
+    };
+    mmp.sequence = Mmp::SEQ_CLEAN;
+    if sb.features.metadata_csum() {
+        mmp.seal(sb.fs_seed());
+    }
+    overlay.write_at(at, &mmp.encode())
+}
+
+/// The superblock, and the byte offset of the block of multiple-mount protection. `None`: the file system has
+/// no such protection, or its superblock cannot be decoded.
+fn mmp_place(device: &dyn Device) -> Result<Option<(Superblock, u64)>, DeviceFault> {
+    let mut bytes = [0; superblock::SIZE];
+    device.read_at(superblock::OFFSET, &mut bytes)?;
+    let sb = Superblock::decode(&bytes).ok().filter(|sb| sb.features.has_incompat(Features::MMP));
+    Ok(sb.and_then(|sb| {
+        let at = sb.mmp_block.checked_mul(sb.block_size().ok()?.bytes())?;
+        Some((sb, at))
+    }))
+}
+
+/// The block of multiple-mount protection, read past the caches of this machine.
+fn mmp_of(device: &dyn Device) -> Option<Mmp> {
+    let (_, at) = mmp_place(device).ok()??;
+    device.forget_cached(at, Mmp::LEN as u64);
+    let mut block = vec![0; Mmp::LEN];
+    device.read_at(at, &mut block).ok()?;
+    Mmp::decode(&block).ok()
 }
 
 /// Does another machine write the block of multiple-mount protection? Waits for two of its intervals where
 /// the block says so.
-fn is_in_use(device: &dyn Device) -> bool {
-    let read = || {
-        let mut bytes = [0; superblock::SIZE];
-        device.read_at(superblock::OFFSET, &mut bytes).ok()?;
-        let sb = Superblock::decode(&bytes).ok().filter(|sb| sb.features.has_incompat(Features::MMP))?;
-        let at = sb.mmp_block.checked_mul(sb.block_size().ok()?.bytes())?;
-        device.forget_cached(at, Mmp::LEN as u64);
-        let mut block = vec![0; Mmp::LEN];
-        device.read_at(at, &mut block).ok()?;
-        Mmp::decode(&block).ok().filter(|mmp| mmp.state() != MmpState::Clean)
-    };
+pub(crate) fn is_in_use(device: &dyn Device) -> bool {
+    let read = || mmp_of(device).filter(|mmp| mmp.state() != MmpState::Clean);
     let Some(first) = read() else { return false };
     let seconds = 2 * u64::from(first.check_interval.clamp(1, 300)) + 1;
     std::thread::sleep(std::time::Duration::from_secs(seconds));
@@ -438,7 +475,7 @@ impl Repair {
         }
         let mut undo = undo.map(|path| UndoFile::create(path, device, self)).transpose()?;
         // After the undo file, which so has the block of the protection as it was.
-        let guarded = match Guarded::claim(&self.overlay) {
+        let guarded = match Guarded::claim(&self.overlay, self.was_checked) {
             Ok(guarded) => guarded,
             Err(fault) => {
                 if let Some(undo) = undo {
@@ -491,29 +528,27 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// Claims the file system as the image has it now. `None`: it has no such protection, or the block is
-    /// damaged, or the plan puts it in another place.
-    fn claim(overlay: &Overlay) -> Result<Option<Self>, RepairFault> {
-        let place = |device: &dyn Device| {
-            let mut bytes = [0; superblock::SIZE];
-            device.read_at(superblock::OFFSET, &mut bytes).ok()?;
-            let sb = Superblock::decode(&bytes).ok().filter(|sb| sb.features.has_incompat(Features::MMP))?;
-            Some((sb.mmp_block, sb.log_block_size))
-        };
+    /// Claims the file system as the image has it now. `None`: it has no such protection, or the plan puts
+    /// the block in another place, or the block is damaged. No driver mounts a file system with a damaged
+    /// block.
+    fn claim(overlay: &Overlay, was_checked: bool) -> Result<Option<Self>, RepairFault> {
         let base = overlay.base();
-        let (now, then) = (place(&**base), place(overlay));
-        if now != then {
+        let now = mmp_place(&**base)?.map(|(_, at)| at);
+        let Some(at) = mmp_place(overlay)?.map(|(_, at)| at).filter(|at| now == Some(*at)) else {
             return Ok(None);
-        }
+        };
         let mut planned = [0; Mmp::LEN];
-        let offset = then.and_then(|(block, log)| block.checked_mul(1024u64.checked_shl(log)?));
-        if offset.is_none_or(|offset| overlay.read_at(offset, &mut planned).is_err()) {
+        if at.saturating_add(Mmp::LEN as u64) > overlay.size_bytes() {
             return Ok(None);
         }
-        match MountGuard::claim(base, &|_| {}) {
-            Ok(Some(guard)) => Ok(Some(Self { guard, planned })),
+        overlay.read_at(at, &mut planned)?;
+        // The plan was made while the block was that of an e2fsck, and replaces it.
+        let is_over_check = was_checked && is_clean(&planned);
+        match MountGuard::claim_to_repair(base, overlay, is_over_check, &|_| {}) {
+            Ok(guard) => Ok(guard.map(|guard| Self { guard, planned })),
             Err(OpenFault::InUse(_)) => Err(RepairFault::InUse),
-            Ok(None) | Err(_) => Ok(None),
+            Err(OpenFault::Device(fault)) => Err(fault.into()),
+            Err(_) => Ok(None),
         }
     }
 
@@ -524,17 +559,22 @@ impl Guarded {
 
     /// Releases the file system, with the block that was planned if that is a clean one.
     fn release(self) {
-        let is_clean = Mmp::decode(&self.planned).is_ok_and(|mmp| mmp.state() == MmpState::Clean);
-        if is_clean {
+        if is_clean(&self.planned) {
             self.guard.release_as(self.planned);
         }
     }
 }
 
+/// Whether a block of multiple-mount protection is that of a file system that is not in use.
+fn is_clean(block: &[u8]) -> bool {
+    Mmp::decode(block).is_ok_and(|mmp| mmp.state() == MmpState::Clean)
+}
+
 /// Undoes a repair that was cut, if `path` is the undo file of one. Returns whether it was.
 ///
 /// # Errors
-/// The undo file is damaged or of another image, or the device cannot be written.
+/// Another machine uses the file system; the undo file is damaged or of another image; the device cannot be
+/// written.
 pub fn undo_cut_repair(device: &dyn Device, path: &Path) -> Result<bool, UndoFault> {
     if !path.exists() {
         return Ok(false);

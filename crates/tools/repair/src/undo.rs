@@ -77,6 +77,9 @@ pub enum UndoFault {
         /// The first byte of the piece that changed.
         offset: u64,
     },
+    /// Another machine uses the file system.
+    #[error("the file system is in use: its multiple-mount protection block changes")]
+    InUse,
     /// The image has its old bytes already.
     #[error("this repair was undone already")]
     Already,
@@ -355,7 +358,8 @@ impl UndoFile {
     /// Writes the old bytes back. With `force` also over bytes that changed after the repair.
     ///
     /// # Errors
-    /// The file is of another image, the image changed after the repair, or it cannot be written.
+    /// Another machine uses the file system: also with `force`. The file is of another image, the image
+    /// changed after the repair, or it cannot be written.
     pub fn undo(&mut self, device: &dyn Device, force: bool) -> Result<(), UndoFault> {
         if device.size_bytes() != self.image_bytes {
             return Err(UndoFault::OtherImage { undo: self.image_bytes, image: device.size_bytes() });
@@ -365,6 +369,9 @@ impl UndoFile {
         }
         if self.state == UndoState::Undone && !force {
             return Err(UndoFault::Already);
+        }
+        if crate::is_in_use(device) {
+            return Err(UndoFault::InUse);
         }
         if self.state == UndoState::Finished && !force {
             let mut now = Vec::new();

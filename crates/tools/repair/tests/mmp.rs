@@ -1,13 +1,14 @@
 //! While a repair is written, other machines see a file system in use.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use extant_device::{Device, DeviceFault, MemDevice};
 use extant_ondisk::Superblock;
 use extant_ondisk::mmp::{Mmp, MmpState};
-use extant_repair::{RepairFault, plan_writes};
-use extant_testkit::run;
+use extant_repair::{RepairFault, RepairOptions, UndoFault, UndoFile, plan_repair, plan_writes};
+use extant_testkit::{e2fsck_clean, run, scratch};
 
 /// Looks at the block of the protection with each write.
 struct Watch {
@@ -49,16 +50,157 @@ impl Device for Watch {
     }
 }
 
-#[test]
-fn a_repair_holds_the_protection_while_it_writes() {
-    let dir = extant_testkit::scratch();
-    let path = dir.path().join("image");
+/// A file system with multiple-mount protection, and the byte offset of its block.
+fn image(path: &Path) -> (Arc<MemDevice>, u64) {
     run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "mmp", path.to_str().unwrap(), "8M"]);
-    let bytes = std::fs::read(&path).unwrap();
+    let bytes = std::fs::read(path).unwrap();
     let sb = Superblock::decode(&bytes[1024..2048]).unwrap();
-    let mmp_at = sb.mmp_block << (10 + sb.log_block_size);
     let device = Arc::new(MemDevice::new(bytes.len() as u64));
     device.write_at(0, &bytes).unwrap();
+    (device, sb.mmp_block << (10 + sb.log_block_size))
+}
+
+fn bytes_of(device: &MemDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.size_bytes() as usize];
+    device.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// The block of the protection with this number, and the shortest wait.
+fn block(device: &MemDevice, mmp_at: u64, number: u32) -> [u8; Mmp::LEN] {
+    let mut bytes = [0; Mmp::LEN];
+    device.read_at(mmp_at, &mut bytes).unwrap();
+    let mut mmp = Mmp::decode(&bytes).unwrap();
+    (mmp.sequence, mmp.check_interval) = (number, 1);
+    let mut sb = [0; 1024];
+    device.read_at(1024, &mut sb).unwrap();
+    let sb = Superblock::decode(&sb).unwrap();
+    if sb.features.metadata_csum() {
+        mmp.seal(sb.fs_seed());
+    }
+    mmp.encode()
+}
+
+/// Repairs a file system whose block has this number.
+fn repair_left_with(number: u32) {
+    let dir = scratch();
+    let path = dir.path().join("image");
+    let (device, mmp_at) = image(&path);
+    device.write_at(mmp_at, &block(&device, mmp_at, number)).unwrap();
+    let planned = plan_repair(Arc::<MemDevice>::clone(&device), &RepairOptions::default()).unwrap();
+    assert!(!planned.is_empty());
+    let (before, undo) = (bytes_of(&device), dir.path().join("undo"));
+    let watch = Watch { device: Arc::clone(&device), mmp_at, writes: 0.into() };
+    planned.write(&watch, Some(&undo)).unwrap();
+    assert_eq!(watch.mmp().state(), MmpState::Clean);
+    std::fs::write(&path, bytes_of(&device)).unwrap();
+    e2fsck_clean(&path);
+    UndoFile::open(&undo).unwrap().undo(&*device, false).unwrap();
+    assert!(bytes_of(&device) == before);
+}
+
+#[test]
+fn the_block_that_a_killed_e2fsck_left_is_mended() {
+    repair_left_with(Mmp::SEQ_FSCK);
+}
+
+#[test]
+fn the_block_that_a_dead_machine_left_is_mended() {
+    repair_left_with(1000);
+}
+
+/// As a dump has it that was made after a crash.
+#[test]
+fn a_block_in_use_is_written_as_a_clean_one_and_can_be_undone() {
+    let dir = scratch();
+    let (device, mmp_at) = image(&dir.path().join("image"));
+    let (before, used) = (bytes_of(&device), block(&device, mmp_at, 1000));
+    let planned =
+        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(mmp_at, &used)?));
+    let undo = dir.path().join("undo");
+    planned.unwrap().write(&*device, Some(&undo)).unwrap();
+    let watch = Watch { device: Arc::clone(&device), mmp_at, writes: 0.into() };
+    assert_eq!(watch.mmp().state(), MmpState::Clean);
+    UndoFile::open(&undo).unwrap().undo(&*device, false).unwrap();
+    assert!(bytes_of(&device) == before);
+}
+
+/// Another machine writes the block of the protection before each look at it, or it cannot be read.
+struct Shared {
+    device: Arc<MemDevice>,
+    mmp_at: u64,
+    is_unreadable: AtomicBool,
+}
+
+impl Device for Shared {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        match offset == self.mmp_at && self.is_unreadable.load(Ordering::Relaxed) {
+            true => self.device.read_at(u64::MAX / 2, buf),
+            false => self.device.read_at(offset, buf),
+        }
+    }
+
+    fn write_at(&self, offset: u64, _: &[u8]) -> Result<(), DeviceFault> {
+        panic!("a write to {offset} of a file system in use")
+    }
+
+    fn zero_at(&self, offset: u64, _: u64) -> Result<(), DeviceFault> {
+        panic!("a write to {offset} of a file system in use")
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        Ok(())
+    }
+
+    fn forget_cached(&self, offset: u64, _: u64) {
+        if !self.is_unreadable.load(Ordering::Relaxed) {
+            let mut bytes = [0; Mmp::LEN];
+            self.device.read_at(offset, &mut bytes).unwrap();
+            let number = Mmp::decode(&bytes).unwrap().sequence % 1000 + 1;
+            self.device.write_at(offset, &block(&self.device, offset, number)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_undone_while_another_machine_uses_the_file_system() {
+    let dir = scratch();
+    let (device, mmp_at) = image(&dir.path().join("image"));
+    let planned =
+        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
+    let undo = dir.path().join("undo");
+    planned.unwrap().write(&*device, Some(&undo)).unwrap();
+    let shared = Shared { device, mmp_at, is_unreadable: false.into() };
+    for force in [false, true] {
+        let undone = UndoFile::open(&undo).unwrap().undo(&shared, force);
+        assert!(matches!(undone, Err(UndoFault::InUse)), "{undone:?}");
+    }
+}
+
+#[test]
+fn nothing_is_written_if_the_protection_cannot_be_read() {
+    let dir = scratch();
+    let (device, mmp_at) = image(&dir.path().join("image"));
+    let shared = Arc::new(Shared { device, mmp_at, is_unreadable: false.into() });
+    let base: Arc<dyn Device> = Arc::<Shared>::clone(&shared);
+    // A plan does not fail if the block cannot be read. A write does.
+    shared.is_unreadable.store(true, Ordering::Relaxed);
+    let planned = plan_writes::<RepairFault>(base, |to| Ok(to.write_at(7 << 20, b"new")?));
+    let undo = dir.path().join("undo");
+    let written = planned.and_then(|planned| planned.write(&*shared, Some(&undo)));
+    assert!(matches!(written, Err(RepairFault::Device(_))), "{written:?}");
+    assert!(!undo.exists());
+}
+
+#[test]
+fn a_repair_holds_the_protection_while_it_writes() {
+    let dir = scratch();
+    let (device, mmp_at) = image(&dir.path().join("image"));
+    let bytes = bytes_of(&device);
 
     // Blocks on both sides of the block of the protection change, in the same piece of the plan, and another.
     let mut after = bytes.clone();
@@ -73,7 +215,5 @@ fn a_repair_holds_the_protection_while_it_writes() {
     let watch = Watch { device: Arc::clone(&device), mmp_at, writes: 0.into() };
     planned.unwrap().write(&watch, None).unwrap();
     assert!(watch.writes.into_inner() > 0);
-    let mut now = vec![0; bytes.len()];
-    device.read_at(0, &mut now).unwrap();
-    assert!(now == after, "the block of the protection is as it was");
+    assert!(bytes_of(&device) == after, "the block of the protection is as it was");
 }
