@@ -124,7 +124,7 @@ impl MountGuard {
     }
 
     /// As [`claim`](Self::claim), for a repair. If the superblock of `device` cannot be used, that of
-    /// `repaired` tells where the block is. With `is_over_check`, a block that e2fsck has left is claimed
+    /// `repaired` has the address of the block. With `is_over_check`, a block that e2fsck has left is claimed
     /// after a wait: the caller has planned to replace it.
     ///
     /// # Errors

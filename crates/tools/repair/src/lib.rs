@@ -172,7 +172,8 @@ pub struct Repair {
     /// Offsets of the pieces that are written last.
     late: BTreeSet<u64>,
     stats: Stats,
-    /// The block of multiple-mount protection was that of an e2fsck when the plan was made.
+    /// A repair whose plan was made while the block of multiple-mount protection was that of an e2fsck. Other
+    /// changes wait until such a block is repaired.
     was_checked: bool,
 }
 
@@ -320,13 +321,12 @@ pub fn plan_writes<E: From<RepairFault>>(
     if is_in_use(&*device) {
         return Err(RepairFault::InUse.into());
     }
-    let was_checked = mmp_of(&*device).is_some_and(|mmp| mmp.state() == MmpState::Checking);
     let overlay = Arc::new(Overlay::new(device));
     write(&(Arc::<Overlay>::clone(&overlay) as Arc<dyn Device>))?;
     release_planned(&overlay).map_err(RepairFault::from)?;
     let late = BTreeSet::from([superblock::OFFSET / overlay::PIECE * overlay::PIECE]);
     let done = Done { left: Vec::new(), late, stats: Stats::default() };
-    Ok(Repair { was_checked, ..done.assemble(overlay, Plan::default())? })
+    Ok(done.assemble(overlay, Plan::default())?)
 }
 
 /// Plans a clean block of multiple-mount protection where the plan has another one, for instance that of a
