@@ -6,8 +6,7 @@
 //! 3. A crate named in `[only]` imports no crates of the project except those listed.
 //! 4. Crates in `outside.tests` are imported only in `[dev-dependencies]` and by tools, and import no crate
 //!    of the project. No crate imports crates in `outside.tools`.
-//! 5. Modules of a crate form no knots: groups that use each other, see [`crate::knots`]. `[knots]` has the
-//!    number of modules in knots of the crates that still have some; it may only fall.
+//! 5. Modules of a crate form no knots: groups that use each other, see [`crate::knots`].
 //! 6. A crate is in `crates/FOLDER/NAME`: the folder of its floor, or the one that `[folders]` gives it.
 //! 7. Every library and binary root contains `#![forbid(unsafe_code)]`, except those in `unsafe-code.crates`.
 //! 8. Third-party packages that `extant` without features needs for WASI are listed, see [`crate::wasi`].
@@ -30,8 +29,6 @@ struct Layers {
     outside: Outside,
     #[serde(default)]
     folders: BTreeMap<String, String>,
-    #[serde(default)]
-    knots: BTreeMap<String, usize>,
     unsafe_code: UnsafeCode,
     wasi: wasi::Wasi,
 }
@@ -70,7 +67,7 @@ pub(crate) fn run() -> Result<(), String> {
     let layers: Layers = workspace::read_toml("layers.toml")?;
     let packages = workspace::packages()?;
     let mut faults = order_faults(&layers, &packages);
-    faults.extend(knot_faults(&layers.knots, &sources::crates(&packages)?));
+    faults.extend(knot_faults(&sources::crates(&packages)?));
     faults.extend(folder_faults(&layers, &packages));
     faults.extend(unsafe_faults(&layers, &packages)?);
     faults.extend(wasi::faults(&layers.wasi)?);
@@ -165,21 +162,12 @@ fn folder_faults(layers: &Layers, packages: &[Package]) -> Vec<String> {
 }
 
 /// Rule 5.
-fn knot_faults(allowed: &BTreeMap<String, usize>, crates: &[Crate]) -> Vec<String> {
+fn knot_faults(crates: &[Crate]) -> Vec<String> {
     let mut faults = Vec::new();
     for of in crates {
-        let knots = knots::knots(of);
-        let knotted: usize = knots.iter().map(Vec::len).sum();
-        let allowed = allowed.get(&of.name).copied().unwrap_or_default();
-        if knotted < allowed {
-            faults
-                .push(format!("{}: [knots] allows {allowed} modules, {knotted} are left: lower it", of.name));
-        }
-        if knotted > allowed {
-            for knot in knots {
-                let names: Vec<String> = knot.into_iter().map(|at| of.modules[at].name()).collect();
-                faults.push(format!("{}: these modules use each other: {}", of.name, names.join(" ")));
-            }
+        for knot in knots::knots(of) {
+            let names: Vec<String> = knot.into_iter().map(|at| of.modules[at].name()).collect();
+            faults.push(format!("{}: these modules use each other: {}", of.name, names.join(" ")));
         }
     }
     faults
@@ -288,12 +276,9 @@ mod tests {
     }
 
     #[test]
-    fn a_knot_is_a_fault_unless_it_is_listed() {
+    fn a_knot_is_a_fault() {
         let crates = [sources::sample(&[("", ""), ("a", "use crate::b::B;"), ("b", "use super::a::A;")])];
-        assert_eq!(knot_faults(&BTreeMap::new(), &crates), ["sample: these modules use each other: a b"]);
-        let allowed = |number| BTreeMap::from([("sample".to_owned(), number)]);
-        assert_eq!(knot_faults(&allowed(2), &crates), [""; 0]);
-        assert_eq!(knot_faults(&allowed(3), &crates).len(), 1);
+        assert_eq!(knot_faults(&crates), ["sample: these modules use each other: a b"]);
     }
 
     #[test]

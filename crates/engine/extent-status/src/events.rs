@@ -3,10 +3,10 @@
 
 use tracing::trace;
 
-use crate::cache::Shared;
+use crate::body::Body;
 use crate::entry::Entry;
-use crate::inode::Body;
-use crate::policy::Scan;
+use crate::scan::Scan;
+use crate::shared::Shared;
 
 macro_rules! of_entry {
     ($name:literal, $shared:expr, $body:expr, $entry:expr, $seq:expr $(, $key:ident = $value:expr)*) => {{

@@ -1,103 +1,19 @@
 //! The extent status of one inode's blocks.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use extant_base::rank::{self, RwLock};
 use extant_base::{Ino, Lblk};
 
-use crate::cache::Shared;
-use crate::chunk::{Age, NONE, allocated};
+use crate::body::{Body, State};
+use crate::chunk::Age;
 use crate::entry::{Entry, Status};
 use crate::events;
 use crate::pending::{Lost, any, blocks_of};
+use crate::policy::Policy;
+use crate::shared::Shared;
 use crate::tree::{Order, Tree};
-
-/// The part of an inode that lists and scans reference.
-pub(crate) struct Body {
-    pub(crate) ino: Ino,
-    /// Node number in the ring; under the ring's lock.
-    pub(crate) place: AtomicU32,
-    /// Tick of the last use; for the LRU policies.
-    pub(crate) touched: AtomicU64,
-    /// Mirrors of the state after the last change, for readers without the lock.
-    pub(crate) entries: AtomicU32,
-    pub(crate) reclaimable: AtomicU32,
-    pub(crate) precached: AtomicBool,
-    pub(crate) state: RwLock<State, { rank::EXTENT_STATUS }>,
-}
-
-pub(crate) struct State {
-    pub(crate) tree: Tree,
-    pub(crate) seq: u64,
-    /// Where the last scan stopped; for the policy upstream.
-    pub(crate) cursor: u32,
-    /// The list of the ring that it is on; for the policies that list inodes with reclaimable entries.
-    listed: Age,
-    /// Bytes as last counted.
-    bytes: usize,
-    #[expect(clippy::box_collection, reason = "one word where there are none")]
-    pub(crate) pending: Option<Box<BTreeSet<u32>>>,
-}
-
-impl Body {
-    pub(crate) fn is(&self, other: &Body) -> bool {
-        std::ptr::eq(self, other)
-    }
-
-    pub(crate) fn is_listed(&self) -> bool {
-        self.place.load(Relaxed) != NONE
-    }
-
-    /// Bytes of an inode without entries.
-    fn bytes() -> usize {
-        allocated(size_of::<Self>() + 2 * size_of::<usize>())
-    }
-
-    /// Updates the counters after a change, still under the state's lock.
-    pub(crate) fn count(&self, shared: &Shared, state: &mut State) {
-        let (entries, reclaimable) = (state.tree.entries(), state.tree.reclaimable());
-        let bytes = state.tree.bytes();
-        let entries_before = self.entries.load(Relaxed);
-        let reclaimable_before = self.reclaimable.load(Relaxed);
-        if (entries, reclaimable) != (entries_before, reclaimable_before) {
-            self.entries.store(entries, Relaxed);
-            self.reclaimable.store(reclaimable, Relaxed);
-        }
-        shared.counters.add(
-            i64::from(entries) - i64::from(entries_before),
-            i64::from(reclaimable) - i64::from(reclaimable_before),
-            bytes as i64 - state.bytes as i64,
-        );
-        state.bytes = bytes;
-    }
-
-    /// Updates the counters and the list of the inode after a change, still under the state's lock.
-    pub(crate) fn sync(self: &Arc<Self>, shared: &Shared, state: &mut State) {
-        self.count(shared, state);
-        let policy = shared.options.policy;
-        if policy.lists_inodes_at_first_use() {
-            return;
-        }
-        let should = match (policy, state.tree.reclaimable()) {
-            (crate::Policy::EsChunk, _) => state.tree.age(),
-            (_, 0) => Age::None,
-            _ => Age::Cold,
-        };
-        if state.listed != should {
-            state.listed = should;
-            let mut ring = shared.ring.lock();
-            match should {
-                Age::None => ring.take_off(self),
-                Age::Cold => ring.put(self, 0),
-                Age::Warm => ring.put(self, 1),
-            }
-            shared.note_ring(&ring);
-        }
-    }
-}
 
 /// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,25 +76,9 @@ pub struct Inode {
 
 impl Inode {
     pub(crate) fn new(ino: Ino, shared: Arc<Shared>) -> Self {
-        let state = State {
-            tree: Tree::new(shared.options.policy.order()),
-            seq: 0,
-            cursor: 0,
-            listed: Age::None,
-            bytes: 0,
-            pending: None,
-        };
         shared.inodes.fetch_add(1, Relaxed);
         shared.counters.add(0, 0, Body::bytes() as i64);
-        let body = Body {
-            ino,
-            place: AtomicU32::new(NONE),
-            touched: AtomicU64::new(0),
-            entries: AtomicU32::new(0),
-            reclaimable: AtomicU32::new(0),
-            precached: AtomicBool::new(false),
-            state: RwLock::new(state),
-        };
+        let body = Body::new(ino, shared.options.policy.order());
         Self { body: Arc::new(body), shared }
     }
 
@@ -281,7 +181,7 @@ impl Inode {
         let done = {
             let mut state = self.body.state.write();
             let done = how(&mut state);
-            self.body.sync(&self.shared, &mut state);
+            self.shared.sync(&self.body, &mut state);
             done
         };
         self.shared.relieve(&self.body);
@@ -504,7 +404,7 @@ impl Inode {
         if !self.shared.options.policy.lists_inodes_at_first_use() {
             let listed = self.shared.ring.lock().list_of(&self.body);
             let should = match (self.shared.options.policy, state.tree.reclaimable()) {
-                (crate::Policy::EsChunk, _) => match state.tree.age() {
+                (Policy::EsChunk, _) => match state.tree.age() {
                     Age::None => None,
                     Age::Cold => Some(0),
                     Age::Warm => Some(1),
@@ -521,7 +421,7 @@ impl Drop for Inode {
     fn drop(&mut self) {
         let mut state = self.body.state.write();
         let old = std::mem::replace(&mut state.tree, Tree::new(Order::Plain));
-        self.body.sync(&self.shared, &mut state);
+        self.shared.sync(&self.body, &mut state);
         drop(state);
         drop(old);
         {

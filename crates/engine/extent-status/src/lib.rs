@@ -143,7 +143,7 @@
 
 #![forbid(unsafe_code)]
 
-mod ages;
+mod body;
 mod cache;
 mod chunk;
 mod entry;
@@ -153,14 +153,20 @@ mod inode;
 mod map;
 mod pending;
 mod policy;
+mod reclaim;
 mod ring;
+mod scan;
+mod shared;
 mod slots;
 mod stats;
 mod tree;
 
-pub use cache::{Cache, Options, SCAN_MIN};
+pub use cache::Cache;
 pub use entry::{END, Entry, Status};
 pub use inode::{Allocation, Cached, EndedReservation, Found, Inode};
 pub use map::{Answer, Keep, Source};
-pub use policy::{Policy, Scan};
+pub use policy::Policy;
+pub use reclaim::SCAN_MIN;
+pub use scan::Scan;
+pub use shared::Options;
 pub use stats::{Stats, Times};

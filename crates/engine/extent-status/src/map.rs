@@ -18,8 +18,9 @@
 
 use extant_base::Lblk;
 
+use crate::body::State;
 use crate::entry::{END, Entry, Status};
-use crate::inode::{Inode, State};
+use crate::inode::Inode;
 
 /// What the map on disk has for a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +172,7 @@ impl Inode {
             let (hole, may_keep) = clipped(&state);
             if may_keep {
                 self.cache_in(&mut state, &hole);
-                self.body.sync(&self.shared, &mut state);
+                self.shared.sync(&self.body, &mut state);
             }
             hole
         };

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::inode::State;
+use crate::body::State;
 use crate::tree::Tree;
 
 /// Removed runs of delayed blocks, counted in clusters; added in order.

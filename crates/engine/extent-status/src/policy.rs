@@ -25,26 +25,8 @@
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.
 
-mod chunks;
-mod lru;
-mod round;
-
-use std::sync::Arc;
-
-use crate::ages::Ages;
-use crate::cache::Shared;
 use crate::fifo::Fifo;
-use crate::inode::Body;
-use crate::tree::Order;
-
-/// The urgency of a scan; only es-chunk uses it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// New entries get time to be found.
-    Usual,
-    /// The budget is exceeded, and scans reclaimed nothing: new entries are reclaimed too.
-    Urgent,
-}
+use crate::tree::{Ages, Order};
 
 /// How the cache chooses what to evict. See the table in the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -123,28 +105,4 @@ impl Policy {
             _ => Order::Plain,
         }
     }
-
-    /// Runs one scan.
-    pub(crate) fn scan(self, shared: &Shared, nr: u32, own: Option<&Arc<Body>>, need: Need) -> Scan {
-        match self {
-            Self::Baseline | Self::EsCache => lru::scan(shared, nr, own),
-            Self::EsSlist | Self::EsIlist | Self::EsGc | Self::Upstream => round::scan(self, shared, nr, own),
-            Self::EsChunk => chunks::scan(shared, nr, need),
-        }
-    }
-}
-
-/// Result of a scan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Scan {
-    /// Entries reclaimed.
-    pub reclaimed: u32,
-    /// Entries examined one by one; a chunk examined as a whole counts as one.
-    pub scanned: u32,
-    /// Listed inodes that were examined, those only sorted included.
-    pub inodes: u32,
-    /// Inodes that were skipped.
-    pub skipped: u32,
-    /// Whether there was a second round.
-    pub retried: bool,
 }

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::body::Body;
 use crate::chunk::{NONE, allocated};
-use crate::inode::Body;
 
 struct RingNode {
     before: u32,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use extant_base::Ino;
 
-use crate::policy::Scan;
+use crate::scan::Scan;
 
 /// Number of shards of a counter, which spread contention between threads.
 const SHARDS: usize = 16;

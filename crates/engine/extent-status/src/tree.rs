@@ -17,11 +17,13 @@
 //!    chunks that took part in removals are not small on average, which bounds the memory per entry.
 //! 4. `hint` may be wrong in any way; it is checked before use.
 
+mod ages;
+
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::ages::Ages;
+pub(crate) use self::ages::{Ages, whose_turn};
 use crate::chunk::{Chunk, ENTRIES_MAX, Item, NONE, allocated};
 use crate::entry::{Entry, Packed};
 use crate::fifo::Fifo;

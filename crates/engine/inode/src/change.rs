@@ -26,7 +26,8 @@ use extant_ondisk::{Features, dirent};
 
 use crate::clusters::{self, UnmappedRun};
 use crate::dir_state::DirState;
-use crate::live::{Editing, InodeCache, LiveInode, Values};
+use crate::live::{Editing, InodeCache};
+use crate::node::{LiveInode, Values};
 use crate::{Fault, Shared};
 
 pub use blocks::NewBlockOptions;

@@ -29,8 +29,6 @@ use extant_base::sync::CachePadded;
 use extant_dir::edit::{DirCache, Stats};
 use extant_memory::{Budget, Shrinker};
 
-use crate::LiveInode;
-
 /// Minimum change in bytes that is counted.
 const STEP: usize = 4096;
 /// Maximum memory of one directory's cache in bytes, excluding filters of leaves and the data for each block.
@@ -79,6 +77,13 @@ impl DirState {
     }
 }
 
+/// What has the caches of a directory: its inode.
+pub(crate) trait DirHolder: Send + Sync {
+    /// Calls `with` with the caches, if there are any. Returns `false`, and does not call it, if they are
+    /// locked.
+    fn try_dir(&self, with: &mut dyn FnMut(Option<&mut DirState>)) -> bool;
+}
+
 /// The memory of all directories' caches.
 pub(crate) struct DirMemory {
     budget: Arc<Budget>,
@@ -87,7 +92,7 @@ pub(crate) struct DirMemory {
     /// Bytes ever requested from the shrinker; used as a clock.
     asked: CachePadded<AtomicU64>,
     /// Directories with charged memory, each once, in the order in which the shrinker visits them.
-    known: Mutex<VecDeque<Weak<LiveInode>>, { rank::DIRECTORIES }>,
+    known: Mutex<VecDeque<Weak<dyn DirHolder>>, { rank::DIRECTORIES }>,
 }
 
 impl DirMemory {
@@ -125,7 +130,7 @@ impl DirMemory {
     }
 
     /// Charges the memory of the directory's cache after an operation.
-    pub(crate) fn count(&self, node: &Arc<LiveInode>, state: &mut DirState) {
+    pub(crate) fn count<H: DirHolder + 'static>(&self, holder: &Arc<H>, state: &mut DirState) {
         let held = state.cache.held_bytes();
         let before = state.charged.bytes;
         state.charged.used_at = self.asked.load(Ordering::Relaxed);
@@ -140,7 +145,8 @@ impl DirMemory {
         }
         state.charged.bytes = held;
         if !std::mem::replace(&mut state.charged.is_known, true) {
-            self.known.lock().push_back(Arc::downgrade(node));
+            let weak = Arc::downgrade(holder);
+            self.known.lock().push_back(weak);
         }
         if held < before {
             self.release(before - held);
@@ -191,22 +197,23 @@ impl Shrinker for DirMemory {
                 break;
             }
             let Some(weak) = self.known.lock().pop_front() else { break };
-            let Some(node) = weak.upgrade() else { continue };
+            let Some(holder) = weak.upgrade() else { continue };
             let are_many = self.bytes.load(Ordering::Relaxed).saturating_sub(freed) > self.budget.limit() / 2;
-            match node.try_values() {
-                Some(mut values) => {
-                    let Some(state) = &mut values.dir else { continue };
-                    if self.is_recent(state.charged.used_at) && !are_many {
-                        spared += 1;
-                        self.known.lock().push_back(weak);
-                        continue;
-                    }
-                    state.cache.clear();
-                    freed += std::mem::take(&mut state.charged.bytes);
-                    state.charged.is_known = false;
+            let mut stays = false;
+            let was_free = holder.try_dir(&mut |state| {
+                let Some(state) = state else { return };
+                if self.is_recent(state.charged.used_at) && !are_many {
+                    spared += 1;
+                    stays = true;
+                    return;
                 }
-                // Locked, so in use now.
-                None => self.known.lock().push_back(weak),
+                state.cache.clear();
+                freed += std::mem::take(&mut state.charged.bytes);
+                state.charged.is_known = false;
+            });
+            // Locked, so in use now.
+            if stays || !was_free {
+                self.known.lock().push_back(weak);
             }
         }
         self.asked.fetch_add(bytes.min(self.budget.limit()) as u64, Ordering::Relaxed);

@@ -46,7 +46,8 @@ use extant_base::sync::thread_number;
 use extant_buffer::{Edit, ReadFault};
 
 use self::list::OrphanList;
-use crate::live::{InodeCache, LiveInode, OrphanState};
+use crate::live::InodeCache;
+use crate::node::{LiveInode, OrphanState};
 
 pub use self::file::{OrphanFile, Slot};
 pub use self::list::LockStats;

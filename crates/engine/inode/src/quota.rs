@@ -26,6 +26,8 @@
 //! Source: kernel Documentation/filesystems/ext4/special_inodes.rst; e2fsck's and the kernel's counts of the
 //! same images.
 
+mod admit;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -39,23 +41,12 @@ use extant_ondisk::inode::flags;
 use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::quota::tree::{self, Block};
 
-use crate::live::{InodeCache, LiveInode, OrphanState, Values};
-use crate::{Change, Fault, Shared, edit_fault};
-
-/// A user, a group and a project.
-pub type Owners = [u32; 3];
+use crate::node::{Charge, LiveInode, OrphanState, Owners, Values};
+use crate::{Fault, Shared};
 
 const KINDS: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
 /// Maximum number of cached entry addresses for each kind.
 const PLACES_MAX: usize = 1 << 16;
-
-/// An inode's owners, and its cost for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Charge {
-    owners: Owners,
-    bytes: u64,
-    inodes: u64,
-}
 
 /// The quota files of a volume that is open for writing.
 pub struct Quota {
@@ -92,12 +83,15 @@ impl Quota {
     /// file.
     pub const ADMIT_CREDITS: u32 = tree::CHANGED_MAX + 4 * 2 + 16;
 
-    /// Opens the quota files that the superblock names; `None` if the file system does not count usage.
+    /// Opens the quota files that the superblock names, with the inodes that `get` returns; `None` if the
+    /// file system does not count usage.
     ///
     /// # Errors
     /// One of them is not a quota file, or cannot be read: writing to it would add to the damage.
-    pub(crate) fn open(live: &InodeCache) -> Result<Option<Self>, Fault> {
-        let shared = live.shared();
+    pub(crate) fn open(
+        shared: &Shared,
+        get: &dyn Fn(Ino) -> Result<Arc<LiveInode>, Fault>,
+    ) -> Result<Option<Self>, Fault> {
         let sb = &shared.sb;
         if !sb.features.has_ro_compat(Features::QUOTA) {
             return Ok(None);
@@ -108,7 +102,7 @@ impl Quota {
             if ino == 0 {
                 continue; // no file for this kind
             }
-            let node = live.get(Ino(ino))?;
+            let node = get(Ino(ino))?;
             let kind = node.values().kind();
             Malformed::unless(kind == FileType::Regular, "quota file", "must be a regular file", ino)
                 .map_err(|fact| Fault::corrupt(Ino(ino), fact))?;
@@ -123,27 +117,10 @@ impl Quota {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn knows(&self, live: &InodeCache, owners: Owners) -> Result<bool, Fault> {
-        for (file, id) in self.files.iter().zip(owners) {
-            let Some(file) = file else { continue };
-            if file.place(live.shared(), id).map_err(|fault| file.fault(fault))?.is_none() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Adds an empty entry for the first of these owners that has none. Returns `false` if others may still
-    /// lack one: then call again with another handle of [`ADMIT_CREDITS`](Self::ADMIT_CREDITS).
-    ///
-    /// # Errors
-    /// No space, or a file cannot be read; the file keeps its old entries.
-    pub fn admit(&self, change: &Change<'_>, owners: Owners) -> Result<bool, Fault> {
-        let shared = change.live.shared();
+    pub fn knows(&self, shared: &Shared, owners: Owners) -> Result<bool, Fault> {
         for (file, id) in self.files.iter().zip(owners) {
             let Some(file) = file else { continue };
             if file.place(shared, id).map_err(|fault| file.fault(fault))?.is_none() {
-                file.add(change, id)?;
                 return Ok(false);
             }
         }
@@ -309,48 +286,6 @@ impl File {
         }
         places.insert(id, (block, at + found.at));
         Ok(Some((block, at + found.at)))
-    }
-
-    /// Adds an entry.
-    fn add(&self, change: &Change<'_>, id: u32) -> Result<(), Fault> {
-        let shared = change.live.shared();
-        // Locked until the end: two concurrent additions would use the same blocks.
-        let places = self.places.lock();
-        let read = &mut |number| self.read(shared, number);
-        let known = tree::find(self.kind, id, read).map_err(|fault| self.fault(fault))?;
-        if known.is_some() {
-            return Ok(());
-        }
-        let insertion = tree::insert(self.kind, id, read).map_err(|fault| self.fault(fault))?;
-        // First allocate all blocks, which may fail. A block of zeros after the last one does no harm.
-        let mut homes = Vec::new();
-        for (number, bytes) in &insertion.changed {
-            let (lblk, at) = Self::lblk(shared, *number);
-            homes.push((self.home(change, lblk)?, at, bytes));
-        }
-        for (home, at, bytes) in homes {
-            let put = &mut |all: &mut [u8]| all[at..at + bytes.len()].copy_from_slice(bytes);
-            change.edit.change(home, self.seal(), put).map_err(Fault::of(self.node.ino()))?;
-        }
-        drop(places);
-        Ok(())
-    }
-
-    /// The physical block of a block of the file; allocates one with zeros in a hole.
-    fn home(&self, change: &Change<'_>, lblk: u64) -> Result<Pblk, Fault> {
-        let shared = change.live.shared();
-        let ino = self.node.ino();
-        let known = self.find(shared, &self.node.values(), lblk).map_err(|fault| self.fault(fault))?;
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        let mut values = change.live.edit(&self.node, change.edit.transaction());
-        let at = Lblk(u32::try_from(lblk).map_err(|_| Fault::TooLarge)?);
-        let block = change.append_block(&mut values, at, Pblk(0)).map_err(|fault| edit_fault(ino, fault))?;
-        change.edit.fresh(block, self.seal(), &mut |_| {});
-        let end = (lblk + 1) << shared.geometry.block_size.log2();
-        values.fields.size = values.fields.size.max(end);
-        Ok(block)
     }
 }
 

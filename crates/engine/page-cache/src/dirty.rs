@@ -15,7 +15,7 @@
 //! 3. `dirty_bytes` and `writing_bytes` are sums over the folios' bits.
 //! 4. A writer waits only in [`Shared::throttle`], with no lock held, and never longer than its `wait_max`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,29 +23,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::chunk::{CLEAN, Chunk};
-use crate::file::File;
 use crate::{Config, Shared};
 
-/// The dirty chunks of a file.
-#[derive(Default)]
-pub(crate) struct DirtyChunks {
-    by_time: BTreeSet<(u64, u64)>,
-    /// The time under which the cache's list has the file.
-    listed_ms: Option<u64>,
-}
-
-impl DirtyChunks {
-    /// The numbers of the chunks that have been dirty since `until_ms` or before.
-    pub(crate) fn until(&self, until_ms: u64) -> Vec<u64> {
-        self.by_time.range(..=(until_ms, u64::MAX)).map(|(_, number)| *number).collect()
-    }
-}
-
-/// The dirty state of all files.
-#[derive(Default)]
-pub(crate) struct Dirty {
-    files: Mutex<BTreeMap<(u64, u64), Arc<File>>>,
+/// The dirty state of all files, which are of type `F`.
+pub(crate) struct Dirty<F> {
+    /// By the time of the oldest dirty chunk, and the file's number.
+    pub(crate) files: Mutex<BTreeMap<(u64, u64), Arc<F>>>,
     dirty_bytes: AtomicU64,
     writing_bytes: AtomicU64,
     waiting: AtomicUsize,
@@ -71,7 +54,21 @@ pub enum Throttled {
     },
 }
 
-impl Dirty {
+impl<F> Default for Dirty<F> {
+    fn default() -> Self {
+        Self {
+            files: Mutex::default(),
+            dirty_bytes: AtomicU64::new(0),
+            writing_bytes: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            lock: Mutex::default(),
+            progress: Condvar::new(),
+            work: Condvar::new(),
+        }
+    }
+}
+
+impl<F> Dirty<F> {
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::SeqCst)
     }
@@ -86,7 +83,7 @@ impl Dirty {
     }
 
     /// The first file after `after` in the order of the oldest dirty block, and its place.
-    pub(crate) fn next_file(&self, after: Option<(u64, u64)>) -> Option<((u64, u64), Arc<File>)> {
+    pub(crate) fn next_file(&self, after: Option<(u64, u64)>) -> Option<((u64, u64), Arc<F>)> {
         let files = self.files.lock();
         let from = after.map_or(Unbounded, Excluded);
         files.range((from, Unbounded)).next().map(|(place, file)| (*place, file.clone()))
@@ -176,73 +173,5 @@ impl Shared {
     pub(crate) fn wake_flusher(&self) {
         drop(self.dirty.lock.lock());
         self.dirty.work.notify_all();
-    }
-}
-
-impl File {
-    /// Counts blocks of a chunk that became dirty. Called under the lock of their folio.
-    pub(crate) fn add_dirty_blocks(&self, chunk: &Chunk, blocks: u32, now_ms: u64) {
-        if blocks != 0 && chunk.dirty_blocks.fetch_add(blocks, Ordering::SeqCst) == 0 {
-            self.list_chunk(chunk, now_ms);
-        }
-    }
-
-    /// Counts blocks of a chunk that are no longer dirty. Called under the lock of their folio.
-    pub(crate) fn sub_dirty_blocks(&self, chunk: &Chunk, blocks: u32) {
-        if blocks != 0 && chunk.dirty_blocks.fetch_sub(blocks, Ordering::SeqCst) == blocks {
-            self.list_chunk(chunk, 0);
-        }
-    }
-
-    /// The chunk's count changed from or to 0: inserts the chunk into the list or removes it (invariant 1).
-    fn list_chunk(&self, chunk: &Chunk, now_ms: u64) {
-        let mut list = self.dirty.lock();
-        let listed_ms = chunk.dirtied_ms.load(Ordering::Relaxed);
-        let is_dirty = chunk.dirty_blocks.load(Ordering::SeqCst) != 0;
-        if is_dirty && listed_ms == CLEAN {
-            let now_ms = now_ms.min(CLEAN - 1);
-            chunk.dirtied_ms.store(now_ms, Ordering::Relaxed);
-            list.by_time.insert((now_ms, chunk.number));
-        } else if !is_dirty && listed_ms != CLEAN {
-            chunk.dirtied_ms.store(CLEAN, Ordering::Relaxed);
-            list.by_time.remove(&(listed_ms, chunk.number));
-        }
-        self.list_file(&mut list);
-    }
-
-    /// Notes that the chunk has been dirty since `ms` at least.
-    pub(crate) fn backdate_chunk(&self, chunk: &Chunk, ms: u64) {
-        let mut list = self.dirty.lock();
-        let listed_ms = chunk.dirtied_ms.load(Ordering::Relaxed);
-        if listed_ms != CLEAN && ms < listed_ms {
-            list.by_time.remove(&(listed_ms, chunk.number));
-            list.by_time.insert((ms, chunk.number));
-            chunk.dirtied_ms.store(ms, Ordering::Relaxed);
-            self.list_file(&mut list);
-        }
-    }
-
-    /// Upholds invariant 2.
-    fn list_file(&self, list: &mut DirtyChunks) {
-        let oldest_ms = list.by_time.first().map(|(ms, _)| *ms);
-        if oldest_ms == list.listed_ms {
-            return;
-        }
-        // Dropped after the lock is released: this may be the last reference to a file, and its drop takes
-        // locks.
-        let mut files = self.shared.dirty.files.lock();
-        let out = list.listed_ms.and_then(|ms| files.remove(&(ms, self.id)));
-        if let (Some(ms), Some(this)) = (oldest_ms, self.this.upgrade()) {
-            files.insert((ms, self.id), this);
-        }
-        list.listed_ms = oldest_ms;
-        drop(files);
-        drop(out);
-    }
-
-    /// The dirty chunk after `after`, oldest first: when it became dirty, and its number.
-    pub(crate) fn next_dirty_chunk(&self, after: Option<(u64, u64)>) -> Option<(u64, u64)> {
-        let list = self.dirty.lock();
-        list.by_time.range((after.map_or(Unbounded, Excluded), Unbounded)).next().copied()
     }
 }

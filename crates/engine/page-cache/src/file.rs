@@ -10,6 +10,8 @@
 //!    hole.
 //! 3. One folio is locked at a time, except by a fill of several folios, which locks them in rising order.
 
+mod dirty;
+
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -18,14 +20,18 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use self::dirty::DirtyChunks;
 use crate::backing::{Backing, Extent};
 use crate::chunk::{Chunk, Found};
-use crate::dirty::DirtyChunks;
 use crate::errors::ErrorLog;
-use crate::folio::{Folio, State};
+use crate::folio::{Folio, Owner, State};
 use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
+use crate::pool::Memory;
 use crate::reclaim::Clock;
 use crate::{ErrorCursor, Order, Shared, WriteError};
+
+/// References to an idle folio: its chunk, its ring, and the reclaimer.
+const HOLDERS: usize = 3;
 
 /// The end of the largest file.
 pub(crate) const POS_MAX: u64 = 1 << 63;
@@ -450,11 +456,6 @@ impl File {
         self.chunks.read().get(&number).cloned()
     }
 
-    /// The chunk of a page, if the map is not locked.
-    pub(crate) fn try_chunk_of(&self, page: u64) -> Option<Arc<Chunk>> {
-        self.chunks.try_read()?.get(&(page >> (CHUNK_SHIFT - PAGE_SHIFT))).cloned()
-    }
-
     /// Removes an empty chunk from the map, if no lock is contended.
     pub(crate) fn try_detach(&self, chunk: &Chunk) {
         let Some(mut chunks) = self.chunks.try_write() else { return };
@@ -532,6 +533,29 @@ impl File {
             *memo = Some(chunk.clone());
             return (chunk, folio, true);
         }
+    }
+}
+
+impl Owner for File {
+    fn evict(&self, folio: &Arc<Folio>) -> Option<Arc<Memory>> {
+        let chunk = self.chunks.try_read()?.get(&(folio.page >> (CHUNK_SHIFT - PAGE_SHIFT))).cloned()?;
+        let mut slots = chunk.slots.try_write()?;
+        let mut state = folio.state.try_write()?;
+        // Another holder is about to use it: a fill of many folios must not lose the first one to the last
+        // one's reclaim.
+        let is_pinned = state.bytes.as_ref().is_some_and(|bytes| Arc::strong_count(bytes) > 1);
+        let is_held = is_pinned || Arc::strong_count(folio) > HOLDERS;
+        let is_idle = state.dirty.is_empty() && state.writing.is_empty() && !state.is_gone() && !is_held;
+        if !is_idle || !slots.remove(folio, chunk.number) {
+            return None;
+        }
+        let is_last = slots.is_empty();
+        let memory = state.take();
+        drop((state, slots));
+        if is_last {
+            self.try_detach(&chunk);
+        }
+        memory
     }
 }
 

@@ -22,16 +22,22 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::RwLock;
 
 use crate::bits::Bits;
-use crate::file::File;
 use crate::order::PAGE_SHIFT;
 use crate::pool::Memory;
 use crate::{Order, Shared};
+
+/// The file of a folio, as reclaim needs it.
+pub(crate) trait Owner: Send + Sync {
+    /// Removes a folio from the file and takes its memory, if it is clean and idle and no lock on the way is
+    /// contended.
+    fn evict(&self, folio: &Arc<Folio>) -> Option<Arc<Memory>>;
+}
 
 pub(crate) struct Folio {
     /// Its first page.
     pub(crate) page: u64,
     pub(crate) order: Order,
-    pub(crate) file: Weak<File>,
+    pub(crate) owner: Weak<dyn Owner>,
     /// Read or written since the hand of the clock passed.
     pub(crate) is_referenced: AtomicBool,
     /// The folio's place in the clock: see `reclaim`.
@@ -53,7 +59,7 @@ impl Folio {
         memory: Memory,
         order: Order,
         block_shift: u32,
-        file: Weak<File>,
+        owner: Weak<dyn Owner>,
         ring: usize,
     ) -> Self {
         let blocks = (order.bytes() >> block_shift) as u32;
@@ -66,7 +72,7 @@ impl Folio {
         Self {
             page,
             order,
-            file,
+            owner,
             is_referenced: AtomicBool::new(false),
             ring,
             ring_at: AtomicUsize::new(usize::MAX),

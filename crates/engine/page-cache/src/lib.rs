@@ -182,7 +182,7 @@ pub struct PageCache {
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) counts: Counts,
-    pub(crate) dirty: Dirty,
+    pub(crate) dirty: Dirty<File>,
     pub(crate) clock: Clock,
     pool: Arc<Pool>,
     files: Mutex<HashMap<u64, (u64, Weak<File>)>>,

@@ -27,9 +27,6 @@ use crate::stats::thread_number;
 
 const RINGS: usize = 8;
 
-/// References to an idle folio: its chunk, its ring, and the reclaimer.
-const HOLDERS: usize = 3;
-
 /// Folios examined under one lock of a ring.
 const BATCH: usize = 16;
 
@@ -109,27 +106,7 @@ impl Shared {
 
     /// Evicts one folio from its file if it is clean and idle.
     fn evict(&self, folio: &Arc<Folio>) -> bool {
-        let Some(file) = folio.file.upgrade() else { return false };
-        let memory = {
-            let Some(chunk) = file.try_chunk_of(folio.page) else { return false };
-            let Some(mut slots) = chunk.slots.try_write() else { return false };
-            let Some(mut state) = folio.state.try_write() else { return false };
-            // Another holder is about to use it: a fill of many folios must not lose the first one to the
-            // last one's reclaim.
-            let is_pinned = state.bytes.as_ref().is_some_and(|bytes| Arc::strong_count(bytes) > 1);
-            let is_held = is_pinned || Arc::strong_count(folio) > HOLDERS;
-            let is_idle = state.dirty.is_empty() && state.writing.is_empty() && !state.is_gone() && !is_held;
-            if !is_idle || !slots.remove(folio, chunk.number) {
-                return false;
-            }
-            let is_last = slots.is_empty();
-            let memory = state.take();
-            drop((state, slots));
-            if is_last {
-                file.try_detach(&chunk);
-            }
-            memory
-        };
+        let Some(memory) = folio.owner.upgrade().and_then(|owner| owner.evict(folio)) else { return false };
         drop(memory);
         self.counts.evicted.add(1);
         self.forget(folio);

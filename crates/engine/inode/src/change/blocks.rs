@@ -18,7 +18,8 @@ use extant_ondisk::extent::Extent;
 
 use super::{Change, EXTENTS_PER_STEP, REVOKED_PER_EXTENT, Space, edit_fault};
 use crate::clusters::UnmappedRun;
-use crate::live::{InodeCache, LiveInode, Values};
+use crate::live::InodeCache;
+use crate::node::{LiveInode, Values};
 use crate::{Fault, FileData, Shared};
 
 /// The state of new blocks, and the source of their space.

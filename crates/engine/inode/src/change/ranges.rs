@@ -11,7 +11,7 @@ use extant_base::{CorruptAt, Ino, Malformed};
 use extant_mapping::{EditFault, Editor, FileMap};
 
 use super::{Change, Space, edit_fault};
-use crate::live::LiveInode;
+use crate::node::LiveInode;
 use crate::{Fault, Shared};
 
 impl Change<'_> {

@@ -11,7 +11,7 @@ use extant_mapping::{EditFault, MapState, Mapped, TreeSpace};
 
 use super::{Change, Space, edit_fault};
 use crate::Fault;
-use crate::live::LiveInode;
+use crate::node::LiveInode;
 
 /// Gives a new tree the blocks of the old one first.
 struct Reusing<'a> {

@@ -27,8 +27,9 @@ use extant_base::{Ino, Pblk, Tid};
 use extant_buffer::{BlockContents, Bytes, Edit, Kind, Owner, ReadFault, Seal};
 use extant_ondisk::inode as layout;
 
-use super::{InodeCache, LiveInode, OrphanState, Values};
-use crate::Quota;
+use super::InodeCache;
+use crate::node::{LiveInode, OrphanState, Values};
+use crate::quota::Quota;
 
 /// Number of parts of the list of changed inodes.
 pub(super) const DIRTY_PARTS: usize = 64;
@@ -377,7 +378,7 @@ impl InodeCache {
         behind[..len].copy_from_slice(&body[..len]);
         behind[len..].fill(0);
         let known = from.min(layout::BASE_SIZE + layout::EXTRA_SIZE);
-        let seed = values.seed.filter(|_| self.shared.sb.seals_inodes());
+        let seed = values.seed().filter(|_| self.shared.sb.seals_inodes());
         Encoded { at: node.place_at as usize, kept: known..from, seed }
     }
 }

@@ -22,9 +22,9 @@ use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Tid};
 use extant_memory::{Budget, Shrinker};
 
-use super::{LiveInode, OrphanState};
 use crate::Inode;
-use crate::data::FILE_BYTES;
+use crate::file_data::FILE_BYTES;
+use crate::node::{LiveInode, OrphanState};
 
 const SHARDS: usize = 64;
 /// Number of per-thread hot entries.

@@ -19,7 +19,8 @@ use extant_base::Pblk;
 use extant_base::rank::{self, Mutex, MutexGuard};
 use extant_buffer::{Edit, Kind, Owner, ReadFault, Seal};
 
-use crate::live::{InodeCache, LiveInode, OrphanState};
+use crate::live::InodeCache;
+use crate::node::{LiveInode, OrphanState};
 
 /// `s_last_orphan` within the superblock.
 const LAST_ORPHAN_AT: usize = 0xE8;

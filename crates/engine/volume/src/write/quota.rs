@@ -29,7 +29,7 @@ impl Writer {
     pub(super) fn admit(&self, owners: impl FnOnce() -> Owners) -> Result<(), Fault> {
         let Some(quota) = self.inodes().quota() else { return Ok(()) };
         let owners = owners();
-        if quota.knows(self.inodes(), owners)? {
+        if quota.knows(self.inodes().shared(), owners)? {
             return Ok(());
         }
         while !self.run(Quota::ADMIT_CREDITS, |change| Ok(quota.admit(change, owners)?))? {}

@@ -16,11 +16,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Need, Scan};
-use crate::ages::whose_turn;
-use crate::cache::Shared;
 use crate::chunk::Age;
 use crate::ring::Ring;
+use crate::scan::{Need, Scan};
+use crate::shared::Shared;
+use crate::tree::whose_turn;
 
 /// Maximum number of inodes that a scan examines, skipped ones included.
 const INODES_MAX: u32 = 8;
@@ -77,7 +77,7 @@ pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {
                 age = Age::Cold;
             }
         }
-        body.sync(shared, &mut state);
+        shared.sync(&body, &mut state);
         break;
     }
     out

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Policy, Scan};
-use crate::cache::Shared;
+use crate::body::{Body, State};
 use crate::fifo::{ACTIVE, INACTIVE};
-use crate::inode::{Body, State};
+use crate::policy::Policy;
+use crate::scan::Scan;
+use crate::shared::Shared;
 use crate::tree::{Order, Verdict};
 
 const LIST: usize = 0;
 
 type Reclaim = fn(&mut State, u32, &mut Scan);
 
-pub(super) fn scan(policy: Policy, shared: &Shared, nr: u32, own: Option<&Arc<Body>>) -> Scan {
+pub(super) fn scan(shared: &Shared, nr: u32, own: Option<&Arc<Body>>) -> Scan {
+    let policy = shared.options.policy;
     let (first, second): (Reclaim, Reclaim) = match policy {
         Policy::EsIlist => (from_the_list, from_the_list),
         Policy::EsGc => (from_the_inactive, from_the_active),
@@ -21,10 +23,10 @@ pub(super) fn scan(policy: Policy, shared: &Shared, nr: u32, own: Option<&Arc<Bo
         _ => (from_the_front, from_the_front),
     };
     let mut out = Scan::default();
-    round(policy, shared, nr, own, &mut out, first);
+    round(shared, nr, own, &mut out, first);
     if out.reclaimed == 0 && (out.skipped > 0 || policy == Policy::EsGc) {
         out.retried = true;
-        round(policy, shared, nr, own, &mut out, second);
+        round(shared, nr, own, &mut out, second);
     }
     from_own(shared, nr, own, &mut out, second);
     out
@@ -35,17 +37,10 @@ fn enough(policy: Policy, nr: u32, out: &Scan) -> bool {
     if policy == Policy::Upstream { out.scanned >= nr } else { out.reclaimed >= nr }
 }
 
-fn round(
-    policy: Policy,
-    shared: &Shared,
-    nr: u32,
-    own: Option<&Arc<Body>>,
-    out: &mut Scan,
-    reclaim: Reclaim,
-) {
+fn round(shared: &Shared, nr: u32, own: Option<&Arc<Body>>, out: &mut Scan, reclaim: Reclaim) {
     let mut ring = shared.ring.lock();
     let mut left = ring.len(LIST);
-    while left > 0 && !enough(policy, nr, out) {
+    while left > 0 && !enough(shared.options.policy, nr, out) {
         left -= 1;
         let Some(body) = ring.rotate(LIST) else { break };
         out.inodes += 1;
@@ -60,7 +55,7 @@ fn round(
         };
         drop(ring);
         reclaim(&mut state, nr, out);
-        body.sync(shared, &mut state);
+        shared.sync(&body, &mut state);
         drop(state);
         ring = shared.ring.lock();
     }
@@ -73,7 +68,7 @@ pub(super) fn from_own(shared: &Shared, nr: u32, own: Option<&Arc<Body>>, out: &
     // A separate count with the full budget: the rounds before may have used theirs up without a result.
     let mut mine = Scan::default();
     reclaim(&mut state, nr, &mut mine);
-    body.sync(shared, &mut state);
+    shared.sync(body, &mut state);
     out.reclaimed += mine.reclaimed;
     out.scanned += mine.scanned;
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Scan, round};
-use crate::cache::Shared;
+use super::round;
+use crate::body::Body;
 use crate::chunk::NONE;
-use crate::inode::Body;
+use crate::scan::Scan;
+use crate::shared::Shared;
 
 const LIST: usize = 0;
 const SKIPPED: usize = 1;
@@ -30,7 +31,7 @@ pub(super) fn scan(shared: &Shared, nr: u32, own: Option<&Arc<Body>>) -> Scan {
                 // This policy's threads never take the ring while they hold an inode's state.
                 let mut state = body.state.write_against_order();
                 round::from_the_front(&mut state, nr, &mut out);
-                body.count(shared, &mut state);
+                shared.count(body, &mut state);
                 let nothing_left = state.tree.reclaimable() == 0;
                 drop(state);
                 if nothing_left {

@@ -20,9 +20,9 @@
 //!    reclaimable entries and all of them are protected; else on none.
 //! 2. A visit costs O(1), or a pass over the 64 entries of the chunk.
 
+use super::{Order, Tree};
 use crate::chunk::{Age, NONE};
-use crate::policy::Need;
-use crate::tree::{Order, Tree};
+use crate::scan::Need;
 
 /// Maximum number of visits in a row that spare a chunk with cold entries.
 const SPARED_MAX: u8 = 3;
