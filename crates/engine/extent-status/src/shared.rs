@@ -21,8 +21,8 @@ const CHARGE_MIN: u64 = 4096;
 pub struct Options {
     /// The reclaim policy.
     pub policy: Policy,
-    /// The number of reclaimable entries to keep without a scan; `None`: no limit, only [`Cache::scan`]
-    /// reclaims.
+    /// The number of reclaimable entries to keep without a scan; `None`: no limit, only
+    /// [`Cache::scan`](crate::Cache::scan) reclaims.
     pub limit: Option<u64>,
     /// Never merge adjacent entries: for fragmented trees in tests and studies.
     pub no_merge: bool,

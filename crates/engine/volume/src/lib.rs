@@ -1,8 +1,9 @@
 //! A volume: an ext4 file system that is open for reading or for writing, and every operation on it.
 //!
 //! Owns: opening (probe, feature policy, recovery), and the order of an operation's steps across the lower
-//! layers. Operations that read are in [`ops`], operations that change in the module `write`. Does **not**
-//! own: any layout, cache or tree.
+//! layers. Operations are grouped by what they are about: [`Volume::names`], [`Volume::files`],
+//! [`Volume::attributes`], [`Volume::admin`]. Those that read are in [`ops`], those that change in the module
+//! `write`. Does **not** own: any layout, cache or tree.
 //!
 //! ```text
 //!  device -- mount: probe, scan the log, replay, fast commits, orphans --> Volume -- ops, write
@@ -33,6 +34,7 @@ pub mod ops;
 pub mod policy;
 mod stat;
 pub mod status;
+mod views;
 mod write;
 
 use std::sync::{Arc, OnceLock};
@@ -58,6 +60,7 @@ pub use mount::{OpenOptions, Recovery, log_on};
 pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
 pub use status::Status;
+pub use views::{Admin, Attributes, Counters, Files, Names};
 pub use write::{
     Acting, Allocate, DefaultOptions, DiscardStats, ErrorCursor, HINTED_NAMES_MAX, LABEL_MAX, New, OnError,
     Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteAccess, WriteOptions, unprivileged,

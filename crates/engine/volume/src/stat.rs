@@ -7,7 +7,7 @@ use extant_inode::Inode;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::time::Timestamp;
 
-use crate::Volume;
+use crate::Attributes;
 
 /// The values of stat(2) and statx(2) for an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,11 +69,11 @@ pub struct StatFs {
     pub fsid: u64,
 }
 
-impl Volume {
+impl Attributes<'_> {
     /// The resolution of timestamps: a second with inodes of 128 bytes.
     #[must_use]
-    pub fn time_granularity(&self) -> Duration {
-        match self.inodes.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE {
+    pub fn time_granularity(self) -> Duration {
+        match self.volume.inodes.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE {
             true => Duration::from_nanos(1),
             false => Duration::from_secs(1),
         }
@@ -81,9 +81,9 @@ impl Volume {
 
     /// The values of stat(2) for an inode.
     #[must_use]
-    pub fn stat(&self, inode: &Inode) -> Stat {
+    pub fn stat(self, inode: &Inode) -> Stat {
         let fields = inode.fields();
-        let shared = self.inodes.shared();
+        let shared = self.volume.inodes.shared();
         let geometry = &shared.geometry;
         let kind = inode.kind();
         let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);

@@ -237,7 +237,7 @@ impl Volume {
         let shared = self.inodes.shared();
         let owners = shared.budget.shrinkers();
         let owner = |name: &str, bytes: usize| MemoryOwner { name: name.to_owned(), bytes: bytes as u64 };
-        let metadata = self.metadata_stats();
+        let metadata = self.counters().metadata_stats();
         Status {
             space: self.statfs().ok().as_ref().map(SpaceStatus::of),
             memory: MemoryStatus {

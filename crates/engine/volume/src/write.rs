@@ -5,6 +5,11 @@
 //!   commit:     inodes into table blocks, descriptors with bitmap checksums -> log -> freed space is usable
 //! ```
 //!
+//! A public operation (a method of [`Names`](crate::Names), [`Files`](crate::Files) and so on) checks its
+//! arguments and notes failures. Its steps are methods of the views in `views`, by what they change: names
+//! (`NameEdits`), the inodes themselves (`InodeLife`), bytes (`DataEdits`), sizes and blocks (`SizeEdits`),
+//! attributes (`AttributeEdits`). They change the file system in [`Writer::run`].
+//!
 //! Invariants
 //! 1. INV-EN10: a refused operation leaves no lasting change. If it has allocated something, such as an inode
 //!    number, it frees that in the same transaction. If an operation fails after a change that it cannot
@@ -13,7 +18,7 @@
 //!    ancestors first, otherwise by number; then the handle.
 //! 3. INV-EN6: an inode without links that is still open is an orphan. An inode that loses its last link
 //!    while it is not open is deleted at once, in the same transaction if that has room, unless the caller
-//!    holds it ([`Volume::unlink_held`]).
+//!    holds it ([`Names::unlink_held`](crate::Names::unlink_held)).
 //! 4. A new inode's operation lock is held until the inode has its name. A caller with a stale inode number
 //!    therefore never sees an inode whose creation may still fail.
 
@@ -49,6 +54,7 @@ mod status;
 mod threads;
 mod truncate;
 mod tune;
+mod views;
 mod writeback;
 mod xattrs;
 
@@ -71,7 +77,7 @@ use extant_ondisk::{dirent, extent, orphan_file, superblock, xattr as xattr_layo
 use parking_lot::Mutex;
 
 use crate::ops::errors::Operation;
-use crate::{Fault, Refusal, Volume};
+use crate::{Counters, Fault, Refusal, Volume};
 
 pub use attributes::{SetAttr, TimesFrom};
 pub use data::{WriteAccess, unprivileged};
@@ -430,7 +436,7 @@ impl Volume {
 
     /// Notes that one descriptor of an open file is being closed. If the file's whole contents were replaced,
     /// starts their writeback now. For callers that are not notified when a file is opened;
-    /// [`released`](Self::released) includes this. [`fsync`](Self::fsync) reports failures.
+    /// [`released`](Self::released) includes this. [`fsync`](crate::Files::fsync) reports failures.
     pub fn closing(&self, ino: Ino) {
         let Some(writer) = self.writer.as_ref().filter(|_| self.check_going().is_ok()) else { return };
         // An inode that is not in memory has nothing to write back.
@@ -464,43 +470,9 @@ impl Volume {
         let before = node.opens.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         debug_assert!(before.is_ok(), "inode {ino} is released more often than it was opened");
         if before == Ok(1) && node.values().fields.links == 0 {
-            writer.delete_unnamed(&node)?;
+            writer.life().delete_unnamed(&node)?;
         }
         Ok(())
-    }
-
-    /// The journal's counters; `None` if open for reading.
-    #[must_use]
-    pub fn journal_stats(&self) -> Option<extant_journal::Stats> {
-        self.writer.as_ref().map(|writer| writer.journal.stats())
-    }
-
-    /// Counters and contents of the cache of metadata blocks.
-    #[must_use]
-    pub fn metadata_stats(&self) -> extant_buffer::Stats {
-        self.inodes.shared().buffers.stats()
-    }
-
-    /// The allocator's counters since the volume was opened; they print in the form of the kernel's
-    /// `mb_stats`. `None` if open for reading.
-    #[must_use]
-    pub fn alloc_stats(&self) -> Option<extant_alloc::Stats> {
-        self.writer.as_ref().map(|writer| writer.keeper.alloc.stats())
-    }
-
-    /// Statistics of the orphan list's lock; `None` if open for reading.
-    #[must_use]
-    pub fn orphan_lock_stats(&self) -> Option<extant_inode::LockStats> {
-        self.writer.as_ref().map(|writer| writer.keeper.orphans.lock_stats())
-    }
-
-    /// Counters of changes of a directory since it came into memory; `None` if it was not changed, or if the
-    /// volume is open for reading.
-    #[must_use]
-    pub fn dir_stats(&self, ino: Ino) -> Option<extant_dir::edit::Stats> {
-        let node = self.writer.as_ref()?.inodes().get(ino).ok()?;
-        let values = node.values();
-        values.dir.as_ref().map(|state| state.stats())
     }
 
     /// From now on, a cache above keeps the times of files that it holds: [`WriteAccess::Writeback`],
@@ -515,6 +487,42 @@ impl Volume {
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writer.is_some()
+    }
+}
+
+impl Counters<'_> {
+    /// The journal's counters; `None` if open for reading.
+    #[must_use]
+    pub fn journal_stats(self) -> Option<extant_journal::Stats> {
+        self.volume.writer.as_ref().map(|writer| writer.journal.stats())
+    }
+
+    /// Counters and contents of the cache of metadata blocks.
+    #[must_use]
+    pub fn metadata_stats(self) -> extant_buffer::Stats {
+        self.volume.inodes.shared().buffers.stats()
+    }
+
+    /// The allocator's counters since the volume was opened; they print in the form of the kernel's
+    /// `mb_stats`. `None` if open for reading.
+    #[must_use]
+    pub fn alloc_stats(self) -> Option<extant_alloc::Stats> {
+        self.volume.writer.as_ref().map(|writer| writer.keeper.alloc.stats())
+    }
+
+    /// Statistics of the orphan list's lock; `None` if open for reading.
+    #[must_use]
+    pub fn orphan_lock_stats(self) -> Option<extant_inode::LockStats> {
+        self.volume.writer.as_ref().map(|writer| writer.keeper.orphans.lock_stats())
+    }
+
+    /// Counters of changes of a directory since it came into memory; `None` if it was not changed, or if the
+    /// volume is open for reading.
+    #[must_use]
+    pub fn dir_stats(self, ino: Ino) -> Option<extant_dir::edit::Stats> {
+        let node = self.volume.writer.as_ref()?.inodes().get(ino).ok()?;
+        let values = node.values();
+        values.dir.as_ref().map(|state| state.stats())
     }
 }
 

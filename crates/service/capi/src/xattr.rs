@@ -33,7 +33,7 @@ pub extern "C" fn extant_fs_get_xattr(
         let (fs, name) = (fs.fs()?, name.bytes("name")?);
         let inode = fs.resolve(path.path()?, Follow::NotTheLast)?;
         let at = |fault| facade::Error::At { path: path.get().unwrap_or_default().to_vec(), fault };
-        let found = fs.volume().xattr(&inode, name).map_err(at)?;
+        let found = fs.volume().attributes().xattr(&inode, name).map_err(at)?;
         // SAFETY: `value` and `capacity` belong together.
         fill(&found, unsafe { value.slice_mut(capacity, "value") }?, &len, false)
     })

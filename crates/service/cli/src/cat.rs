@@ -67,7 +67,7 @@ fn print(target: &ExistingFile, out: &mut dyn Write) -> io::Result<Option<Fault>
     let mut piece = vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))];
     let mut offset = 0;
     while offset < size {
-        match target.fs.volume().read(&target.inode, offset, &mut piece) {
+        match target.fs.volume().files().read(&target.inode, offset, &mut piece) {
             Ok(0) => break,
             Ok(got) => {
                 out.write_all(&piece[..got])?;

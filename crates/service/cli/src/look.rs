@@ -570,7 +570,8 @@ impl Session {
         let follow = if given.ends_with(b"/") { Follow::Links } else { follow };
         if let Some((number, rest)) = by_number(given).filter(|_| self.hold_policy.is_none()) {
             let volume = fs.volume();
-            let found = volume.inode(Ino(number)).and_then(|from| volume.resolve_at(from, rest, follow));
+            let found =
+                volume.inode(Ino(number)).and_then(|from| volume.names().resolve_at(from, rest, follow));
             match found {
                 Ok(inode) => targets.push(ExistingFile { image: name, path: given.to_vec(), inode, fs }),
                 Err(fault) => self.fault(shown(&name, given), &fault),

@@ -114,7 +114,7 @@ fn split<'t>(args: &LsArgs, targets: &'t [ExistingFile]) -> (Vec<&'t ExistingFil
 }
 
 fn line_of(target: &ExistingFile) -> Line {
-    let inode = Some((target.inode.clone(), target.fs.volume().stat(&target.inode)));
+    let inode = Some((target.inode.clone(), target.fs.volume().attributes().stat(&target.inode)));
     Line { name: target.path.clone(), path: target.path.clone(), ino: target.inode.ino().0, inode }
 }
 
@@ -216,7 +216,7 @@ fn lines(args: &LsArgs, session: &mut Session, target: &ExistingFile, listing: L
         let path = below(&target.path, entry.path());
         let inode = match args.needs_stat().then(|| entry.inode()).transpose() {
             Ok(inode) => inode.map(|inode| {
-                let stat = target.fs.volume().stat(&inode);
+                let stat = target.fs.volume().attributes().stat(&inode);
                 (inode, stat)
             }),
             Err(fault) => {
@@ -313,7 +313,7 @@ fn print_long(args: &LsArgs, target: &ExistingFile, lines: &[Line], out: &mut dy
             continue;
         };
         if stat.kind == FileType::Symlink {
-            let link = volume.read_link(inode);
+            let link = volume.files().read_link(inode);
             name = format!("{name} -> {}", link.map_or("?".to_owned(), |link| escape(&link)));
         }
         let size = match stat.kind {
@@ -322,6 +322,7 @@ fn print_long(args: &LsArgs, target: &ExistingFile, lines: &[Line], out: &mut dy
             _ => stat.size.to_string(),
         };
         let has_acl = volume
+            .attributes()
             .xattr_names(inode)
             .is_ok_and(|names| names.iter().any(|name| name.starts_with(b"system.posix_acl_")));
         let mode = format!("{}{}", mode_letters(stat.mode), if has_acl { "+" } else { "" });

@@ -64,14 +64,14 @@ fn rest(session: &mut Session, target: &ExistingFile) -> Rest {
     let volume = target.fs.volume();
     let mut report =
         |what: &str, fault: Fault| session.fault(format_args!("{}: {what}", target.shown()), &fault);
-    let attributes = volume.xattrs(&target.inode).unwrap_or_else(|fault| {
+    let attributes = volume.attributes().xattrs(&target.inode).unwrap_or_else(|fault| {
         report("attributes", fault);
         Vec::new()
     });
     let mut extents = 0;
     let has_blocks = matches!(target.inode.kind(), FileType::Regular | FileType::Directory);
     let counted = has_blocks.then(|| {
-        volume.extents(&target.inode, 0, u64::MAX, &mut |_| {
+        volume.files().extents(&target.inode, 0, u64::MAX, &mut |_| {
             extents += 1;
             Some(())
         })
@@ -95,7 +95,7 @@ fn print_json(session: &mut Session, targets: &[ExistingFile], out: &mut dyn Wri
         let mut map = Map::new();
         map.insert("image".to_owned(), target.image.clone().into());
         map.insert("path".to_owned(), json_bytes(&target.path));
-        map.extend(stat_json(&volume.stat(&target.inode)));
+        map.extend(stat_json(&volume.attributes().stat(&target.inode)));
         put_target(&mut map, volume, &target.inode);
         map.insert("extents".to_owned(), rest.extents.map_or(Value::Null, Value::from));
         let attribute = |a: &Attribute| json!({"name": json_bytes(&a.name), "value": json_bytes(&a.value)});
@@ -107,11 +107,11 @@ fn print_json(session: &mut Session, targets: &[ExistingFile], out: &mut dyn Wri
 
 fn print_text(session: &mut Session, target: &ExistingFile, out: &mut dyn Write) -> io::Result<()> {
     let volume = target.fs.volume();
-    let stat = volume.stat(&target.inode);
+    let stat = volume.attributes().stat(&target.inode);
     let rest = rest(session, target);
     let mut name = escape(&target.path);
     if stat.kind == FileType::Symlink {
-        match volume.read_link(&target.inode) {
+        match volume.files().read_link(&target.inode) {
             Ok(link) => name = format!("{name} -> {}", escape(&link)),
             Err(fault) => session.fault(target.shown(), &fault),
         }

@@ -188,7 +188,7 @@ impl Drawing<'_> {
         let mut nodes = Vec::new();
         let volume = Arc::clone(self.target.fs.volume());
         let mut damage = Vec::new();
-        let listed = volume.read_dir(
+        let listed = volume.names().read_dir(
             dir,
             extant::Cursor::START,
             &mut |entry| {
@@ -249,7 +249,7 @@ impl Drawing<'_> {
         if node.kind == FileType::Symlink
             && let Some(inode) = inode
         {
-            match self.fs().volume().read_link(inode) {
+            match self.fs().volume().files().read_link(inode) {
                 Ok(link) => write!(self.out, " -> {}", escape(&link))?,
                 Err(fault) => self.report(path, &fault),
             }
@@ -271,7 +271,7 @@ impl Drawing<'_> {
 
     fn json_inode(&mut self, mut map: Map<String, Value>, name: &[u8], inode: &InodeRef) -> io::Result<()> {
         map.insert("name".to_owned(), json_bytes(name));
-        map.extend(stat_json(&self.fs().volume().stat(inode)));
+        map.extend(stat_json(&self.fs().volume().attributes().stat(inode)));
         put_target(&mut map, self.fs().volume(), inode);
         self.json_open(map, inode.kind() == FileType::Directory)
     }

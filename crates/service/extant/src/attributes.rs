@@ -124,7 +124,8 @@ impl FileSystem {
     /// ```
     pub fn set_attr(&self, path: impl AsRef<Path>, follow: Follow, set: &SetAttr) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
-        let change = || self.volume.set_attr(self.volume.resolve(path, follow)?.ino(), set);
+        let change =
+            || self.volume.attributes().set_attr(self.volume.names().resolve(path, follow)?.ino(), set);
         change().map_err(Error::at(path))
     }
 
@@ -180,8 +181,8 @@ impl FileSystem {
     ) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let change = || {
-            let inode = self.volume.resolve(path, Follow::NotTheLast)?;
-            self.volume.set_xattr(inode.ino(), name.as_ref(), value, how)
+            let inode = self.volume.names().resolve(path, Follow::NotTheLast)?;
+            self.volume.attributes().set_xattr(inode.ino(), name.as_ref(), value, how)
         };
         change().map_err(Error::at(path))
     }
@@ -204,8 +205,8 @@ impl FileSystem {
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let change = || {
-            let inode = self.volume.resolve(path, Follow::NotTheLast)?;
-            self.volume.remove_xattr(inode.ino(), name.as_ref())
+            let inode = self.volume.names().resolve(path, Follow::NotTheLast)?;
+            self.volume.attributes().remove_xattr(inode.ino(), name.as_ref())
         };
         change().map_err(Error::at(path))
     }

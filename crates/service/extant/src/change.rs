@@ -388,7 +388,7 @@ impl FileSystem {
             if location.has_slash && new.kind != FileType::Directory {
                 return Err(Refusal::NotDirectory.into());
             }
-            self.volume.create(location.dir, &location.name, new)
+            self.volume.names().create(location.dir, &location.name, new)
         };
         make().map_err(Error::at(path))
     }
@@ -411,9 +411,9 @@ impl FileSystem {
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let (original, link) = (bytes(original.as_ref()), bytes(link.as_ref()));
         let add = || {
-            let inode = self.volume.resolve(original, Follow::NotTheLast)?;
+            let inode = self.volume.names().resolve(original, Follow::NotTheLast)?;
             let location = self.resolve_parent(link)?.for_file(Refusal::Exists)?;
-            self.volume.link(inode.ino(), location.dir, &location.name)
+            self.volume.names().link(inode.ino(), location.dir, &location.name)
         };
         add().map_err(Error::between(original, link))
     }
@@ -439,7 +439,7 @@ impl FileSystem {
         let path = bytes(path.as_ref());
         let remove = || {
             let location = self.resolve_parent(path)?.for_file(Refusal::IsDirectory)?;
-            self.volume.unlink(location.dir, &location.name)
+            self.volume.names().unlink(location.dir, &location.name)
         };
         remove().map_err(Error::at(path))
     }
@@ -465,7 +465,7 @@ impl FileSystem {
         let path = bytes(path.as_ref());
         let remove = || {
             let location = self.resolve_parent(path)?.for_any(Refusal::Busy)?;
-            self.volume.rmdir(location.dir, &location.name)
+            self.volume.names().rmdir(location.dir, &location.name)
         };
         remove().map_err(Error::at(path))
     }
@@ -514,7 +514,7 @@ impl FileSystem {
     ) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let (location, ino) = (|| {
-            let inode = self.volume.resolve(path, Follow::NotTheLast)?;
+            let inode = self.volume.names().resolve(path, Follow::NotTheLast)?;
             if inode.kind() != FileType::Directory {
                 return Err(Refusal::NotDirectory.into());
             }
@@ -535,7 +535,7 @@ impl FileSystem {
                 Ok(None) => {
                     let parent = above.len().checked_sub(2).map_or(location.dir, |at| above[at].ino);
                     let Some(dir) = above.last_mut() else { break };
-                    match self.volume.rmdir(parent, &dir.name) {
+                    match self.volume.names().rmdir(parent, &dir.name) {
                         // Another thread added names after the listing.
                         Err(fault) if fault.is(Refusal::NotEmpty) && dir.tries < EMPTYING_TRIES => {
                             (dir.tries, dir.next) = (dir.tries + 1, Some(Cursor::START));
@@ -581,7 +581,7 @@ impl FileSystem {
                 if kind == FileType::Directory {
                     return Ok(Some(Emptied::new(entry.ino, entry.name)));
                 }
-                match self.volume.unlink(dir.ino, &entry.name) {
+                match self.volume.names().unlink(dir.ino, &entry.name) {
                     // Another thread removed the name first.
                     Err(fault) if fault.is(Refusal::NotFound) => {}
                     done => {
@@ -652,12 +652,12 @@ impl FileSystem {
             let target = self.resolve_parent(to)?.for_any(Refusal::Busy)?;
             if source.has_slash || target.has_slash {
                 let moved = self.volume.inode(source.dir)?;
-                let moved = self.volume.lookup(&moved, &source.name)?;
+                let moved = self.volume.names().lookup(&moved, &source.name)?;
                 if moved.kind() != FileType::Directory {
                     return Err(Refusal::NotDirectory.into());
                 }
             }
-            self.volume.rename((source.dir, &source.name), (target.dir, &target.name), how)
+            self.volume.names().rename((source.dir, &source.name), (target.dir, &target.name), how)
         };
         renamed().map_err(Error::between(from, to))
     }
@@ -701,7 +701,7 @@ impl FileSystem {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn trim(&self, min_bytes: u64) -> Result<Option<u64>, Error> {
-        self.volume.trim(min_bytes).map_err(Error::at(b"/"))
+        self.volume.admin().trim(min_bytes).map_err(Error::at(b"/"))
     }
 
     /// Makes all changes durable, and closes the file system. The image is left clean if this is the last of
@@ -737,7 +737,7 @@ impl FileSystem {
         let has_slash = path.ends_with(b"/");
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-        let dir = self.volume.resolve(&path[..start], Follow::Links)?;
+        let dir = self.volume.names().resolve(&path[..start], Follow::Links)?;
         if dir.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }

@@ -80,7 +80,7 @@ impl File {
     pub(crate) fn new(volume: Arc<Volume>, inode: InodeRef) -> Result<Self, Fault> {
         volume.opened(inode.ino())?;
         let mut held = Held { volume, inode, error_cursor: ErrorCursor::default() };
-        held.error_cursor = held.volume.sample_errors(held.inode.ino())?;
+        held.error_cursor = held.volume.files().sample_errors(held.inode.ino())?;
         Ok(Self { held: Arc::new(held), position: 0, durable: Durable::Later })
     }
 
@@ -102,7 +102,7 @@ impl File {
     }
 
     fn write_some(&self, bytes: &[u8], offset: u64) -> Result<usize, Fault> {
-        let done = self.held.volume.write_at(self.held.inode.ino(), offset, bytes)?;
+        let done = self.held.volume.files().write_at(self.held.inode.ino(), offset, bytes)?;
         self.keep(offset, done as u64)?;
         Ok(done)
     }
@@ -114,7 +114,7 @@ impl File {
             Durable::Later => Ok(()),
             Durable::Data | Durable::All => {
                 let data_only = self.durable == Durable::Data;
-                volume.fsync_range(inode.ino(), offset..offset + len, Some(error_cursor), data_only)
+                volume.files().fsync_range(inode.ino(), offset..offset + len, Some(error_cursor), data_only)
             }
         }
     }
@@ -143,7 +143,7 @@ impl File {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Fault> {
-        self.held.volume.read(&self.now(), offset, buf)
+        self.held.volume.files().read(&self.now(), offset, buf)
     }
 
     /// Writes all of `bytes` from byte `offset` on, which may lie past the end.
@@ -193,7 +193,7 @@ impl File {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn append(&self, bytes: &[u8]) -> Result<u64, Fault> {
-        let (start, done) = self.held.volume.append(self.held.inode.ino(), bytes)?;
+        let (start, done) = self.held.volume.files().append(self.held.inode.ino(), bytes)?;
         self.keep(start, done as u64)?;
         if done == bytes.len() { Ok(start) } else { Err(Refusal::NoSpace.into()) }
     }
@@ -225,7 +225,7 @@ impl File {
             return Err(Refusal::Invalid.into());
         }
         let (from, to) = ((self.held.inode.ino(), offset), (target.held.inode.ino(), target_offset));
-        let done = self.held.volume.copy_range(from, to, len)?;
+        let done = self.held.volume.files().copy_range(from, to, len)?;
         target.keep(target_offset, done)?;
         Ok(done)
     }
@@ -278,7 +278,7 @@ impl File {
     }
 
     fn seek_to(&self, offset: u64, what: Sought) -> Result<Option<u64>, Fault> {
-        match self.held.volume.seek(&self.now(), offset, what) {
+        match self.held.volume.files().seek(&self.now(), offset, what) {
             Ok(found) => Ok(Some(found)),
             Err(fault) if fault.is(Refusal::PastEnd) => Ok(None),
             Err(fault) => Err(fault),
@@ -301,13 +301,13 @@ impl File {
     /// ```
     pub fn set_len(&self, len: u64) -> Result<(), Fault> {
         let set = SetAttr { size: Some(len), ..SetAttr::default() };
-        self.held.volume.set_attr(self.held.inode.ino(), &set).map(drop)
+        self.held.volume.attributes().set_attr(self.held.inode.ino(), &set).map(drop)
     }
 
     /// Reserves blocks for a range, punches holes, and so on: see [`Allocate`].
     ///
     /// # Errors
-    /// See [`Volume::fallocate`].
+    /// See [`Files::fallocate`](extant_volume::Files::fallocate).
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
@@ -321,7 +321,7 @@ impl File {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn allocate(&self, mode: Allocate, offset: u64, len: u64) -> Result<(), Fault> {
-        self.held.volume.fallocate(self.held.inode.ino(), mode, offset, len)
+        self.held.volume.files().fallocate(self.held.inode.ino(), mode, offset, len)
     }
 
     /// Makes all written bytes and all other changes of the file durable.
@@ -338,7 +338,7 @@ impl File {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sync_all(&self) -> Result<(), Fault> {
-        self.held.volume.fsync_as(self.held.inode.ino(), &self.held.error_cursor, false)
+        self.held.volume.files().fsync_as(self.held.inode.ino(), &self.held.error_cursor, false)
     }
 
     /// Makes all written bytes durable, and the metadata needed to read them again.
@@ -355,7 +355,7 @@ impl File {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sync_data(&self) -> Result<(), Fault> {
-        self.held.volume.fsync_as(self.held.inode.ino(), &self.held.error_cursor, true)
+        self.held.volume.files().fsync_as(self.held.inode.ino(), &self.held.error_cursor, true)
     }
 
     /// Size in bytes.
@@ -397,7 +397,7 @@ impl File {
     /// ```
     #[must_use]
     pub fn metadata(&self) -> Stat {
-        self.held.volume.stat(&self.now())
+        self.held.volume.attributes().stat(&self.now())
     }
 
     /// The inode as it was when the file was opened.

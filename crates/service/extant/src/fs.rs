@@ -152,7 +152,7 @@ impl FileSystem {
     /// ```
     pub fn resolve(&self, path: impl AsRef<Path>, follow: Follow) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
-        self.volume.resolve(path, follow).map_err(Error::at(path))
+        self.volume.names().resolve(path, follow).map_err(Error::at(path))
     }
 
     /// The result of stat(2). Symbolic links are followed.
@@ -169,7 +169,7 @@ impl FileSystem {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Error> {
-        Ok(self.volume.stat(&*self.resolve(path, Follow::Links)?))
+        Ok(self.volume.attributes().stat(&*self.resolve(path, Follow::Links)?))
     }
 
     /// The result of lstat(2). A symbolic link at the end of the path is not followed.
@@ -185,7 +185,7 @@ impl FileSystem {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Error> {
-        Ok(self.volume.stat(&*self.resolve(path, Follow::NotTheLast)?))
+        Ok(self.volume.attributes().stat(&*self.resolve(path, Follow::NotTheLast)?))
     }
 
     /// Whether the path exists. Symbolic links are followed, so a dangling link does not exist.
@@ -315,7 +315,7 @@ impl FileSystem {
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::NotTheLast)?;
-        let target = self.volume.read_link(&inode).map_err(Error::at(bytes(path)))?;
+        let target = self.volume.files().read_link(&inode).map_err(Error::at(bytes(path)))?;
         Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
@@ -337,7 +337,7 @@ impl FileSystem {
     pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Attribute>, Error> {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::NotTheLast)?;
-        self.volume.xattrs(&inode).map_err(Error::at(bytes(path)))
+        self.volume.attributes().xattrs(&inode).map_err(Error::at(bytes(path)))
     }
 
     /// The value of an extended attribute by its full name, of a file or of a symbolic link itself.
@@ -360,7 +360,7 @@ impl FileSystem {
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<Vec<u8>, Error> {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::NotTheLast)?;
-        self.volume.xattr(&inode, name.as_ref()).map_err(Error::at(bytes(path)))
+        self.volume.attributes().xattr(&inode, name.as_ref()).map_err(Error::at(bytes(path)))
     }
 
     /// Total and free space and inodes, like df.
@@ -558,6 +558,6 @@ impl DirEntry {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn metadata(&self) -> Result<Stat, Error> {
-        Ok(self.volume.stat(&*self.inode()?))
+        Ok(self.volume.attributes().stat(&*self.inode()?))
     }
 }

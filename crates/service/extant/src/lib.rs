@@ -91,7 +91,7 @@
 //! [`open_writable`] returns a file system that can be changed. Each operation is atomic: it is done
 //! completely or refused. Only `create_dir_all` and `remove_dir_all` consist of many operations. With a
 //! journal, an operation is durable after the next [`sync`](FileSystem::sync).
-//! [`Volume::write_at`] writes the contents of files, by inode.
+//! [`Files::write_at`](extant_volume::Files::write_at) writes the contents of files, by inode.
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }

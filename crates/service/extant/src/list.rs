@@ -47,7 +47,7 @@ pub(crate) fn piece(volume: &Volume, dir: &Inode, from: Cursor, len_min: usize) 
         ControlFlow::Continue(())
     };
     let mut damage = Vec::new();
-    volume.read_dir(dir, from, &mut each, &mut |fault| {
+    volume.names().read_dir(dir, from, &mut each, &mut |fault| {
         // A directory may have millions of damaged blocks; the first ones suffice.
         if damage.len() < DAMAGE_MAX {
             damage.push(fault);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Owns: which files are moved, and in which order. Does **not** own: the choice of blocks (the allocator),
-//! the exchange (see [`Volume::exchange_blocks`]).
+//! the exchange (see [`Files::exchange_blocks`](extant_volume::Files::exchange_blocks)).
 //!
 //! Invariants
 //! 1. A file has its data after a power cut at any moment: the exchange is one transaction, and the copy is
@@ -252,7 +252,7 @@ pub fn order_inodes<P: AsRef<[u8]>>(
         Volume::open_read_only(Arc::clone(device), &open).map_err(extant_resize::ResizeFault::Open)?;
     let mut order = Vec::new();
     for path in paths {
-        let inode = volume.resolve(path.as_ref(), Follow::NotTheLast);
+        let inode = volume.names().resolve(path.as_ref(), Follow::NotTheLast);
         order.push(inode.map_err(|fault| OrderFault::Path(Error::at(path.as_ref())(fault)))?.ino());
     }
     let has_journal = volume.superblock().features.has_compat(crate::Features::HAS_JOURNAL);
@@ -281,7 +281,7 @@ pub fn order_inodes<P: AsRef<[u8]>>(
 /// The number of runs of contiguous blocks of a file.
 fn fragments(volume: &Volume, file: &Inode) -> Result<u64, Fault> {
     let (mut count, mut next) = (0, None);
-    volume.extents(file, 0, i64::MAX as u64, &mut |extent| {
+    volume.files().extents(file, 0, i64::MAX as u64, &mut |extent| {
         if !extent.inline {
             count += u64::from(next != Some((extent.offset, extent.physical)));
             next = Some((extent.offset + extent.len, extent.physical + extent.len));
@@ -322,7 +322,7 @@ impl FileSystem {
         let mut report = OptimizeReport::default();
         let mut listed = Vec::with_capacity(options.order.len());
         for path in &options.order {
-            let inode = volume.resolve(path, Follow::NotTheLast).map_err(Error::at(path))?;
+            let inode = volume.names().resolve(path, Follow::NotTheLast).map_err(Error::at(path))?;
             listed.push(inode.ino().0.into());
         }
         let mut candidates = Candidates::new(listed);
@@ -360,7 +360,7 @@ impl FileSystem {
     /// Moves a file. Returns its fragments afterwards and its bytes; `None` if the free space is no better.
     fn move_data(&self, ino: Ino, file: &Candidate<Vec<u8>>) -> Result<Option<(u64, u64)>, Fault> {
         let volume = self.volume();
-        let donor = volume.create_unnamed(Ino::ROOT, &New::file(0o600))?.ino();
+        let donor = volume.names().create_unnamed(Ino::ROOT, &New::file(0o600))?.ino();
         let moved = move_to(volume, ino, donor, file);
         let released = volume.released(donor);
         let moved = moved?;
@@ -379,7 +379,7 @@ fn move_to(
     let size = inode.size();
     // Ranges without holes between them are reserved at once.
     let mut ranges: Vec<(u64, u64)> = Vec::new();
-    volume.extents(&inode, 0, i64::MAX as u64, &mut |extent| {
+    volume.files().extents(&inode, 0, i64::MAX as u64, &mut |extent| {
         match ranges.last_mut() {
             Some((offset, len)) if *offset + *len == extent.offset => *len += extent.len,
             _ => ranges.push((extent.offset, extent.len)),
@@ -387,7 +387,7 @@ fn move_to(
         Some(())
     })?;
     for (offset, len) in ranges {
-        volume.fallocate(donor, Allocate::Keep, offset, len)?;
+        volume.files().fallocate(donor, Allocate::Keep, offset, len)?;
     }
     let fragments = fragments(volume, &*volume.inode(donor)?)?;
     if fragments >= file.fragments && !file.is_listed {
@@ -395,15 +395,15 @@ fn move_to(
     }
     let mut at = 0;
     while at < size {
-        match volume.copy_range((ino, at), (donor, at), size - at)? {
+        match volume.files().copy_range((ino, at), (donor, at), size - at)? {
             0 => break,
             copied => at += copied,
         }
     }
     if volume.inode(donor)?.size() != size {
-        volume.set_attr(donor, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+        volume.attributes().set_attr(donor, &SetAttr { size: Some(size), ..SetAttr::default() })?;
     }
-    volume.fsync(donor)?;
-    volume.exchange_blocks(ino, donor)?;
+    volume.files().fsync(donor)?;
+    volume.files().exchange_blocks(ino, donor)?;
     Ok(Some((fragments, size)))
 }

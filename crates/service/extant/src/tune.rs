@@ -461,7 +461,7 @@ impl FileSystem {
     pub fn tune(&self, tuning: &Tuning) -> Result<TuneReport, TuneFault> {
         let (_, report) = plan(self.volume().superblock(), tuning)?;
         if !report.changes.is_empty() {
-            self.volume().tune(&|sb| {
+            self.volume().admin().tune(&|sb| {
                 // Backups have old counts; what refuses a change for them would refuse it for the primary.
                 if let Ok((after, _)) = plan(sb, tuning) {
                     *sb = after;

@@ -644,7 +644,7 @@ impl Entry {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn metadata(&self) -> Result<Stat, Fault> {
-        Ok(self.volume.stat(&*self.inode()?))
+        Ok(self.volume.attributes().stat(&*self.inode()?))
     }
 }
 

@@ -218,7 +218,7 @@ fn writes_are_durable_when_they_return_where_that_is_asked_for() {
         fs.create("/later", 0o644).unwrap();
         drop(file);
         // The state after a crash.
-        fs.volume().shut_down(Shutdown::Nothing).unwrap();
+        fs.volume().admin().shut_down(Shutdown::Nothing).unwrap();
         drop(fs);
         let fs = FileSystem::from_device_writable(memory, &OpenOptions::default()).unwrap();
         let bytes = fs.read("/f").unwrap();
@@ -254,7 +254,7 @@ fn a_file_is_replaced_in_one_step() {
 
     fs.sync().unwrap();
     fs.replace("/d/f", b"newer").unwrap();
-    fs.volume().shut_down(Shutdown::Nothing).unwrap();
+    fs.volume().admin().shut_down(Shutdown::Nothing).unwrap();
     drop(fs);
     let fs = FileSystem::from_device_writable(memory, &OpenOptions::default()).unwrap();
     let bytes = fs.read("/d/f").unwrap();

@@ -81,7 +81,7 @@ fn places(device: &Arc<dyn Device>) -> Vec<u64> {
             first = Some(extent.physical);
             None
         };
-        fs.volume().extents(&inode, 0, 1, &mut each).unwrap();
+        fs.volume().files().extents(&inode, 0, 1, &mut each).unwrap();
         first.unwrap()
     };
     LARGE.iter().map(place).collect()

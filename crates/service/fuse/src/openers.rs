@@ -85,13 +85,14 @@ impl Openers {
     ) -> Result<(), Fault> {
         let open = locked(&self.files).get(&opener.handle).cloned();
         if let Some((_, cursor)) = open {
-            return volume.fsync_as(ino, &cursor, data_only);
+            return volume.files().fsync_as(ino, &cursor, data_only);
         }
         let key = || (ino, process_of(opener.thread));
-        let known = if volume.had_errors(ino) { locked(&self.processes).get(&key()).cloned() } else { None };
+        let known =
+            if volume.files().had_errors(ino) { locked(&self.processes).get(&key()).cloned() } else { None };
         let cursor = known.unwrap_or_default();
-        let done = volume.fsync_as(ino, &cursor, data_only);
-        if volume.had_errors(ino) {
+        let done = volume.files().fsync_as(ino, &cursor, data_only);
+        if volume.files().had_errors(ino) {
             let mut processes = locked(&self.processes);
             if processes.len() >= PROCESSES_MAX {
                 processes.clear();

@@ -213,7 +213,7 @@ impl Server {
         }
         let open = self.openers.all();
         // Errors that an open file has not returned yet would be forgotten.
-        if open.iter().any(|(_, ino)| volume.had_errors(*ino)) {
+        if open.iter().any(|(_, ino)| volume.files().had_errors(*ino)) {
             *state = State::Open(volume);
             return Err(Errno::IO);
         }
@@ -236,7 +236,7 @@ impl Server {
             volume.leave_times();
         }
         for (handle, ino) in open {
-            let renewed = volume.opened(ino).and_then(|()| volume.sample_errors(ino));
+            let renewed = volume.opened(ino).and_then(|()| volume.files().sample_errors(ino));
             match renewed {
                 Ok(cursor) => self.openers.renew(handle, cursor),
                 Err(fault) => (self.report)(&fault.to_string()),
@@ -309,7 +309,7 @@ impl Server {
                     ControlFlow::Continue(())
                 };
                 // Damage is not reported here: the listing that returned this name has reported it.
-                volume.read_dir(dir, Cursor::START, &mut each, &mut |_| ())?;
+                volume.names().read_dir(dir, Cursor::START, &mut each, &mut |_| ())?;
                 Ok(found)
             }
         }
@@ -317,7 +317,7 @@ impl Server {
 
     fn find(volume: &Volume, dir: &Inode, name: &[u8]) -> Result<InodeRef, Fault> {
         let name = Self::stored(volume, dir, name)?.ok_or(Refusal::NotFound)?;
-        volume.lookup(dir, &name)
+        volume.names().lookup(dir, &name)
     }
 
     /// Fails in encrypted directories, where names cannot be created or moved without the key.
@@ -370,14 +370,15 @@ impl Serve for Server {
     }
 
     fn time_granularity(&self) -> Duration {
-        self.with_volume(|volume| Ok(volume.time_granularity())).unwrap_or(Duration::from_nanos(1))
+        self.with_volume(|volume| Ok(volume.attributes().time_granularity()))
+            .unwrap_or(Duration::from_nanos(1))
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>, Errno> {
         self.with_volume(|volume| {
             let found = volume.inode(dir).and_then(|dir| Self::find(volume, &dir, name));
             match found {
-                Ok(inode) => Ok(Some(volume.stat(&inode))),
+                Ok(inode) => Ok(Some(volume.attributes().stat(&inode))),
                 Err(fault) if fault.is(Refusal::NotFound) => Ok(None),
                 Err(fault) => Err(fault),
             }
@@ -385,7 +386,7 @@ impl Serve for Server {
     }
 
     fn stat(&self, ino: Ino) -> Result<Stat, Errno> {
-        self.with_volume(|volume| Ok(volume.stat(&*volume.inode(ino)?)))
+        self.with_volume(|volume| Ok(volume.attributes().stat(&*volume.inode(ino)?)))
     }
 
     fn status(&self) -> Option<ServerStatus> {
@@ -394,11 +395,13 @@ impl Serve for Server {
     }
 
     fn extent_cache_stats(&self) -> Option<String> {
-        self.with_volume(|volume| Ok(volume.extent_stats())).ok()?.map(|stats| stats.es_shrinker_info())
+        self.with_volume(|volume| Ok(volume.counters().extent_stats()))
+            .ok()?
+            .map(|stats| stats.es_shrinker_info())
     }
 
     fn allocator_stats(&self) -> Option<String> {
-        self.with_volume(|volume| Ok(volume.alloc_stats())).ok()?.map(|stats| stats.to_string())
+        self.with_volume(|volume| Ok(volume.counters().alloc_stats())).ok()?.map(|stats| stats.to_string())
     }
 
     fn prefetch(&self, inos: &[Ino]) {
@@ -408,19 +411,19 @@ impl Serve for Server {
     }
 
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        self.with_volume(|volume| volume.read_link(&*volume.inode(ino)?))
+        self.with_volume(|volume| volume.files().read_link(&*volume.inode(ino)?))
     }
 
     fn open(&self, ino: Ino, access: Access) -> Result<Opened, Errno> {
         self.with_volume(|volume| {
             let file = volume.inode(ino)?;
-            volume.check_open(ino, access.write, access.append)?;
+            volume.files().check_open(ino, access.write, access.append)?;
             if file.kind() == FileType::Regular {
                 // A read of 0 bytes fails if reads of this file fail.
-                volume.read(&file, 0, &mut [])?;
+                volume.files().read(&file, 0, &mut [])?;
             }
             volume.opened(ino)?;
-            let handle = self.openers.open(ino, volume.sample_errors(ino)?);
+            let handle = self.openers.open(ino, volume.files().sample_errors(ino)?);
             let has = |flag| access.write && file.has_flag(flag);
             Ok(Opened { handle, appends_only: has(flags::APPEND), is_sync: has(flags::SYNC) })
         })
@@ -458,11 +461,11 @@ impl Serve for Server {
         len: u64,
         take: &mut dyn FnMut(BorrowedFd<'_>, u64),
     ) -> Result<bool, Errno> {
-        self.with_volume(|volume| volume.file_range(&*volume.inode(ino)?, offset, len, take))
+        self.with_volume(|volume| volume.files().file_range(&*volume.inode(ino)?, offset, len, take))
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        self.with_volume(|volume| volume.read(&*volume.inode(ino)?, offset, buf))
+        self.with_volume(|volume| volume.files().read(&*volume.inode(ino)?, offset, buf))
     }
 
     fn list(
@@ -483,7 +486,7 @@ impl Serve for Server {
                 self.faults.note(&fault);
                 (self.report)(&fault.to_string());
             };
-            volume.read_dir(&dir, from, &mut pass_on, &mut damage)
+            volume.names().read_dir(&dir, from, &mut pass_on, &mut damage)
         })
     }
 
@@ -492,11 +495,11 @@ impl Serve for Server {
     }
 
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.with_volume(|volume| volume.xattr(&*volume.inode(ino)?, name))
+        self.with_volume(|volume| volume.attributes().xattr(&*volume.inode(ino)?, name))
     }
 
     fn xattr_names(&self, ino: Ino, is_root: &dyn Fn() -> bool) -> Result<Vec<Vec<u8>>, Errno> {
-        let mut names = self.with_volume(|volume| volume.xattr_names(&*volume.inode(ino)?))?;
+        let mut names = self.with_volume(|volume| volume.attributes().xattr_names(&*volume.inode(ino)?))?;
         // The kernel requires CAP_SYS_ADMIN, but a request does not contain capabilities. The kernel itself
         // protects the values.
         let is_trusted = |name: &Vec<u8>| name.starts_with(b"trusted.");
@@ -507,7 +510,7 @@ impl Serve for Server {
     }
 
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
-        self.with_volume(|volume| volume.seek(&*volume.inode(ino)?, offset, what))
+        self.with_volume(|volume| volume.files().seek(&*volume.inode(ino)?, offset, what))
     }
 
     fn is_writable(&self) -> bool {
@@ -517,29 +520,29 @@ impl Serve for Server {
     fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Stat, Errno> {
         self.with_space_retries(|volume| {
             self.check_key(volume, dir)?;
-            Ok(volume.stat(&*volume.create(dir, name, new)?))
+            Ok(volume.attributes().stat(&*volume.names().create(dir, name, new)?))
         })
     }
 
     fn create_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<Stat, Errno> {
         self.with_space_retries(|volume| {
             self.check_key(volume, dir)?;
-            let made = volume.create_unnamed(dir, new)?;
+            let made = volume.names().create_unnamed(dir, new)?;
             *self.unlinked().entry(made.ino()).or_default() += 1;
-            Ok(volume.stat(&made))
+            Ok(volume.attributes().stat(&made))
         })
     }
 
     fn write(&self, access: WriteAccess, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        self.with_space_retries(|volume| volume.write_at_by(access, ino, offset, bytes))
+        self.with_space_retries(|volume| volume.files().write_at_by(access, ino, offset, bytes))
     }
 
     fn copy(&self, access: WriteAccess, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Errno> {
-        self.with_space_retries(|volume| volume.copy_range_by(access, from, to, len))
+        self.with_space_retries(|volume| volume.files().copy_range_by(access, from, to, len))
     }
 
     fn allocate(&self, ino: Ino, how: Allocate, offset: u64, len: u64) -> Result<(), Errno> {
-        self.with_space_retries(|volume| volume.fallocate(ino, how, offset, len))
+        self.with_space_retries(|volume| volume.files().fallocate(ino, how, offset, len))
     }
 
     fn has_space(&self, bytes: u64) -> Result<bool, Errno> {
@@ -557,38 +560,42 @@ impl Serve for Server {
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat, Errno> {
         self.with_space_retries(|volume| {
             self.check_key(volume, dir)?;
-            volume.link(ino, dir, name)?;
-            Ok(volume.stat(&*volume.inode(ino)?))
+            volume.names().link(ino, dir, name)?;
+            Ok(volume.attributes().stat(&*volume.inode(ino)?))
         })
     }
 
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Errno> {
-        self.with_volume(|volume| Ok(self.keep(volume.unlink_held(dir, &self.existing(volume, dir, name)?)?)))
+        self.with_volume(|volume| {
+            Ok(self.keep(volume.names().unlink_held(dir, &self.existing(volume, dir, name)?)?))
+        })
     }
 
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Errno> {
-        self.with_volume(|volume| Ok(self.keep(volume.rmdir_held(dir, &self.existing(volume, dir, name)?)?)))
+        self.with_volume(|volume| {
+            Ok(self.keep(volume.names().rmdir_held(dir, &self.existing(volume, dir, name)?)?))
+        })
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<Option<Ino>, Errno> {
         self.with_space_retries(|volume| {
             self.check_key(volume, from.0)?;
             self.check_key(volume, to.0)?;
-            Ok(self.keep(volume.rename_held(from, to, how)?))
+            Ok(self.keep(volume.names().rename_held(from, to, how)?))
         })
     }
 
     fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Stat, Errno> {
-        self.with_volume(|volume| Ok(volume.stat(&*volume.set_attr(ino, set)?)))
+        self.with_volume(|volume| Ok(volume.attributes().stat(&*volume.attributes().set_attr(ino, set)?)))
     }
 
     fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Errno> {
-        self.with_space_retries(|volume| volume.set_xattr(ino, name, value, how))
+        self.with_space_retries(|volume| volume.attributes().set_xattr(ino, name, value, how))
     }
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let is_acl = matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default");
-        self.with_volume(|volume| match volume.remove_xattr(ino, name) {
+        self.with_volume(|volume| match volume.attributes().remove_xattr(ino, name) {
             Err(fault) if is_acl && fault.is(Refusal::NoAttribute) => Ok(()),
             done => done,
         })
@@ -627,27 +634,27 @@ impl Serve for Server {
     }
 
     fn shut_down(&self, how: Shutdown) -> Result<(), Errno> {
-        self.with_volume(|volume| volume.shut_down(how))
+        self.with_volume(|volume| volume.admin().shut_down(how))
     }
 
     fn is_shut_down(&self) -> bool {
-        self.with_volume(|volume| Ok(volume.is_shut_down())) == Ok(true)
+        self.with_volume(|volume| Ok(volume.admin().is_shut_down())) == Ok(true)
     }
 
     fn label(&self) -> Result<Vec<u8>, Errno> {
-        self.with_volume(|volume| Ok(volume.label()))
+        self.with_volume(|volume| Ok(volume.admin().label()))
     }
 
     fn uuid(&self) -> Result<[u8; 16], Errno> {
-        self.with_volume(|volume| Ok(volume.uuid()))
+        self.with_volume(|volume| Ok(volume.admin().uuid()))
     }
 
     fn set_label(&self, label: &[u8]) -> Result<(), Errno> {
-        self.with_volume(|volume| volume.set_label(label))
+        self.with_volume(|volume| volume.admin().set_label(label))
     }
 
     fn set_uuid(&self, uuid: [u8; 16]) -> Result<(), Errno> {
-        self.with_volume(|volume| volume.set_uuid(uuid))
+        self.with_volume(|volume| volume.admin().set_uuid(uuid))
     }
 
     fn resize(&self, blocks: u64) -> Result<(), Errno> {
@@ -670,7 +677,7 @@ impl Serve for Server {
             if len < bs.bytes() || range.start >= end || min_bytes > group {
                 return Err(Refusal::Invalid.into());
             }
-            volume.trim_range(range.clone(), min_bytes)?.ok_or_else(|| Refusal::NotSupported.into())
+            volume.admin().trim_range(range.clone(), min_bytes)?.ok_or_else(|| Refusal::NotSupported.into())
         })
     }
 

@@ -315,22 +315,22 @@ fn theirs(operation: &'static str) -> impl Fn(std::io::Error) -> LabFault {
 
 impl Subject for Ours {
     fn write(&self, pos: u64, bytes: &[u8]) -> Result<(), LabFault> {
-        let written = self.with("write", |volume| volume.write_at(self.ino, pos, bytes))?;
+        let written = self.with("write", |volume| volume.files().write_at(self.ino, pos, bytes))?;
         if written == bytes.len() { Ok(()) } else { Err(failed("write", 28, "no space left".to_owned())) }
     }
 
     fn read(&self, pos: u64, buf: &mut [u8]) -> Result<(), LabFault> {
-        let read = self.with("read", |volume| volume.read_at(self.ino, pos, buf))?;
+        let read = self.with("read", |volume| volume.files().read_at(self.ino, pos, buf))?;
         if read == buf.len() { Ok(()) } else { Err(failed("read", 5, "the file ended".to_owned())) }
     }
 
     fn set_size(&self, size: u64) -> Result<(), LabFault> {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.with("truncate", |volume| volume.set_attr(self.ino, &set).map(drop))
+        self.with("truncate", |volume| volume.attributes().set_attr(self.ino, &set).map(drop))
     }
 
     fn sync(&self) -> Result<(), LabFault> {
-        self.with("fsync", |volume| volume.fsync(self.ino))
+        self.with("fsync", |volume| volume.files().fsync(self.ino))
     }
 
     fn drop_cached(&self) -> Result<(), LabFault> {
@@ -339,7 +339,8 @@ impl Subject for Ours {
         // The engine caches data of files that are written: reads of others go to the device, one by one,
         // because a client of a mount caches what it reads. A write makes this file one that is cached.
         let size = volume.inode(self.ino).map_err(ours("open"))?.size();
-        let rewritten = volume.write_at(self.ino, size.saturating_sub(1), &[7]).map_err(ours("write"))?;
+        let rewritten =
+            volume.files().write_at(self.ino, size.saturating_sub(1), &[7]).map_err(ours("write"))?;
         debug_assert_eq!(rewritten, 1);
         *self.volume.borrow_mut() = Some(volume);
         Ok(())
@@ -504,7 +505,7 @@ fn open(study: &Study, path: Path) -> Result<Ours, LabFault> {
     let ground = Ground::of(device);
     let volume = ground.open(&options)?;
     let root = volume.root().map_err(ours("open"))?.ino();
-    let ino = volume.create_number(root, b"file", &New::file(0o644)).map_err(ours("create"))?;
+    let ino = volume.names().create_number(root, b"file", &New::file(0o644)).map_err(ours("create"))?;
     Ok(Ours { ground, options, volume: RefCell::new(Some(volume)), ino })
 }
 

@@ -84,7 +84,7 @@ pub struct Job {
     /// Workers; if there are several, each has its own directory, `thread-N`.
     pub threads: usize,
     /// Names that the driver announces before it creates or removes them
-    /// ([`extant_volume::Volume::prefetch_names`]); 0: none.
+    /// ([`extant_volume::Names::prefetch_names`]); 0: none.
     pub ahead: usize,
 }
 
@@ -320,7 +320,7 @@ impl<'a> Worker<'a> {
         mut each: impl FnMut(&Self, &mut P, &[u8], &mut Vec<u8>, u64) -> Result<(), Failed>,
     ) -> (Pass, Option<Failed>) {
         let job = self.job;
-        // While one batch is processed, the next one is announced: see `Volume::prefetch_names`.
+        // While one batch is processed, the next one is announced: see `Names::prefetch_names`.
         let batch = job.ahead.max(1);
         let mut names = vec![Vec::with_capacity(256); 2 * batch];
         let mut other = Vec::with_capacity(256);

@@ -254,8 +254,9 @@ impl Files {
         let failed = |fault: extant_volume::Fault| LabFault::Device(fault.to_string());
         let root = volume.root().map_err(failed)?.ino();
         let inos = (0..threads).map(|thread| {
-            let ino = volume.create_number(root, format!("file-{thread}").as_bytes(), &New::file(0o644))?;
-            volume.write_at(ino, 0, &vec![1; SHARE as usize])?;
+            let ino =
+                volume.names().create_number(root, format!("file-{thread}").as_bytes(), &New::file(0o644))?;
+            volume.files().write_at(ino, 0, &vec![1; SHARE as usize])?;
             Ok(ino)
         });
         let inos = inos.collect::<Result<Vec<_>, _>>().map_err(failed)?;
@@ -266,20 +267,24 @@ impl Files {
 
 impl IoTarget for Files {
     fn read(&self, thread: u64, at: u64, buf: &mut [u8]) -> Result<(), String> {
-        self.volume.read_at(self.inos[thread as usize], at, buf).map(drop).map_err(fault_text)
+        self.volume.files().read_at(self.inos[thread as usize], at, buf).map(drop).map_err(fault_text)
     }
 
     fn write(&self, thread: u64, at: u64, bytes: &[u8]) -> Result<(), String> {
-        self.volume.write_at(self.inos[thread as usize], at, bytes).map(drop).map_err(fault_text)
+        self.volume.files().write_at(self.inos[thread as usize], at, bytes).map(drop).map_err(fault_text)
     }
 
     fn flush(&self, thread: u64) -> Result<(), String> {
-        self.volume.fdatasync(self.inos[thread as usize]).map_err(fault_text)
+        self.volume.files().fdatasync(self.inos[thread as usize]).map_err(fault_text)
     }
 
     fn counts(&self) -> FlushCounts {
         // Without barriers there are no requests.
-        if self.flushes { self.volume.flush_counts().unwrap_or_default() } else { FlushCounts::default() }
+        if self.flushes {
+            self.volume.counters().flush_counts().unwrap_or_default()
+        } else {
+            FlushCounts::default()
+        }
     }
 }
 
@@ -333,7 +338,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             let volume = Volume::open(device, &options)?;
             let files = happy::files_of(&volume).map_err(failed)?;
             let mix = happy::Mix::new(place(&volume)?, true, study.seed, files);
-            let counts = || volume.flush_counts().unwrap_or_default();
+            let counts = || volume.counters().flush_counts().unwrap_or_default();
             let work = |_: u64, stop: &AtomicBool| mix.work(&happy::Until::Stopped(stop));
             let row = turn_on(study, &work, &counts, model.name, threads, name)?;
             let flush_us = modelled.flush_nanos().unwrap_or(0) as f64 / 1e3;

@@ -134,7 +134,10 @@ impl<'a> Ours<'a> {
     pub(crate) fn new(volume: &'a Volume, count: usize) -> Result<Self, LabFault> {
         let root = volume.root().map_err(ours("open"))?.ino();
         let inos = (0..count).map(|at| {
-            volume.create_number(root, format!("{at}").as_bytes(), &New::file(0o644)).map_err(ours("create"))
+            volume
+                .names()
+                .create_number(root, format!("{at}").as_bytes(), &New::file(0o644))
+                .map_err(ours("create"))
         });
         Ok(Self { volume, inos: inos.collect::<Result<_, _>>()? })
     }
@@ -142,15 +145,15 @@ impl<'a> Ours<'a> {
 
 impl Files for Ours<'_> {
     fn write(&self, file: usize, pos: u64, bytes: &[u8]) -> Result<(), LabFault> {
-        self.volume.write_at(self.inos[file], pos, bytes).map(drop).map_err(ours("write"))
+        self.volume.files().write_at(self.inos[file], pos, bytes).map(drop).map_err(ours("write"))
     }
 
     fn read(&self, file: usize, pos: u64, buf: &mut [u8]) -> Result<(), LabFault> {
-        self.volume.read_at(self.inos[file], pos, buf).map(drop).map_err(ours("read"))
+        self.volume.files().read_at(self.inos[file], pos, buf).map(drop).map_err(ours("read"))
     }
 
     fn sync(&self, file: usize) -> Result<(), LabFault> {
-        self.volume.fsync(self.inos[file]).map_err(ours("fsync"))
+        self.volume.files().fsync(self.inos[file]).map_err(ours("fsync"))
     }
 }
 

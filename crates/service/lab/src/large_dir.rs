@@ -335,7 +335,7 @@ struct Reads {
 
 impl Reads {
     fn of(volume: &extant_volume::Volume) -> Self {
-        let stats = volume.metadata_stats();
+        let stats = volume.counters().metadata_stats();
         let by_commits = stats.deferred_reads;
         Self { all: stats.misses + stats.prefetched + by_commits, by_commits }
     }
@@ -562,18 +562,18 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     growing.all()?;
     let growth = growing.growth;
     let dir_ino = dir.dir();
-    let stats = volume.dir_stats(dir_ino).unwrap_or_default();
+    let stats = volume.counters().dir_stats(dir_ino).unwrap_or_default();
     let mut engine = Internals::default();
     if let Ok(inode) = volume.inode(dir_ino) {
         engine.dir_bytes = inode.size();
-        let walked = volume.extents(&inode, 0, u64::MAX, &mut |_| {
+        let walked = volume.files().extents(&inode, 0, u64::MAX, &mut |_| {
             engine.dir_extents += 1;
             Some(())
         });
         walked.map_err(|fault| LabFault::Device(fault.to_string()))?;
     }
-    engine.resident_bytes = volume.metadata_stats().bytes as u64;
-    let journal = volume.journal_stats().unwrap_or_default();
+    engine.resident_bytes = volume.counters().metadata_stats().bytes as u64;
+    let journal = volume.counters().journal_stats().unwrap_or_default();
     let begun = Instant::now();
     volume.close().map_err(LabFault::Close)?;
     let close_seconds = begun.elapsed().as_secs_f64();

@@ -367,7 +367,7 @@ fn one_run(
         WriteOptions { orphans: of_mode.orphans, track_all_orphans: of_mode.track_all_orphans, ..base };
     let volume = ground.open(&OpenOptions { write, ..study.open.clone() })?;
     let took = load(study.load, &mut Engine::root(&volume), workers, loops, watch)?;
-    let lock = volume.orphan_lock_stats();
+    let lock = volume.counters().orphan_lock_stats();
     volume.close().map_err(LabFault::Close)?;
     Ok((took, lock))
 }

@@ -113,7 +113,7 @@ impl<'a> Engine<'a> {
 
     fn find(&self, name: &[u8]) -> Result<Ino, Fault> {
         let dir = self.volume.inode(self.dir)?;
-        Ok(self.volume.lookup(&dir, name)?.ino())
+        Ok(self.volume.names().lookup(&dir, name)?.ino())
     }
 }
 
@@ -131,7 +131,7 @@ impl WorkDir for Engine<'_> {
 
     fn open(&mut self, name: &[u8]) -> Result<Self::File, Failed> {
         let open = || {
-            let ino = match self.volume.create(self.dir, name, &New::file(0o644)) {
+            let ino = match self.volume.names().create(self.dir, name, &New::file(0o644)) {
                 Ok(inode) => inode.ino(),
                 Err(fault) if fault.is(extant_volume::Refusal::Exists) => self.find(name)?,
                 Err(fault) => return Err(fault),
@@ -147,11 +147,15 @@ impl WorkDir for Engine<'_> {
     }
 
     fn mknod(&mut self, name: &[u8]) -> Result<(), Failed> {
-        refused(self.volume.create_number(self.dir, name, &New::file(0o444)).map(drop), "mknod", name)
+        refused(self.volume.names().create_number(self.dir, name, &New::file(0o444)).map(drop), "mknod", name)
     }
 
     fn mkdir(&mut self, name: &[u8]) -> Result<(), Failed> {
-        refused(self.volume.create_number(self.dir, name, &New::directory(0o755)).map(drop), "mkdir", name)
+        refused(
+            self.volume.names().create_number(self.dir, name, &New::directory(0o755)).map(drop),
+            "mkdir",
+            name,
+        )
     }
 
     fn link(&mut self, target: &[u8], name: &[u8]) -> Result<(), Failed> {
@@ -163,31 +167,31 @@ impl WorkDir for Engine<'_> {
                 ino
             }
         };
-        refused(self.volume.link(ino, self.dir, name), "link", name)
+        refused(self.volume.names().link(ino, self.dir, name), "link", name)
     }
 
     fn unlink(&mut self, name: &[u8]) -> Result<(), Failed> {
         if self.target.as_ref().is_some_and(|(target, _)| target == name) {
             self.target = None;
         }
-        refused(self.volume.unlink(self.dir, name), "unlink", name)
+        refused(self.volume.names().unlink(self.dir, name), "unlink", name)
     }
 
     fn rmdir(&mut self, name: &[u8]) -> Result<(), Failed> {
-        refused(self.volume.rmdir(self.dir, name), "rmdir", name)
+        refused(self.volume.names().rmdir(self.dir, name), "rmdir", name)
     }
 
     fn set_size(&mut self, file: &Self::File, size: u64) -> Result<(), Failed> {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        refused(self.volume.set_attr(*file, &set).map(drop), "ftruncate", b"")
+        refused(self.volume.attributes().set_attr(*file, &set).map(drop), "ftruncate", b"")
     }
 
     fn prefetch_names(&self, names: &[Vec<u8>]) {
-        self.volume.prefetch_names(self.dir, names.iter().map(Vec::as_slice));
+        self.volume.names().prefetch_names(self.dir, names.iter().map(Vec::as_slice));
     }
 
     fn below(&mut self, name: &[u8]) -> Result<Self, Failed> {
-        let dir = match self.volume.create(self.dir, name, &New::directory(0o755)) {
+        let dir = match self.volume.names().create(self.dir, name, &New::directory(0o755)) {
             Ok(inode) => Ok(inode.ino()),
             Err(fault) if fault.is(extant_volume::Refusal::Exists) => self.find(name),
             Err(fault) => Err(fault),

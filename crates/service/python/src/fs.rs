@@ -169,7 +169,7 @@ impl FileSystem {
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (label, sb, recovery) = self.run(py, |fs| {
             let volume = fs.volume();
-            Ok((volume.label(), volume.superblock().clone(), volume.recovery().clone()))
+            Ok((volume.admin().label(), volume.superblock().clone(), volume.recovery().clone()))
         })?;
         let info = PyDict::new(py);
         info.set_item("label", text_of(py, &label)?)?;
@@ -190,7 +190,7 @@ impl FileSystem {
     /// Type and permissions; None if there is no such path.
     fn mode(&self, name: &Bound<'_, PyAny>, follow: bool) -> PyResult<Option<u16>> {
         self.at(name, |fs, path| match fs.resolve(path, following(follow)) {
-            Ok(inode) => Ok(Some(fs.volume().stat(&inode).mode)),
+            Ok(inode) => Ok(Some(fs.volume().attributes().stat(&inode).mode)),
             Err(error) if error.is(Refusal::NotFound) || error.is(Refusal::NotDirectory) => Ok(None),
             Err(error) => Err(error),
         })

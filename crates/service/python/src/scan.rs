@@ -94,7 +94,7 @@ fn read_whole(fs: &FileSystem, inode: &InodeRef, size: u64) -> Result<Option<Vec
     while bytes.len() < len {
         let done = bytes.len();
         bytes.resize(len.min(done + READ_PIECE), 0);
-        let got = fs.volume().read(inode, done as u64, &mut bytes[done..])?;
+        let got = fs.volume().files().read(inode, done as u64, &mut bytes[done..])?;
         bytes.truncate(done + got);
         if got == 0 {
             break;

@@ -72,8 +72,8 @@ fn text(fault: impl std::fmt::Display) -> String {
 /// The directory, and the file that its names lead to.
 fn places(volume: &Volume) -> Result<(Ino, Ino), String> {
     let root = volume.root().map_err(text)?;
-    let dir = volume.lookup(&root, DIR).map_err(text)?;
-    let file = volume.lookup(&root, b"file").map_err(text)?;
+    let dir = volume.names().lookup(&root, DIR).map_err(text)?;
+    let file = volume.names().lookup(&root, b"file").map_err(text)?;
     Ok((dir.ino(), file.ino()))
 }
 
@@ -91,11 +91,11 @@ impl CrowdedRun {
         let disk = Arc::new(SimDisk::from_image(base_image(kind)));
         let volume = Volume::open(disk.clone(), &OpenOptions::default()).map_err(text)?;
         let root = volume.root().map_err(text)?.ino();
-        let dir = volume.create_number(root, DIR, &New::directory(0o755)).map_err(text)?;
-        let file = volume.create_number(root, b"file", &New::file(0o644)).map_err(text)?;
+        let dir = volume.names().create_number(root, DIR, &New::directory(0o755)).map_err(text)?;
+        let file = volume.names().create_number(root, b"file", &New::file(0o644)).map_err(text)?;
         let before: BTreeSet<usize> = (0..NAMES).collect();
         for number in &before {
-            volume.link(file, dir, &name(*number)).map_err(text)?;
+            volume.names().link(file, dir, &name(*number)).map_err(text)?;
         }
         volume.close().map_err(text)?;
         let disk = Arc::new(SimDisk::recording(disk.image()));
@@ -111,8 +111,8 @@ impl CrowdedRun {
                 _ => Change::Add(next),
             };
             match change {
-                Change::Add(number) => volume.link(file, dir, &name(number)),
-                Change::Remove(number) => volume.unlink(dir, &name(number)),
+                Change::Add(number) => volume.names().link(file, dir, &name(number)),
+                Change::Remove(number) => volume.names().unlink(dir, &name(number)),
             }
             .map_err(|fault| format!("{change:?}: {fault}"))?;
             apply(&mut now, change);
@@ -128,7 +128,7 @@ impl CrowdedRun {
                 _ => (),
             }
         }
-        let deferred_reads = volume.metadata_stats().deferred_reads;
+        let deferred_reads = volume.counters().metadata_stats().deferred_reads;
         if random.one_in(2) {
             volume.close().map_err(text)?;
         }
@@ -191,7 +191,7 @@ impl CrowdedRun {
         let dir = volume.inode(dir).map_err(text)?;
         let (mut found, mut damage) = (BTreeSet::new(), None);
         let mut twice = None;
-        let listed = volume.read_dir(
+        let listed = volume.names().read_dir(
             &dir,
             Cursor::START,
             &mut |entry| {

@@ -95,7 +95,7 @@ impl CrashRun {
         let options = OpenOptions { cache_bytes: self.schedule.cache_bytes, ..OpenOptions::default() };
         let text = |fault: &dyn std::fmt::Display| format!("open for reading: {fault}");
         let volume = Volume::open_read_only(disk.clone(), &options).map_err(|fault| text(&fault))?;
-        let top = volume.root().and_then(|root| volume.lookup(&root, TOP));
+        let top = volume.root().and_then(|root| volume.names().lookup(&root, TOP));
         match top {
             Err(fault) if fault.is(Refusal::NotFound) => Ok(None),
             _ => crate::tree(&volume).map(Some).map_err(|fault| text(&fault)),

@@ -40,10 +40,10 @@ impl Engine {
         let volume = Volume::open(device, &options).map_err(|fault| fault.to_string())?;
         let text = |fault: Fault| fault.to_string();
         let root = volume.root().map_err(text)?;
-        let top = match volume.lookup(&root, TOP) {
+        let top = match volume.names().lookup(&root, TOP) {
             Ok(top) => top.ino(),
             Err(fault) if fault.is(Refusal::NotFound) => {
-                volume.create(root.ino(), TOP, &New::directory(0o755)).map_err(text)?.ino()
+                volume.names().create(root.ino(), TOP, &New::directory(0o755)).map_err(text)?.ino()
             }
             Err(fault) => return Err(text(fault)),
         };
@@ -72,7 +72,7 @@ impl Engine {
             if names.is_empty() {
                 return None;
             }
-            here = self.volume.lookup(&here, &names[random.index(names.len())]).ok()?;
+            here = self.volume.names().lookup(&here, &names[random.index(names.len())]).ok()?;
             if here.kind() != FileType::Directory {
                 return Some(here.ino());
             }
@@ -103,7 +103,7 @@ impl Engine {
     fn dir(&self, at: &At) -> Result<Ino, Fault> {
         let mut here = self.volume.inode(self.top)?;
         for name in at.dirs() {
-            here = self.volume.lookup(&here, name)?;
+            here = self.volume.names().lookup(&here, name)?;
             if here.kind() != FileType::Directory {
                 return Err(Refusal::NotDirectory.into());
             }
@@ -115,28 +115,28 @@ impl Engine {
         let dir = self.volume.inode(self.dir(at)?)?;
         match at.name() {
             b"" | b"." => Ok(dir),
-            name => self.volume.lookup(&dir, name),
+            name => self.volume.names().lookup(&dir, name),
         }
     }
 
     fn create(&self, at: &At, new: &New<'_>) -> Result<(), Fault> {
         let dir = self.dir(at)?;
-        self.volume.create(dir, at.name(), new).map(drop)
+        self.volume.names().create(dir, at.name(), new).map(drop)
     }
 
     fn set(&self, at: &At, set: &SetAttr) -> Result<(), Fault> {
         let ino = self.find(at)?.ino();
-        self.volume.set_attr(ino, set).map(drop)
+        self.volume.attributes().set_attr(ino, set).map(drop)
     }
 
     /// Makes an operation; removals hold the inode that loses its last name.
     fn remove_held(&self, op: &Op) -> Result<Option<Ino>, Fault> {
         match op {
-            Op::Unlink { at } => self.volume.unlink_held(self.dir(at)?, at.name()),
-            Op::Rmdir { at } => self.volume.rmdir_held(self.dir(at)?, at.name()),
+            Op::Unlink { at } => self.volume.names().unlink_held(self.dir(at)?, at.name()),
+            Op::Rmdir { at } => self.volume.names().rmdir_held(self.dir(at)?, at.name()),
             Op::Rename { old, new, mode } => {
                 let (from, to) = (self.dir(old)?, self.dir(new)?);
-                self.volume.rename_held((from, old.name()), (to, new.name()), how(*mode))
+                self.volume.names().rename_held((from, old.name()), (to, new.name()), how(*mode))
             }
             _ => self.call(op).map(|()| None),
         }
@@ -173,19 +173,19 @@ impl Engine {
                 self.dir(old)?;
                 let dir = self.dir(new)?;
                 let ino = self.find(old)?.ino();
-                volume.link(ino, dir, new.name())
+                volume.names().link(ino, dir, new.name())
             }
-            Op::Unlink { at } => volume.unlink(self.dir(at)?, at.name()),
-            Op::Rmdir { at } => volume.rmdir(self.dir(at)?, at.name()),
+            Op::Unlink { at } => volume.names().unlink(self.dir(at)?, at.name()),
+            Op::Rmdir { at } => volume.names().rmdir(self.dir(at)?, at.name()),
             Op::Rename { old, new, mode } => {
                 let how = how(*mode);
                 let (from, to) = (self.dir(old)?, self.dir(new)?);
-                volume.rename((from, old.name()), (to, new.name()), how)
+                volume.names().rename((from, old.name()), (to, new.name()), how)
             }
             Op::Chmod { at, mode } => self.set(at, &SetAttr { mode: Some(*mode), ..SetAttr::default() }),
             Op::Chown { at, uid: None, gid: None } => {
                 // A chown that changes nothing still clears mode bits.
-                let uid = Some(volume.stat(&*self.find(at)?).uid);
+                let uid = Some(volume.attributes().stat(&*self.find(at)?).uid);
                 self.set(at, &SetAttr { uid, ..SetAttr::default() })
             }
             Op::Chown { at, uid, gid } => {
@@ -204,17 +204,17 @@ impl Engine {
                     XattrMode::Create => SetXattr::Create,
                     XattrMode::Replace => SetXattr::Replace,
                 };
-                volume.set_xattr(self.find(at)?.ino(), &name.0, &value.0, how)
+                volume.attributes().set_xattr(self.find(at)?.ino(), &name.0, &value.0, how)
             }
-            Op::RemoveXattr { at, name } => volume.remove_xattr(self.find(at)?.ino(), &name.0),
+            Op::RemoveXattr { at, name } => volume.attributes().remove_xattr(self.find(at)?.ino(), &name.0),
             Op::SetAcl { at, acl_type, acl } => {
                 let name = AclType::xattr_name(*acl_type).as_bytes();
-                volume.set_xattr(self.find(at)?.ino(), name, &acl.to_xattr(), SetXattr::Any)
+                volume.attributes().set_xattr(self.find(at)?.ino(), name, &acl.to_xattr(), SetXattr::Any)
             }
             Op::Tmpfile { at, mode, linked } => {
                 let dir = self.dir(at)?;
-                let ino = volume.create_unnamed(dir, &New::file(*mode))?.ino();
-                let done = if *linked { volume.link(ino, dir, at.name()) } else { Ok(()) };
+                let ino = volume.names().create_unnamed(dir, &New::file(*mode))?.ino();
+                let done = if *linked { volume.names().link(ino, dir, at.name()) } else { Ok(()) };
                 volume.released(ino)?;
                 done
             }
@@ -223,8 +223,8 @@ impl Engine {
                 let dir = self.find(at)?;
                 self.names(&dir).map(drop)
             }
-            Op::Readlink { at } => self.volume.read_link(&*self.find(at)?).map(drop),
-            Op::GetXattr { at, name } => self.volume.xattr(&*self.find(at)?, &name.0).map(drop),
+            Op::Readlink { at } => self.volume.files().read_link(&*self.find(at)?).map(drop),
+            Op::GetXattr { at, name } => self.volume.attributes().xattr(&*self.find(at)?, &name.0).map(drop),
         }
     }
 
@@ -242,7 +242,9 @@ fn names(volume: &Volume, dir: &Inode) -> Result<Vec<Vec<u8>>, Fault> {
         }
         std::ops::ControlFlow::Continue(())
     };
-    volume.read_dir(dir, extant_volume::Cursor::START, &mut keep, &mut |fault| damage = Some(fault))?;
+    volume
+        .names()
+        .read_dir(dir, extant_volume::Cursor::START, &mut keep, &mut |fault| damage = Some(fault))?;
     damage.map_or(Ok(names), Err)
 }
 
@@ -274,12 +276,13 @@ impl Subject for Engine {
 pub fn tree(volume: &Volume) -> Result<Tree, String> {
     let mut tree = Tree::default();
     let text = |fault: Fault| fault.to_string();
-    let top = volume.root().and_then(|root| volume.lookup(&root, TOP)).map_err(text)?;
+    let top = volume.root().and_then(|root| volume.names().lookup(&root, TOP)).map_err(text)?;
     let mut left = vec![(Vec::new(), top)];
     while let Some((path, inode)) = left.pop() {
         if inode.kind() == FileType::Directory {
             for name in names(volume, &inode).map_err(text)? {
                 let below = volume
+                    .names()
                     .lookup(&inode, &name)
                     .map_err(|fault| format!("{}/{}: {fault}", path.escape_ascii(), name.escape_ascii()))?;
                 let full = if path.is_empty() { name } else { [&path[..], b"/", &name].concat() };
@@ -292,7 +295,7 @@ pub fn tree(volume: &Volume) -> Result<Tree, String> {
 }
 
 fn node(volume: &Volume, inode: &Inode) -> Result<ModelNode, Fault> {
-    let stat = volume.stat(inode);
+    let stat = volume.attributes().stat(inode);
     let kind = match stat.kind {
         FileType::Directory => extant_fsmodel::Kind::Dir,
         FileType::Symlink => extant_fsmodel::Kind::Symlink,
@@ -303,6 +306,7 @@ fn node(volume: &Volume, inode: &Inode) -> Result<ModelNode, Fault> {
         FileType::Regular | FileType::Unknown => extant_fsmodel::Kind::File,
     };
     let xattrs: BTreeMap<Bytes, Bytes> = volume
+        .attributes()
         .xattrs(inode)?
         .into_iter()
         .map(|attribute| (Bytes(attribute.name), Bytes(attribute.value)))
@@ -323,7 +327,7 @@ fn node(volume: &Volume, inode: &Inode) -> Result<ModelNode, Fault> {
         },
         rdev: Rdev { major, minor },
         target: if kind == extant_fsmodel::Kind::Symlink {
-            Bytes(volume.read_link(inode)?)
+            Bytes(volume.files().read_link(inode)?)
         } else {
             Bytes::default()
         },

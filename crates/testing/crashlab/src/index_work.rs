@@ -26,7 +26,7 @@ pub struct IndexWork {
 impl IndexWork {
     /// The counters of a directory since it was loaded into memory.
     pub(crate) fn of(volume: &Volume, dir: Ino) -> Self {
-        let Some(stats) = volume.dir_stats(dir) else { return Self::default() };
+        let Some(stats) = volume.counters().dir_stats(dir) else { return Self::default() };
         Self {
             indexed: stats.indexed,
             leaf_splits: stats.splits,

@@ -75,9 +75,9 @@ fn copy_without_attributes(path: &Path, copy: &Path, complaint: &str) -> bool {
         if inode.kind() != FileType::Symlink || inode.size() >= 60 {
             continue;
         }
-        let Ok(names) = volume.xattr_names(&inode) else { return false };
+        let Ok(names) = volume.attributes().xattr_names(&inode) else { return false };
         is_any |= !names.is_empty();
-        if names.iter().any(|name| volume.remove_xattr(ino, name).is_err()) {
+        if names.iter().any(|name| volume.attributes().remove_xattr(ino, name).is_err()) {
             return false;
         }
     }

@@ -48,7 +48,7 @@ impl<'a> Files<'a> {
         let options = OpenOptions { write, ..OpenOptions::default() };
         let volume =
             Volume::open(device, &options).unwrap_or_else(|fault| panic!("it does not open: {fault}"));
-        let dir = volume.lookup(&*volume.root()?, DIR)?.ino();
+        let dir = volume.names().lookup(&*volume.root()?, DIR)?.ino();
         self.open = Some((volume, dir));
         Ok(())
     }
@@ -63,26 +63,26 @@ impl<'a> Files<'a> {
         }
         let (volume, dir) = self.open.as_ref().expect("it is open between operations");
         let name = |file: u8| format!("f{file}").into_bytes();
-        let find = |file: u8| volume.lookup(&*volume.inode(*dir)?, &name(file));
+        let find = |file: u8| volume.names().lookup(&*volume.inode(*dir)?, &name(file));
         match *op {
-            Op::Create { file } => volume.create(*dir, &name(file), &New::file(0o644)).map(drop)?,
-            Op::Unlink { file } => volume.unlink(*dir, &name(file))?,
+            Op::Create { file } => volume.names().create(*dir, &name(file), &New::file(0o644)).map(drop)?,
+            Op::Unlink { file } => volume.names().unlink(*dir, &name(file))?,
             Op::Read { file, pos, len } => {
                 let mut bytes = vec![0xee; usize::try_from(len).expect("reads are short")];
-                let n = volume.read(&*find(file)?, pos, &mut bytes)?;
+                let n = volume.files().read(&*find(file)?, pos, &mut bytes)?;
                 bytes.truncate(n);
                 return Ok(Answer::Bytes(bytes));
             }
             Op::Truncate { file, size } => {
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
-                volume.set_attr(find(file)?.ino(), &set).map(drop)?;
+                volume.attributes().set_attr(find(file)?.ino(), &set).map(drop)?;
             }
             Op::Seek { file, whence, pos } => {
                 return seek(volume, &*find(file)?, whence, pos).map(Answer::Place);
             }
-            Op::Stat { file } => return Ok(Answer::Size(volume.stat(&*find(file)?).size)),
+            Op::Stat { file } => return Ok(Answer::Size(volume.attributes().stat(&*find(file)?).size)),
             Op::Write { file, pos, len, seed } => {
-                let n = volume.write_at(find(file)?.ino(), pos, &bytes_of(seed, pos, len))?;
+                let n = volume.files().write_at(find(file)?.ino(), pos, &bytes_of(seed, pos, len))?;
                 return Ok(Answer::Count(n as u64));
             }
             Op::Fallocate { file, mode, pos, len } => {
@@ -97,12 +97,12 @@ impl<'a> Files<'a> {
                     Fallocate::WriteZeroes => Allocate::WriteZeroes,
                     Fallocate::Unshare => Allocate::Unshare,
                 };
-                volume.fallocate(find(file)?.ino(), mode, pos, len)?;
+                volume.files().fallocate(find(file)?.ino(), mode, pos, len)?;
             }
-            Op::Fsync { file } => volume.fsync(find(file)?.ino())?,
-            Op::Fdatasync { file } => volume.fdatasync(find(file)?.ino())?,
+            Op::Fsync { file } => volume.files().fsync(find(file)?.ino())?,
+            Op::Fdatasync { file } => volume.files().fdatasync(find(file)?.ino())?,
             Op::Map { file } => {
-                volume.fsync(find(file)?.ino())?;
+                volume.files().fsync(find(file)?.ino())?;
                 let inode = find(file)?;
                 let mut failed = None;
                 let ranges = map_by_seeks(|whence, pos| {
@@ -125,7 +125,7 @@ fn seek(volume: &Volume, inode: &Inode, whence: Whence, pos: u64) -> Result<u64,
         Whence::Data => Seek::Data,
         Whence::Hole => Seek::Hole,
     };
-    volume.seek(inode, pos, what)
+    volume.files().seek(inode, pos, what)
 }
 
 /// Whether an offset or length is negative as a signed 64-bit number: system calls refuse these.
@@ -199,7 +199,7 @@ fn make(path: &Path, features: &[&str], limits: Limits) {
     extant_testkit::run("mke2fs", args.iter().chain(features).copied().chain([name, "2G"]));
     let options = OpenOptions { write: WriteOptions::default(), ..OpenOptions::default() };
     let volume = Volume::open(Arc::new(FileDevice::open(path, true).unwrap()), &options).unwrap();
-    volume.create(volume.root().unwrap().ino(), DIR, &New::directory(0o755)).unwrap();
+    volume.names().create(volume.root().unwrap().ino(), DIR, &New::directory(0o755)).unwrap();
     volume.close().unwrap();
 }
 

@@ -99,8 +99,9 @@ fn the_judge_knows_what_e2fsck_says_of_links_with_large_values() {
     let volume =
         Volume::open(Arc::new(FileDevice::open(&path, true).unwrap()), &OpenOptions::default()).unwrap();
     for target in [&b"a"[..], b"short", b"a target of more than two words"] {
-        let link = volume.create(Ino::ROOT, &target[..1 + target.len() / 8], &New::symlink(target)).unwrap();
-        volume.set_xattr(link.ino(), b"trusted.a", &[7; 9000], SetXattr::Any).unwrap();
+        let link =
+            volume.names().create(Ino::ROOT, &target[..1 + target.len() / 8], &New::symlink(target)).unwrap();
+        volume.attributes().set_xattr(link.ino(), b"trusted.a", &[7; 9000], SetXattr::Any).unwrap();
     }
     volume.close().unwrap();
     let said = extant_testkit::command("e2fsck").arg("-fn").arg(&path).output().unwrap();

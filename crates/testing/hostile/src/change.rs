@@ -76,7 +76,7 @@ fn list(volume: &Volume, dir: Ino) -> Vec<Named> {
         }
         if found.len() < NAMES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    let _ = volume.read_dir(&inode, Cursor::START, &mut each, &mut |_| {});
+    let _ = volume.names().read_dir(&inode, Cursor::START, &mut each, &mut |_| {});
     found
 }
 
@@ -102,10 +102,10 @@ fn remove_all(volume: &Volume, dir: Ino, name: &[u8], ino: Ino, depth: u32) -> R
         if depth < 8 && volume.inode(inside.ino).is_ok_and(|inode| inode.kind() == FileType::Directory) {
             let _ = remove_all(volume, inside.dir, &inside.name, inside.ino, depth + 1);
         } else {
-            let _ = volume.unlink(inside.dir, &inside.name);
+            let _ = volume.names().unlink(inside.dir, &inside.name);
         }
     }
-    volume.rmdir(dir, name)
+    volume.names().rmdir(dir, name)
 }
 
 fn operation(volume: &Volume, names: &[Named], step: usize, rng: &mut Rng) -> Result<(), Fault> {
@@ -123,25 +123,25 @@ fn operation(volume: &Volume, names: &[Named], step: usize, rng: &mut Rng) -> Re
     let offset = rng.below(2 * LEN_MAX) as u64 * if rng.below(8) == 0 { 4096 } else { 1 };
     let len = 1 + rng.below(LEN_MAX);
     let bytes = |len: usize| vec![step as u8; len];
-    let set = |set: SetAttr| volume.set_attr(one.ino, &set).map(drop);
+    let set = |set: SetAttr| volume.attributes().set_attr(one.ino, &set).map(drop);
     match rng.below(25) {
-        0 => volume.create(dir, &new_name, &New::file(0o644)).map(drop),
-        1 => volume.create(dir, &new_name, &New::directory(0o2755)).map(drop),
-        2 => volume.create(dir, &new_name, &New::symlink(&bytes(1 + rng.below(300)))).map(drop),
-        3 | 4 => volume.unlink(one.dir, &one.name),
-        5 => volume.rmdir(one.dir, &one.name),
+        0 => volume.names().create(dir, &new_name, &New::file(0o644)).map(drop),
+        1 => volume.names().create(dir, &new_name, &New::directory(0o2755)).map(drop),
+        2 => volume.names().create(dir, &new_name, &New::symlink(&bytes(1 + rng.below(300)))).map(drop),
+        3 | 4 => volume.names().unlink(one.dir, &one.name),
+        5 => volume.names().rmdir(one.dir, &one.name),
         6 | 7 => remove_all(volume, one.dir, &one.name, one.ino, 0),
-        8 => volume.link(one.ino, dir, &new_name),
+        8 => volume.names().link(one.ino, dir, &new_name),
         9 | 10 => {
             let how = [Rename::Replace, Rename::NoReplace, Rename::Exchange, Rename::Whiteout][rng.below(4)];
-            volume.rename(
+            volume.names().rename(
                 (one.dir, &one.name),
                 (other.dir, if rng.below(2) == 0 { &other.name } else { &new_name }),
                 how,
             )
         }
-        11 | 12 => volume.write_at(one.ino, offset, &bytes(len)).map(drop),
-        13 => volume.append(one.ino, &bytes(len)).map(drop),
+        11 | 12 => volume.files().write_at(one.ino, offset, &bytes(len)).map(drop),
+        13 => volume.files().append(one.ino, &bytes(len)).map(drop),
         14 => set(SetAttr { size: Some(offset), ..SetAttr::default() }),
         15 => set(SetAttr { size: Some(0), ..SetAttr::default() }),
         16 | 17 => {
@@ -160,18 +160,18 @@ fn operation(volume: &Volume, names: &[Named], step: usize, rng: &mut Rng) -> Re
             } else {
                 (offset & !4095, 4096 + (len as u64 & !4095))
             };
-            volume.fallocate(one.ino, modes[rng.below(modes.len())], offset, len)
+            volume.files().fallocate(one.ino, modes[rng.below(modes.len())], offset, len)
         }
         18 | 19 => {
             let len = [0, 8, 100, 900, 3000, 20_000][rng.below(6)];
             let name: &[u8] =
                 [&b"user.a"[..], b"trusted.b", b"security.capability", b"user.no"][rng.below(4)];
-            volume.set_xattr(one.ino, name, &bytes(len), SetXattr::Any)
+            volume.attributes().set_xattr(one.ino, name, &bytes(len), SetXattr::Any)
         }
         20 => {
             let inode = volume.inode(one.ino)?;
-            for name in volume.xattr_names(&inode)? {
-                volume.remove_xattr(one.ino, &name)?;
+            for name in volume.attributes().xattr_names(&inode)? {
+                volume.attributes().remove_xattr(one.ino, &name)?;
             }
             Ok(())
         }
@@ -184,9 +184,9 @@ fn operation(volume: &Volume, names: &[Named], step: usize, rng: &mut Rng) -> Re
                 ..SetAttr::default()
             })
         }
-        23 => volume.copy_range((one.ino, 0), (other.ino, offset), len as u64).map(drop),
+        23 => volume.files().copy_range((one.ino, 0), (other.ino, offset), len as u64).map(drop),
         _ => {
-            volume.fsync(one.ino)?;
+            volume.files().fsync(one.ino)?;
             volume.sync()
         }
     }

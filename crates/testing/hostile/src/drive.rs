@@ -52,7 +52,7 @@ pub fn walk(device: Arc<dyn Device>) -> Walked {
         loop {
             let before = names.len();
             let (from, mut piece) = (position, 0);
-            let listed = volume.read_dir(
+            let listed = volume.names().read_dir(
                 &dir,
                 from,
                 &mut |entry| {
@@ -76,40 +76,40 @@ pub fn walk(device: Arc<dyn Device>) -> Walked {
         walked.entries += names.len();
         walked.errors += damaged;
         for (name, ino) in names {
-            let found = volume.lookup(&dir, &name);
+            let found = volume.names().lookup(&dir, &name);
             walked.errors += usize::from(found.is_err());
             let is_dots = name == b"." || name == b"..";
             if !is_dots && seen.insert(ino) && left > 0 {
                 dirs.push(ino);
             }
         }
-        let _ = volume.lookup(&dir, b"no such name");
+        let _ = volume.names().lookup(&dir, b"no such name");
     }
-    let _ = volume.resolve(b"/a/b/../c", Follow::Links);
+    let _ = volume.names().resolve(b"/a/b/../c", Follow::Links);
     walked
 }
 
 fn look(volume: &Volume, inode: &Inode, left: &mut usize, walked: &mut Walked) {
-    let _ = volume.stat(inode);
-    walked.errors += usize::from(volume.xattrs(inode).is_err());
-    walked.errors += usize::from(volume.xattr_names(inode).is_err());
-    let _ = volume.xattr(inode, b"user.no");
+    let _ = volume.attributes().stat(inode);
+    walked.errors += usize::from(volume.attributes().xattrs(inode).is_err());
+    walked.errors += usize::from(volume.attributes().xattr_names(inode).is_err());
+    let _ = volume.attributes().xattr(inode, b"user.no");
     match inode.kind() {
-        FileType::Symlink => walked.errors += usize::from(volume.read_link(inode).is_err()),
+        FileType::Symlink => walked.errors += usize::from(volume.files().read_link(inode).is_err()),
         FileType::Regular => {
             let mut buf = vec![0; READ_MAX];
             let end = inode.size().saturating_sub(READ_MAX as u64 / 2);
             for offset in [0, inode.size() / 2, end, inode.size()] {
-                walked.errors += usize::from(volume.read(inode, offset, &mut buf).is_err());
+                walked.errors += usize::from(volume.files().read(inode, offset, &mut buf).is_err());
             }
             for what in [Seek::Data, Seek::Hole] {
-                let _ = volume.seek(inode, 0, what);
-                let _ = volume.seek(inode, inode.size() / 2, what);
+                let _ = volume.files().seek(inode, 0, what);
+                let _ = volume.files().seek(inode, inode.size() / 2, what);
             }
         }
         _ => {}
     }
-    let listed = volume.extents(inode, 0, u64::MAX, &mut |_| {
+    let listed = volume.files().extents(inode, 0, u64::MAX, &mut |_| {
         *left = left.saturating_sub(1);
         (*left > 0).then_some(())
     });

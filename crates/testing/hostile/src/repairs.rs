@@ -166,7 +166,7 @@ pub fn files(bytes: &[u8]) -> BTreeMap<u32, u64> {
         let mut content = vec![0; inode.size() as usize];
         let mut done = 0;
         while done < content.len() {
-            match volume.read(&inode, done as u64, &mut content[done..]) {
+            match volume.files().read(&inode, done as u64, &mut content[done..]) {
                 Ok(0) | Err(_) => break,
                 Ok(count) => done += count,
             }

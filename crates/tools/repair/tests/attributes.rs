@@ -21,9 +21,9 @@ fn image(path: &Path, features: &str, attributes: &[(&[u8], &[u8])]) -> usize {
     );
     let device = Arc::new(FileDevice::open(path, true).unwrap());
     let volume = Volume::open(device, &OpenOptions::default()).unwrap();
-    let file = volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap();
+    let file = volume.names().create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap();
     for (name, value) in attributes {
-        volume.set_xattr(file.ino(), name, value, SetXattr::Any).unwrap();
+        volume.attributes().set_xattr(file.ino(), name, value, SetXattr::Any).unwrap();
     }
     let block = volume.inode(file.ino()).unwrap().fields().file_acl;
     volume.close().unwrap();
@@ -39,8 +39,8 @@ fn repaired(path: &Path) -> Vec<Vec<u8>> {
     assert!(planned.plan().left.is_empty(), "{:?}", planned.plan().left);
     e2fsck_clean(path);
     let volume = Volume::open_read_only(device, &OpenOptions::default()).unwrap();
-    let file = volume.resolve(b"/file", Follow::Links).unwrap();
-    volume.xattrs(&file).unwrap().into_iter().map(|attribute| attribute.name).collect()
+    let file = volume.names().resolve(b"/file", Follow::Links).unwrap();
+    volume.attributes().xattrs(&file).unwrap().into_iter().map(|attribute| attribute.name).collect()
 }
 
 /// An entry of a block begins after the others.

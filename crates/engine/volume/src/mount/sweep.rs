@@ -133,10 +133,10 @@ pub(super) fn sweep(writer: &Writer, tracked: &Tracked) -> Swept {
         let links = node.values().fields.links;
         let done = if links == 0 {
             swept.deleted += 1;
-            writer.delete(&node)
+            writer.life().delete(&node)
         } else {
             swept.cut += 1;
-            writer.finish_cut(&node)
+            writer.sizes().finish_cut(&node)
         };
         if let Err(fault) = &done {
             swept.failed += 1;

@@ -13,7 +13,7 @@ use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::flags;
 
 use crate::ops::errors::Operation;
-use crate::{Cursor, DirEntry, Fault, InodeRef, Refusal, Volume};
+use crate::{Cursor, DirEntry, Fault, InodeRef, Names, Refusal};
 
 /// Most symbolic links followed on one path, as in the kernel.
 const LINKS_MAX: u32 = 40;
@@ -57,28 +57,29 @@ impl DirBlocks for InodeBlocks<'_> {
     }
 }
 
-impl Volume {
+impl Names<'_> {
     /// The inode that `name` leads to in a directory; "." and ".." included.
     ///
     /// # Errors
     /// [`Refusal::NotDirectory`], [`Refusal::NameTooLong`], [`Refusal::NotFound`]; the directory is corrupt;
     /// the device failed.
-    pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<InodeRef, Fault> {
-        self.check_going()?;
+    pub fn lookup(self, dir: &Inode, name: &[u8]) -> Result<InodeRef, Fault> {
+        self.volume.check_going()?;
         if dir.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }
         if name.len() > NAME_LEN_MAX {
             return Err(Refusal::NameTooLong.into());
         }
-        if let Some(writer) = &self.writer {
+        if let Some(writer) = &self.volume.writer {
             return Ok(self
-                .noted(Operation::Lookup, writer.lookup(dir.ino(), name))?
+                .volume
+                .noted(Operation::Lookup, writer.names().lookup(dir.ino(), name))?
                 .ok_or(Refusal::NotFound)?);
         }
-        let ino = self.with_dir(dir, |found| found.lookup(&self.dir_format, name))??;
+        let ino = self.with_dir(dir, |found| found.lookup(&self.volume.dir_format, name))??;
         let ino = ino.ok_or(Refusal::NotFound)?;
-        self.inode(ino).map_err(|fault| match fault {
+        self.volume.inode(ino).map_err(|fault| match fault {
             // A name that leads to a free inode is damage, not a stale handle.
             fault if fault.is(Refusal::Stale) => {
                 let fact =
@@ -94,8 +95,8 @@ impl Volume {
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup), and [`Refusal::TooManyLinks`].
-    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<InodeRef, Fault> {
-        self.resolve_at(self.root()?, path, follow)
+    pub fn resolve(self, path: &[u8], follow: Follow) -> Result<InodeRef, Fault> {
+        self.resolve_at(self.volume.root()?, path, follow)
     }
 
     /// As [`resolve`](Self::resolve), from an inode, even if the path begins with a slash. The root is only
@@ -103,7 +104,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
-    pub fn resolve_at(&self, from: InodeRef, path: &[u8], follow: Follow) -> Result<InodeRef, Fault> {
+    pub fn resolve_at(self, from: InodeRef, path: &[u8], follow: Follow) -> Result<InodeRef, Fault> {
         if path.len() > PATH_MAX {
             return Err(Refusal::NameTooLong.into());
         }
@@ -122,9 +123,9 @@ impl Volume {
             if links > LINKS_MAX {
                 return Err(Refusal::TooManyLinks.into());
             }
-            let target = self.read_link(&next)?;
+            let target = self.volume.files().read_link(&next)?;
             if target.first() == Some(&b'/') {
-                here = self.root()?;
+                here = self.volume.root()?;
             }
             left.extend(parts(&target).map(<[u8]>::to_vec).rev());
             if left.iter().map(|part| part.len() + 1).sum::<usize>() > 2 * PATH_MAX {
@@ -143,34 +144,35 @@ impl Volume {
     /// # Errors
     /// Not a directory; none of it can be read.
     pub fn read_dir(
-        &self,
+        self,
         dir: &Inode,
         from: Cursor,
         each: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
         damage: &mut dyn FnMut(Fault),
     ) -> Result<(), Fault> {
-        self.check_going()?;
+        self.volume.check_going()?;
         if dir.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }
         let mut report = |fault: ReadFault| damage(fault.into());
         // The current state, which does not change during the listing.
-        let node = self.writer.as_ref().map(|writer| writer.inodes().get_unlinked(dir.ino())).transpose()?;
+        let node =
+            self.volume.writer.as_ref().map(|writer| writer.inodes().get_unlinked(dir.ino())).transpose()?;
         let _operation = node.as_ref().map(|node| node.operation.read());
-        let now = match (&self.writer, &node) {
+        let now = match (&self.volume.writer, &node) {
             (Some(writer), Some(node)) => {
-                writer.check_dir(node)?;
+                writer.names().check_dir(node)?;
                 Some(writer.inodes().snapshot(node)?)
             }
             _ => None,
         };
         let dir = now.as_deref().unwrap_or(dir);
-        self.with_dir(dir, |found| found.list(&self.dir_format, from, each, &mut report))??;
+        self.with_dir(dir, |found| found.list(&self.volume.dir_format, from, each, &mut report))??;
         Ok(())
     }
 
-    fn with_dir<R>(&self, inode: &Inode, with: impl FnOnce(&Dir<'_>) -> R) -> Result<R, Fault> {
-        with_dir(self.inodes.shared(), &self.dir_format, inode, with)
+    fn with_dir<R>(self, inode: &Inode, with: impl FnOnce(&Dir<'_>) -> R) -> Result<R, Fault> {
+        with_dir(self.volume.inodes.shared(), &self.volume.dir_format, inode, with)
     }
 }
 

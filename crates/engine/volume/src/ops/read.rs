@@ -11,7 +11,7 @@ use extant_ondisk::inode::flags;
 use extant_xattr::Attribute;
 
 use crate::ops::errors::Operation;
-use crate::{Fault, Refusal, Volume};
+use crate::{Attributes, Fault, Files, Refusal, Volume};
 
 /// Byte offset of i_block within an inode.
 const I_BLOCK_AT: u64 = 0x28;
@@ -47,18 +47,20 @@ pub(crate) fn seek_by(
     }
 }
 
-impl Volume {
+impl Files<'_> {
     /// Reads from byte `offset`. Returns fewer bytes than requested only at the end of the file.
     ///
     /// # Errors
     /// [`Refusal::IsDirectory`], [`Refusal::WrongType`], [`Refusal::NeedsKey`]; the map is corrupt; the
     /// device failed.
-    pub fn read(&self, file: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
-        self.check_going()?;
+    pub fn read(self, file: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        self.volume.check_going()?;
         match file.kind() {
-            FileType::Regular => match &self.writer {
-                Some(writer) => self.noted(Operation::Read, writer.read(file.ino(), offset, buf)),
-                None => Ok(file.read_at(self.inodes.shared(), offset, buf)?),
+            FileType::Regular => match &self.volume.writer {
+                Some(writer) => {
+                    self.volume.noted(Operation::Read, writer.data().read(file.ino(), offset, buf))
+                }
+                None => Ok(file.read_at(self.volume.inodes.shared(), offset, buf)?),
             },
             FileType::Directory => Err(Refusal::IsDirectory.into()),
             _ => Err(Refusal::WrongType.into()),
@@ -72,21 +74,21 @@ impl Volume {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn file_range(
-        &self,
+        self,
         file: &Inode,
         offset: u64,
         len: u64,
         take: &mut dyn FnMut(BorrowedFd<'_>, u64),
     ) -> Result<bool, Fault> {
-        self.check_going()?;
-        let shared = self.inodes.shared();
+        self.volume.check_going()?;
+        let shared = self.volume.inodes.shared();
         if file.kind() != FileType::Regular {
             return Ok(false);
         }
         // Under the operation lock, so that the blocks stay allocated to this file until `take` returns.
-        let node = self.writer.as_ref().map(|writer| writer.inodes().get(file.ino())).transpose()?;
+        let node = self.volume.writer.as_ref().map(|writer| writer.inodes().get(file.ino())).transpose()?;
         let _operation = node.as_ref().map(|node| node.operation.read());
-        let now = match (&self.writer, &node) {
+        let now = match (&self.volume.writer, &node) {
             (Some(writer), Some(node)) => {
                 if node.data().is_some_and(|data| !data.pages.is_clean()) {
                     return Ok(false);
@@ -107,33 +109,33 @@ impl Volume {
     /// # Errors
     /// [`Refusal::WrongType`] if it is not a symbolic link; [`Refusal::Stale`] if it was removed; as
     /// [`read`](Self::read).
-    pub fn read_link(&self, link: &Inode) -> Result<Vec<u8>, Fault> {
-        self.check_going()?;
+    pub fn read_link(self, link: &Inode) -> Result<Vec<u8>, Fault> {
+        self.volume.check_going()?;
         if link.kind() != FileType::Symlink {
             return Err(Refusal::WrongType.into());
         }
         // At most a block: loading an inode checks that.
         let mut target = vec![0; usize::try_from(link.size()).unwrap_or_default()];
-        link.read_at(self.inodes.shared(), 0, &mut target)?;
+        link.read_at(self.volume.inodes.shared(), 0, &mut target)?;
         // Its block may have been reused meanwhile, but only if the link itself was deleted.
-        if self.writer.is_some() && !self.is_still_there(link)? {
+        if self.volume.writer.is_some() && !self.is_still_there(link)? {
             return Err(Refusal::Stale.into());
         }
         Ok(target)
     }
 
-    fn is_still_there(&self, before: &Inode) -> Result<bool, Fault> {
-        let now = self.inode(before.ino())?;
+    fn is_still_there(self, before: &Inode) -> Result<bool, Fault> {
+        let now = self.volume.inode(before.ino())?;
         Ok(now.kind() == before.kind() && now.fields().generation == before.fields().generation)
     }
 
     /// A regular file after writeback of its dirty data; `None` if open for reading.
-    fn written_back(&self, file: &Inode) -> Result<Option<Arc<Inode>>, Fault> {
-        let Some(writer) = &self.writer else { return Ok(None) };
+    fn written_back(self, file: &Inode) -> Result<Option<Arc<Inode>>, Fault> {
+        let Some(writer) = &self.volume.writer else { return Ok(None) };
         if file.kind() != FileType::Regular {
             return Ok(None);
         }
-        self.noted(Operation::Read, writer.written_back(file.ino())).map(Some)
+        self.volume.noted(Operation::Read, writer.data().written_back(file.ino())).map(Some)
     }
 
     /// The extents of a file that overlap the byte range, as FIEMAP returns them: whole and unmerged as in
@@ -142,16 +144,16 @@ impl Volume {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn extents(
-        &self,
+        self,
         file: &Inode,
         offset: u64,
         len: u64,
         each: &mut dyn FnMut(Extent) -> Option<()>,
     ) -> Result<(), Fault> {
-        self.check_going()?;
+        self.volume.check_going()?;
         let now = self.written_back(file)?;
         let file = now.as_deref().unwrap_or(file);
-        let shared = self.inodes.shared();
+        let shared = self.volume.inodes.shared();
         if file.is_inline() || file.is_fast_link(shared) {
             if offset < file.size() && len > 0 {
                 let physical = self.place_of_i_block(file)?;
@@ -189,18 +191,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Byte offset on the device of an inode in the inode table. `None` if there is no such inode, or its
-    /// group's descriptor cannot be read.
-    #[must_use]
-    pub fn inode_table_place(&self, ino: Ino) -> Option<u64> {
-        let shared = self.inodes.shared();
-        let (block, at) = shared.inode_place(ino).ok()??;
-        Some(shared.geometry.block_size.offset_of(block)? + at as u64)
-    }
-
     /// Byte offset of an inode's i_block on the device.
-    fn place_of_i_block(&self, inode: &Inode) -> Result<u64, Fault> {
-        let shared = self.inodes.shared();
+    fn place_of_i_block(self, inode: &Inode) -> Result<u64, Fault> {
+        let shared = self.volume.inodes.shared();
         let Some((block, at)) = shared.inode_place(inode.ino())? else { return Ok(0) };
         Ok(shared.geometry.block_size.offset_of(block).unwrap_or_default() + at as u64 + I_BLOCK_AT)
     }
@@ -209,17 +202,19 @@ impl Volume {
     ///
     /// # Errors
     /// [`Refusal::PastEnd`] if `offset` is at or past the end, or no data follows; as [`read`](Self::read).
-    pub fn seek(&self, file: &Inode, offset: u64, what: Seek) -> Result<u64, Fault> {
-        self.check_going()?;
+    pub fn seek(self, file: &Inode, offset: u64, what: Seek) -> Result<u64, Fault> {
+        self.volume.check_going()?;
         let mut now = None;
-        if let Some(writer) = self.writer.as_ref().filter(|_| file.kind() == FileType::Regular) {
-            if let Some(found) = self.noted(Operation::Seek, writer.seek(file.ino(), offset, what))? {
+        if let Some(writer) = self.volume.writer.as_ref().filter(|_| file.kind() == FileType::Regular) {
+            if let Some(found) =
+                self.volume.noted(Operation::Seek, writer.data().seek(file.ino(), offset, what))?
+            {
                 return Ok(found);
             }
             now = self.written_back(file)?;
         }
         let file = now.as_deref().unwrap_or(file);
-        let shared = self.inodes.shared();
+        let shared = self.volume.inodes.shared();
         let (size, bs) = (file.size(), shared.geometry.block_size);
         let has_map = file.has_map(shared);
         seek_by(size, offset, what, |at| {
@@ -232,14 +227,27 @@ impl Volume {
             Ok(Some((matches!(found.state, MapState::Written(_)), end)))
         })
     }
+}
 
+impl Volume {
+    /// Byte offset on the device of an inode in the inode table. `None` if there is no such inode, or its
+    /// group's descriptor cannot be read.
+    #[must_use]
+    pub fn inode_table_place(&self, ino: Ino) -> Option<u64> {
+        let shared = self.inodes.shared();
+        let (block, at) = shared.inode_place(ino).ok()??;
+        Some(shared.geometry.block_size.offset_of(block)? + at as u64)
+    }
+}
+
+impl Attributes<'_> {
     /// The value of an extended attribute by its full name ("user.comment").
     ///
     /// # Errors
     /// [`Refusal::NoAttribute`]; [`Refusal::Range`] for an empty or too long name; [`Refusal::NotSupported`]
     /// for an ACL of a symbolic link; the attributes are corrupt; the device failed.
-    pub fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>, Fault> {
-        self.check_going()?;
+    pub fn xattr(self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>, Fault> {
+        self.volume.check_going()?;
         if name.is_empty() || name.len() > extant_ondisk::xattr::NAME_LEN_MAX {
             return Err(Refusal::Range.into());
         }
@@ -256,8 +264,8 @@ impl Volume {
         if !is_acl && (name.starts_with(b"system.") || extant_ondisk::xattr::split_name(name).is_none()) {
             return Err(Refusal::NotSupported.into());
         }
-        let shared = self.inodes.shared();
-        let value = inode.places(shared).get(&shared.buffers, &*self.inodes, name)?;
+        let shared = self.volume.inodes.shared();
+        let value = inode.places(shared).get(&shared.buffers, &*self.volume.inodes, name)?;
         Ok(value.ok_or(Refusal::NoAttribute)?)
     }
 
@@ -265,9 +273,9 @@ impl Volume {
     ///
     /// # Errors
     /// As [`xattr`](Self::xattr).
-    pub fn xattr_names(&self, inode: &Inode) -> Result<Vec<Vec<u8>>, Fault> {
-        self.check_going()?;
-        let shared = self.inodes.shared();
+    pub fn xattr_names(self, inode: &Inode) -> Result<Vec<Vec<u8>>, Fault> {
+        self.volume.check_going()?;
+        let shared = self.volume.inodes.shared();
         Ok(inode.places(shared).names(&shared.buffers)?)
     }
 
@@ -275,9 +283,9 @@ impl Volume {
     ///
     /// # Errors
     /// As [`xattr`](Self::xattr).
-    pub fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>, Fault> {
-        self.check_going()?;
-        let shared = self.inodes.shared();
-        Ok(inode.places(shared).all(&shared.buffers, &*self.inodes)?)
+    pub fn xattrs(self, inode: &Inode) -> Result<Vec<Attribute>, Fault> {
+        self.volume.check_going()?;
+        let shared = self.volume.inodes.shared();
+        Ok(inode.places(shared).all(&shared.buffers, &*self.volume.inodes)?)
     }
 }

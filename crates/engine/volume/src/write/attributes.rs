@@ -9,9 +9,10 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 use extant_ondisk::time::Timestamp;
 
-use super::{NAME_CREDITS, Writer, unprivileged};
+use super::views::AttributeEdits;
+use super::{NAME_CREDITS, unprivileged};
 use crate::ops::errors::Operation;
-use crate::{Fault, InodeRef, Refusal, Volume};
+use crate::{Attributes, Fault, InodeRef, Refusal};
 
 /// The fields to change; `None` leaves a field as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,53 +77,53 @@ const OF_OTHERS: u32 = flags::NODUMP | flags::NOATIME;
 /// Flags that exclude DAX.
 const NOT_WITH_DAX: u32 = flags::VERITY | flags::ENCRYPT | flags::JOURNAL_DATA | flags::INLINE_DATA;
 
-impl Volume {
+impl Attributes<'_> {
     /// Changes an inode's attributes.
     ///
     /// # Errors
     /// [`Refusal::WrongType`] for the size of an inode without one ([`Refusal::IsDirectory`] for
     /// directories), [`Refusal::TooLarge`], [`Refusal::NotPermitted`]; the device failed.
-    pub fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
-        self.noted(Operation::SetAttr, self.change_attr(ino, set))
+    pub fn set_attr(self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
+        self.volume.noted(Operation::SetAttr, self.change_attr(ino, set))
     }
 
-    fn change_attr(&self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
-        let writer = self.writer()?;
+    fn change_attr(self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
+        let writer = self.volume.writer()?;
         let times = [set.atime, set.mtime, set.ctime, set.crtime];
         if times.iter().flatten().any(|time| time.nanos >= 1_000_000_000) {
             return Err(Refusal::Invalid.into());
         }
         let node = writer.inode_to_change(ino)?;
-        let _operation = writer.lock_node(&node)?;
-        writer.check_settable(&node, set)?;
+        let _operation = writer.names().lock_node(&node)?;
+        writer.attributes().check_settable(&node, set)?;
         let others = SetAttr { size: None, times_from: TimesFrom::default(), ..*set };
         let has_others = others != SetAttr::default();
         if has_others {
-            writer.admit(|| writer.owners_after(&node, &others))?;
+            writer.admit(|| writer.attributes().owners_after(&node, &others))?;
         }
         if let Some(size) = set.size {
-            writer.set_size(&node, size)?;
+            writer.sizes().set_size(&node, size)?;
         }
         if has_others {
             let changed = writer.run(NAME_CREDITS, |change| {
                 let has_block = || node.values().fields.file_acl != 0;
                 let had_block = has_block();
-                writer.make_room(change, &node)?;
+                writer.attributes().make_room(change, &node)?;
                 if !has_room_for(&node, &others) {
                     return Err(Refusal::NotSupported.into());
                 }
                 // The ACL comes first, because it may need a block and be refused.
                 if let Some(mode) = others.mode {
-                    writer.chmod_acl(change, &node, mode)?;
+                    writer.attributes().chmod_acl(change, &node, mode)?;
                 }
-                writer.set_fields(change, &node, &others);
+                writer.attributes().set_fields(change, &node, &others);
                 if !had_block && !has_block() && others.flags.is_none() && others.project.is_none() {
                     writer.keeper.fast.touched(change, &node, false);
                 }
                 Ok(())
             });
             // The size has changed already, so a failure is half done.
-            if set.size.is_some() { writer.or_abort(changed)? } else { changed? }
+            if set.size.is_some() { writer.sizes().or_abort(changed)? } else { changed? }
         }
         Ok(writer.inodes().snapshot(&node)?)
     }
@@ -135,16 +136,16 @@ fn has_room_for(node: &LiveInode, set: &SetAttr) -> bool {
     !is_other || usize::from(values.fields.extra_isize) >= extant_ondisk::inode::EXTRA_SIZE
 }
 
-impl Writer {
+impl AttributeEdits<'_> {
     /// The owners of the inode after the change.
-    fn owners_after(&self, node: &LiveInode, set: &SetAttr) -> extant_inode::Owners {
+    fn owners_after(self, node: &LiveInode, set: &SetAttr) -> extant_inode::Owners {
         let values = node.values();
-        let (fields, sb) = (&values.fields, &self.shared().sb);
+        let (fields, sb) = (&values.fields, &self.writer.shared().sb);
         let [uid, gid] = [set.uid.unwrap_or(fields.uid), set.gid.unwrap_or(fields.gid)];
         [sb.storable_id(uid), sb.storable_id(gid), set.project.unwrap_or(fields.projid)]
     }
 
-    fn check_settable(&self, node: &LiveInode, set: &SetAttr) -> Result<(), Fault> {
+    fn check_settable(self, node: &LiveInode, set: &SetAttr) -> Result<(), Fault> {
         let values = node.values();
         if set.mode.is_some() && values.kind() == FileType::Symlink {
             return Err(Refusal::NotSupported.into());
@@ -154,7 +155,7 @@ impl Writer {
         {
             return Err(Refusal::NotPermitted.into());
         }
-        let shared = self.shared();
+        let shared = self.writer.shared();
         let has_project = shared.sb.features.has_ro_compat(Features::PROJECT)
             && shared.geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
         if set.project.is_some_and(|project| project != values.fields.projid) && !has_project {
@@ -182,16 +183,16 @@ impl Writer {
         if values.has_flag(flags::ENCRYPT | flags::VERITY) {
             return Err(Refusal::NotPermitted.into());
         }
-        if size > self.size_max(values.has_flag(flags::EXTENTS)) {
+        if size > self.writer.sizes().size_max(values.has_flag(flags::EXTENTS)) {
             return Err(Refusal::TooLarge.into());
         }
         Ok(())
     }
 
-    fn set_fields(&self, change: &Change<'_>, node: &Arc<LiveInode>, set: &SetAttr) {
-        let extra = self.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
-        let sb = &self.shared().sb;
-        let now = self.now();
+    fn set_fields(self, change: &Change<'_>, node: &Arc<LiveInode>, set: &SetAttr) {
+        let extra = self.writer.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
+        let sb = &self.writer.shared().sb;
+        let now = self.writer.now();
         let mut values = change.live.edit(node, change.edit.transaction());
         let is_dir = values.kind() == FileType::Directory;
         let fields = &mut values.fields;

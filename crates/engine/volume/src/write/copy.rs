@@ -25,9 +25,10 @@ use extant_inode::LiveInode;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
-use super::{WriteAccess, Writer};
+use super::WriteAccess;
+use super::views::DataEdits;
 use crate::ops::errors::Operation;
-use crate::{Fault, Refusal, Seek, Volume};
+use crate::{Fault, Files, Refusal, Seek};
 
 /// Bytes copied under the locks at a time.
 const PIECE: u64 = 1 << 20;
@@ -42,7 +43,7 @@ struct Copy<'a> {
     access: WriteAccess,
 }
 
-impl Volume {
+impl Files<'_> {
     /// Copies `len` bytes from one regular file to another, or to another place in the same file. Returns the
     /// number of bytes, which is smaller at the end of the source or if space runs out. Holes stay holes
     /// where the target has no data. The data is in memory then, as after [`write_at`](Self::write_at).
@@ -50,7 +51,7 @@ impl Volume {
     /// # Errors
     /// [`Refusal::Invalid`] for two overlapping ranges of one file; as [`write_at`](Self::write_at) of the
     /// target and [`read_at`](Self::read_at) of the source.
-    pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Fault> {
+    pub fn copy_range(self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Fault> {
         self.copy_range_by(WriteAccess::Flags, from, to, len)
     }
 
@@ -59,14 +60,15 @@ impl Volume {
     /// # Errors
     /// As [`copy_range`](Self::copy_range).
     pub fn copy_range_by(
-        &self,
+        self,
         access: WriteAccess,
         from: (Ino, u64),
         to: (Ino, u64),
         len: u64,
     ) -> Result<u64, Fault> {
-        let writer = self.writer()?;
-        let (done, is_sync) = self.noted(Operation::CopyRange, writer.copy_range(access, from, to, len))?;
+        let writer = self.volume.writer()?;
+        let (done, is_sync) =
+            self.volume.noted(Operation::CopyRange, writer.data().copy_range(access, from, to, len))?;
         if is_sync {
             self.fsync_range(to.0, to.1..to.1 + done, None, false)?;
         }
@@ -74,16 +76,16 @@ impl Volume {
     }
 }
 
-impl Writer {
+impl DataEdits<'_> {
     /// Copies. Returns the number of bytes, and whether they must be durable at once (`chattr +S`).
     fn copy_range(
-        &self,
+        self,
         access: WriteAccess,
         (from_ino, from): (Ino, u64),
         (to_ino, to): (Ino, u64),
         len: u64,
     ) -> Result<(u64, bool), Fault> {
-        let (source, target) = (self.inode_to_change(from_ino)?, self.inode_to_change(to_ino)?);
+        let (source, target) = (self.writer.inode_to_change(from_ino)?, self.writer.inode_to_change(to_ino)?);
         check_regular(&source)?;
         // An encrypted source is refused, even where it has a hole.
         if source.values().has_flag(flags::ENCRYPT) {
@@ -100,7 +102,7 @@ impl Writer {
         while done < len {
             let (from, to) = (from + done, to + done);
             let copy = Copy { source: &source, target: &target, from, to, left: len - done, access };
-            self.flusher.throttle();
+            self.writer.flusher.throttle();
             match self.copy_piece(&copy, &mut buffer) {
                 Ok(0) => break,
                 Ok(copied) => done += copied,
@@ -114,11 +116,11 @@ impl Writer {
     }
 
     /// Copies a piece. Returns the number of bytes; 0 at the end of the source.
-    fn copy_piece(&self, copy: &Copy<'_>, buffer: &mut Vec<u8>) -> Result<u64, Fault> {
+    fn copy_piece(self, copy: &Copy<'_>, buffer: &mut Vec<u8>) -> Result<u64, Fault> {
         let Copy { source, target, from, to, access, .. } = *copy;
         // In the order of inode numbers; a single lock if both are the same inode.
         let before = (source.ino() < target.ino()).then(|| source.operation.read());
-        let _target = self.lock_node(target)?;
+        let _target = self.writer.names().lock_node(target)?;
         let _source = before.or_else(|| (source.ino() > target.ino()).then(|| source.operation.read()));
         let left = copy.left.min(source.values().size().saturating_sub(from));
         if left == 0 {
@@ -147,7 +149,7 @@ impl Writer {
         if hole == left {
             self.check_writable(access, target, to, hole as usize)?;
             self.note_write(target, true)?;
-            self.set_size(target, to + hole)?;
+            self.writer.sizes().set_size(target, to + hole)?;
             return Ok(hole);
         }
         // A write past the target's end leaves a hole before it. The target does not grow over the hole
@@ -162,17 +164,17 @@ impl Writer {
     }
 
     /// Returns whether a range of the file can be left out.
-    fn keeps_holes(&self, node: &LiveInode) -> bool {
+    fn keeps_holes(self, node: &LiveInode) -> bool {
         let values = node.values();
         // An append-only file cannot be written past its end.
-        !values.has_flag(flags::INLINE_DATA | flags::APPEND) && !values.is_journaled(self.shared())
+        !values.has_flag(flags::INLINE_DATA | flags::APPEND) && !values.is_journaled(self.writer.shared())
     }
 
     /// The number of bytes from `pos`, at most `len`, that are a hole or unwritten. The caller holds the
     /// operation lock.
-    fn empty_run(&self, node: &Arc<LiveInode>, pos: u64, len: u64) -> Result<u64, Fault> {
+    fn empty_run(self, node: &Arc<LiveInode>, pos: u64, len: u64) -> Result<u64, Fault> {
         // Brings the file's data state into memory, like a write.
-        let data = self.inodes().data(node);
+        let data = self.writer.inodes().data(node);
         match self.seek_locked(node, &data, pos..pos + len, Seek::Data) {
             Ok(data) => Ok(len.min(data - pos)),
             Err(fault) if fault.is(Refusal::PastEnd) => Ok(len),
@@ -182,9 +184,9 @@ impl Writer {
 
     /// The number of bytes from the start of a range, which is before the end of the file, to the next hole.
     /// The caller holds the operation lock.
-    fn data_run(&self, node: &Arc<LiveInode>, range: Range<u64>) -> Result<u64, Fault> {
+    fn data_run(self, node: &Arc<LiveInode>, range: Range<u64>) -> Result<u64, Fault> {
         let from = range.start;
-        Ok(self.seek_locked(node, &self.inodes().data(node), range, Seek::Hole)? - from)
+        Ok(self.seek_locked(node, &self.writer.inodes().data(node), range, Seek::Hole)? - from)
     }
 }
 

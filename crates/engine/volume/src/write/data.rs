@@ -27,10 +27,11 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
 use super::announce::Announced;
-use super::{NAME_CREDITS, SETGID, Writer};
+use super::views::DataEdits;
+use super::{NAME_CREDITS, SETGID};
 use crate::ops::errors::Operation;
 use crate::ops::seek_by;
-use crate::{Fault, Refusal, Seek, Volume};
+use crate::{Fault, Files, Refusal, Seek};
 
 const SETUID: u16 = 0o4000;
 const GROUP_EXEC: u16 = 0o0010;
@@ -40,8 +41,8 @@ const GROUP_EXEC: u16 = 0o0010;
 pub enum WriteAccess {
     /// The current flags: an immutable file is not written, an append-only file is not overwritten.
     Flags,
-    /// The file was opened for writing [when its flags permitted it](Volume::check_open). The append-only
-    /// flag is only checked on opening.
+    /// The file was opened for writing [when its flags permitted it](crate::Files::check_open). The
+    /// append-only flag is only checked on opening.
     Opened,
     /// Not at all: a cache of the caller accepted the data when that was permitted, and now writes it back.
     Writeback,
@@ -59,14 +60,14 @@ impl WriteAccess {
     }
 }
 
-impl Volume {
+impl Files<'_> {
     /// Checks that a regular file may be opened. `append`: every write goes to its end (O_APPEND).
     ///
     /// # Errors
     /// [`Refusal::NotPermitted`] for writing to an immutable file, or elsewhere than to the end of an
     /// append-only file; no such inode.
-    pub fn check_open(&self, ino: Ino, write: bool, append: bool) -> Result<(), Fault> {
-        match &self.writer {
+    pub fn check_open(self, ino: Ino, write: bool, append: bool) -> Result<(), Fault> {
+        match &self.volume.writer {
             Some(writer) if write => {
                 let file_flags = writer.inode_to_change(ino)?.values().fields.flags;
                 let may = WriteAccess::Flags.allows(file_flags, append);
@@ -83,7 +84,7 @@ impl Volume {
     /// # Errors
     /// [`Refusal::NoSpace`], [`Refusal::TooLarge`], [`Refusal::NotPermitted`]; [`Refusal::WrongType`] or
     /// [`Refusal::IsDirectory`] if it is not a regular file; the map is corrupt; the device failed.
-    pub fn write_at(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+    pub fn write_at(self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         self.write_at_by(WriteAccess::Flags, ino, pos, bytes)
     }
 
@@ -91,10 +92,11 @@ impl Volume {
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
-    pub fn write_at_by(&self, access: WriteAccess, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
-        let writer = self.writer()?;
+    pub fn write_at_by(self, access: WriteAccess, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let writer = self.volume.writer()?;
         writer.flusher.throttle();
-        let (done, is_sync) = self.noted(Operation::Write, writer.write(access, ino, pos, bytes))?;
+        let (done, is_sync) =
+            self.volume.noted(Operation::Write, writer.data().write(access, ino, pos, bytes))?;
         if is_sync {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }
@@ -107,13 +109,13 @@ impl Volume {
     ///
     /// # Errors
     /// As [`read`](Self::read); no such inode.
-    pub fn read_at(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
-        match &self.writer {
+    pub fn read_at(self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        match &self.volume.writer {
             Some(writer) => {
-                self.check_going()?;
-                self.noted(Operation::Read, writer.read(ino, pos, buf))
+                self.volume.check_going()?;
+                self.volume.noted(Operation::Read, writer.data().read(ino, pos, buf))
             }
-            None => self.read(&*self.inode(ino)?, pos, buf),
+            None => self.read(&*self.volume.inode(ino)?, pos, buf),
         }
     }
 
@@ -121,24 +123,24 @@ impl Volume {
     ///
     /// # Errors
     /// The mismatch, as text.
-    pub fn check_file(&self, ino: Ino) -> Result<(), String> {
-        let Some(writer) = &self.writer else { return Ok(()) };
+    pub fn check_file(self, ino: Ino) -> Result<(), String> {
+        let Some(writer) = &self.volume.writer else { return Ok(()) };
         let node = writer.inodes().get_unlinked(ino).map_err(|fault| fault.to_string())?;
         node.data().map_or(Ok(()), |data| data.check(writer.shared(), &node))
     }
 }
 
-impl Writer {
+impl DataEdits<'_> {
     /// Writes. Returns the number of bytes, and whether they must be durable at once (`chattr +S`).
     pub(super) fn write(
-        &self,
+        self,
         access: WriteAccess,
         ino: Ino,
         pos: u64,
         bytes: &[u8],
     ) -> Result<(usize, bool), Fault> {
-        let node = self.inode_to_change(ino)?;
-        let _operation = self.lock_node(&node)?;
+        let node = self.writer.inode_to_change(ino)?;
+        let _operation = self.writer.names().lock_node(&node)?;
         let done = self.write_locked(access, &node, pos, bytes)?;
         let is_sync = node.values().has_flag(flags::SYNC);
         Ok((done, is_sync))
@@ -146,7 +148,7 @@ impl Writer {
 
     /// Writes. The caller holds the operation lock exclusively.
     pub(super) fn write_locked(
-        &self,
+        self,
         access: WriteAccess,
         node: &Arc<LiveInode>,
         pos: u64,
@@ -162,32 +164,34 @@ impl Writer {
             let values = node.values();
             (values.has_flag(flags::INLINE_DATA), values.is_rewritten)
         };
-        if (is_inside || self.may_go_inside(node)) && self.write_inside(node, pos, bytes)? {
+        if (is_inside || self.writer.sizes().may_go_inside(node))
+            && self.writer.sizes().write_inside(node, pos, bytes)?
+        {
             return Ok(len);
         }
         if is_inside {
-            self.move_data_out(node)?;
+            self.writer.sizes().move_data_out(node)?;
         }
-        if node.values().is_journaled(self.shared()) {
+        if node.values().is_journaled(self.writer.shared()) {
             return self.write_journaled(node, pos, bytes);
         }
-        let data = self.inodes().data(node);
+        let data = self.writer.inodes().data(node);
         let done = self.write_cached(node, &data, pos, bytes)?;
         if is_rewritten {
-            self.inodes().files().note_rewritten();
+            self.writer.inodes().files().note_rewritten();
         }
-        match self.keeper.alloc.room() {
+        match self.writer.keeper.alloc.room() {
             Room::Plenty => {}
-            Room::Short => self.inodes().files().pages.wake_flusher(),
+            Room::Short => self.writer.inodes().files().pages.wake_flusher(),
             // The next fsync reports a failure.
-            Room::Scarce => drop(self.flusher.flush_file(node, &data, pos..pos + done as u64)),
+            Room::Scarce => drop(self.writer.flusher.flush_file(node, &data, pos..pos + done as u64)),
         }
         Ok(done)
     }
 
     /// Checks a write. Returns how many of its bytes fit below the maximum size.
     pub(super) fn check_writable(
-        &self,
+        self,
         access: WriteAccess,
         node: &LiveInode,
         pos: u64,
@@ -206,7 +210,10 @@ impl Writer {
         if values.has_flag(flags::VERITY) || !is_allowed {
             return Err(Refusal::NotPermitted.into());
         }
-        let max = self.size_max(values.has_flag(flags::EXTENTS) || self.becomes_extents(values.fields.flags));
+        let max = self
+            .writer
+            .sizes()
+            .size_max(values.has_flag(flags::EXTENTS) || self.becomes_extents(values.fields.flags));
         if len > 0 && pos >= max {
             return Err(Refusal::TooLarge.into());
         }
@@ -214,20 +221,21 @@ impl Writer {
     }
 
     /// Returns whether the file's map will use extents once the file needs a map.
-    fn becomes_extents(&self, file_flags: u32) -> bool {
+    fn becomes_extents(self, file_flags: u32) -> bool {
         file_flags & flags::INLINE_DATA != 0
-            && self.shared().sb.features.has_incompat(extant_ondisk::Features::EXTENTS)
+            && self.writer.shared().sb.features.has_incompat(extant_ondisk::Features::EXTENTS)
     }
 
     /// Updates the times, and clears the set-ID bits that a write clears. `is_cached`: a cache above may keep
     /// the times.
-    pub(super) fn note_write(&self, node: &Arc<LiveInode>, is_cached: bool) -> Result<(), Fault> {
-        let now = self.now();
-        let keeps_times = self.keeps_times || is_cached && self.is_cache_timed.load(Ordering::Relaxed);
+    pub(super) fn note_write(self, node: &Arc<LiveInode>, is_cached: bool) -> Result<(), Fault> {
+        let now = self.writer.now();
+        let keeps_times =
+            self.writer.keeps_times || is_cached && self.writer.is_cache_timed.load(Ordering::Relaxed);
         let times = |fields: &extant_ondisk::inode::Inode| {
             if keeps_times { (fields.mtime, fields.ctime) } else { (now, now) }
         };
-        let mode_after = |mode: u16| if self.keeps_set_id { mode } else { unprivileged(mode) };
+        let mode_after = |mode: u16| if self.writer.keeps_set_id { mode } else { unprivileged(mode) };
         {
             let values = node.values();
             let fields = &values.fields;
@@ -235,20 +243,20 @@ impl Writer {
                 return Ok(());
             }
         }
-        self.run(1, |change| {
+        self.writer.run(1, |change| {
             let mut values = change.live.edit(node, extant_buffer::Edit::transaction(change.edit));
             let fields = &mut values.fields;
             (fields.mtime, fields.ctime) = times(fields);
             fields.mode = mode_after(fields.mode);
             drop(values);
-            self.keeper.fast.touched(change, node, false);
+            self.writer.keeper.fast.touched(change, node, false);
             Ok(())
         })
     }
 
     /// Writes into memory; block by block if the volume's data path requires it.
     fn write_cached(
-        &self,
+        self,
         node: &Arc<LiveInode>,
         data: &FileData,
         pos: u64,
@@ -257,7 +265,7 @@ impl Writer {
         if data.path() == DataPath::Iomap {
             return self.write_range(node, data, pos, bytes);
         }
-        let block = self.shared().geometry.block_size.bytes();
+        let block = self.writer.shared().geometry.block_size.bytes();
         let mut done = 0;
         while done < bytes.len() {
             let at = pos + done as u64;
@@ -272,17 +280,17 @@ impl Writer {
     }
 
     fn write_range(
-        &self,
+        self,
         node: &Arc<LiveInode>,
         data: &FileData,
         pos: u64,
         bytes: &[u8],
     ) -> Result<usize, Fault> {
-        let bs = self.shared().geometry.block_size;
+        let bs = self.writer.shared().geometry.block_size;
         let old = data.size();
-        let now_ms = self.flusher.now_ms();
-        let stored = data.stored(self.shared(), node);
-        self.inodes().files().note_dirty(node, data);
+        let now_ms = self.writer.flusher.now_ms();
+        let stored = data.stored(self.writer.shared(), node);
+        self.writer.inodes().files().note_dirty(node, data);
         self.zero_to(node, data, pos)?;
         let first = (pos >> bs.log2()) as u32;
         let last = ((pos + bytes.len() as u64 - 1) >> bs.log2()) as u32;
@@ -320,7 +328,7 @@ impl Writer {
         if done < room {
             self.take_back(node, data, (old, pos + done as u64), &promised)?;
         }
-        self.inodes().files().note_dirty(node, data);
+        self.writer.inodes().files().note_dirty(node, data);
         match copied {
             Ok(done) => Ok(done),
             Err(fault) => Err(fault.into()),
@@ -328,13 +336,13 @@ impl Writer {
     }
 
     /// Reserves space for blocks. If there is none but a commit would free some, waits for the commit.
-    fn promise(&self, node: &LiveInode, data: &FileData, lblk: u32, len: u32) -> Result<(u32, bool), Fault> {
-        let alloc = &self.keeper.alloc;
+    fn promise(self, node: &LiveInode, data: &FileData, lblk: u32, len: u32) -> Result<(u32, bool), Fault> {
+        let alloc = &self.writer.keeper.alloc;
         let mut want = len;
         loop {
-            match data.delay((self.shared(), alloc), node, Lblk(lblk), want) {
+            match data.delay((self.writer.shared(), alloc), node, Lblk(lblk), want) {
                 Err(extant_inode::Fault::NoSpace) if alloc.pending_blocks() > 0 => {
-                    self.journal.commit_all_for(extant_journal::CommitReason::NoSpace)?
+                    self.writer.journal.commit_all_for(extant_journal::CommitReason::NoSpace)?
                 }
                 // A part of it may fit.
                 Err(extant_inode::Fault::NoSpace) if want > 1 => want /= 2,
@@ -346,13 +354,13 @@ impl Writer {
     /// A write ended early, at `end.1`: releases the reservations past that and restores the size from
     /// before.
     fn take_back(
-        &self,
+        self,
         node: &Arc<LiveInode>,
         data: &FileData,
         (old, end): (u64, u64),
         promised: &[(u32, u32)],
     ) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size;
+        let bs = self.writer.shared().geometry.block_size;
         // Checked before `mapping` is locked, because folios come first in the lock order. No other thread
         // dirties the file here.
         let is_held = |from: u64, to: u64| data.pages.is_held(from << bs.log2()..to << bs.log2());
@@ -366,7 +374,7 @@ impl Writer {
         {
             let _mapping = data.mapping.write();
             for (from, len) in unused {
-                data.forget(self.shared(), &self.keeper.alloc, from, len);
+                data.forget(self.writer.shared(), &self.writer.keeper.alloc, from, len);
             }
         }
         let size = old.max(end);
@@ -374,30 +382,30 @@ impl Writer {
         if node.values().fields.size <= size {
             return Ok(());
         }
-        self.run(1, |change| {
+        self.writer.run(1, |change| {
             change.live.edit(node, extant_buffer::Edit::transaction(change.edit)).fields.size = size;
-            self.keeper.fast.touched(change, node, true);
+            self.writer.keeper.fast.touched(change, node, true);
             Ok(())
         })
     }
 
     /// Zeros from the end of the file to `pos`, but only within the block in which the file ends.
-    pub(super) fn zero_to(&self, node: &Arc<LiveInode>, data: &FileData, pos: u64) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size;
+    pub(super) fn zero_to(self, node: &Arc<LiveInode>, data: &FileData, pos: u64) -> Result<(), Fault> {
+        let bs = self.writer.shared().geometry.block_size;
         let old = data.size();
         let end = pos.min(old.next_multiple_of(bs.bytes()));
-        if old >= end || self.flusher.sabotage.has(Bug::KeepTails) {
+        if old >= end || self.writer.flusher.sabotage.has(Bug::KeepTails) {
             return Ok(());
         }
-        let stored = data.stored(self.shared(), node);
+        let stored = data.stored(self.writer.shared(), node);
         // Memory past the end is zeros already. They must get to the device, too.
-        data.pages.zero_edge(old..end, self.flusher.now_ms(), &stored)?;
+        data.pages.zero_edge(old..end, self.writer.flusher.now_ms(), &stored)?;
         Ok(())
     }
 
     /// Writes through the journal, for files with journaled data.
-    fn write_journaled(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
-        let bs = self.shared().geometry.block_size;
+    fn write_journaled(self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let bs = self.writer.shared().geometry.block_size;
         let mut done = 0;
         while done < bytes.len() {
             let at = pos + done as u64;
@@ -406,7 +414,7 @@ impl Writer {
             let part = &bytes[done..done + len];
             let lblk = Lblk((at >> bs.log2()) as u32);
             let written =
-                self.run(NAME_CREDITS, |change| self.write_logged(change, node, (lblk, within), part));
+                self.writer.run(NAME_CREDITS, |change| self.write_logged(change, node, (lblk, within), part));
             match written {
                 Ok(()) => done += len,
                 // The written part counts. A write of the rest reports the failure.
@@ -419,18 +427,18 @@ impl Writer {
 
     /// Writes part of a block, and the size, through the journal.
     fn write_logged(
-        &self,
+        self,
         change: &extant_inode::Change<'_>,
         node: &Arc<LiveInode>,
         (lblk, within): (Lblk, usize),
         part: &[u8],
     ) -> Result<(), Fault> {
-        let shared = self.shared();
+        let shared = self.writer.shared();
         let bs = shared.geometry.block_size;
         let end = (u64::from(lblk.0) << bs.log2()) + (within + part.len()) as u64;
         let old = node.values().fields.size;
         if end > old {
-            self.zero_behind(change, node, old)?;
+            self.writer.sizes().zero_behind(change, node, old)?;
         }
         let map = node.values().map();
         let seal = extant_buffer::Seal {
@@ -453,7 +461,7 @@ impl Writer {
             }
         }
         if end > super::truncate::SMALL_MAX && end > old {
-            self.keeper.announce(change, Announced::LargeFiles)?;
+            self.writer.keeper.announce(change, Announced::LargeFiles)?;
         }
         // Edited even if nothing in the inode changes: fsync asks the inode for the last transaction with its
         // data.
@@ -464,33 +472,33 @@ impl Writer {
     }
 
     /// The file after all its dirty data was written back.
-    pub(crate) fn written_back(&self, ino: Ino) -> Result<Arc<extant_inode::Inode>, Fault> {
-        let node = self.inodes().get(ino)?;
+    pub(crate) fn written_back(self, ino: Ino) -> Result<Arc<extant_inode::Inode>, Fault> {
+        let node = self.writer.inodes().get(ino)?;
         let _operation = node.operation.read();
         if let Some(data) = node.data() {
-            self.flusher.flush_file(&node, &data, 0..u64::MAX)?;
+            self.writer.flusher.flush_file(&node, &data, 0..u64::MAX)?;
         }
-        Ok(self.inodes().snapshot(&node)?)
+        Ok(self.writer.inodes().snapshot(&node)?)
     }
 
-    /// As [`Volume::seek`], by the cached data and the cached map; `None` if the file has no data state in
-    /// memory. Dirty data counts as data even in a hole.
-    pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>, Fault> {
-        let node = self.inodes().get(ino)?;
+    /// As [`Files::seek`](crate::Files::seek), by the cached data and the cached map; `None` if the file has
+    /// no data state in memory. Dirty data counts as data even in a hole.
+    pub(crate) fn seek(self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>, Fault> {
+        let node = self.writer.inodes().get(ino)?;
         let _operation = node.operation.read();
         node.data().map(|data| self.seek_locked(&node, &data, offset..u64::MAX, what)).transpose()
     }
 
     /// As [`seek`](Self::seek), in a range: the file ends with it. The caller holds the operation lock.
     pub(super) fn seek_locked(
-        &self,
+        self,
         node: &Arc<LiveInode>,
         data: &FileData,
         range: std::ops::Range<u64>,
         what: Seek,
     ) -> Result<u64, Fault> {
         let size = data.size().min(range.end);
-        let log = self.shared().geometry.block_size.log2();
+        let log = self.writer.shared().geometry.block_size.log2();
         seek_by(size, range.start, what, |at| {
             // Checked first: a run in flight stays dirty until after its blocks are cached as written, so no
             // data is missed.
@@ -501,26 +509,21 @@ impl Writer {
             let Some(lblk) = u32::try_from(at >> log).ok().filter(|lblk| *lblk < END) else {
                 return Ok(None);
             };
-            let entry = data.entry(self.shared(), node, Lblk(lblk), u32::MAX)?;
+            let entry = data.entry(self.writer.shared(), node, Lblk(lblk), u32::MAX)?;
             let is_data = matches!(entry.status, Status::Written | Status::Delayed);
             Ok(Some((is_data, end.min(u64::from(entry.end()) << log))))
         })
     }
 
     /// Reads, through the page cache if the file has cached data.
-    pub(crate) fn read(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
-        let node = self.inodes().get(ino)?;
+    pub(crate) fn read(self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        let node = self.writer.inodes().get(ino)?;
         let _operation = node.operation.read();
         self.read_locked(&node, pos, buf)
     }
 
     /// Reads. The caller holds the operation lock.
-    pub(super) fn read_locked(
-        &self,
-        node: &Arc<LiveInode>,
-        pos: u64,
-        buf: &mut [u8],
-    ) -> Result<usize, Fault> {
+    pub(super) fn read_locked(self, node: &Arc<LiveInode>, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         let data = {
             let values = node.values();
             match values.kind() {
@@ -542,14 +545,14 @@ impl Writer {
             data
         };
         let Some(data) = data else {
-            return Ok(self.inodes().snapshot(node)?.read_at(self.shared(), pos, buf)?);
+            return Ok(self.writer.inodes().snapshot(node)?.read_at(self.writer.shared(), pos, buf)?);
         };
         let left = data.size().saturating_sub(pos);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
         if len == 0 {
             return Ok(0);
         }
-        let stored = data.stored(self.shared(), node);
+        let stored = data.stored(self.writer.shared(), node);
         let window = data.pages.read(pos, &mut buf[..len], &stored)?;
         if let Some(window) = window {
             // Best effort: a later read of the data reports a failure.

@@ -19,20 +19,21 @@ use extant_inode::{FileData, LiveInode};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
-use super::{WriteAccess, Writer};
+use super::WriteAccess;
+use super::views::DataEdits;
 use crate::ops::errors::Operation;
-use crate::{Fault, Volume};
+use crate::{Fault, Files};
 
-impl Volume {
+impl Files<'_> {
     /// As [`read_at`](Self::read_at), but from the device instead of memory.
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
-    pub fn read_direct(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
-        match &self.writer {
+    pub fn read_direct(self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        match &self.volume.writer {
             Some(writer) => {
-                self.check_going()?;
-                self.noted(Operation::Read, writer.read_direct(ino, pos, buf))
+                self.volume.check_going()?;
+                self.volume.noted(Operation::Read, writer.data().read_direct(ino, pos, buf))
             }
             None => self.read_at(ino, pos, buf),
         }
@@ -43,10 +44,10 @@ impl Volume {
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
-    pub fn write_direct(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
-        let writer = self.writer()?;
+    pub fn write_direct(self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let writer = self.volume.writer()?;
         writer.flusher.throttle();
-        let done = self.noted(Operation::Write, writer.write_direct(ino, pos, bytes))?;
+        let done = self.volume.noted(Operation::Write, writer.data().write_direct(ino, pos, bytes))?;
         if writer.inode_to_change(ino)?.values().has_flag(flags::SYNC) {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }
@@ -54,9 +55,9 @@ impl Volume {
     }
 }
 
-impl Writer {
-    fn read_direct(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
-        let node = self.inodes().get(ino)?;
+impl DataEdits<'_> {
+    fn read_direct(self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        let node = self.writer.inodes().get(ino)?;
         if node.values().kind() != FileType::Regular {
             // It returns the right error.
             return self.read(ino, pos, buf);
@@ -65,21 +66,21 @@ impl Writer {
         if let Some(data) = node.data() {
             let end = pos.saturating_add(buf.len() as u64);
             // From the beginning of the file, because the size on disk follows the first dirty block.
-            self.flusher.flush_file(&node, &data, 0..end)?;
+            self.writer.flusher.flush_file(&node, &data, 0..end)?;
         }
         let data = node.data();
         // Locked against writeback elsewhere in the file, which may move a part of the map.
         let _mapping = data.as_ref().map(|data| data.mapping.read());
-        Ok(self.inodes().snapshot(&node)?.read_at(self.shared(), pos, buf)?)
+        Ok(self.writer.inodes().snapshot(&node)?.read_at(self.writer.shared(), pos, buf)?)
     }
 
-    fn write_direct(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
-        let node = self.inode_to_change(ino)?;
-        let bs = self.shared().geometry.block_size.bytes();
+    fn write_direct(self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let node = self.writer.inode_to_change(ino)?;
+        let bs = self.writer.shared().geometry.block_size.bytes();
         let is_whole = pos.is_multiple_of(bs) && (bytes.len() as u64).is_multiple_of(bs);
         let may = is_whole && !bytes.is_empty() && {
             let values = node.values();
-            let is_plain = values.has_flag(flags::EXTENTS) && !values.is_journaled(self.shared());
+            let is_plain = values.has_flag(flags::EXTENTS) && !values.is_journaled(self.writer.shared());
             is_plain && values.kind() == FileType::Regular
         };
         let mut done = 0;
@@ -98,7 +99,7 @@ impl Writer {
         if let Some(data) = node.data() {
             let written_back = {
                 let _operation = node.operation.read();
-                self.flusher.flush_file(&node, &data, pos..end)
+                self.writer.flusher.flush_file(&node, &data, pos..end)
             };
             self.lock_and_drop_lost(&node);
             written_back?;
@@ -108,11 +109,11 @@ impl Writer {
 
     /// Overwrites written blocks from `pos` up to the first block that is not written or the end of the file.
     /// Returns the number of bytes.
-    fn write_in_place(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
-        let _operation = self.lock_node(node)?;
+    fn write_in_place(self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let _operation = self.writer.names().lock_node(node)?;
         let len = self.check_writable(WriteAccess::Flags, node, pos, bytes.len())? as u64;
-        let bs = self.shared().geometry.block_size;
-        let data = self.inodes().data(node);
+        let bs = self.writer.shared().geometry.block_size;
+        let data = self.writer.inodes().data(node);
         let end = (pos + len).min(data.size() & !(bs.bytes() - 1));
         if pos >= end {
             return Ok(0);
@@ -122,16 +123,17 @@ impl Writer {
         let mut at = pos;
         while at < end {
             let Some(lblk) = u32::try_from(at >> bs.log2()).ok().filter(|lblk| *lblk < END) else { break };
-            let entry = data.entry(self.shared(), node, Lblk(lblk), ((end - at) >> bs.log2()) as u32)?;
+            let entry =
+                data.entry(self.writer.shared(), node, Lblk(lblk), ((end - at) >> bs.log2()) as u32)?;
             let Some(start) = bs.offset_of(entry.pblk).filter(|_| entry.status == Status::Written) else {
                 break;
             };
-            if let Some(aborted) = self.journal.aborted() {
+            if let Some(aborted) = self.writer.journal.aborted() {
                 return Err(aborted.clone().into());
             }
             let part_end = (u64::from(entry.end()) << bs.log2()).min(end);
             let part = &bytes[(at - pos) as usize..(part_end - pos) as usize];
-            self.shared().device.write_at(start, part).map_err(Fault::Device)?;
+            self.writer.shared().device.write_at(start, part).map_err(Fault::Device)?;
             at = part_end;
         }
         Ok((at - pos) as usize)
@@ -140,12 +142,12 @@ impl Writer {
     /// Writes back what is dirty in a range of whole blocks and drops the range from the cache. The caller
     /// holds the operation lock.
     fn drop_clean(
-        &self,
+        self,
         node: &Arc<LiveInode>,
         data: &FileData,
         range: std::ops::Range<u64>,
     ) -> Result<(), Fault> {
-        self.flusher.flush_file(node, data, range.clone())?;
+        self.writer.flusher.flush_file(node, data, range.clone())?;
         let _fills = data.pages.stop_fills();
         data.pages.discard(range);
         Ok(())

@@ -17,7 +17,7 @@ use extant_inode::Shared;
 
 use super::CommitClient;
 use crate::ops::errors::Operation;
-use crate::{Fault, Volume};
+use crate::{Admin, Counters, Fault};
 
 /// What was discarded since the volume was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,14 +81,14 @@ impl CommitClient {
     }
 }
 
-impl Volume {
+impl Admin<'_> {
     /// Discards the free blocks, in runs of at least `min_bytes`. Returns the number of bytes, or `None` if
     /// the device does not support discards. A freed block does not count as free until that is durable, so
-    /// this calls [`sync`](Self::sync) first.
+    /// this calls [`sync`](crate::Volume::sync) first.
     ///
     /// # Errors
-    /// The volume is open for reading; as [`sync`](Self::sync); a group's bitmap cannot be read.
-    pub fn trim(&self, min_bytes: u64) -> Result<Option<u64>, Fault> {
+    /// The volume is open for reading; as [`sync`](crate::Volume::sync); a group's bitmap cannot be read.
+    pub fn trim(self, min_bytes: u64) -> Result<Option<u64>, Fault> {
         self.trim_range(0..u64::MAX, min_bytes)
     }
 
@@ -96,9 +96,9 @@ impl Volume {
     ///
     /// # Errors
     /// As [`trim`](Self::trim).
-    pub fn trim_range(&self, range: Range<u64>, min_bytes: u64) -> Result<Option<u64>, Fault> {
-        let writer = self.writer()?;
-        self.sync()?;
+    pub fn trim_range(self, range: Range<u64>, min_bytes: u64) -> Result<Option<u64>, Fault> {
+        let writer = self.volume.writer()?;
+        self.volume.sync()?;
         // What was freed is free after a full commit only.
         writer.journal.commit_all()?;
         let keeper = &writer.keeper;
@@ -117,18 +117,20 @@ impl Volume {
                 }
                 Ok(())
             });
-            self.noted(Operation::Trim, done)?;
+            self.volume.noted(Operation::Trim, done)?;
             if !can {
                 return Ok(None);
             }
         }
         Ok(Some(bytes))
     }
+}
 
+impl Counters<'_> {
     /// Counters of discards; `None` if open for reading.
     #[must_use]
-    pub fn discard_stats(&self) -> Option<DiscardStats> {
-        let discards = &self.writer.as_ref()?.keeper.discards;
+    pub fn discard_stats(self) -> Option<DiscardStats> {
+        let discards = &self.volume.writer.as_ref()?.keeper.discards;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Some(DiscardStats {
             ranges: get(&discards.ranges),

@@ -31,8 +31,9 @@ pub(super) use self::target::FallocateFile;
 use super::Writer;
 use super::announce::Announced;
 use super::truncate::SMALL_MAX;
+use super::views::SizeEdits;
 use crate::ops::errors::Operation;
-use crate::{Fault, Refusal, Volume};
+use crate::{Fault, Files, Refusal};
 
 /// What to do with a range of a file: fallocate(2)'s modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,7 +62,7 @@ pub enum Allocate {
 /// The kernel's unit of rounding.
 const PAGE: u64 = 4096;
 
-impl Volume {
+impl Files<'_> {
     /// Changes the blocks of a range of a regular file.
     ///
     /// # Errors
@@ -69,19 +70,19 @@ impl Volume {
     /// [`Refusal::NotSupported`] if the mode does not fit the file (a map without extents can only be
     /// punched); [`Refusal::TooLarge`], [`Refusal::NoSpace`]: a part may be done then;
     /// [`Refusal::NotPermitted`], [`Refusal::WrongType`], [`Refusal::IsDirectory`]; the device failed.
-    pub fn fallocate(&self, ino: Ino, mode: Allocate, pos: u64, len: u64) -> Result<(), Fault> {
-        let writer = self.writer()?;
-        self.noted(Operation::Fallocate, writer.fallocate(ino, mode, pos, len))
+    pub fn fallocate(self, ino: Ino, mode: Allocate, pos: u64, len: u64) -> Result<(), Fault> {
+        let writer = self.volume.writer()?;
+        self.volume.noted(Operation::Fallocate, writer.sizes().fallocate(ino, mode, pos, len))
     }
 }
 
-impl Writer {
-    fn fallocate(&self, ino: Ino, mode: Allocate, pos: u64, len: u64) -> Result<(), Fault> {
+impl SizeEdits<'_> {
+    fn fallocate(self, ino: Ino, mode: Allocate, pos: u64, len: u64) -> Result<(), Fault> {
         if len == 0 || pos.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(if len == 0 { Refusal::Invalid } else { Refusal::TooLarge }.into());
         }
-        let node = self.inode_to_change(ino)?;
-        let _operation = self.lock_node(&node)?;
+        let node = self.writer.inode_to_change(ino)?;
+        let _operation = self.writer.names().lock_node(&node)?;
         self.check_allocatable(&node, mode, pos..pos + len)?;
         if node.values().has_flag(flags::INLINE_DATA) {
             self.move_data_out(&node)?;
@@ -90,7 +91,7 @@ impl Writer {
         if !is_mapped_by_extents && mode != Allocate::Punch {
             return Err(Refusal::NotSupported.into());
         }
-        let file = FallocateFile::new(self, &node);
+        let file = FallocateFile::new(self.writer, &node);
         let range = pos..pos + len;
         match mode {
             Allocate::Reserve | Allocate::Keep => self.reserve(&file, &range, mode == Allocate::Keep)?,
@@ -106,10 +107,10 @@ impl Writer {
             }
             Allocate::Unshare => return Err(Refusal::NotSupported.into()),
         }
-        self.note_write(&node, true)
+        self.writer.data().note_write(&node, true)
     }
 
-    fn check_allocatable(&self, node: &LiveInode, mode: Allocate, range: Range<u64>) -> Result<(), Fault> {
+    fn check_allocatable(self, node: &LiveInode, mode: Allocate, range: Range<u64>) -> Result<(), Fault> {
         let values = node.values();
         match values.kind() {
             FileType::Regular => {}
@@ -130,25 +131,25 @@ impl Writer {
     }
 
     /// The blocks that a byte range touches.
-    fn blocks_around(&self, range: &Range<u64>) -> Range<u64> {
-        let bs = self.shared().geometry.block_size;
+    fn blocks_around(self, range: &Range<u64>) -> Range<u64> {
+        let bs = self.writer.shared().geometry.block_size;
         range.start >> bs.log2()..bs.blocks_for(range.end)
     }
 
     /// The blocks that lie completely in a byte range.
-    fn blocks_inside(&self, range: &Range<u64>) -> Range<u64> {
-        let bs = self.shared().geometry.block_size;
+    fn blocks_inside(self, range: &Range<u64>) -> Range<u64> {
+        let bs = self.writer.shared().geometry.block_size;
         bs.blocks_for(range.start)..range.end >> bs.log2()
     }
 
-    fn reserve(&self, file: &FallocateFile<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
+    fn reserve(self, file: &FallocateFile<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
         // Delayed extents get their blocks by this.
         file.write_back(0..u64::MAX)?;
         if !keep_size {
             file.end_in_zeros(range.end)?;
         }
         let blocks = self.blocks_around(range);
-        let bs = self.shared().geometry.block_size;
+        let bs = self.writer.shared().geometry.block_size;
         let mut at = blocks.start;
         while at < blocks.end {
             let len = u32::try_from(blocks.end - at).unwrap_or(u32::MAX);
@@ -156,22 +157,22 @@ impl Writer {
             let mut next = u64::from(entry.end());
             if entry.status == Status::Hole {
                 let grows_to = |end: u64| (!keep_size).then(|| (end << bs.log2()).min(range.end));
-                next = self.run(Change::map_credits() + 1, |change| {
+                next = self.writer.run(Change::map_credits() + 1, |change| {
                     let entry = map_unwritten(change, file, &entry)?;
                     let end = u64::from(entry.end());
                     if let Some(size) = grows_to(end) {
                         self.grow_to(change, file, size)?;
                     }
-                    self.keeper.fast.mapped(change, file.node, entry.lblk.0.into()..end);
+                    self.writer.keeper.fast.mapped(change, file.node, entry.lblk.0.into()..end);
                     Ok(end)
                 })?;
             }
             at = next;
         }
         if !keep_size && range.end > file.size() {
-            self.run(1, |change| {
+            self.writer.run(1, |change| {
                 self.grow_to(change, file, range.end)?;
-                self.keeper.fast.touched(change, file.node, true);
+                self.writer.keeper.fast.touched(change, file.node, true);
                 Ok(())
             })?;
         }
@@ -179,12 +180,12 @@ impl Writer {
     }
 
     /// Raises the size in memory and on disk, if it is smaller.
-    fn grow_to(&self, change: &Change<'_>, file: &FallocateFile<'_>, size: u64) -> Result<(), Fault> {
+    fn grow_to(self, change: &Change<'_>, file: &FallocateFile<'_>, size: u64) -> Result<(), Fault> {
         if size <= file.size() {
             return Ok(());
         }
         if size > SMALL_MAX {
-            self.keeper.announce(change, Announced::LargeFiles)?;
+            self.writer.keeper.announce(change, Announced::LargeFiles)?;
         }
         put_size(change, file.node, size);
         file.note_mapped(change);
@@ -192,8 +193,8 @@ impl Writer {
         Ok(())
     }
 
-    fn punch(&self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size;
+    fn punch(self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
+        let bs = self.writer.shared().geometry.block_size;
         let size = file.size();
         if range.start >= size {
             return Ok(());
@@ -211,7 +212,12 @@ impl Writer {
                 file.write_back(0..u64::MAX)?;
             }
             // Read now, so that no read fails after data was dropped that is nowhere else.
-            Change::read_for_punch(self.inodes(), &self.keeper.alloc, file.node, blocks.clone())?;
+            Change::read_for_punch(
+                self.writer.inodes(),
+                &self.writer.keeper.alloc,
+                file.node,
+                blocks.clone(),
+            )?;
             let _fills = file.stop_fills();
             let is_final = file.is_held(&blocks);
             file.discard(&blocks);
@@ -227,14 +233,14 @@ impl Writer {
     }
 
     /// Unmaps blocks without cached data.
-    fn unmap(&self, file: &FallocateFile<'_>, blocks: &Range<u64>) -> Result<(), Fault> {
+    fn unmap(self, file: &FallocateFile<'_>, blocks: &Range<u64>) -> Result<(), Fault> {
         {
             let _mapping = file.lock_map();
             file.forget(blocks);
         }
         let mut end = Some(blocks.end);
         while let Some(left) = end {
-            end = self.run(Change::cut_credits(self.shared()), |change| {
+            end = self.writer.run(Change::cut_credits(self.writer.shared()), |change| {
                 file.note_mapped(change);
                 Ok(change.punch(file.node, blocks.start..left)?)
             })?;
@@ -243,14 +249,14 @@ impl Writer {
     }
 
     /// Refuses a range that is not whole clusters.
-    fn check_clusters(&self, range: &Range<u64>) -> Result<(), Fault> {
-        let geometry = &self.shared().geometry;
+    fn check_clusters(self, range: &Range<u64>) -> Result<(), Fault> {
+        let geometry = &self.writer.shared().geometry;
         let cluster = geometry.cluster_ratio() << geometry.block_size.log2();
         let is_whole = range.start.is_multiple_of(cluster) && range.end.is_multiple_of(cluster);
         if is_whole { Ok(()) } else { Err(Refusal::Invalid.into()) }
     }
 
-    fn collapse(&self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
+    fn collapse(self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
         self.check_clusters(range)?;
         let size = file.size();
         if range.end >= size {
@@ -264,7 +270,7 @@ impl Writer {
         let by = (blocks.end - blocks.start) as u32;
         let mut next = Some(blocks.end);
         while let Some(from) = next {
-            next = self.run(Change::shift_credits(self.shared()), |change| {
+            next = self.writer.run(Change::shift_credits(self.writer.shared()), |change| {
                 let _mapping = file.lock_map();
                 file.note_mapped(change);
                 let next = change.shift_left(file.node, from, by)?;
@@ -278,7 +284,7 @@ impl Writer {
         Ok(())
     }
 
-    fn insert(&self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
+    fn insert(self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
         self.check_clusters(range)?;
         let len = range.end - range.start;
         let size = file.size();
@@ -295,7 +301,7 @@ impl Writer {
         let by = (blocks.end - blocks.start) as u32;
         let mut end = Some(1 << 32);
         while let Some(to) = end {
-            end = self.run(Change::shift_credits(self.shared()) + 1, |change| {
+            end = self.writer.run(Change::shift_credits(self.writer.shared()) + 1, |change| {
                 let _mapping = file.lock_map();
                 file.note_mapped(change);
                 let end = change.shift_right(file.node, blocks.start..to, by)?;
@@ -303,7 +309,7 @@ impl Writer {
                 // would be cut off.
                 if to == 1 << 32 {
                     if size + len > SMALL_MAX {
-                        self.keeper.announce(change, Announced::LargeFiles)?;
+                        self.writer.keeper.announce(change, Announced::LargeFiles)?;
                     }
                     put_size(change, file.node, size + len);
                 }
@@ -315,7 +321,7 @@ impl Writer {
         Ok(())
     }
 
-    fn zero_range(&self, file: &FallocateFile<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
+    fn zero_range(self, file: &FallocateFile<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
         file.write_back(0..u64::MAX)?;
         if !keep_size {
             file.end_in_zeros(range.end)?;
@@ -327,7 +333,7 @@ impl Writer {
             file.discard(&blocks);
             let mut at = Some(blocks.start);
             while let Some(from) = at {
-                at = self.run(Change::state_credits(self.shared()), |change| {
+                at = self.writer.run(Change::state_credits(self.writer.shared()), |change| {
                     let _mapping = file.lock_map();
                     file.forget(&(from..blocks.end));
                     file.note_mapped(change);
@@ -340,7 +346,7 @@ impl Writer {
     }
 
     /// Writes zeros on the device to the blocks of a range that read as zeros, and marks them as written.
-    fn write_zeroes(&self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
+    fn write_zeroes(self, file: &FallocateFile<'_>, range: &Range<u64>) -> Result<(), Fault> {
         // The edges, which were zeroed in memory.
         file.write_back(0..u64::MAX)?;
         let blocks = self.blocks_around(range);

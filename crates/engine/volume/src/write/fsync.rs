@@ -27,8 +27,9 @@ use extant_ondisk::filetype::FileType;
 use extant_page_cache::WriteError;
 
 use super::Writer;
+use super::views::DataEdits;
 use crate::ops::errors::Operation;
-use crate::{Fault, Refusal, Volume};
+use crate::{Counters, Fault, Files, Refusal, Volume};
 
 /// How far writeback errors of a file were reported. Each open file has its own.
 #[derive(Debug, Default)]
@@ -45,14 +46,14 @@ impl SyncRange<'_> {
     const ALL: Self = SyncRange { range: 0..u64::MAX, data_only: false, cursor: None };
 }
 
-impl Volume {
+impl Files<'_> {
     /// To be called when a file is opened. The result covers errors from now on, and earlier ones that no
     /// caller has seen.
     ///
     /// # Errors
     /// No such inode; the device failed.
-    pub fn sample_errors(&self, ino: Ino) -> Result<ErrorCursor, Fault> {
-        let Some(writer) = &self.writer else { return Ok(ErrorCursor::default()) };
+    pub fn sample_errors(self, ino: Ino) -> Result<ErrorCursor, Fault> {
+        let Some(writer) = &self.volume.writer else { return Ok(ErrorCursor::default()) };
         let data = writer.inodes().get_unlinked(ino)?.data();
         Ok(data.map_or_else(ErrorCursor::default, |data| ErrorCursor(data.pages.sample_errors())))
     }
@@ -61,7 +62,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`fsync`](Self::fsync). Earlier failures are reported once per open file.
-    pub fn fsync_as(&self, ino: Ino, cursor: &ErrorCursor, data_only: bool) -> Result<(), Fault> {
+    pub fn fsync_as(self, ino: Ino, cursor: &ErrorCursor, data_only: bool) -> Result<(), Fault> {
         self.fsync_part(ino, &SyncRange { data_only, cursor: Some(cursor), ..SyncRange::ALL })
     }
 
@@ -71,7 +72,7 @@ impl Volume {
     /// # Errors
     /// As [`fsync`](Self::fsync).
     pub fn fsync_range(
-        &self,
+        self,
         ino: Ino,
         range: Range<u64>,
         cursor: Option<&ErrorCursor>,
@@ -82,17 +83,37 @@ impl Volume {
 
     /// Returns whether writeback of the file has failed since the file came into memory.
     #[must_use]
-    pub fn had_errors(&self, ino: Ino) -> bool {
-        let node = self.writer.as_ref().and_then(|writer| writer.inodes().get_unlinked(ino).ok());
+    pub fn had_errors(self, ino: Ino) -> bool {
+        let node = self.volume.writer.as_ref().and_then(|writer| writer.inodes().get_unlinked(ino).ok());
         node.and_then(|node| node.data()).is_some_and(|data| data.pages.had_errors())
     }
 
-    fn fsync_part(&self, ino: Ino, sync: &SyncRange<'_>) -> Result<(), Fault> {
-        let Some(writer) = &self.writer else { return Ok(()) };
-        self.check_going()?;
-        self.noted(Operation::Fsync, writer.make_durable(ino, sync))
+    fn fsync_part(self, ino: Ino, sync: &SyncRange<'_>) -> Result<(), Fault> {
+        let Some(writer) = &self.volume.writer else { return Ok(()) };
+        self.volume.check_going()?;
+        self.volume.noted(Operation::Fsync, writer.data().make_durable(ino, sync))
     }
 
+    /// Makes a file durable: its data and all its other changes. For a directory and other types: its last
+    /// transaction and all before.
+    ///
+    /// # Errors
+    /// The device failed, now or in earlier writeback; [`Refusal::NoSpace`] if writeback found no blocks; no
+    /// such inode.
+    pub fn fsync(self, ino: Ino) -> Result<(), Fault> {
+        self.fsync_part(ino, &SyncRange::ALL)
+    }
+
+    /// As [`fsync`](Self::fsync), but of the inode only what is needed to read the data: size and map.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync).
+    pub fn fdatasync(self, ino: Ino) -> Result<(), Fault> {
+        self.fsync_part(ino, &SyncRange { data_only: true, ..SyncRange::ALL })
+    }
+}
+
+impl Volume {
     /// Makes all previous changes durable.
     ///
     /// # Errors
@@ -103,29 +124,13 @@ impl Volume {
         self.check_going()?;
         self.noted(Operation::Sync, writer.sync())
     }
+}
 
-    /// Makes a file durable: its data and all its other changes. For a directory and other types: its last
-    /// transaction and all before.
-    ///
-    /// # Errors
-    /// The device failed, now or in earlier writeback; [`Refusal::NoSpace`] if writeback found no blocks; no
-    /// such inode.
-    pub fn fsync(&self, ino: Ino) -> Result<(), Fault> {
-        self.fsync_part(ino, &SyncRange::ALL)
-    }
-
-    /// As [`fsync`](Self::fsync), but of the inode only what is needed to read the data: size and map.
-    ///
-    /// # Errors
-    /// As [`fsync`](Self::fsync).
-    pub fn fdatasync(&self, ino: Ino) -> Result<(), Fault> {
-        self.fsync_part(ino, &SyncRange { data_only: true, ..SyncRange::ALL })
-    }
-
+impl Counters<'_> {
     /// Counters of shared flushes; `None` if open for reading.
     #[must_use]
-    pub fn flush_counts(&self) -> Option<extant_flush::FlushCounts> {
-        self.writer.as_ref().map(|writer| writer.flusher.device.counts())
+    pub fn flush_counts(self) -> Option<extant_flush::FlushCounts> {
+        self.volume.writer.as_ref().map(|writer| writer.flusher.device.counts())
     }
 }
 
@@ -133,7 +138,7 @@ impl Writer {
     fn sync(&self) -> Result<(), Fault> {
         let written = self.flusher.flush_all();
         let lost = self.flusher.files().lost_nodes();
-        lost.iter().for_each(|node| self.lock_and_drop_lost(node));
+        lost.iter().for_each(|node| self.data().lock_and_drop_lost(node));
         // The background writeback thread may have lost them.
         let written = if lost.is_empty() { written } else { written.and(Err(Fault::LostWrite)) };
         let mark = self.flusher.device.mark();
@@ -146,14 +151,16 @@ impl Writer {
             }
         };
         written?;
-        if is_covered { Ok(()) } else { self.cover(mark, Ino::ROOT, false) }
+        if is_covered { Ok(()) } else { self.data().cover(mark, Ino::ROOT, false) }
     }
+}
 
-    fn make_durable(&self, ino: Ino, sync: &SyncRange<'_>) -> Result<(), Fault> {
-        let node = self.inodes().get_unlinked(ino)?;
+impl DataEdits<'_> {
+    fn make_durable(self, ino: Ino, sync: &SyncRange<'_>) -> Result<(), Fault> {
+        let node = self.writer.inodes().get_unlinked(ino)?;
         let mut mapped_in = None;
         if let Some(data) = node.data() {
-            let written = self.flusher.flush_file(&node, &data, sync.range.clone());
+            let written = self.writer.flusher.flush_file(&node, &data, sync.range.clone());
             let error = match sync.cursor {
                 Some(ErrorCursor(cursor)) => data.pages.take_error_of(cursor),
                 None => data.pages.take_error(),
@@ -165,45 +172,49 @@ impl Writer {
             written?;
             mapped_in = Some(data.mapped_in());
         }
-        let mark = self.flusher.device.mark();
-        let fast_flush = self.journal.fast_flushes();
+        let mark = self.writer.flusher.device.mark();
+        let fast_flush = self.writer.journal.fast_flushes();
         let transaction = self.transaction_of(&node, mapped_in.filter(|_| sync.data_only));
         let has_data = {
             let values = node.values();
             values.kind() == FileType::Regular && (values.data().is_some() || values.fields.blocks > 0)
         };
-        if let FastCommit::Durable(flush) = self.journal.commit_fast(transaction, has_data)? {
+        if let FastCommit::Durable(flush) = self.writer.journal.commit_fast(transaction, has_data)? {
             return if has_data && flush < fast_flush { self.cover(mark, ino, false) } else { Ok(()) };
         }
         // The commit has not begun its flush yet, so that flush covers the data.
-        let will_flush =
-            self.journal.running() <= transaction || self.flusher.sabotage.has(Bug::TrustAnyCommit);
-        self.journal.commit(transaction)?;
+        let will_flush = self.writer.journal.running() <= transaction
+            || self.writer.flusher.sabotage.has(Bug::TrustAnyCommit);
+        self.writer.journal.commit(transaction)?;
         self.cover(mark, ino, will_flush)
     }
 
     /// The last transaction that changed what is to be made durable.
-    fn transaction_of(&self, node: &Arc<LiveInode>, mapped_in: Option<Tid>) -> Tid {
+    fn transaction_of(self, node: &Arc<LiveInode>, mapped_in: Option<Tid>) -> Tid {
         match mapped_in.unwrap_or_else(|| node.values().changed_in) {
             // Not changed since it was loaded. An earlier change may be in the transaction that is being
             // committed now.
-            Tid::NONE => self.journal.running().before(),
+            Tid::NONE => self.writer.journal.running().before(),
             transaction => transaction,
         }
     }
 
     /// Flushes the device, unless a flush issued since `mark` has covered it. `ino` is the inode to make
     /// durable; `will_flush` says that a commit has flushed since.
-    fn cover(&self, mark: Mark, ino: Ino, will_flush: bool) -> Result<(), Fault> {
-        let device = &self.flusher.device;
-        let is_same_device = !self.flusher.has_external_log || self.flusher.sabotage.has(Bug::TrustLogFlush);
+    fn cover(self, mark: Mark, ino: Ino, will_flush: bool) -> Result<(), Fault> {
+        let device = &self.writer.flusher.device;
+        let is_same_device =
+            !self.writer.flusher.has_external_log || self.writer.flusher.sabotage.has(Bug::TrustLogFlush);
         let is_covered = will_flush && is_same_device && device.settings().mode != Mode::Epoch;
-        if self.flusher.no_barriers || is_covered {
+        if self.writer.flusher.no_barriers || is_covered {
             return Ok(());
         }
         // Without a log, an empty commit flushes nothing. With an external log it does not flush this device.
-        if device.settings().mode == Mode::EmptyTxn && self.flusher.has_log && is_same_device {
-            return Ok(self.journal.commit_with_others(self.journal.running(), ino.0.into())?);
+        if device.settings().mode == Mode::EmptyTxn && self.writer.flusher.has_log && is_same_device {
+            return Ok(self
+                .writer
+                .journal
+                .commit_with_others(self.writer.journal.running(), ino.0.into())?);
         }
         let stream = BuildHasherDefault::<DefaultHasher>::default().hash_one(std::thread::current().id());
         match device.flush_since(mark, Stream(stream)) {

@@ -7,7 +7,7 @@ use extant_ondisk::Features;
 use parking_lot::Mutex;
 
 use crate::ops::errors::Operation;
-use crate::{Fault, Refusal, Volume};
+use crate::{Admin, Fault, Refusal};
 
 /// Most bytes of a label.
 pub const LABEL_MAX: usize = 16;
@@ -19,12 +19,12 @@ pub(super) struct NewNames {
     uuid: Mutex<Option<[u8; 16]>>,
 }
 
-impl Volume {
+impl Admin<'_> {
     /// The label up to its first zero byte.
     #[must_use]
-    pub fn label(&self) -> Vec<u8> {
-        let changed = self.writer.as_ref().and_then(|writer| *writer.names.label.lock());
-        let label = changed.unwrap_or(self.superblock().volume_name);
+    pub fn label(self) -> Vec<u8> {
+        let changed = self.volume.writer.as_ref().and_then(|writer| *writer.names.label.lock());
+        let label = changed.unwrap_or(self.volume.superblock().volume_name);
         label.iter().copied().take_while(|byte| *byte != 0).collect()
     }
 
@@ -32,8 +32,8 @@ impl Volume {
     ///
     /// # Errors
     /// [`Refusal::Invalid`] for more than [`LABEL_MAX`] bytes or a zero byte; the device failed.
-    pub fn set_label(&self, label: &[u8]) -> Result<(), Fault> {
-        let writer = self.writer()?;
+    pub fn set_label(self, label: &[u8]) -> Result<(), Fault> {
+        let writer = self.volume.writer()?;
         if label.len() > LABEL_MAX || label.contains(&0) {
             return Err(Refusal::Invalid.into());
         }
@@ -43,16 +43,16 @@ impl Volume {
             writer.keeper.edit_superblock(change, &|sb| sb.volume_name = name)?;
             Ok(())
         });
-        self.noted(Operation::Tune, changed)?;
+        self.volume.noted(Operation::Tune, changed)?;
         *writer.names.label.lock() = Some(name);
-        self.sync()
+        self.volume.sync()
     }
 
     /// The UUID.
     #[must_use]
-    pub fn uuid(&self) -> [u8; 16] {
-        let changed = self.writer.as_ref().and_then(|writer| *writer.names.uuid.lock());
-        changed.unwrap_or(self.superblock().uuid)
+    pub fn uuid(self) -> [u8; 16] {
+        let changed = self.volume.writer.as_ref().and_then(|writer| *writer.names.uuid.lock());
+        changed.unwrap_or(self.volume.superblock().uuid)
     }
 
     /// Changes the UUID, in the superblock and its backups, and makes the change durable.
@@ -61,9 +61,9 @@ impl Volume {
     /// [`Refusal::NotSupported`] if other things depend on the UUID: descriptors without metadata_csum but
     /// with a checksum (`uninit_bg`), values in inodes of their own without metadata_csum (`ea_inode`),
     /// encrypted files (`stable_inodes`), an external journal; the device failed.
-    pub fn set_uuid(&self, uuid: [u8; 16]) -> Result<(), Fault> {
-        let writer = self.writer()?;
-        let sb = self.superblock();
+    pub fn set_uuid(self, uuid: [u8; 16]) -> Result<(), Fault> {
+        let writer = self.volume.writer()?;
+        let sb = self.volume.superblock();
         let features = &sb.features;
         let mut current = writer.names.uuid.lock();
         if current.unwrap_or(sb.uuid) == uuid {

@@ -17,20 +17,20 @@ use extant_base::Lblk;
 use extant_extent_status::END;
 use extant_inode::LiveInode;
 
-use super::Writer;
+use super::views::DataEdits;
 
-impl Writer {
+impl DataEdits<'_> {
     /// Drops a file's lost data from memory, and a size that only that data caused. The caller holds the
     /// operation lock exclusively.
-    pub(super) fn drop_lost(&self, node: &Arc<LiveInode>) {
+    pub(super) fn drop_lost(self, node: &Arc<LiveInode>) {
         let Some(data) = node.data().filter(|data| data.has_lost()) else { return };
-        if self.journal.aborted().is_some() {
+        if self.writer.journal.aborted().is_some() {
             return;
         }
-        let files = self.inodes().files();
+        let files = self.writer.inodes().files();
         let mut lost = files.take_lost(&data);
         // The rest is written first, because the size on disk follows it. Its failures are latched as well.
-        let _ = self.flusher.flush_file(node, &data, 0..u64::MAX);
+        let _ = self.writer.flusher.flush_file(node, &data, 0..u64::MAX);
         lost.extend(files.take_lost(&data));
         let _fills = data.pages.stop_fills();
         lost.into_iter().for_each(|bytes| data.pages.discard(bytes));
@@ -39,18 +39,18 @@ impl Writer {
             return;
         }
         data.pages.truncate(size);
-        let keep = self.shared().geometry.block_size.blocks_for(size);
+        let keep = self.writer.shared().geometry.block_size.blocks_for(size);
         let _mapping = data.mapping.write();
         if let Ok(from) = u32::try_from(keep)
             && from < END
         {
-            data.forget(self.shared(), &self.keeper.alloc, Lblk(from), END - from);
+            data.forget(self.writer.shared(), &self.writer.keeper.alloc, Lblk(from), END - from);
         }
         data.set_size(size);
     }
 
     /// As [`drop_lost`](Self::drop_lost), for callers that hold no lock.
-    pub(super) fn lock_and_drop_lost(&self, node: &Arc<LiveInode>) {
+    pub(super) fn lock_and_drop_lost(self, node: &Arc<LiveInode>) {
         if node.data().is_some_and(|data| data.has_lost()) {
             let _operation = node.operation.write();
             self.drop_lost(node);

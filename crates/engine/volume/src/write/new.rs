@@ -14,9 +14,10 @@ use extant_ondisk::time::Timestamp;
 use extant_xattr::Places;
 use std::sync::Arc;
 
+use super::views::InodeLife;
 use super::{NAME_CREDITS, SETGID, SPECIAL, Writer, check_name};
 use crate::ops::errors::Operation;
-use crate::{Fault, InodeRef, Refusal, Volume};
+use crate::{Fault, InodeRef, Names, Refusal};
 
 /// Most links of an inode.
 pub(super) const LINKS_MAX: u16 = 65_000;
@@ -64,7 +65,7 @@ impl<'a> New<'a> {
     }
 }
 
-impl Volume {
+impl Names<'_> {
     /// Creates an inode with a name. It inherits ACLs, flags, group and project from its directory.
     ///
     /// # Errors
@@ -72,35 +73,37 @@ impl Volume {
     /// directory's links), [`Refusal::NameTooLong`], [`Refusal::Invalid`] (a NUL in the target, a device
     /// number that cannot be stored), [`Refusal::NotFound`] (an empty target); the directory is corrupt; the
     /// device failed.
-    pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
-        let node = self.noted(Operation::Create, self.create_node(dir, name, new))?;
-        Ok(self.writer()?.inodes().snapshot(&node)?)
+    pub fn create(self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
+        let node = self.volume.noted(Operation::Create, self.create_node(dir, name, new))?;
+        Ok(self.volume.writer()?.inodes().snapshot(&node)?)
     }
 
     /// As [`create`](Self::create), but returns only the inode number.
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn create_number(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Ino, Fault> {
-        Ok(self.noted(Operation::Create, self.create_node(dir, name, new))?.ino())
+    pub fn create_number(self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Ino, Fault> {
+        Ok(self.volume.noted(Operation::Create, self.create_node(dir, name, new))?.ino())
     }
 
-    fn create_node(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Arc<LiveInode>, Fault> {
-        let writer = self.writer()?;
-        writer.check_new(new)?;
+    fn create_node(self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Arc<LiveInode>, Fault> {
+        let writer = self.volume.writer()?;
+        writer.life().check_new(new)?;
         check_name(name)?;
         if matches!(name, b"." | b"..") {
             return Err(Refusal::Exists.into());
         }
         let parent = writer.inode_maybe_freed(dir)?;
         let _operation = parent.operation.write();
-        let of_dir = writer.check_parent(&parent, new.kind)?;
+        let of_dir = writer.life().check_parent(&parent, new.kind)?;
         writer.admit(|| writer.owners_of_new(&parent, new))?;
         writer.run(NAME_CREDITS, |change| {
-            writer.ready_names_of(change, &parent, of_dir)?;
-            let node = writer.make(change, &parent, new, name, |node| {
+            writer.life().ready_names_of(change, &parent, of_dir)?;
+            let node = writer.life().make(change, &parent, new, name, |node| {
                 let links = i32::from(new.kind == FileType::Directory);
-                writer.change_names(change, &parent, links, |dir| dir.insert(name, node.ino(), new.kind))
+                writer
+                    .life()
+                    .change_names(change, &parent, links, |dir| dir.insert(name, node.ino(), new.kind))
             })?;
             writer.keeper.fast.created(change, dir, name, &node);
             Ok(node)
@@ -108,26 +111,26 @@ impl Volume {
     }
 
     /// Creates an inode without a name that is open once. [`link`](Self::link) gives it a name; otherwise it
-    /// is deleted when it is [`released`](Self::released).
+    /// is deleted when it is [`released`](crate::Volume::released).
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn create_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<InodeRef, Fault> {
-        self.noted(Operation::CreateUnnamed, self.make_unnamed(dir, new))
+    pub fn create_unnamed(self, dir: Ino, new: &New<'_>) -> Result<InodeRef, Fault> {
+        self.volume.noted(Operation::CreateUnnamed, self.make_unnamed(dir, new))
     }
 
-    fn make_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<InodeRef, Fault> {
-        let writer = self.writer()?;
-        writer.check_new(new)?;
+    fn make_unnamed(self, dir: Ino, new: &New<'_>) -> Result<InodeRef, Fault> {
+        let writer = self.volume.writer()?;
+        writer.life().check_new(new)?;
         if new.kind == FileType::Directory {
             return Err(Refusal::WrongType.into());
         }
         let parent = writer.inode_to_change(dir)?;
         let _operation = parent.operation.read();
-        writer.check_parent(&parent, new.kind)?;
+        writer.life().check_parent(&parent, new.kind)?;
         writer.admit(|| writer.owners_of_new(&parent, new))?;
         let node = writer.run(NAME_CREDITS, |change| {
-            writer.make(change, &parent, new, b"", |node| {
+            writer.life().make(change, &parent, new, b"", |node| {
                 node.opens.store(1, std::sync::atomic::Ordering::Release);
                 change.live.edit(node, change.edit.transaction()).fields.links = 0;
                 Ok(writer.keeper.orphans.add(change.live, node, change.edit)?)
@@ -137,9 +140,9 @@ impl Volume {
     }
 }
 
-impl Writer {
-    fn check_new(&self, new: &New<'_>) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size.len();
+impl InodeLife<'_> {
+    fn check_new(self, new: &New<'_>) -> Result<(), Fault> {
+        let bs = self.writer.shared().geometry.block_size.len();
         match new.kind {
             FileType::Unknown => Err(Refusal::Invalid.into()),
             FileType::Symlink if new.target.is_empty() => Err(Refusal::NotFound.into()),
@@ -156,9 +159,9 @@ impl Writer {
     }
 
     /// Checks that an inode of this kind can be created in the directory. Returns the directory's flags.
-    pub(super) fn check_parent(&self, parent: &LiveInode, kind: FileType) -> Result<u32, Fault> {
+    pub(super) fn check_parent(self, parent: &LiveInode, kind: FileType) -> Result<u32, Fault> {
         let values = parent.values();
-        Self::check_live(parent, &values)?;
+        Writer::check_live(parent, &values)?;
         if values.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }
@@ -168,7 +171,7 @@ impl Writer {
         if values.has_flag(flags::IMMUTABLE) {
             return Err(Refusal::NotPermitted.into());
         }
-        let unlimited = || self.has_uncounted_links(values.fields.flags);
+        let unlimited = || self.writer.has_uncounted_links(values.fields.flags);
         if kind == FileType::Directory && values.fields.links >= LINKS_MAX && !unlimited() {
             return Err(Refusal::TooManyNames.into());
         }
@@ -181,15 +184,15 @@ impl Writer {
     /// The inode is locked until then: an operation with a stale inode number must not change an inode that
     /// may still be taken back.
     pub(super) fn make(
-        &self,
+        self,
         change: &Change<'_>,
         parent: &Arc<LiveInode>,
         new: &New<'_>,
         name: &[u8],
         go_on: impl FnOnce(&Arc<LiveInode>) -> Result<(), Fault>,
     ) -> Result<Arc<LiveInode>, Fault> {
-        let shared = self.shared();
-        let [uid, gid, projid] = self.owners_of_new(parent, new);
+        let shared = self.writer.shared();
+        let [uid, gid, projid] = self.writer.owners_of_new(parent, new);
         let (from_dir, dir_mode, is_top) = {
             let values = parent.values();
             let fields = &values.fields;
@@ -206,15 +209,15 @@ impl Writer {
             goal: None,
         };
         let before = change.edit.changes();
-        let allocated = self.keeper.alloc.allocate_inode(change.edit, &request).map_err(of_inodes)?;
+        let allocated = self.writer.keeper.alloc.allocate_inode(change.edit, &request).map_err(of_inodes)?;
         let ino = allocated.ino;
-        let in_setgid = dir_mode & SETGID != 0 && !self.dir_groups;
+        let in_setgid = dir_mode & SETGID != 0 && !self.writer.dir_groups;
         // As mkdir(2): a new directory gets no set-ID bits from the caller.
         let mut mode = new.kind.mode_bits() | new.mode & if is_dir { 0o1777 } else { 0o7777 };
         if in_setgid && is_dir {
             mode |= SETGID;
         }
-        let now = self.now();
+        let now = self.writer.now();
         // Flags that mean nothing for a type are not inherited. Inodes with data blocks use extents if the
         // feature is set.
         let mut flag_bits = match new.kind {
@@ -231,8 +234,8 @@ impl Writer {
         if extents {
             flag_bits |= flags::EXTENTS;
         }
-        let extra_isize = self.new_extra_isize();
-        let generation = self.generation();
+        let extra_isize = self.writer.new_extra_isize();
+        let generation = self.writer.generation();
         let fields = layout::Inode {
             mode,
             uid,
@@ -261,16 +264,16 @@ impl Writer {
         let map = FileMap { ino, i_block, extents, seed };
         let mut values = Values::new(fields, Vec::new(), map);
         values.fields.size = if new.kind == FileType::Symlink { new.target.len() as u64 } else { 0 };
-        let node = match self.inodes().make(ino, values).map_err(Fault::from) {
+        let node = match self.writer.inodes().make(ino, values).map_err(Fault::from) {
             Ok(node) => node,
             Err(fault) => {
-                self.keeper.alloc.free_inode(change.edit, ino, is_dir)?;
+                self.writer.keeper.alloc.free_inode(change.edit, ino, is_dir)?;
                 change.edit.mark_complete(before);
                 return Err(fault);
             }
         };
         let operation = node.operation.write();
-        self.inodes().put(Arc::clone(&node));
+        self.writer.inodes().put(Arc::clone(&node));
         if allocated.is_first_in_block {
             change.live.fresh_block(&node);
         }
@@ -283,17 +286,17 @@ impl Writer {
     }
 
     fn fill(
-        &self,
+        self,
         change: &Change<'_>,
         parent: &Arc<LiveInode>,
         node: &Arc<LiveInode>,
         new: &New<'_>,
         has_blocks: bool,
     ) -> Result<(), Fault> {
-        self.inherit_acl(change, parent, node, new)?;
+        self.writer.attributes().inherit_acl(change, parent, node, new)?;
         match new.kind {
             FileType::Directory => {
-                change.make_dir(node, parent.ino(), &self.dir_format)?;
+                change.make_dir(node, parent.ino(), &self.writer.dir_format)?;
                 change.live.edit(node, change.edit.transaction()).fields.links = 2;
             }
             FileType::Symlink if has_blocks => {
@@ -312,7 +315,7 @@ impl Writer {
 
     /// Prepares a directory for changes of its names: names stored in the inode move into a block. Comes
     /// before all other changes of an operation, because there may be no free block.
-    pub(super) fn ready_names(&self, change: &Change<'_>, dir: &Arc<LiveInode>) -> Result<(), Fault> {
+    pub(super) fn ready_names(self, change: &Change<'_>, dir: &Arc<LiveInode>) -> Result<(), Fault> {
         let of_dir = dir.values().fields.flags;
         if of_dir & (flags::ENCRYPT | flags::CASEFOLD) != 0 {
             return Err(Refusal::NotSupported.into());
@@ -323,7 +326,7 @@ impl Writer {
     /// As [`ready_names`](Self::ready_names), for a directory that had these flags when its operation lock
     /// was taken.
     pub(super) fn ready_names_of(
-        &self,
+        self,
         change: &Change<'_>,
         dir: &Arc<LiveInode>,
         of_dir: u32,
@@ -334,39 +337,40 @@ impl Writer {
 
     /// Changes a directory's names.
     pub(crate) fn with_names<R>(
-        &self,
+        self,
         change: &Change<'_>,
         dir: &Arc<LiveInode>,
         with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
     ) -> Result<R, Fault> {
         self.ready_names(change, dir)?;
-        Ok(change.with_dir(dir, &self.dir_format, with)?)
+        Ok(change.with_dir(dir, &self.writer.dir_format, with)?)
     }
 
     /// Changes the names of a directory that is [ready](Self::ready_names) for it. Updates its times, and its
     /// link count by `links`.
     pub(super) fn change_names<R>(
-        &self,
+        self,
         change: &Change<'_>,
         dir: &Arc<LiveInode>,
         links: i32,
         with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
     ) -> Result<R, Fault> {
-        Ok(change.with_dir_then(dir, &self.dir_format, with, |values| self.touch_names(values, links))?)
+        Ok(change
+            .with_dir_then(dir, &self.writer.dir_format, with, |values| self.touch_names(values, links))?)
     }
 
     /// Moves all names of a directory out of its inode into a block.
-    fn move_out(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
-        let shared = self.shared();
+    fn move_out(self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
+        let shared = self.writer.shared();
         let begun = change.edit.changes();
         // Damage in the names, or in the attribute that holds a part of them, is found before the first
         // change.
-        let (body, block) = self.parts(node);
+        let (body, block) = self.writer.attributes().parts(node);
         Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed }.names(&shared.buffers)?;
-        let inode = self.inodes().snapshot(node)?;
+        let inode = self.writer.inodes().snapshot(node)?;
         let (mut parent, mut first, mut second) =
             inode.with_inline_dir(shared, |dir| (dir.parent, *dir.first, dir.second.to_vec()))?;
-        let format = &self.dir_format.entries;
+        let format = &self.writer.dir_format.entries;
         let target = DirTarget { ino: node.ino(), indexed: false, casefold: false, encrypted: false };
         let names = InlineEditor::new(target, format, &mut parent, &mut first, &mut second)?.to_block()?;
         let before = {
@@ -380,7 +384,7 @@ impl Writer {
             before
         };
         if let Err(fault) =
-            change.fill_dir(node, &self.dir_format, &mut |bytes| bytes.copy_from_slice(&names))
+            change.fill_dir(node, &self.writer.dir_format, &mut |bytes| bytes.copy_from_slice(&names))
         {
             let mut values = change.live.edit(node, change.edit.transaction());
             (values.fields.flags, values.fields.size, values.fields.block) = before;
@@ -388,7 +392,7 @@ impl Writer {
             change.edit.mark_complete(begun);
             return Err(fault.into());
         }
-        self.drop_inline_data(change, node)?;
+        self.writer.attributes().drop_inline_data(change, node)?;
         change.edit.mark_complete(begun);
         Ok(())
     }
@@ -396,7 +400,7 @@ impl Writer {
     /// Continues with an inode that was created after the first `before` changes. On an error the inode is
     /// deleted again. A `go_on` that fails half done still counts as a change, see [`Writer::run`].
     pub(super) fn or_unmake<R>(
-        &self,
+        self,
         change: &Change<'_>,
         node: &Arc<LiveInode>,
         before: u64,
@@ -416,13 +420,13 @@ impl Writer {
     }
 
     /// Updates a directory after a change of its names: its times, and its link count by `links`.
-    pub(super) fn touch_dir(&self, change: &Change<'_>, dir: &Arc<LiveInode>, links: i32) {
+    pub(super) fn touch_dir(self, change: &Change<'_>, dir: &Arc<LiveInode>, links: i32) {
         self.touch_names(&mut change.live.edit(dir, change.edit.transaction()), links);
     }
 
     /// As [`touch_dir`](Self::touch_dir), at a given time; `None` leaves the times.
     pub(crate) fn touch_dir_at(
-        &self,
+        self,
         change: &Change<'_>,
         dir: &Arc<LiveInode>,
         links: i32,
@@ -431,17 +435,17 @@ impl Writer {
         self.touch_names_at(&mut change.live.edit(dir, change.edit.transaction()), links, at);
     }
 
-    fn touch_names(&self, values: &mut Values, links: i32) {
-        self.touch_names_at(values, links, Some(self.now()));
+    fn touch_names(self, values: &mut Values, links: i32) {
+        self.touch_names_at(values, links, Some(self.writer.now()));
     }
 
-    fn touch_names_at(&self, values: &mut Values, links: i32, at: Option<Timestamp>) {
+    fn touch_names_at(self, values: &mut Values, links: i32, at: Option<Timestamp>) {
         let fields = &mut values.fields;
         if let Some(at) = at {
             (fields.mtime, fields.ctime) = (at, at);
         }
         // The Hurd stores a translator's block in this field.
-        if !self.shared().sb.is_hurd() {
+        if !self.writer.shared().sb.is_hurd() {
             fields.version = fields.version.wrapping_add(1);
         }
         // 1 stands for more links than an inode can count. It is permanent.

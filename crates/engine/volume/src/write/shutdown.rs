@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use super::Writer;
 use crate::ops::errors::Operation;
-use crate::{Fault, Volume};
+use crate::{Admin, Fault};
 
 /// What a shutdown makes durable first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ pub enum Shutdown {
     Nothing,
 }
 
-impl Volume {
+impl Admin<'_> {
     /// Shuts the volume down: from now on every operation fails with [`Fault::ShutDown`], reads included, and
     /// nothing is written. A second call does nothing. Closing the volume then succeeds and leaves the device
     /// as it is.
@@ -39,15 +39,15 @@ impl Volume {
     /// # Errors
     /// The volume is open for reading; or what was to be made durable could not be, in which case it is shut
     /// down anyway.
-    pub fn shut_down(&self, how: Shutdown) -> Result<(), Fault> {
-        let writer = self.writer.as_ref().ok_or(Fault::Refused(crate::Refusal::ReadOnly))?;
+    pub fn shut_down(self, how: Shutdown) -> Result<(), Fault> {
+        let writer = self.volume.writer.as_ref().ok_or(Fault::Refused(crate::Refusal::ReadOnly))?;
         if writer.is_shut_down() {
             return Ok(());
         }
         let made_durable = match how {
-            Shutdown::Flush => self.sync(),
+            Shutdown::Flush => self.volume.sync(),
             Shutdown::Journal => {
-                self.noted(Operation::Shutdown, writer.journal.commit_all().map_err(Fault::from))
+                self.volume.noted(Operation::Shutdown, writer.journal.commit_all().map_err(Fault::from))
             }
             Shutdown::Nothing => Ok(()),
         };
@@ -57,8 +57,8 @@ impl Volume {
 
     /// Returns whether the volume was shut down.
     #[must_use]
-    pub fn is_shut_down(&self) -> bool {
-        self.writer.as_ref().is_some_and(|writer| writer.is_shut_down())
+    pub fn is_shut_down(self) -> bool {
+        self.volume.writer.as_ref().is_some_and(|writer| writer.is_shut_down())
     }
 }
 

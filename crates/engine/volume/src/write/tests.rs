@@ -24,17 +24,17 @@ fn what_is_unmapped_is_known_no_more() {
     extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "16M"]);
     let device = Arc::new(FileDevice::open(&path, true).unwrap());
     let volume = Volume::open(device, &OpenOptions::default()).unwrap();
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[7; 100 << 10]).unwrap();
-    volume.fsync(ino).unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[7; 100 << 10]).unwrap();
+    volume.files().fsync(ino).unwrap();
     let writer = volume.writer.as_ref().unwrap();
     let node = writer.inodes().get(ino).unwrap();
-    assert_eq!(volume.precache_extents(ino).unwrap(), 1);
+    assert_eq!(volume.files().precache_extents(ino).unwrap(), 1);
     let credits = extant_inode::Change::cut_credits(writer.shared());
     writer.run(credits, |change| Ok(change.punch(&node, 20..40)?)).unwrap();
-    volume.check_file(ino).unwrap();
+    volume.files().check_file(ino).unwrap();
     writer.run(credits, |change| Ok(change.cut(&node, 70)?)).unwrap();
-    volume.check_file(ino).unwrap();
+    volume.files().check_file(ino).unwrap();
 }
 
 /// Another machine owns the file system now, its log and its superblock included.
@@ -46,12 +46,12 @@ fn after_the_loss_of_a_file_system_nothing_is_written_to_it() {
     for is_lost in [true, false] {
         let device = Arc::new(FileDevice::open(&path, true).unwrap());
         let volume = Volume::open(device, &OpenOptions::default()).unwrap();
-        volume.create(Ino::ROOT, format!("{is_lost}").as_bytes(), &New::file(0o644)).unwrap();
+        volume.names().create(Ino::ROOT, format!("{is_lost}").as_bytes(), &New::file(0o644)).unwrap();
         let before = std::fs::read(&path).unwrap();
         let writer = volume.writer.as_ref().unwrap();
         writer.keeper.errors.is_lost.store(is_lost, std::sync::atomic::Ordering::Release);
         writer.journal.abort("another writer has it".to_owned());
-        assert!(volume.create(Ino::ROOT, b"later", &New::file(0o644)).is_err());
+        assert!(volume.names().create(Ino::ROOT, b"later", &New::file(0o644)).is_err());
         assert!(volume.sync().is_err());
         let _ = volume.close();
         assert_eq!(std::fs::read(&path).unwrap() == before, is_lost);
@@ -98,7 +98,7 @@ fn directories_give_memory_back() {
     let make = |numbers: std::ops::Range<u32>| {
         for number in numbers {
             let name = format!("a-name-that-is-somewhat-longer-{number}");
-            volume.create(Ino::ROOT, name.as_bytes(), &New::file(0o644)).unwrap();
+            volume.names().create(Ino::ROOT, name.as_bytes(), &New::file(0o644)).unwrap();
         }
     };
     make(0..10_000);
@@ -116,7 +116,7 @@ fn directories_give_memory_back() {
     assert!(budget.used() < used - held / 2, "{budget:?}");
     make(10_001..20_000);
     assert!(shrinker.cached_bytes() > held);
-    let stats = volume.dir_stats(Ino::ROOT).unwrap();
+    let stats = volume.counters().dir_stats(Ino::ROOT).unwrap();
     assert_eq!(stats.inserts, 20_000);
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -133,7 +133,11 @@ fn snapshots_are_charged_and_evicted() {
         Volume::open(Arc::new(FileDevice::open(&path, true).unwrap()), &OpenOptions::default()).unwrap();
     let made: Vec<Ino> = (0..2000)
         .map(|number| {
-            volume.create(Ino::ROOT, format!("f{number}").as_bytes(), &New::file(0o644)).unwrap().ino()
+            volume
+                .names()
+                .create(Ino::ROOT, format!("f{number}").as_bytes(), &New::file(0o644))
+                .unwrap()
+                .ino()
         })
         .collect();
     volume.sync().unwrap();
@@ -176,15 +180,21 @@ fn a_directory_in_use_is_not_forgotten_when_memory_is_short() {
         let (_scratch, path, volume) = ground(100_000);
         let made: Vec<Ino> = (0..dirs)
             .map(|dir| {
-                volume.create_number(Ino::ROOT, format!("{dir}").as_bytes(), &New::directory(0o755)).unwrap()
+                volume
+                    .names()
+                    .create_number(Ino::ROOT, format!("{dir}").as_bytes(), &New::directory(0o755))
+                    .unwrap()
             })
             .collect();
         for number in 0..90_000 {
             let dir = made[number % dirs];
-            volume.create_number(dir, format!("file-{number}").as_bytes(), &New::file(0o644)).unwrap();
+            volume
+                .names()
+                .create_number(dir, format!("file-{number}").as_bytes(), &New::file(0o644))
+                .unwrap();
         }
         for dir in made {
-            let stats = volume.dir_stats(dir).unwrap();
+            let stats = volume.counters().dir_stats(dir).unwrap();
             assert!(stats.leaf_reads < stats.inserts / 10, "{dirs}: {stats}");
         }
         volume.close().unwrap();

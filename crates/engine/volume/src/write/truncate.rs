@@ -32,8 +32,9 @@ use extant_ondisk::inode::flags;
 use extant_ondisk::xattr::INDEX_SYSTEM;
 use extant_xattr::Places;
 
+use super::NAME_CREDITS;
 use super::announce::Announced;
-use super::{NAME_CREDITS, Writer};
+use super::views::SizeEdits;
 use crate::Fault;
 
 /// The largest file size that needs no feature.
@@ -41,11 +42,11 @@ pub(super) const SMALL_MAX: u64 = 0x7FFF_FFFF;
 /// Bytes of inline data before those among the attributes.
 const IN_BLOCK: usize = 60;
 
-impl Writer {
+impl SizeEdits<'_> {
     /// The largest size of a file in bytes, as in the kernel: limited by its map and by what i_blocks can
     /// count.
-    pub(super) fn size_max(&self, extents: bool) -> u64 {
-        let shared = self.shared();
+    pub(super) fn size_max(self, extents: bool) -> u64 {
+        let shared = self.writer.shared();
         let bs = shared.geometry.block_size;
         let is_wide = shared.sb.features.has_ro_compat(Features::HUGE_FILE);
         let counted = if is_wide { (1 << 48) - 1 } else { u64::from(u32::MAX) } >> (bs.log2() - 9);
@@ -62,8 +63,8 @@ impl Writer {
 
     /// Sets a regular file's size. Blocks past the new end are freed. While that takes several transactions
     /// the inode is an orphan, so that a crash does not leave it half done.
-    pub(super) fn set_size(&self, node: &Arc<LiveInode>, size: u64) -> Result<(), Fault> {
-        if let Some(aborted) = self.journal.aborted() {
+    pub(super) fn set_size(self, node: &Arc<LiveInode>, size: u64) -> Result<(), Fault> {
+        if let Some(aborted) = self.writer.journal.aborted() {
             return Err(aborted.clone().into());
         }
         if node.values().has_flag(flags::INLINE_DATA) {
@@ -72,25 +73,25 @@ impl Writer {
             }
             self.move_data_out(node)?;
         }
-        if size == 0 && !self.no_auto_da_alloc {
+        if size == 0 && !self.writer.no_auto_da_alloc {
             let mut values = node.values();
-            values.is_rewritten |= values.size() > 0 && !values.is_journaled(self.shared());
+            values.is_rewritten |= values.size() > 0 && !values.is_journaled(self.writer.shared());
         }
-        let bs = self.shared().geometry.block_size;
+        let bs = self.writer.shared().geometry.block_size;
         let keep = bs.blocks_for(size);
         let data = node.data();
         if let Some(data) = &data {
             self.ready_to_resize(node, data, size)?;
         }
         // Read now, so that no read fails after the first change.
-        Change::read_for_punch(self.inodes(), &self.keeper.alloc, node, keep..1 << 32)?;
+        Change::read_for_punch(self.writer.inodes(), &self.writer.keeper.alloc, node, keep..1 << 32)?;
         let cut = data.as_ref().map(|data| self.cut_in_memory(data, size));
         let is_less = cut.as_ref().is_some_and(|cut| cut.is_less);
         let old = node.values().fields.size;
         let is_cut = size < old || is_less || size == old && self.may_have_blocks_behind(node, size);
-        let is_short = is_cut && self.skip_short_orphans && is_short_cut(node);
-        let credits = Change::cut_credits(self.shared()) + Orphans::CREDITS + 2;
-        let done = self.run(credits, |change| {
+        let is_short = is_cut && self.writer.skip_short_orphans && is_short_cut(node);
+        let credits = Change::cut_credits(self.writer.shared()) + Orphans::CREDITS + 2;
+        let done = self.writer.run(credits, |change| {
             // The step that can find damage comes first. The rest is in the same transaction.
             self.zero_behind(change, node, size.min(old))?;
             let is_done = match (is_cut, is_short) {
@@ -99,7 +100,7 @@ impl Writer {
                 (true, false) => self.cut_sized(change, node, keep)?,
             };
             if size > SMALL_MAX {
-                self.keeper.announce(change, Announced::LargeFiles)?;
+                self.writer.keeper.announce(change, Announced::LargeFiles)?;
             }
             self.put_size(change, node, size);
             if let Some(data) = node.data() {
@@ -109,7 +110,7 @@ impl Writer {
                 self.untrack(change, node)?;
             }
             if !is_cut {
-                self.keeper.fast.touched(change, node, true);
+                self.writer.keeper.fast.touched(change, node, true);
             }
             Ok(is_done)
         });
@@ -126,30 +127,30 @@ impl Writer {
     }
 
     /// The steps of a truncation after the first one.
-    fn finish_resize(&self, node: &Arc<LiveInode>, keep: u64) -> Result<(), Fault> {
-        self.cut_from(node, keep)?;
-        self.run(NAME_CREDITS, |change| self.untrack(change, node))
+    fn finish_resize(self, node: &Arc<LiveInode>, keep: u64) -> Result<(), Fault> {
+        self.writer.life().cut_from(node, keep)?;
+        self.writer.run(NAME_CREDITS, |change| self.untrack(change, node))
     }
 
     /// Aborts the journal if an operation failed half done. Not for lack of space, which leaves a consistent
     /// part.
-    pub(super) fn or_abort<R>(&self, done: Result<R, Fault>) -> Result<R, Fault> {
+    pub(super) fn or_abort<R>(self, done: Result<R, Fault>) -> Result<R, Fault> {
         if let Err(fault) = &done
             && !fault.is_clean_refusal()
         {
-            self.journal.abort(fault.to_string());
+            self.writer.journal.abort(fault.to_string());
         }
         done
     }
 
     /// Everything in a change of the size that may fail before the first change: the necessary writeback, and
     /// the reads of the map for it.
-    fn ready_to_resize(&self, node: &Arc<LiveInode>, data: &FileData, size: u64) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size;
+    fn ready_to_resize(self, node: &Arc<LiveInode>, data: &FileData, size: u64) -> Result<(), Fault> {
+        let bs = self.writer.shared().geometry.block_size;
         let on_disk = node.values().fields.size;
         if size > on_disk && data.size() > on_disk {
             // Some data that stays is still dirty: the size on disk only grows with its writeback.
-            self.flusher.flush_file(node, data, 0..u64::MAX)?;
+            self.writer.flusher.flush_file(node, data, 0..u64::MAX)?;
         }
         if size > data.size() {
             return self.end_in_zeros(node, data, size);
@@ -158,7 +159,7 @@ impl Writer {
         if !in_edge.is_empty() && self.is_mapped_first(node, data, &in_edge)? {
             // The zeros past the end are written to the device with the rest of their block, so no newer data
             // may be dirty or in flight.
-            self.flusher.flush_file(node, data, in_edge)?;
+            self.writer.flusher.flush_file(node, data, in_edge)?;
         }
         Ok(())
     }
@@ -166,8 +167,8 @@ impl Writer {
     /// Drops cached data past a new size. The rest of the truncation on disk is the same as for a file
     /// without cached data: its old size there is the one on disk, or a smaller one if all of that is cut
     /// off.
-    fn cut_in_memory(&self, data: &FileData, size: u64) -> CutInMemory {
-        let bs = self.shared().geometry.block_size;
+    fn cut_in_memory(self, data: &FileData, size: u64) -> CutInMemory {
+        let bs = self.writer.shared().geometry.block_size;
         let before = data.size();
         if size > before {
             return CutInMemory { before, ..CutInMemory::default() };
@@ -182,28 +183,22 @@ impl Writer {
         {
             let _mapping = data.mapping.write();
             if let (Ok(from), true) = (u32::try_from(keep), keep < u64::from(END)) {
-                data.forget(self.shared(), &self.keeper.alloc, Lblk(from), END - from);
+                data.forget(self.writer.shared(), &self.writer.keeper.alloc, Lblk(from), END - from);
             }
             data.set_size(size);
         }
-        self.inodes().files().release_if_clean(data);
+        self.writer.inodes().files().release_if_clean(data);
         CutInMemory { before, is_less: size < before, is_final }
     }
 
     /// Undoes the changes in memory after a change of the size failed: restores the size; dropped data is
     /// read again. If that data was nowhere else the journal is aborted.
-    fn take_back_cut(
-        &self,
-        data: &FileData,
-        size: u64,
-        cut: &CutInMemory,
-        fault: Fault,
-    ) -> Result<(), Fault> {
+    fn take_back_cut(self, data: &FileData, size: u64, cut: &CutInMemory, fault: Fault) -> Result<(), Fault> {
         if cut.is_final {
-            self.journal.abort(fault.to_string());
+            self.writer.journal.abort(fault.to_string());
             return Err(fault);
         }
-        let bs = self.shared().geometry.block_size;
+        let bs = self.writer.shared().geometry.block_size;
         // The block with the end has zeros past it in memory.
         data.pages.discard(size & !(bs.bytes() - 1)..u64::from(END) << bs.log2());
         let _mapping = data.mapping.write();
@@ -214,52 +209,52 @@ impl Writer {
     /// Returns whether a commit could expose this block before its dirty data is on the device. Not if the
     /// block is still unwritten and is converted after its write: that takes one run, which includes the
     /// zeros past the end.
-    fn is_mapped_first(&self, node: &LiveInode, data: &FileData, block: &Range<u64>) -> Result<bool, Fault> {
+    fn is_mapped_first(self, node: &LiveInode, data: &FileData, block: &Range<u64>) -> Result<bool, Fault> {
         if data.path() != DataPath::Iomap {
             return Ok(true);
         }
         // Data in flight may be dirty again.
         data.pages.wait_written(block.clone());
-        let Ok(lblk) = u32::try_from(block.start >> self.shared().geometry.block_size.log2()) else {
+        let Ok(lblk) = u32::try_from(block.start >> self.writer.shared().geometry.block_size.log2()) else {
             return Ok(false);
         };
-        let entry = data.entry_to_change(self.shared(), node, Lblk(lblk), 1)?;
+        let entry = data.entry_to_change(self.writer.shared(), node, Lblk(lblk), 1)?;
         Ok(entry.status == Status::Written)
     }
 
     /// Before the file grows to `end` without data: writes zeros past its end in its last block to the
     /// device, and updates the size there to the size in memory.
-    pub(super) fn end_in_zeros(&self, node: &Arc<LiveInode>, data: &FileData, end: u64) -> Result<(), Fault> {
+    pub(super) fn end_in_zeros(self, node: &Arc<LiveInode>, data: &FileData, end: u64) -> Result<(), Fault> {
         let size = data.size();
         if end <= size {
             return Ok(());
         }
-        self.inodes().files().note_dirty(node, data);
-        self.zero_to(node, data, end)?;
-        self.inodes().files().note_dirty(node, data);
-        self.flusher.flush_file(node, data, 0..u64::MAX)
+        self.writer.inodes().files().note_dirty(node, data);
+        self.writer.data().zero_to(node, data, end)?;
+        self.writer.inodes().files().note_dirty(node, data);
+        self.writer.flusher.flush_file(node, data, 0..u64::MAX)
     }
 
     /// Drops all cached data of a file that is to be deleted.
-    pub(super) fn drop_data(&self, node: &Arc<LiveInode>) {
+    pub(super) fn drop_data(self, node: &Arc<LiveInode>) {
         let Some(data) = node.data() else { return };
         let _fills = data.pages.stop_fills();
         data.pages.truncate(0);
         {
             let _mapping = data.mapping.write();
-            data.forget(self.shared(), &self.keeper.alloc, Lblk(0), END);
+            data.forget(self.writer.shared(), &self.writer.keeper.alloc, Lblk(0), END);
             data.set_size(0);
         }
-        drop(self.inodes().files().take_lost(&data));
-        self.inodes().files().release_if_clean(&data);
+        drop(self.writer.inodes().files().take_lost(&data));
+        self.writer.inodes().files().release_if_clean(&data);
     }
 
     /// The first step of a truncation that is probably its last: the inode becomes an orphan only if it is
     /// not. Returns whether the truncation is done.
-    fn cut_short(&self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
+    fn cut_short(self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
         let is_done = node.values().maps_nothing() || change.cut(node, keep)?;
         if !is_done {
-            self.keeper.orphans.add(change.live, node, change.edit)?;
+            self.writer.keeper.orphans.add(change.live, node, change.edit)?;
         }
         Ok(is_done)
     }
@@ -270,14 +265,14 @@ impl Writer {
     /// As in the kernel, the size and the blocks are two layers that each track the orphan: one truncation
     /// makes two additions and two removals, and the second of each finds nothing to do. Version 3 of the
     /// list answers these without the lock.
-    fn cut_sized(&self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
+    fn cut_sized(self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
         let before = change.edit.changes();
-        self.keeper.orphans.add(change.live, node, change.edit)?;
+        self.writer.keeper.orphans.add(change.live, node, change.edit)?;
         let added = change.edit.changes();
         let cut = self.cut_tracked(change, node, keep);
         // An inode that was an orphan before stays one.
         if cut.is_err() && change.edit.changes() == added && added != before {
-            self.keeper.orphans.remove(change.live, node, change.edit)?;
+            self.writer.keeper.orphans.remove(change.live, node, change.edit)?;
             change.edit.mark_complete(before);
         }
         cut
@@ -285,8 +280,8 @@ impl Writer {
 
     /// One step of a truncation: the inode is an orphan from before the first block is freed until after the
     /// last. Returns whether the truncation is done.
-    fn cut_tracked(&self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
-        self.keeper.orphans.add(change.live, node, change.edit)?;
+    fn cut_tracked(self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
+        self.writer.keeper.orphans.add(change.live, node, change.edit)?;
         let is_done = change.cut(node, keep)?;
         if is_done {
             self.untrack(change, node)?;
@@ -296,15 +291,15 @@ impl Writer {
 
     /// Ends the tracking of a completed truncation. An inode without a name stays an orphan until it is
     /// deleted.
-    fn untrack(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
+    fn untrack(self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         if node.values().fields.links > 0 {
-            self.keeper.orphans.remove(change.live, node, change.edit)?;
+            self.writer.keeper.orphans.remove(change.live, node, change.edit)?;
         }
         Ok(())
     }
 
     /// Completes a truncation after a crash: the size is the new one already.
-    pub(crate) fn finish_cut(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
+    pub(crate) fn finish_cut(self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let (size, is_inside) = {
             let values = node.values();
             (values.fields.size, values.has_flag(flags::INLINE_DATA))
@@ -314,42 +309,42 @@ impl Writer {
         } else {
             // Without the key the bytes past the end in an encrypted block are unknown.
             if !node.values().has_flag(flags::ENCRYPT) {
-                self.run(1, |change| self.zero_behind(change, node, size))?;
+                self.writer.run(1, |change| self.zero_behind(change, node, size))?;
             }
-            self.cut_from(node, self.shared().geometry.block_size.blocks_for(size))?;
+            self.writer.life().cut_from(node, self.writer.shared().geometry.block_size.blocks_for(size))?;
         }
-        self.run(NAME_CREDITS, |change| self.untrack(change, node))
+        self.writer.run(NAME_CREDITS, |change| self.untrack(change, node))
     }
 
-    fn put_size(&self, change: &Change<'_>, node: &Arc<LiveInode>, size: u64) {
-        let now = self.now();
+    fn put_size(self, change: &Change<'_>, node: &Arc<LiveInode>, size: u64) {
+        let now = self.writer.now();
         let mut values = change.live.edit(node, change.edit.transaction());
         let fields = &mut values.fields;
         fields.size = size;
         (fields.mtime, fields.ctime) = (now, now);
     }
 
-    fn may_have_blocks_behind(&self, node: &LiveInode, size: u64) -> bool {
-        let bs = self.shared().geometry.block_size;
-        let held = self.shared().sectors(&node.values().fields) >> (bs.log2() - 9);
+    fn may_have_blocks_behind(self, node: &LiveInode, size: u64) -> bool {
+        let bs = self.writer.shared().geometry.block_size;
+        let held = self.writer.shared().sectors(&node.values().fields) >> (bs.log2() - 9);
         held > bs.blocks_for(size)
     }
 
     /// Zeros the rest of the block in which the file ends, because it becomes visible when the file grows.
     pub(super) fn zero_behind(
-        &self,
+        self,
         change: &Change<'_>,
         node: &Arc<LiveInode>,
         end: u64,
     ) -> Result<(), Fault> {
-        let shared = self.shared();
+        let shared = self.writer.shared();
         let bs = shared.geometry.block_size;
         let within = (end & (bs.bytes() - 1)) as usize;
         let Ok(lblk) = u32::try_from(end >> bs.log2()) else { return Ok(()) };
         let (state, is_journaled) = {
             let values = node.values();
             let is_nothing = within == 0 || values.maps_nothing() || !values.has_map(shared);
-            if is_nothing || self.flusher.sabotage.has(Bug::KeepTails) {
+            if is_nothing || self.writer.flusher.sabotage.has(Bug::KeepTails) {
                 return Ok(());
             }
             // Under the lock of the values: concurrent writeback may move a part of the map.
@@ -381,20 +376,20 @@ impl Writer {
     /// Writes a block of a file's data under a handle: to the device before the handle commits, or into the
     /// journal.
     fn write_data(
-        &self,
+        self,
         change: &Change<'_>,
         node: &LiveInode,
         block: Pblk,
         is_journaled: bool,
         bytes: &[u8],
     ) -> Result<(), Fault> {
-        let shared = self.shared();
+        let shared = self.writer.shared();
         if is_journaled {
             let seal = Seal { owner: Owner { kind: Kind::Other, ino: node.ino().0 }, seed: None };
             change.edit.fresh(block, seal, &mut |there| there.copy_from_slice(bytes));
             return Ok(());
         }
-        if let Some(aborted) = self.journal.aborted() {
+        if let Some(aborted) = self.writer.journal.aborted() {
             return Err(aborted.clone().into());
         }
         if let Some(start) = shared.geometry.block_size.offset_of(block) {
@@ -408,8 +403,8 @@ impl Writer {
     }
 
     /// Returns whether a file that is not inline yet could store its data in the inode. It has at most zeros.
-    pub(super) fn may_go_inside(&self, node: &LiveInode) -> bool {
-        if !self.shared().sb.features.has_incompat(Features::INLINE_DATA) {
+    pub(super) fn may_go_inside(self, node: &LiveInode) -> bool {
+        if !self.writer.shared().sb.features.has_incompat(Features::INLINE_DATA) {
             return false;
         }
         let values = node.values();
@@ -419,17 +414,18 @@ impl Writer {
 
     /// Writes into a file that is inline, or [may become so](Self::may_go_inside). Returns `false` if there
     /// is no room; nothing was changed then.
-    pub(super) fn write_inside(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<bool, Fault> {
-        let inode = self.inodes().snapshot(node)?;
+    pub(super) fn write_inside(self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<bool, Fault> {
+        let inode = self.writer.inodes().snapshot(node)?;
         let mut content = match inode.is_inline() {
-            true => inode.inline_content(self.shared())?,
+            true => inode.inline_content(self.writer.shared())?,
             false => vec![0; IN_BLOCK],
         };
         let end = pos + bytes.len() as u64;
         let size = inode.size().max(end);
         if end > content.len() as u64 || !inode.is_inline() {
-            let (body, block) = self.parts(node);
-            let places = Places { ino: node.ino(), body: &body, block, fs_seed: self.shared().fs_seed };
+            let (body, block) = self.writer.attributes().parts(node);
+            let places =
+                Places { ino: node.ino(), body: &body, block, fs_seed: self.writer.shared().fs_seed };
             let room = places.body_room(INDEX_SYSTEM, b"data")?.map(|room| IN_BLOCK + room);
             let Some(end) = usize::try_from(size).ok().filter(|size| room.is_some_and(|room| *size <= room))
             else {
@@ -446,9 +442,9 @@ impl Writer {
     }
 
     /// Changes the size of an inline file. Returns `false` if there is no room; nothing was changed then.
-    fn resize_inside(&self, node: &Arc<LiveInode>, size: u64) -> Result<bool, Fault> {
-        let inode = self.inodes().snapshot(node)?;
-        let mut bytes = inode.inline_content(self.shared())?;
+    fn resize_inside(self, node: &Arc<LiveInode>, size: u64) -> Result<bool, Fault> {
+        let inode = self.writer.inodes().snapshot(node)?;
+        let mut bytes = inode.inline_content(self.writer.shared())?;
         let Some(end) = usize::try_from(size).ok().filter(|end| *end <= bytes.len()) else {
             return Ok(false);
         };
@@ -462,8 +458,8 @@ impl Writer {
     }
 
     /// Stores a file's data in its inode.
-    fn put_inside(&self, node: &Arc<LiveInode>, bytes: &[u8], size: u64) -> Result<(), Fault> {
-        self.run(NAME_CREDITS, |change| {
+    fn put_inside(self, node: &Arc<LiveInode>, bytes: &[u8], size: u64) -> Result<(), Fault> {
+        self.writer.run(NAME_CREDITS, |change| {
             let value = Some(&bytes[IN_BLOCK..]);
             let planned = extant_xattr::Change {
                 index: INDEX_SYSTEM,
@@ -471,7 +467,7 @@ impl Writer {
                 value,
                 mode: extant_xattr::Mode::Any,
             };
-            self.apply_xattr(change, node, &planned)?;
+            self.writer.attributes().apply_xattr(change, node, &planned)?;
             let mut values = change.live.edit(node, change.edit.transaction());
             let fields = &mut values.fields;
             fields.block.copy_from_slice(&bytes[..IN_BLOCK]);
@@ -483,15 +479,15 @@ impl Writer {
     }
 
     /// Moves a file's inline data into a block. The size stays.
-    pub(super) fn move_data_out(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
-        let shared = self.shared();
-        let inode = self.inodes().snapshot(node)?;
+    pub(super) fn move_data_out(self, node: &Arc<LiveInode>) -> Result<(), Fault> {
+        let shared = self.writer.shared();
+        let inode = self.writer.inodes().snapshot(node)?;
         let mut bytes = inode.inline_content(shared)?;
         bytes.truncate(usize::try_from(inode.size()).unwrap_or(usize::MAX));
         bytes.resize(shared.geometry.block_size.len(), 0);
         let has_data = bytes.iter().any(|byte| *byte != 0);
         let extents = shared.sb.features.has_incompat(Features::EXTENTS);
-        self.run(NAME_CREDITS, |change| {
+        self.writer.run(NAME_CREDITS, |change| {
             let mut values = change.live.edit(node, change.edit.transaction());
             let before = (values.fields.flags, values.fields.block);
             values.fields.flags &= !(flags::INLINE_DATA | flags::EXTENTS);
@@ -516,7 +512,7 @@ impl Writer {
                 (values.fields.flags, values.fields.block) = before;
                 return Err(fault);
             }
-            self.drop_inline_data(change, node)
+            self.writer.attributes().drop_inline_data(change, node)
         })
     }
 }

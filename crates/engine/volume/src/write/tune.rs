@@ -10,13 +10,13 @@ use extant_ondisk::superblock::{self, Superblock};
 use extant_ondisk::{Features, Geometry};
 
 use crate::ops::errors::Operation;
-use crate::{Fault, Refusal, Volume};
+use crate::{Admin, Fault, Refusal};
 
 /// Backups, whose contents are sealed before they are stored.
 const BACKUP: Seal = Seal { owner: Owner { kind: Kind::Other, ino: 0 }, seed: None };
 const DESCRIPTORS: Seal = Seal { owner: Owner { kind: Kind::Descriptors, ino: 0 }, seed: None };
 
-impl Volume {
+impl Admin<'_> {
     /// Changes the superblock and all its backups by `with`, in one transaction, and makes it durable: after
     /// a crash all of them have the old values or all have the new ones. (Without a journal they are written
     /// one after the other.)
@@ -29,19 +29,19 @@ impl Volume {
     /// # Errors
     /// [`Refusal::Invalid`] if `with` changes the seed or the layout; [`Refusal::NoSpace`] if the journal is
     /// too small for all backups; the device failed.
-    pub fn tune(&self, with: &dyn Fn(&mut Superblock)) -> Result<(), Fault> {
+    pub fn tune(self, with: &dyn Fn(&mut Superblock)) -> Result<(), Fault> {
         self.change_superblocks(with, self.uuid())
     }
 
     /// As [`tune`](Self::tune), for backups that have this UUID now.
     pub(super) fn change_superblocks(
-        &self,
+        self,
         with: &dyn Fn(&mut Superblock),
         known_uuid: [u8; 16],
     ) -> Result<(), Fault> {
-        let writer = self.writer()?;
+        let writer = self.volume.writer()?;
         let geometry = &writer.shared().geometry;
-        let before = self.superblock();
+        let before = self.volume.superblock();
         let mut after = before.clone();
         with(&mut after);
         let keeps_seed = !before.features.metadata_csum() || before.fs_seed() == after.fs_seed();
@@ -70,7 +70,7 @@ impl Volume {
         }
         if depends_on_uuid {
             // Descriptors in memory that wait for a commit would be stored with the old checksum.
-            self.sync()?;
+            self.volume.sync()?;
             writer.journal.commit_all()?;
         }
         let changed = writer.run(credits, |change| {
@@ -100,8 +100,8 @@ impl Volume {
             }
             Ok(())
         });
-        self.noted(Operation::Tune, changed)?;
-        self.sync()
+        self.volume.noted(Operation::Tune, changed)?;
+        self.volume.sync()
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) struct Flusher {
 impl Volume {
     /// Writes back a run of the data that has been dirty longest: at most `bytes_max` bytes, and at least a
     /// block. The background thread does this by itself; this is for callers that have none. Returns whether
-    /// there was a run and it was written. The file's next [`fsync`](Self::fsync) reports a failure.
+    /// there was a run and it was written. The file's next [`fsync`](crate::Files::fsync) reports a failure.
     ///
     /// # Errors
     /// The volume is open for reading, or shut down.

@@ -23,12 +23,13 @@ use extant_ondisk::{Features, xattr as xattr_layout};
 use extant_xattr::acl::{self, Acl, AclFault};
 use extant_xattr::{BlockIndex, BlockPlan, ChangeFault, Mode, Places, Plan, Rules, ValueInodes as _};
 
+use super::NAME_CREDITS;
 use super::announce::Announced;
 use super::new::New;
 use super::new::of_inodes;
-use super::{NAME_CREDITS, Writer};
+use super::views::AttributeEdits;
 use crate::ops::errors::Operation;
-use crate::{Fault, Refusal, Volume};
+use crate::{Attributes, Fault, Refusal};
 
 /// Most hashes of attribute blocks in the index that finds blocks to share.
 const HASHES_MAX: usize = 1 << 16;
@@ -77,7 +78,7 @@ impl Index {
     }
 }
 
-impl Volume {
+impl Attributes<'_> {
     /// Sets an extended attribute by its full name. ACLs are in the format of setxattr(2). An access ACL also
     /// changes the mode.
     ///
@@ -85,20 +86,20 @@ impl Volume {
     /// [`Refusal::Exists`], [`Refusal::NoAttribute`] according to `how`; [`Refusal::NotSupported`] for names
     /// that cannot be stored, [`Refusal::Range`] for names that are too long, [`Refusal::ValueTooLong`],
     /// [`Refusal::NoSpace`]; [`Refusal::Invalid`] for a malformed ACL; [`Refusal::NotPermitted`].
-    pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Fault> {
-        self.noted(Operation::SetXattr, self.change_xattr(ino, name, Some(value), how))
+    pub fn set_xattr(self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Fault> {
+        self.volume.noted(Operation::SetXattr, self.change_xattr(ino, name, Some(value), how))
     }
 
     /// Removes an extended attribute by its full name.
     ///
     /// # Errors
     /// [`Refusal::NoAttribute`]; as [`set_xattr`](Self::set_xattr).
-    pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<(), Fault> {
-        self.noted(Operation::RemoveXattr, self.change_xattr(ino, name, None, SetXattr::Any))
+    pub fn remove_xattr(self, ino: Ino, name: &[u8]) -> Result<(), Fault> {
+        self.volume.noted(Operation::RemoveXattr, self.change_xattr(ino, name, None, SetXattr::Any))
     }
 
-    fn change_xattr(&self, ino: Ino, name: &[u8], value: Option<&[u8]>, how: SetXattr) -> Result<(), Fault> {
-        let writer = self.writer()?;
+    fn change_xattr(self, ino: Ino, name: &[u8], value: Option<&[u8]>, how: SetXattr) -> Result<(), Fault> {
+        let writer = self.volume.writer()?;
         if name.is_empty() || name.len() > xattr_layout::NAME_LEN_MAX {
             return Err(Refusal::Range.into());
         }
@@ -106,7 +107,7 @@ impl Volume {
             return Err(Refusal::ValueTooLong.into());
         }
         let node = writer.inode_to_change(ino)?;
-        let _operation = writer.lock_node(&node)?;
+        let _operation = writer.names().lock_node(&node)?;
         let kind = {
             let values = node.values();
             if values.has_flag(flags::IMMUTABLE | flags::APPEND) {
@@ -126,7 +127,7 @@ impl Volume {
         let bs = writer.shared().geometry.block_size;
         let credits = NAME_CREDITS + value.map_or(0, |value| bs.blocks_for(value.len() as u64) as u32 + 8);
         writer.run(credits, |change| match (is_acl, value) {
-            (true, Some(value)) => writer.set_acl(change, &node, name == ACL_DEFAULT, value),
+            (true, Some(value)) => writer.attributes().set_acl(change, &node, name == ACL_DEFAULT, value),
             (_, Some(value)) => {
                 let mode = match how {
                     SetXattr::Any => Mode::Any,
@@ -134,27 +135,27 @@ impl Volume {
                     SetXattr::Replace => Mode::Replace,
                 };
                 let planned = extant_xattr::Change::set(name, value, mode).map_err(of_change)?;
-                writer.apply_xattr(change, &node, &planned)?;
-                writer.touch(change, &node);
+                writer.attributes().apply_xattr(change, &node, &planned)?;
+                writer.attributes().touch(change, &node);
                 Ok(())
             }
             (_, None) => {
                 let planned = extant_xattr::Change::remove(name).map_err(of_change)?;
-                writer.apply_xattr(change, &node, &planned)?;
-                writer.touch(change, &node);
+                writer.attributes().apply_xattr(change, &node, &planned)?;
+                writer.attributes().touch(change, &node);
                 Ok(())
             }
         })
     }
 }
 
-impl Writer {
-    fn touch(&self, change: &Change<'_>, node: &Arc<LiveInode>) {
-        change.live.edit(node, change.edit.transaction()).fields.ctime = self.now();
+impl AttributeEdits<'_> {
+    fn touch(self, change: &Change<'_>, node: &Arc<LiveInode>) {
+        change.live.edit(node, change.edit.transaction()).fields.ctime = self.writer.now();
     }
 
     fn set_acl(
-        &self,
+        self,
         change: &Change<'_>,
         node: &Arc<LiveInode>,
         is_default: bool,
@@ -193,7 +194,7 @@ impl Writer {
 
     /// Sets or removes the attribute with an index and an empty name.
     fn store(
-        &self,
+        self,
         change: &Change<'_>,
         node: &Arc<LiveInode>,
         index: u8,
@@ -204,7 +205,7 @@ impl Writer {
     }
 
     /// Removes the part of inline data that is stored among the attributes.
-    pub(super) fn drop_inline_data(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
+    pub(super) fn drop_inline_data(self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let planned = extant_xattr::Change {
             index: xattr_layout::INDEX_SYSTEM,
             name: b"data",
@@ -215,7 +216,7 @@ impl Writer {
     }
 
     /// An inode's ACL, if it has one.
-    fn acl(&self, node: &LiveInode, name: &[u8]) -> Result<Option<Acl>, Fault> {
+    fn acl(self, node: &LiveInode, name: &[u8]) -> Result<Option<Acl>, Fault> {
         {
             let values = node.values();
             // Fast path for inodes without attributes: the body does not begin with the magic number.
@@ -224,14 +225,14 @@ impl Writer {
             }
         }
         let (body, block) = self.parts(node);
-        let places = Places { ino: node.ino(), body: &body, block, fs_seed: self.shared().fs_seed };
-        let value = places.get(&self.shared().buffers, &*self.inodes, name)?;
+        let places = Places { ino: node.ino(), body: &body, block, fs_seed: self.writer.shared().fs_seed };
+        let value = places.get(&self.writer.shared().buffers, &*self.writer.inodes, name)?;
         Ok(value.and_then(|value| Acl::from_xattr(&value).ok()))
     }
 
     /// Applies the directory's default ACL to a new inode, or the umask if there is none.
     pub(super) fn inherit_acl(
-        &self,
+        self,
         change: &Change<'_>,
         parent: &Arc<LiveInode>,
         node: &Arc<LiveInode>,
@@ -262,7 +263,7 @@ impl Writer {
 
     /// Updates the access ACL to a new mode.
     pub(super) fn chmod_acl(
-        &self,
+        self,
         change: &Change<'_>,
         node: &Arc<LiveInode>,
         mode: u16,
@@ -273,33 +274,38 @@ impl Writer {
     }
 
     /// The bytes after the fixed fields, and the attribute block.
-    pub(super) fn parts(&self, node: &LiveInode) -> (Vec<u8>, Pblk) {
+    pub(super) fn parts(self, node: &LiveInode) -> (Vec<u8>, Pblk) {
         let values = node.values();
         let room = match values.fields.extra_isize {
             0 => 0,
-            extra => self.shared().geometry.inode_size.saturating_sub(layout::BASE_SIZE + usize::from(extra)),
+            extra => self
+                .writer
+                .shared()
+                .geometry
+                .inode_size
+                .saturating_sub(layout::BASE_SIZE + usize::from(extra)),
         };
         let mut body = values.body()[..values.body().len().min(room)].to_vec();
         body.resize(room, 0);
         (body, Pblk(values.fields.file_acl))
     }
 
-    fn rules(&self) -> Rules {
-        let shared = self.shared();
+    fn rules(self) -> Rules {
+        let shared = self.writer.shared();
         let ea_inode = shared.sb.features.has_incompat(Features::EA_INODE);
         Rules { block_size: shared.geometry.block_size, value_seed: ea_inode.then(|| shared.sb.fs_seed()) }
     }
 
     pub(super) fn apply_xattr(
-        &self,
+        self,
         change: &Change<'_>,
         node: &Arc<LiveInode>,
         planned: &extant_xattr::Change<'_>,
     ) -> Result<(), Fault> {
-        let shared = self.shared();
+        let shared = self.writer.shared();
         let (body, block) = self.parts(node);
         let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
-        let mut index = self.xattrs.0.lock();
+        let mut index = self.writer.xattrs.0.lock();
         let before = shared.values_in_inodes(&body, block)?;
         let mut plan = planned.plan(&places, &shared.buffers, &self.rules()).map_err(of_change)?;
         if plan.is_unchanged() {
@@ -335,12 +341,12 @@ impl Writer {
             Ok(counted)
         };
         let counted = match &value_node {
-            Some(made) => self.or_unmake(change, made, begun, apply)?,
+            Some(made) => self.writer.life().or_unmake(change, made, begun, apply)?,
             None => apply()?,
         };
         // As the kernel: not for the data of an inline file.
         if planned.value.is_some() && planned.index != xattr_layout::INDEX_SYSTEM {
-            self.keeper.announce(change, Announced::Attributes)?;
+            self.writer.keeper.announce(change, Announced::Attributes)?;
         }
         if let Some(body) = plan.body {
             change.live.edit(node, change.edit.transaction()).set_body(body);
@@ -353,7 +359,7 @@ impl Writer {
     }
 
     /// The values that a plan references more or less often, with the difference.
-    fn values_to_count(&self, owner: Ino, plan: &Plan) -> Result<Vec<(Arc<LiveInode>, i32)>, Fault> {
+    fn values_to_count(self, owner: Ino, plan: &Plan) -> Result<Vec<(Arc<LiveInode>, i32)>, Fault> {
         let references = plan.value_references().into_iter();
         references.map(|(ino, delta)| Ok((self.value_node(owner, ino)?, delta))).collect()
     }
@@ -361,13 +367,13 @@ impl Writer {
     /// Updates the block count for values in other inodes, which was `before` until now, and the values'
     /// reference counts.
     fn update_value_counts(
-        &self,
+        self,
         change: &Change<'_>,
         node: &Arc<LiveInode>,
         before: &ValuesInInodes,
         counted: Vec<(Arc<LiveInode>, i32)>,
     ) -> Result<(), Fault> {
-        let shared = self.shared();
+        let shared = self.writer.shared();
         let (body, block) = self.parts(node);
         let after = shared.values_in_inodes(&body, block)?;
         if *before != after {
@@ -383,14 +389,14 @@ impl Writer {
 
     /// Makes room for all newer fields in an old inode that is full of attributes: some move into the block,
     /// as in the kernel. If that is not possible, the inode stays as it is.
-    pub(super) fn make_room(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
-        let shared = self.shared();
+    pub(super) fn make_room(self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
+        let shared = self.writer.shared();
         let room = shared.geometry.inode_size.checked_sub(layout::BASE_SIZE + layout::EXTRA_SIZE);
         let is_short = usize::from(node.values().fields.extra_isize) < layout::EXTRA_SIZE;
         let Some(room) = room.filter(|_| is_short) else { return Ok(()) };
         let (body, block) = self.parts(node);
         let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
-        let mut index = self.xattrs.0.lock();
+        let mut index = self.writer.xattrs.0.lock();
         let begun = change.edit.changes();
         let before = shared.values_in_inodes(&body, block)?;
         let mut plan = match places.shrunk(&shared.buffers, &self.rules(), room) {
@@ -417,7 +423,7 @@ impl Writer {
 
     /// Finds an inode that has this value already. As in the kernel, equal values are stored once.
     fn find_value(
-        &self,
+        self,
         index: &mut Index,
         owner: Ino,
         value: &[u8],
@@ -426,7 +432,7 @@ impl Writer {
         let Some(ino) = index.values.get(&checksum).copied() else { return Ok(None) };
         let is_same = match self.sound_value(owner, ino)? {
             Some(node) if node.values().fields.size == value.len() as u64 => {
-                match self.inodes.value(ino, value.len() as u32) {
+                match self.writer.inodes.value(ino, value.len() as u32) {
                     Ok(held) => held == value,
                     Err(ReadFault::Device(fault)) => return Err(Fault::Device(fault)),
                     Err(ReadFault::Corrupt(_)) => false,
@@ -438,7 +444,7 @@ impl Writer {
     }
 
     fn apply_block(
-        &self,
+        self,
         change: &Change<'_>,
         node: &Arc<LiveInode>,
         plan: &Plan,
@@ -447,7 +453,7 @@ impl Writer {
         if !matches!(plan.block, BlockPlan::Keep) {
             change.edit.mark_undescribed();
         }
-        let shared = self.shared();
+        let shared = self.writer.shared();
         let seal = self.xattr_seal();
         let hash = plan.block_hash();
         let new = match &plan.block {
@@ -462,9 +468,9 @@ impl Writer {
                 return Ok(());
             }
             BlockPlan::New(bytes) => {
-                let goal = self.keeper.alloc.inode_goal(node.ino(), false);
+                let goal = self.writer.keeper.alloc.inode_goal(node.ino(), false);
                 let request = Request { goal, len: 1, min_len: 1, flags: Flags::METADATA, stream: None };
-                let (block, _) = self.keeper.alloc.allocate(change.edit, &request)?;
+                let (block, _) = self.writer.keeper.alloc.allocate(change.edit, &request)?;
                 change.edit.fresh(block, seal, &mut |there| there.copy_from_slice(bytes));
                 if let Some(hash) = hash {
                     index.insert(hash, block);
@@ -492,13 +498,13 @@ impl Writer {
         Ok(())
     }
 
-    fn xattr_seal(&self) -> Seal {
-        Seal { owner: Owner { kind: Kind::Xattr, ino: 0 }, seed: self.shared().fs_seed }
+    fn xattr_seal(self) -> Seal {
+        Seal { owner: Owner { kind: Kind::Xattr, ino: 0 }, seed: self.writer.shared().fs_seed }
     }
 
     /// Removes one reference to an attribute block.
     fn release_block(
-        &self,
+        self,
         change: &Change<'_>,
         block: Pblk,
         refcount: u32,
@@ -512,8 +518,8 @@ impl Writer {
         Ok(change.free_cluster(block)?)
     }
 
-    fn forget_hash(&self, block: Pblk, index: &mut BlockIndex) -> Result<(), Fault> {
-        let held = self.shared().buffers.get(block, self.xattr_seal().owner, |_| Ok(()))?;
+    fn forget_hash(self, block: Pblk, index: &mut BlockIndex) -> Result<(), Fault> {
+        let held = self.writer.shared().buffers.get(block, self.xattr_seal().owner, |_| Ok(()))?;
         if let Ok((header, _)) = xattr_layout::decode_block(&held) {
             index.remove(header.hash, block);
         }
@@ -522,12 +528,12 @@ impl Writer {
 
     /// Removes the references to the values of an inode that is to be deleted and may have many: each in a
     /// transaction of its own.
-    pub(super) fn release_values(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
+    pub(super) fn release_values(self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         for (index, name, ino) in self.value_entries(node)? {
             // Invalid references are ignored, and are removed with the attribute block.
             if self.sound_value(node.ino(), ino)?.is_some() {
                 let gone = extant_xattr::Change { index, name: &name, value: None, mode: Mode::Any };
-                self.run(NAME_CREDITS, |change| self.apply_xattr(change, node, &gone))?;
+                self.writer.run(NAME_CREDITS, |change| self.apply_xattr(change, node, &gone))?;
             }
         }
         Ok(())
@@ -535,8 +541,8 @@ impl Writer {
 
     /// The entries with values in inodes of their own. If there are any, deleting the inode needs more than
     /// one transaction.
-    pub(super) fn value_entries(&self, node: &LiveInode) -> Result<Vec<(u8, Vec<u8>, Ino)>, Fault> {
-        let shared = self.shared();
+    pub(super) fn value_entries(self, node: &LiveInode) -> Result<Vec<(u8, Vec<u8>, Ino)>, Fault> {
+        let shared = self.writer.shared();
         if !shared.sb.features.has_incompat(Features::EA_INODE) {
             return Ok(Vec::new());
         }
@@ -546,8 +552,8 @@ impl Writer {
     }
 
     /// Removes a deleted inode's attributes: one reference to its block, and one to each of its values.
-    pub(super) fn release_xattrs(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
-        let shared = self.shared();
+    pub(super) fn release_xattrs(self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
+        let shared = self.writer.shared();
         let has_none = {
             let values = node.values();
             values.fields.file_acl == 0 && values.body().is_empty()
@@ -561,7 +567,7 @@ impl Writer {
         if block.0 == 0 && entries.is_empty() {
             return Ok(());
         }
-        let mut index = self.xattrs.0.lock();
+        let mut index = self.writer.xattrs.0.lock();
         let values: Vec<_> =
             entries.iter().filter_map(|(.., ino)| self.sound_value(node.ino(), *ino).transpose()).collect();
         let values = values.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -585,24 +591,24 @@ impl Writer {
 
     /// Creates an inode for a value, with one reference.
     fn make_value(
-        &self,
+        self,
         change: &Change<'_>,
         node: &LiveInode,
         value: &[u8],
         checksum: u32,
     ) -> Result<Arc<LiveInode>, Fault> {
         change.edit.mark_undescribed();
-        let shared = self.shared();
+        let shared = self.writer.shared();
         let request =
             InodeRequest { parent: node.ino(), is_dir: false, is_top_dir: false, name_hash: 0, goal: None };
-        let allocated = self.keeper.alloc.allocate_inode(change.edit, &request).map_err(of_inodes)?;
+        let allocated = self.writer.keeper.alloc.allocate_inode(change.edit, &request).map_err(of_inodes)?;
         let ino = allocated.ino;
         let (uid, gid) = {
             let values = node.values();
             (values.fields.uid, values.fields.gid)
         };
         let extents = shared.sb.features.has_incompat(Features::EXTENTS);
-        let generation = self.generation();
+        let generation = self.writer.generation();
         let fields = layout::Inode {
             mode: FileType::Regular.mode_bits() | 0o600,
             uid,
@@ -611,28 +617,28 @@ impl Writer {
             // The value's checksum, and its reference count.
             atime: Timestamp { seconds: i64::from(checksum as i32), nanos: 0 },
             version: 1,
-            crtime: self.now(),
+            crtime: self.writer.now(),
             links: 1,
             flags: flags::EA_INODE | if extents { flags::EXTENTS } else { 0 },
             generation,
-            extra_isize: self.new_extra_isize(),
+            extra_isize: self.writer.new_extra_isize(),
             ..layout::Inode::default()
         };
         let seed = shared.inode_seed(ino, generation);
         let map = FileMap { ino, i_block: if extents { FileMap::EMPTY } else { [0; 60] }, extents, seed };
-        let made = self.inodes().add(ino, Values::new(fields, Vec::new(), map))?;
+        let made = self.writer.inodes().add(ino, Values::new(fields, Vec::new(), map))?;
         if allocated.is_first_in_block {
-            self.inodes().fresh_block(&made);
+            self.writer.inodes().fresh_block(&made);
         }
         if let Err(fault) = self.write_value(change, &made, value) {
-            self.delete_now(change, &made)?;
+            self.writer.life().delete_now(change, &made)?;
             return Err(fault);
         }
         Ok(made)
     }
 
-    fn write_value(&self, change: &Change<'_>, made: &Arc<LiveInode>, value: &[u8]) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size.len();
+    fn write_value(self, change: &Change<'_>, made: &Arc<LiveInode>, value: &[u8]) -> Result<(), Fault> {
+        let bs = self.writer.shared().geometry.block_size.len();
         let seal = Seal { owner: Owner { kind: Kind::Other, ino: made.ino().0 }, seed: None };
         let mut values = change.live.edit(made, change.edit.transaction());
         for (piece, lblk) in value.chunks(bs).zip(0u32..) {
@@ -645,12 +651,12 @@ impl Writer {
 
     /// The inode of a value, after checks that it is one. Any other inode must not be counted or deleted
     /// because an attribute references it. A value with attributes of its own could lead back here.
-    fn value_node(&self, owner: Ino, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
+    fn value_node(self, owner: Ino, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         let wrong = |rule| Fault::corrupt(owner, Malformed::new("attribute value's inode", rule, ino.0));
-        if ino == owner || ino == Ino::ROOT || self.shared().is_special(ino) {
+        if ino == owner || ino == Ino::ROOT || self.writer.shared().is_special(ino) {
             return Err(wrong("is none of the file system's own"));
         }
-        let node = self.inodes().get_unlinked(ino)?;
+        let node = self.writer.inodes().get_unlinked(ino)?;
         let is_value = {
             let values = node.values();
             values.has_flag(flags::EA_INODE) && values.kind() == FileType::Regular && values.fields.links > 0
@@ -666,7 +672,7 @@ impl Writer {
     }
 
     /// As [`value_node`](Self::value_node), but `None` for an invalid reference.
-    fn sound_value(&self, owner: Ino, ino: Ino) -> Result<Option<Arc<LiveInode>>, Fault> {
+    fn sound_value(self, owner: Ino, ino: Ino) -> Result<Option<Arc<LiveInode>>, Fault> {
         match self.value_node(owner, ino) {
             Ok(node) => Ok(Some(node)),
             Err(Fault::Corrupt(_) | Fault::Refused(_)) => Ok(None),
@@ -675,7 +681,7 @@ impl Writer {
     }
 
     /// Changes the reference count of a value, and deletes an unreferenced one.
-    fn count_value(&self, change: &Change<'_>, node: &Arc<LiveInode>, delta: i32) -> Result<(), Fault> {
+    fn count_value(self, change: &Change<'_>, node: &Arc<LiveInode>, delta: i32) -> Result<(), Fault> {
         change.edit.mark_undescribed();
         let is_unnamed = {
             let mut values = change.live.edit(node, change.edit.transaction());
@@ -686,7 +692,7 @@ impl Writer {
             fields.version = count & 0xFFFF_FFFF;
             count == 0 && fields.links > 0
         };
-        if is_unnamed { self.delete_now(change, node) } else { Ok(()) }
+        if is_unnamed { self.writer.life().delete_now(change, node) } else { Ok(()) }
     }
 }
 

@@ -43,23 +43,23 @@ fn on_volume(options: &[&str], data: DataPath, test: impl FnOnce(&Volume)) {
 }
 
 fn create(volume: &Volume, name: &[u8]) -> Ino {
-    volume.create(volume.root().unwrap().ino(), name, &New::file(0o644)).unwrap().ino()
+    volume.names().create(volume.root().unwrap().ino(), name, &New::file(0o644)).unwrap().ino()
 }
 
 fn read_all(volume: &Volume, ino: Ino) -> Vec<u8> {
     let inode = volume.inode(ino).unwrap();
     let mut bytes = vec![0xEE; inode.size() as usize];
-    assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
+    assert_eq!(volume.files().read(&inode, 0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
 
 fn blocks_of(volume: &Volume, ino: Ino) -> u64 {
     volume.sync().unwrap();
-    volume.stat(&volume.inode(ino).unwrap()).blocks_512
+    volume.attributes().stat(&volume.inode(ino).unwrap()).blocks_512
 }
 
 fn set_size(volume: &Volume, ino: Ino, size: u64) {
-    volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    volume.attributes().set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
 }
 
 fn refusal<T: std::fmt::Debug>(done: Result<T, Fault>) -> Refusal {
@@ -91,7 +91,7 @@ fn random_copies(options: &[&str], data: DataPath) {
             match random.below(8) {
                 0 => {
                     let new = vec![random.below(255) as u8 | 1; len.min(20_000) as usize];
-                    assert_eq!(volume.write_at(inos[file], pos, &new).unwrap(), new.len(), "{what}");
+                    assert_eq!(volume.files().write_at(inos[file], pos, &new).unwrap(), new.len(), "{what}");
                     let end = pos as usize + new.len();
                     let bytes = &mut model[file];
                     bytes.resize(bytes.len().max(end), 0);
@@ -101,7 +101,7 @@ fn random_copies(options: &[&str], data: DataPath) {
                     set_size(volume, inos[file], pos);
                     model[file].resize(pos as usize, 0);
                 }
-                2 => match volume.fallocate(inos[file], Allocate::Reserve, pos, len) {
+                2 => match volume.files().fallocate(inos[file], Allocate::Reserve, pos, len) {
                     Ok(()) => {
                         let size = model[file].len().max(end);
                         model[file].resize(size, 0);
@@ -111,7 +111,7 @@ fn random_copies(options: &[&str], data: DataPath) {
                 3 if random.below(4) == 0 => volume.sync().unwrap(),
                 _ => {
                     let left = (model[file].len() as u64).saturating_sub(pos).min(len);
-                    let copied = volume.copy_range((inos[file], pos), (inos[other], to), len);
+                    let copied = volume.files().copy_range((inos[file], pos), (inos[other], to), len);
                     if file == other && pos < to + left && to < pos + left {
                         assert_eq!(refusal(copied), Refusal::Invalid, "{what}");
                         continue;
@@ -150,20 +150,20 @@ fn holes_take_no_blocks() {
     on_volume(&["-b", "4096"], DataPath::Iomap, |volume| {
         let (from, to) = (create(volume, b"from"), create(volume, b"to"));
         for pos in [0, 40 << 20, 8 << 30] {
-            volume.write_at(from, pos, b"here").unwrap();
+            volume.files().write_at(from, pos, b"here").unwrap();
         }
         set_size(volume, from, 16 << 30);
-        assert_eq!(volume.copy_range((from, 0), (to, 0), u64::MAX).unwrap(), 16 << 30);
+        assert_eq!(volume.files().copy_range((from, 0), (to, 0), u64::MAX).unwrap(), 16 << 30);
         assert_eq!(volume.inode(to).unwrap().size(), 16 << 30);
         assert_eq!(blocks_of(volume, to), blocks_of(volume, from));
         let mut found = [0xEE; 8];
-        volume.read_at(to, 8 << 30, &mut found).unwrap();
+        volume.files().read_at(to, 8 << 30, &mut found).unwrap();
         assert_eq!(found, *b"here\0\0\0\0");
         // A copied hole overwrites data with zeros, and leaves reserved blocks without data as they are.
         let full = create(volume, b"full");
-        volume.write_at(full, 0, &[7; 8192]).unwrap();
-        volume.fallocate(full, Allocate::Reserve, 8192, 8192).unwrap();
-        assert_eq!(volume.copy_range((from, 4096), (full, 4096), 12_288).unwrap(), 12_288);
+        volume.files().write_at(full, 0, &[7; 8192]).unwrap();
+        volume.files().fallocate(full, Allocate::Reserve, 8192, 8192).unwrap();
+        assert_eq!(volume.files().copy_range((from, 4096), (full, 4096), 12_288).unwrap(), 12_288);
         assert_eq!(read_all(volume, full), [vec![7; 4096], vec![0; 12_288]].concat());
     });
 }
@@ -172,9 +172,9 @@ fn holes_take_no_blocks() {
 fn the_rules_of_copying_are_the_kernels() {
     on_volume(&["-b", "4096"], DataPath::Iomap, |volume| {
         let (from, to) = (create(volume, b"from"), create(volume, b"to"));
-        volume.write_at(from, 0, &[1; 10_000]).unwrap();
+        volume.files().write_at(from, 0, &[1; 10_000]).unwrap();
         let root = volume.root().unwrap().ino();
-        let copy = |from, to, len| volume.copy_range(from, to, len);
+        let copy = |from, to, len| volume.files().copy_range(from, to, len);
         // Short at the end of the source, nothing after it, and nothing for a length of 0.
         assert_eq!(copy((from, 9000), (to, 5), 4000).unwrap(), 1000);
         assert_eq!(copy((from, 10_000), (to, 0), 1).unwrap(), 0);
@@ -187,7 +187,7 @@ fn the_rules_of_copying_are_the_kernels() {
         // A write clears set-id bits, and so does a copy, also of a hole.
         for from_at in [0, 1 << 20] {
             set_size(volume, from, 2 << 20);
-            volume.set_attr(to, &SetAttr { mode: Some(0o6755), ..SetAttr::default() }).unwrap();
+            volume.attributes().set_attr(to, &SetAttr { mode: Some(0o6755), ..SetAttr::default() }).unwrap();
             copy((from, from_at), (to, 0), 4096).unwrap();
             assert_eq!(volume.inode(to).unwrap().fields().mode & 0o7777, 0o755, "from {from_at}");
         }
@@ -197,7 +197,9 @@ fn the_rules_of_copying_are_the_kernels() {
         assert_eq!(refusal(copy((from, 0), (to, u64::MAX - 5), 10)), Refusal::TooLarge);
         for (flag, expected) in [(flags::IMMUTABLE, 1), (flags::APPEND, 1)] {
             let plain = volume.inode(to).unwrap().fields().flags;
-            let set = |flags| volume.set_attr(to, &SetAttr { flags: Some(flags), ..SetAttr::default() });
+            let set = |flags| {
+                volume.attributes().set_attr(to, &SetAttr { flags: Some(flags), ..SetAttr::default() })
+            };
             set(plain | flag).unwrap();
             assert_eq!(refusal(copy((from, 0), (to, 0), 10)).errno(), expected);
             set(plain).unwrap();
@@ -211,14 +213,14 @@ fn copies_against_each_other_end() {
     on_volume(&["-b", "4096"], DataPath::Iomap, |volume| {
         let (one, two) = (create(volume, b"one"), create(volume, b"two"));
         for ino in [one, two] {
-            volume.write_at(ino, 0, &vec![5; 3 << 20]).unwrap();
+            volume.files().write_at(ino, 0, &vec![5; 3 << 20]).unwrap();
         }
         std::thread::scope(|scope| {
             for (from, to) in [(one, two), (two, one), (one, one)] {
                 scope.spawn(move || {
                     for round in 0..20 {
                         let at = (round % 3) << 20;
-                        volume.copy_range((from, at), (to, 4 << 20), 1 << 20).unwrap();
+                        volume.files().copy_range((from, at), (to, 4 << 20), 1 << 20).unwrap();
                     }
                 });
             }
@@ -235,7 +237,7 @@ fn appends_of_many_do_not_meet() {
             for writer in 1..=4u8 {
                 scope.spawn(move || {
                     for _ in 0..200 {
-                        let (pos, done) = volume.append(ino, &[writer; 100]).unwrap();
+                        let (pos, done) = volume.files().append(ino, &[writer; 100]).unwrap();
                         assert_eq!((pos % 100, done), (0, 100));
                     }
                 });

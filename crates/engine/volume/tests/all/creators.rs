@@ -26,13 +26,13 @@ fn bytes_of(path: &Path, at: u64) -> [u8; 128] {
 }
 
 fn change(volume: &Volume) {
-    let dir = volume.create(Ino::ROOT, b"made", &New::directory(0o755)).unwrap().ino();
-    volume.create(dir, b"in it", &New::file(0o644)).unwrap();
+    let dir = volume.names().create(Ino::ROOT, b"made", &New::directory(0o755)).unwrap().ino();
+    volume.names().create(dir, b"in it", &New::file(0o644)).unwrap();
     let old = find(volume, b"old");
-    volume.create(old, b"new", &New::file(0o644)).unwrap();
-    volume.set_attr(old, &SetAttr { uid: Some(70_000), ..SetAttr::default() }).unwrap();
-    volume.set_xattr(old, b"user.large", &[7; 600], SetXattr::Any).unwrap();
-    volume.unlink(old, b"new").unwrap();
+    volume.names().create(old, b"new", &New::file(0o644)).unwrap();
+    volume.attributes().set_attr(old, &SetAttr { uid: Some(70_000), ..SetAttr::default() }).unwrap();
+    volume.attributes().set_xattr(old, b"user.large", &[7; 600], SetXattr::Any).unwrap();
+    volume.names().unlink(old, b"new").unwrap();
 }
 
 /// Regression: the first change of a directory wrote a version into the field where the Hurd stores a
@@ -58,8 +58,8 @@ fn what_the_hurd_keeps_in_an_inode_stays() {
         assert_eq!(bytes_of(&path, place(&path, "/"))[0x24..0x28], [0; 4], "the root's translator");
         let volume = open(&path);
         let old = volume.inode(find(&volume, b"old")).unwrap();
-        assert_eq!(volume.stat(&old).uid, 70_000);
-        assert_eq!(volume.xattr(&old, b"user.large").unwrap(), [7; 600]);
+        assert_eq!(volume.attributes().stat(&old).uid, 70_000);
+        assert_eq!(volume.attributes().xattr(&old, b"user.large").unwrap(), [7; 600]);
         // A translator's block belongs to a file system of the Hurd. Linux ignores it, and so does extant.
         volume.close().unwrap();
         file.write_all_at(&before[0x76..0x78], at + 0x76).unwrap();
@@ -93,7 +93,7 @@ fn other_systems_inodes_need_no_checksum_and_get_one() {
         let volume = open(&path);
         let root = volume.root().unwrap();
         if os == "linux" {
-            assert!(volume.lookup(&root, b"old").is_err());
+            assert!(volume.names().lookup(&root, b"old").is_err());
             continue;
         }
         change(&volume);

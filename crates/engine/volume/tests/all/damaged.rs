@@ -23,9 +23,9 @@ fn open(path: &Path) -> Volume {
 }
 
 fn read(volume: &Volume, path: &str) -> Result<Vec<u8>, Fault> {
-    let file = volume.resolve(path.as_bytes(), Follow::Links)?;
+    let file = volume.names().resolve(path.as_bytes(), Follow::Links)?;
     let mut bytes = vec![0; usize::try_from(file.size()).unwrap()];
-    volume.read(&file, 0, &mut bytes)?;
+    volume.files().read(&file, 0, &mut bytes)?;
     Ok(bytes)
 }
 
@@ -96,7 +96,7 @@ fn a_lost_superblock_is_replaced_by_a_backup() {
         assert_eq!(read(&volume, "/hello").unwrap(), b"hello", "{options:?}");
         assert!(volume.damage()[0].contains("magic is 0x0000, expected 0xEF53"), "{:?}", volume.damage());
         assert!(volume.damage()[1].contains("block 8193"), "{:?}", volume.damage());
-        let number = volume.resolve(b"hello", Follow::Links).unwrap().ino();
+        let number = volume.names().resolve(b"hello", Follow::Links).unwrap().ino();
         assert_eq!(open(&path).inode(number).unwrap().size(), 5);
     }
 }
@@ -132,7 +132,7 @@ fn the_log_is_replayed_though_no_backup_speaks_of_it() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[]);
     let volume = common::small::open(&path);
-    volume.create(Ino::ROOT, b"late", &extant_volume::New::file(0o644)).unwrap();
+    volume.names().create(Ino::ROOT, b"late", &extant_volume::New::file(0o644)).unwrap();
     volume.sync().unwrap();
     let cut = scratch.path().join("cut");
     std::fs::copy(&path, &cut).unwrap();
@@ -140,7 +140,7 @@ fn the_log_is_replayed_though_no_backup_speaks_of_it() {
     write_at(&cut, 1024, &[0; 1024]);
     let volume = open(&cut);
     assert!(volume.recovery().needed);
-    assert!(volume.resolve(b"late", Follow::Links).is_ok());
+    assert!(volume.names().resolve(b"late", Follow::Links).is_ok());
 }
 
 /// A flipped bit in a descriptor must not make intact inodes unreadable: a backup is used, or, if there is
@@ -178,7 +178,7 @@ fn sizes_that_no_map_has_are_corrupt() {
             let path = image(scratch.path(), options);
             edit(&path, &format!("set_inode_field hello size {size}"));
             let is_good = is_good || size <= max;
-            let found = open(&path).resolve(b"hello", Follow::Links);
+            let found = open(&path).names().resolve(b"hello", Follow::Links);
             assert_eq!(found.is_ok(), is_good, "{options:?} {size}");
             // e2fsck accepts a partial last block; the kernel refuses it.
             if size == max + 1 {
@@ -197,11 +197,11 @@ fn paths_begin_at_any_inode() {
     let path = image(scratch.path(), &[]);
     edit(&path, "mkdir d");
     edit(&path, &format!("write {} d/inner", scratch.path().join("hello").display()));
-    let dir = open(&path).resolve(b"d", Follow::Links).unwrap().ino();
+    let dir = open(&path).names().resolve(b"d", Follow::Links).unwrap().ino();
     edit(&path, "clri <2>");
     let volume = open(&path);
     assert!(volume.root().is_err());
-    let inner = volume.resolve_at(volume.inode(dir).unwrap(), b"/inner", Follow::Links).unwrap();
+    let inner = volume.names().resolve_at(volume.inode(dir).unwrap(), b"/inner", Follow::Links).unwrap();
     assert_eq!(inner.size(), 5);
     assert!(volume.inode(Ino(5000)).unwrap_err().is(Refusal::Stale));
 }
@@ -252,11 +252,11 @@ fn the_high_half_of_a_directorys_size_has_no_meaning() {
         }
         let device = Arc::new(FileDevice::open(&path, true).unwrap());
         let volume = Volume::open(device, &OpenOptions::default()).unwrap();
-        let dir = volume.resolve(b"/d", Follow::Links).unwrap();
+        let dir = volume.names().resolve(b"/d", Follow::Links).unwrap();
         assert_eq!(dir.size(), 1024);
         let start = std::time::Instant::now();
-        let made = volume.create(dir.ino(), b"name", &New::file(0o644));
-        let missing = volume.unlink(dir.ino(), b"missing");
+        let made = volume.names().create(dir.ino(), b"name", &New::file(0o644));
+        let missing = volume.names().unlink(dir.ino(), b"missing");
         assert!(start.elapsed().as_secs() < 10, "a walk of 200 million blocks");
         assert_eq!((made.is_ok(), missing.is_err()), (!is_map_broken, true));
         let _ = volume.close();

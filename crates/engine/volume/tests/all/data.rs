@@ -63,7 +63,7 @@ fn bytes_of(random: &mut Random, len: u64) -> Vec<u8> {
 fn read_all(volume: &Volume, ino: Ino) -> Vec<u8> {
     let inode = volume.inode(ino).unwrap();
     let mut bytes = vec![0xEE; inode.size() as usize];
-    assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
+    assert_eq!(volume.files().read(&inode, 0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
 
@@ -85,7 +85,7 @@ fn random_bytes(options: &[&str], how: How) {
     let mut volume = open(&path, how);
     let root = volume.root().unwrap().ino();
     let inos: Vec<Ino> = (0..FILES)
-        .map(|n| volume.create(root, &[b'a' + n as u8], &New::file(0o644)).unwrap().ino())
+        .map(|n| volume.names().create(root, &[b'a' + n as u8], &New::file(0o644)).unwrap().ino())
         .collect();
     let mut model = vec![Vec::new(); FILES];
     for n in 0..number("EXTANT_OPS", 600) {
@@ -107,7 +107,7 @@ fn random_bytes(options: &[&str], how: How) {
         if std::env::var_os("EXTANT_TELL").is_some() {
             println!("{what}");
         }
-        let fallocate = |mode| match volume.fallocate(ino, mode, pos, len) {
+        let fallocate = |mode| match volume.files().fallocate(ino, mode, pos, len) {
             Ok(()) => true,
             Err(fault) if fault.is(Refusal::NotSupported) => false,
             Err(fault) => panic!("{what}: {mode:?}: {fault}"),
@@ -116,8 +116,8 @@ fn random_bytes(options: &[&str], how: How) {
             0..=5 => {
                 let new = bytes_of(&mut random, len);
                 let written = match kind {
-                    5 => volume.write_direct(ino, pos, &new),
-                    _ => volume.write_at(ino, pos, &new),
+                    5 => volume.files().write_direct(ino, pos, &new),
+                    _ => volume.files().write_at(ino, pos, &new),
                 };
                 assert_eq!(written.unwrap(), new.len(), "{what}");
                 bytes.resize(bytes.len().max(end), 0);
@@ -125,11 +125,11 @@ fn random_bytes(options: &[&str], how: How) {
             }
             6 => {
                 let set = SetAttr { size: Some(pos), ..SetAttr::default() };
-                volume.set_attr(ino, &set).unwrap();
+                volume.attributes().set_attr(ino, &set).unwrap();
                 bytes.resize(pos as usize, 0);
             }
-            7 => volume.fsync(ino).unwrap(),
-            8 => volume.fdatasync(ino).unwrap(),
+            7 => volume.files().fsync(ino).unwrap(),
+            8 => volume.files().fdatasync(ino).unwrap(),
             9 => {
                 if fallocate(Allocate::Punch) && (pos as usize) < bytes.len() {
                     let end = end.min(bytes.len());
@@ -160,7 +160,7 @@ fn random_bytes(options: &[&str], how: How) {
             14 if random.below(2) == 0 => {
                 let (pos, len) = (pos & !0xFFFF, (len / 4 + 1).next_multiple_of(1 << 16));
                 let end = (pos + len) as usize;
-                let fits = |mode, may: bool| match volume.fallocate(ino, mode, pos, len) {
+                let fits = |mode, may: bool| match volume.files().fallocate(ino, mode, pos, len) {
                     Ok(()) => true,
                     Err(fault) if fault.is(Refusal::NotSupported) => false,
                     Err(fault) => {
@@ -181,8 +181,8 @@ fn random_bytes(options: &[&str], how: How) {
             14 => {
                 let mut found = vec![0xEE; len as usize];
                 let read = match random.below(2) {
-                    0 => volume.read(&volume.inode(ino).unwrap(), pos, &mut found).unwrap(),
-                    _ => volume.read_direct(ino, pos, &mut found).unwrap(),
+                    0 => volume.files().read(&volume.inode(ino).unwrap(), pos, &mut found).unwrap(),
+                    _ => volume.files().read_direct(ino, pos, &mut found).unwrap(),
                 };
                 let expected = bytes.get(pos as usize..end.min(bytes.len())).unwrap_or_default();
                 assert!(found[..read] == *expected, "{what}: read");
@@ -195,7 +195,7 @@ fn random_bytes(options: &[&str], how: How) {
             _ => compare(&volume, &inos, &model, &what),
         }
         if !how.threads {
-            volume.check_file(ino).unwrap_or_else(|why| panic!("{what}: {why}"));
+            volume.files().check_file(ino).unwrap_or_else(|why| panic!("{what}: {why}"));
         }
     }
     compare(&volume, &inos, &model, "at the end");
@@ -211,8 +211,8 @@ fn random_bytes(options: &[&str], how: How) {
     // Every reservation was used or released.
     let volume = open(&path, how);
     for (n, ino) in inos.iter().enumerate() {
-        assert!(volume.write_at(*ino, SIZE_MAX, &[1; 100_000]).unwrap() == 100_000);
-        volume.unlink(root, &[b'a' + n as u8]).unwrap();
+        assert!(volume.files().write_at(*ino, SIZE_MAX, &[1; 100_000]).unwrap() == 100_000);
+        volume.names().unlink(root, &[b'a' + n as u8]).unwrap();
     }
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -258,7 +258,8 @@ fn journaled_files_take_each_mode() {
             ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"],
         );
         let volume = open(&path, STEPS);
-        let ino = volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap().ino();
+        let ino =
+            volume.names().create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap().ino();
         volume.close().unwrap();
         if by_flag {
             extant_testkit::run(
@@ -268,7 +269,7 @@ fn journaled_files_take_each_mode() {
         }
         let volume =
             open(&path, How { data: if by_flag { DataPath::Iomap } else { DataPath::Journal }, ..STEPS });
-        volume.write_at(ino, 0, &[7; 65536]).unwrap();
+        volume.files().write_at(ino, 0, &[7; 65536]).unwrap();
         let mut model = vec![7; 65536];
         let modes = [
             (Allocate::Reserve, 100, 70_000),
@@ -281,7 +282,7 @@ fn journaled_files_take_each_mode() {
             (Allocate::Insert, 4096, 8192),
         ];
         for (mode, pos, len) in modes {
-            volume.fallocate(ino, mode, pos, len).unwrap_or_else(|fault| panic!("{mode:?}: {fault}"));
+            volume.files().fallocate(ino, mode, pos, len).unwrap_or_else(|fault| panic!("{mode:?}: {fault}"));
             let (pos, end) = (pos as usize, (pos + len) as usize);
             match mode {
                 Allocate::Collapse => drop(model.drain(pos..end)),
@@ -296,7 +297,7 @@ fn journaled_files_take_each_mode() {
             }
             compare(&volume, &[ino], std::slice::from_ref(&model), &format!("{mode:?}, by flag: {by_flag}"));
         }
-        let unaligned = volume.fallocate(ino, Allocate::Collapse, 100, 4096);
+        let unaligned = volume.files().fallocate(ino, Allocate::Collapse, 100, 4096);
         assert!(matches!(unaligned, Err(Fault::Refused(Refusal::Invalid))), "{unaligned:?}");
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
@@ -320,10 +321,10 @@ fn clusters_through_the_journal() {
     extant_testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
     let how = How { data: DataPath::Journal, ..STEPS };
     let volume = open(&path, how);
-    let ino = volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 5 * 4096]).unwrap();
-    volume.set_attr(ino, &SetAttr { size: Some(4096), ..SetAttr::default() }).unwrap();
-    volume.write_at(ino, 8192, &[2; 4096]).unwrap();
+    let ino = volume.names().create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[1; 5 * 4096]).unwrap();
+    volume.attributes().set_attr(ino, &SetAttr { size: Some(4096), ..SetAttr::default() }).unwrap();
+    volume.files().write_at(ino, 8192, &[2; 4096]).unwrap();
     volume.close().unwrap();
     let volume = open(&path, how);
     let expected = [[1; 4096], [0; 4096], [2; 4096]].concat();
@@ -356,16 +357,16 @@ fn no_space() {
     extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
     let volume = open(&path, STEPS);
     let root = volume.root().unwrap().ino();
-    let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
+    let ino = volume.names().create(root, b"file", &New::file(0o644)).unwrap().ino();
     let bytes = vec![7; 40 << 20];
-    let written = volume.write_at(ino, 100, &bytes).unwrap();
+    let written = volume.files().write_at(ino, 100, &bytes).unwrap();
     assert!((4 << 20..16 << 20).contains(&written), "{written} bytes of a 16 MiB image");
-    let refused = volume.write_at(ino, 20 << 20, &[1; 5000]);
+    let refused = volume.files().write_at(ino, 20 << 20, &[1; 5000]);
     assert!(matches!(refused, Err(Fault::Refused(Refusal::NoSpace))), "{refused:?}");
-    volume.fsync(ino).unwrap();
+    volume.files().fsync(ino).unwrap();
     assert_eq!(volume.inode(ino).unwrap().size(), 100 + written as u64);
-    volume.set_attr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
-    let again = volume.write_at(ino, 100, &bytes).unwrap();
+    volume.attributes().set_attr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    let again = volume.files().write_at(ino, 100, &bytes).unwrap();
     assert!(again + (64 << 10) >= written, "{again} bytes where there was room for {written}");
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -382,9 +383,9 @@ fn new_small_files_take_no_block() {
     let root = volume.root().unwrap().ino();
     let free = |volume: &Volume| volume.statfs().unwrap().blocks_free;
     let before = free(&volume);
-    let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
+    let ino = volume.names().create(root, b"file", &New::file(0o644)).unwrap().ino();
     for (pos, len) in [(0, 10), (50, 30), (70, 50)] {
-        assert_eq!(volume.write_at(ino, pos, &vec![1; len]).unwrap(), len);
+        assert_eq!(volume.files().write_at(ino, pos, &vec![1; len]).unwrap(), len);
         assert!(volume.inode(ino).unwrap().is_inline(), "{len} bytes at {pos}");
     }
     volume.sync().unwrap();
@@ -395,7 +396,7 @@ fn new_small_files_take_no_block() {
     extant_testkit::e2fsck_clean(&path);
     let volume = open(&path, STEPS);
     assert_eq!(read_all(&volume, ino), expected);
-    assert_eq!(volume.write_at(ino, 120, &[2; 200]).unwrap(), 200);
+    assert_eq!(volume.files().write_at(ino, 120, &[2; 200]).unwrap(), 200);
     assert_eq!(read_all(&volume, ino), [expected, vec![2; 200]].concat());
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -416,20 +417,20 @@ fn what_is_promised_is_not_free() {
         );
         let volume = open(&path, STEPS);
         let root = volume.root().unwrap().ino();
-        let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
+        let ino = volume.names().create(root, b"file", &New::file(0o644)).unwrap().ino();
         volume.sync().unwrap();
         let free = || {
             let space = volume.statfs().unwrap();
             (space.blocks_free * u64::from(space.block_size), space.blocks_free - space.blocks_available)
         };
         let before = free();
-        assert_eq!(volume.write_at(ino, 0, &vec![1; 1 << 20]).unwrap(), 1 << 20);
+        assert_eq!(volume.files().write_at(ino, 0, &vec![1; 1 << 20]).unwrap(), 1 << 20);
         let written = (before.0 - (1 << 20), before.1);
         assert_eq!(free(), written, "promised, {args:?}");
         volume.sync().unwrap();
         assert_eq!(free(), written, "written back, {args:?}");
-        assert_eq!(volume.write_at(ino, 1 << 20, &vec![1; 1 << 20]).unwrap(), 1 << 20);
-        volume.set_attr(ino, &SetAttr { size: Some(1 << 20), ..SetAttr::default() }).unwrap();
+        assert_eq!(volume.files().write_at(ino, 1 << 20, &vec![1; 1 << 20]).unwrap(), 1 << 20);
+        volume.attributes().set_attr(ino, &SetAttr { size: Some(1 << 20), ..SetAttr::default() }).unwrap();
         assert_eq!(free(), written, "given up, {args:?}");
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
@@ -445,14 +446,14 @@ fn direct_writes_need_no_writing_back() {
     extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
     let volume = open(&path, STEPS);
     let root = volume.root().unwrap().ino();
-    let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
+    let ino = volume.names().create(root, b"file", &New::file(0o644)).unwrap().ino();
     let mut expected = vec![1; 256 << 10];
-    assert_eq!(volume.write_at(ino, 0, &expected).unwrap(), expected.len());
+    assert_eq!(volume.files().write_at(ino, 0, &expected).unwrap(), expected.len());
     let mut found = vec![0; 256 << 10];
-    assert_eq!(volume.read_direct(ino, 0, &mut found).unwrap(), expected.len());
+    assert_eq!(volume.files().read_direct(ino, 0, &mut found).unwrap(), expected.len());
     assert_eq!(found, expected);
     volume.sync().unwrap();
-    assert_eq!(volume.write_direct(ino, 64 << 10, &[7; 64 << 10]).unwrap(), 64 << 10);
+    assert_eq!(volume.files().write_direct(ino, 64 << 10, &[7; 64 << 10]).unwrap(), 64 << 10);
     expected[64 << 10..128 << 10].fill(7);
     // As after a power failure, except for the device's own cache.
     drop(volume);

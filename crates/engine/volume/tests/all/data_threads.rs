@@ -79,11 +79,11 @@ fn work(volume: &Volume, root: Ino, thread: u64, until: Instant, count: &AtomicU
         count.fetch_add(1, Ordering::Relaxed);
         let file = random.below(FILES);
         let find = || {
-            let found = volume.inode(root).and_then(|root| volume.lookup(&root, &name(file)));
+            let found = volume.inode(root).and_then(|root| volume.names().lookup(&root, &name(file)));
             may_be_gone(found).map(|inode| inode.ino())
         };
         let Some(ino) = find() else {
-            may_be_gone(volume.create(root, &name(file), &New::file(0o644)));
+            may_be_gone(volume.names().create(root, &name(file), &New::file(0o644)));
             continue;
         };
         // After removal another file may get its number: the inode is kept open if it is still this file's.
@@ -97,28 +97,28 @@ fn work(volume: &Volume, root: Ino, thread: u64, until: Instant, count: &AtomicU
         let pos = random.below(SIZE_MAX) & !7;
         let len_max = if random.below(4) == 0 { 256 << 10 } else { 8 << 10 };
         let len = 8 + (random.below(len_max) & !7);
-        let fallocate = |mode| may_be_gone(volume.fallocate(ino, mode, pos, len));
+        let fallocate = |mode| may_be_gone(volume.files().fallocate(ino, mode, pos, len));
         match random.below(20) {
-            0..=6 => drop(may_be_gone(volume.write_at(ino, pos, &words(file, pos, len)))),
+            0..=6 => drop(may_be_gone(volume.files().write_at(ino, pos, &words(file, pos, len)))),
             7..=12 => {
                 let buf = &mut buf[..len.min(256 << 10) as usize];
-                if let Some(got) = may_be_gone(volume.read_at(ino, pos, buf)) {
+                if let Some(got) = may_be_gone(volume.files().read_at(ino, pos, buf)) {
                     judge(file, pos, &buf[..got]);
                 }
             }
             13 => {
                 let set = SetAttr { size: Some(pos), ..SetAttr::default() };
-                may_be_gone(volume.set_attr(ino, &set));
+                may_be_gone(volume.attributes().set_attr(ino, &set));
             }
-            14 => drop(may_be_gone(volume.fsync(ino))),
-            15 => drop(may_be_gone(volume.fdatasync(ino))),
+            14 => drop(may_be_gone(volume.files().fsync(ino))),
+            15 => drop(may_be_gone(volume.files().fdatasync(ino))),
             16 => drop(fallocate(Allocate::Punch)),
             17 => drop(fallocate(Allocate::ZeroKeep)),
             18 => drop(fallocate(if random.below(2) == 0 { Allocate::Reserve } else { Allocate::Keep })),
-            _ if random.below(8) == 0 => drop(may_be_gone(volume.unlink(root, &name(file)))),
+            _ if random.below(8) == 0 => drop(may_be_gone(volume.names().unlink(root, &name(file)))),
             _ if random.below(20) == 0 => volume.sync().unwrap(),
             _ => {
-                let _ = may_be_gone(volume.inode(ino).map(|inode| volume.stat(&inode)));
+                let _ = may_be_gone(volume.inode(ino).map(|inode| volume.attributes().stat(&inode)));
             }
         }
         volume.released(ino).unwrap();
@@ -143,10 +143,10 @@ fn together(options: &[&str], data: DataPath, seconds: f64) {
     });
     volume.sync().unwrap();
     let files = (0..FILES).filter_map(|file| {
-        let inode = volume.lookup(&volume.root().unwrap(), &name(file)).ok()?;
-        volume.check_file(inode.ino()).unwrap_or_else(|why| panic!("file {file}: {why}"));
+        let inode = volume.names().lookup(&volume.root().unwrap(), &name(file)).ok()?;
+        volume.files().check_file(inode.ino()).unwrap_or_else(|why| panic!("file {file}: {why}"));
         let mut bytes = vec![0; inode.size() as usize];
-        assert_eq!(volume.read_at(inode.ino(), 0, &mut bytes).unwrap(), bytes.len());
+        assert_eq!(volume.files().read_at(inode.ino(), 0, &mut bytes).unwrap(), bytes.len());
         judge(file, 0, &bytes);
         Some((file, bytes))
     });
@@ -156,11 +156,11 @@ fn together(options: &[&str], data: DataPath, seconds: f64) {
     extant_testkit::e2fsck_clean(&path);
     let volume = open(&path, data);
     for (file, expected) in &files {
-        let inode = volume.lookup(&volume.root().unwrap(), &name(*file)).unwrap();
+        let inode = volume.names().lookup(&volume.root().unwrap(), &name(*file)).unwrap();
         let mut found = vec![0xEE; inode.size() as usize];
-        assert_eq!(volume.read_at(inode.ino(), 0, &mut found).unwrap(), expected.len());
+        assert_eq!(volume.files().read_at(inode.ino(), 0, &mut found).unwrap(), expected.len());
         assert!(found == *expected, "file {file} is the same after opening again");
-        volume.unlink(root, &name(*file)).unwrap();
+        volume.names().unlink(root, &name(*file)).unwrap();
     }
     volume.sync().unwrap();
     let now = volume.statfs().unwrap();

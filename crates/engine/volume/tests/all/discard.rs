@@ -28,8 +28,8 @@ fn kept(path: &Path) -> u64 {
 }
 
 fn file(volume: &Volume, name: &[u8], byte: u8, len: usize) -> Ino {
-    let ino = volume.create(Ino::ROOT, name, &New::file(0o644)).unwrap().ino();
-    assert_eq!(volume.write_at(ino, 0, &vec![byte; len]).unwrap(), len);
+    let ino = volume.names().create(Ino::ROOT, name, &New::file(0o644)).unwrap().ino();
+    assert_eq!(volume.files().write_at(ino, 0, &vec![byte; len]).unwrap(), len);
     ino
 }
 
@@ -50,14 +50,18 @@ fn freed_blocks_are_discarded_with_their_commit() {
         file(&volume, b"goes", 8, 8 * MIB);
         volume.sync().unwrap();
         let with_both = kept(&path);
-        volume.unlink(Ino::ROOT, b"goes").unwrap();
-        assert_eq!(volume.discard_stats().unwrap().ranges, 0, "{options:?}");
+        volume.names().unlink(Ino::ROOT, b"goes").unwrap();
+        assert_eq!(volume.counters().discard_stats().unwrap().ranges, 0, "{options:?}");
         volume.sync().unwrap();
-        assert!(volume.discard_stats().unwrap().bytes >= 8 << 20, "{:?}", volume.discard_stats());
+        assert!(
+            volume.counters().discard_stats().unwrap().bytes >= 8 << 20,
+            "{:?}",
+            volume.counters().discard_stats()
+        );
         assert!(kept(&path) <= with_both - (15 << 19), "{options:?}: {} of {with_both}", kept(&path));
         let inode = volume.inode(stays).unwrap();
         let mut bytes = vec![0; 3 * MIB + 100];
-        assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
+        assert_eq!(volume.files().read(&inode, 0, &mut bytes).unwrap(), bytes.len());
         assert!(bytes.iter().all(|byte| *byte == 7));
         volume.close().unwrap();
         clean(&path);
@@ -71,9 +75,9 @@ fn without_the_option_nothing_is_discarded() {
     let volume = open(image(&path, &[]), false);
     file(&volume, b"goes", 8, 8 * MIB);
     volume.sync().unwrap();
-    volume.unlink(Ino::ROOT, b"goes").unwrap();
+    volume.names().unlink(Ino::ROOT, b"goes").unwrap();
     volume.sync().unwrap();
-    assert_eq!(volume.discard_stats(), Some(extant_volume::DiscardStats::default()));
+    assert_eq!(volume.counters().discard_stats(), Some(extant_volume::DiscardStats::default()));
 }
 
 #[test]
@@ -88,24 +92,24 @@ fn all_that_is_free_is_trimmed() {
         volume.sync().unwrap();
         let with_both = kept(&path);
         // Not committed yet: trim commits first.
-        volume.unlink(Ino::ROOT, b"goes").unwrap();
+        volume.names().unlink(Ino::ROOT, b"goes").unwrap();
         let free = volume.statfs().unwrap();
-        let trimmed = volume.trim(0).unwrap().unwrap();
+        let trimmed = volume.admin().trim(0).unwrap().unwrap();
         assert_eq!(trimmed, free.blocks_free * u64::from(free.block_size), "{options:?}");
         assert!(kept(&path) <= with_both - (15 << 19), "{options:?}: {} of {with_both}", kept(&path));
         // No run is that long.
-        assert_eq!(volume.trim(1 << 40).unwrap(), Some(0));
-        let some = volume.trim(1 << 20).unwrap().unwrap();
+        assert_eq!(volume.admin().trim(1 << 40).unwrap(), Some(0));
+        let some = volume.admin().trim(1 << 20).unwrap().unwrap();
         assert!((1..=trimmed).contains(&some), "{some} of {trimmed}");
         volume.close().unwrap();
         clean(&path);
         let volume = Volume::open_read_only(image_again(&path), &OpenOptions::default()).unwrap();
         let root = volume.root().unwrap();
-        let inode = volume.lookup(&root, b"stays").unwrap();
+        let inode = volume.names().lookup(&root, b"stays").unwrap();
         let mut bytes = vec![0; 3 * MIB + 100];
-        assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
+        assert_eq!(volume.files().read(&inode, 0, &mut bytes).unwrap(), bytes.len());
         assert!(bytes.iter().all(|byte| *byte == 7));
-        assert!(matches!(volume.trim(0), Err(Fault::Refused(_))));
+        assert!(matches!(volume.admin().trim(0), Err(Fault::Refused(_))));
     }
 }
 
@@ -145,10 +149,10 @@ fn a_device_without_discard_is_left_alone() {
     let volume = open(Arc::new(Deaf(image(&path, &[]))), true);
     file(&volume, b"goes", 8, MIB);
     volume.sync().unwrap();
-    volume.unlink(Ino::ROOT, b"goes").unwrap();
+    volume.names().unlink(Ino::ROOT, b"goes").unwrap();
     volume.sync().unwrap();
-    assert_eq!(volume.discard_stats(), Some(extant_volume::DiscardStats::default()));
-    assert_eq!(volume.trim(0).unwrap(), None);
+    assert_eq!(volume.counters().discard_stats(), Some(extant_volume::DiscardStats::default()));
+    assert_eq!(volume.admin().trim(0).unwrap(), None);
     volume.close().unwrap();
 }
 
@@ -163,7 +167,7 @@ fn a_window_is_discarded_where_it_lies() {
     disk.write_at(MIB as u64, &std::fs::read(&inner).unwrap()).unwrap();
     let window = Window::from_offset(disk, MIB as u64).unwrap();
     let volume = open(Arc::new(window), false);
-    assert!(volume.trim(0).unwrap().unwrap() > 40 << 20);
+    assert!(volume.admin().trim(0).unwrap().unwrap() > 40 << 20);
     volume.close().unwrap();
     let bytes = std::fs::read(&path).unwrap();
     assert!(bytes[..MIB].iter().all(|byte| *byte == 5));

@@ -38,9 +38,10 @@ fn made_with(write: WriteOptions) -> (Arc<SimDisk>, Volume) {
 fn after_a_cut(disk: &SimDisk, name: &[u8]) -> Vec<u8> {
     let volume = open(Arc::new(disk.cut_all_lost()));
     let root = volume.root().unwrap();
-    let inode = volume.lookup(&root, name).unwrap_or_else(|fault| panic!("the file is there: {fault}"));
+    let inode =
+        volume.names().lookup(&root, name).unwrap_or_else(|fault| panic!("the file is there: {fault}"));
     let mut bytes = vec![0xEE; inode.size() as usize];
-    assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
+    assert_eq!(volume.files().read(&inode, 0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
 
@@ -48,11 +49,11 @@ fn after_a_cut(disk: &SimDisk, name: &[u8]) -> Vec<u8> {
 fn fdatasync_brings_a_size_that_was_set() {
     for size in [0, 1000, 3000, 9000] {
         let (disk, volume) = made();
-        let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-        assert_eq!(volume.write_at(ino, 0, &[7; 4000]).unwrap(), 4000);
-        volume.fsync(ino).unwrap();
-        volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
-        volume.fdatasync(ino).unwrap();
+        let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+        assert_eq!(volume.files().write_at(ino, 0, &[7; 4000]).unwrap(), 4000);
+        volume.files().fsync(ino).unwrap();
+        volume.attributes().set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+        volume.files().fdatasync(ino).unwrap();
         let mut expected = vec![7; 4000];
         expected.resize(size as usize, 0);
         assert!(after_a_cut(&disk, b"file") == expected, "{size}");
@@ -66,12 +67,12 @@ fn bytes_that_replace_others_are_durable_in_every_mode() {
         for no_journal in [false, true] {
             let flush = FlushSettings { mode, ..FlushSettings::default() };
             let (disk, volume) = made_with(WriteOptions { flush, no_journal, ..WriteOptions::default() });
-            let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-            volume.write_at(ino, 0, &[1; 4000]).unwrap();
+            let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+            volume.files().write_at(ino, 0, &[1; 4000]).unwrap();
             volume.sync().unwrap();
             for byte in 2..5u8 {
-                volume.write_at(ino, 0, &[byte; 4000]).unwrap();
-                volume.fdatasync(ino).unwrap();
+                volume.files().write_at(ino, 0, &[byte; 4000]).unwrap();
+                volume.files().fdatasync(ino).unwrap();
                 assert!(after_a_cut(&disk, b"file") == [byte; 4000], "{mode:?}, {no_journal}, {byte}");
             }
         }
@@ -81,20 +82,20 @@ fn bytes_that_replace_others_are_durable_in_every_mode() {
 #[test]
 fn fdatasync_brings_what_was_done_before_there_was_anything_in_memory() {
     let (disk, volume) = made();
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     // The punch finds nothing to remove, in a file that is in no commit yet.
-    volume.fallocate(ino, Allocate::Punch, 0, 5000).unwrap();
-    volume.fdatasync(ino).unwrap();
+    volume.files().fallocate(ino, Allocate::Punch, 0, 5000).unwrap();
+    volume.files().fdatasync(ino).unwrap();
     assert!(after_a_cut(&disk, b"file").is_empty());
 }
 
 #[test]
 fn a_size_stays_when_the_bytes_go_that_gave_it() {
     let (disk, volume) = made();
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    assert_eq!(volume.write_at(ino, 0, &[7; 5000]).unwrap(), 5000);
-    volume.fallocate(ino, Allocate::Punch, 2048, 9000).unwrap();
-    volume.fsync(ino).unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    assert_eq!(volume.files().write_at(ino, 0, &[7; 5000]).unwrap(), 5000);
+    volume.files().fallocate(ino, Allocate::Punch, 2048, 9000).unwrap();
+    volume.files().fsync(ino).unwrap();
     let mut expected = vec![7; 2048];
     expected.resize(5000, 0);
     assert!(after_a_cut(&disk, b"file") == expected);
@@ -109,13 +110,13 @@ fn what_takes_the_place_of_other_bytes_is_there_when_its_name_is() {
         for path in [DataPath::Iomap, DataPath::Ordered] {
             let write = WriteOptions { no_auto_da_alloc, data: path, ..WriteOptions::default() };
             let (disk, volume) = made_with(write);
-            let old = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-            volume.write_at(old, 0, &[1; 4000]).unwrap();
-            volume.fsync(old).unwrap();
-            let new = volume.create(Ino::ROOT, b"new", &New::file(0o644)).unwrap().ino();
-            volume.write_at(new, 0, &[2; 5000]).unwrap();
-            volume.rename((Ino::ROOT, b"new"), (Ino::ROOT, b"file"), Rename::Replace).unwrap();
-            volume.fsync(Ino::ROOT).unwrap();
+            let old = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+            volume.files().write_at(old, 0, &[1; 4000]).unwrap();
+            volume.files().fsync(old).unwrap();
+            let new = volume.names().create(Ino::ROOT, b"new", &New::file(0o644)).unwrap().ino();
+            volume.files().write_at(new, 0, &[2; 5000]).unwrap();
+            volume.names().rename((Ino::ROOT, b"new"), (Ino::ROOT, b"file"), Rename::Replace).unwrap();
+            volume.files().fsync(Ino::ROOT).unwrap();
             let there = after_a_cut(&disk, b"file");
             assert!(
                 there == expected(5000),
@@ -125,12 +126,12 @@ fn what_takes_the_place_of_other_bytes_is_there_when_its_name_is() {
             );
 
             volume.opened(new).unwrap();
-            volume.set_attr(new, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
-            volume.write_at(new, 0, &[2; 3000]).unwrap();
+            volume.attributes().set_attr(new, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+            volume.files().write_at(new, 0, &[2; 3000]).unwrap();
             volume.released(new).unwrap();
             // Commits the rename.
-            volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
-            volume.fsync(Ino::ROOT).unwrap();
+            volume.names().create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
+            volume.files().fsync(Ino::ROOT).unwrap();
             let there = after_a_cut(&disk, b"file");
             assert!(
                 there == expected(3000),
@@ -145,12 +146,12 @@ fn what_takes_the_place_of_other_bytes_is_there_when_its_name_is() {
 #[test]
 fn a_range_is_durable_and_the_rest_as_it_comes() {
     let (disk, volume) = made();
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 9000]).unwrap();
-    volume.fsync(ino).unwrap();
-    volume.write_at(ino, 0, &[2; 1024]).unwrap();
-    volume.write_at(ino, 4096, &[3; 1024]).unwrap();
-    volume.fsync_range(ino, 4096..5120, None, true).unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[1; 9000]).unwrap();
+    volume.files().fsync(ino).unwrap();
+    volume.files().write_at(ino, 0, &[2; 1024]).unwrap();
+    volume.files().write_at(ino, 4096, &[3; 1024]).unwrap();
+    volume.files().fsync_range(ino, 4096..5120, None, true).unwrap();
     let there = after_a_cut(&disk, b"file");
     assert!(there[..1024] == [1; 1024] && there[4096..5120] == [3; 1024] && there.len() == 9000);
 }
@@ -161,16 +162,16 @@ fn a_range_is_durable_and_the_rest_as_it_comes() {
 fn a_range_behind_the_end_is_durable_with_what_lies_before_it() {
     for by_flag in [false, true] {
         let (disk, volume) = made();
-        let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-        volume.write_at(ino, 0, &[1; 100]).unwrap();
-        volume.fsync(ino).unwrap();
+        let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+        volume.files().write_at(ino, 0, &[1; 100]).unwrap();
+        volume.files().fsync(ino).unwrap();
         if by_flag {
             let asked = flags::EXTENTS | flags::SYNC;
-            volume.set_attr(ino, &SetAttr { flags: Some(asked), ..SetAttr::default() }).unwrap();
+            volume.attributes().set_attr(ino, &SetAttr { flags: Some(asked), ..SetAttr::default() }).unwrap();
         }
-        volume.write_at(ino, 8192, &[2; 4096]).unwrap();
+        volume.files().write_at(ino, 8192, &[2; 4096]).unwrap();
         if !by_flag {
-            volume.fsync_range(ino, 8192..12288, None, true).unwrap();
+            volume.files().fsync_range(ino, 8192..12288, None, true).unwrap();
         }
         let there = after_a_cut(&disk, b"file");
         assert_eq!(there.len(), 12288, "by a flag: {by_flag}");
@@ -183,34 +184,37 @@ fn a_range_behind_the_end_is_durable_with_what_lies_before_it() {
 fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {
     let is_there = |disk: &SimDisk, name: &[u8]| {
         let volume = open(Arc::new(disk.cut_all_lost()));
-        let dir = volume.lookup(&volume.root().unwrap(), b"dir").unwrap();
-        volume.lookup(&dir, name).is_ok()
+        let dir = volume.names().lookup(&volume.root().unwrap(), b"dir").unwrap();
+        volume.names().lookup(&dir, name).is_ok()
     };
     for asked in [0, flags::DIRSYNC, flags::SYNC] {
         let (disk, volume) = made();
-        let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
-        volume.set_attr(dir, &SetAttr { flags: Some(flags::EXTENTS | asked), ..SetAttr::default() }).unwrap();
+        let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+        volume
+            .attributes()
+            .set_attr(dir, &SetAttr { flags: Some(flags::EXTENTS | asked), ..SetAttr::default() })
+            .unwrap();
         volume.sync().unwrap();
         let lasts = asked != 0;
-        let file = volume.create(dir, b"file", &New::file(0o644)).unwrap().ino();
+        let file = volume.names().create(dir, b"file", &New::file(0o644)).unwrap().ino();
         assert_eq!(is_there(&disk, b"file"), lasts, "{asked:x}: created");
-        volume.create(dir, b"sub", &New::directory(0o755)).unwrap();
+        volume.names().create(dir, b"sub", &New::directory(0o755)).unwrap();
         assert_eq!(is_there(&disk, b"sub"), lasts, "{asked:x}: a directory");
-        volume.link(file, dir, b"link").unwrap();
+        volume.names().link(file, dir, b"link").unwrap();
         assert_eq!(is_there(&disk, b"link"), lasts, "{asked:x}: linked");
-        volume.rename((dir, b"file"), (Ino::ROOT, b"file"), Rename::Replace).unwrap();
+        volume.names().rename((dir, b"file"), (Ino::ROOT, b"file"), Rename::Replace).unwrap();
         assert!(!is_there(&disk, b"file"), "{asked:x}: moved out, or never there");
-        volume.rename((Ino::ROOT, b"file"), (dir, b"back"), Rename::Replace).unwrap();
+        volume.names().rename((Ino::ROOT, b"file"), (dir, b"back"), Rename::Replace).unwrap();
         assert_eq!(is_there(&disk, b"back"), lasts, "{asked:x}: moved in");
         volume.sync().unwrap();
-        volume.unlink(dir, b"link").unwrap();
+        volume.names().unlink(dir, b"link").unwrap();
         assert_eq!(!is_there(&disk, b"link"), lasts, "{asked:x}: removed");
-        volume.rmdir(dir, b"sub").unwrap();
+        volume.names().rmdir(dir, b"sub").unwrap();
         assert_eq!(!is_there(&disk, b"sub"), lasts, "{asked:x}: a directory removed");
         // Changes elsewhere do not wait for a commit.
-        let before = volume.journal_stats().unwrap().commits;
-        volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
-        assert_eq!(volume.journal_stats().unwrap().commits, before);
+        let before = volume.counters().journal_stats().unwrap().commits;
+        volume.names().create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
+        assert_eq!(volume.counters().journal_stats().unwrap().commits, before);
     }
 }
 
@@ -228,25 +232,26 @@ fn an_urgent_commit_request_lets_others_in() {
         let volume = Volume::open(Arc::new(slow), &OpenOptions { write, ..OpenOptions::default() }).unwrap();
         let dirs: Vec<Ino> = (0..2u8)
             .map(|n| {
-                let dir = volume.create(Ino::ROOT, &[b'a' + n], &New::directory(0o755)).unwrap().ino();
+                let dir =
+                    volume.names().create(Ino::ROOT, &[b'a' + n], &New::directory(0o755)).unwrap().ino();
                 let asked = Some(flags::EXTENTS | flags::DIRSYNC);
-                volume.set_attr(dir, &SetAttr { flags: asked, ..SetAttr::default() }).unwrap();
+                volume.attributes().set_attr(dir, &SetAttr { flags: asked, ..SetAttr::default() }).unwrap();
                 dir
             })
             .collect();
         volume.sync().unwrap();
-        let before = volume.journal_stats().unwrap();
+        let before = volume.counters().journal_stats().unwrap();
         std::thread::scope(|scope| {
             for dir in &dirs {
                 let volume = &volume;
                 scope.spawn(move || {
                     for n in 0..20u8 {
-                        volume.create(*dir, &[b'a' + n], &New::file(0o644)).unwrap();
+                        volume.names().create(*dir, &[b'a' + n], &New::file(0o644)).unwrap();
                     }
                 });
             }
         });
-        let after = volume.journal_stats().unwrap();
+        let after = volume.counters().journal_stats().unwrap();
         volume.close().unwrap();
         (after.commits - before.commits, after.batch_waits)
     };
@@ -263,17 +268,17 @@ fn what_replaces_bytes_is_there_once_it_is_closed() {
     for no_auto_da_alloc in [false, true] {
         let (disk, volume) = made_with(WriteOptions { no_auto_da_alloc, ..WriteOptions::default() });
         assert_eq!(volume.asks_for_closing(), !no_auto_da_alloc);
-        let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-        volume.write_at(ino, 0, &[1; 4000]).unwrap();
-        volume.fsync(ino).unwrap();
-        volume.set_attr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+        volume.files().write_at(ino, 0, &[1; 4000]).unwrap();
+        volume.files().fsync(ino).unwrap();
+        volume.attributes().set_attr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
         volume.closing(ino);
-        volume.write_at(ino, 0, &[2; 3000]).unwrap();
+        volume.files().write_at(ino, 0, &[2; 3000]).unwrap();
         volume.closing(ino);
-        volume.write_at(ino, 3000, &[2; 3000]).unwrap();
+        volume.files().write_at(ino, 3000, &[2; 3000]).unwrap();
         volume.closing(ino);
-        let other = volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
-        volume.fsync(other).unwrap();
+        let other = volume.names().create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
+        volume.files().fsync(other).unwrap();
         let expected = if no_auto_da_alloc { vec![] } else { vec![2; 6000] };
         assert!(after_a_cut(&disk, b"file") == expected, "{no_auto_da_alloc}");
     }
@@ -300,24 +305,24 @@ fn a_nearly_full_file_system_is_sound_after_a_cut() {
         let disk = Arc::new(SimDisk::from_image(Image::from_bytes(&std::fs::read(&path).unwrap())));
         let write = WriteOptions { data, ..WriteOptions::default() };
         let volume = open_with(disk.clone(), write);
-        let create = |name: &[u8]| volume.create(Ino::ROOT, name, &New::file(0o644)).unwrap().ino();
+        let create = |name: &[u8]| volume.names().create(Ino::ROOT, name, &New::file(0o644)).unwrap().ino();
         let (f, o, filler, g) = (create(b"f"), create(b"o"), create(b"filler"), create(b"g"));
-        volume.write_at(f, 0, &[1; 304_096]).unwrap();
-        volume.fsync(f).unwrap();
+        volume.files().write_at(f, 0, &[1; 304_096]).unwrap();
+        volume.files().fsync(f).unwrap();
         let free = || {
             let stat = volume.statfs().unwrap();
             stat.blocks_available * u64::from(stat.block_size)
         };
         while free() > 1_000_000 {
-            volume.append(filler, &vec![2; (free() - 1_000_000).min(1 << 16) as usize]).unwrap();
+            volume.files().append(filler, &vec![2; (free() - 1_000_000).min(1 << 16) as usize]).unwrap();
         }
         volume.sync().unwrap();
-        volume.write_at(o, 0, &[3; 400_000]).unwrap();
+        volume.files().write_at(o, 0, &[3; 400_000]).unwrap();
         for _ in 0..9 {
-            volume.append(f, &[4; 100_000]).unwrap();
+            volume.files().append(f, &[4; 100_000]).unwrap();
         }
-        volume.write_at(g, 0, &[5; 100]).unwrap();
-        volume.fsync(g).unwrap();
+        volume.files().write_at(g, 0, &[5; 100]).unwrap();
+        volume.files().fsync(g).unwrap();
 
         let after = Arc::new(disk.cut_all_lost());
         open_with(after.clone(), write).close().unwrap();

@@ -16,13 +16,13 @@ fn make(path: &Path, behaviour: &str) -> Ino {
     let name = path.to_str().unwrap();
     extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-e", behaviour, name, "4M"]);
     let volume = open(path, None);
-    let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap();
+    let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap();
     let mut place = 0;
     let mut keep = |extent: extant_volume::Extent| {
         place = extent.physical;
         None
     };
-    volume.extents(&dir, 0, 1024, &mut keep).unwrap();
+    volume.files().extents(&dir, 0, 1024, &mut keep).unwrap();
     volume.close().unwrap();
     std::fs::File::options().write(true).open(path).unwrap().write_all_at(&[0xFF; 4], place + 40).unwrap();
     dir.ino()
@@ -38,7 +38,7 @@ fn open(path: &Path, errors: Option<OnError>) -> Volume {
 }
 
 fn new_file(volume: &Volume, dir: Ino, name: &str) -> Result<(), Fault> {
-    volume.create(dir, name.as_bytes(), &New::file(0o644)).map(drop)
+    volume.names().create(dir, name.as_bytes(), &New::file(0o644)).map(drop)
 }
 
 /// The rest of the line in `dumpe2fs -h` that starts with `words`.
@@ -80,8 +80,8 @@ fn continue_goes_on_and_remembers() {
     // The record persists, and the count continues.
     let volume = open(&path, None);
     assert_eq!(volume.superblock().error_count, 2);
-    assert!(volume.lookup(&volume.root().unwrap(), b"other").is_ok());
-    assert!(volume.rmdir(Ino::ROOT, b"dir").is_err());
+    assert!(volume.names().lookup(&volume.root().unwrap(), b"other").is_ok());
+    assert!(volume.names().rmdir(Ino::ROOT, b"dir").is_err());
     volume.close().unwrap();
     assert_noted(&path, 3, Some(dir), "EFSCORRUPTED");
 }
@@ -105,7 +105,7 @@ fn remount_ro_writes_nothing_more() {
         let refused = new_file(&volume, Ino::ROOT, "more").unwrap_err();
         assert_eq!(refused.errno(), 30, "{refused}");
         assert!(refused.to_string().contains("directory"), "the first cause: {refused}");
-        assert!(volume.lookup(&volume.root().unwrap(), b"synced").is_ok());
+        assert!(volume.names().lookup(&volume.root().unwrap(), b"synced").is_ok());
         assert_eq!(volume.close().unwrap_err().errno(), 30);
 
         // The kernel replays the same log and keeps the record (except for the code, which it takes from the
@@ -143,8 +143,8 @@ fn panic_refuses_everything() {
     assert_eq!(new_file(&volume, dir, "file").unwrap_err().errno(), 117);
     assert_eq!(new_file(&volume, Ino::ROOT, "file").unwrap_err().errno(), 5);
     assert!(matches!(volume.root(), Err(Fault::Stopped(_))));
-    assert!(matches!(volume.lookup(&root, b"dir"), Err(Fault::Stopped(_))));
-    assert!(matches!(volume.xattrs(&root), Err(Fault::Stopped(_))));
+    assert!(matches!(volume.names().lookup(&root, b"dir"), Err(Fault::Stopped(_))));
+    assert!(matches!(volume.attributes().xattrs(&root), Err(Fault::Stopped(_))));
     assert!(volume.close().is_err());
     assert_noted(&path, 1, Some(dir), "EFSCORRUPTED");
 }
@@ -157,13 +157,13 @@ fn the_end_of_the_journal_is_noted() {
     let path = scratch.path().join("image");
     make(&path, "continue");
     let volume = open(&path, None);
-    volume.create(Ino::ROOT, b"link", &New::symlink(&[b'x'; 700])).unwrap();
+    volume.names().create(Ino::ROOT, b"link", &New::symlink(&[b'x'; 700])).unwrap();
     volume.close().unwrap();
     let disk = Arc::new(Faulty::new(FileDevice::open(&path, true).unwrap()));
     let volume = open_on(disk.clone(), None);
-    volume.lookup(&volume.root().unwrap(), b"link").unwrap();
+    volume.names().lookup(&volume.root().unwrap(), b"link").unwrap();
     disk.arm(Rule::fail(Op::Read, EIO).times(2));
-    assert!(matches!(volume.unlink(Ino::ROOT, b"link"), Err(Fault::Device(_))));
+    assert!(matches!(volume.names().unlink(Ino::ROOT, b"link"), Err(Fault::Device(_))));
     assert_eq!(new_file(&volume, Ino::ROOT, "more").unwrap_err().errno(), 30);
     drop(volume);
     assert_noted(&path, 1, None, "EIO");

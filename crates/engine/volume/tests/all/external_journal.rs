@@ -115,7 +115,7 @@ fn work(power: &Arc<Power>, sabotage: Sabotage) {
     let side = |is_log| Arc::new(Wired { power: Arc::clone(power), is_log });
     let volume = open(side(false), side(true), sabotage).unwrap();
     for number in 0..OPERATIONS {
-        volume.create(Ino::ROOT, name(number).as_bytes(), &New::file(0o644)).unwrap();
+        volume.names().create(Ino::ROOT, name(number).as_bytes(), &New::file(0o644)).unwrap();
         if number % 3 == 2 {
             volume.sync().unwrap();
             power.synced.store(number as u64 + 1, Ordering::SeqCst);
@@ -164,7 +164,7 @@ fn judge_cut(power: &Power, is_asked: bool) -> Result<(), String> {
     let root = volume.root().map_err(|fault| fault.to_string())?;
     judge(&common::names(&volume, &root), synced)?;
     // The volume must accept changes.
-    volume.create(Ino::ROOT, b"after", &New::file(0o600)).map_err(|fault| fault.to_string())?;
+    volume.names().create(Ino::ROOT, b"after", &New::file(0o600)).map_err(|fault| fault.to_string())?;
     volume.close().map_err(|fault| fault.to_string())?;
     if is_asked {
         write_out(&home, &image);

@@ -31,14 +31,14 @@ fn open(disk: &Arc<SimDisk>, no_fast_commits: bool) -> Volume {
 fn commits(operation: impl FnOnce(&Volume, Ino) -> Ino) -> (u64, u64) {
     let disk = image("fast_commit");
     let volume = open(&disk, false);
-    let old = volume.create(Ino::ROOT, b"old", &New::file(0o600)).unwrap().ino();
-    volume.write_at(old, 0, &[7; 20_000]).unwrap();
-    volume.fsync(old).unwrap();
-    let before = volume.journal_stats().unwrap();
+    let old = volume.names().create(Ino::ROOT, b"old", &New::file(0o600)).unwrap().ino();
+    volume.files().write_at(old, 0, &[7; 20_000]).unwrap();
+    volume.files().fsync(old).unwrap();
+    let before = volume.counters().journal_stats().unwrap();
     assert_eq!(before.fast_commits, 0, "the mount itself needs a full commit");
     let ino = operation(&volume, old);
-    volume.fsync(ino).unwrap();
-    let after = volume.journal_stats().unwrap();
+    volume.files().fsync(ino).unwrap();
+    let after = volume.counters().journal_stats().unwrap();
     let cut = Arc::new(disk.cut_all_lost());
     drop(volume);
     // The tree after a power cut is the one that was synced, and it is sound.
@@ -65,57 +65,57 @@ const FULL: (u64, u64) = (0, 1);
 #[test]
 fn what_has_records_gets_a_fast_commit() {
     let file = New::file(0o644);
-    let create = |volume: &Volume, name: &[u8]| volume.create(Ino::ROOT, name, &file).unwrap().ino();
+    let create = |volume: &Volume, name: &[u8]| volume.names().create(Ino::ROOT, name, &file).unwrap().ino();
     assert_eq!(commits(|volume, _| create(volume, b"new")), FAST, "create");
     let with_data = |volume: &Volume, _| {
         let ino = create(volume, b"new");
-        volume.write_at(ino, 5000, &[1; 40_000]).unwrap();
+        volume.files().write_at(ino, 5000, &[1; 40_000]).unwrap();
         ino
     };
     assert_eq!(commits(with_data), FAST, "create and write");
     let append = |volume: &Volume, old| {
-        volume.write_at(old, 20_000, &[1; 3000]).unwrap();
+        volume.files().write_at(old, 20_000, &[1; 3000]).unwrap();
         old
     };
     assert_eq!(commits(append), FAST, "append");
     let reserve = |volume: &Volume, old| {
-        volume.fallocate(old, Allocate::Reserve, 0, 100_000).unwrap();
+        volume.files().fallocate(old, Allocate::Reserve, 0, 100_000).unwrap();
         old
     };
     assert_eq!(commits(reserve), FAST, "fallocate");
     let grow = |volume: &Volume, old| {
-        volume.set_attr(old, &SetAttr { size: Some(1 << 20), ..SetAttr::default() }).unwrap();
+        volume.attributes().set_attr(old, &SetAttr { size: Some(1 << 20), ..SetAttr::default() }).unwrap();
         old
     };
     assert_eq!(commits(grow), FAST, "a larger size");
     let chmod = |volume: &Volume, old| {
-        volume.set_attr(old, &SetAttr { mode: Some(0o444), ..SetAttr::default() }).unwrap();
+        volume.attributes().set_attr(old, &SetAttr { mode: Some(0o444), ..SetAttr::default() }).unwrap();
         old
     };
     assert_eq!(commits(chmod), FAST, "chmod");
     let link = |volume: &Volume, old| {
-        volume.link(old, Ino::ROOT, b"second").unwrap();
-        volume.unlink(Ino::ROOT, b"old").unwrap();
+        volume.names().link(old, Ino::ROOT, b"second").unwrap();
+        volume.names().unlink(Ino::ROOT, b"old").unwrap();
         old
     };
     assert_eq!(commits(link), FAST, "link and unlink");
     let unlink = |volume: &Volume, _| {
-        volume.unlink(Ino::ROOT, b"old").unwrap();
+        volume.names().unlink(Ino::ROOT, b"old").unwrap();
         Ino::ROOT
     };
     assert_eq!(commits(unlink), FAST, "the last name");
     let replace = |volume: &Volume, _| {
         let ino = create(volume, b"new");
-        volume.write_at(ino, 0, &[1; 3000]).unwrap();
-        volume.fsync(ino).unwrap();
-        volume.rename((Ino::ROOT, b"new"), (Ino::ROOT, b"old"), Rename::Replace).unwrap();
+        volume.files().write_at(ino, 0, &[1; 3000]).unwrap();
+        volume.files().fsync(ino).unwrap();
+        volume.names().rename((Ino::ROOT, b"new"), (Ino::ROOT, b"old"), Rename::Replace).unwrap();
         Ino::ROOT
     };
     assert_eq!(commits(replace), (2, 0), "write a new file, fsync, rename it over the old one");
     let gone = |volume: &Volume, old| {
         create(volume, b"temporary");
-        volume.unlink(Ino::ROOT, b"temporary").unwrap();
-        volume.write_at(old, 20_000, &[1; 3000]).unwrap();
+        volume.names().unlink(Ino::ROOT, b"temporary").unwrap();
+        volume.files().write_at(old, 20_000, &[1; 3000]).unwrap();
         old
     };
     assert_eq!(commits(gone), FAST, "a file that is already gone");
@@ -126,46 +126,49 @@ fn what_has_records_gets_a_fast_commit() {
 #[test]
 fn what_has_no_records_gets_a_full_commit() {
     let file = New::file(0o644);
-    let mkdir = |volume: &Volume, _| volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+    let mkdir =
+        |volume: &Volume, _| volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
     assert_eq!(commits(mkdir), FULL, "mkdir");
     let symlink = |volume: &Volume, old| {
-        volume.create(Ino::ROOT, b"link", &New::symlink(b"old")).unwrap();
+        volume.names().create(Ino::ROOT, b"link", &New::symlink(b"old")).unwrap();
         old
     };
     assert_eq!(commits(|volume, old| (symlink(volume, old), Ino::ROOT).1), FULL, "symlink");
     let xattr = |volume: &Volume, old| {
-        volume.set_xattr(old, b"user.a", b"value", SetXattr::Any).unwrap();
+        volume.attributes().set_xattr(old, b"user.a", b"value", SetXattr::Any).unwrap();
         old
     };
     assert_eq!(commits(xattr), FULL, "an attribute");
     let shrink = |volume: &Volume, old| {
-        volume.set_attr(old, &SetAttr { size: Some(100), ..SetAttr::default() }).unwrap();
+        volume.attributes().set_attr(old, &SetAttr { size: Some(100), ..SetAttr::default() }).unwrap();
         old
     };
     assert_eq!(commits(shrink), FULL, "a smaller size");
     let punch = |volume: &Volume, old| {
-        volume.fallocate(old, Allocate::Punch, 2048, 4096).unwrap();
+        volume.files().fallocate(old, Allocate::Punch, 2048, 4096).unwrap();
         old
     };
     assert_eq!(commits(punch), FULL, "a hole");
     let many = |volume: &Volume, _| {
         let names = (0..80).map(|n| format!("a-long-name-of-a-file-{n:04}"));
-        names.fold(Ino::ROOT, |_, name| volume.create(Ino::ROOT, name.as_bytes(), &file).unwrap().ino())
+        names.fold(Ino::ROOT, |_, name| {
+            volume.names().create(Ino::ROOT, name.as_bytes(), &file).unwrap().ino()
+        })
     };
     assert_eq!(commits(many), FULL, "a directory that grows");
     let pack = |volume: &Volume, _| {
         let small = |at: u32| format!("{at:04}").into_bytes();
         for at in 0..72 {
-            volume.create(Ino::ROOT, &small(at), &file).unwrap();
+            volume.names().create(Ino::ROOT, &small(at), &file).unwrap();
         }
         for at in (0..72).step_by(3) {
-            volume.unlink(Ino::ROOT, &small(at)).unwrap();
+            volume.names().unlink(Ino::ROOT, &small(at)).unwrap();
         }
-        volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap();
+        volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap();
         volume.sync().unwrap();
         // No hole has room, but all of them together: the kernel's replay would make a block more.
         let size = volume.root().unwrap().size();
-        let ino = volume.create(Ino::ROOT, &[b'x'; 200], &file).unwrap().ino();
+        let ino = volume.names().create(Ino::ROOT, &[b'x'; 200], &file).unwrap().ino();
         assert_eq!(volume.root().unwrap().size(), size);
         ino
     };
@@ -173,13 +176,13 @@ fn what_has_no_records_gets_a_full_commit() {
     assert_eq!(commits(pack), (0, 2), "a directory that is packed");
     let mixed = |volume: &Volume, old| {
         mkdir(volume, old);
-        volume.write_at(old, 20_000, &[1; 3000]).unwrap();
+        volume.files().write_at(old, 20_000, &[1; 3000]).unwrap();
         old
     };
     assert_eq!(commits(mixed), FULL, "one operation without records");
     let again = |volume: &Volume, old: Ino| {
-        volume.unlink(Ino::ROOT, b"old").unwrap();
-        let new = volume.create(Ino::ROOT, b"new", &file).unwrap().ino();
+        volume.names().unlink(Ino::ROOT, b"old").unwrap();
+        let new = volume.names().create(Ino::ROOT, b"new", &file).unwrap().ino();
         assert_eq!(new, old, "the number is used again");
         new
     };
@@ -190,18 +193,18 @@ fn what_has_no_records_gets_a_full_commit() {
 fn more_changes_than_are_tracked_get_a_full_commit() {
     let disk = image("fast_commit");
     let volume = open(&disk, false);
-    let top = volume.create(Ino::ROOT, b"top", &New::directory(0o755)).unwrap().ino();
+    let top = volume.names().create(Ino::ROOT, b"top", &New::directory(0o755)).unwrap().ino();
     let names: Vec<Vec<u8>> = (0..1100_u32).map(|at| format!("{at:05}").into_bytes()).collect();
     let files: Vec<Ino> =
-        names.iter().map(|name| volume.create(top, name, &New::file(0o600)).unwrap().ino()).collect();
+        names.iter().map(|name| volume.names().create(top, name, &New::file(0o600)).unwrap().ino()).collect();
     volume.sync().unwrap();
-    let before = volume.journal_stats().unwrap();
+    let before = volume.counters().journal_stats().unwrap();
     let chmod = |files: &[Ino]| {
         for ino in files {
-            volume.set_attr(*ino, &SetAttr { mode: Some(0o644), ..SetAttr::default() }).unwrap();
+            volume.attributes().set_attr(*ino, &SetAttr { mode: Some(0o644), ..SetAttr::default() }).unwrap();
         }
-        volume.fsync(files[0]).unwrap();
-        let after = volume.journal_stats().unwrap();
+        volume.files().fsync(files[0]).unwrap();
+        let after = volume.counters().journal_stats().unwrap();
         (after.fast_commits - before.fast_commits, after.commits - before.commits)
     };
     assert_eq!(chmod(&files[..20]), FAST);
@@ -212,14 +215,14 @@ fn more_changes_than_are_tracked_get_a_full_commit() {
 fn a_full_commit_ends_the_fast_ones_and_the_area() {
     let disk = image("fast_commit");
     let volume = open(&disk, false);
-    let file = volume.create(Ino::ROOT, b"log", &New::file(0o600)).unwrap().ino();
-    volume.fsync(file).unwrap();
+    let file = volume.names().create(Ino::ROOT, b"log", &New::file(0o600)).unwrap().ino();
+    volume.files().fsync(file).unwrap();
     // Each append is a fast commit of a block or two, until the area of 16 blocks is full.
     for at in 0..100 {
-        volume.write_at(file, at * 512, &[at as u8; 512]).unwrap();
-        volume.fsync(file).unwrap();
+        volume.files().write_at(file, at * 512, &[at as u8; 512]).unwrap();
+        volume.files().fsync(file).unwrap();
     }
-    let stats = volume.journal_stats().unwrap();
+    let stats = volume.counters().journal_stats().unwrap();
     assert_eq!(stats.fast_commits + stats.commits, 101);
     assert!(stats.fast_commits > 80 && stats.commits > 5, "{stats:?}");
     let cut = Arc::new(disk.cut_all_lost());
@@ -227,7 +230,7 @@ fn a_full_commit_ends_the_fast_ones_and_the_area() {
     let again = open(&cut, false);
     assert!(again.recovery().fast_commit_records > 0);
     let mut bytes = vec![0; 51_200];
-    assert_eq!(again.read(&again.inode(file).unwrap(), 0, &mut bytes).unwrap(), 51_200);
+    assert_eq!(again.files().read(&again.inode(file).unwrap(), 0, &mut bytes).unwrap(), 51_200);
     assert!(bytes.chunks(512).zip(0..).all(|(chunk, at)| chunk.iter().all(|byte| *byte == at as u8)));
     again.close().unwrap();
 }
@@ -240,10 +243,10 @@ fn without_the_feature_or_with_the_option_there_are_none() {
         let disk = image(features);
         let volume = open(&disk, no_fast_commits);
         for at in 0..3 {
-            let file = volume.create(Ino::ROOT, &[b'a' + at], &New::file(0o600)).unwrap().ino();
-            volume.fsync(file).unwrap();
+            let file = volume.names().create(Ino::ROOT, &[b'a' + at], &New::file(0o600)).unwrap().ino();
+            volume.files().fsync(file).unwrap();
         }
-        let stats = volume.journal_stats().unwrap();
+        let stats = volume.counters().journal_stats().unwrap();
         assert_eq!((stats.fast_commits, stats.commits), (0, 3), "{features}");
         volume.close().unwrap();
     }
@@ -254,12 +257,12 @@ fn a_clean_image_has_no_area_in_use() {
     let disk = image("fast_commit");
     for _ in 0..2 {
         let volume = open(&disk, false);
-        let file = volume.create(Ino::ROOT, b"new", &New::file(0o600)).unwrap().ino();
-        volume.fsync(file).unwrap();
-        volume.write_at(file, 0, b"x").unwrap();
-        volume.fsync(file).unwrap();
-        assert_eq!(volume.journal_stats().unwrap().fast_commits, 1);
-        volume.unlink(Ino::ROOT, b"new").unwrap();
+        let file = volume.names().create(Ino::ROOT, b"new", &New::file(0o600)).unwrap().ino();
+        volume.files().fsync(file).unwrap();
+        volume.files().write_at(file, 0, b"x").unwrap();
+        volume.files().fsync(file).unwrap();
+        assert_eq!(volume.counters().journal_stats().unwrap().fast_commits, 1);
+        volume.names().unlink(Ino::ROOT, b"new").unwrap();
         volume.close().unwrap();
         let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");

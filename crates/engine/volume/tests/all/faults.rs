@@ -39,7 +39,7 @@ fn names(volume: &Volume, dir: Ino) -> Vec<String> {
 
 /// Creates a long symbolic link, which takes a block.
 fn take_block(volume: &Volume, dir: Ino, name: &str) -> Result<(), Fault> {
-    volume.create(dir, name.as_bytes(), &New::symlink(&[b'x'; 700])).map(drop)
+    volume.names().create(dir, name.as_bytes(), &New::symlink(&[b'x'; 700])).map(drop)
 }
 
 /// Leaves one block that can be allocated.
@@ -48,9 +48,9 @@ fn fill_up(path: &Path) {
     // A growing directory keeps preallocated blocks until it is evicted: a second round finds them.
     for _ in 0..2 {
         let (_disk, volume) = open(path, quiet());
-        let dir = match volume.lookup(&volume.root().unwrap(), b"fill") {
+        let dir = match volume.names().lookup(&volume.root().unwrap(), b"fill") {
             Ok(dir) => dir.ino(),
-            Err(_) => volume.create(Ino::ROOT, b"fill", &New::directory(0o755)).unwrap().ino(),
+            Err(_) => volume.names().create(Ino::ROOT, b"fill", &New::directory(0o755)).unwrap().ino(),
         };
         // A name whose leaf is full needs two blocks. Most of the others find room, and take the last block.
         let mut refused_in_a_row = 0;
@@ -65,9 +65,9 @@ fn fill_up(path: &Path) {
         volume.close().unwrap();
     }
     let (_disk, volume) = open(path, quiet());
-    let dir = volume.lookup(&volume.root().unwrap(), b"fill").unwrap().ino();
+    let dir = volume.names().lookup(&volume.root().unwrap(), b"fill").unwrap().ino();
     assert_eq!(volume.statfs().unwrap().blocks_available, 0);
-    volume.unlink(dir, b"fill-7").unwrap();
+    volume.names().unlink(dir, b"fill-7").unwrap();
     volume.close().unwrap();
     let (_disk, volume) = open(path, quiet());
     assert_eq!(volume.statfs().unwrap().blocks_available, 1);
@@ -89,10 +89,10 @@ fn a_rename_between_inline_directories_is_refused_whole() {
         extant_testkit::run("debugfs", ["-w", "-f", commands.to_str().unwrap(), path.to_str().unwrap()]);
         fill_up(&path);
         let (_disk, volume) = open(&path, quiet());
-        let dir = |name: &[u8]| volume.lookup(&volume.root().unwrap(), name).unwrap().ino();
+        let dir = |name: &[u8]| volume.names().lookup(&volume.root().unwrap(), name).unwrap().ino();
         let (one, two) = (dir(b"one"), dir(b"two"));
         let to = if how == Rename::Exchange { &b"b"[..] } else { b"c" };
-        let refused = volume.rename((one, b"a"), (two, to), how).unwrap_err();
+        let refused = volume.names().rename((one, b"a"), (two, to), how).unwrap_err();
         assert!(refused.is(Refusal::NoSpace), "{how:?}: {refused}");
         assert_eq!((names(&volume, one), names(&volume, two)), (vec!["a".to_owned()], vec!["b".to_owned()]));
         volume.close().unwrap();
@@ -120,10 +120,10 @@ fn an_inline_directory_moves_with_all_its_names() {
         }
     }
     let (_disk, volume) = open(&path, quiet());
-    let dir = volume.lookup(&volume.root().unwrap(), b"dir").unwrap();
+    let dir = volume.names().lookup(&volume.root().unwrap(), b"dir").unwrap();
     assert!(dir.has_flag(extant_ondisk::inode::flags::INLINE_DATA) && dir.size() > 60);
     let dir = dir.ino();
-    volume.create(dir, b"zzz", &New::file(0o644)).unwrap();
+    volume.names().create(dir, b"zzz", &New::file(0o644)).unwrap();
     expected.push("zzz".to_owned());
     assert_eq!(names(&volume, dir), expected);
     volume.close().unwrap();
@@ -142,11 +142,11 @@ fn a_fault_in_the_middle_lets_nothing_be_committed() {
     volume.close().unwrap();
 
     let (disk, volume) = open(&path, quiet());
-    volume.lookup(&volume.root().unwrap(), b"link").unwrap();
+    volume.names().lookup(&volume.root().unwrap(), b"link").unwrap();
     disk.arm(Rule::fail(Op::Read, EIO).from_then_on());
-    assert!(matches!(volume.unlink(Ino::ROOT, b"link"), Err(Fault::Device(_))));
+    assert!(matches!(volume.names().unlink(Ino::ROOT, b"link"), Err(Fault::Device(_))));
     disk.disarm_all();
-    let refused = volume.create(Ino::ROOT, b"more", &New::file(0o644)).unwrap_err();
+    let refused = volume.names().create(Ino::ROOT, b"more", &New::file(0o644)).unwrap_err();
     assert!(matches!(refused, Fault::Aborted(_)) && refused.errno() == 30, "{refused}");
     assert!(refused.to_string().contains("half-way"), "{refused}");
     assert!(volume.sync().is_err() && volume.close().is_err());
@@ -164,19 +164,19 @@ fn a_fault_before_the_first_change_is_the_operations_own() {
     let path = scratch.path().join("image");
     make(&path, &[]);
     let (_disk, volume) = open(&path, quiet());
-    let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
-    volume.create(dir, b"file", &New::file(0o644)).unwrap();
+    let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+    volume.names().create(dir, b"file", &New::file(0o644)).unwrap();
     volume.close().unwrap();
 
     let (disk, volume) = open(&path, quiet());
-    volume.create(Ino::ROOT, b"warm", &New::file(0o644)).unwrap();
-    volume.lookup(&volume.root().unwrap(), b"dir").unwrap();
+    volume.names().create(Ino::ROOT, b"warm", &New::file(0o644)).unwrap();
+    volume.names().lookup(&volume.root().unwrap(), b"dir").unwrap();
     // The inode is allocated, then the directory's block cannot be read, and the inode is freed again.
     disk.arm(Rule::fail(Op::Read, EIO));
-    assert!(matches!(volume.create(dir, b"new", &New::file(0o644)), Err(Fault::Device(_))));
+    assert!(matches!(volume.names().create(dir, b"new", &New::file(0o644)), Err(Fault::Device(_))));
     disk.arm(Rule::fail(Op::Read, EIO));
-    assert!(matches!(volume.unlink(dir, b"file"), Err(Fault::Device(_))));
-    volume.create(dir, b"new", &New::file(0o644)).unwrap();
+    assert!(matches!(volume.names().unlink(dir, b"file"), Err(Fault::Device(_))));
+    volume.names().create(dir, b"new", &New::file(0o644)).unwrap();
     assert_eq!(names(&volume, dir), ["file", "new"]);
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -190,10 +190,10 @@ fn a_release_too_many_does_nothing() {
     let path = scratch.path().join("image");
     make(&path, &[]);
     let (_disk, volume) = open(&path, quiet());
-    let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let file = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.released(file).unwrap();
     let free = volume.statfs().unwrap().inodes_free;
-    volume.unlink(Ino::ROOT, b"file").unwrap();
+    volume.names().unlink(Ino::ROOT, b"file").unwrap();
     assert_eq!(volume.statfs().unwrap().inodes_free, free + 1);
 }
 
@@ -203,25 +203,25 @@ fn a_lost_write_is_reported_once_to_each_open_file() {
     let path = scratch.path().join("image");
     make(&path, &[]);
     let (disk, volume) = open(&path, quiet());
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.opened(ino).unwrap();
     // The first open comes before any of the file's bytes are in memory.
-    let one = volume.sample_errors(ino).unwrap();
-    volume.write_at(ino, 0, &[1; 5000]).unwrap();
-    let other = volume.sample_errors(ino).unwrap();
-    assert!(!volume.had_errors(ino));
+    let one = volume.files().sample_errors(ino).unwrap();
+    volume.files().write_at(ino, 0, &[1; 5000]).unwrap();
+    let other = volume.files().sample_errors(ino).unwrap();
+    assert!(!volume.files().had_errors(ino));
     disk.arm(Rule::fail(Op::Write, EIO).times(1));
     assert!(!volume.write_back_some(u64::MAX).unwrap());
-    assert!(volume.had_errors(ino));
+    assert!(volume.files().had_errors(ino));
     for cursor in [&one, &other] {
-        assert!(matches!(volume.fsync_as(ino, cursor, false), Err(Fault::LostWrite)));
-        volume.fsync_as(ino, cursor, true).unwrap();
+        assert!(matches!(volume.files().fsync_as(ino, cursor, false), Err(Fault::LostWrite)));
+        volume.files().fsync_as(ino, cursor, true).unwrap();
     }
     // A later open does not report this error; callers without an open file share one report.
-    let late = volume.sample_errors(ino).unwrap();
-    volume.fsync_as(ino, &late, false).unwrap();
-    assert!(matches!(volume.fsync(ino), Err(Fault::LostWrite)));
-    volume.fdatasync(ino).unwrap();
+    let late = volume.files().sample_errors(ino).unwrap();
+    volume.files().fsync_as(ino, &late, false).unwrap();
+    assert!(matches!(volume.files().fsync(ino), Err(Fault::LostWrite)));
+    volume.files().fdatasync(ino).unwrap();
     volume.released(ino).unwrap();
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);

@@ -27,25 +27,25 @@ fn journal_features(path: &Path) -> String {
 /// Creates structures of every kind.
 fn write_all(volume: &Volume) {
     let root = Ino::ROOT;
-    let dir = volume.create(root, b"dir", &New::directory(0o755)).unwrap().ino();
+    let dir = volume.names().create(root, b"dir", &New::directory(0o755)).unwrap().ino();
     for number in 0..400 {
         let name = format!("a name that takes its room {number}");
-        volume.create(dir, name.as_bytes(), &New::file(0o644)).unwrap();
+        volume.names().create(dir, name.as_bytes(), &New::file(0o644)).unwrap();
     }
-    let file = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
+    let file = volume.names().create(root, b"file", &New::file(0o644)).unwrap().ino();
     for piece in 0..40u64 {
-        volume.write_at(file, piece * 9000, &[piece as u8; 5000]).unwrap();
+        volume.files().write_at(file, piece * 9000, &[piece as u8; 5000]).unwrap();
     }
-    volume.create(root, b"link", &New::symlink(&[b'x'; 500])).unwrap();
+    volume.names().create(root, b"link", &New::symlink(&[b'x'; 500])).unwrap();
     let device = New { kind: FileType::CharDevice, device: (300, 70_000), ..New::file(0o600) };
-    volume.create(root, b"device", &device).unwrap();
+    volume.names().create(root, b"device", &device).unwrap();
     for number in (0..400).step_by(3) {
         let name = format!("a name that takes its room {number}");
-        volume.unlink(dir, name.as_bytes()).unwrap();
+        volume.names().unlink(dir, name.as_bytes()).unwrap();
     }
     volume.sync().unwrap();
-    volume.set_attr(file, &SetAttr { size: Some(70_000), ..SetAttr::default() }).unwrap();
-    let full = volume.fallocate(file, Allocate::Reserve, 0, 300_000);
+    volume.attributes().set_attr(file, &SetAttr { size: Some(70_000), ..SetAttr::default() }).unwrap();
+    let full = volume.files().fallocate(file, Allocate::Reserve, 0, 300_000);
     assert!(matches!(full, Ok(()) | Err(Fault::Refused(Refusal::NotSupported))), "{full:?}");
 }
 
@@ -94,8 +94,8 @@ fn every_structure_is_written_in_a_form_that_is_announced() {
         // An attribute sets ext_attr, wherever it is stored, and nothing else.
         let volume = open(&path);
         let file = find(&volume, b"file");
-        volume.set_xattr(file, b"user.small", b"1", SetXattr::Any).unwrap();
-        volume.set_xattr(file, b"user.large", &[7; 700], SetXattr::Any).unwrap();
+        volume.attributes().set_xattr(file, b"user.small", b"1", SetXattr::Any).unwrap();
+        volume.attributes().set_xattr(file, b"user.large", &[7; 700], SetXattr::Any).unwrap();
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
         let mut expected = before.clone();
@@ -119,7 +119,7 @@ fn every_structure_is_written_in_a_form_that_is_announced() {
         // A size of 2 GiB sets large_file, with every operation that makes a file so large.
         let volume = open(&path);
         let file = find(&volume, b"file");
-        volume.write_at(file, 3 << 30, b"far").unwrap();
+        volume.files().write_at(file, 3 << 30, b"far").unwrap();
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
         let with_both: Vec<String> = add("large_file").into_iter().filter(|name| name != "(none)").collect();
@@ -150,7 +150,7 @@ fn the_log_gets_what_the_file_system_calls_for() {
         let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), options, &[]);
         let volume = open(&path);
-        volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap();
+        volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap();
         volume.close().unwrap();
         let without_revoke = expected.strip_prefix("journal_incompat_revoke").unwrap().trim();
         let found = journal_features(&path);
@@ -160,13 +160,13 @@ fn the_log_gets_what_the_file_system_calls_for() {
             "nothing was revoked: {options:?}"
         );
         let volume = open(&path);
-        let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+        let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
         (0..300).for_each(|number| {
-            volume.create(dir, format!("{number:0>200}").as_bytes(), &New::file(0o644)).unwrap();
+            volume.names().create(dir, format!("{number:0>200}").as_bytes(), &New::file(0o644)).unwrap();
         });
         volume.sync().unwrap();
-        (0..300).for_each(|number| volume.unlink(dir, format!("{number:0>200}").as_bytes()).unwrap());
-        volume.rmdir(Ino::ROOT, b"dir").unwrap();
+        (0..300).for_each(|number| volume.names().unlink(dir, format!("{number:0>200}").as_bytes()).unwrap());
+        volume.names().rmdir(Ino::ROOT, b"dir").unwrap();
         volume.close().unwrap();
         assert_eq!(journal_features(&path), expected, "{options:?}");
         extant_testkit::e2fsck_clean(&path);
@@ -180,9 +180,9 @@ fn a_value_in_an_inode_has_the_map_that_files_have() {
         let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), &["-O", options], &[]);
         let volume = open(&path);
-        let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+        let file = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
         let value: Vec<u8> = (0..60 * KIB).map(|at| (at / 7) as u8).collect();
-        volume.set_xattr(file, b"user.huge", &value, SetXattr::Any).unwrap();
+        volume.attributes().set_xattr(file, b"user.huge", &value, SetXattr::Any).unwrap();
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
         let volume = open(&path);
@@ -190,9 +190,9 @@ fn a_value_in_an_inode_has_the_map_that_files_have() {
             .filter_map(|ino| volume.inode(Ino(ino)).ok())
             .find(|inode| inode.has_flag(flags::EA_INODE));
         assert_eq!(kept.unwrap().has_flag(flags::EXTENTS), has_extents);
-        let held = volume.xattr(&volume.inode(file).unwrap(), b"user.huge").unwrap();
+        let held = volume.attributes().xattr(&volume.inode(file).unwrap(), b"user.huge").unwrap();
         assert_eq!(held, value);
-        volume.remove_xattr(file, b"user.huge").unwrap();
+        volume.attributes().remove_xattr(file, b"user.huge").unwrap();
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
     }
@@ -204,8 +204,8 @@ fn without_the_feature_no_value_gets_an_inode() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[], &[]);
     let volume = open(&path);
-    let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    let refused = volume.set_xattr(file, b"user.huge", &[7; 9000], SetXattr::Any).unwrap_err();
+    let file = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let refused = volume.attributes().set_xattr(file, b"user.huge", &[7; 9000], SetXattr::Any).unwrap_err();
     assert!(refused.is(Refusal::NoSpace), "{refused}");
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -218,16 +218,16 @@ fn an_index_that_is_not_kept_up_is_taken_off() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "1024", "-O", "^metadata_csum"], &[]);
     let volume = open(&path);
-    let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+    let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
     (0..100).for_each(|number| {
-        volume.create(dir, format!("{number:0>50}").as_bytes(), &New::file(0o644)).unwrap();
+        volume.names().create(dir, format!("{number:0>50}").as_bytes(), &New::file(0o644)).unwrap();
     });
     assert!(volume.inode(dir).unwrap().has_flag(flags::INDEX));
     volume.close().unwrap();
     edit(&path, "feature -dir_index");
     let volume = open(&path);
     (100..200).for_each(|number| {
-        volume.create(dir, format!("{number:0>50}").as_bytes(), &New::file(0o644)).unwrap();
+        volume.names().create(dir, format!("{number:0>50}").as_bytes(), &New::file(0o644)).unwrap();
     });
     assert!(!volume.inode(dir).unwrap().has_flag(flags::INDEX));
     volume.close().unwrap();
@@ -240,7 +240,7 @@ fn an_index_that_is_not_kept_up_is_taken_off() {
 }
 
 fn find_in(volume: &Volume, dir: Ino, name: &str) -> Ino {
-    volume.lookup(&volume.inode(dir).unwrap(), name.as_bytes()).unwrap().ino()
+    volume.names().lookup(&volume.inode(dir).unwrap(), name.as_bytes()).unwrap().ino()
 }
 
 /// A directory may have more subdirectories than it can count only with dir_nlink and, as in the kernel, only
@@ -253,18 +253,23 @@ fn links_that_cannot_be_counted_need_a_feature_and_an_index() {
         let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), &["-b", "1024", "-O", options], &[]);
         let volume = open(&path);
-        let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+        let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
         let names = if is_indexed { 100 } else { 2 };
         (0..names).for_each(|number| {
-            volume.create(dir, format!("{number:0>50}").as_bytes(), &New::file(0o644)).unwrap();
+            volume.names().create(dir, format!("{number:0>50}").as_bytes(), &New::file(0o644)).unwrap();
         });
         volume.close().unwrap();
         edit(&path, "sif dir links_count 65000");
         let volume = open(&path);
-        let made = volume.create(dir, b"one more", &New::directory(0o755));
+        let made = volume.names().create(dir, b"one more", &New::directory(0o755));
         match is_refused {
             true => assert!(made.unwrap_err().is(Refusal::TooManyNames)),
-            false => assert_eq!(volume.stat(&volume.inode(dir).unwrap()).links, 1, "{:?}", made.is_ok()),
+            false => assert_eq!(
+                volume.attributes().stat(&volume.inode(dir).unwrap()).links,
+                1,
+                "{:?}",
+                made.is_ok()
+            ),
         }
         volume.close().unwrap();
     }
@@ -276,9 +281,11 @@ fn what_has_no_older_form_is_refused() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "4096", "-O", "^extent,^64bit,^huge_file"], &[]);
     let volume = open(&path);
-    let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    assert!(volume.fallocate(file, Allocate::Reserve, 0, 4096).unwrap_err().is(Refusal::NotSupported));
-    let size = |size| volume.set_attr(file, &SetAttr { size: Some(size), ..SetAttr::default() });
+    let file = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    assert!(
+        volume.files().fallocate(file, Allocate::Reserve, 0, 4096).unwrap_err().is(Refusal::NotSupported)
+    );
+    let size = |size| volume.attributes().set_attr(file, &SetAttr { size: Some(size), ..SetAttr::default() });
     assert!(size(3 << 40).unwrap_err().is(Refusal::TooLarge));
     size(1 << 40).unwrap();
     volume.close().unwrap();
@@ -291,9 +298,9 @@ fn without_the_feature_there_are_no_projects() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[], &[]);
     let volume = open(&path);
-    let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+    let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
     let set = SetAttr { project: Some(7), ..SetAttr::default() };
-    assert!(volume.set_attr(dir, &set).unwrap_err().is(Refusal::NotSupported));
+    assert!(volume.attributes().set_attr(dir, &set).unwrap_err().is(Refusal::NotSupported));
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
     assert!(!open_for_reading(&path).superblock().features.has_ro_compat(Features::PROJECT));
@@ -306,8 +313,9 @@ fn that_no_inode_is_left_is_said_as_such() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-N", "16"], &[]);
     let volume = open(&path);
-    let refused = (0..99)
-        .find_map(|number| volume.create(Ino::ROOT, format!("{number}").as_bytes(), &New::file(0o644)).err());
+    let refused = (0..99).find_map(|number| {
+        volume.names().create(Ino::ROOT, format!("{number}").as_bytes(), &New::file(0o644)).err()
+    });
     let refused = refused.unwrap();
     assert!(
         refused.is(Refusal::NoInodes) && refused.errno() == 28 && refused.to_string().contains("inode"),

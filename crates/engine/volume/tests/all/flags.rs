@@ -8,7 +8,7 @@ use extant_ondisk::time::Timestamp;
 use extant_volume::{Fault, FileType, New, Refusal, SetAttr, TimesFrom, Volume, WriteAccess};
 
 fn set(volume: &Volume, ino: Ino, flags: u32) -> Result<(), Fault> {
-    volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() }).map(drop)
+    volume.attributes().set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() }).map(drop)
 }
 
 fn flags_of(volume: &Volume, ino: Ino) -> u32 {
@@ -39,7 +39,7 @@ fn each_flag_has_types_that_can_have_it() {
     ];
     for (number, (kind, settable)) in kinds.into_iter().enumerate() {
         let new = New { kind, target: b"x", ..New::file(0o644) };
-        let ino = volume.create(Ino::ROOT, format!("{number}").as_bytes(), &new).unwrap().ino();
+        let ino = volume.names().create(Ino::ROOT, format!("{number}").as_bytes(), &new).unwrap().ino();
         let old = flags_of(&volume, ino);
         for bit in (0..32).map(|bit| 1u32 << bit) {
             let done = refused(set(&volume, ino, old ^ bit));
@@ -60,10 +60,10 @@ fn write_access_depends_on_when_it_was_checked() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[], &[]);
     let volume = open(&path);
-    let ino = volume.create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 5000]).unwrap();
-    let other = volume.create(Ino::ROOT, b"o", &New::file(0o644)).unwrap().ino();
-    volume.write_at(other, 0, &[2; 100]).unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[1; 5000]).unwrap();
+    let other = volume.names().create(Ino::ROOT, b"o", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(other, 0, &[2; 100]).unwrap();
     let plain = flags_of(&volume, ino);
     let no = Some(Refusal::NotPermitted);
     // Each row: flags; whether it may be opened for writing, for appending; whether overwriting, and
@@ -76,20 +76,21 @@ fn write_access_depends_on_when_it_was_checked() {
     ];
     for (more, opens, replaces, appends) in table {
         set(&volume, ino, plain | more).unwrap();
-        let opened = [false, true].map(|append| refused(volume.check_open(ino, true, append)));
+        let opened = [false, true].map(|append| refused(volume.files().check_open(ino, true, append)));
         assert_eq!(opened, opens, "{more:#x}");
-        assert_eq!(refused(volume.check_open(ino, false, false)), None);
+        assert_eq!(refused(volume.files().check_open(ino, false, false)), None);
         let accesses = [WriteAccess::Flags, WriteAccess::Opened, WriteAccess::Writeback];
         assert_eq!(
-            accesses.map(|access| refused(volume.write_at_by(access, ino, 7, b"x"))),
+            accesses.map(|access| refused(volume.files().write_at_by(access, ino, 7, b"x"))),
             replaces,
             "{more:#x}"
         );
-        let copied = accesses.map(|access| refused(volume.copy_range_by(access, (other, 0), (ino, 9), 50)));
+        let copied =
+            accesses.map(|access| refused(volume.files().copy_range_by(access, (other, 0), (ino, 9), 50)));
         assert_eq!(copied, replaces, "{more:#x}");
-        let end = || volume.stat(&volume.inode(ino).unwrap()).size;
+        let end = || volume.attributes().stat(&volume.inode(ino).unwrap()).size;
         assert_eq!(
-            accesses.map(|access| refused(volume.write_at_by(access, ino, end(), b"x"))),
+            accesses.map(|access| refused(volume.files().write_at_by(access, ino, end(), b"x"))),
             appends,
             "{more:#x}"
         );
@@ -103,7 +104,7 @@ fn write_access_depends_on_when_it_was_checked() {
 fn times_of_append_only_files_are_set_to_now_and_by_caches_only() {
     let scratch = extant_testkit::scratch();
     let volume = open(&image(scratch.path(), &[], &[]));
-    let ino = volume.create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
+    let ino = volume.names().create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
     let plain = flags_of(&volume, ino);
     let time = Some(Timestamp { seconds: 1000, nanos: 5 });
     let no = Some(Refusal::NotPermitted);
@@ -115,8 +116,11 @@ fn times_of_append_only_files_are_set_to_now_and_by_caches_only() {
             let times = SetAttr { atime: time, mtime: time, times_from, ..SetAttr::default() };
             // With such flags, times cannot be set together with other changes.
             let with_mode = SetAttr { mode: Some(0o600), ..times };
-            assert_eq!(refused(volume.set_attr(ino, &with_mode)), if more == 0 { None } else { no });
-            refused(volume.set_attr(ino, &times))
+            assert_eq!(
+                refused(volume.attributes().set_attr(ino, &with_mode)),
+                if more == 0 { None } else { no }
+            );
+            refused(volume.attributes().set_attr(ino, &times))
         });
         assert_eq!(done, expected, "{more:#x}");
     }
@@ -133,16 +137,16 @@ fn a_label_is_changed_at_once_and_for_good() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-L", "old"], &[]);
     let volume = open(&path);
-    assert_eq!(volume.label(), b"old");
-    assert_eq!(refused(volume.set_label(&[b'x'; 17])), Some(Refusal::Invalid));
-    assert_eq!(refused(volume.set_label(b"a\0b")), Some(Refusal::Invalid));
-    volume.set_label(&[b'x'; 16]).unwrap();
-    volume.set_label(b"new").unwrap();
-    assert_eq!(volume.label(), b"new");
+    assert_eq!(volume.admin().label(), b"old");
+    assert_eq!(refused(volume.admin().set_label(&[b'x'; 17])), Some(Refusal::Invalid));
+    assert_eq!(refused(volume.admin().set_label(b"a\0b")), Some(Refusal::Invalid));
+    volume.admin().set_label(&[b'x'; 16]).unwrap();
+    volume.admin().set_label(b"new").unwrap();
+    assert_eq!(volume.admin().label(), b"new");
     drop(volume);
     // As after a crash: from the log.
     let volume = open(&path);
-    assert_eq!(volume.label(), b"new");
+    assert_eq!(volume.admin().label(), b"new");
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
 }
@@ -152,13 +156,14 @@ fn a_range_is_trimmed_to_the_block() {
     let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "1024"], &[]);
     let volume = open(&path);
-    let Some(all) = volume.trim(0).unwrap() else { return };
+    let Some(all) = volume.admin().trim(0).unwrap() else { return };
     // The complete free blocks of a range; not the partial blocks at its ends.
     let middle = (12 << 20) + 100..(13 << 20) + 100;
-    assert_eq!(volume.trim_range(middle.clone(), 0).unwrap(), Some((1 << 20) - 1024));
-    assert_eq!(volume.trim_range(middle.clone(), 2 << 20).unwrap(), Some(0), "none is as long");
-    assert_eq!(volume.trim_range(middle.start..middle.start + 500, 0).unwrap(), Some(0));
-    let halves = [0..8 << 20, 8 << 20..u64::MAX].map(|range| volume.trim_range(range, 0).unwrap().unwrap());
+    assert_eq!(volume.admin().trim_range(middle.clone(), 0).unwrap(), Some((1 << 20) - 1024));
+    assert_eq!(volume.admin().trim_range(middle.clone(), 2 << 20).unwrap(), Some(0), "none is as long");
+    assert_eq!(volume.admin().trim_range(middle.start..middle.start + 500, 0).unwrap(), Some(0));
+    let halves =
+        [0..8 << 20, 8 << 20..u64::MAX].map(|range| volume.admin().trim_range(range, 0).unwrap().unwrap());
     assert_eq!(halves.iter().sum::<u64>(), all);
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -172,11 +177,11 @@ fn inodes_of_the_file_system_itself_are_not_changed() {
     let volume = open(&path);
     for ino in (3..=10).map(Ino) {
         let no = Some(Refusal::NotPermitted);
-        assert_eq!(refused(volume.link(ino, Ino::ROOT, b"name")), no, "{ino}");
-        assert_eq!(refused(volume.create(ino, b"name", &New::file(0o644))), no, "{ino}");
-        assert_eq!(refused(volume.write_at(ino, 0, b"bytes")), no, "{ino}");
+        assert_eq!(refused(volume.names().link(ino, Ino::ROOT, b"name")), no, "{ino}");
+        assert_eq!(refused(volume.names().create(ino, b"name", &New::file(0o644))), no, "{ino}");
+        assert_eq!(refused(volume.files().write_at(ino, 0, b"bytes")), no, "{ino}");
         assert_eq!(
-            refused(volume.set_attr(ino, &SetAttr { size: Some(0), ..SetAttr::default() })),
+            refused(volume.attributes().set_attr(ino, &SetAttr { size: Some(0), ..SetAttr::default() })),
             no,
             "{ino}"
         );

@@ -35,7 +35,7 @@ fn open(path: &Path, data: DataPath) -> (Arc<Faulty<FileDevice>>, Volume) {
 fn take_all(volume: &Volume, ino: Ino) -> u64 {
     let (mut blocks, mut step) = (0, 1 << 14);
     while step > 0 {
-        match volume.fallocate(ino, Allocate::Reserve, blocks * BLOCK, step * BLOCK) {
+        match volume.files().fallocate(ino, Allocate::Reserve, blocks * BLOCK, step * BLOCK) {
             Ok(()) => blocks += step,
             Err(fault) => {
                 assert!(fault.is(Refusal::NoSpace), "{fault}");
@@ -58,34 +58,35 @@ fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
         make(&path, "12M");
         let (_disk, volume) = open(&path, data);
         let root = volume.root().unwrap().ino();
-        let ino = volume.create(root, b"file", &New::file(0o600)).unwrap().ino();
+        let ino = volume.names().create(root, b"file", &New::file(0o600)).unwrap().ino();
         let blocks = take_all(&volume, ino);
         assert!(blocks > 8000, "{blocks} blocks");
         let byte = |block: u64| (block % 251) as u8 + 1;
         for block in (0..blocks).rev().step_by(2) {
-            volume.write_at(ino, block * BLOCK, &[byte(block); BLOCK as usize]).unwrap();
+            volume.files().write_at(ino, block * BLOCK, &[byte(block); BLOCK as usize]).unwrap();
             volume.write_back_some(BLOCK).unwrap();
         }
-        volume.fsync(ino).unwrap();
+        volume.files().fsync(ino).unwrap();
         // No block was left for another leaf, and zeros were written.
         assert!(volume.statfs().unwrap().blocks_free <= 2);
         let mut longest = 0;
         let inode = volume.inode(ino).unwrap();
         volume
+            .files()
             .extents(&inode, 0, u64::MAX, &mut |extent| {
                 longest = longest.max(if extent.unwritten { 0 } else { extent.len });
                 Some(())
             })
             .unwrap();
         assert!(longest > BLOCK, "{data:?}: the pool was enough, so this shows nothing");
-        volume.check_file(ino).unwrap();
+        volume.files().check_file(ino).unwrap();
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
 
         let volume = common::open(&path, None);
         let inode = volume.inode(ino).unwrap();
         let mut bytes = vec![0xEE; (blocks * BLOCK) as usize];
-        assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
+        assert_eq!(volume.files().read(&inode, 0, &mut bytes).unwrap(), bytes.len());
         for (block, bytes) in (0..).zip(bytes.chunks(BLOCK as usize)) {
             let expected = if (blocks - 1 - block).is_multiple_of(2) { byte(block) } else { 0 };
             assert!(bytes.iter().all(|found| *found == expected), "{data:?}: block {block} of {blocks}");
@@ -102,12 +103,12 @@ fn zeros_that_cannot_be_written_do_not_end_the_journal() {
     make(&path, "12M");
     let (disk, volume) = open(&path, DataPath::Iomap);
     let root = volume.root().unwrap().ino();
-    let ino = volume.create(root, b"file", &New::file(0o600)).unwrap().ino();
-    let other = volume.create(root, b"other", &New::file(0o600)).unwrap().ino();
+    let ino = volume.names().create(root, b"file", &New::file(0o600)).unwrap().ino();
+    let other = volume.names().create(root, b"other", &New::file(0o600)).unwrap().ino();
     let blocks = take_all(&volume, ino);
     let mut failed = false;
     for block in (0..blocks).rev().step_by(2) {
-        volume.write_at(ino, block * BLOCK, &[7; BLOCK as usize]).unwrap();
+        volume.files().write_at(ino, block * BLOCK, &[7; BLOCK as usize]).unwrap();
         // The first write is that of the bytes.
         let rule = disk.arm(Rule::fail(Op::Write, EIO).nth(2).from_then_on());
         let _ = volume.write_back_some(BLOCK);
@@ -119,10 +120,13 @@ fn zeros_that_cannot_be_written_do_not_end_the_journal() {
     }
     assert!(failed, "the pool was enough, so this shows nothing");
     assert!(volume.statfs().unwrap().blocks_free <= 2);
-    assert!(volume.fsync(ino).is_err());
-    volume.set_attr(other, &extant_volume::SetAttr { mode: Some(0o644), ..Default::default() }).unwrap();
-    volume.fsync(other).unwrap();
-    volume.check_file(ino).unwrap();
+    assert!(volume.files().fsync(ino).is_err());
+    volume
+        .attributes()
+        .set_attr(other, &extant_volume::SetAttr { mode: Some(0o644), ..Default::default() })
+        .unwrap();
+    volume.files().fsync(other).unwrap();
+    volume.files().check_file(ino).unwrap();
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
 }
@@ -135,13 +139,13 @@ fn what_cannot_be_written_back_promises_nothing() {
     make(&path, "12M");
     let (disk, volume) = open(&path, DataPath::Iomap);
     let root = volume.root().unwrap().ino();
-    let ino = volume.create(root, b"file", &New::file(0o600)).unwrap().ino();
+    let ino = volume.names().create(root, b"file", &New::file(0o600)).unwrap().ino();
     volume.sync().unwrap();
     let free = volume.statfs().unwrap().blocks_available;
-    volume.write_at(ino, 0, &[7; 100 * BLOCK as usize]).unwrap();
+    volume.files().write_at(ino, 0, &[7; 100 * BLOCK as usize]).unwrap();
     assert_eq!(volume.statfs().unwrap().blocks_available, free - 100);
     disk.arm(Rule::fail(Op::Read, EIO).from_then_on());
-    volume.fsync(ino).unwrap_err();
+    volume.files().fsync(ino).unwrap_err();
     assert_eq!(volume.statfs().unwrap().blocks_available, free);
     disk.disarm_all();
 }
@@ -154,13 +158,13 @@ fn names_inside_the_inode_go_where_no_block_is_left() {
     make_with(&path, "12M", &["-I", "256", "-O", "inline_data"]);
     let (_disk, volume) = open(&path, DataPath::Iomap);
     let root = volume.root().unwrap().ino();
-    let dir = volume.create(root, b"dir", &New::directory(0o755)).unwrap().ino();
-    let inner = volume.create(dir, b"inner", &New::directory(0o755)).unwrap().ino();
-    volume.create(inner, b"file", &New::file(0o600)).unwrap();
-    let ino = volume.create(root, b"file", &New::file(0o600)).unwrap().ino();
+    let dir = volume.names().create(root, b"dir", &New::directory(0o755)).unwrap().ino();
+    let inner = volume.names().create(dir, b"inner", &New::directory(0o755)).unwrap().ino();
+    volume.names().create(inner, b"file", &New::file(0o600)).unwrap();
+    let ino = volume.names().create(root, b"file", &New::file(0o600)).unwrap().ino();
     take_all(&volume, ino);
-    volume.unlink(inner, b"file").unwrap();
-    volume.rmdir(dir, b"inner").unwrap();
+    volume.names().unlink(inner, b"file").unwrap();
+    volume.names().rmdir(dir, b"inner").unwrap();
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
 }

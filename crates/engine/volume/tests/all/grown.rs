@@ -50,7 +50,7 @@ fn the_log_of_a_file_system_that_grew_is_replayed() {
     let device = Arc::new(FileDevice::open(&path, true).unwrap());
     let volume = Volume::open(device, &OpenOptions::default()).unwrap();
     assert!(blocks(&volume) > 80 << 10);
-    volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap();
+    volume.names().create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap();
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
 }

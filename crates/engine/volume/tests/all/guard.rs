@@ -23,10 +23,10 @@ fn a_second_writer_is_refused_and_a_later_one_is_let_in() {
     let path = scratch.path().join("image");
     make(&path);
     let first = open(&path).unwrap();
-    first.create(Ino::ROOT, b"one", &New::file(0o644)).unwrap();
+    first.names().create(Ino::ROOT, b"one", &New::file(0o644)).unwrap();
     let refused = open(&path).map(drop).unwrap_err();
     assert!(matches!(refused, OpenFault::InUse(_)), "{refused}");
-    first.create(Ino::ROOT, b"two", &New::file(0o644)).unwrap();
+    first.names().create(Ino::ROOT, b"two", &New::file(0o644)).unwrap();
     first.close().unwrap();
     // No other machine is active, so the next open does not wait.
     let begun = std::time::Instant::now();

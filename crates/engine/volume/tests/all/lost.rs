@@ -22,19 +22,19 @@ fn open(path: &Path) -> (Disk, Volume) {
 fn prepared(scratch: &Path) -> std::path::PathBuf {
     let path = small::image(scratch, &["-b", "1024"], &[]);
     let (_disk, volume) = open(&path);
-    let file = volume.create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
-    volume.write_at(file, 0, &[b'a'; 5500]).unwrap();
+    let file = volume.names().create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(file, 0, &[b'a'; 5500]).unwrap();
     volume.close().unwrap();
     path
 }
 
 fn resize(volume: &Volume, file: Ino, size: u64) -> Result<(), Fault> {
-    volume.set_attr(file, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
+    volume.attributes().set_attr(file, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
 }
 
 fn bytes(volume: &Volume, file: Ino) -> Vec<u8> {
-    let mut bytes = vec![0; volume.stat(&volume.inode(file).unwrap()).size as usize];
-    assert_eq!(volume.read_at(file, 0, &mut bytes).unwrap(), bytes.len());
+    let mut bytes = vec![0; volume.attributes().stat(&volume.inode(file).unwrap()).size as usize];
+    assert_eq!(volume.files().read_at(file, 0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
 
@@ -59,9 +59,9 @@ fn a_cut_that_cannot_read_the_block_with_the_new_end_changes_nothing() {
             let file = small::find(&volume, b"f");
             let mut expected = vec![b'a'; 5500];
             if is_mapped {
-                volume.fallocate(file, Allocate::Keep, 20 << 10, 4096).unwrap();
+                volume.files().fallocate(file, Allocate::Keep, 20 << 10, 4096).unwrap();
             } else {
-                volume.write_at(file, 5400, &[b'b'; 50]).unwrap();
+                volume.files().write_at(file, 5400, &[b'b'; 50]).unwrap();
                 expected[5400..5450].fill(b'b');
             }
             disk.arm(Rule::fail(Op::Read, EIO).from_then_on());
@@ -69,10 +69,10 @@ fn a_cut_that_cannot_read_the_block_with_the_new_end_changes_nothing() {
             disk.disarm_all();
             assert!(matches!(fault, Fault::Device(_)), "{fault}");
             assert!(bytes(&volume, file) == expected);
-            volume.check_file(file).unwrap();
-            volume.fsync(file).unwrap();
+            volume.files().check_file(file).unwrap();
+            volume.files().fsync(file).unwrap();
             if follow == 1 {
-                volume.fallocate(file, Allocate::Reserve, 5000, 4000).unwrap();
+                volume.files().fallocate(file, Allocate::Reserve, 5000, 4000).unwrap();
                 expected.resize(9000, 0);
             }
             volume.close().unwrap();
@@ -92,7 +92,7 @@ fn growth_that_fails_changes_nothing() {
     resize(&volume, file, 7000).unwrap_err();
     disk.disarm_all();
     assert!(bytes(&volume, file) == [b'a'; 5500]);
-    volume.fsync(file).unwrap();
+    volume.files().fsync(file).unwrap();
     volume.close().unwrap();
     judge(&path, &[b'a'; 5500]);
 }
@@ -125,7 +125,7 @@ fn zeros_that_were_written_all_the_same_are_taken_back() {
     let path = prepared(scratch.path());
     let (disk, volume) = open(&path);
     let file = small::find(&volume, b"f");
-    volume.fsync(file).unwrap();
+    volume.files().fsync(file).unwrap();
     disk.arm(Rule::new(Op::Write, extant_simdisk::Effect::FailAfter(EIO)));
     resize(&volume, file, 2100).unwrap_err();
     assert!(volume.aborted().is_none() && bytes(&volume, file) == [b'a'; 5500]);
@@ -143,10 +143,10 @@ fn bytes_that_are_reported_as_lost_leave_memory() {
         let path = prepared(scratch.path());
         let (disk, volume) = open(&path);
         let file = small::find(&volume, b"f");
-        volume.write_at(file, 100 << 10, &[b'c'; 3000]).unwrap();
-        volume.fsync(file).unwrap();
-        volume.append(file, &[b'd'; 5000]).unwrap();
-        volume.write_at(file, 10, b"new").unwrap();
+        volume.files().write_at(file, 100 << 10, &[b'c'; 3000]).unwrap();
+        volume.files().fsync(file).unwrap();
+        volume.files().append(file, &[b'd'; 5000]).unwrap();
+        volume.files().write_at(file, 10, b"new").unwrap();
         let mut expected = vec![0; (100 << 10) + 3000];
         expected[..5500].fill(b'a');
         expected[100 << 10..].fill(b'c');
@@ -154,22 +154,22 @@ fn bytes_that_are_reported_as_lost_leave_memory() {
         match follow {
             // As the write-back thread does.
             2 => (0..4).for_each(|_| assert!(!volume.write_back_some(u64::MAX).unwrap())),
-            _ => assert_eq!(volume.fsync(file).unwrap_err().errno(), 5),
+            _ => assert_eq!(volume.files().fsync(file).unwrap_err().errno(), 5),
         }
         disk.disarm_all();
         if follow == 2 {
             let fault = volume.sync().unwrap_err();
             assert!(matches!(fault, Fault::LostWrite), "{fault}");
-            assert!(volume.fsync(file).is_err());
+            assert!(volume.files().fsync(file).is_err());
         }
         assert!(bytes(&volume, file) == expected, "{follow}");
-        volume.fsync(file).unwrap();
+        volume.files().fsync(file).unwrap();
         volume.sync().unwrap();
         if follow == 1 {
-            volume.fallocate(file, Allocate::Reserve, expected.len() as u64 + 100, 1000).unwrap();
+            volume.files().fallocate(file, Allocate::Reserve, expected.len() as u64 + 100, 1000).unwrap();
             expected.resize(expected.len() + 1100, 0);
         }
-        volume.check_file(file).unwrap();
+        volume.files().check_file(file).unwrap();
         volume.close().unwrap();
         judge(&path, &expected);
     }
@@ -182,18 +182,18 @@ fn a_name_is_gone_though_its_inode_cannot_be_deleted_yet() {
     let scratch = extant_testkit::scratch();
     let path = small::image(scratch.path(), &["-b", "1024"], &[]);
     let (_disk, volume) = open(&path);
-    let file = volume.create(Ino::ROOT, b"many", &New::file(0o644)).unwrap().ino();
+    let file = volume.names().create(Ino::ROOT, b"many", &New::file(0o644)).unwrap().ino();
     let free = volume.statfs().unwrap().blocks_free;
     for piece in 0..200 {
-        volume.write_at(file, piece * 2048, b"piece").unwrap();
-        volume.fsync(file).unwrap();
+        volume.files().write_at(file, piece * 2048, b"piece").unwrap();
+        volume.files().fsync(file).unwrap();
     }
     volume.close().unwrap();
 
     let (disk, volume) = open(&path);
     let file = small::find(&volume, b"many");
     volume.opened(file).unwrap();
-    volume.unlink(Ino::ROOT, b"many").unwrap();
+    volume.names().unlink(Ino::ROOT, b"many").unwrap();
     disk.arm(Rule::fail(Op::Read, EIO).from_then_on());
     volume.released(file).unwrap();
     disk.disarm_all();

@@ -39,12 +39,12 @@ fn made(size: &str, data: DataPath) -> (Arc<Faulty<SimDisk>>, Volume) {
 fn bytes(volume: &Volume, ino: Ino) -> Vec<u8> {
     let inode = volume.inode(ino).unwrap();
     let mut bytes = vec![0xEE; inode.size() as usize];
-    assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
+    assert_eq!(volume.files().read(&inode, 0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
 
 fn set_size(volume: &Volume, ino: Ino, size: u64) {
-    volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    volume.attributes().set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
 }
 
 /// A file is truncated inside a block whose newer bytes are in memory: in the end the device has them, and
@@ -52,16 +52,16 @@ fn set_size(volume: &Volume, ino: Ino, size: u64) {
 #[test]
 fn a_truncate_within_a_block_does_not_bring_older_bytes_back() {
     let (disk, volume) = made("8M", DataPath::Iomap);
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 1024]).unwrap();
-    volume.fsync(ino).unwrap();
-    volume.write_at(ino, 0, &[2; 100]).unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[1; 1024]).unwrap();
+    volume.files().fsync(ino).unwrap();
+    volume.files().write_at(ino, 0, &[2; 100]).unwrap();
     // The first write is the truncating thread's.
     disk.arm(Rule::delay(Op::Write, LONG));
     std::thread::scope(|scope| {
         scope.spawn(|| set_size(&volume, ino, 500));
         std::thread::sleep(SHORT);
-        volume.fsync(ino).unwrap();
+        volume.files().fsync(ino).unwrap();
     });
     disk.disarm_all();
     volume.close().unwrap();
@@ -75,16 +75,16 @@ fn a_truncate_within_a_block_does_not_bring_older_bytes_back() {
 #[test]
 fn a_large_journaled_file_goes_through_a_small_log() {
     let (_disk, volume) = made("220M", DataPath::Journal);
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     let mut len: u64 = 190 << 20;
-    while let Err(fault) = volume.fallocate(ino, Allocate::Reserve, 0, len) {
+    while let Err(fault) = volume.files().fallocate(ino, Allocate::Reserve, 0, len) {
         assert!(fault.is(Refusal::NoSpace), "{fault}");
         len -= 1 << 20;
     }
     assert!(len > 160 << 20, "{len}");
-    assert_eq!(volume.precache_extents(ino).unwrap(), 0, "its bytes are not kept by extents");
+    assert_eq!(volume.files().precache_extents(ino).unwrap(), 0, "its bytes are not kept by extents");
     volume.sync().unwrap();
-    volume.unlink(Ino::ROOT, b"file").unwrap();
+    volume.names().unlink(Ino::ROOT, b"file").unwrap();
     volume.sync().unwrap();
     assert!(volume.statfs().unwrap().blocks_free > len >> 10);
     volume.close().unwrap();
@@ -101,13 +101,13 @@ fn a_file_without_a_name_that_was_cut_is_deleted_all_the_same() {
             let write = WriteOptions { no_committer: true, orphans, ..WriteOptions::default() };
             let options = OpenOptions { write, ..OpenOptions::default() };
             let volume = Volume::open(disk.clone(), &options).unwrap();
-            let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+            let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
             volume.opened(ino).unwrap();
             for block in (0..10).step_by(2) {
-                volume.write_at(ino, block << 10, &[7; 1024]).unwrap();
+                volume.files().write_at(ino, block << 10, &[7; 1024]).unwrap();
             }
-            volume.fsync(ino).unwrap();
-            volume.unlink(Ino::ROOT, b"file").unwrap();
+            volume.files().fsync(ino).unwrap();
+            volume.names().unlink(Ino::ROOT, b"file").unwrap();
             set_size(&volume, ino, size);
             set_size(&volume, ino, size);
             volume.sync().unwrap();
@@ -122,20 +122,20 @@ fn a_file_without_a_name_that_was_cut_is_deleted_all_the_same() {
 #[test]
 fn a_size_on_disk_is_no_larger_than_what_was_written() {
     let (disk, volume) = made("8M", DataPath::Iomap);
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 300]).unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[1; 300]).unwrap();
     disk.arm(Rule::delay(Op::Write, LONG));
     std::thread::scope(|scope| {
         scope.spawn(|| volume.write_back_some(1024).unwrap());
         std::thread::sleep(SHORT);
-        volume.append(ino, &[2; 300]).unwrap();
+        volume.files().append(ino, &[2; 300]).unwrap();
     });
     disk.disarm_all();
     // Commits the directory only.
-    volume.fsync(Ino::ROOT).unwrap();
+    volume.files().fsync(Ino::ROOT).unwrap();
     let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
     assert!(bytes(&after, ino) == [1; 300]);
-    volume.fsync(ino).unwrap();
+    volume.files().fsync(ino).unwrap();
     let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
     assert!(bytes(&after, ino) == [[1; 300], [2; 300]].concat());
 }
@@ -144,23 +144,23 @@ fn a_size_on_disk_is_no_larger_than_what_was_written() {
 #[test]
 fn what_is_written_behind_a_block_that_fails_is_there() {
     let (disk, volume) = made("8M", DataPath::Iomap);
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 300]).unwrap();
-    volume.fsync(ino).unwrap();
-    volume.write_at(ino, 0, &[2; 10]).unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[1; 300]).unwrap();
+    volume.files().fsync(ino).unwrap();
+    volume.files().write_at(ino, 0, &[2; 10]).unwrap();
     disk.arm(Rule::delay(Op::Write, LONG).times(1));
     std::thread::scope(|scope| {
         scope.spawn(|| volume.write_back_some(1024).unwrap());
         std::thread::sleep(SHORT);
-        volume.append(ino, &[3; 3000]).unwrap();
+        volume.files().append(ino, &[3; 3000]).unwrap();
         // First all blocks except the one with the end on disk, which is being written; then that block,
         // which has newer bytes.
         disk.arm(Rule::fail(Op::Write, 5).nth(2).times(1));
         assert!(volume.write_back_some(1 << 20).unwrap());
     });
     disk.disarm_all();
-    volume.fsync(ino).unwrap_err();
-    volume.fsync(ino).unwrap();
+    volume.files().fsync(ino).unwrap_err();
+    volume.files().fsync(ino).unwrap();
     let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
     let there = bytes(&after, ino);
     assert_eq!(there.len(), 3300);
@@ -171,9 +171,9 @@ fn what_is_written_behind_a_block_that_fails_is_there() {
 #[test]
 fn fsync_does_not_wait_for_later_writes() {
     let (disk, volume) = made("8M", DataPath::Iomap);
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 64 << 10]).unwrap();
-    volume.fsync(ino).unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[1; 64 << 10]).unwrap();
+    volume.files().fsync(ino).unwrap();
     disk.arm(Rule::delay(Op::Write, Duration::from_millis(2)));
     let is_over = AtomicBool::new(false);
     let begun = Instant::now();
@@ -182,12 +182,12 @@ fn fsync_does_not_wait_for_later_writes() {
         scope.spawn(|| {
             let mut at = 0;
             while !is_over.load(Ordering::Relaxed) && begun.elapsed() < too_long {
-                volume.write_at(ino, at % (64 << 10), &[2; 1024]).unwrap();
+                volume.files().write_at(ino, at % (64 << 10), &[2; 1024]).unwrap();
                 at += 2048;
             }
         });
         for _ in 0..5 {
-            volume.fsync(ino).unwrap();
+            volume.files().fsync(ino).unwrap();
         }
         is_over.store(true, Ordering::Relaxed);
     });
@@ -198,16 +198,16 @@ fn fsync_does_not_wait_for_later_writes() {
 #[test]
 fn false_orphans_do_not_prevent_writing() {
     let (disk, volume) = made("8M", DataPath::Iomap);
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 300]).unwrap();
-    volume.unlink(Ino::ROOT, b"file").unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[1; 300]).unwrap();
+    volume.names().unlink(Ino::ROOT, b"file").unwrap();
     volume.close().unwrap();
     change_superblock(&disk, |sb| sb.last_orphan = ino.0);
     let volume = open(disk.clone());
     assert_eq!(volume.recovery().deleted_orphans, 0);
     assert!(volume.recovery().problems.iter().any(|problem| problem.contains("list of orphans")));
-    let ino = volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 300]).unwrap();
+    let ino = volume.names().create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[1; 300]).unwrap();
     volume.close().unwrap();
     assert!(bytes(&open(disk), ino) == [1; 300]);
 }
@@ -217,9 +217,9 @@ fn false_orphans_do_not_prevent_writing() {
 fn orphans_of_a_damaged_file_system_are_left_for_e2fsck() {
     for has_errors in [false, true] {
         let (disk, volume) = made("8M", DataPath::Iomap);
-        let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+        let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
         volume.opened(ino).unwrap();
-        volume.unlink(Ino::ROOT, b"file").unwrap();
+        volume.names().unlink(Ino::ROOT, b"file").unwrap();
         volume.sync().unwrap();
         let after = Arc::new(Faulty::new(disk.inner().cut_all_lost()));
         if has_errors {
@@ -244,20 +244,20 @@ fn change_superblock(disk: &Faulty<SimDisk>, change: impl FnOnce(&mut extant_ond
 #[test]
 fn an_extent_that_fails_costs_its_own_bytes_only() {
     let (disk, volume) = made("8M", DataPath::Iomap);
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    let other = volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
+    let ino = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let other = volume.names().create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
     // Extents of one block each.
     for block in 0..8 {
         for ino in [ino, other] {
-            volume.write_at(ino, block << 10, &[1; 1024]).unwrap();
-            volume.fsync(ino).unwrap();
+            volume.files().write_at(ino, block << 10, &[1; 1024]).unwrap();
+            volume.files().fsync(ino).unwrap();
         }
     }
-    volume.write_at(ino, 0, &[2; 8 << 10]).unwrap();
+    volume.files().write_at(ino, 0, &[2; 8 << 10]).unwrap();
     disk.arm(Rule::fail(Op::Write, 5).times(1));
-    volume.fsync(ino).unwrap_err();
+    volume.files().fsync(ino).unwrap_err();
     disk.disarm_all();
-    volume.fsync(ino).unwrap();
+    volume.files().fsync(ino).unwrap();
     let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
     assert!(bytes(&after, ino) == [[1; 1024].as_slice(), &[2; 7 << 10]].concat());
 }

@@ -13,12 +13,12 @@ const FAR: Timestamp = Timestamp { seconds: 4_102_444_800, nanos: 500_000_000 };
 const EARLY: Timestamp = Timestamp { seconds: -2_524_521_600, nanos: 7 };
 
 fn stat(volume: &Volume, name: &[u8]) -> Stat {
-    volume.stat(&volume.inode(find(volume, name)).unwrap())
+    volume.attributes().stat(&volume.inode(find(volume, name)).unwrap())
 }
 
 fn set_times(volume: &Volume, name: &[u8], time: Timestamp) {
     let set = SetAttr { atime: Some(time), mtime: Some(time), ..SetAttr::default() };
-    volume.set_attr(find(volume, name), &set).unwrap();
+    volume.attributes().set_attr(find(volume, name), &set).unwrap();
 }
 
 /// Reopens the volume and checks that stat shows the same.
@@ -39,7 +39,7 @@ fn inodes_of_128_bytes_have_whole_seconds_up_to_2038() {
     let volume = open(&path);
     for (name, time) in [(&b"far"[..], FAR), (b"early", EARLY), (b"now", Timestamp { seconds: 9, nanos: 9 })]
     {
-        volume.create(Ino::ROOT, name, &New::file(0o644)).unwrap();
+        volume.names().create(Ino::ROOT, name, &New::file(0o644)).unwrap();
         set_times(&volume, name, time);
     }
     let volume = again(volume, &path, &[b"far", b"early", b"now"]);
@@ -65,12 +65,13 @@ fn room_is_made_in_larger_inodes() {
         }
         let volume = open(&path);
         set_times(&volume, b"file", FAR);
-        volume.create(find(&volume, b"dir"), b"in it", &New::file(0o644)).unwrap();
-        volume.set_xattr(find(&volume, b"file"), b"user.a", b"small", SetXattr::Any).unwrap();
+        volume.names().create(find(&volume, b"dir"), b"in it", &New::file(0o644)).unwrap();
+        volume.attributes().set_xattr(find(&volume, b"file"), b"user.a", b"small", SetXattr::Any).unwrap();
         let volume = again(volume, &path, &[b"file", b"dir"]);
         assert_eq!((stat(&volume, b"file").mtime, stat(&volume, b"file").atime), (FAR, FAR), "{extra_isize}");
         assert_ne!(stat(&volume, b"dir").mtime.nanos, 0, "{extra_isize}");
-        let held = volume.xattr(&volume.inode(find(&volume, b"file")).unwrap(), b"user.a").unwrap();
+        let held =
+            volume.attributes().xattr(&volume.inode(find(&volume, b"file")).unwrap(), b"user.a").unwrap();
         assert_eq!(held, b"small");
     }
 }
@@ -106,9 +107,10 @@ fn attributes_make_room_or_times_are_cut() {
         extant_testkit::e2fsck_clean(&path);
         let volume = open(&path);
         if is_full {
-            let other = volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
+            let other = volume.names().create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
             while volume
-                .write_at(other, volume.stat(&volume.inode(other).unwrap()).size, &[1; 1 << 16])
+                .files()
+                .write_at(other, volume.attributes().stat(&volume.inode(other).unwrap()).size, &[1; 1 << 16])
                 .is_ok()
             {}
             volume.sync().unwrap();
@@ -118,7 +120,8 @@ fn attributes_make_room_or_times_are_cut() {
         let volume = again(volume, &path, &[b"file"]);
         let cut = Timestamp { seconds: i32::MAX.into(), nanos: 0 };
         assert_eq!(stat(&volume, b"file").mtime, if has_room { FAR } else { cut }, "{len} {is_full}");
-        let held = volume.xattr(&volume.inode(find(&volume, b"file")).unwrap(), b"user.k").unwrap();
+        let held =
+            volume.attributes().xattr(&volume.inode(find(&volume, b"file")).unwrap(), b"user.k").unwrap();
         assert_eq!(held, vec![b'z'; len as usize]);
     }
 }
@@ -149,9 +152,13 @@ fn the_superblock_gives_the_directorys_group() {
         let path = tuned(scratch.path(), &[], &["-o", tune, "-E", &text]);
         let volume = open_asked(&path);
         let dir = find(&volume, b"dir");
-        volume.set_attr(dir, &SetAttr { gid: Some(50), ..SetAttr::default() }).unwrap();
-        let made = volume.create(dir, b"made", &New { gid: 7, ..New::directory(0o755) }).unwrap();
-        assert_eq!((volume.stat(&made).gid, made.fields().mode & 0o7000), (group, 0), "{tune} {text}");
+        volume.attributes().set_attr(dir, &SetAttr { gid: Some(50), ..SetAttr::default() }).unwrap();
+        let made = volume.names().create(dir, b"made", &New { gid: 7, ..New::directory(0o755) }).unwrap();
+        assert_eq!(
+            (volume.attributes().stat(&made).gid, made.fields().mode & 0o7000),
+            (group, 0),
+            "{tune} {text}"
+        );
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
     }
@@ -163,9 +170,10 @@ fn the_superblock_may_ask_for_short_owners() {
     let scratch = extant_testkit::scratch();
     let path = tuned(scratch.path(), &[], &["-o", "uid16"]);
     let volume = open_asked(&path);
-    let made = volume.create(Ino::ROOT, b"made", &New { uid: 70_000, gid: 5, ..New::file(0o644) }).unwrap();
-    assert_eq!((volume.stat(&made).uid, volume.stat(&made).gid), (65_534, 5));
-    volume.set_attr(made.ino(), &SetAttr { gid: Some(1 << 20), ..SetAttr::default() }).unwrap();
+    let made =
+        volume.names().create(Ino::ROOT, b"made", &New { uid: 70_000, gid: 5, ..New::file(0o644) }).unwrap();
+    assert_eq!((volume.attributes().stat(&made).uid, volume.attributes().stat(&made).gid), (65_534, 5));
+    volume.attributes().set_attr(made.ino(), &SetAttr { gid: Some(1 << 20), ..SetAttr::default() }).unwrap();
     let volume = again(volume, &path, &[b"made"]);
     assert_eq!((stat(&volume, b"made").uid, stat(&volume, b"made").gid), (65_534, 65_534));
 }

@@ -23,18 +23,21 @@ fn make(path: &Path) {
         ["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "512", path.to_str().unwrap(), "8M"],
     );
     let volume = open(path, true).1;
-    let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+    let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
     for n in 0..150 {
-        volume.create(dir, format!("a name of some length {n:03}").as_bytes(), &New::file(0o644)).unwrap();
+        volume
+            .names()
+            .create(dir, format!("a name of some length {n:03}").as_bytes(), &New::file(0o644))
+            .unwrap();
     }
     for name in [&b"one"[..], b"two"] {
-        let file = volume.create(Ino::ROOT, name, &New::file(0o644)).unwrap().ino();
+        let file = volume.names().create(Ino::ROOT, name, &New::file(0o644)).unwrap().ino();
         for at in 0..8 {
-            volume.write_at(file, at * 3000, &[at as u8; 1024]).unwrap();
+            volume.files().write_at(file, at * 3000, &[at as u8; 1024]).unwrap();
         }
-        volume.set_xattr(file, b"user.large", &[7; 600], SetXattr::Create).unwrap();
+        volume.attributes().set_xattr(file, b"user.large", &[7; 600], SetXattr::Create).unwrap();
     }
-    volume.create(Ino::ROOT, b"link", &New::symlink(&[b'x'; 700])).unwrap();
+    volume.names().create(Ino::ROOT, b"link", &New::symlink(&[b'x'; 700])).unwrap();
     volume.close().unwrap();
 }
 
@@ -49,27 +52,31 @@ type Step = (&'static str, fn(&Volume) -> Result<(), Fault>);
 
 fn ino(volume: &Volume, name: &[u8]) -> Result<Ino, Fault> {
     let root = volume.root()?;
-    Ok(volume.lookup(&root, name)?.ino())
+    Ok(volume.names().lookup(&root, name)?.ino())
 }
 
 /// Each step fits into one transaction; some are `sync`.
 const STEPS: &[Step] = &[
-    ("create", |v| v.create(ino(v, b"dir")?, b"new", &New::file(0o644)).map(drop)),
-    ("unlink", |v| v.unlink(ino(v, b"dir")?, b"a name of some length 077")),
+    ("create", |v| v.names().create(ino(v, b"dir")?, b"new", &New::file(0o644)).map(drop)),
+    ("unlink", |v| v.names().unlink(ino(v, b"dir")?, b"a name of some length 077")),
     ("sync", |v| v.sync()),
-    ("write", |v| v.write_at(ino(v, b"one")?, 500, &[9; 5000]).map(drop)),
-    ("fsync", |v| v.fsync(ino(v, b"one")?)),
+    ("write", |v| v.files().write_at(ino(v, b"one")?, 500, &[9; 5000]).map(drop)),
+    ("fsync", |v| v.files().fsync(ino(v, b"one")?)),
     ("rename", |v| {
-        v.rename((Ino::ROOT, b"link"), (ino(v, b"dir")?, b"a name of some length 003"), Rename::Replace)
+        v.names().rename(
+            (Ino::ROOT, b"link"),
+            (ino(v, b"dir")?, b"a name of some length 003"),
+            Rename::Replace,
+        )
     }),
-    ("xattr", |v| v.set_xattr(ino(v, b"two")?, b"user.large", &[8; 500], SetXattr::Replace)),
+    ("xattr", |v| v.attributes().set_xattr(ino(v, b"two")?, b"user.large", &[8; 500], SetXattr::Replace)),
     ("truncate", |v| {
         let set = SetAttr { size: Some(4000), ..SetAttr::default() };
-        v.set_attr(ino(v, b"two")?, &set).map(drop)
+        v.attributes().set_attr(ino(v, b"two")?, &set).map(drop)
     }),
-    ("mkdir", |v| v.create(Ino::ROOT, b"more", &New::directory(0o755)).map(drop)),
+    ("mkdir", |v| v.names().create(Ino::ROOT, b"more", &New::directory(0o755)).map(drop)),
     ("sync", |v| v.sync()),
-    ("rmdir", |v| v.rmdir(Ino::ROOT, b"more")),
+    ("rmdir", |v| v.names().rmdir(Ino::ROOT, b"more")),
 ];
 
 /// The state that the steps change, as text.
@@ -80,9 +87,9 @@ fn state(volume: &Volume) -> String {
     names.sort();
     let mut text = String::new();
     for name in names {
-        let inode = volume.lookup(&root, &name).unwrap();
+        let inode = volume.names().lookup(&root, &name).unwrap();
         let _ = write!(text, "{} {} ", name.escape_ascii(), inode.size());
-        if let Ok(value) = volume.xattr(&inode, b"user.large") {
+        if let Ok(value) = volume.attributes().xattr(&inode, b"user.large") {
             let _ = write!(text, "{}x{}", value[0], value.len());
         }
         if name == b"dir" {
@@ -136,7 +143,7 @@ fn run(image: &Path, states: &[String], op: Op, nth: u64, no_threads: bool) -> b
     let context = format!("{op:?} {nth}, in {failed:?}, {done} steps done, {synced} synced");
     // A thread may also panic after the last step.
     if failed.is_some() {
-        let refused = volume.create(Ino::ROOT, b"after", &New::file(0o644)).unwrap_err();
+        let refused = volume.names().create(Ino::ROOT, b"after", &New::file(0o644)).unwrap_err();
         assert!(matches!(refused.errno(), 5 | 30), "{context}: {refused}");
         assert!(ino(&volume, b"dir").is_ok(), "{context}: reading goes on");
         assert!(volume.close().is_err(), "{context}");

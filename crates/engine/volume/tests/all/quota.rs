@@ -52,10 +52,10 @@ fn project(project: u32) -> SetAttr {
 
 /// A directory whose project is inherited by new entries.
 fn project_dir(volume: &Volume, name: &[u8], id: u32) -> Ino {
-    let dir = volume.create(Ino::ROOT, name, &New::directory(0o755)).unwrap().ino();
+    let dir = volume.names().create(Ino::ROOT, name, &New::directory(0o755)).unwrap().ino();
     let had = volume.inode(dir).unwrap().fields().flags;
     let set = SetAttr { project: Some(id), flags: Some(had | flags::PROJINHERIT), ..SetAttr::default() };
-    volume.set_attr(dir, &set).unwrap();
+    volume.attributes().set_attr(dir, &set).unwrap();
     dir
 }
 
@@ -63,34 +63,37 @@ fn project_dir(volume: &Volume, name: &[u8], id: u32) -> Ino {
 fn each_way_to_use_space_is_counted() {
     each_kind(|kind, path| {
         let volume = open(path, WriteOptions::default());
-        let dir = volume.create(Ino::ROOT, b"dir", &of(1000, 100, New::directory(0o2755))).unwrap().ino();
+        let dir =
+            volume.names().create(Ino::ROOT, b"dir", &of(1000, 100, New::directory(0o2755))).unwrap().ino();
         for i in 0..400u32 {
             let name = format!("a name that makes the directory grow, and get an index {i}");
-            volume.create(dir, name.as_bytes(), &of(1000 + i % 50, 7, New::file(0o644))).unwrap();
+            volume.names().create(dir, name.as_bytes(), &of(1000 + i % 50, 7, New::file(0o644))).unwrap();
         }
-        volume.create(dir, b"long", &of(5, 5, New::symlink(&[b'x'; 200]))).unwrap();
-        let file = volume.create(Ino::ROOT, b"file", &of(70_000, 80_000, New::file(0o644))).unwrap().ino();
-        let other = volume.create(Ino::ROOT, b"other", &of(70_001, 80_000, New::file(0o644))).unwrap().ino();
+        volume.names().create(dir, b"long", &of(5, 5, New::symlink(&[b'x'; 200]))).unwrap();
+        let file =
+            volume.names().create(Ino::ROOT, b"file", &of(70_000, 80_000, New::file(0o644))).unwrap().ino();
+        let other =
+            volume.names().create(Ino::ROOT, b"other", &of(70_001, 80_000, New::file(0o644))).unwrap().ino();
         for ino in [file, other] {
             // A block that both share, and EA inodes if the image has them.
-            volume.set_xattr(ino, b"user.shared", &[7; 400], SetXattr::Any).unwrap();
+            volume.attributes().set_xattr(ino, b"user.shared", &[7; 400], SetXattr::Any).unwrap();
         }
         if ["large values", "clusters"].contains(&kind) {
-            volume.set_xattr(file, b"user.large", &[9; 5000], SetXattr::Any).unwrap();
-            volume.set_xattr(other, b"user.large", &[9; 5000], SetXattr::Any).unwrap();
+            volume.attributes().set_xattr(file, b"user.large", &[9; 5000], SetXattr::Any).unwrap();
+            volume.attributes().set_xattr(other, b"user.large", &[9; 5000], SetXattr::Any).unwrap();
         }
         volume.sync().unwrap();
         let owner = SetAttr { uid: Some(3), gid: Some(u32::MAX - 1), ..SetAttr::default() };
-        volume.set_attr(file, &owner).unwrap();
-        volume.set_attr(dir, &SetAttr { uid: Some(4), ..project(9) }).unwrap();
-        volume.set_attr(other, &project(1 << 24)).unwrap();
-        volume.remove_xattr(other, b"user.shared").unwrap();
-        let unnamed = volume.create_unnamed(dir, &of(6, 6, New::file(0))).unwrap().ino();
+        volume.attributes().set_attr(file, &owner).unwrap();
+        volume.attributes().set_attr(dir, &SetAttr { uid: Some(4), ..project(9) }).unwrap();
+        volume.attributes().set_attr(other, &project(1 << 24)).unwrap();
+        volume.attributes().remove_xattr(other, b"user.shared").unwrap();
+        let unnamed = volume.names().create_unnamed(dir, &of(6, 6, New::file(0))).unwrap().ino();
         for i in (0..400).filter(|i| i % 3 > 0) {
             let name = format!("a name that makes the directory grow, and get an index {i}");
-            volume.unlink(dir, name.as_bytes()).unwrap();
+            volume.names().unlink(dir, name.as_bytes()).unwrap();
         }
-        volume.unlink(Ino::ROOT, b"other").unwrap();
+        volume.names().unlink(Ino::ROOT, b"other").unwrap();
         volume.released(unnamed).unwrap();
         volume.close().unwrap();
     });
@@ -101,11 +104,11 @@ fn what_a_crash_left_is_counted_when_it_is_cleaned_up() {
     each_kind(|_, path| {
         let volume = open(path, WriteOptions::default());
         let new = of(1000, 100, New::file(0o644));
-        let kept = volume.create(Ino::ROOT, b"kept", &new).unwrap().ino();
-        volume.set_xattr(kept, b"user.block", &[1; 300], SetXattr::Any).unwrap();
+        let kept = volume.names().create(Ino::ROOT, b"kept", &new).unwrap().ino();
+        volume.attributes().set_xattr(kept, b"user.block", &[1; 300], SetXattr::Any).unwrap();
         volume.opened(kept).unwrap();
-        volume.unlink(Ino::ROOT, b"kept").unwrap();
-        volume.create_unnamed(Ino::ROOT, &of(2000, 100, New::file(0))).unwrap();
+        volume.names().unlink(Ino::ROOT, b"kept").unwrap();
+        volume.names().create_unnamed(Ino::ROOT, &of(2000, 100, New::file(0))).unwrap();
         volume.sync().unwrap();
         drop(volume);
         open(path, WriteOptions::default()).close().unwrap();
@@ -119,22 +122,22 @@ fn projects_are_inherited_and_keep_others_out() {
     make(&path, KINDS[0].1, "64M");
     let volume = open(&path, WriteOptions::default());
     let dir = project_dir(&volume, b"dir", 42);
-    let sub = volume.create(dir, b"sub", &New::directory(0o755)).unwrap();
+    let sub = volume.names().create(dir, b"sub", &New::directory(0o755)).unwrap();
     assert_eq!(sub.fields().projid, 42);
     assert!(sub.has_flag(flags::PROJINHERIT));
-    let below = volume.create(sub.ino(), b"below", &New::file(0o644)).unwrap();
+    let below = volume.names().create(sub.ino(), b"below", &New::file(0o644)).unwrap();
     assert_eq!(below.fields().projid, 42);
     assert!(!below.has_flag(flags::PROJINHERIT), "as the kernel: of directories only");
 
-    let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let file = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     let other = |done: Result<(), extant_volume::Fault>| assert!(done.unwrap_err().is(Refusal::OtherProject));
-    other(volume.link(file, dir, b"link"));
-    other(volume.rename((Ino::ROOT, b"file"), (dir, b"file"), Rename::Replace));
-    other(volume.rename((Ino::ROOT, b"file"), (dir, b"sub"), Rename::Exchange));
-    assert!(volume.link(file, dir, b"sub").unwrap_err().is(Refusal::Exists));
-    volume.set_attr(file, &project(42)).unwrap();
-    volume.link(file, dir, b"link").unwrap();
-    volume.rename((Ino::ROOT, b"file"), (dir, b"file"), Rename::Replace).unwrap();
+    other(volume.names().link(file, dir, b"link"));
+    other(volume.names().rename((Ino::ROOT, b"file"), (dir, b"file"), Rename::Replace));
+    other(volume.names().rename((Ino::ROOT, b"file"), (dir, b"sub"), Rename::Exchange));
+    assert!(volume.names().link(file, dir, b"sub").unwrap_err().is(Refusal::Exists));
+    volume.attributes().set_attr(file, &project(42)).unwrap();
+    volume.names().link(file, dir, b"link").unwrap();
+    volume.names().rename((Ino::ROOT, b"file"), (dir, b"file"), Rename::Replace).unwrap();
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
 }
@@ -149,7 +152,7 @@ fn an_owner_that_finds_no_space_is_refused_and_nothing_is_changed() {
     for i in 0..2000u32 {
         let name = format!("a link whose target takes a block {i}");
         let new = of(i << 16, i << 8, New::symlink(&[b'x'; 100]));
-        match volume.create(Ino::ROOT, name.as_bytes(), &new) {
+        match volume.names().create(Ino::ROOT, name.as_bytes(), &new) {
             Ok(_) => {}
             Err(fault) => {
                 assert!(fault.is(Refusal::NoSpace), "{fault}");
@@ -204,15 +207,15 @@ fn the_kernel_and_we_take_turns() {
         make(&path, options, "64M");
         for round in 0..3u32 {
             let volume = open(&path, WriteOptions::default());
-            let dir = volume.create(Ino::ROOT, format!("{round}").as_bytes(), &New::directory(0o755));
+            let dir = volume.names().create(Ino::ROOT, format!("{round}").as_bytes(), &New::directory(0o755));
             let dir = dir.unwrap().ino();
             for i in 0..60u32 {
                 // Some ids of the last round, some new ones.
                 let id = (round * 30 + i) * 257;
                 let new = of(id, id / 2, New::symlink(&[b'x'; 100]));
-                volume.create(dir, format!("{i}").as_bytes(), &new).unwrap();
+                volume.names().create(dir, format!("{i}").as_bytes(), &new).unwrap();
                 if i % 3 == 0 {
-                    volume.unlink(dir, format!("{i}").as_bytes()).unwrap();
+                    volume.names().unlink(dir, format!("{i}").as_bytes()).unwrap();
                 }
             }
             volume.close().unwrap();
@@ -248,30 +251,38 @@ fn the_kernel_refuses_what_we_refuse() {
     let volume = open(&path, WriteOptions::default());
     let dir = project_dir(&volume, b"dir", 42);
     for name in ["one", "two"] {
-        volume.create(Ino::ROOT, name.as_bytes(), &New::file(0o644)).unwrap();
+        volume.names().create(Ino::ROOT, name.as_bytes(), &New::file(0o644)).unwrap();
     }
-    volume.create(Ino::ROOT, b"empty", &New::directory(0o755)).unwrap();
-    let full = volume.create(dir, b"full", &New::directory(0o755)).unwrap().ino();
-    volume.create(full, b"file", &New::file(0o644)).unwrap();
+    volume.names().create(Ino::ROOT, b"empty", &New::directory(0o755)).unwrap();
+    let full = volume.names().create(dir, b"full", &New::directory(0o755)).unwrap().ino();
+    volume.names().create(full, b"file", &New::file(0o644)).unwrap();
     let theirs = scratch.path().join("theirs");
     let ours = |done: Result<(), extant_volume::Fault>| done.err().map(|fault| fault.errno());
     let answers = [
-        ours(volume.link(volume.resolve(b"/one", Follow::Links).unwrap().ino(), dir, b"link")),
-        ours(volume.link(volume.resolve(b"/one", Follow::Links).unwrap().ino(), dir, b"full")),
-        ours(volume.rename((Ino::ROOT, b"one"), (dir, b"one"), Rename::Replace)),
-        ours(volume.rename((Ino::ROOT, b"one"), (dir, b"full"), Rename::Replace)),
-        ours(volume.rename((Ino::ROOT, b"empty"), (dir, b"full"), Rename::Replace)),
-        ours(volume.rename((dir, b"full"), (Ino::ROOT, b"empty"), Rename::Replace)),
-        ours(volume.rename((full, b"file"), (dir, b"file"), Rename::Replace)),
+        ours(volume.names().link(
+            volume.names().resolve(b"/one", Follow::Links).unwrap().ino(),
+            dir,
+            b"link",
+        )),
+        ours(volume.names().link(
+            volume.names().resolve(b"/one", Follow::Links).unwrap().ino(),
+            dir,
+            b"full",
+        )),
+        ours(volume.names().rename((Ino::ROOT, b"one"), (dir, b"one"), Rename::Replace)),
+        ours(volume.names().rename((Ino::ROOT, b"one"), (dir, b"full"), Rename::Replace)),
+        ours(volume.names().rename((Ino::ROOT, b"empty"), (dir, b"full"), Rename::Replace)),
+        ours(volume.names().rename((dir, b"full"), (Ino::ROOT, b"empty"), Rename::Replace)),
+        ours(volume.names().rename((full, b"file"), (dir, b"file"), Rename::Replace)),
     ];
     volume.close().unwrap();
     std::fs::copy(&path, &theirs).unwrap();
     // Restores the initial state: the last two operations had succeeded.
     let volume = open(&theirs, WriteOptions::default());
     let root = Ino::ROOT;
-    volume.rename((root, b"empty"), (dir, b"full"), Rename::Replace).unwrap();
-    volume.create(root, b"empty", &New::directory(0o755)).unwrap();
-    volume.rename((dir, b"file"), (full, b"file"), Rename::Replace).unwrap();
+    volume.names().rename((root, b"empty"), (dir, b"full"), Rename::Replace).unwrap();
+    volume.names().create(root, b"empty", &New::directory(0o755)).unwrap();
+    volume.names().rename((dir, b"file"), (full, b"file"), Rename::Replace).unwrap();
     volume.close().unwrap();
     let mount = extant_testkit::LoopMount::new(&theirs, "prjquota").unwrap();
     let at = |name: &str| mount.path().join(name);
@@ -329,55 +340,58 @@ fn any_operation(
         |random: &mut Random| [0, 1, 2, 300, 70_000, 70_001, 1 << 24, u32::MAX - 1][random.below(8) as usize];
     let dir = |random: &mut Random| {
         let name = format!("/dir {}", random.below(4));
-        volume.resolve(name.as_bytes(), Follow::Links).map_or(Ino::ROOT, |dir| dir.ino())
+        volume.names().resolve(name.as_bytes(), Follow::Links).map_or(Ino::ROOT, |dir| dir.ino())
     };
     let name = format!("{}", random.below(30));
     let name = name.as_bytes();
     let here = dir(random);
     let there = dir(random);
-    let find = |name: &[u8]| volume.lookup(&*volume.inode(here)?, name).map(|inode| inode.ino());
+    let find = |name: &[u8]| volume.names().lookup(&*volume.inode(here)?, name).map(|inode| inode.ino());
     match random.below(20) {
         0 => {
             let name = format!("dir {}", random.below(4));
             let new = of(id(random), id(random), New::directory(0o2755));
-            let made = volume.create(Ino::ROOT, name.as_bytes(), &new)?;
+            let made = volume.names().create(Ino::ROOT, name.as_bytes(), &new)?;
             let flags = Some(made.fields().flags | flags::PROJINHERIT);
             let set = SetAttr { flags, ..project(random.below(2) as u32) };
-            volume.set_attr(made.ino(), &set).map(drop)
+            volume.attributes().set_attr(made.ino(), &set).map(drop)
         }
-        1..=4 => volume.create(here, name, &of(id(random), id(random), New::file(0o644))).map(drop),
-        5 => volume.create(here, name, &of(id(random), id(random), New::directory(0o755))).map(drop),
-        6 => volume.create(here, name, &of(id(random), id(random), New::symlink(&[b'x'; 80]))).map(drop),
-        7 => volume.unlink(here, name),
-        8 => volume.rmdir(here, name),
+        1..=4 => volume.names().create(here, name, &of(id(random), id(random), New::file(0o644))).map(drop),
+        5 => volume.names().create(here, name, &of(id(random), id(random), New::directory(0o755))).map(drop),
+        6 => volume
+            .names()
+            .create(here, name, &of(id(random), id(random), New::symlink(&[b'x'; 80])))
+            .map(drop),
+        7 => volume.names().unlink(here, name),
+        8 => volume.names().rmdir(here, name),
         9 => {
             let modes = [Rename::Replace, Rename::Exchange, Rename::Whiteout];
             let how = modes[random.below(3) as usize];
             let other = format!("{}", random.below(30));
-            volume.rename((here, name), (there, other.as_bytes()), how)
+            volume.names().rename((here, name), (there, other.as_bytes()), how)
         }
-        10 => volume.link(find(name)?, there, format!("{}", random.below(30)).as_bytes()),
+        10 => volume.names().link(find(name)?, there, format!("{}", random.below(30)).as_bytes()),
         11..=12 => {
             let set = SetAttr { uid: Some(id(random)), gid: Some(id(random)), ..SetAttr::default() };
-            volume.set_attr(find(name)?, &set).map(drop)
+            volume.attributes().set_attr(find(name)?, &set).map(drop)
         }
-        13 => volume.set_attr(find(name)?, &project(id(random))).map(drop),
+        13 => volume.attributes().set_attr(find(name)?, &project(id(random))).map(drop),
         14..=16 => {
             let len = [10, 300, 3000, 9000][random.below(4) as usize];
             let key = format!("user.{}", random.below(3));
-            volume.set_xattr(find(name)?, key.as_bytes(), &vec![5; len], SetXattr::Any)
+            volume.attributes().set_xattr(find(name)?, key.as_bytes(), &vec![5; len], SetXattr::Any)
         }
-        17 => volume.remove_xattr(find(name)?, format!("user.{}", random.below(3)).as_bytes()),
+        17 => volume.attributes().remove_xattr(find(name)?, format!("user.{}", random.below(3)).as_bytes()),
         18 => {
             let new = of(id(random), id(random), New::file(0o600));
-            open_files.push(volume.create_unnamed(here, &new)?.ino());
+            open_files.push(volume.names().create_unnamed(here, &new)?.ino());
             if open_files.len() > 3 { volume.released(open_files.swap_remove(0)) } else { Ok(()) }
         }
         _ => {
             let file = find(name)?;
             volume.opened(file)?;
             open_files.push(file);
-            volume.unlink(here, name)
+            volume.names().unlink(here, name)
         }
     }
 }

@@ -41,9 +41,9 @@ fn with_orphans(features: &str) -> Arc<SimDisk> {
     let path = common::small::image(scratch.path(), &["-b", "1024", "-O", features], &[]);
     let volume = common::small::open(&path);
     let inos = [&b"cut"[..], b"gone"].map(|name| {
-        let ino = volume.create(Ino::ROOT, name, &New::file(0o644)).unwrap().ino();
+        let ino = volume.names().create(Ino::ROOT, name, &New::file(0o644)).unwrap().ino();
         (0..PIECES).for_each(|piece| {
-            volume.write_at(ino, piece * 2 * BLOCK, &[piece as u8; 1000]).unwrap();
+            volume.files().write_at(ino, piece * 2 * BLOCK, &[piece as u8; 1000]).unwrap();
         });
         ino
     });

@@ -25,14 +25,14 @@ fn open(path: &Path, data: DataPath, keep_reserve: bool) -> Volume {
 }
 
 fn create(volume: &Volume, name: &str) -> Ino {
-    volume.create(volume.root().unwrap().ino(), name.as_bytes(), &New::file(0o644)).unwrap().ino()
+    volume.names().create(volume.root().unwrap().ino(), name.as_bytes(), &New::file(0o644)).unwrap().ino()
 }
 
 /// Appends until there is no space. Returns the number of blocks.
 fn fill(volume: &Volume, ino: Ino) -> u64 {
     let mut blocks = 0;
     loop {
-        match volume.append(ino, &[7; 4096]) {
+        match volume.files().append(ino, &[7; 4096]) {
             Ok((_, done)) => blocks += done as u64 / 4096,
             Err(fault) => {
                 assert!(fault.is(Refusal::NoSpace), "{fault}");
@@ -62,7 +62,7 @@ fn the_reserve_is_roots() {
         };
         assert!((RESERVED - 4..=RESERVED).contains(&more), "{data:?}: {more}");
         // The privilege is limited to the thread and to the lifetime of the guard.
-        assert!(volume.append(theirs, b"x").is_err_and(|fault| fault.is(Refusal::NoSpace)));
+        assert!(volume.files().append(theirs, b"x").is_err_and(|fault| fault.is(Refusal::NoSpace)));
         volume.sync().unwrap();
         let full = volume.statfs().unwrap();
         assert!(full.blocks_available == 0 && full.blocks_free <= POOL, "{data:?}: {full:?}");
@@ -72,7 +72,7 @@ fn the_reserve_is_roots() {
         let volume = open(&path, data, true);
         assert_eq!(volume.inode(roots).unwrap().size(), more * 4096);
         let mut found = vec![0; (more * 4096) as usize];
-        assert_eq!(volume.read_at(roots, 0, &mut found).unwrap(), found.len());
+        assert_eq!(volume.files().read_at(roots, 0, &mut found).unwrap(), found.len());
         assert!(found.iter().all(|byte| *byte == 7));
         volume.close().unwrap();
     }
@@ -88,17 +88,17 @@ fn root_fills_a_file_system_without_extents_to_the_pool_and_loses_nothing() {
         let volume = open(&path, data, false);
         let file = create(&volume, "file");
         // In one call, so that all bytes are reserved before the map takes a block.
-        let blocks = volume.write_at(file, 0, &vec![7; 32 << 20]).unwrap() as u64 / 4096;
+        let blocks = volume.files().write_at(file, 0, &vec![7; 32 << 20]).unwrap() as u64 / 4096;
         assert!(blocks > 2000, "{data:?}: {blocks}");
-        assert!(volume.append(file, b"x").is_err_and(|fault| fault.is(Refusal::NoSpace)));
-        volume.fsync(file).unwrap();
+        assert!(volume.files().append(file, b"x").is_err_and(|fault| fault.is(Refusal::NoSpace)));
+        volume.files().fsync(file).unwrap();
         let full = volume.statfs().unwrap();
         assert!(full.blocks_free <= POOL, "{data:?}: {full:?}");
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
         let volume = open(&path, data, false);
         let mut found = vec![0; (blocks * 4096) as usize];
-        assert_eq!(volume.read_at(file, 0, &mut found).unwrap(), found.len());
+        assert_eq!(volume.files().read_at(file, 0, &mut found).unwrap(), found.len());
         assert!(found.iter().all(|byte| *byte == 7));
         volume.close().unwrap();
     }
@@ -118,7 +118,7 @@ fn the_library_acts_as_root_by_default() {
     assert!(by_user > 0 && fill(&volume, file) >= RESERVED - 4);
     // The allocator found every block of it, and counted them.
     volume.sync().unwrap();
-    let stats = volume.alloc_stats().unwrap();
+    let stats = volume.counters().alloc_stats().unwrap();
     assert!(stats.clusters >= by_user && stats.success > 0, "{stats}");
     assert!(stats.to_string().contains("groups_scanned"), "{stats}");
     volume.close().unwrap();

@@ -13,8 +13,8 @@ fn open(path: &Path) -> Volume {
 }
 
 fn file(volume: &Volume, name: &str, content: &[u8]) -> Ino {
-    let ino = volume.create(Ino::ROOT, name.as_bytes(), &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, content).unwrap();
+    let ino = volume.names().create(Ino::ROOT, name.as_bytes(), &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, content).unwrap();
     ino
 }
 
@@ -31,29 +31,32 @@ fn each_way_keeps_what_it_promises_and_writes_nothing_more() {
         );
         let volume = open(&path);
         let synced = file(&volume, "synced", &[7; 50_000]);
-        volume.fsync(synced).unwrap();
+        volume.files().fsync(synced).unwrap();
         let late = file(&volume, "late", &[8; 50_000]);
         let inode = volume.inode(synced).unwrap();
 
-        volume.shut_down(how).unwrap();
+        volume.admin().shut_down(how).unwrap();
         let then = std::fs::read(&path).unwrap();
         let mut buf = [0; 10];
         let root = volume.root();
         for refused in [
             root.map(drop),
-            volume.read_at(synced, 0, &mut buf).map(drop),
-            volume.read(&inode, 0, &mut buf).map(drop),
-            volume.write_at(late, 0, b"x").map(drop),
-            volume.create(Ino::ROOT, b"more", &New::file(0o644)).map(drop),
-            volume.set_attr(late, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).map(drop),
-            volume.fsync(late),
-            volume.fdatasync(synced),
+            volume.files().read_at(synced, 0, &mut buf).map(drop),
+            volume.files().read(&inode, 0, &mut buf).map(drop),
+            volume.files().write_at(late, 0, b"x").map(drop),
+            volume.names().create(Ino::ROOT, b"more", &New::file(0o644)).map(drop),
+            volume
+                .attributes()
+                .set_attr(late, &SetAttr { mode: Some(0o600), ..SetAttr::default() })
+                .map(drop),
+            volume.files().fsync(late),
+            volume.files().fdatasync(synced),
             volume.sync(),
         ] {
             assert!(matches!(refused, Err(Fault::ShutDown)), "{how:?}: {refused:?}");
             assert_eq!(refused.unwrap_err().errno(), 5);
         }
-        volume.shut_down(Shutdown::Flush).unwrap();
+        volume.admin().shut_down(Shutdown::Flush).unwrap();
         assert!(volume.write_back_some(u64::MAX).is_err());
         volume.close().unwrap();
         assert!(std::fs::read(&path).unwrap() == then, "{how:?}: something was written");
@@ -63,8 +66,8 @@ fn each_way_keeps_what_it_promises_and_writes_nothing_more() {
         let root = volume.root().unwrap();
         let mut content = vec![0; 60_000];
         let mut bytes_of = |name: &[u8]| {
-            let found = volume.lookup(&root, name).ok()?;
-            let len = volume.read(&found, 0, &mut content).unwrap();
+            let found = volume.names().lookup(&root, name).ok()?;
+            let len = volume.files().read(&found, 0, &mut content).unwrap();
             Some((len, content[..len].iter().all(|byte| *byte == content[0])))
         };
         assert_eq!(bytes_of(b"synced"), Some((50_000, true)));
@@ -89,5 +92,5 @@ fn what_is_open_for_reading_has_nothing_to_shut_down() {
     );
     let device = Arc::new(FileDevice::open_read_only(&path).unwrap());
     let volume = Volume::open_read_only(device, &OpenOptions::default()).unwrap();
-    assert_eq!(volume.shut_down(Shutdown::Nothing).unwrap_err().errno(), 30);
+    assert_eq!(volume.admin().shut_down(Shutdown::Nothing).unwrap_err().errno(), 30);
 }

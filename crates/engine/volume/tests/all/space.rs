@@ -19,7 +19,7 @@ fn a_count_in_blocks_is_understood_and_written_in_sectors() {
     let volume = open(&path);
     let dir = find(&volume, b"dir");
     assert_eq!(sectors(&volume, dir), 8);
-    volume.set_xattr(dir, b"user.large", &[1; 1000], SetXattr::Any).unwrap();
+    volume.attributes().set_xattr(dir, b"user.large", &[1; 1000], SetXattr::Any).unwrap();
     assert_eq!(sectors(&volume, dir), 16);
     assert_eq!(volume.inode(dir).unwrap().fields().flags & 0x40000, 0);
     volume.close().unwrap();
@@ -37,14 +37,16 @@ fn without_huge_file_a_count_has_32_bits() {
     let volume = open(&path);
     let (dir, full) = (find(&volume, b"dir"), find(&volume, b"full"));
     assert_eq!(sectors(&volume, dir), 8);
-    volume.set_xattr(dir, b"user.large", &[1; 1000], SetXattr::Any).unwrap();
+    volume.attributes().set_xattr(dir, b"user.large", &[1; 1000], SetXattr::Any).unwrap();
     assert_eq!(sectors(&volume, dir), 16);
     assert_eq!(volume.inode(dir).unwrap().fields().blocks, 16);
     // The count is at its maximum: the operation is refused before it allocates.
-    let refused = volume.set_xattr(full, b"user.large", &[1; 1000], SetXattr::Any).unwrap_err();
+    let refused = volume.attributes().set_xattr(full, b"user.large", &[1; 1000], SetXattr::Any).unwrap_err();
     assert!(refused.is(Refusal::TooLarge), "{refused}");
     let refused = (0..1000)
-        .map(|i| volume.create(full, format!("a-name-of-some-length-{i}").as_bytes(), &New::file(0o600)))
+        .map(|i| {
+            volume.names().create(full, format!("a-name-of-some-length-{i}").as_bytes(), &New::file(0o600))
+        })
         .find_map(Result::err)
         .unwrap();
     assert!(refused.is(Refusal::NoSpace), "{refused}");
@@ -78,12 +80,12 @@ fn clusters_with_holes_at_their_front_are_given_back() {
         let file = find(&volume, b"file");
         assert_eq!(sectors(&volume, file), 4 * CLUSTER / 512);
         let set = SetAttr { size: Some(keep_kib << 10), ..SetAttr::default() };
-        volume.set_attr(file, &set).unwrap();
+        volume.attributes().set_attr(file, &set).unwrap();
         assert_eq!(sectors(&volume, file), clusters * CLUSTER / 512, "cut at {keep_kib} KiB");
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
         let volume = open(&path);
-        volume.unlink(Ino::ROOT, b"file").unwrap();
+        volume.names().unlink(Ino::ROOT, b"file").unwrap();
         volume.sync().unwrap();
         assert_eq!(volume.statfs().unwrap().blocks_free, free);
         volume.close().unwrap();

@@ -44,45 +44,49 @@ fn dir(volume: &Volume, random: &mut Random) -> Result<Ino, Fault> {
     let path = format!("/{}/{}", random.below(4), random.below(4));
     let depth = random.below(3) as usize;
     let path = path.split('/').take(depth + 1).collect::<Vec<_>>().join("/");
-    Ok(volume.resolve(path.as_bytes(), Follow::NotTheLast)?.ino())
+    Ok(volume.names().resolve(path.as_bytes(), Follow::NotTheLast)?.ino())
 }
 
 fn operate(volume: &Volume, random: &mut Random, open: &mut Vec<Ino>) -> Result<(), Fault> {
     let name = format!("{}", random.below(12));
     let name = name.as_bytes();
     let here = dir(volume, random)?;
-    let find =
-        |name: &[u8]| volume.inode(here).and_then(|dir| volume.lookup(&dir, name)).map(|inode| inode.ino());
+    let find = |name: &[u8]| {
+        volume.inode(here).and_then(|dir| volume.names().lookup(&dir, name)).map(|inode| inode.ino())
+    };
     match random.below(18) {
         0..=3 => {
             let new = New { uid: random.below(40) as u32 * 256, ..New::file(0o644) };
-            volume.create(here, name, &new).map(drop)
+            volume.names().create(here, name, &new).map(drop)
         }
-        4 => volume.create(here, name, &New::directory(0o755)).map(drop),
-        5 => volume.create(here, name, &New::symlink(&[b's'; 100])).map(drop),
-        6..=7 => volume.unlink(here, name),
-        8 => volume.rmdir(here, name),
+        4 => volume.names().create(here, name, &New::directory(0o755)).map(drop),
+        5 => volume.names().create(here, name, &New::symlink(&[b's'; 100])).map(drop),
+        6..=7 => volume.names().unlink(here, name),
+        8 => volume.names().rmdir(here, name),
         9..=10 => {
             let there = dir(volume, random)?;
             let other = format!("{}", random.below(12));
             let how = [Rename::Replace, Rename::NoReplace, Rename::Exchange][random.below(3) as usize];
-            volume.rename((here, name), (there, other.as_bytes()), how)
+            volume.names().rename((here, name), (there, other.as_bytes()), how)
         }
         11 => {
             let there = dir(volume, random)?;
-            volume.link(find(name)?, there, format!("{}", random.below(12)).as_bytes())
+            volume.names().link(find(name)?, there, format!("{}", random.below(12)).as_bytes())
         }
         12 => {
             let size = Some(random.below(1 << 20));
-            volume.set_attr(find(name)?, &SetAttr { size, ..SetAttr::default() }).map(drop)
+            volume.attributes().set_attr(find(name)?, &SetAttr { size, ..SetAttr::default() }).map(drop)
         }
         13 => {
             let gid = Some(random.below(100) as u32);
-            volume.set_attr(find(name)?, &SetAttr { mode: Some(0o600), gid, ..SetAttr::default() }).map(drop)
+            volume
+                .attributes()
+                .set_attr(find(name)?, &SetAttr { mode: Some(0o600), gid, ..SetAttr::default() })
+                .map(drop)
         }
         14 => {
             let value = vec![7; random.below(600) as usize];
-            volume.set_xattr(find(name)?, b"user.a", &value, SetXattr::Any)
+            volume.attributes().set_xattr(find(name)?, b"user.a", &value, SetXattr::Any)
         }
         15 => {
             let ino = find(name)?;
@@ -97,7 +101,9 @@ fn operate(volume: &Volume, random: &mut Random, open: &mut Vec<Ino>) -> Result<
         16 => {
             let inode = volume.inode(here)?;
             let each = &mut |_: extant_volume::DirEntry<'_>| std::ops::ControlFlow::Continue(());
-            volume.read_dir(&inode, extant_volume::Cursor::START, each, &mut |fault| panic!("{fault}"))
+            volume
+                .names()
+                .read_dir(&inode, extant_volume::Cursor::START, each, &mut |fault| panic!("{fault}"))
         }
         _ if random.below(50) == 0 => volume.sync(),
         _ => find(name).map(drop),
@@ -108,9 +114,13 @@ fn run(path: &Path, write: WriteOptions) {
     let device = Arc::new(FileDevice::open(path, true).unwrap());
     let volume = Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).unwrap();
     for i in 0..4 {
-        let top = volume.create(Ino::ROOT, format!("{i}").as_bytes(), &New::directory(0o755)).unwrap().ino();
+        let top = volume
+            .names()
+            .create(Ino::ROOT, format!("{i}").as_bytes(), &New::directory(0o755))
+            .unwrap()
+            .ino();
         for k in 0..4 {
-            volume.create(top, format!("{k}").as_bytes(), &New::directory(0o755)).unwrap();
+            volume.names().create(top, format!("{k}").as_bytes(), &New::directory(0o755)).unwrap();
         }
     }
     let done = AtomicBool::new(false);
@@ -150,7 +160,7 @@ fn run(path: &Path, write: WriteOptions) {
         done.store(true, Ordering::Relaxed);
     });
     let all: u64 = counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-    println!("{all} operations, {:?}", volume.journal_stats().unwrap());
+    println!("{all} operations, {:?}", volume.counters().journal_stats().unwrap());
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(path);
 }
@@ -182,25 +192,25 @@ fn a_removed_link_is_not_read_from_a_block_that_is_used_again() {
     let links: Vec<_> = (0..50)
         .map(|n| {
             let name = format!("link{n}");
-            volume.create(Ino::ROOT, name.as_bytes(), &New::symlink(&[b's'; 100])).unwrap();
-            let link = volume.lookup(&root, name.as_bytes()).unwrap();
-            volume.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+            volume.names().create(Ino::ROOT, name.as_bytes(), &New::symlink(&[b's'; 100])).unwrap();
+            let link = volume.names().lookup(&root, name.as_bytes()).unwrap();
+            volume.names().unlink(Ino::ROOT, name.as_bytes()).unwrap();
             link
         })
         .collect();
     volume.sync().unwrap();
     // As many as there is room for, so that each freed block is in use again.
     let mut dirs = 0;
-    while volume.create(Ino::ROOT, format!("dir{dirs}").as_bytes(), &New::directory(0o755)).is_ok() {
+    while volume.names().create(Ino::ROOT, format!("dir{dirs}").as_bytes(), &New::directory(0o755)).is_ok() {
         dirs += 1;
     }
     for link in &links {
-        let fault = volume.read_link(link).unwrap_err();
+        let fault = volume.files().read_link(link).unwrap_err();
         assert!(fault.is(Refusal::Stale) || fault.is(Refusal::WrongType), "{fault}");
     }
     for n in 0..dirs {
-        let dir = volume.lookup(&volume.root().unwrap(), format!("dir{n}").as_bytes()).unwrap();
-        assert!(volume.lookup(&dir, b"..").is_ok(), "dir{n}");
+        let dir = volume.names().lookup(&volume.root().unwrap(), format!("dir{n}").as_bytes()).unwrap();
+        assert!(volume.names().lookup(&dir, b"..").is_ok(), "dir{n}");
     }
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -219,26 +229,29 @@ fn a_new_inode_is_met_only_when_it_has_its_name() {
         Volume::open(device, &OpenOptions { write: WriteOptions::default(), ..OpenOptions::default() })
             .unwrap();
     let dir = New::directory(0o755);
-    let taken = volume.create(Ino::ROOT, b"taken", &dir).unwrap().ino();
-    let there = volume.create(taken, b"there", &New::file(0o644)).unwrap().ino();
-    let gone = volume.create(taken, b"gone", &dir).unwrap().ino();
-    volume.rmdir(taken, b"gone").unwrap();
+    let taken = volume.names().create(Ino::ROOT, b"taken", &dir).unwrap().ino();
+    let there = volume.names().create(taken, b"there", &New::file(0o644)).unwrap().ino();
+    let gone = volume.names().create(taken, b"gone", &dir).unwrap().ino();
+    volume.names().rmdir(taken, b"gone").unwrap();
     let done = AtomicBool::new(false);
     let met = std::thread::scope(|scope| {
         scope.spawn(|| {
             let until = Instant::now() + Duration::from_secs(1);
             while Instant::now() < until {
-                let made = volume.create(taken, b"there", &dir);
+                let made = volume.names().create(taken, b"there", &dir);
                 assert!(made.is_err_and(|fault| fault.is(Refusal::Exists)));
             }
             done.store(true, Ordering::Relaxed);
         });
         let mut met = 0;
         while !done.load(Ordering::Relaxed) {
-            met += u32::from(volume.create(gone, b"lost", &New::file(0o644)).is_ok());
-            met += u32::from(volume.link(there, gone, b"lost too").is_ok());
+            met += u32::from(volume.names().create(gone, b"lost", &New::file(0o644)).is_ok());
+            met += u32::from(volume.names().link(there, gone, b"lost too").is_ok());
             met += u32::from(
-                volume.set_attr(gone, &SetAttr { mode: Some(0o700), ..SetAttr::default() }).is_ok(),
+                volume
+                    .attributes()
+                    .set_attr(gone, &SetAttr { mode: Some(0o700), ..SetAttr::default() })
+                    .is_ok(),
             );
         }
         met

@@ -15,13 +15,13 @@ use extant_simdisk::{Faulty, Op, Rule};
 use extant_volume::{Fault, New, OpenOptions, OrphanMode, SetAttr, Volume, WriteOptions};
 
 fn resize(volume: &Volume, ino: Ino, size: u64) -> Result<(), Fault> {
-    volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
+    volume.attributes().set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
 }
 
 fn content(volume: &Volume, ino: Ino) -> Vec<u8> {
     let inode = volume.inode(ino).unwrap();
     let mut bytes = vec![0xEE; inode.size().min(100_000) as usize];
-    let read = volume.read(&inode, 0, &mut bytes).unwrap();
+    let read = volume.files().read(&inode, 0, &mut bytes).unwrap();
     assert_eq!(read, bytes.len());
     bytes
 }
@@ -176,7 +176,7 @@ fn a_cut_that_cannot_read_the_map_tracks_nothing() {
         let (device, volume) =
             faulty_with(&path, WriteOptions { orphans, track_all_orphans: true, ..WriteOptions::default() });
         let file = find(&volume, b"file");
-        let warm = volume.create(Ino::ROOT, b"warm", &New::file(0o644)).unwrap().ino();
+        let warm = volume.names().create(Ino::ROOT, b"warm", &New::file(0o644)).unwrap().ino();
         resize(&volume, warm, 10).unwrap();
         resize(&volume, warm, 5).unwrap();
 

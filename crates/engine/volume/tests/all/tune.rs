@@ -31,6 +31,7 @@ fn a_cut_leaves_all_old_values_or_all_new_ones() {
         let old_uuid = superblock_at(&before, superblock::OFFSET).uuid;
         let volume = Volume::open(disk.clone(), &options).unwrap();
         volume
+            .admin()
             .tune(&|sb| {
                 sb.uuid = [9; 16];
                 sb.volume_name[..3].copy_from_slice(b"new");

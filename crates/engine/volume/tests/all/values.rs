@@ -41,10 +41,13 @@ fn patch_entry(path: &Path, index: u8, from: Ino, to: Ino) {
 fn with_value(scratch: &Path) -> (std::path::PathBuf, Ino) {
     let path = image(scratch, &OPTIONS, &["mkdir dir"]);
     let volume = open(&path);
-    volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
-    volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap();
+    volume.names().create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
+    volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap();
     let before: Vec<u32> = (11..60).filter(|ino| volume.inode(Ino(*ino)).is_ok()).collect();
-    volume.set_xattr(find(&volume, b"file"), b"user.huge", &[7; LEN as usize], SetXattr::Any).unwrap();
+    volume
+        .attributes()
+        .set_xattr(find(&volume, b"file"), b"user.huge", &[7; LEN as usize], SetXattr::Any)
+        .unwrap();
     let value = (11..60).find(|ino| volume.inode(Ino(*ino)).is_ok() && !before.contains(ino)).unwrap();
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -70,9 +73,9 @@ fn what_is_no_value_is_not_touched() {
         };
         let before = state();
         for changed in [
-            volume.remove_xattr(file, b"user.huge"),
-            volume.set_xattr(file, b"user.huge", b"small", SetXattr::Any),
-            volume.set_xattr(file, b"user.huge", &[8; LEN as usize], SetXattr::Any),
+            volume.attributes().remove_xattr(file, b"user.huge"),
+            volume.attributes().set_xattr(file, b"user.huge", b"small", SetXattr::Any),
+            volume.attributes().set_xattr(file, b"user.huge", &[8; LEN as usize], SetXattr::Any),
         ] {
             let fault = changed.unwrap_err();
             assert!(matches!(fault, Fault::Corrupt(_)), "{fault}");
@@ -80,7 +83,7 @@ fn what_is_no_value_is_not_touched() {
         assert_eq!(state(), before);
         if victim != file {
             let inodes = used(&volume);
-            volume.unlink(Ino::ROOT, b"file").unwrap();
+            volume.names().unlink(Ino::ROOT, b"file").unwrap();
             assert_eq!(state(), before);
             assert_eq!(used(&volume), inodes - 1);
         }
@@ -101,7 +104,7 @@ fn a_value_with_attributes_is_none() {
     edit(&path, &format!("ea_set <{value}> user.own x"));
     let volume = open(&path);
     let file = find(&volume, b"file");
-    let fault = volume.remove_xattr(file, b"user.huge").unwrap_err();
+    let fault = volume.attributes().remove_xattr(file, b"user.huge").unwrap_err();
     assert!(matches!(fault, Fault::Corrupt(_)), "{fault}");
 }
 
@@ -115,8 +118,8 @@ fn values_of_hidden_names_go_with_their_inode() {
     let volume = open(&path);
     let inodes = used(&volume);
     let file = find(&volume, b"file");
-    assert_eq!(volume.xattr_names(&volume.inode(file).unwrap()).unwrap().len(), 0);
-    volume.unlink(Ino::ROOT, b"file").unwrap();
+    assert_eq!(volume.attributes().xattr_names(&volume.inode(file).unwrap()).unwrap().len(), 0);
+    volume.names().unlink(Ino::ROOT, b"file").unwrap();
     assert_eq!(used(&volume), inodes - 2);
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -129,10 +132,10 @@ fn many_values_go_with_their_inode() {
     let path = image(scratch.path(), &["-b", "1024", "-O", "ea_inode,orphan_file", "-N", "512"], &[]);
     let volume = open(&path);
     let (inodes, free) = (used(&volume), volume.statfs().unwrap().blocks_free);
-    let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let file = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     let set = |number: u64| {
         let name = format!("user.{number}");
-        volume.set_xattr(file, name.as_bytes(), &[number as u8; LEN as usize], SetXattr::Any)
+        volume.attributes().set_xattr(file, name.as_bytes(), &[number as u8; LEN as usize], SetXattr::Any)
     };
     let (mut kept, mut refused) = (0, None);
     while refused.is_none() {
@@ -142,7 +145,7 @@ fn many_values_go_with_their_inode() {
     assert!(refused.unwrap().is(Refusal::NoSpace));
     assert!(kept > 20, "{kept}");
     assert_eq!(used(&volume), inodes + 1 + kept);
-    volume.unlink(Ino::ROOT, b"file").unwrap();
+    volume.names().unlink(Ino::ROOT, b"file").unwrap();
     volume.sync().unwrap();
     assert_eq!((used(&volume), volume.statfs().unwrap().blocks_free), (inodes, free));
     volume.close().unwrap();
@@ -173,7 +176,7 @@ fn a_shared_block_counts_its_values_once() {
     let volume = open(&path);
     let [a, b] = [b"a", b"b"].map(|name| find(&volume, name));
     for file in [a, b] {
-        volume.set_xattr(file, b"user.own", b"alike", SetXattr::Any).unwrap();
+        volume.attributes().set_xattr(file, b"user.own", b"alike", SetXattr::Any).unwrap();
     }
     let block = |ino| volume.inode(ino).unwrap().fields().file_acl;
     assert_eq!(block(a), block(b));
@@ -181,7 +184,7 @@ fn a_shared_block_counts_its_values_once() {
     extant_testkit::e2fsck_clean(&path);
     for name in [b"a", b"b"] {
         let volume = open(&path);
-        volume.unlink(Ino::ROOT, name).unwrap();
+        volume.names().unlink(Ino::ROOT, name).unwrap();
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(&path);
     }
@@ -204,15 +207,15 @@ fn kept_once(options: &[&str]) {
     let value = vec![7; 60_000];
     let name = |number: u32| format!("file {number}").into_bytes();
     for number in 0..40 {
-        let file = volume.create(Ino::ROOT, &name(number), &New::file(0o644)).unwrap().ino();
-        volume.set_xattr(file, b"user.icon", &value, SetXattr::Any).unwrap();
+        let file = volume.names().create(Ino::ROOT, &name(number), &New::file(0o644)).unwrap().ino();
+        volume.attributes().set_xattr(file, b"user.icon", &value, SetXattr::Any).unwrap();
         // The same value again, and another attribute of the same file with this value.
-        volume.set_xattr(file, b"user.icon", &value, SetXattr::Replace).unwrap();
-        volume.set_xattr(file, b"user.second", &value, SetXattr::Any).unwrap();
+        volume.attributes().set_xattr(file, b"user.icon", &value, SetXattr::Replace).unwrap();
+        volume.attributes().set_xattr(file, b"user.second", &value, SetXattr::Any).unwrap();
     }
     assert_eq!(used(&volume), start + 41);
     let other = [&value[..59_999], b"x"].concat();
-    volume.set_xattr(find(&volume, &name(3)), b"user.icon", &other, SetXattr::Any).unwrap();
+    volume.attributes().set_xattr(find(&volume, &name(3)), b"user.icon", &other, SetXattr::Any).unwrap();
     assert_eq!(used(&volume), start + 42);
     volume.close().unwrap();
     extant_testkit::e2fsck_clean(&path);
@@ -220,17 +223,17 @@ fn kept_once(options: &[&str]) {
     let volume = open(&path);
     for number in 0..40 {
         let file = find(&volume, &name(number));
-        let held = volume.xattr(&volume.inode(file).unwrap(), b"user.icon").unwrap();
+        let held = volume.attributes().xattr(&volume.inode(file).unwrap(), b"user.icon").unwrap();
         assert_eq!(held, if number == 3 { &other[..] } else { &value[..] });
         match number % 2 {
-            0 => volume.remove_xattr(file, b"user.icon").unwrap(),
-            _ => volume.unlink(Ino::ROOT, &name(number)).unwrap(),
+            0 => volume.attributes().remove_xattr(file, b"user.icon").unwrap(),
+            _ => volume.names().unlink(Ino::ROOT, &name(number)).unwrap(),
         }
     }
     // The second attributes of every other file are left.
     assert_eq!(used(&volume), start + 21);
     for number in (0..40).step_by(2) {
-        volume.remove_xattr(find(&volume, &name(number)), b"user.second").unwrap();
+        volume.attributes().remove_xattr(find(&volume, &name(number)), b"user.second").unwrap();
     }
     assert_eq!(used(&volume), start + 20);
     volume.close().unwrap();

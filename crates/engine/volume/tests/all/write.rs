@@ -59,51 +59,53 @@ fn names(volume: &Volume, dir: Ino) -> Vec<String> {
 fn names_come_and_go() {
     each_kind(|kind, path| {
         let volume = open(path, WriteOptions::default());
-        let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+        let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
         for i in 0..2000 {
             let name = format!("a-name-that-is-somewhat-longer-{i}");
-            volume.create(dir, name.as_bytes(), &New::file(0o644)).unwrap();
+            volume.names().create(dir, name.as_bytes(), &New::file(0o644)).unwrap();
         }
         assert_eq!(names(&volume, dir).len(), 2000);
         assert!(
             volume
+                .names()
                 .create(dir, b"a-name-that-is-somewhat-longer-7", &New::file(0))
                 .unwrap_err()
                 .is(Refusal::Exists)
         );
-        assert!(volume.unlink(dir, b"absent").unwrap_err().is(Refusal::NotFound));
-        assert!(volume.rmdir(Ino::ROOT, b"dir").unwrap_err().is(Refusal::NotEmpty));
+        assert!(volume.names().unlink(dir, b"absent").unwrap_err().is(Refusal::NotFound));
+        assert!(volume.names().rmdir(Ino::ROOT, b"dir").unwrap_err().is(Refusal::NotEmpty));
         for i in (0..2000).filter(|i| i % 3 != 0) {
             let name = format!("a-name-that-is-somewhat-longer-{i}");
-            volume.unlink(dir, name.as_bytes()).unwrap();
+            volume.names().unlink(dir, name.as_bytes()).unwrap();
         }
-        let file = volume.create(dir, b"linked", &New::file(0o600)).unwrap().ino();
-        volume.link(file, Ino::ROOT, b"link").unwrap();
-        assert_eq!(volume.stat(&volume.inode(file).unwrap()).links, 2);
-        volume.create(dir, b"short", &New::symlink(b"linked")).unwrap();
+        let file = volume.names().create(dir, b"linked", &New::file(0o600)).unwrap().ino();
+        volume.names().link(file, Ino::ROOT, b"link").unwrap();
+        assert_eq!(volume.attributes().stat(&volume.inode(file).unwrap()).links, 2);
+        volume.names().create(dir, b"short", &New::symlink(b"linked")).unwrap();
         let long = [b'x'; 700];
-        let link = volume.create(dir, b"long", &New::symlink(&long)).unwrap();
-        assert_eq!(volume.read_link(&link).unwrap(), long);
+        let link = volume.names().create(dir, b"long", &New::symlink(&long)).unwrap();
+        assert_eq!(volume.files().read_link(&link).unwrap(), long);
         for (name, new) in [
             (&b"fifo"[..], New { kind: FileType::Fifo, ..New::file(0o600) }),
             (b"socket", New { kind: FileType::Socket, ..New::file(0o600) }),
             (b"block", New { kind: FileType::BlockDevice, device: (8, 300), ..New::file(0o600) }),
         ] {
-            volume.create(dir, name, &new).unwrap();
+            volume.names().create(dir, name, &new).unwrap();
         }
-        let other = volume.create(Ino::ROOT, b"other", &New::directory(0o700)).unwrap().ino();
-        let below = volume.create(dir, b"below", &New::directory(0o700)).unwrap().ino();
-        volume.rename((dir, b"below"), (other, b"moved"), Rename::Replace).unwrap();
-        assert_eq!(volume.lookup(&volume.inode(below).unwrap(), b"..").unwrap().ino(), other);
+        let other = volume.names().create(Ino::ROOT, b"other", &New::directory(0o700)).unwrap().ino();
+        let below = volume.names().create(dir, b"below", &New::directory(0o700)).unwrap().ino();
+        volume.names().rename((dir, b"below"), (other, b"moved"), Rename::Replace).unwrap();
+        assert_eq!(volume.names().lookup(&volume.inode(below).unwrap(), b"..").unwrap().ino(), other);
         assert!(
             volume
+                .names()
                 .rename((Ino::ROOT, b"other"), (below, b"x"), Rename::Replace)
                 .unwrap_err()
                 .is(Refusal::Invalid)
         );
-        volume.rename((dir, b"linked"), (dir, b"short"), Rename::Exchange).unwrap();
-        volume.rename((dir, b"long"), (dir, b"fifo"), Rename::Whiteout).unwrap();
-        volume.rename((dir, b"socket"), (other, b"socket"), Rename::NoReplace).unwrap();
+        volume.names().rename((dir, b"linked"), (dir, b"short"), Rename::Exchange).unwrap();
+        volume.names().rename((dir, b"long"), (dir, b"fifo"), Rename::Whiteout).unwrap();
+        volume.names().rename((dir, b"socket"), (other, b"socket"), Rename::NoReplace).unwrap();
         let before = names(&volume, dir);
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(path);
@@ -118,16 +120,16 @@ fn directories_shrink_and_go() {
     each_kind(|kind, path| {
         let volume = open(path, WriteOptions::default());
         let free = volume.statfs().unwrap().blocks_free;
-        let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+        let dir = volume.names().create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
         // A directory takes a cluster.
         let count = if kind == "clusters" { 300 } else { 3000 };
         for i in 0..count {
-            volume.create(dir, format!("name-{i}").as_bytes(), &New::directory(0o755)).unwrap();
+            volume.names().create(dir, format!("name-{i}").as_bytes(), &New::directory(0o755)).unwrap();
         }
         for i in 0..count {
-            volume.rmdir(dir, format!("name-{i}").as_bytes()).unwrap();
+            volume.names().rmdir(dir, format!("name-{i}").as_bytes()).unwrap();
         }
-        volume.rmdir(Ino::ROOT, b"dir").unwrap();
+        volume.names().rmdir(Ino::ROOT, b"dir").unwrap();
         volume.sync().unwrap();
         assert_eq!(volume.statfs().unwrap().blocks_free, free);
         volume.close().unwrap();
@@ -139,7 +141,7 @@ fn directories_shrink_and_go() {
 fn attributes_are_set_and_removed() {
     each_kind(|kind, path| {
         let volume = open(path, WriteOptions::default());
-        let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+        let file = volume.names().create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
         let set = SetAttr {
             mode: Some(0o4755),
             uid: Some(70_000),
@@ -147,16 +149,16 @@ fn attributes_are_set_and_removed() {
             size: Some(1 << 20),
             ..SetAttr::default()
         };
-        volume.set_attr(file, &set).unwrap();
-        let stat = volume.stat(&volume.inode(file).unwrap());
+        volume.attributes().set_attr(file, &set).unwrap();
+        let stat = volume.attributes().stat(&volume.inode(file).unwrap());
         assert_eq!((stat.mode & 0o7777, stat.uid, stat.gid, stat.size), (0o4755, 70_000, 5, 1 << 20));
-        volume.set_attr(file, &SetAttr { size: Some(5), ..SetAttr::default() }).unwrap();
+        volume.attributes().set_attr(file, &SetAttr { size: Some(5), ..SetAttr::default() }).unwrap();
         let mut kept = 0;
         for round in 0..3 {
             for i in 0..20 {
                 let name = format!("user.attribute-{i}");
                 let value = vec![b'a' + i as u8; 10 + 30 * i * round];
-                match volume.set_xattr(file, name.as_bytes(), &value, SetXattr::Any) {
+                match volume.attributes().set_xattr(file, name.as_bytes(), &value, SetXattr::Any) {
                     Ok(()) => kept += 1,
                     Err(fault) => assert!(fault.is(Refusal::NoSpace), "{kind}: {fault}"),
                 }
@@ -165,28 +167,34 @@ fn attributes_are_set_and_removed() {
         assert!(kept > 20, "{kind}: {kept}");
         assert!(
             volume
+                .attributes()
                 .set_xattr(file, b"user.attribute-1", b"", SetXattr::Create)
                 .unwrap_err()
                 .is(Refusal::Exists)
         );
         // Many files with the same attributes share a block.
         for i in 0..30 {
-            let other =
-                volume.create(Ino::ROOT, format!("other-{i}").as_bytes(), &New::file(0o600)).unwrap().ino();
-            volume.set_xattr(other, b"user.shared", &[7; 400], SetXattr::Any).unwrap();
+            let other = volume
+                .names()
+                .create(Ino::ROOT, format!("other-{i}").as_bytes(), &New::file(0o600))
+                .unwrap()
+                .ino();
+            volume.attributes().set_xattr(other, b"user.shared", &[7; 400], SetXattr::Any).unwrap();
         }
         if kind == "large values" {
-            volume.set_xattr(file, b"user.huge", &[9; 60_000], SetXattr::Any).unwrap();
+            volume.attributes().set_xattr(file, b"user.huge", &[9; 60_000], SetXattr::Any).unwrap();
             let inode = volume.inode(file).unwrap();
-            assert_eq!(volume.xattr(&inode, b"user.huge").unwrap(), [9; 60_000]);
-            volume.set_xattr(file, b"user.huge-2", &[8; 50_000], SetXattr::Any).unwrap();
-            volume.remove_xattr(file, b"user.huge-2").unwrap();
+            assert_eq!(volume.attributes().xattr(&inode, b"user.huge").unwrap(), [9; 60_000]);
+            volume.attributes().set_xattr(file, b"user.huge-2", &[8; 50_000], SetXattr::Any).unwrap();
+            volume.attributes().remove_xattr(file, b"user.huge-2").unwrap();
         }
         for i in 0..10 {
-            volume.unlink(Ino::ROOT, format!("other-{i}").as_bytes()).unwrap();
+            volume.names().unlink(Ino::ROOT, format!("other-{i}").as_bytes()).unwrap();
         }
-        volume.remove_xattr(file, b"user.attribute-3").unwrap();
-        assert!(volume.remove_xattr(file, b"user.attribute-3").unwrap_err().is(Refusal::NoAttribute));
+        volume.attributes().remove_xattr(file, b"user.attribute-3").unwrap();
+        assert!(
+            volume.attributes().remove_xattr(file, b"user.attribute-3").unwrap_err().is(Refusal::NoAttribute)
+        );
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(path);
     });
@@ -200,14 +208,20 @@ fn what_was_synced_survives_without_closing() {
             let write = WriteOptions { orphans: mode, track_all_orphans: true, ..WriteOptions::default() };
             let volume = open(path, write);
             for i in 0..300 {
-                volume.create(Ino::ROOT, format!("{mode:?}-{i}").as_bytes(), &New::file(0o644)).unwrap();
+                volume
+                    .names()
+                    .create(Ino::ROOT, format!("{mode:?}-{i}").as_bytes(), &New::file(0o644))
+                    .unwrap();
             }
             // Unlinked while open: the next open of the volume deletes it.
-            let open_file = volume.create(Ino::ROOT, b"open", &New::file(0o644)).unwrap().ino();
+            let open_file = volume.names().create(Ino::ROOT, b"open", &New::file(0o644)).unwrap().ino();
             volume.opened(open_file).unwrap();
-            volume.unlink(Ino::ROOT, b"open").unwrap();
+            volume.names().unlink(Ino::ROOT, b"open").unwrap();
             volume.sync().unwrap();
-            volume.create(Ino::ROOT, format!("{mode:?}-not-synced").as_bytes(), &New::file(0o644)).unwrap();
+            volume
+                .names()
+                .create(Ino::ROOT, format!("{mode:?}-not-synced").as_bytes(), &New::file(0o644))
+                .unwrap();
             drop(volume);
             if !has_journal {
                 return;
@@ -230,30 +244,36 @@ fn a_removal_holds_an_inode_that_loses_its_last_name() {
     each_kind(|kind, path| {
         let volume = open(path, WriteOptions::default());
         let root = Ino::ROOT;
-        let file = |name: &[u8]| volume.create(root, name, &New::file(0o644)).unwrap().ino();
+        let file = |name: &[u8]| volume.names().create(root, name, &New::file(0o644)).unwrap().ino();
         let (one, two, three) = (file(b"one"), file(b"two"), file(b"three"));
-        let dir = volume.create(root, b"dir", &New::directory(0o755)).unwrap().ino();
-        volume.link(one, root, b"other").unwrap();
-        assert_eq!(volume.unlink_held(root, b"one").unwrap(), None, "{kind}");
-        assert_eq!(volume.unlink_held(root, b"other").unwrap(), Some(one), "{kind}");
+        let dir = volume.names().create(root, b"dir", &New::directory(0o755)).unwrap().ino();
+        volume.names().link(one, root, b"other").unwrap();
+        assert_eq!(volume.names().unlink_held(root, b"one").unwrap(), None, "{kind}");
+        assert_eq!(volume.names().unlink_held(root, b"other").unwrap(), Some(one), "{kind}");
         let replace = Rename::Replace;
-        assert_eq!(volume.rename_held((root, b"two"), (root, b"three"), replace).unwrap(), Some(three));
-        assert_eq!(volume.rmdir_held(root, b"dir").unwrap(), Some(dir), "{kind}");
-        assert!(volume.unlink_held(root, b"one").is_err_and(|fault| fault.is(Refusal::NotFound)), "{kind}");
+        assert_eq!(
+            volume.names().rename_held((root, b"two"), (root, b"three"), replace).unwrap(),
+            Some(three)
+        );
+        assert_eq!(volume.names().rmdir_held(root, b"dir").unwrap(), Some(dir), "{kind}");
+        assert!(
+            volume.names().unlink_held(root, b"one").is_err_and(|fault| fault.is(Refusal::NotFound)),
+            "{kind}"
+        );
         for held in [one, three, dir] {
             assert_eq!(volume.inode(held).unwrap().fields().links, 0, "{kind}: {held}");
         }
-        volume.write_at(one, 0, b"still used").unwrap();
+        volume.files().write_at(one, 0, b"still used").unwrap();
         volume.released(one).unwrap();
         assert!(volume.inode(one).is_err(), "{kind}: deleted when it is released");
-        let has_journal = volume.journal_stats().is_some();
+        let has_journal = volume.counters().journal_stats().is_some();
         volume.sync().unwrap();
         drop(volume);
         let volume = open(path, WriteOptions::default());
         if has_journal {
             assert_eq!(volume.recovery().deleted_orphans, 2, "{kind}");
         }
-        assert_eq!(volume.lookup(&volume.root().unwrap(), b"three").unwrap().ino(), two, "{kind}");
+        assert_eq!(volume.names().lookup(&volume.root().unwrap(), b"three").unwrap().ino(), two, "{kind}");
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(path);
     });
@@ -267,28 +287,29 @@ fn inodes_made_in_a_row_are_written_as_they_become() {
     each_kind(|kind, path| {
         let volume = open(path, WriteOptions::default());
         let file = |i: u16| format!("file {i}").into_bytes();
-        let make = |i: u16, mode: u16| volume.create(Ino::ROOT, &file(i), &New::file(mode)).unwrap().ino();
+        let make =
+            |i: u16, mode: u16| volume.names().create(Ino::ROOT, &file(i), &New::file(mode)).unwrap().ino();
         let chmod = |ino: Ino, mode: u16| {
-            volume.set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() }).unwrap();
+            volume.attributes().set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() }).unwrap();
         };
         let mut inos: Vec<Ino> = (0..1300).map(|i| make(i, 0o600)).collect();
         chmod(inos[20], 0o620);
         // Blocks are emptied, and filled with other inodes that reuse the numbers.
         let gone: Vec<Ino> = inos[100..1200].to_vec();
-        (100..1200).for_each(|i| volume.unlink(Ino::ROOT, &file(i)).unwrap());
+        (100..1200).for_each(|i| volume.names().unlink(Ino::ROOT, &file(i)).unwrap());
         (100..1200).for_each(|i| inos[usize::from(i)] = make(i, 0o640));
         assert!(inos[100..1200].iter().filter(|ino| gone.contains(ino)).count() > 1000, "{kind}");
         chmod(inos[150], 0o645);
         volume.sync().unwrap();
         chmod(inos[21], 0o621);
         chmod(inos[151], 0o651);
-        volume.unlink(Ino::ROOT, &file(22)).unwrap();
+        volume.names().unlink(Ino::ROOT, &file(22)).unwrap();
         volume.close().unwrap();
         extant_testkit::e2fsck_clean(path);
         let volume = open(path, WriteOptions::default());
         let root = volume.inode(Ino::ROOT).unwrap();
         for i in (0..1300).filter(|i| *i != 22) {
-            let found = volume.lookup(&root, &file(i)).unwrap();
+            let found = volume.names().lookup(&root, &file(i)).unwrap();
             let mode = match i {
                 20 => 0o620,
                 21 => 0o621,

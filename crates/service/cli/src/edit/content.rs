@@ -24,11 +24,11 @@ pub(super) const PIECE: usize = 1 << 20;
 /// Writes all of `bytes` into a file, from byte `pos` on.
 ///
 /// # Errors
-/// As [`Volume::write_at`]; a part may have been written.
+/// As [`Files::write_at`](extant_volume::Files::write_at); a part may have been written.
 pub(super) fn write_all(volume: &Volume, ino: Ino, pos: u64, bytes: &[u8]) -> Result<(), Fault> {
     let mut done = 0;
     while done < bytes.len() {
-        match volume.write_at(ino, pos + done as u64, &bytes[done..])? {
+        match volume.files().write_at(ino, pos + done as u64, &bytes[done..])? {
             0 => return Err(Refusal::NoSpace.into()),
             len => done += len,
         }
@@ -105,7 +105,7 @@ pub(super) fn put(session: &mut Session, args: &PutArgs) {
     if let Some(change) = &args.mode {
         let changed = volume.inode(ino).and_then(|inode| {
             let mode = change.apply(inode.fields().mode, false);
-            volume.set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })
+            volume.attributes().set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })
         });
         if let Err(fault) = changed {
             session.fault(named.shown(), &fault);
@@ -124,7 +124,7 @@ fn target_of(session: &mut Session, named: &Named, args: &PutArgs) -> Option<(In
         }
         Ok(inode) => {
             let empty = SetAttr { size: Some(0), ..SetAttr::default() };
-            match named.fs.volume().set_attr(inode.ino(), &empty) {
+            match named.fs.volume().attributes().set_attr(inode.ino(), &empty) {
                 Ok(inode) => Ok(inode),
                 Err(fault) => {
                     session.fault(named.shown(), &fault);
@@ -165,7 +165,7 @@ pub(super) fn fallocate(session: &mut Session, args: &FallocateArgs) {
         () => Allocate::Reserve,
     };
     for target in session.targets(std::slice::from_ref(&args.path), Follow::Links) {
-        let done = target.fs.volume().fallocate(target.inode.ino(), how, args.offset, args.len);
+        let done = target.fs.volume().files().fallocate(target.inode.ino(), how, args.offset, args.len);
         // If space runs out, a part may be done.
         if !matches!(&done, Err(Fault::Refused(refusal)) if *refusal != Refusal::NoSpace) {
             session.did(&target.image);

@@ -355,7 +355,7 @@ impl Copy<'_> {
         let size = file.metadata()?.len();
         if size > at {
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            self.fs.volume().set_attr(ino, &set).map_err(failed)?;
+            self.fs.volume().attributes().set_attr(ino, &set).map_err(failed)?;
         }
         Ok(())
     }

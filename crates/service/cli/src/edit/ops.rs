@@ -433,7 +433,10 @@ fn chmod(session: &mut Session, args: &ChmodArgs) {
         // An earlier path may have changed the inode.
         let now = fs.volume().inode(inode.ino())?;
         let mode = args.mode.apply(now.fields().mode, now.kind() == FileType::Directory);
-        fs.volume().set_attr(inode.ino(), &SetAttr { mode: Some(mode), ..SetAttr::default() }).map(drop)
+        fs.volume()
+            .attributes()
+            .set_attr(inode.ino(), &SetAttr { mode: Some(mode), ..SetAttr::default() })
+            .map(drop)
     });
 }
 
@@ -441,7 +444,7 @@ fn chown(session: &mut Session, args: &ChownArgs) {
     let targets = session.targets(&args.paths, links(args.links));
     let set = SetAttr { uid: args.owner.uid, gid: args.owner.gid, ..SetAttr::default() };
     each_inode(session, &targets, args.recursive, true, "", |fs, inode| {
-        fs.volume().set_attr(inode.ino(), &set).map(drop)
+        fs.volume().attributes().set_attr(inode.ino(), &set).map(drop)
     });
 }
 
@@ -457,7 +460,7 @@ fn project(session: &mut Session, args: &ProjectArgs) {
             _ => None,
         };
         let set = SetAttr { project: Some(args.id), flags, ..SetAttr::default() };
-        fs.volume().set_attr(inode.ino(), &set).map(drop)
+        fs.volume().attributes().set_attr(inode.ino(), &set).map(drop)
     });
 }
 
@@ -473,7 +476,7 @@ fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
             let targets = targets(session, paths, *links);
             let mut out = output();
             for target in &targets {
-                match target.fs.volume().xattr(&target.inode, name.as_bytes()) {
+                match target.fs.volume().attributes().xattr(&target.inode, name.as_bytes()) {
                     Ok(value) if *raw => out.write_all(&value)?,
                     Ok(value) if targets.len() == 1 => writeln!(out, "{}", value_text(&value))?,
                     Ok(value) => writeln!(out, "{}: {}", escape(&target.path), value_text(&value))?,
@@ -486,7 +489,7 @@ fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
             let targets = targets(session, paths, *links);
             let mut out = output();
             for target in &targets {
-                let attributes = match target.fs.volume().xattrs(&target.inode) {
+                let attributes = match target.fs.volume().attributes().xattrs(&target.inode) {
                     Ok(attributes) => attributes,
                     Err(fault) => {
                         session.fault(target.shown(), &fault);
@@ -512,7 +515,7 @@ fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
                 Ok(value) => {
                     for target in &targets(session, paths, *links) {
                         let ino = target.inode.ino();
-                        match target.fs.volume().set_xattr(ino, name.as_bytes(), &value, how) {
+                        match target.fs.volume().attributes().set_xattr(ino, name.as_bytes(), &value, how) {
                             Ok(()) => session.did(&target.image),
                             Err(fault) => report_attribute(session, target, name, &fault),
                         }
@@ -524,7 +527,7 @@ fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
         }
         XattrCommand::Remove { links, name, paths } => {
             for target in &targets(session, paths, *links) {
-                match target.fs.volume().remove_xattr(target.inode.ino(), name.as_bytes()) {
+                match target.fs.volume().attributes().remove_xattr(target.inode.ino(), name.as_bytes()) {
                     Ok(()) => session.did(&target.image),
                     Err(fault) => report_attribute(session, target, name, &fault),
                 }
@@ -616,7 +619,7 @@ fn truncate(session: &mut Session, args: &TruncateArgs) {
                 Resize::By(more) => target.inode.size().saturating_add(more.unsigned_abs()),
             };
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            match target.fs.volume().set_attr(target.inode.ino(), &set) {
+            match target.fs.volume().attributes().set_attr(target.inode.ino(), &set) {
                 Ok(_) => session.did(&target.image),
                 Err(fault) => session.fault(target.shown(), &fault),
             }
@@ -634,7 +637,7 @@ fn touch(session: &mut Session, args: &TouchArgs) {
     };
     for arg in &args.paths {
         for target in there_or_made(session, arg, links(args.links), args.no_create) {
-            match target.fs.volume().set_attr(target.inode.ino(), &set) {
+            match target.fs.volume().attributes().set_attr(target.inode.ino(), &set) {
                 Ok(_) => session.did(&target.image),
                 Err(fault) => session.fault(target.shown(), &fault),
             }

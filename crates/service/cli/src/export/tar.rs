@@ -391,7 +391,7 @@ fn pieces(run: DataRun) -> impl Iterator<Item = (u64, usize)> {
 fn read_piece(fs: &FileSystem, inode: &InodeRef, offset: u64, piece: &mut [u8], failed: &mut Option<Fault>) {
     let mut done = 0;
     while done < piece.len() {
-        match fs.volume().read(inode, offset + done as u64, &mut piece[done..]) {
+        match fs.volume().files().read(inode, offset + done as u64, &mut piece[done..]) {
             Ok(0) => break,
             Ok(got) => done += got,
             Err(fault) => {

@@ -293,7 +293,7 @@ fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<M
     device.set(args.device);
     let measured = load.run(Engine::root(&volume), others.iter().map(Engine::root).collect(), shown)?;
     let mut measurement = Measurement::new(place, measured);
-    if let Some(journal) = volume.journal_stats().filter(|_| others.is_empty()) {
+    if let Some(journal) = volume.counters().journal_stats().filter(|_| others.is_empty()) {
         measurement.commits = Some(journal.commits);
         measurement.logged_blocks = Some(journal.logged_blocks);
         measurement.start_waits = Some(journal.start_waits);

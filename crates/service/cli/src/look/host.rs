@@ -315,7 +315,7 @@ impl Host {
         if loaded.link_of.take().is_none() {
             return;
         }
-        loaded.xattrs = target.fs.volume().xattrs(&loaded.inode);
+        loaded.xattrs = target.fs.volume().attributes().xattrs(&loaded.inode);
         self.leave_out.apply(loaded);
         if loaded.stat.kind == FileType::Regular {
             loaded.data = Data::Large;
@@ -611,7 +611,7 @@ impl Worker<'_> {
             FileType::Symlink => {
                 let target = match &job.loaded.data {
                     Data::Target(target) => target.clone(),
-                    _ => self.fs.volume().read_link(&job.loaded.inode)?,
+                    _ => self.fs.volume().files().read_link(&job.loaded.inode)?,
                 };
                 let make = || rustix::fs::symlinkat(target.as_slice(), dir, name);
                 self.replacing(job, make).map_err(host("cannot make the symbolic link"))?;
@@ -685,9 +685,9 @@ impl Worker<'_> {
     fn file(&self, job: &Job) -> Result<(), Failure> {
         // Checked before creation, so that a refused file leaves no empty file.
         match &job.loaded.data {
-            Data::Failed(_) => drop(self.fs.volume().read(&job.loaded.inode, 0, &mut [0])?),
+            Data::Failed(_) => drop(self.fs.volume().files().read(&job.loaded.inode, 0, &mut [0])?),
             // Reads nothing, but fails for the same reasons as a real read.
-            Data::Large => drop(self.fs.volume().read(&job.loaded.inode, 0, &mut [])?),
+            Data::Large => drop(self.fs.volume().files().read(&job.loaded.inode, 0, &mut [])?),
             _ => {}
         }
         let opened = Cell::new(None);
@@ -736,7 +736,7 @@ impl Worker<'_> {
         for (mut offset, end) in runs {
             while offset < end {
                 let want = (end - offset).min(piece.len() as u64) as usize;
-                let got = self.fs.volume().read(&job.loaded.inode, offset, &mut piece[..want])?;
+                let got = self.fs.volume().files().read(&job.loaded.inode, offset, &mut piece[..want])?;
                 if got == 0 {
                     break;
                 }
@@ -756,7 +756,7 @@ impl Worker<'_> {
 pub(crate) fn data_runs(fs: &FileSystem, loaded: &Loaded) -> Result<Vec<(u64, u64)>, Fault> {
     let size = loaded.stat.size;
     let mut runs: Vec<(u64, u64)> = Vec::new();
-    fs.volume().extents(&loaded.inode, 0, size, &mut |extent| {
+    fs.volume().files().extents(&loaded.inode, 0, size, &mut |extent| {
         let begin = extent.offset.max(runs.last().map_or(0, |(_, end)| *end));
         let end = extent.offset.saturating_add(extent.len).min(size);
         if !extent.unwritten && begin < end {

@@ -83,7 +83,7 @@ pub(crate) fn stat_json(stat: &Stat) -> Map<String, Value> {
 /// Adds a symbolic link's target; null if it cannot be read.
 pub(crate) fn put_target(map: &mut Map<String, Value>, volume: &Volume, inode: &InodeRef) {
     if inode.kind() == FileType::Symlink {
-        let target = volume.read_link(inode).map_or(Value::Null, |target| json_bytes(&target));
+        let target = volume.files().read_link(inode).map_or(Value::Null, |target| json_bytes(&target));
         map.insert("target".to_owned(), target);
     }
 }

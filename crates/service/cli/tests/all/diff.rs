@@ -542,7 +542,7 @@ fn encrypted_files_are_compared_by_their_stored_bytes() {
         place = extent.physical;
         None
     };
-    fs.volume().extents(&file.inode().unwrap(), 0, 1, &mut take).unwrap();
+    fs.volume().files().extents(&file.inode().unwrap(), 0, 1, &mut take).unwrap();
     let image = std::fs::OpenOptions::new().write(true).open(dir.join("b.img")).unwrap();
     image.write_all_at(&[bytes[place as usize] ^ 1], place).unwrap();
     let found = outcome(extant().current_dir(dir).args(["diff", "a.img", "b.img"]));

@@ -155,7 +155,7 @@ impl SameTables {
         let (Some(a), Some(b)) = (sides.a.as_image(), sides.b.as_image()) else { return false };
         let mut buffers = Buffers::default();
         let mut is_equal = true;
-        let walked = a.fs.volume().extents(inode, 0, inode.size(), &mut |extent| {
+        let walked = a.fs.volume().files().extents(inode, 0, inode.size(), &mut |extent| {
             let mut done = 0;
             while is_equal && done < extent.len {
                 let piece = (extent.len - done).min(PIECE as u64);

@@ -238,7 +238,7 @@ impl Side {
     /// Whether times have fractions of seconds.
     pub(super) fn has_nanoseconds(&self) -> bool {
         match &self.kind {
-            Kind::Image(image) => image.fs.volume().time_granularity().subsec_nanos() == 1,
+            Kind::Image(image) => image.fs.volume().attributes().time_granularity().subsec_nanos() == 1,
             Kind::Tree(_) => true,
         }
     }
@@ -313,7 +313,7 @@ impl Side {
     pub(super) fn meta(&self, node: &Node) -> Meta {
         match (&self.kind, node) {
             (Kind::Image(image), Node::Image(inode)) => {
-                let stat = image.fs.volume().stat(inode);
+                let stat = image.fs.volume().attributes().stat(inode);
                 let has_size = matches!(stat.kind, FileType::Regular | FileType::Symlink);
                 Meta {
                     kind: stat.kind,
@@ -348,7 +348,7 @@ impl Side {
     /// The extended attributes, in the order of their names.
     pub(super) fn xattrs(&self, node: &Node) -> Result<Vec<Attribute>, Fault> {
         let mut found = match (&self.kind, node) {
-            (Kind::Image(image), Node::Image(inode)) => image.fs.volume().xattrs(inode)?,
+            (Kind::Image(image), Node::Image(inode)) => image.fs.volume().attributes().xattrs(inode)?,
             (Kind::Tree(gathered), Node::Tree(node)) => {
                 let set = gathered.tree.nodes[*node as usize].xattrs;
                 let set = gathered.tree.xattr_sets[set as usize].iter();
@@ -363,7 +363,7 @@ impl Side {
     /// The target of a symbolic link.
     pub(super) fn target(&self, node: &Node) -> Result<Vec<u8>, Fault> {
         match (&self.kind, node) {
-            (Kind::Image(image), Node::Image(inode)) => image.fs.volume().read_link(inode),
+            (Kind::Image(image), Node::Image(inode)) => image.fs.volume().files().read_link(inode),
             (Kind::Tree(gathered), Node::Tree(node)) => {
                 let tree = &gathered.tree;
                 Ok(tree.symlink_target(&tree.nodes[*node as usize]).to_vec())
@@ -392,7 +392,7 @@ impl Side {
         let size = inode.size();
         let mut at = from;
         let mut is_cut = false;
-        image.fs.volume().extents(inode, from, size.saturating_sub(from), &mut |extent| {
+        image.fs.volume().files().extents(inode, from, size.saturating_sub(from), &mut |extent| {
             if out.len() >= max {
                 is_cut = true;
                 return None;
@@ -417,7 +417,7 @@ impl Side {
         for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
             at = match (&self.kind, &at) {
                 (Kind::Image(image), Node::Image(inode)) if !at.is_encrypted() => {
-                    Node::Image(image.fs.volume().lookup(inode, part)?)
+                    Node::Image(image.fs.volume().names().lookup(inode, part)?)
                 }
                 (Kind::Tree(gathered), Node::Tree(node)) => {
                     let tree = &gathered.tree;
@@ -439,7 +439,8 @@ impl Side {
     /// that it was made from usually has none.
     pub(super) fn has_empty_lost_found(&self) -> bool {
         let Some(image) = self.as_image() else { return false };
-        let found = image.fs.volume().resolve_at(Arc::clone(&image.root), b"lost+found", Follow::NotTheLast);
+        let found =
+            image.fs.volume().names().resolve_at(Arc::clone(&image.root), b"lost+found", Follow::NotTheLast);
         let Ok(found) = found else { return false };
         image.root.ino() == Ino::ROOT
             && found.kind() == FileType::Directory
@@ -478,7 +479,7 @@ impl Reader<'_> {
                 }
                 let mut done = 0;
                 while done < buf.len() {
-                    let got = image.fs.volume().read(inode, offset + done as u64, &mut buf[done..]);
+                    let got = image.fs.volume().files().read(inode, offset + done as u64, &mut buf[done..]);
                     match got.map_err(image_fault)? {
                         0 => break,
                         got => done += got,

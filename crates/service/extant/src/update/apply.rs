@@ -166,7 +166,7 @@ impl Apply<'_> {
 
     fn unlink(&mut self, path: &[u8]) -> Result<(), Fault> {
         let (dir, name) = self.parent(path)?;
-        self.volume.unlink(dir, name)
+        self.volume.names().unlink(dir, name)
     }
 
     /// Makes the file at a changed path equal to its node.
@@ -202,7 +202,7 @@ impl Apply<'_> {
                     self.unlink(path)?;
                 }
                 let (dir, name) = self.parent(path)?;
-                self.volume.link(ino, dir, name)?;
+                self.volume.names().link(ino, dir, name)?;
                 self.touch(path);
             }
             if links.begins(node) {
@@ -236,7 +236,7 @@ impl Apply<'_> {
         let mode = of.mode & 0o7777;
         let new = New { kind, mode, umask: 0, uid: of.uid, gid: of.gid, device: of.device(), target };
         let (dir, name) = self.parent(path)?;
-        let made = self.volume.create(dir, name, &new)?.ino();
+        let made = self.volume.names().create(dir, name, &new)?.ino();
         self.touch(path);
         Ok(made)
     }
@@ -246,7 +246,7 @@ impl Apply<'_> {
         let size = self.tree.nodes[node as usize].size;
         let before = if is_new { 0 } else { self.volume.inode(ino)?.size() };
         if before > size {
-            self.volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+            self.volume.attributes().set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
         }
         let before = before.min(size);
         let mut at = 0;
@@ -262,7 +262,7 @@ impl Apply<'_> {
         }
         self.clear(ino, at, before)?;
         if self.volume.inode(ino)?.size() != size {
-            self.volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+            self.volume.attributes().set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
         }
         Ok(())
     }
@@ -275,7 +275,7 @@ impl Apply<'_> {
         if let Some(inode) = &inode {
             let mut done = 0;
             while done < known {
-                match self.volume.read(inode, at + done as u64, &mut self.old[done..known])? {
+                match self.volume.files().read(inode, at + done as u64, &mut self.old[done..known])? {
                     0 => break,
                     got => done += got,
                 }
@@ -308,7 +308,7 @@ impl Apply<'_> {
     fn write(&mut self, ino: Ino, at: u64, start: usize, end: usize) -> Result<(), Fault> {
         let mut done = start;
         while done < end {
-            match self.volume.write_at(ino, at + done as u64, &self.new[done..end])? {
+            match self.volume.files().write_at(ino, at + done as u64, &self.new[done..end])? {
                 0 => return Err(Refusal::NoSpace.into()),
                 len => done += len,
             }
@@ -324,12 +324,12 @@ impl Apply<'_> {
         }
         let inode = self.volume.inode(ino)?;
         let mut has_data = inode.is_inline();
-        self.volume.extents(&inode, start, end - start, &mut |extent| {
+        self.volume.files().extents(&inode, start, end - start, &mut |extent| {
             has_data |= !extent.unwritten;
             (!has_data).then_some(())
         })?;
         if has_data {
-            self.volume.fallocate(ino, Allocate::Punch, start, end - start)?;
+            self.volume.files().fallocate(ino, Allocate::Punch, start, end - start)?;
         }
         Ok(())
     }
@@ -339,15 +339,15 @@ impl Apply<'_> {
         let of = &self.tree.nodes[node as usize];
         let wanted = &self.tree.xattr_sets[of.xattrs as usize];
         let inode = self.volume.inode(ino)?;
-        let there = self.volume.xattrs(&inode)?;
+        let there = self.volume.attributes().xattrs(&inode)?;
         for known in &there {
             if !wanted.iter().any(|xattr| xattr.name == known.name) {
-                self.volume.remove_xattr(ino, &known.name)?;
+                self.volume.attributes().remove_xattr(ino, &known.name)?;
             }
         }
         for xattr in wanted {
             if !there.iter().any(|known| known.name == xattr.name && known.value == xattr.value) {
-                self.volume.set_xattr(ino, &xattr.name, &xattr.value, SetXattr::Any)?;
+                self.volume.attributes().set_xattr(ino, &xattr.name, &xattr.value, SetXattr::Any)?;
             }
         }
         let ExtraTimes { atime, ctime, crtime } = self.tree.times_of(of);
@@ -362,7 +362,7 @@ impl Apply<'_> {
             crtime: stamp(crtime),
             ..SetAttr::default()
         };
-        self.volume.set_attr(ino, &set)?;
+        self.volume.attributes().set_attr(ino, &set)?;
         Ok(())
     }
 
@@ -377,7 +377,7 @@ impl Apply<'_> {
                     let time = i64::try_from(self.gathered.time).unwrap_or(0);
                     let time = Some(Timestamp { seconds: time, nanos: 0 });
                     let set = SetAttr { mtime: time, ctime: time, ..SetAttr::default() };
-                    self.volume.set_attr(inode.ino(), &set)?;
+                    self.volume.attributes().set_attr(inode.ino(), &set)?;
                     return Ok(());
                 }
                 self.set_metadata(inode.ino(), node)

@@ -14,7 +14,7 @@ use crate::diff::{Change, Difference, Node, Status};
 
 /// The inode at a path in the image, if there is one. No directory in such a path is a symbolic link.
 pub(super) fn find(volume: &Volume, path: &[u8]) -> Result<Option<InodeRef>, Fault> {
-    match volume.resolve(&[b"/", path].concat(), Follow::NotTheLast) {
+    match volume.names().resolve(&[b"/", path].concat(), Follow::NotTheLast) {
         Ok(inode) => Ok(Some(inode)),
         Err(fault) if fault.is(Refusal::NotFound) || fault.is(Refusal::NotDirectory) => Ok(None),
         Err(fault) => Err(fault),
@@ -90,9 +90,9 @@ impl Links {
         let is_fit = inode.kind() == of.file_type()
             && match of.file_type() {
                 FileType::Symlink => {
-                    volume.read_link(&inode).is_ok_and(|target| target == tree.symlink_target(of))
+                    volume.files().read_link(&inode).is_ok_and(|target| target == tree.symlink_target(of))
                 }
-                _ => volume.stat(&inode).device == of.device(),
+                _ => volume.attributes().stat(&inode).device == of.device(),
             };
         (is_fit && !self.takers.contains_key(&inode.ino())).then(|| inode.ino())
     }

@@ -303,13 +303,13 @@ impl Loader {
 
     fn add(&mut self, draft: &mut Draft, entry: Entry, inode: InodeRef) {
         let volume = self.fs.volume();
-        let stat = volume.stat(&inode);
+        let stat = volume.attributes().stat(&inode);
         let link_of = self.link_of(&entry, &stat);
         let volume = self.fs.volume();
-        let xattrs = if link_of.is_none() { volume.xattrs(&inode) } else { Ok(Vec::new()) };
+        let xattrs = if link_of.is_none() { volume.attributes().xattrs(&inode) } else { Ok(Vec::new()) };
         let data = match stat.kind {
             _ if link_of.is_some() => Data::None,
-            FileType::Symlink => volume.read_link(&inode).map_or_else(Data::Failed, Data::Target),
+            FileType::Symlink => volume.files().read_link(&inode).map_or_else(Data::Failed, Data::Target),
             FileType::Regular if stat.size > SMALL_MAX => Data::Large,
             FileType::Regular if stat.size > 0 => {
                 let loaded = Loaded { entry, inode, stat, link_of, xattrs, data: Data::None };
@@ -389,7 +389,7 @@ impl Loader {
             first = first.or(Some(extent));
             is_new.then_some(())
         };
-        self.fs.volume().extents(&loaded.inode, 0, loaded.stat.size, &mut take_first).ok()?;
+        self.fs.volume().files().extents(&loaded.inode, 0, loaded.stat.size, &mut take_first).ok()?;
         let extent = first?;
         let whole =
             extent.offset == 0 && extent.len >= loaded.stat.size && !extent.unwritten && !extent.inline;
@@ -435,7 +435,7 @@ impl Draft {
 fn read_whole(fs: &FileSystem, inode: &InodeRef, into: &mut [u8]) -> Result<(), Fault> {
     let mut done = 0;
     while done < into.len() {
-        match fs.volume().read(inode, done as u64, &mut into[done..])? {
+        match fs.volume().files().read(inode, done as u64, &mut into[done..])? {
             0 => break,
             got => done += got,
         }

@@ -104,7 +104,7 @@ impl Place for InVolume<'_> {
     type Open = Ino;
 
     fn create(&self, name: &str) -> Result<Ino, Missed> {
-        Ok(self.volume.create_number(self.root, name.as_bytes(), &New::file(0o644))?)
+        Ok(self.volume.names().create_number(self.root, name.as_bytes(), &New::file(0o644))?)
     }
 
     fn size(&self, file: &Ino) -> Result<u64, Missed> {
@@ -112,26 +112,26 @@ impl Place for InVolume<'_> {
     }
 
     fn read_at(&self, file: &Ino, at: u64, buf: &mut [u8]) -> Result<usize, Missed> {
-        Ok(self.volume.read_at(*file, at, buf)?)
+        Ok(self.volume.files().read_at(*file, at, buf)?)
     }
 
     fn write_at(&self, file: &Ino, at: u64, bytes: &[u8]) -> Result<(), Missed> {
-        self.volume.write_at(*file, at, bytes)?;
+        self.volume.files().write_at(*file, at, bytes)?;
         Ok(())
     }
 
     fn fsync(&self, file: &Ino) -> Result<(), Missed> {
-        Ok(self.volume.fsync(*file)?)
+        Ok(self.volume.files().fsync(*file)?)
     }
 
     fn unlink(&self, name: &str) -> Result<(), Missed> {
-        self.volume.unlink(self.root, name.as_bytes())?;
+        self.volume.names().unlink(self.root, name.as_bytes())?;
         Ok(())
     }
 
     fn meta(&self, name: &str) -> Result<(), Missed> {
-        self.volume.create_number(self.root, name.as_bytes(), &New::directory(0o755))?;
-        self.volume.rmdir(self.root, name.as_bytes())?;
+        self.volume.names().create_number(self.root, name.as_bytes(), &New::directory(0o755))?;
+        self.volume.names().rmdir(self.root, name.as_bytes())?;
         Ok(())
     }
 }
@@ -248,7 +248,9 @@ pub(super) fn populate<P: Place>(place: &P, seed: u64) -> Result<Vec<(u64, P::Op
 /// The initial files of a volume that [`populate`] filled.
 pub(super) fn files_of(volume: &Volume) -> Result<Vec<(u64, Ino)>, Fault> {
     let root = volume.root()?;
-    (0..FILES).map(|number| Ok((number, volume.lookup(&root, name_of(number).as_bytes())?.ino()))).collect()
+    (0..FILES)
+        .map(|number| Ok((number, volume.names().lookup(&root, name_of(number).as_bytes())?.ino())))
+        .collect()
 }
 
 impl<P: Place> Mix<P> {

@@ -112,7 +112,7 @@ fn stacked(setup: &Setup, mut disks: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Dev
 fn warm(volume: &Volume, files: &[(u64, Ino)]) -> Result<(), Fault> {
     let mut buf = vec![0; 1 << 20];
     for (_, ino) in files {
-        volume.read_at(*ino, 0, &mut buf)?;
+        volume.files().read_at(*ino, 0, &mut buf)?;
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ pub fn run(setup: &Setup, turn: &Turn) -> Result<Outcome, LabFault> {
     let files = happy::files_of(&volume).map_err(device_fault)?;
     warm(&volume, &files).map_err(device_fault)?;
     modelled.iter().for_each(|disk| disk.set_clock(Clock::Real));
-    let counts = || volume.flush_counts().unwrap_or_default();
+    let counts = || volume.counters().flush_counts().unwrap_or_default();
     let written = || modelled.iter().map(|disk| disk.written_bytes()).sum::<u64>();
     let (counts_before, written_before) = (counts(), written());
     let (took, done) = on(&Mix::new(place(&volume)?, turn.syncs, turn.seed, files), turn)?;

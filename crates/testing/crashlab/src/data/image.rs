@@ -272,13 +272,13 @@ fn fill(image: Image, kind: DataKind, left: u64) -> Image {
     let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
     let options = OpenOptions { write, ..OpenOptions::default() };
     let volume = Volume::open(disk.clone(), &options).expect("it is new");
-    let ino = volume.create(Ino::ROOT, b"filler", &New::file(0o600)).expect("there is room").ino();
+    let ino = volume.names().create(Ino::ROOT, b"filler", &New::file(0o600)).expect("there is room").ino();
     let stat = volume.statfs().expect("it is new");
     let bytes = (stat.blocks_available * u64::from(stat.block_size)).saturating_sub(left);
     if kind.has_extents() {
-        volume.fallocate(ino, Allocate::Keep, 0, bytes).expect("there is room");
+        volume.files().fallocate(ino, Allocate::Keep, 0, bytes).expect("there is room");
     } else {
-        let written = volume.write_at(ino, 0, &vec![0xF1; bytes as usize]).expect("there is room");
+        let written = volume.files().write_at(ino, 0, &vec![0xF1; bytes as usize]).expect("there is room");
         assert_eq!(written as u64, bytes, "there is room");
     }
     volume.close().expect("memory does not fail");

@@ -109,10 +109,10 @@ impl DataRun {
         let mut grown = found;
         for (at, file) in grown.files.iter_mut().enumerate() {
             let Some((_, units)) = file else { continue };
-            let ino = volume.lookup(&root, &name(at)).map_err(text)?.ino();
+            let ino = volume.names().lookup(&root, &name(at)).map_err(text)?.ino();
             let size = Some(units.len() as u64 * UNIT + more);
             let set = SetAttr { size, ..SetAttr::default() };
-            match volume.set_attr(ino, &set) {
+            match volume.attributes().set_attr(ino, &set) {
                 // A file that leaves its inode needs a block.
                 Err(fault) if fault.is(Refusal::NoSpace) && self.schedule.space == Space::Short => continue,
                 done => drop(done.map_err(|fault| format!("growing after recovery: {fault}"))?),
@@ -232,14 +232,14 @@ fn check_says(device: &dyn Device) -> Result<(), String> {
 
 fn found(volume: &Volume) -> Result<Found, String> {
     let root = volume.root().map_err(text)?;
-    let clock = volume.lookup(&root, CLOCK).map_err(|fault| format!("the clock: {fault}"))?;
-    let clock = volume.stat(&clock).mtime.seconds as usize;
+    let clock = volume.names().lookup(&root, CLOCK).map_err(|fault| format!("the clock: {fault}"))?;
+    let clock = volume.attributes().stat(&clock).mtime.seconds as usize;
     let mut files = [const { None }; NAMES];
     for (at, file) in files.iter_mut().enumerate() {
-        match volume.lookup(&root, &name(at)) {
+        match volume.names().lookup(&root, &name(at)) {
             Ok(inode) => {
                 let units = read(volume, inode.ino()).map_err(|why| format!("file {at}: {why}"))?;
-                *file = Some((volume.stat(&inode).uid, units));
+                *file = Some((volume.attributes().stat(&inode).uid, units));
             }
             Err(fault) if fault.is(Refusal::NotFound) => {}
             Err(fault) => return Err(text(fault)),

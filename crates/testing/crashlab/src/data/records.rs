@@ -55,7 +55,7 @@ impl RecordsRun {
         let volume = Volume::open(disk.clone(), &options).map_err(|fault| fault.to_string())?;
         let mut inos = Vec::new();
         for thread in 0..threads {
-            let ino = volume.create(Ino::ROOT, &name(thread), &New::file(0o600)).map_err(text)?.ino();
+            let ino = volume.names().create(Ino::ROOT, &name(thread), &New::file(0o600)).map_err(text)?.ino();
             write_record(&volume, ino, thread, 0)?;
             inos.push(ino);
         }
@@ -79,7 +79,7 @@ impl RecordsRun {
                     std::thread::sleep(Duration::from_micros(random.below(300)));
                     let begun = disk.events();
                     write_record(&volume, inos[thread], thread, number)?;
-                    volume.fdatasync(inos[thread]).map_err(text)?;
+                    volume.files().fdatasync(inos[thread]).map_err(text)?;
                     let record = Record { thread, number, begun, acknowledged: disk.events() };
                     records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
                 }
@@ -144,7 +144,7 @@ impl RecordsRun {
 fn write_record(volume: &Volume, ino: Ino, thread: usize, number: usize) -> Result<(), String> {
     let units = (0..UNITS).map(|at| token(thread as u32 + 1, number, at));
     let bytes: Vec<u8> = units.flat_map(u64::to_le_bytes).collect();
-    let written = volume.write_at(ino, 0, &bytes).map_err(text)?;
+    let written = volume.files().write_at(ino, 0, &bytes).map_err(text)?;
     if written == bytes.len() { Ok(()) } else { Err(format!("{written} bytes of a record were written")) }
 }
 

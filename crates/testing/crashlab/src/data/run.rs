@@ -105,7 +105,7 @@ impl DataRun {
         let disk = Arc::new(SimDisk::from_image(data_image(schedule.kind, schedule.space)));
         let (device, options) = opening(&schedule, &disk);
         let volume = Volume::open(device, &options).map_err(|fault| fault.to_string())?;
-        let clock = volume.create(Ino::ROOT, CLOCK, &New::file(0o600)).map_err(text)?.ino();
+        let clock = volume.names().create(Ino::ROOT, CLOCK, &New::file(0o600)).map_err(text)?.ino();
         set_clock(&volume, clock, 0, 0).map_err(text)?;
         volume.close().map_err(text)?;
 
@@ -169,7 +169,7 @@ impl DataRun {
 
 fn set_clock(volume: &Volume, clock: Ino, number: usize, nanos: u32) -> Result<(), Fault> {
     let mtime = Some(Timestamp { seconds: number as i64, nanos });
-    volume.set_attr(clock, &SetAttr { mtime, ..SetAttr::default() }).map(drop)
+    volume.attributes().set_attr(clock, &SetAttr { mtime, ..SetAttr::default() }).map(drop)
 }
 
 struct Subject {
@@ -189,35 +189,35 @@ impl Subject {
         match step {
             Step::Create(at) => {
                 let new = New { uid: file.unwrap_or_default(), ..New::file(0o644) };
-                self.inos[at] = Some(volume.create(Ino::ROOT, &name(at), &new)?.ino());
+                self.inos[at] = Some(volume.names().create(Ino::ROOT, &name(at), &new)?.ino());
             }
             Step::Write(at, pos, len) => {
                 let units = units(pos, len).map(|at| token(file.unwrap_or_default(), number, at as u64));
                 let bytes: Vec<u8> = units.flat_map(u64::to_le_bytes).collect();
-                let written = volume.write_at(ino, pos, &bytes)?;
+                let written = volume.files().write_at(ino, pos, &bytes)?;
                 return match written == bytes.len() || self.space == Space::Short {
                     true => Ok(Step::Write(at, pos, written as u64)),
                     false => Err(Refusal::NoSpace.into()),
                 };
             }
             Step::Resize(_, size) => {
-                volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+                volume.attributes().set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
             }
-            Step::Allocate(_, mode, pos, len) => volume.fallocate(ino, mode, pos, len)?,
+            Step::Allocate(_, mode, pos, len) => volume.files().fallocate(ino, mode, pos, len)?,
             Step::Unlink(at) => {
                 self.inos[at] = None;
-                volume.unlink(Ino::ROOT, &name(at))?;
+                volume.names().unlink(Ino::ROOT, &name(at))?;
             }
             Step::Rename(from, to) => {
                 self.inos[to] = self.inos[from].take();
-                volume.rename(
+                volume.names().rename(
                     (Ino::ROOT, &name(from)),
                     (Ino::ROOT, &name(to)),
                     extant_volume::Rename::Replace,
                 )?;
             }
-            Step::Fsync(_) => volume.fsync(ino)?,
-            Step::Fdatasync(_) => volume.fdatasync(ino)?,
+            Step::Fsync(_) => volume.files().fsync(ino)?,
+            Step::Fdatasync(_) => volume.files().fdatasync(ino)?,
             Step::Sync => volume.sync()?,
             Step::WriteBack(bytes, commits) => {
                 let commit = Commit { volume: Arc::clone(volume), clock: self.clock, number, commits };
@@ -226,7 +226,7 @@ impl Subject {
                 self.device.arm(None);
                 done?;
             }
-            Step::Commit => volume.fsync(self.clock)?,
+            Step::Commit => volume.files().fsync(self.clock)?,
             Step::Checkpoint => volume.checkpoint()?,
             Step::Partly(..) | Step::Nothing => unreachable!("that is what becomes of a step"),
         }
@@ -242,7 +242,7 @@ impl Subject {
             if let Some(at) = first_difference(&found, content) {
                 return Err(format!("file {file} differs at unit {at} of {}", content.len()));
             }
-            self.volume.check_file(ino).map_err(|why| format!("file {file}: {why}"))?;
+            self.volume.files().check_file(ino).map_err(|why| format!("file {file}: {why}"))?;
         }
         Ok(())
     }
@@ -256,8 +256,8 @@ fn first_difference(found: &[u64], expected: &[u64]) -> Option<usize> {
 /// Reads a whole file, in units.
 pub(super) fn read(volume: &Volume, ino: Ino) -> Result<Vec<u64>, String> {
     let inode = volume.inode(ino).map_err(text)?;
-    let mut bytes = vec![0xEE; volume.stat(&inode).size as usize];
-    let done = volume.read(&inode, 0, &mut bytes).map_err(text)?;
+    let mut bytes = vec![0xEE; volume.attributes().stat(&inode).size as usize];
+    let done = volume.files().read(&inode, 0, &mut bytes).map_err(text)?;
     if done < bytes.len() {
         return Err(format!("{done} bytes of {} can be read", bytes.len()));
     }
@@ -285,7 +285,7 @@ impl Commit {
     fn make(&self, nanos: u32) {
         // Changes the clock, so that there is something to commit. The step's own result reports failures.
         let _ = set_clock(&self.volume, self.clock, self.number, nanos);
-        let _ = self.volume.fsync(self.clock);
+        let _ = self.volume.files().fsync(self.clock);
     }
 }
 

@@ -59,7 +59,7 @@ impl Picture {
             if inode.kind() == FileType::Directory {
                 for name in names(volume, &inode).map_err(at)? {
                     let full = if path.is_empty() { name.clone() } else { [&path[..], b"/", &name].concat() };
-                    let below = volume.lookup(&inode, &name);
+                    let below = volume.names().lookup(&inode, &name);
                     left.push((
                         full,
                         below.map_err(|fault| {
@@ -93,16 +93,17 @@ fn text(fault: Fault) -> String {
 }
 
 fn shown(volume: &Volume, inode: &Inode) -> Result<Shown, Fault> {
-    let stat = volume.stat(inode);
-    let xattrs = volume.xattrs(inode)?.into_iter().map(|found| (found.name, found.value)).collect();
+    let stat = volume.attributes().stat(inode);
+    let xattrs =
+        volume.attributes().xattrs(inode)?.into_iter().map(|found| (found.name, found.value)).collect();
     let content = match stat.kind {
         FileType::Regular => {
             let mut bytes = vec![0xEE; stat.size as usize];
-            let count = volume.read_at(stat.ino, 0, &mut bytes)?;
+            let count = volume.files().read_at(stat.ino, 0, &mut bytes)?;
             bytes.truncate(count);
             bytes
         }
-        FileType::Symlink => volume.read_link(inode)?,
+        FileType::Symlink => volume.files().read_link(inode)?,
         _ => Vec::new(),
     };
     Ok(Shown {

@@ -293,7 +293,7 @@ impl CrashRun<'_> {
         });
         let synced = match tail {
             Tail::Nothing => Ok(()),
-            Tail::Fsync => self.own(&volume).map_or(Ok(()), |ino| volume.fsync(ino)),
+            Tail::Fsync => self.own(&volume).map_or(Ok(()), |ino| volume.files().fsync(ino)),
             Tail::Sync => volume.sync(),
             Tail::Close => {
                 let closed = volume.close();
@@ -327,7 +327,11 @@ impl CrashRun<'_> {
     /// The file that the case concerns, while it exists.
     fn own(&self, volume: &Volume) -> Option<Ino> {
         let path = self.case.own();
-        volume.resolve(path.as_bytes(), extant_volume::Follow::NotTheLast).ok().map(|inode| inode.ino())
+        volume
+            .names()
+            .resolve(path.as_bytes(), extant_volume::Follow::NotTheLast)
+            .ok()
+            .map(|inode| inode.ino())
     }
 
     /// Memory must show the state before the operation, or the state that the operation reported.
@@ -353,7 +357,8 @@ impl CrashRun<'_> {
         let excepted = |path: &[u8], _: &_, found: &Shown| {
             let is_part = in_parts && may_be_left(&step, path, found, states);
             // Bytes that could not be written back may have been dropped from memory.
-            is_part || volume.had_errors(found.ino) && is_one_of(found, &states_of(&stages, path, found))
+            is_part
+                || volume.files().had_errors(found.ino) && is_one_of(found, &states_of(&stages, path, found))
         };
         all_or(&differences(wanted, &found, How::Runs, &excepted), "memory")
     }
@@ -365,15 +370,15 @@ impl CrashRun<'_> {
             Err(fault) if matches!(fault.errno(), 5 | 30) => Ok(()),
             answer => Err(format!("{what} after the abort: {answer:?}")),
         };
-        let new = volume.create(Ino::ROOT, b"after-abort", &New::file(0o644));
+        let new = volume.names().create(Ino::ROOT, b"after-abort", &New::file(0o644));
         refused("a new file", new.map(drop))?;
         let times = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let even = expected.base.get("even").expect("every world has it").ino;
         if volume.inode(even).is_ok() {
-            refused("a change of mode", volume.set_attr(even, &times).map(drop))?;
+            refused("a change of mode", volume.attributes().set_attr(even, &times).map(drop))?;
             let cut = SetAttr { size: Some(7), ..SetAttr::default() };
-            refused("a cut", volume.set_attr(even, &cut).map(drop))?;
-            refused("fsync", volume.fsync(even))?;
+            refused("a cut", volume.attributes().set_attr(even, &cut).map(drop))?;
+            refused("fsync", volume.files().fsync(even))?;
         }
         refused("sync", volume.sync())
     }
@@ -447,7 +452,7 @@ impl CrashRun<'_> {
         let stage = Picture::take(&volume).map_err(|why| format!("cannot be looked at: {why}"))?;
         for ino in own.into_iter().chain(self.others(&volume)) {
             // Fsync reports an earlier error once.
-            if volume.fsync(ino).is_err() {
+            if volume.files().fsync(ino).is_err() {
                 is_lost = true;
                 if volume.aborted().is_some() {
                     drop(volume);
@@ -457,12 +462,15 @@ impl CrashRun<'_> {
                 if !self.world.has_journal() {
                     return Ok(Done { is_hit: true, is_aborted: false, is_lost, is_sound: false, disk });
                 }
-                if let Err(Fault::NotFlushed(_)) = volume.fsync(ino) {
+                if let Err(Fault::NotFlushed(_)) = volume.files().fsync(ino) {
                     // Nothing becomes durable any more, and each fsync reports it.
                     drop(volume);
                     return self.judge_stages(disk, expected, None, Some(&stage));
                 }
-                volume.fsync(ino).map_err(|fault| format!("a second fsync of inode {ino}: {fault}"))?;
+                volume
+                    .files()
+                    .fsync(ino)
+                    .map_err(|fault| format!("a second fsync of inode {ino}: {fault}"))?;
             }
         }
         let is_synced = matches!(self.end, End::SyncAndClose | End::CrashAfterSync);
@@ -501,23 +509,29 @@ impl CrashRun<'_> {
     fn others(&self, volume: &Volume) -> Vec<Ino> {
         let paths = ["even", "hard", "pieces"];
         let found = paths.iter().filter_map(|path| {
-            volume.resolve(path.as_bytes(), extant_volume::Follow::NotTheLast).ok().map(|inode| inode.ino())
+            volume
+                .names()
+                .resolve(path.as_bytes(), extant_volume::Follow::NotTheLast)
+                .ok()
+                .map(|inode| inode.ino())
         });
         found.collect()
     }
 
     fn follow(&self, volume: &Volume, ino: Ino) -> Result<(), Fault> {
         let bs = self.world.block_bytes();
-        let size = volume.stat(&*volume.inode(ino)?).size;
-        let set = |size| volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop);
+        let size = volume.attributes().stat(&*volume.inode(ino)?).size;
+        let set = |size| {
+            volume.attributes().set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
+        };
         match self.follow {
             Follow::Nothing => Ok(()),
-            Follow::Reserve => volume.fallocate(ino, Allocate::Reserve, size + 2 * bs, 3 * bs),
-            Follow::Append => volume.append(ino, &pattern(FOLLOW, 0, 100)).map(drop),
+            Follow::Reserve => volume.files().fallocate(ino, Allocate::Reserve, size + 2 * bs, 3 * bs),
+            Follow::Append => volume.files().append(ino, &pattern(FOLLOW, 0, 100)).map(drop),
             Follow::Grow => set(size + bs + 10),
-            Follow::Overwrite => volume.write_at(ino, 0, &pattern(FOLLOW, 0, bs)).map(drop),
+            Follow::Overwrite => volume.files().write_at(ino, 0, &pattern(FOLLOW, 0, bs)).map(drop),
             Follow::Cut => set(size / 2),
-            Follow::New => volume.create(Ino::ROOT, b"afterwards", &New::file(0o600)).map(drop),
+            Follow::New => volume.names().create(Ino::ROOT, b"afterwards", &New::file(0o600)).map(drop),
         }
     }
 
@@ -548,7 +562,7 @@ impl CrashRun<'_> {
 
 fn check_files(volume: &Volume, shown: &Picture) -> Result<(), String> {
     shown.paths.iter().try_for_each(|(path, shown)| {
-        volume.check_file(shown.ino).map_err(|why| format!("/{}: {why}", path.escape_ascii()))
+        volume.files().check_file(shown.ino).map_err(|why| format!("/{}: {why}", path.escape_ascii()))
     })
 }
 

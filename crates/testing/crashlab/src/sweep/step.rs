@@ -111,7 +111,8 @@ impl Step {
 
     /// Prepares the call. `number` is the seed of its bytes.
     pub(super) fn call(self, volume: &Volume, number: u32) -> Result<Call, Fault> {
-        let ino = |path: &str| volume.resolve(path.as_bytes(), Follow::NotTheLast).map(|inode| inode.ino());
+        let ino =
+            |path: &str| volume.names().resolve(path.as_bytes(), Follow::NotTheLast).map(|inode| inode.ino());
         let spot = |path: &'static str| -> Result<(Ino, &'static [u8]), Fault> {
             let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
             Ok((ino(dir)?, name.as_bytes()))
@@ -119,12 +120,12 @@ impl Step {
         let unit = |()| 0;
         let set = |path: &str, set: SetAttr| -> Result<Call, Fault> {
             let ino = ino(path)?;
-            Ok(Box::new(move |volume: &Volume| volume.set_attr(ino, &set).map(|_| 0)))
+            Ok(Box::new(move |volume: &Volume| volume.attributes().set_attr(ino, &set).map(|_| 0)))
         };
         let none = SetAttr::default();
         let make = |path: &'static str, new: New<'static>| -> Result<Call, Fault> {
             let (dir, name) = spot(path)?;
-            Ok(Box::new(move |volume: &Volume| volume.create(dir, name, &new).map(|_| 0)))
+            Ok(Box::new(move |volume: &Volume| volume.names().create(dir, name, &new).map(|_| 0)))
         };
         Ok(match self {
             Self::Create(path) => make(path, New::file(0o644))?,
@@ -134,45 +135,47 @@ impl Step {
             }
             Self::Symlink(path, len) => {
                 let (dir, name) = spot(path)?;
-                Box::new(move |volume| volume.create(dir, name, &New::symlink(&vec![b't'; len])).map(|_| 0))
+                Box::new(move |volume| {
+                    volume.names().create(dir, name, &New::symlink(&vec![b't'; len])).map(|_| 0)
+                })
             }
             Self::Tmpfile(path) => {
                 let (dir, name) = spot(path)?;
                 Box::new(move |volume| {
-                    let ino = volume.create_unnamed(dir, &New::file(0o600))?.ino();
-                    let linked = volume.link(ino, dir, name);
+                    let ino = volume.names().create_unnamed(dir, &New::file(0o600))?.ino();
+                    let linked = volume.names().link(ino, dir, name);
                     linked.and(volume.released(ino)).map(unit)
                 })
             }
             Self::TmpfileDropped => Box::new(move |volume| {
-                let ino = volume.create_unnamed(Ino::ROOT, &New::file(0o600))?.ino();
-                let written = volume.write_at(ino, 0, &pattern(number, 0, 5000));
+                let ino = volume.names().create_unnamed(Ino::ROOT, &New::file(0o600))?.ino();
+                let written = volume.files().write_at(ino, 0, &pattern(number, 0, 5000));
                 written.and(volume.released(ino)).map(unit)
             }),
             Self::Link(old, new) => {
                 let ((dir, name), old) = (spot(new)?, ino(old)?);
-                Box::new(move |volume| volume.link(old, dir, name).map(unit))
+                Box::new(move |volume| volume.names().link(old, dir, name).map(unit))
             }
             Self::Unlink(path) => {
                 let (dir, name) = spot(path)?;
-                Box::new(move |volume| volume.unlink(dir, name).map(unit))
+                Box::new(move |volume| volume.names().unlink(dir, name).map(unit))
             }
             Self::UnlinkOpen(path) => {
                 let ((dir, name), ino) = (spot(path)?, ino(path)?);
                 volume.opened(ino)?;
                 Box::new(move |volume| {
-                    let unlinked = volume.unlink(dir, name);
+                    let unlinked = volume.names().unlink(dir, name);
                     let released = volume.released(ino);
                     unlinked.and(released).map(unit)
                 })
             }
             Self::Rmdir(path) => {
                 let (dir, name) = spot(path)?;
-                Box::new(move |volume| volume.rmdir(dir, name).map(unit))
+                Box::new(move |volume| volume.names().rmdir(dir, name).map(unit))
             }
             Self::Rename(old, new, how) => {
                 let (old, new) = (spot(old)?, spot(new)?);
-                Box::new(move |volume| volume.rename(old, new, how).map(unit))
+                Box::new(move |volume| volume.names().rename(old, new, how).map(unit))
             }
             Self::Truncate(path, size) => set(path, SetAttr { size: Some(size), ..none })?,
             Self::SizeAndMode(path, size, mode) => {
@@ -186,51 +189,54 @@ impl Step {
                 set(path, SetAttr { atime: time(1_000), mtime: time(2_000), ..none })?
             }
             Self::Flags(path, more) => {
-                let inode = volume.resolve(path.as_bytes(), Follow::NotTheLast)?;
-                let flags = Some(volume.stat(&inode).flags | more);
+                let inode = volume.names().resolve(path.as_bytes(), Follow::NotTheLast)?;
+                let flags = Some(volume.attributes().stat(&inode).flags | more);
                 set(path, SetAttr { flags, ..none })?
             }
             Self::Write(path, pos, len) => {
                 let ino = ino(path)?;
                 Box::new(move |volume| {
-                    volume.write_at(ino, pos, &pattern(number, pos, len)).map(|count| count as u64)
+                    volume.files().write_at(ino, pos, &pattern(number, pos, len)).map(|count| count as u64)
                 })
             }
             Self::WriteDirect(path, pos, len) => {
                 let ino = ino(path)?;
                 Box::new(move |volume| {
-                    volume.write_direct(ino, pos, &pattern(number, pos, len)).map(|count| count as u64)
+                    volume
+                        .files()
+                        .write_direct(ino, pos, &pattern(number, pos, len))
+                        .map(|count| count as u64)
                 })
             }
             Self::Append(path, len) => {
                 let ino = ino(path)?;
                 Box::new(move |volume| {
-                    volume.append(ino, &pattern(number, 0, len)).map(|(_, count)| count as u64)
+                    volume.files().append(ino, &pattern(number, 0, len)).map(|(_, count)| count as u64)
                 })
             }
             Self::Read(path, pos, len) => {
                 let ino = ino(path)?;
                 Box::new(move |volume| {
                     let mut bytes = vec![0; len as usize];
-                    volume.read_at(ino, pos, &mut bytes).map(|count| sum(&bytes[..count]))
+                    volume.files().read_at(ino, pos, &mut bytes).map(|count| sum(&bytes[..count]))
                 })
             }
             Self::ReadDirect(path, pos, len) => {
                 let ino = ino(path)?;
                 Box::new(move |volume| {
                     let mut bytes = vec![0; len as usize];
-                    volume.read_direct(ino, pos, &mut bytes).map(|count| sum(&bytes[..count]))
+                    volume.files().read_direct(ino, pos, &mut bytes).map(|count| sum(&bytes[..count]))
                 })
             }
             Self::Seek(path, what, pos) => {
-                let inode = volume.resolve(path.as_bytes(), Follow::NotTheLast)?;
-                Box::new(move |volume| volume.seek(&inode, pos, what))
+                let inode = volume.names().resolve(path.as_bytes(), Follow::NotTheLast)?;
+                Box::new(move |volume| volume.files().seek(&inode, pos, what))
             }
             Self::Extents(path) => {
-                let inode = volume.resolve(path.as_bytes(), Follow::NotTheLast)?;
+                let inode = volume.names().resolve(path.as_bytes(), Follow::NotTheLast)?;
                 Box::new(move |volume| {
                     let mut count = 0;
-                    volume.extents(&inode, 0, u64::MAX, &mut |_| {
+                    volume.files().extents(&inode, 0, u64::MAX, &mut |_| {
                         count += 1;
                         Some(())
                     })?;
@@ -239,33 +245,33 @@ impl Step {
             }
             Self::Fallocate(path, mode, pos, len) => {
                 let ino = ino(path)?;
-                Box::new(move |volume| volume.fallocate(ino, mode, pos, len).map(unit))
+                Box::new(move |volume| volume.files().fallocate(ino, mode, pos, len).map(unit))
             }
             Self::Copy(from, pos, to, to_pos, len) => {
                 let (from, to) = (ino(from)?, ino(to)?);
-                Box::new(move |volume| volume.copy_range((from, pos), (to, to_pos), len))
+                Box::new(move |volume| volume.files().copy_range((from, pos), (to, to_pos), len))
             }
             Self::SetXattr(path, name, len) => {
                 let ino = ino(path)?;
                 Box::new(move |volume| {
                     let value = pattern(number, 0, len as u64);
-                    volume.set_xattr(ino, name.as_bytes(), &value, SetXattr::Any).map(unit)
+                    volume.attributes().set_xattr(ino, name.as_bytes(), &value, SetXattr::Any).map(unit)
                 })
             }
             Self::RemoveXattr(path, name) => {
                 let ino = ino(path)?;
-                Box::new(move |volume| volume.remove_xattr(ino, name.as_bytes()).map(unit))
+                Box::new(move |volume| volume.attributes().remove_xattr(ino, name.as_bytes()).map(unit))
             }
             Self::SetAcl(path, name) => {
                 let ino = ino(path)?;
                 Box::new(move |volume| {
-                    volume.set_xattr(ino, name.as_bytes(), &acl(7), SetXattr::Any).map(unit)
+                    volume.attributes().set_xattr(ino, name.as_bytes(), &acl(7), SetXattr::Any).map(unit)
                 })
             }
             Self::GetXattrs(path) => {
                 let ino = ino(path)?;
                 Box::new(move |volume| {
-                    let found = volume.xattrs(&*volume.inode(ino)?)?;
+                    let found = volume.attributes().xattrs(&*volume.inode(ino)?)?;
                     Ok(found
                         .iter()
                         .map(|found| sum(&found.name) ^ sum(&found.value))
@@ -274,7 +280,9 @@ impl Step {
             }
             Self::ReadLink(path) => {
                 let ino = ino(path)?;
-                Box::new(move |volume| volume.read_link(&*volume.inode(ino)?).map(|target| sum(&target)))
+                Box::new(move |volume| {
+                    volume.files().read_link(&*volume.inode(ino)?).map(|target| sum(&target))
+                })
             }
             Self::ReadDir(path) => {
                 let ino = ino(path)?;
@@ -286,8 +294,8 @@ impl Step {
             Self::Stat(path) => {
                 let (dir, name) = spot(path)?;
                 Box::new(move |volume| {
-                    let inode = volume.lookup(&*volume.inode(dir)?, name)?;
-                    Ok(volume.stat(&inode).size)
+                    let inode = volume.names().lookup(&*volume.inode(dir)?, name)?;
+                    Ok(volume.attributes().stat(&inode).size)
                 })
             }
             Self::Statfs => Box::new(|volume| volume.statfs().map(|_| 0)),
@@ -300,17 +308,17 @@ impl Step {
             }
             Self::Fsync(path) => {
                 let ino = ino(path)?;
-                Box::new(move |volume| volume.fsync(ino).map(unit))
+                Box::new(move |volume| volume.files().fsync(ino).map(unit))
             }
             Self::Fdatasync(path) => {
                 let ino = ino(path)?;
-                Box::new(move |volume| volume.fdatasync(ino).map(unit))
+                Box::new(move |volume| volume.files().fdatasync(ino).map(unit))
             }
             Self::Sync => Box::new(|volume| volume.sync().map(|()| 0)),
-            Self::Commit => Box::new(|volume| volume.fsync(Ino::ROOT).map(|()| 0)),
+            Self::Commit => Box::new(|volume| volume.files().fsync(Ino::ROOT).map(|()| 0)),
             Self::Checkpoint => Box::new(|volume| volume.checkpoint().map(|()| 0)),
             Self::WriteBack(bytes) => Box::new(move |volume| volume.write_back_some(bytes).map(|_| 0)),
-            Self::Trim => Box::new(|volume| volume.trim(0).map(|_| 0)),
+            Self::Trim => Box::new(|volume| volume.admin().trim(0).map(|_| 0)),
         })
     }
 }
@@ -331,7 +339,7 @@ pub(super) fn names(volume: &Volume, dir: &extant_volume::Inode) -> Result<Vec<V
         }
         std::ops::ControlFlow::Continue(())
     };
-    volume.read_dir(dir, Cursor::START, &mut keep, &mut |fault| damage = Some(fault))?;
+    volume.names().read_dir(dir, Cursor::START, &mut keep, &mut |fault| damage = Some(fault))?;
     damage.map_or(Ok(names), Err)
 }
 

@@ -161,7 +161,7 @@ impl Builder<'_> {
         self.file("many", &pieces);
         let unwritten = self.file("unwritten", &[(2 * bs, bs), (5 * bs, bs / 2)]);
         if self.world.has_extents() {
-            self.volume.fallocate(unwritten, Allocate::Keep, 0, 9 * bs).expect("there is room");
+            self.volume.files().fallocate(unwritten, Allocate::Keep, 0, 9 * bs).expect("there is room");
         }
         self.file("empty", &[]);
         self.file("tiny", &[(0, 40)]);
@@ -205,11 +205,11 @@ impl Builder<'_> {
     }
 
     fn make(&self, dir: Ino, name: &str, new: &New<'_>) -> Ino {
-        self.volume.create(dir, name.as_bytes(), new).expect("there is room").ino()
+        self.volume.names().create(dir, name.as_bytes(), new).expect("there is room").ino()
     }
 
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) {
-        self.volume.link(ino, dir, name).expect("there is room");
+        self.volume.names().link(ino, dir, name).expect("there is room");
     }
 
     /// A file with bytes in these ranges; each range is written back separately.
@@ -217,14 +217,14 @@ impl Builder<'_> {
         let ino = self.make(Ino::ROOT, name, &New::file(0o644));
         for &(pos, len) in ranges {
             let bytes = pattern(ino.0, pos, len);
-            assert_eq!(self.volume.write_at(ino, pos, &bytes).expect("there is room"), bytes.len());
-            self.volume.fsync(ino).expect("memory does not fail");
+            assert_eq!(self.volume.files().write_at(ino, pos, &bytes).expect("there is room"), bytes.len());
+            self.volume.files().fsync(ino).expect("memory does not fail");
         }
         ino
     }
 
     fn attribute(&self, ino: Ino, name: &[u8], value: &[u8]) {
-        match self.volume.set_xattr(ino, name, value, SetXattr::Any) {
+        match self.volume.attributes().set_xattr(ino, name, value, SetXattr::Any) {
             Ok(()) => {}
             Err(fault) if fault.is(Refusal::NoSpace) => panic!("no room for {}", name.escape_ascii()),
             Err(fault) => panic!("{fault}"),

@@ -48,7 +48,7 @@ fn with_orphan(mutator: &Mutator, present: bool, ino: u32) -> Vec<u8> {
     let sb = volume.superblock().clone();
     let file = volume.inode(Ino(sb.orphan_file_inum)).expect("the orphan file");
     let mut place = 0;
-    let walked = volume.extents(&file, 0, 1, &mut |extent| {
+    let walked = volume.files().extents(&file, 0, 1, &mut |extent| {
         place = extent.physical;
         None
     });

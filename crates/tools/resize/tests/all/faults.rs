@@ -327,9 +327,9 @@ fn without_a_journal_extent_trees_stay_whole() {
     run("mke2fs", args.into_iter().chain([source.to_str().unwrap(), path.to_str().unwrap(), "10M"]));
     let volume = Volume::open(Arc::new(FileDevice::open(&path, true).unwrap()), &OpenOptions::default());
     let volume = volume.unwrap();
-    let a = volume.resolve(b"/a", Follow::Links).unwrap();
+    let a = volume.names().resolve(b"/a", Follow::Links).unwrap();
     for i in (0..400).step_by(2) {
-        volume.unlink(a.ino(), format!("{i:03}").as_bytes()).unwrap();
+        volume.names().unlink(a.ino(), format!("{i:03}").as_bytes()).unwrap();
     }
     volume.close().unwrap();
     let image = Image::read_from(&FileDevice::open(&path, false).unwrap()).unwrap();

@@ -94,20 +94,20 @@ pub(crate) fn image(dir: &Path, kind: &Kind) -> PathBuf {
     command("e2fsck").arg("-fyD").arg(&image).output().unwrap();
     let device = Arc::new(FileDevice::open(&image, true).unwrap());
     let volume = Volume::open(device, &OpenOptions::default()).unwrap();
-    let first = volume.resolve(b"/first", Follow::Links).unwrap();
+    let first = volume.names().resolve(b"/first", Follow::Links).unwrap();
     if kind.mke2fs.iter().any(|option| option.contains("ea_inode")) {
         for i in 0..40 {
             let path = format!("/kept/{}/{i}/below/{}", i % 4, i % 12);
-            let file = volume.resolve(path.as_bytes(), Follow::Links).unwrap();
+            let file = volume.names().resolve(path.as_bytes(), Follow::Links).unwrap();
             let value = vec![b'a' + (i % 7) as u8; 5000 + i % 7];
             for name in [&b"user.large"[..], b"user.another"] {
-                volume.set_xattr(file.ino(), name, &value, SetXattr::Any).unwrap();
+                volume.attributes().set_xattr(file.ino(), name, &value, SetXattr::Any).unwrap();
             }
-            volume.set_xattr(file.ino(), b"user.more", &[b'm'; 300], SetXattr::Any).unwrap();
+            volume.attributes().set_xattr(file.ino(), b"user.more", &[b'm'; 300], SetXattr::Any).unwrap();
         }
     }
     for i in 0..2500 {
-        volume.unlink(first.ino(), i.to_string().as_bytes()).unwrap();
+        volume.names().unlink(first.ino(), i.to_string().as_bytes()).unwrap();
     }
     volume.close().unwrap();
     image

@@ -24,7 +24,7 @@ fn list(device: &Arc<dyn Device>) -> Vec<Ino> {
         paths.extend((0..12).rev().map(|n| format!("/kept/{}/{i}/below/{n}", i % 4)));
         paths.extend(["/below", ""].map(|end| format!("/kept/{}/{i}{end}", i % 4)));
     }
-    paths.iter().map(|path| volume.resolve(path.as_bytes(), Follow::Links).unwrap().ino()).collect()
+    paths.iter().map(|path| volume.names().resolve(path.as_bytes(), Follow::Links).unwrap().ino()).collect()
 }
 
 fn order(device: &Arc<dyn Device>, list: &[Ino]) -> Result<u64, ResizeFault> {
@@ -174,7 +174,7 @@ fn inodes_of_a_file_system_that_keeps_them_stay() {
 fn numbers(device: &Arc<dyn Device>) -> Vec<Ino> {
     let volume = Volume::open_read_only(Arc::clone(device), &OpenOptions::default()).unwrap();
     let names = (0..5000).rev().map(|number| format!("/{number:04}"));
-    names.map(|name| volume.resolve(name.as_bytes(), Follow::Links).unwrap().ino()).collect()
+    names.map(|name| volume.names().resolve(name.as_bytes(), Follow::Links).unwrap().ino()).collect()
 }
 
 /// An image with many files and a small journal.

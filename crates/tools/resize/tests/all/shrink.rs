@@ -116,9 +116,9 @@ pub(crate) fn image(dir: &Path, mke2fs: &[&str], size: &str) -> std::path::PathB
     let device = Arc::new(FileDevice::open(&image, true).unwrap());
     let volume = Volume::open(device, &OpenOptions::default()).unwrap();
     for dir in [b"/first".as_slice(), b"/last"] {
-        let dir = volume.resolve(dir, Follow::Links).unwrap();
+        let dir = volume.names().resolve(dir, Follow::Links).unwrap();
         for i in 0..30 {
-            volume.unlink(dir.ino(), i.to_string().as_bytes()).unwrap();
+            volume.names().unlink(dir.ino(), i.to_string().as_bytes()).unwrap();
         }
     }
     let root = volume.root().unwrap().ino();
@@ -136,16 +136,16 @@ pub(crate) fn image(dir: &Path, mke2fs: &[&str], size: &str) -> std::path::PathB
 
 /// A file with written and unwritten extents of one block and of a few: with bigalloc they share clusters.
 fn patchy(volume: &Volume, dir: Ino, name: &[u8], len_blocks: u64) {
-    let file = volume.create(dir, name, &New::file(0o644)).unwrap();
+    let file = volume.names().create(dir, name, &New::file(0o644)).unwrap();
     let block = 1024u64 << volume.superblock().log_block_size;
-    volume.fallocate(file.ino(), Allocate::Reserve, 0, len_blocks * block).unwrap();
+    volume.files().fallocate(file.ino(), Allocate::Reserve, 0, len_blocks * block).unwrap();
     for n in (0..len_blocks).filter(|n| n % 7 == 1 || n % 32 > 25) {
-        volume.write_at(file.ino(), n * block, &vec![(n % 250) as u8 + 1; block as usize]).unwrap();
+        volume.files().write_at(file.ino(), n * block, &vec![(n % 250) as u8 + 1; block as usize]).unwrap();
     }
     // Beyond what is allocated: one block in each cluster, and some at its end.
     for n in 0..20 {
         let at = (len_blocks + n * 16 + n % 16) * block;
-        volume.write_at(file.ino(), at, &vec![(n % 250) as u8 + 1; block as usize]).unwrap();
+        volume.files().write_at(file.ino(), at, &vec![(n % 250) as u8 + 1; block as usize]).unwrap();
     }
 }
 

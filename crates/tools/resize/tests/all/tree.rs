@@ -22,13 +22,14 @@ pub(crate) fn tree_of(device: Arc<dyn Device>) -> Result<Tree, String> {
     let mut left = vec![(Vec::new(), volume.root().map_err(|fault| fault.to_string())?)];
     while let Some((path, inode)) = left.pop() {
         let at = |fault: &dyn std::fmt::Display| format!("{}: {fault}", path.escape_ascii());
-        let stat = volume.stat(&inode);
+        let stat = volume.attributes().stat(&inode);
         let mut content = DefaultHasher::new();
         match stat.kind {
             FileType::Directory => {
                 let mut names = Vec::new();
                 let mut damage = None;
                 volume
+                    .names()
                     .read_dir(
                         &inode,
                         Cursor::default(),
@@ -44,17 +45,17 @@ pub(crate) fn tree_of(device: Arc<dyn Device>) -> Result<Tree, String> {
                 }
                 names.sort();
                 for name in names.into_iter().filter(|name| name != b"." && name != b"..") {
-                    let below = volume.lookup(&inode, &name).map_err(|fault| at(&fault))?;
+                    let below = volume.names().lookup(&inode, &name).map_err(|fault| at(&fault))?;
                     left.push(([&path[..], b"/", &name].concat(), below));
                 }
-                let up = volume.lookup(&inode, b"..").map_err(|fault| at(&fault))?;
+                let up = volume.names().lookup(&inode, b"..").map_err(|fault| at(&fault))?;
                 content.write_u32(u32::from(up.ino() == inode.ino()));
             }
             FileType::Regular => {
                 let mut buf = vec![0; 64 << 10];
                 let mut offset = 0;
                 loop {
-                    let got = volume.read(&inode, offset, &mut buf).map_err(|fault| at(&fault))?;
+                    let got = volume.files().read(&inode, offset, &mut buf).map_err(|fault| at(&fault))?;
                     if got == 0 {
                         break;
                     }
@@ -63,11 +64,11 @@ pub(crate) fn tree_of(device: Arc<dyn Device>) -> Result<Tree, String> {
                 }
             }
             FileType::Symlink => {
-                content.write(&volume.read_link(&inode).map_err(|fault| at(&fault))?);
+                content.write(&volume.files().read_link(&inode).map_err(|fault| at(&fault))?);
             }
             _ => {}
         }
-        for attribute in volume.xattrs(&inode).map_err(|fault| at(&fault))? {
+        for attribute in volume.attributes().xattrs(&inode).map_err(|fault| at(&fault))? {
             content.write(&attribute.name);
             content.write(&attribute.value);
         }

@@ -197,7 +197,7 @@ impl WriteBack<'_> {
         }
         let parent = self.writer.inodes().get_unlinked(dir)?;
         let is_dir = parent.values().kind() == FileType::Directory && parent.values().fields.links > 0;
-        Ok(if is_dir { self.writer.find(&parent, name)? } else { None })
+        Ok(if is_dir { self.writer.names().find(&parent, name)? } else { None })
     }
 
     fn names(&self, changes: &ChangedNames) -> Result<NameDiff, WriteBackFault> {
@@ -275,7 +275,7 @@ impl WriteBack<'_> {
     fn delete_or_track(&self, ino: Ino) -> Result<(), WriteBackFault> {
         let node = self.writer.inodes().get_unlinked(ino)?;
         let is_dir = node.values().kind() == FileType::Directory;
-        if is_dir || self.writer.is_short(&node) {
+        if is_dir || self.writer.life().is_short(&node) {
             return self.delete(ino);
         }
         self.room(NAME_CREDITS)?;
@@ -296,7 +296,7 @@ impl WriteBack<'_> {
             }
         }
         self.room(NAME_CREDITS)?;
-        Ok(self.writer.delete_now(&self.change, &node)?)
+        Ok(self.writer.life().delete_now(&self.change, &node)?)
     }
 
     /// Brings an inode into memory with its new values, but not its map.
@@ -398,20 +398,20 @@ impl WriteBack<'_> {
                 names.removed.get(&dir).into_iter().flatten().filter(|_| !is_new)
             {
                 self.room(NAME_CREDITS)?;
-                self.writer.with_names(&self.change, &node, |dir| dir.remove(name))?;
+                self.writer.life().with_names(&self.change, &node, |dir| dir.remove(name))?;
                 subdirs -= i32::from(*was_dir);
             }
             for (name, ino) in names.added.get(&dir).into_iter().flatten() {
                 let Ok(to) = live.get(*ino) else { continue };
                 self.room(NAME_CREDITS)?;
                 let kind = to.values().kind();
-                self.writer.with_names(&self.change, &node, |dir| dir.insert(name, *ino, kind))?;
+                self.writer.life().with_names(&self.change, &node, |dir| dir.insert(name, *ino, kind))?;
                 subdirs += i32::from(kind == FileType::Directory);
             }
             // The directory's record has its times. Without one, the last change known is the nearest: a time
             // of the recovery would differ each time that the log is shown in memory.
             let at = last_change.filter(|_| !self.outcome.has_record(dir));
-            self.writer.touch_dir_at(&self.change, &node, subdirs, at);
+            self.writer.life().touch_dir_at(&self.change, &node, subdirs, at);
         }
         Ok(())
     }

@@ -150,13 +150,13 @@ impl<'a> FallocateFile<'a> {
     /// a crash.
     pub(super) fn end_in_zeros(&self, end: u64) -> Result<(), Fault> {
         if let Some(data) = &self.data {
-            return self.writer.end_in_zeros(self.node, data, end);
+            return self.writer.sizes().end_in_zeros(self.node, data, end);
         }
         let size = self.size();
         if end <= size {
             return Ok(());
         }
-        self.writer.run(1, |change| self.writer.zero_behind(change, self.node, size))
+        self.writer.run(1, |change| self.writer.sizes().zero_behind(change, self.node, size))
     }
 
     /// Zeros the parts of a range that are not whole blocks.

@@ -55,7 +55,7 @@ fn files_are_closed_up_and_moved_apart() {
         extant_testkit::run("mke2fs", fixed.into_iter().chain(options.iter().copied()).chain(from));
 
         let volume = open(&path);
-        let ino = volume.lookup(&volume.root().unwrap(), b"file").unwrap().ino();
+        let ino = volume.names().lookup(&volume.root().unwrap(), b"file").unwrap().ino();
         let writer = volume.writer.as_ref().unwrap();
         let node = writer.inodes().get(ino).unwrap();
         let counted = node.values().fields.blocks;

@@ -29,8 +29,8 @@ fn take(data: &FileData, range: Range<u64>) -> WritebackRun {
 #[test]
 fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
     let (_device, volume) = made();
-    let ino = volume.create(extant_base::Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[7; 200 << 10]).unwrap();
+    let ino = volume.names().create(extant_base::Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[7; 200 << 10]).unwrap();
     let writer = volume.writer.as_ref().unwrap();
     let node = writer.inodes().get(ino).unwrap();
     let data = node.data().unwrap();
@@ -43,9 +43,9 @@ fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
     let entry = writer.flusher.allocate(&node, &data, &delayed, 100, want).unwrap();
     assert_eq!((entry.lblk.0, entry.len, entry.status), (100, 100, Status::Unwritten));
     writer.flusher.write_back(&node, second).unwrap();
-    volume.check_file(ino).unwrap();
+    volume.files().check_file(ino).unwrap();
     let mut bytes = vec![0; 200 << 10];
-    volume.read_direct(ino, 0, &mut bytes).unwrap();
+    volume.files().read_direct(ino, 0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 7));
     volume.close().unwrap();
 }
@@ -56,10 +56,10 @@ fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
 #[test]
 fn blocks_count_as_written_when_the_size_can_cover_them() {
     let (device, volume) = made();
-    let ino = volume.create(extant_base::Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[7; 300]).unwrap();
-    volume.fsync(ino).unwrap();
-    volume.append(ino, &[8; 9000]).unwrap();
+    let ino = volume.names().create(extant_base::Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.files().write_at(ino, 0, &[7; 300]).unwrap();
+    volume.files().fsync(ino).unwrap();
+    volume.files().append(ino, &[8; 9000]).unwrap();
     let writer = volume.writer.as_ref().unwrap();
     let node = writer.inodes().get(ino).unwrap();
     let data = node.data().unwrap();
@@ -82,12 +82,12 @@ fn blocks_count_as_written_when_the_size_can_cover_them() {
             is_written_behind |= extent.offset + extent.len > 1024 && !extent.unwritten;
             Some(())
         };
-        cut.extents(&inode, 1, u64::MAX, &mut look).unwrap();
+        cut.files().extents(&inode, 1, u64::MAX, &mut look).unwrap();
         assert!(!is_written_behind);
         writer.flusher.write_back(&node, end).unwrap();
         behind.join().unwrap().unwrap();
     });
     assert_eq!(node.values().fields.size, 9300);
-    volume.check_file(ino).unwrap();
+    volume.files().check_file(ino).unwrap();
     volume.close().unwrap();
 }

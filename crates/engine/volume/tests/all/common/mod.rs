@@ -63,6 +63,7 @@ pub(crate) fn manifest(volume: &Volume) -> Manifest {
         assert!(seen.insert(dir.ino()), "directory {} is met twice", dir.ino());
         for name in names(volume, &dir) {
             let inode = volume
+                .names()
                 .lookup(&dir, &name)
                 .unwrap_or_else(|fault| panic!("{}/{}: {fault}", path.escape_ascii(), name.escape_ascii()));
             let full = if path.is_empty() { name } else { [&path[..], b"/", &name].concat() };
@@ -93,6 +94,7 @@ pub(crate) fn names(volume: &Volume, dir: &Inode) -> Vec<Vec<u8>> {
             if piece == 50 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         volume
+            .names()
             .read_dir(dir, from, &mut each, &mut |fault| panic!("directory {}: {fault}", dir.ino()))
             .unwrap_or_else(|fault| panic!("directory {}: {fault}", dir.ino()));
         if piece == 0 {
@@ -102,7 +104,7 @@ pub(crate) fn names(volume: &Volume, dir: &Inode) -> Vec<Vec<u8>> {
 }
 
 fn entry(volume: &Volume, inode: &Inode) -> Entry {
-    let stat = volume.stat(inode);
+    let stat = volume.attributes().stat(inode);
     let fail =
         |what: &str, fault: extant_volume::Fault| -> ! { panic!("inode {}: {what}: {fault}", stat.ino) };
     let kind = match stat.kind {
@@ -116,14 +118,14 @@ fn entry(volume: &Volume, inode: &Inode) -> Entry {
         FileType::Unknown => panic!("inode {}: of no type", stat.ino),
     };
     let time = |time: Timestamp| Time { seconds: time.seconds, nanoseconds: time.nanos };
-    let xattrs: BTreeMap<Vec<u8>, Vec<u8>> = match volume.xattrs(inode) {
+    let xattrs: BTreeMap<Vec<u8>, Vec<u8>> = match volume.attributes().xattrs(inode) {
         Ok(found) => found.into_iter().map(|attribute| (attribute.name, attribute.value)).collect(),
         Err(fault) => fail("attributes", fault),
     };
-    let mut names = volume.xattr_names(inode).unwrap_or_else(|fault| fail("attributes", fault));
+    let mut names = volume.attributes().xattr_names(inode).unwrap_or_else(|fault| fail("attributes", fault));
     names.sort();
     assert_eq!(names, xattrs.keys().cloned().collect::<Vec<_>>(), "inode {}", stat.ino);
-    let target = (kind == Kind::Symlink).then(|| match volume.read_link(inode) {
+    let target = (kind == Kind::Symlink).then(|| match volume.files().read_link(inode) {
         Ok(target) => target,
         Err(fault) if fault.is(Refusal::NeedsKey) => Vec::new(),
         Err(fault) => fail("target", fault),
@@ -152,19 +154,19 @@ fn entry(volume: &Volume, inode: &Inode) -> Entry {
 
 fn content(volume: &Volume, file: &Inode) -> Content {
     if file.has_flag(flags::ENCRYPT) {
-        let read = volume.read(file, 0, &mut [0; 1]);
+        let read = volume.files().read(file, 0, &mut [0; 1]);
         assert!(file.size() == 0 || read.is_err_and(|fault| fault.is(Refusal::NeedsKey)));
         return Content::Unreadable(rustix::io::Errno::NOKEY);
     }
     let mut data: Vec<Range<u64>> = Vec::new();
     let mut at = 0;
     loop {
-        let start = match volume.seek(file, at, Seek::Data) {
+        let start = match volume.files().seek(file, at, Seek::Data) {
             Ok(start) => start,
             Err(fault) if fault.is(Refusal::PastEnd) => break,
             Err(fault) => panic!("inode {}: SEEK_DATA: {fault}", file.ino()),
         };
-        let end = volume.seek(file, start, Seek::Hole).expect("SEEK_HOLE behind data");
+        let end = volume.files().seek(file, start, Seek::Hole).expect("SEEK_HOLE behind data");
         match data.last_mut() {
             Some(last) if last.end == start => last.end = end,
             _ => data.push(start..end),
@@ -172,7 +174,7 @@ fn content(volume: &Volume, file: &Inode) -> Content {
         at = end;
     }
     let read = |buf: &mut [u8], offset| {
-        let len = volume.read(file, offset, buf).map_err(std::io::Error::other)?;
+        let len = volume.files().read(file, offset, buf).map_err(std::io::Error::other)?;
         check_lent(volume, file, offset, &buf[..len]);
         Ok(len)
     };
@@ -190,13 +192,13 @@ fn check_lent(volume: &Volume, file: &Inode, offset: u64, expected: &[u8]) {
             file.ino()
         );
     };
-    volume.file_range(file, offset, expected.len() as u64, &mut take).expect("it could be read");
+    volume.files().file_range(file, offset, expected.len() as u64, &mut take).expect("it could be read");
 }
 
 fn extents(volume: &Volume, file: &Inode) -> Vec<Extent> {
     let mut found = Vec::new();
     let encrypted = file.has_flag(flags::ENCRYPT) && file.kind() == FileType::Regular;
-    let walked = volume.extents(file, 0, u64::MAX, &mut |extent| {
+    let walked = volume.files().extents(file, 0, u64::MAX, &mut |extent| {
         found.push(Extent {
             logical: extent.offset,
             physical: extent.physical,

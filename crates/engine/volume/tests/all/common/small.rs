@@ -29,9 +29,9 @@ pub(crate) fn open(path: &Path) -> Volume {
 }
 
 pub(crate) fn find(volume: &Volume, name: &[u8]) -> Ino {
-    volume.lookup(&volume.root().unwrap(), name).unwrap().ino()
+    volume.names().lookup(&volume.root().unwrap(), name).unwrap().ino()
 }
 
 pub(crate) fn sectors(volume: &Volume, ino: Ino) -> u64 {
-    volume.stat(&volume.inode(ino).unwrap()).blocks_512
+    volume.attributes().stat(&volume.inode(ino).unwrap()).blocks_512
 }

@@ -252,9 +252,9 @@ fn measure_ours(case: Case, policy: Policy, shape: &Shape, into: &mut Measured) 
     let write = WriteOptions { extents: policy, ..WriteOptions::default() };
     let volume = ground.open(&OpenOptions { cache_bytes: CACHE_BYTES, write, ..OpenOptions::default() })?;
     let files = Ours::new(&volume, shape.files_of(case))?;
-    let before = volume.extent_stats().unwrap_or_default();
+    let before = volume.counters().extent_stats().unwrap_or_default();
     let latencies = run(case, shape, &files)?;
-    let after = volume.extent_stats().unwrap_or_default();
+    let after = volume.counters().extent_stats().unwrap_or_default();
     into.add(&latencies);
     into.scans.push(after.scan_times.count() as f64);
     into.scan_avg_us.push(after.scan_times.avg_ns() / 1e3);
