@@ -13,6 +13,7 @@ use extant_buffer::{Edit, ReadFault};
 use extant_ondisk::group_desc::BLOCK_UNINIT;
 
 use crate::group::{Cell, DIRTY_BLOCKS, DIRTY_INODES, State};
+use crate::groups::Groups;
 use crate::index::{By, ORDERS};
 use crate::search::{FoundRun, RunRequest, best};
 use crate::stats::Criterion;
@@ -112,7 +113,7 @@ impl Alloc {
     /// [`NoSpace`]; or a bitmap cannot be read, and no other group had space.
     #[inline]
     pub fn allocate(&self, edit: &dyn Edit, request: &Request) -> Result<(Pblk, u32), Fault> {
-        self.allocate_as(edit, request, None).map(|place| self.blocks_of(&place))
+        self.allocate_as(edit, request, None).map(|place| self.groups.blocks_of(&place))
     }
 
     /// Accounts, finds, and marks. The search is for `extra` clusters more than requested, which become a
@@ -123,16 +124,16 @@ impl Alloc {
         request: &Request,
         extra: Option<u32>,
     ) -> Result<GroupRange, Fault> {
-        let log = self.geometry.cluster_log;
+        let log = self.groups.geometry.cluster_log;
         let in_clusters = |blocks: u32| (u64::from(blocks).div_ceil(1 << log) as u32).max(1);
-        let want = in_clusters(request.len).min(self.geometry.clusters_per_group());
+        let want = in_clusters(request.len).min(self.groups.geometry.clusters_per_group());
         let min = in_clusters(request.min_len).min(want);
         let promised = request.flags.has(Flags::PROMISED);
         let taken = match promised {
             true => want,
             false => {
                 let privilege = request.flags.privilege().max(self.acting());
-                self.space.take(want, min, privilege).ok_or(NoSpace { pending: false })?
+                self.groups.space.take(want, min, privilege).ok_or(NoSpace { pending: false })?
             }
         };
         let looked_for = extra.map_or(taken, |extra| taken.saturating_add(extra));
@@ -150,29 +151,14 @@ impl Alloc {
             _ => 0,
         };
         match promised {
-            true if got > 0 => self.space.end_promise(got.into(), false),
+            true if got > 0 => self.groups.space.end_promise(got.into(), false),
             true => {}
-            false if got < taken => self.space.add_free(i64::from(taken - got)),
+            false if got < taken => self.groups.space.add_free(i64::from(taken - got)),
             false => {}
         }
         let place =
             found?.ok_or_else(|| NoSpace { pending: self.pending_clusters.load(Ordering::Relaxed) > 0 })?;
         Ok((place.0, place.1.start..place.1.start + got))
-    }
-
-    /// First block and number of blocks of a range; the file system may end inside the last cluster.
-    pub(crate) fn blocks_of(&self, (group, range): &GroupRange) -> (Pblk, u32) {
-        let log = self.geometry.cluster_log;
-        let start = self.geometry.group_start(Group(*group)).0 + (u64::from(range.start) << log);
-        let blocks = u64::from(len(range)) << log;
-        (Pblk(start), blocks.min(self.geometry.blocks - start) as u32)
-    }
-
-    /// Group of a block, and its cluster in the group.
-    pub(crate) fn place_of(&self, block: Pblk) -> Option<(u32, u32)> {
-        let group = self.geometry.group_of(block)?;
-        let within = block.0 - self.geometry.group_start(group).0;
-        Some((group.0, (within >> self.geometry.cluster_log) as u32))
     }
 
     fn find(
@@ -182,10 +168,12 @@ impl Alloc {
         want: u32,
         min: u32,
     ) -> Result<Option<GroupRange>, ReadFault> {
-        let want = want.min(self.geometry.clusters_per_group());
-        let low = self.geometry.group_of(Pblk(1 << 32)).filter(|_| request.flags.has(Flags::BELOW_2_32));
-        let groups = low.map_or(self.geometry.groups, |group| group.0);
-        let (mut group, bit) = self.place_of(request.goal).filter(|place| place.0 < groups).unwrap_or((0, 0));
+        let want = want.min(self.groups.geometry.clusters_per_group());
+        let low =
+            self.groups.geometry.group_of(Pblk(1 << 32)).filter(|_| request.flags.has(Flags::BELOW_2_32));
+        let groups = low.map_or(self.groups.geometry.groups, |group| group.0);
+        let (mut group, bit) =
+            self.groups.place_of(request.goal).filter(|place| place.0 < groups).unwrap_or((0, 0));
         let mut goal = Some(bit);
         let stream = request.stream.map(|stream| &self.streams[stream as usize % self.streams.len()]);
         if let Some(last) = stream.map(|stream| stream.load(Ordering::Relaxed)).filter(|last| *last < groups)
@@ -222,18 +210,18 @@ impl Alloc {
         how: &Use<'_>,
         extents: &mut u64,
     ) -> Result<Option<Range<u32>>, ReadFault> {
-        let cell = self.cell(group)?;
+        let cell = self.groups.cell(group)?;
         let least = if find.short || find.try_goal { find.min } else { find.want };
         if cell.free.load(Ordering::Relaxed) < least {
             return Ok(None);
         }
-        let Some(mut state) = self.lock_blocks(group, cell, find.wait)? else { return Ok(None) };
+        let Some(mut state) = self.groups.lock_blocks(group, cell, find.wait)? else { return Ok(None) };
         let Some((range, searched_from, is_goal)) = choose(&mut state, find, extents) else {
-            state.reindex(group, &self.index);
+            state.reindex(group, &self.groups.index);
             return Ok(None);
         };
         let mark = range.start..range.end.min(range.start + how.allocate);
-        self.set_on_disk(how.edit, group, &mut state, mark.clone())?;
+        self.groups.set_on_disk(how.edit, group, &mut state, mark.clone())?;
         state.take(range.clone(), searched_from);
         if mark.end < range.end {
             self.add_window(group, &mut state, mark.end..range.end);
@@ -241,9 +229,26 @@ impl Alloc {
         state.counts.success += 1;
         state.counts.goal_hits += u64::from(is_goal);
         state.counts.clusters += u64::from(len(&mark));
-        state.reindex(group, &self.index);
+        state.reindex(group, &self.groups.index);
         cell.publish(&state);
         Ok(Some(range))
+    }
+}
+
+impl Groups {
+    /// First block and number of blocks of a range; the file system may end inside the last cluster.
+    pub(crate) fn blocks_of(&self, (group, range): &GroupRange) -> (Pblk, u32) {
+        let log = self.geometry.cluster_log;
+        let start = self.geometry.group_start(Group(*group)).0 + (u64::from(range.start) << log);
+        let blocks = u64::from(len(range)) << log;
+        (Pblk(start), blocks.min(self.geometry.blocks - start) as u32)
+    }
+
+    /// Group of a block, and its cluster in the group.
+    pub(crate) fn place_of(&self, block: Pblk) -> Option<(u32, u32)> {
+        let group = self.geometry.group_of(block)?;
+        let within = block.0 - self.geometry.group_start(group).0;
+        Some((group.0, (within >> self.geometry.cluster_log) as u32))
     }
 
     /// Sets bits in a group's bitmap block, which is initialized if it never was; the descriptor's count
@@ -366,7 +371,7 @@ impl Search<'_> {
             if let Some(found) = self.upward(By::Average, order, find, Criterion::GoalFast) {
                 return Some(found);
             }
-            match self.alloc.see_more(self.group) {
+            match self.alloc.groups.see_more(self.group) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(fault) => {
@@ -403,11 +408,11 @@ impl Search<'_> {
     }
 
     fn at_order(&mut self, by: By, order: u32, find: Find, criterion: Criterion) -> Option<GroupRange> {
-        if self.alloc.index.is_empty(by, order) {
+        if self.alloc.groups.index.is_empty(by, order) {
             return None;
         }
         for (mut from, to) in [(self.group, self.groups), (0, self.group)] {
-            while let Some(group) = self.alloc.index.next(by, order, from, to) {
+            while let Some(group) = self.alloc.groups.index.next(by, order, from, to) {
                 if let Some(found) = self.group(group, find, Some(criterion)) {
                     return Some(found);
                 }
@@ -433,7 +438,7 @@ impl Search<'_> {
     }
 }
 
-impl Alloc {
+impl Groups {
     /// Marks a group's descriptor as dirty, to be written by the next seal.
     #[inline]
     pub(crate) fn set_dirty(&self, group: u32, state: &mut State, what: u8) {

@@ -7,6 +7,7 @@ use extant_buffer::{Edit, ReadFault};
 use std::sync::atomic::Ordering;
 
 use crate::group::{Cell, DIRTY_BLOCKS, GroupGuard, Pending, State};
+use crate::groups::Groups;
 use crate::{Alloc, BLOCK_BITMAP, bits, len};
 
 impl Alloc {
@@ -29,26 +30,26 @@ impl Alloc {
         if blocks == 0 {
             return Ok(());
         }
-        let ratio = self.geometry.cluster_ratio();
+        let ratio = self.groups.geometry.cluster_ratio();
         let rule = |holds, rule| {
             Malformed::unless(holds, "freed blocks", rule, blocks)
                 .map_err(|fact| ReadFault::corrupt(CorruptAt::block(start), fact))
         };
-        let end = start.checked_add(blocks).filter(|end| end.0 <= self.geometry.blocks);
-        let (Some(end), Some((first_group, first_bit))) = (end, self.place_of(start)) else {
+        let end = start.checked_add(blocks).filter(|end| end.0 <= self.groups.geometry.blocks);
+        let (Some(end), Some((first_group, first_bit))) = (end, self.groups.place_of(start)) else {
             return rule(false, "they must lie inside the file system");
         };
-        let base = u64::from(self.geometry.first_data_block);
+        let base = u64::from(self.groups.geometry.first_data_block);
         let is_cut = |block: u64| !(block - base).is_multiple_of(ratio);
         rule(
-            !is_cut(start.0) && (!is_cut(end.0) || end.0 == self.geometry.blocks),
+            !is_cut(start.0) && (!is_cut(end.0) || end.0 == self.groups.geometry.blocks),
             "they must be whole clusters",
         )?;
         let mut clusters = blocks.div_ceil(ratio);
-        let per_group = self.geometry.clusters_per_group();
+        let per_group = self.groups.geometry.clusters_per_group();
         let (mut group, mut bit) = (first_group, first_bit);
         if u64::from(first_bit) + clusters > per_group.into() {
-            self.check_used(group, bit, clusters)?;
+            self.groups.check_used(group, bit, clusters)?;
         }
         while clusters > 0 {
             let here = clusters.min(u64::from(per_group - bit)) as u32;
@@ -68,13 +69,14 @@ impl Alloc {
     /// A bitmap cannot be read. Damage is left to [`free`](Self::free) to report.
     pub fn read_bitmaps(&self, start: Pblk, blocks: u64) -> Result<(), ReadFault> {
         let last = Pblk(start.0.saturating_add(blocks.saturating_sub(1)));
-        let (Some((first, _)), Some((last, _))) = (self.place_of(start), self.place_of(last)) else {
+        let (Some((first, _)), Some((last, _))) = (self.groups.place_of(start), self.groups.place_of(last))
+        else {
             return Ok(());
         };
         for group in first..=last {
-            let state = self.lock_blocks(group, self.cell(group)?, true)?;
+            let state = self.groups.lock_blocks(group, self.groups.cell(group)?, true)?;
             let Some(bitmap) = state.map(|state| Pblk(state.desc.block_bitmap)) else { continue };
-            match self.buffers.get(bitmap, BLOCK_BITMAP.owner, |_| Ok(())) {
+            match self.groups.buffers.get(bitmap, BLOCK_BITMAP.owner, |_| Ok(())) {
                 Err(ReadFault::Device(fault)) => return Err(ReadFault::Device(fault)),
                 Ok(_) | Err(ReadFault::Corrupt(_)) => {}
             }
@@ -82,6 +84,123 @@ impl Alloc {
         Ok(())
     }
 
+    fn free_in(&self, edit: &dyn Edit, group: u32, range: Range<u32>) -> Result<(), ReadFault> {
+        let cell = self.groups.cell(group)?;
+        let mut state = self.groups.lock_to_free(group, cell)?;
+        if self.groups.is_block_uninit(&state.desc) || state.overlaps_system(&range) || !state.is_busy(&range)
+        {
+            return Err(self.groups.not_used(group, cell, &mut state, &range));
+        }
+        let mut used = false;
+        edit.change(Pblk(state.desc.block_bitmap), BLOCK_BITMAP, &mut |bytes| {
+            used = bits::bytes_all_set(bytes, range.clone());
+            if used {
+                bits::fill_bytes(bytes, range.clone(), false);
+            }
+        })?;
+        if !used {
+            return Err(self.groups.not_used(group, cell, &mut state, &range));
+        }
+        let count = len(&range);
+        state.desc.free_clusters += count;
+        self.groups.set_dirty(group, &mut state, DIRTY_BLOCKS);
+        self.groups.space.add_free(count.into());
+        self.hold_back(edit.transaction(), group, &mut state, range);
+        Ok(())
+    }
+
+    /// Keeps freed clusters busy until the commit.
+    fn hold_back(&self, transaction: Tid, group: u32, state: &mut State, range: Range<u32>) {
+        if state.pending.last().is_none_or(|last| last.transaction != transaction) {
+            self.pending.lock().entry(transaction).or_default().push(group);
+        }
+        self.pending_clusters.fetch_add(len(&range).into(), Ordering::Relaxed);
+        if let Some(last) = state.pending.last_mut().filter(|last| last.transaction == transaction) {
+            if last.start + last.len == range.start {
+                last.len += len(&range);
+                return;
+            }
+            if range.end == last.start {
+                (last.start, last.len) = (range.start, last.len + len(&range));
+                return;
+            }
+        }
+        state.pending.push(Pending { transaction, start: range.start, len: len(&range) });
+    }
+
+    /// Blocks that were freed by transactions that are not yet committed.
+    #[must_use]
+    pub fn pending_blocks(&self) -> u64 {
+        self.pending_clusters.load(Ordering::Relaxed) << self.groups.geometry.cluster_log
+    }
+
+    /// What transactions up to this one freed, before they are [`committed`](Self::committed): first blocks
+    /// and lengths, in order, with adjoining ranges of a group merged. These blocks are not reused before
+    /// that call. So a caller can discard them on the device once the transaction is durable, and then report
+    /// the commit.
+    #[must_use]
+    pub fn freed_until(&self, transaction: Tid) -> Vec<(Pblk, u32)> {
+        let mut groups: Vec<u32> =
+            self.pending.lock().range(..=transaction).flat_map(|(_, groups)| groups).copied().collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let mut freed = Vec::new();
+        for group in groups {
+            let Some(cell) = self.groups.seen_cell(group) else { continue };
+            let state = cell.state.lock();
+            let mine = state.pending.iter().filter(|one| one.transaction <= transaction);
+            let mut ranges: Vec<Range<u32>> = mine.map(|one| one.start..one.start + one.len).collect();
+            drop(state);
+            ranges.sort_unstable_by_key(|range| range.start);
+            ranges.dedup_by(|next, before| {
+                let adjoins = next.start == before.end;
+                before.end = if adjoins { next.end } else { before.end };
+                adjoins
+            });
+            freed.extend(ranges.into_iter().map(|range| self.groups.blocks_of(&(group, range))));
+        }
+        freed
+    }
+
+    /// Reports that transactions up to this one are durable: what they freed may be reused. Returns the
+    /// number of blocks.
+    ///
+    /// Without a journal, the caller reports it once the freeing is written to the device.
+    pub fn committed(&self, transaction: Tid) -> u64 {
+        let done = {
+            let mut pending = self.pending.lock();
+            let later = match transaction.0.checked_add(1) {
+                Some(next) => pending.split_off(&Tid(next)),
+                None => Default::default(),
+            };
+            std::mem::replace(&mut *pending, later)
+        };
+        let mut groups: Vec<u32> = done.into_values().flatten().collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let mut freed = 0;
+        for group in groups {
+            let Some(cell) = self.groups.seen_cell(group) else { continue };
+            let mut state = cell.state.lock();
+            let mut all = std::mem::take(&mut state.pending);
+            all.retain(|one| {
+                let is_durable = one.transaction <= transaction;
+                if is_durable {
+                    state.release(one.start..one.start + one.len);
+                    freed += u64::from(one.len);
+                }
+                !is_durable
+            });
+            state.pending = all;
+            state.reindex(group, &self.groups.index);
+            cell.publish(&state);
+        }
+        self.pending_clusters.fetch_sub(freed, Ordering::Relaxed);
+        freed << self.groups.geometry.cluster_log
+    }
+}
+
+impl Groups {
     /// Verifies that a range over several groups is in use, so that a refusal in the last group leaves the
     /// first unchanged.
     fn check_used(&self, mut group: u32, mut bit: u32, mut clusters: u64) -> Result<(), ReadFault> {
@@ -122,119 +241,5 @@ impl Alloc {
         );
         self.set_bad(group, cell, state, &fact);
         ReadFault::corrupt(CorruptAt::block(self.blocks_of(&(group, range.clone())).0), fact)
-    }
-
-    fn free_in(&self, edit: &dyn Edit, group: u32, range: Range<u32>) -> Result<(), ReadFault> {
-        let cell = self.cell(group)?;
-        let mut state = self.lock_to_free(group, cell)?;
-        if self.is_block_uninit(&state.desc) || state.overlaps_system(&range) || !state.is_busy(&range) {
-            return Err(self.not_used(group, cell, &mut state, &range));
-        }
-        let mut used = false;
-        edit.change(Pblk(state.desc.block_bitmap), BLOCK_BITMAP, &mut |bytes| {
-            used = bits::bytes_all_set(bytes, range.clone());
-            if used {
-                bits::fill_bytes(bytes, range.clone(), false);
-            }
-        })?;
-        if !used {
-            return Err(self.not_used(group, cell, &mut state, &range));
-        }
-        let count = len(&range);
-        state.desc.free_clusters += count;
-        self.set_dirty(group, &mut state, DIRTY_BLOCKS);
-        self.space.add_free(count.into());
-        self.hold_back(edit.transaction(), group, &mut state, range);
-        Ok(())
-    }
-
-    /// Keeps freed clusters busy until the commit.
-    fn hold_back(&self, transaction: Tid, group: u32, state: &mut State, range: Range<u32>) {
-        if state.pending.last().is_none_or(|last| last.transaction != transaction) {
-            self.pending.lock().entry(transaction).or_default().push(group);
-        }
-        self.pending_clusters.fetch_add(len(&range).into(), Ordering::Relaxed);
-        if let Some(last) = state.pending.last_mut().filter(|last| last.transaction == transaction) {
-            if last.start + last.len == range.start {
-                last.len += len(&range);
-                return;
-            }
-            if range.end == last.start {
-                (last.start, last.len) = (range.start, last.len + len(&range));
-                return;
-            }
-        }
-        state.pending.push(Pending { transaction, start: range.start, len: len(&range) });
-    }
-
-    /// Blocks that were freed by transactions that are not yet committed.
-    #[must_use]
-    pub fn pending_blocks(&self) -> u64 {
-        self.pending_clusters.load(Ordering::Relaxed) << self.geometry.cluster_log
-    }
-
-    /// What transactions up to this one freed, before they are [`committed`](Self::committed): first blocks
-    /// and lengths, in order, with adjoining ranges of a group merged. These blocks are not reused before
-    /// that call. So a caller can discard them on the device once the transaction is durable, and then report
-    /// the commit.
-    #[must_use]
-    pub fn freed_until(&self, transaction: Tid) -> Vec<(Pblk, u32)> {
-        let mut groups: Vec<u32> =
-            self.pending.lock().range(..=transaction).flat_map(|(_, groups)| groups).copied().collect();
-        groups.sort_unstable();
-        groups.dedup();
-        let mut freed = Vec::new();
-        for group in groups {
-            let Some(cell) = self.seen_cell(group) else { continue };
-            let state = cell.state.lock();
-            let mine = state.pending.iter().filter(|one| one.transaction <= transaction);
-            let mut ranges: Vec<Range<u32>> = mine.map(|one| one.start..one.start + one.len).collect();
-            drop(state);
-            ranges.sort_unstable_by_key(|range| range.start);
-            ranges.dedup_by(|next, before| {
-                let adjoins = next.start == before.end;
-                before.end = if adjoins { next.end } else { before.end };
-                adjoins
-            });
-            freed.extend(ranges.into_iter().map(|range| self.blocks_of(&(group, range))));
-        }
-        freed
-    }
-
-    /// Reports that transactions up to this one are durable: what they freed may be reused. Returns the
-    /// number of blocks.
-    ///
-    /// Without a journal, the caller reports it once the freeing is written to the device.
-    pub fn committed(&self, transaction: Tid) -> u64 {
-        let done = {
-            let mut pending = self.pending.lock();
-            let later = match transaction.0.checked_add(1) {
-                Some(next) => pending.split_off(&Tid(next)),
-                None => Default::default(),
-            };
-            std::mem::replace(&mut *pending, later)
-        };
-        let mut groups: Vec<u32> = done.into_values().flatten().collect();
-        groups.sort_unstable();
-        groups.dedup();
-        let mut freed = 0;
-        for group in groups {
-            let Some(cell) = self.seen_cell(group) else { continue };
-            let mut state = cell.state.lock();
-            let mut all = std::mem::take(&mut state.pending);
-            all.retain(|one| {
-                let is_durable = one.transaction <= transaction;
-                if is_durable {
-                    state.release(one.start..one.start + one.len);
-                    freed += u64::from(one.len);
-                }
-                !is_durable
-            });
-            state.pending = all;
-            state.reindex(group, &self.index);
-            cell.publish(&state);
-        }
-        self.pending_clusters.fetch_sub(freed, Ordering::Relaxed);
-        freed << self.geometry.cluster_log
     }
 }

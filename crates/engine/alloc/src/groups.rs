@@ -1,23 +1,64 @@
 //! Loads groups into memory (descriptors by the block, bitmaps one by one, verified) and evicts them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use extant_base::rank::{self, Mutex};
+use extant_base::sync::CachePadded;
 use extant_base::{CorruptAt, Group, Malformed, Pblk};
-use extant_buffer::{Buffer, ReadFault, Seal};
-use extant_memory::Shrinker;
+use extant_buffer::{Buffer, Buffers, ReadFault, Seal};
+use extant_memory::{Budget, Shrinker};
+use extant_ondisk::Geometry;
 use extant_ondisk::bitmap::{block_bitmap_checksum, inode_bitmap_checksum};
-use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, LARGE};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc, INODE_UNINIT, LARGE};
 
 use crate::group::{Cell, GroupGuard, State};
-use crate::{Alloc, BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP, bits};
+use crate::index::Index;
+use crate::space::Space;
+use crate::{BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP, bits};
 
 /// Blocks of descriptors to read ahead when one is needed.
 const AHEAD: u32 = 16;
-/// Problems kept for [`Alloc::problems`] at most.
+/// Problems kept for [`Alloc::problems`](crate::Alloc::problems) at most.
 const PROBLEMS_MAX: usize = 1000;
 
-impl Alloc {
+/// The groups of a file system: their descriptors and maps in memory, the counts of free space, and which of
+/// them changed since the last commit.
+pub(crate) struct Groups {
+    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) geometry: Geometry,
+    pub(crate) fs_seed: Option<u32>,
+    pub(crate) rule: ChecksumRule,
+    /// Whether the descriptors' flags and `itable_unused` are valid.
+    pub(crate) has_group_flags: bool,
+    /// The first inode that is not reserved.
+    pub(crate) first_ino: u32,
+    /// log2 of the groups per flex group, as used to spread inodes. Larger flex groups count as several.
+    pub(crate) flex_log: u32,
+    pub(crate) budget: Option<Arc<Budget>>,
+    /// The groups of each block of descriptors.
+    pub(crate) chunks: Box<[OnceLock<Box<[Cell]>>]>,
+    /// Chunks that were not read yet.
+    pub(crate) unseen: AtomicU32,
+    pub(crate) index: Index,
+    pub(crate) space: Space,
+    /// Ranges of blocks with bitmaps and inode tables of the groups seen: start to end (exclusive).
+    pub(crate) zones: Mutex<BTreeMap<u64, u64>, { rank::ALLOC_SET }>,
+    /// Directories in the groups seen.
+    pub(crate) dirs: CachePadded<AtomicU64>,
+    pub(crate) dirty: CachePadded<Mutex<BTreeSet<u32>, { rank::ALLOC_SET }>>,
+    /// The length of `dirty`, readable without its lock.
+    pub(crate) dirty_groups: AtomicU32,
+    /// The number of dirty groups in which inodes changed.
+    pub(crate) dirty_inodes: AtomicU32,
+    pub(crate) problems: Mutex<Vec<(Group, Malformed)>, { rank::ALLOC_SET }>,
+    pub(crate) held_bytes: AtomicUsize,
+    pub(crate) turn: AtomicUsize,
+}
+
+impl Groups {
     /// A group; reads its descriptor if necessary.
     #[inline]
     pub(crate) fn cell(&self, group: u32) -> Result<&Cell, ReadFault> {
@@ -388,7 +429,7 @@ impl Alloc {
 }
 
 /// Evicts maps that were not used since the last visit, and skips locked groups.
-impl Shrinker for Alloc {
+impl Shrinker for Groups {
     fn name(&self) -> &'static str {
         "group maps"
     }
@@ -421,5 +462,13 @@ impl Shrinker for Alloc {
             budget.release(freed);
         }
         freed
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        if let Some(budget) = &self.budget {
+            budget.release(*self.held_bytes.get_mut());
+        }
     }
 }

@@ -23,6 +23,7 @@ use extant_buffer::{Edit, ReadFault};
 use extant_ondisk::group_desc::INODE_UNINIT;
 
 use crate::group::{DIRTY_INODES, State};
+use crate::groups::Groups;
 use crate::{Alloc, Fault, INODE_BITMAP, NoSpace, bits};
 
 /// Flex groups to compare for a top directory at most.
@@ -76,7 +77,7 @@ impl Alloc {
     /// [`NoSpace`]; or a bitmap cannot be read, and no other group had a free inode.
     #[inline]
     pub fn allocate_inode(&self, edit: &dyn Edit, request: &InodeRequest) -> Result<NewInode, Fault> {
-        let parent = self.geometry.inode_place(request.parent).map_or(0, |(group, _)| group.0);
+        let parent = self.groups.geometry.inode_place(request.parent).map_or(0, |(group, _)| group.0);
         let cursor = &self.cursors[thread_number() % CURSORS].0;
         let key = u64::from(parent) << 32 | u64::from(request.is_dir) << 31;
         let mut search = Search { alloc: self, edit, busy: false, met: None, fault: None };
@@ -84,7 +85,7 @@ impl Alloc {
             let last = cursor.load(Ordering::Relaxed);
             let group = last as u32 & 0x7FFF_FFFF;
             if last ^ u64::from(group) == key
-                && (!request.is_dir || self.is_fit_for_dir(group))
+                && (!request.is_dir || self.groups.is_fit_for_dir(group))
                 && let Some(found) = search.group(group, 0, request.is_dir, false)
             {
                 return Ok(found);
@@ -110,25 +111,86 @@ impl Alloc {
         request: &InodeRequest,
         parent: u32,
     ) -> Option<(u32, NewInode)> {
-        if let Some((group, index)) = request.goal.and_then(|goal| self.geometry.inode_place(goal))
+        if let Some((group, index)) = request.goal.and_then(|goal| self.groups.geometry.inode_place(goal))
             && let Some(found) = search.group(group.0, index, request.is_dir, true)
         {
             return Some((group.0, found));
         }
-        let groups = self.geometry.groups;
+        let groups = self.groups.geometry.groups;
         let found = match request.is_dir {
             true if request.is_top_dir => {
-                let start = request.name_hash % self.flexes();
-                self.emptiest_flex(start, search).and_then(|flex| search.flex(flex, true))
+                let start = request.name_hash % self.groups.flexes();
+                self.groups.emptiest_flex(start, search).and_then(|flex| search.flex(flex, true))
             }
-            true => self.roomy_flex(parent >> self.flex_log, search).and_then(|flex| search.flex(flex, true)),
-            false if self.flex_log > 0 => search.flex(parent >> self.flex_log, false),
+            true => self
+                .groups
+                .roomy_flex(parent >> self.groups.flex_log, search)
+                .and_then(|flex| search.flex(flex, true)),
+            false if self.groups.flex_log > 0 => search.flex(parent >> self.groups.flex_log, false),
             false => search.near(parent, request.parent.0),
         };
         // Any group, from the parent's on.
         found.or_else(|| search.first_of((parent..groups).chain(0..parent.min(groups)), request.is_dir))
     }
 
+    /// Frees an inode's number. The inode's blocks must be freed before.
+    ///
+    /// # Errors
+    /// The bitmap cannot be read; or the number is reserved, outside the file system, or not in use. Nothing
+    /// was changed.
+    pub fn free_inode(&self, edit: &dyn Edit, ino: Ino, was_dir: bool) -> Result<(), ReadFault> {
+        let refuse = |rule| {
+            let fact = Malformed::new("freed inode", rule, ino.0);
+            Err(ReadFault::corrupt(CorruptAt::ino(ino), fact))
+        };
+        let Some((Group(group), index)) = self.groups.geometry.inode_place(ino) else {
+            return refuse("its number must be an inode's");
+        };
+        if ino.0 < self.groups.first_ino {
+            return refuse("its number must not be reserved");
+        }
+        let cell = self.groups.cell(group)?;
+        let Some(mut state) = self.groups.lock_inodes(group, cell, true)? else {
+            return refuse("its group can be used");
+        };
+        let is_used = state.inodes.as_deref().is_some_and(|map| bits::test(map, index));
+        let knows_dirs = !was_dir || state.desc.used_dirs > 0;
+        if !is_used || !knows_dirs || self.groups.is_inode_uninit(&state.desc) {
+            let fact =
+                Malformed::new("inode bitmap", "freed inodes must be in use (number in the group)", index);
+            self.groups.set_bad_inodes(group, cell, &mut state, &fact);
+            return Err(ReadFault::corrupt(CorruptAt::ino(ino), fact));
+        }
+        edit.transaction();
+        if let Some(map) = state.inodes.as_deref_mut() {
+            bits::clear(map, index..index + 1);
+        }
+        state.first_inode = state.first_inode.min(index);
+        state.desc.free_inodes += 1;
+        state.desc.used_dirs -= u32::from(was_dir);
+        if was_dir {
+            self.groups.dirs.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.groups.set_dirty(group, &mut state, DIRTY_INODES);
+        self.groups.space.add_inodes(1);
+        cell.publish(&state);
+        Ok(())
+    }
+
+    /// The goal for the blocks of a new inode: the first block of its group. In flex groups of at least four
+    /// groups, it is in the first group for directories, and in the second for files.
+    #[must_use]
+    pub fn inode_goal(&self, ino: Ino, is_file: bool) -> Pblk {
+        let mut group = self.groups.geometry.inode_place(ino).map_or(0, |(group, _)| group.0);
+        if self.groups.flex_log >= 2 {
+            let flex = self.groups.flex_groups(group >> self.groups.flex_log);
+            group = (flex.start + u32::from(is_file)).min(flex.end - 1);
+        }
+        self.groups.geometry.group_start(Group(group))
+    }
+}
+
+impl Groups {
     fn flexes(&self) -> u32 {
         ((self.geometry.groups - 1) >> self.flex_log) + 1
     }
@@ -205,62 +267,6 @@ impl Alloc {
     /// Whether the next directory may be in the group of the last one.
     fn is_fit_for_dir(&self, group: u32) -> bool {
         self.is_roomy(group >> self.flex_log).unwrap_or(false)
-    }
-
-    /// Frees an inode's number. The inode's blocks must be freed before.
-    ///
-    /// # Errors
-    /// The bitmap cannot be read; or the number is reserved, outside the file system, or not in use. Nothing
-    /// was changed.
-    pub fn free_inode(&self, edit: &dyn Edit, ino: Ino, was_dir: bool) -> Result<(), ReadFault> {
-        let refuse = |rule| {
-            let fact = Malformed::new("freed inode", rule, ino.0);
-            Err(ReadFault::corrupt(CorruptAt::ino(ino), fact))
-        };
-        let Some((Group(group), index)) = self.geometry.inode_place(ino) else {
-            return refuse("its number must be an inode's");
-        };
-        if ino.0 < self.first_ino {
-            return refuse("its number must not be reserved");
-        }
-        let cell = self.cell(group)?;
-        let Some(mut state) = self.lock_inodes(group, cell, true)? else {
-            return refuse("its group can be used");
-        };
-        let is_used = state.inodes.as_deref().is_some_and(|map| bits::test(map, index));
-        let knows_dirs = !was_dir || state.desc.used_dirs > 0;
-        if !is_used || !knows_dirs || self.is_inode_uninit(&state.desc) {
-            let fact =
-                Malformed::new("inode bitmap", "freed inodes must be in use (number in the group)", index);
-            self.set_bad_inodes(group, cell, &mut state, &fact);
-            return Err(ReadFault::corrupt(CorruptAt::ino(ino), fact));
-        }
-        edit.transaction();
-        if let Some(map) = state.inodes.as_deref_mut() {
-            bits::clear(map, index..index + 1);
-        }
-        state.first_inode = state.first_inode.min(index);
-        state.desc.free_inodes += 1;
-        state.desc.used_dirs -= u32::from(was_dir);
-        if was_dir {
-            self.dirs.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.set_dirty(group, &mut state, DIRTY_INODES);
-        self.space.add_inodes(1);
-        cell.publish(&state);
-        Ok(())
-    }
-
-    /// The goal for the blocks of a new inode: the first block of its group. In flex groups of at least four
-    /// groups, it is in the first group for directories, and in the second for files.
-    #[must_use]
-    pub fn inode_goal(&self, ino: Ino, is_file: bool) -> Pblk {
-        let mut group = self.geometry.inode_place(ino).map_or(0, |(group, _)| group.0);
-        if self.flex_log >= 2 {
-            let flex = self.flex_groups(group >> self.flex_log);
-            group = (flex.start + u32::from(is_file)).min(flex.end - 1);
-        }
-        self.geometry.group_start(Group(group))
     }
 
     /// Sets the bit of a free inode.
@@ -344,7 +350,7 @@ impl Search<'_> {
         wait: bool,
     ) -> Result<Option<NewInode>, ReadFault> {
         let alloc = self.alloc;
-        let cell = alloc.cell(group)?;
+        let cell = alloc.groups.cell(group)?;
         if cell.free_inodes.load(Ordering::Relaxed) == 0 {
             return Ok(None);
         }
@@ -352,7 +358,7 @@ impl Search<'_> {
             self.busy = true;
             return Ok(None);
         }
-        let Some(mut state) = alloc.lock_inodes(group, cell, wait)? else {
+        let Some(mut state) = alloc.groups.lock_inodes(group, cell, wait)? else {
             self.busy |= !wait;
             return Ok(None);
         };
@@ -360,23 +366,23 @@ impl Search<'_> {
             self.busy = true;
             return Ok(None);
         }
-        let is_new = alloc.is_inode_uninit(&state.desc) && alloc.is_block_uninit(&state.desc);
+        let is_new = alloc.groups.is_inode_uninit(&state.desc) && alloc.groups.is_block_uninit(&state.desc);
         if is_new && state.map.is_none() {
             // The group gets its block bitmap too, which needs the group's system ranges.
             drop(state);
-            if alloc.lock_blocks(group, cell, true)?.is_none() {
+            if alloc.groups.lock_blocks(group, cell, true)?.is_none() {
                 return Ok(None);
             }
-            let Some(again) = alloc.lock_inodes(group, cell, true)? else { return Ok(None) };
+            let Some(again) = alloc.groups.lock_inodes(group, cell, true)? else { return Ok(None) };
             state = again;
         }
-        let inodes = alloc.geometry.inodes_per_group;
+        let inodes = alloc.groups.geometry.inodes_per_group;
         let first = state.first_inode;
         let map = state.inodes.as_deref();
         let Some(index) = map.and_then(|map| bits::next_clear(map, from.max(first), inodes)) else {
             return Ok(None);
         };
-        let found = alloc.take_inode(self.edit, group, &mut state, index, is_dir)?;
+        let found = alloc.groups.take_inode(self.edit, group, &mut state, index, is_dir)?;
         if from <= first {
             state.first_inode = index + 1;
         }
@@ -386,7 +392,7 @@ impl Search<'_> {
 
     /// Searches a flex group.
     fn flex(&mut self, flex: u32, is_dir: bool) -> Option<(u32, NewInode)> {
-        self.first_of(self.alloc.flex_groups(flex), is_dir)
+        self.first_of(self.alloc.groups.flex_groups(flex), is_dir)
     }
 
     /// An inode in the first of these groups that has one and is not locked; else in one that has to be
@@ -415,9 +421,9 @@ impl Search<'_> {
 
     /// Without flex groups: searches the parent's group, then groups with free blocks at growing distances.
     fn near(&mut self, parent: u32, ino: u32) -> Option<(u32, NewInode)> {
-        let groups = self.alloc.geometry.groups;
+        let groups = self.alloc.groups.geometry.groups;
         let has_blocks = |search: &mut Self, group: u32| {
-            let cell = search.keep_fault(search.alloc.cell(group));
+            let cell = search.keep_fault(search.alloc.groups.cell(group));
             cell.is_some_and(|cell| cell.free.load(Ordering::Relaxed) > 0)
         };
         if has_blocks(self, parent)

@@ -127,7 +127,7 @@ pub use space::{Privilege, Room};
 pub use stats::{Criterion, Stats, Usage};
 pub use window::Prealloc;
 
-use crate::group::Cell;
+use crate::groups::Groups;
 use crate::index::Index;
 use crate::space::Space;
 use crate::stats::Tally;
@@ -176,34 +176,9 @@ pub enum Fault {
 
 /// The allocator of one file system; see the crate documentation.
 pub struct Alloc {
-    buffers: Arc<Buffers>,
-    geometry: Geometry,
-    fs_seed: Option<u32>,
-    rule: ChecksumRule,
-    /// Whether the descriptors' flags and `itable_unused` are valid.
-    has_group_flags: bool,
-    /// The first inode that is not reserved.
-    first_ino: u32,
-    /// log2 of the groups per flex group, as used to spread inodes. Larger flex groups count as several.
-    flex_log: u32,
+    groups: Arc<Groups>,
     scan: Scan,
     privilege: Privilege,
-    budget: Option<Arc<Budget>>,
-    /// The groups of each block of descriptors.
-    chunks: Box<[OnceLock<Box<[Cell]>>]>,
-    /// Chunks that were not read yet.
-    unseen: AtomicU32,
-    index: Index,
-    space: Space,
-    /// Ranges of blocks with bitmaps and inode tables of the groups seen: start to end (exclusive).
-    zones: Mutex<BTreeMap<u64, u64>, { rank::ALLOC_SET }>,
-    /// Directories in the groups seen.
-    dirs: CachePadded<AtomicU64>,
-    dirty: CachePadded<Mutex<BTreeSet<u32>, { rank::ALLOC_SET }>>,
-    /// The length of `dirty`, readable without its lock.
-    dirty_groups: AtomicU32,
-    /// The number of dirty groups in which inodes changed.
-    dirty_inodes: AtomicU32,
     /// By transaction, the groups in which it freed something.
     pending: Mutex<BTreeMap<extant_base::Tid, Vec<u32>>, { rank::ALLOC_SET }>,
     pending_clusters: AtomicU64,
@@ -214,9 +189,6 @@ pub struct Alloc {
     streams: Box<[AtomicU32]>,
     /// The group of each thread's last inode.
     cursors: Box<[inodes::Cursor]>,
-    problems: Mutex<Vec<(Group, Malformed)>, { rank::ALLOC_SET }>,
-    held_bytes: AtomicUsize,
-    turn: AtomicUsize,
     tally: CachePadded<Tally>,
     me: Weak<Alloc>,
 }
@@ -257,7 +229,7 @@ impl Alloc {
             goals => goals.min(1024),
         };
         let has_group_flags = sb.features.metadata_csum() || sb.features.has_ro_compat(Features::GDT_CSUM);
-        let alloc = Arc::new_cyclic(|me| Self {
+        let groups = Arc::new(Groups {
             buffers,
             geometry: geometry.clone(),
             fs_seed: sb.features.metadata_csum().then(|| sb.fs_seed()),
@@ -265,8 +237,6 @@ impl Alloc {
             has_group_flags,
             first_ino: if sb.rev_level == 0 { 11 } else { sb.first_ino.max(1) },
             flex_log: geometry.flex_log.min(FLEX_LOG_MAX),
-            scan: options.scan,
-            privilege: options.privilege,
             budget: options.budget,
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             unseen: AtomicU32::new(chunks),
@@ -277,6 +247,18 @@ impl Alloc {
             dirty: CachePadded::default(),
             dirty_groups: AtomicU32::new(0),
             dirty_inodes: AtomicU32::new(0),
+            problems: Mutex::default(),
+            held_bytes: AtomicUsize::new(0),
+            turn: AtomicUsize::new(0),
+        });
+        if let Some(budget) = &groups.budget {
+            let shrinker: Arc<dyn Shrinker> = Arc::<Groups>::clone(&groups);
+            budget.register(Arc::downgrade(&shrinker));
+        }
+        Ok(Arc::new_cyclic(|me| Self {
+            groups,
+            scan: options.scan,
+            privilege: options.privilege,
             pending: Mutex::default(),
             pending_clusters: AtomicU64::new(0),
             window_groups: Mutex::default(),
@@ -284,22 +266,14 @@ impl Alloc {
             window_id: AtomicU64::new(1),
             streams: (0..streams.max(1)).map(|_| AtomicU32::new(u32::MAX)).collect(),
             cursors: inodes::cursors(),
-            problems: Mutex::default(),
-            held_bytes: AtomicUsize::new(0),
-            turn: AtomicUsize::new(0),
             tally: CachePadded::default(),
             me: Weak::clone(me),
-        });
-        if let Some(budget) = &alloc.budget {
-            let shrinker: Arc<dyn Shrinker> = Arc::<Self>::clone(&alloc);
-            budget.register(Arc::downgrade(&shrinker));
-        }
-        Ok(alloc)
+        }))
     }
 
     /// Groups that were set aside since the last call, each with the reason.
     pub fn problems(&self) -> Vec<(Group, Malformed)> {
-        std::mem::take(&mut *self.problems.lock())
+        std::mem::take(&mut *self.groups.problems.lock())
     }
 
     /// Promises blocks to a delayed write: an allocation with [`Flags::PROMISED`] does not run out of space.
@@ -308,44 +282,36 @@ impl Alloc {
     /// # Errors
     /// There is not enough space.
     pub fn claim(&self, blocks: u64, privilege: Privilege) -> Result<(), NoSpace> {
-        let clusters = blocks.div_ceil(self.geometry.cluster_ratio());
-        if self.space.promise(clusters, privilege) { Ok(()) } else { Err(NoSpace { pending: false }) }
+        let clusters = blocks.div_ceil(self.groups.geometry.cluster_ratio());
+        if self.groups.space.promise(clusters, privilege) { Ok(()) } else { Err(NoSpace { pending: false }) }
     }
 
     /// As [`claim`](Self::claim), for blocks that the caller has just freed: their commit makes the room.
     pub fn claim_freed(&self, blocks: u64) {
-        self.space.owe(blocks.div_ceil(self.geometry.cluster_ratio()));
+        self.groups.space.owe(blocks.div_ceil(self.groups.geometry.cluster_ratio()));
     }
 
     /// Returns a promise of as many blocks as were claimed and not allocated.
     pub fn unclaim(&self, blocks: u64) {
-        self.space.end_promise(blocks.div_ceil(self.geometry.cluster_ratio()), true);
+        self.groups.space.end_promise(blocks.div_ceil(self.groups.geometry.cluster_ratio()), true);
     }
 
     /// The amount of free space in proportion to what is promised.
     #[must_use]
     pub fn room(&self) -> Room {
-        self.space.room()
+        self.groups.space.room()
     }
 
     /// Sets the reserves in blocks: for root, and for metadata that must not fail.
     pub fn set_reserves(&self, root_blocks: u64, pool_blocks: u64) {
-        let log = self.geometry.cluster_log;
-        self.space.set_reserves(root_blocks >> log, pool_blocks >> log);
+        let log = self.groups.geometry.cluster_log;
+        self.groups.space.set_reserves(root_blocks >> log, pool_blocks >> log);
     }
 }
 
 impl fmt::Debug for Alloc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Alloc: {} groups; {:?}", self.geometry.groups, self.usage())
-    }
-}
-
-impl Drop for Alloc {
-    fn drop(&mut self) {
-        if let Some(budget) = &self.budget {
-            budget.release(*self.held_bytes.get_mut());
-        }
+        write!(f, "Alloc: {} groups; {:?}", self.groups.geometry.groups, self.usage())
     }
 }
 

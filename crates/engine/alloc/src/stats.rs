@@ -143,21 +143,21 @@ impl Alloc {
     /// The free space of the file system.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let log = self.geometry.cluster_log;
+        let log = self.groups.geometry.cluster_log;
         // Read together: the difference does not change while promises are used.
-        let (free, dirty) = self.space.free_and_dirty();
+        let (free, dirty) = self.groups.space.free_and_dirty();
         Usage {
             blocks_free: free << log,
             blocks_dirty: dirty << log,
-            blocks_available: self.space.available_to(Privilege::User) << log,
-            inodes_free: self.space.free_inodes(),
+            blocks_available: self.groups.space.available_to(Privilege::User) << log,
+            inodes_free: self.groups.space.free_inodes(),
         }
     }
 
     /// Blocks that this thread may take, by its [`acting`](Self::acting) privilege.
     #[must_use]
     pub fn available_blocks(&self) -> u64 {
-        self.space.available_to(self.acting()) << self.geometry.cluster_log
+        self.groups.space.available_to(self.acting()) << self.groups.geometry.cluster_log
     }
 
     /// The statistics. Visits every group that was read.
@@ -177,7 +177,7 @@ impl Alloc {
                 useless_loops: get(&tally.useless_loops),
             };
         }
-        for cell in self.chunks.iter().filter_map(|chunk| chunk.get()).flatten() {
+        for cell in self.groups.chunks.iter().filter_map(|chunk| chunk.get()).flatten() {
             let counts = cell.state.lock().counts;
             stats.success += counts.success;
             stats.clusters += counts.clusters;

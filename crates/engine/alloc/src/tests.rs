@@ -129,18 +129,19 @@ impl Alloc {
     /// Checks the invariants of every group in memory, and that busy is what the crate documentation says.
     pub(crate) fn assert_whole(&self) {
         let mut sums = (0, 0);
-        for chunk in 0..self.chunks.len() as u32 {
-            let first = chunk * self.geometry.descs_per_block();
-            for (group, cell) in (first..).zip(self.chunks[chunk as usize].get().into_iter().flatten()) {
+        for chunk in 0..self.groups.chunks.len() as u32 {
+            let first = chunk * self.groups.geometry.descs_per_block();
+            for (group, cell) in (first..).zip(self.groups.chunks[chunk as usize].get().into_iter().flatten())
+            {
                 let state = cell.state.lock();
-                state.assert_whole(group, &self.index);
+                state.assert_whole(group, &self.groups.index);
                 sums.0 += state.pending.iter().map(|one| u64::from(one.len)).sum::<u64>();
                 sums.1 += state.windows.iter().map(|one| u64::from(one.len)).sum::<u64>();
                 let Some(map) = state.map.as_deref() else { continue };
                 let mut busy = state.initial_map();
-                if !self.is_block_uninit(&state.desc) {
+                if !self.groups.is_block_uninit(&state.desc) {
                     let block = Pblk(state.desc.block_bitmap);
-                    let bytes = self.buffers.get(block, BLOCK_BITMAP.owner, |_| Ok(())).unwrap();
+                    let bytes = self.groups.buffers.get(block, BLOCK_BITMAP.owner, |_| Ok(())).unwrap();
                     busy = bits::from_bytes(&bytes, state.clusters);
                     assert_eq!(bits::count_clear(&busy), state.desc.free_clusters, "group {group}");
                 }

@@ -21,11 +21,11 @@ impl Alloc {
         min_blocks: u64,
         mut each: impl FnMut(Pblk, u32) -> Result<(), E>,
     ) -> Result<(), E> {
-        let cell = self.cell(group)?;
-        let least = min_blocks.div_ceil(self.geometry.cluster_ratio()).max(1);
+        let cell = self.groups.cell(group)?;
+        let least = min_blocks.div_ceil(self.groups.geometry.cluster_ratio()).max(1);
         let mut at = 0;
         // The group is unlocked between two runs.
-        while let Some(state) = self.lock_blocks(group, cell, true)? {
+        while let Some(state) = self.groups.lock_blocks(group, cell, true)? {
             let clusters = state.clusters;
             let Some(map) = state.map.as_deref() else { break };
             let run = loop {
@@ -37,7 +37,7 @@ impl Alloc {
                 at = end;
             };
             at = run.end;
-            let (first, blocks) = self.blocks_of(&(group, run));
+            let (first, blocks) = self.groups.blocks_of(&(group, run));
             each(first, blocks)?;
         }
         Ok(())

@@ -64,13 +64,13 @@ impl Alloc {
             window.at = None;
         }
         let blocks = window.next.clamp(FIRST, LONGEST);
-        let extra = blocks.div_ceil(1 << self.geometry.cluster_log);
+        let extra = blocks.div_ceil(1 << self.groups.geometry.cluster_log);
         let id = self.window_id.load(Ordering::Relaxed);
         let wide = Request { flags: request.flags | Flags::DATA, ..*request };
         let place = self.allocate_as(edit, &wide, Some(extra))?;
         window.next = blocks * 2;
         // The new window, if any, starts at the end of the range.
-        if let Some(cell) = self.seen_cell(place.0) {
+        if let Some(cell) = self.groups.seen_cell(place.0) {
             let state = cell.state.lock();
             let mine = |kept: &Window| kept.len > 0 && kept.start == place.1.end && kept.id >= id;
             if let Some(slot) = state.windows.iter().position(mine) {
@@ -78,7 +78,7 @@ impl Alloc {
                 window.alloc = Weak::clone(&self.me);
             }
         }
-        Ok(self.blocks_of(&place))
+        Ok(self.groups.blocks_of(&place))
     }
 
     /// Makes a window of a range that was just taken in a group.
@@ -98,13 +98,13 @@ impl Alloc {
 
     /// Allocates from the front of a window; `None` if it is empty.
     fn take_from(&self, edit: &dyn Edit, at: At, request: &Request) -> Result<Option<(Pblk, u32)>, Fault> {
-        let Some(cell) = self.seen_cell(at.group) else { return Ok(None) };
-        let Some(mut state) = self.lock_blocks(at.group, cell, true)? else { return Ok(None) };
+        let Some(cell) = self.groups.seen_cell(at.group) else { return Ok(None) };
+        let Some(mut state) = self.groups.lock_blocks(at.group, cell, true)? else { return Ok(None) };
         let Some(kept) = state.windows.get(at.slot).copied().filter(|kept| kept.id == at.id && kept.len > 0)
         else {
             return Ok(None);
         };
-        let in_clusters = |blocks: u32| blocks.div_ceil(1 << self.geometry.cluster_log).max(1);
+        let in_clusters = |blocks: u32| blocks.div_ceil(1 << self.groups.geometry.cluster_log).max(1);
         let want = in_clusters(request.len).min(kept.len);
         let min = in_clusters(request.min_len);
         if want < min {
@@ -117,32 +117,32 @@ impl Alloc {
             true => want,
             false => {
                 let privilege = request.flags.privilege().max(self.acting());
-                self.space.take(want, min, privilege).ok_or(NoSpace { pending: false })?
+                self.groups.space.take(want, min, privilege).ok_or(NoSpace { pending: false })?
             }
         };
         let range = kept.start..kept.start + taken;
-        if let Err(fault) = self.set_on_disk(edit, at.group, &mut state, range.clone()) {
+        if let Err(fault) = self.groups.set_on_disk(edit, at.group, &mut state, range.clone()) {
             if !promised {
-                self.space.add_free(taken.into());
+                self.groups.space.add_free(taken.into());
             }
             return Err(fault.into());
         }
         if promised {
-            self.space.end_promise(taken.into(), false);
+            self.groups.space.end_promise(taken.into(), false);
         }
         state.windows[at.slot] = Window { start: range.end, len: kept.len - taken, ..kept };
         state.counts.success += 1;
         state.counts.goal_hits += 1;
         state.counts.clusters += u64::from(taken);
         self.window_clusters.fetch_sub(taken.into(), Ordering::Relaxed);
-        Ok(Some(self.blocks_of(&(at.group, range))))
+        Ok(Some(self.groups.blocks_of(&(at.group, range))))
     }
 
     /// Reclaims all windows.
     pub(crate) fn discard_windows(&self) {
         let groups = std::mem::take(&mut *self.window_groups.lock());
         for group in groups {
-            let Some(cell) = self.seen_cell(group) else { continue };
+            let Some(cell) = self.groups.seen_cell(group) else { continue };
             let mut state = cell.state.lock();
             for slot in 0..state.windows.len() {
                 self.empty(group, cell, &mut state, slot);
@@ -155,14 +155,14 @@ impl Alloc {
         let kept = state.windows[slot];
         if kept.len > 0 {
             state.windows[slot].len = 0;
-            self.release_range(group, cell, state, kept.start..kept.start + kept.len);
+            self.groups.release_range(group, cell, state, kept.start..kept.start + kept.len);
             self.window_clusters.fetch_sub(kept.len.into(), Ordering::Relaxed);
             self.tally.discarded.fetch_add(kept.len.into(), Ordering::Relaxed);
         }
     }
 
     fn release_at(&self, at: At) {
-        let Some(cell) = self.seen_cell(at.group) else { return };
+        let Some(cell) = self.groups.seen_cell(at.group) else { return };
         let mut state = cell.state.lock();
         if state.windows.get(at.slot).is_some_and(|kept| kept.id == at.id) {
             self.empty(at.group, cell, &mut state, at.slot);
@@ -191,7 +191,7 @@ impl Drop for Prealloc {
     /// drops this value to reclaim memory. The window then stays until space is short.
     fn drop(&mut self) {
         if let (Some(at), Some(alloc)) = (self.at.take(), self.alloc.upgrade())
-            && let Some(cell) = alloc.seen_cell(at.group)
+            && let Some(cell) = alloc.groups.seen_cell(at.group)
             && let Some(mut state) = cell.state.try_lock()
             && state.windows.get(at.slot).is_some_and(|kept| kept.id == at.id)
         {

@@ -131,7 +131,7 @@ fn threads_that_take_turns_part() {
     let part = || {
         let from = make();
         let comes =
-            || alloc.cell(from).unwrap().state.lock().sharing.is_crowded(usize::MAX - 1, Instant::now);
+            || alloc.groups.cell(from).unwrap().state.lock().sharing.is_crowded(usize::MAX - 1, Instant::now);
         // Immediately, unless the machine is busy.
         let to = std::iter::repeat_with(|| {
             comes();
@@ -196,5 +196,5 @@ fn a_huge_image_opens_at_once() {
 }
 
 fn direct_of(alloc: &Alloc) -> Direct<'_> {
-    Direct(&alloc.buffers)
+    Direct(&alloc.groups.buffers)
 }

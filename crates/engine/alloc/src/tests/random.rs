@@ -144,7 +144,7 @@ fn run(image: &Image, steps: &[Step], scan: Scan) {
                 continue;
             }
             Step::Shrink => {
-                alloc.shrink(1 << 30);
+                alloc.groups.shrink(1 << 30);
                 continue;
             }
             _ => continue,
