@@ -552,12 +552,16 @@ impl<S: Serve> Transport<S> {
         match stat {
             Ok(stat) => {
                 self.keep_asking(&stat);
-                let attr_valid = CACHE_TIMEOUT.as_secs();
-                let attr = convert::attributes(&self.shown.of(&stat));
-                reply.structure(&AttrOut { attr_valid, attr, ..AttrOut::default() });
+                self.reply_stat(&stat, CACHE_TIMEOUT.as_secs(), reply);
             }
             Err(errno) => fail(reply, errno),
         }
+    }
+
+    /// Replies with attributes that the kernel may use for `attr_valid` seconds.
+    fn reply_stat(&self, stat: &Stat, attr_valid: u64, reply: Reply) {
+        let attr = convert::attributes(&self.shown.of(stat));
+        reply.structure(&AttrOut { attr_valid, attr, ..AttrOut::default() });
     }
 
     fn getattr(&self, request: &Request<'_>, handle: Option<u64>, reply: Reply) {
@@ -637,11 +641,7 @@ impl<S: Serve> Transport<S> {
             self.with_reserve(request, || self.serve.set_attr(ino, &set))
         });
         match done {
-            Ok(stat) => {
-                let attr_valid = self.attr_valid_after_change(&stat);
-                let attr = convert::attributes(&self.shown.of(&stat));
-                reply.structure(&AttrOut { attr_valid, attr, ..AttrOut::default() });
-            }
+            Ok(stat) => self.reply_stat(&stat, self.attr_valid_after_change(&stat), reply),
             Err(errno) => fail(reply, errno),
         }
     }

@@ -138,6 +138,8 @@ fn small_writes_are_buffered_where_that_is_safe() {
             runs(mount.path(), "fallocate -l $(($(stat -f -c '%a * %S' .) - (40 << 20))) filler; echo x > g");
             // The kernel rounds.
             assert!(before > 6 << 20 && limit() < 4 << 20, "{before} {}", limit());
+            runs(mount.path(), "rm filler; sync; echo y > h");
+            assert!(limit() > 6 << 20, "{}", limit());
         }
         mount.unmount();
         e2fsck_clean(&image);

@@ -3,7 +3,7 @@
 //!
 //! The kernel does not report how much dirty data it has, so the server cannot reserve space for it, and its
 //! writeback may fail for lack of space. But the amount is bounded (`dirty_max`): a mount of root sets the
-//! bound itself, and lowers it while space becomes less. While twice this bound is free, all dirty data has
+//! bound itself, and adjusts it to the free space. While twice this bound is free, all dirty data has
 //! space. An operation that may take much of the space at once writes dirty data back before. With less free
 //! space:
 //!
@@ -37,8 +37,8 @@
 //! - FSYNC of the root and SYNCFS, for all files;
 //! - the end by a signal, for all files ([`KernelCache`]).
 //!
-//! State: the bound, whether space is low, the files that are open for buffered writing with a count each,
-//! and the files whose writeback failed without a report to a writer.
+//! State: the bound, whether space is low, and the files that are open for buffered writing, each with a
+//! count of opens, a failure that no writer was notified of, and what its writes took.
 //!
 //! Does **not** own: the invalidations (see `invalidator`), the bits of file handles (see `content`).
 //!
@@ -84,18 +84,24 @@ pub(super) struct Writeback {
     /// The kernel's limit of this mount, if this process may change it. It stays open because a confined
     /// process opens no files.
     knob: OnceLock<File>,
-    /// The limit is being lowered.
-    lowers_limit: AtomicBool,
+    /// The limit is being changed.
+    changes_limit: AtomicBool,
     /// When the limit was read back last.
     checked: Mutex<Option<Instant>>,
     /// Space was low at the last check.
     is_space_low: AtomicBool,
-    /// Files that are open for buffered writing, with the number of opens.
-    writers: Mutex<HashMap<Ino, u32>>,
-    /// Files whose writeback failed, and the error, until a writer gets it.
-    failed: Mutex<HashMap<Ino, Errno>>,
-    /// What writes take while space is low, of files that are open for buffered writing.
-    growths: Mutex<HashMap<Ino, Growth>>,
+    /// Files that are open for buffered writing.
+    files: Mutex<HashMap<Ino, WrittenFile>>,
+}
+
+/// A file that is open for buffered writing.
+#[derive(Default)]
+struct WrittenFile {
+    opens: u32,
+    /// The error of its last writeback, until a writer gets it.
+    failure: Option<Errno>,
+    /// What its writes take, if space was low during one.
+    growth: Option<Growth>,
 }
 
 /// What writes of a file take.
@@ -158,47 +164,47 @@ impl Writeback {
     }
 
     fn has_writers(&self) -> bool {
-        !locked(&self.writers).is_empty()
+        !locked(&self.files).is_empty()
     }
 
     /// Is the file open for buffered writing?
     fn has_writer(&self, ino: Ino) -> bool {
-        locked(&self.writers).contains_key(&ino)
+        locked(&self.files).contains_key(&ino)
     }
 
     /// The files that are open for buffered writing.
     pub(super) fn written(&self) -> Vec<Ino> {
-        locked(&self.writers).keys().copied().collect()
+        locked(&self.files).keys().copied().collect()
     }
 
     fn opened(&self, ino: Ino) {
-        *locked(&self.writers).entry(ino).or_default() += 1;
+        locked(&self.files).entry(ino).or_default().opens += 1;
     }
 
+    /// Forgets the file at its last close: close(2) or fsync(2) has returned the error of its writeback.
     fn closed(&self, ino: Ino) {
-        let mut writers = locked(&self.writers);
-        if let Some(count) = writers.get_mut(&ino) {
-            *count -= 1;
-            if *count == 0 {
-                writers.remove(&ino);
-                locked(&self.growths).remove(&ino);
-                // close(2) or fsync(2) has returned it.
-                locked(&self.failed).remove(&ino);
+        let mut files = locked(&self.files);
+        if let Some(file) = files.get_mut(&ino) {
+            file.opens -= 1;
+            if file.opens == 0 {
+                files.remove(&ino);
             }
         }
     }
 
     /// Returns the error of the file's last writeback, once.
     fn failure(&self, ino: Ino) -> Result<(), Errno> {
-        locked(&self.failed).remove(&ino).map_or(Ok(()), Err)
+        let failure = locked(&self.files).get_mut(&ino).and_then(|file| file.failure.take());
+        failure.map_or(Ok(()), Err)
     }
 
     /// Notes what a file has once it has no dirty data. Returns the bytes that the last write(2) took.
     fn note_growth(&self, writer: Requester, stat: &Stat) -> u64 {
         let (blocks_512, size) = (stat.blocks_512, stat.size);
-        let mut growths = locked(&self.growths);
+        let mut files = locked(&self.files);
+        let Some(file) = files.get_mut(&stat.ino) else { return 0 };
         let new = Growth { writer, blocks_512, size, is_written: false, last_bytes: 0 };
-        let growth = growths.entry(stat.ino).or_insert(new);
+        let growth = file.growth.get_or_insert(new);
         let taken = blocks_512.saturating_sub(growth.blocks_512) * 512;
         if growth.is_written && (taken > 0 || size <= growth.size) {
             growth.last_bytes = taken;
@@ -312,7 +318,7 @@ impl<S: Serve> Transport<S> {
         }
         let free = self.free_bytes();
         self.writeback.read_limit_back();
-        self.lower_limit(free);
+        self.adjust_limit(free);
         let is_space_low = free < 2 * self.writeback.dirty_max.load(Ordering::Relaxed);
         if is_space_low && !self.writeback.is_space_low.swap(true, Ordering::AcqRel) {
             write_back_then(&self.invalidator, &self.writeback.written(), || ());
@@ -342,25 +348,30 @@ impl<S: Serve> Transport<S> {
         write_back_then(&self.invalidator, &written, operation);
     }
 
-    /// Lowers the kernel's limit of dirty data if the space has become less. The new bound counts once
-    /// everything is written back that the old limit admitted.
-    fn lower_limit(&self, free: u64) {
+    /// Adjusts the kernel's limit of dirty data to the free space, in steps of a factor of two at least, so
+    /// that this happens a few times in the life of a mount. A lower limit is the bound once everything is
+    /// written back that the old one admitted; a higher one is the bound before the kernel has it.
+    fn adjust_limit(&self, free: u64) {
         let writeback = &self.writeback;
         let Some(knob) = writeback.knob.get() else { return };
         let (limit, old) = (limit_for(free), writeback.dirty_max.load(Ordering::Relaxed));
-        // In steps of a half at least, so that this happens a few times in the life of a mount.
-        if limit > old / 2 || writeback.lowers_limit.swap(true, Ordering::AcqRel) {
+        let is_lower = limit <= old / 2;
+        if !is_lower && limit / 2 < old || writeback.changes_limit.swap(true, Ordering::AcqRel) {
             return;
         }
+        if !is_lower {
+            writeback.dirty_max.store(limit, Ordering::Relaxed);
+        }
         match knob.write_all_at(limit.to_string().as_bytes(), 0) {
-            Ok(()) => {
+            Ok(()) if is_lower => {
                 let lowered = Arc::clone(writeback);
                 write_back_then(&self.invalidator, &writeback.written(), move || {
                     lowered.dirty_max.store(limit, Ordering::Relaxed);
-                    lowered.lowers_limit.store(false, Ordering::Release);
+                    lowered.changes_limit.store(false, Ordering::Release);
                 });
             }
-            Err(_) => writeback.lowers_limit.store(false, Ordering::Release),
+            // If the kernel refused a higher limit, the bound is higher than it has to be.
+            Ok(()) | Err(_) => writeback.changes_limit.store(false, Ordering::Release),
         }
     }
 
@@ -415,7 +426,10 @@ impl<S: Serve> Transport<S> {
         mut write: impl FnMut() -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         let writer = match self.has_writeback_cache {
-            true => locked(&self.writeback.growths).get(&ino).map(|growth| growth.writer),
+            true => locked(&self.writeback.files)
+                .get(&ino)
+                .and_then(|file| file.growth)
+                .map(|growth| growth.writer),
             // Data of shared mappings only: its writer is unknown.
             false => None,
         };
@@ -430,17 +444,21 @@ impl<S: Serve> Transport<S> {
         if !self.has_writeback_cache {
             return;
         }
-        if self.is_space_low()
-            && let Some(growth) = locked(&self.writeback.growths).get_mut(&ino)
-        {
-            match refused {
-                None => growth.is_written = true,
-                // The next write is likely to need as much.
-                Some(_) => growth.last_bytes = growth.last_bytes.max(len as u64),
+        let is_space_low = self.is_space_low();
+        if !is_space_low && refused.is_none() {
+            return;
+        }
+        if let Some(file) = locked(&self.writeback.files).get_mut(&ino) {
+            file.failure = refused.or(file.failure);
+            if let Some(growth) = file.growth.as_mut().filter(|_| is_space_low) {
+                match refused {
+                    None => growth.is_written = true,
+                    // The next write is likely to need as much.
+                    Some(_) => growth.last_bytes = growth.last_bytes.max(len as u64),
+                }
             }
         }
-        if let Some(errno) = refused {
-            locked(&self.writeback.failed).insert(ino, errno);
+        if refused.is_some() {
             // So that reads return what is stored.
             self.invalidator.invalidate_then(node, 0..u64::MAX, || ());
         }
