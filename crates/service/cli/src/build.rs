@@ -29,6 +29,7 @@ use extant_ondisk::superblock::uuid_text;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
+use crate::edit::mode::ModeChange;
 use crate::exit;
 use crate::imagearg::target::{OutputTarget, to_stdout, unnamed};
 use crate::manners::draws_progress;
@@ -115,9 +116,15 @@ pub(crate) struct TreeArgs {
     /// that is more.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
-    /// Give everything to this owner: UID:GID.
-    #[arg(long, value_name = "UID:GID")]
+    /// Give everything to this owner: UID, UID:GID or :GID.
+    #[arg(long, value_name = "UID[:GID]")]
     owner: Option<String>,
+    /// Give everything to this group.
+    #[arg(long, value_name = "GID")]
+    group: Option<String>,
+    /// Change the modes of everything but symbolic links, octal or as for chmod(1): `go-w`, `u=rwX`.
+    #[arg(long, value_name = "CHANGES", value_parser = rules::parse_mode)]
+    mode: Option<ModeChange>,
     /// Change user ids: `FROM:TO[:COUNT]`, or `*:TO` for all others; may be given several times.
     #[arg(long, value_name = "MAP")]
     uid_map: Vec<String>,
@@ -427,20 +434,25 @@ impl TreeArgs {
         if self.clamp_mtime && epoch.is_none() {
             return Err(usage("--clamp-mtime needs SOURCE_DATE_EPOCH in the environment".to_owned()));
         }
+        let (uid, gid) = rules::owners(self.owner.as_deref(), self.group.as_deref()).map_err(usage)?;
+        // An owner of both kinds comes before the maps; these are rules, which come after them.
+        let (only_uid, only_gid) = if uid.is_some() && gid.is_some() { (None, None) } else { (uid, gid) };
+        let mut rules = rules::for_everything(only_uid, only_gid, self.mode.clone());
+        rules.extend(self.rules.rules()?);
         Ok(BuildOptions {
             time: epoch,
             clamp_mtime: epoch.filter(|_| self.clamp_mtime),
             keep_times: self.times == "all",
-            owner: match &self.owner {
-                Some(text) => Some(Owner::parse(text).map_err(|why| usage(format!("--owner: {why}")))?),
-                None => None,
+            owner: match (uid, gid) {
+                (Some(uid), Some(gid)) => Some(Owner { uid, gid }),
+                _ => None,
             },
             uid_map: IdMap::parse(&self.uid_map).map_err(|why| usage(format!("--uid-map: {why}")))?,
             gid_map: IdMap::parse(&self.gid_map).map_err(|why| usage(format!("--gid-map: {why}")))?,
             file_contexts: file_contexts(self)?,
             excludes: excludes(self)?,
             xattrs: xattrs(self)?,
-            rules: self.rules.rules()?,
+            rules,
             unpacking: self.max_size.map_or(Unpacking::ByRatio, Unpacking::AtMost),
             one_file_system: self.one_file_system,
             platform: self.arch.as_deref().map_or_else(Platform::host, Platform::linux),

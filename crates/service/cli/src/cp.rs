@@ -14,7 +14,7 @@ use crate::edit::staged::HoldPolicy;
 use crate::exit;
 use crate::imagearg::{ImageArg, is_of_host, is_whole_image};
 use crate::inspect::format::escape;
-use crate::look::host::{Choices, CopyTo, Host, open_named_dir};
+use crate::look::host::{Choices, CopyTo, DestinationKind, Existing, Host, NO_DIRECTORY, open_named_dir};
 use crate::look::progress::Progress;
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session};
 use crate::manners::lists_files;
@@ -45,12 +45,28 @@ pub(crate) struct CpArgs {
     open: OpenArgs,
 }
 
+/// Why a copy of one path is refused.
+const NO_DESTINATION: &str =
+    "cp: missing: <DEST>; the last path says where to: a directory or a new name, `.` is this directory";
+
 /// Options of a copy: on the command line, and on a line of a script, where it goes into the image.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct CopyArgs {
-    /// What to copy, and last where to: a directory, or a new name.
-    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DEST"])]
+    /// What to copy, and last where to: a directory, or a new name. With -t all are sources.
+    #[arg(required = true, num_args = 1.., value_names = ["SOURCE", "DEST"])]
     paths: Vec<OsString>,
+    /// Leave existing files as they are.
+    #[arg(short, long, conflicts_with = "update")]
+    no_clobber: bool,
+    /// Leave an existing file as it is, unless the content of the source changed later.
+    #[arg(short, long)]
+    update: bool,
+    /// Copy into this directory, which exists.
+    #[arg(short, long, value_name = "DIR", conflicts_with = "no_target_directory")]
+    target_directory: Option<OsString>,
+    /// The last path is the new name, also if a directory has it.
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
     /// Directories with everything below them; symbolic links are copied as links.
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
@@ -71,24 +87,51 @@ pub(crate) struct CopyArgs {
 impl CopyArgs {
     fn choices(&self) -> Choices {
         let metadata = self.preserve || self.archive;
-        Choices { metadata, sparse: !self.no_sparse, replace: true, list: lists_files(self.verbose) }
+        let existing = match (self.no_clobber, self.update) {
+            (true, _) => Existing::Keep,
+            (false, true) => Existing::Update,
+            (false, false) => Existing::Replace,
+        };
+        Choices { metadata, sparse: !self.no_sparse, existing, list: lists_files(self.verbose) }
     }
 
     fn is_recursive(&self) -> bool {
         self.recursive || self.archive
     }
 
+    /// The destination and the sources.
+    fn ends(&self) -> Result<(&OsString, &[OsString]), &'static str> {
+        match (&self.target_directory, self.paths.split_last()) {
+            (Some(directory), _) => Ok((directory, &self.paths)),
+            (None, Some((destination, sources))) if !sources.is_empty() => Ok((destination, sources)),
+            (None, _) => Err(NO_DESTINATION),
+        }
+    }
+
+    fn destination_kind(&self) -> DestinationKind {
+        match (&self.target_directory, self.no_target_directory) {
+            (Some(_), _) => DestinationKind::Directory,
+            (None, true) => DestinationKind::Name,
+            (None, false) => DestinationKind::Either,
+        }
+    }
+
     /// Copies files of the host into an image.
     pub(crate) fn copy_in(&self, session: &mut Session) {
-        if let Some((destination, sources)) = self.paths.split_last() {
-            copy_in(session, sources, destination, self.choices(), self.is_recursive());
+        match self.ends() {
+            Ok((to, sources)) => {
+                let kind = self.destination_kind();
+                copy_in(session, sources, to, kind, self.choices(), self.is_recursive());
+            }
+            Err(why) => session.problem(exit::USAGE_CODE, why),
         }
     }
 }
 
 pub(crate) fn run(args: &CpArgs) -> ExitCode {
-    let Some((destination, sources)) = args.copy.paths.split_last() else {
-        return exit::USAGE_CODE.into();
+    let (destination, sources) = match args.copy.ends() {
+        Ok(ends) => ends,
+        Err(why) => return exit::fail(exit::USAGE_CODE, &why),
     };
     if args.copy.choices().metadata
         && let Err(unseen) = pretender()
@@ -98,7 +141,8 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
     if is_in_image(destination) {
         return into_image(args, sources);
     }
-    if destination == "-" {
+    let kind = args.copy.destination_kind();
+    if destination == "-" && kind == DestinationKind::Either {
         return to_stdout(args, sources);
     }
     let mut session = Session::new(&args.open);
@@ -111,7 +155,7 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
         session.problem(exit::USAGE_CODE, why);
         return session.finish(Ok(()));
     }
-    let hosts = args.copy.paths.iter().all(|path| is_of_host(path));
+    let hosts = is_of_host(destination) && sources.iter().all(|path| is_of_host(path));
     if hosts && sources.iter().any(|source| Path::new(source).exists()) {
         let why = "none of the paths is in an image: IMG:/PATH is one, and IMG:/ the root of IMG";
         session.problem(exit::USAGE_CODE, why);
@@ -121,7 +165,11 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
     let recursive = args.copy.is_recursive();
     let follow = if recursive { Follow::NotTheLast } else { Follow::Links };
     let targets = session.targets(sources, follow);
-    let is_dir = destination.is_dir();
+    let is_dir = kind != DestinationKind::Name && destination.is_dir();
+    if kind == DestinationKind::Directory && !is_dir {
+        session.problem(exit::TARGET, format_args!("{}: {NO_DIRECTORY}", destination.display()));
+        return session.finish(Ok(()));
+    }
     if targets.len() > 1 && !is_dir {
         session.problem(
             exit::USAGE_CODE,
@@ -196,7 +244,7 @@ fn place(target: &ExistingFile, destination: &Path, is_dir: bool) -> std::io::Re
     let name = target.name();
     // The root, and paths that end in a dot, have no name to create in the destination.
     let nameless = matches!(name, b"" | b"." | b"..");
-    if nameless && !is_dir {
+    if nameless && !destination.is_dir() {
         std::fs::create_dir(destination)?;
     }
     if nameless {

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use extant::{FileSystem, StatFs};
+use extant_ondisk::features::Features;
 use serde_json::{Value, json};
 
 use crate::look::print::{JsonList, short_size};
@@ -30,6 +31,9 @@ pub(crate) struct DfArgs {
     /// Sizes for people: 1.5K, 234M, 2.0G.
     #[arg(short = 'h', long, visible_alias = "human-readable")]
     human: bool,
+    /// The type too: ext2, ext3 or ext4, as blkid(8) names it.
+    #[arg(short = 'T', long)]
+    print_type: bool,
     /// Inodes instead of blocks.
     #[arg(short, long)]
     inodes: bool,
@@ -68,6 +72,18 @@ fn shares(all: u64, free: u64, available: u64) -> (u64, String) {
     (used, percent)
 }
 
+/// The type of a file system, by its features: ext4 has one that ext3 has not, and ext3 a journal.
+fn type_name(features: &Features) -> &'static str {
+    let incompat = Features::FILETYPE | Features::RECOVER | Features::META_BG;
+    let ro_compat = Features::SPARSE_SUPER | Features::LARGE_FILE | Features::BTREE_DIR;
+    let is_old = features.incompat & !incompat == 0 && features.ro_compat & !ro_compat == 0;
+    match (is_old, features.has_compat(Features::HAS_JOURNAL)) {
+        (true, true) => "ext3",
+        (true, false) => "ext2",
+        (false, _) => "ext4",
+    }
+}
+
 fn print_table(args: &DfArgs, found: &[(String, FileSystem, StatFs)]) -> io::Result<()> {
     let heading = match (args.inodes, args.human) {
         (true, _) => ["Image", "Inodes", "IUsed", "IFree", "IUse%"],
@@ -78,8 +94,10 @@ fn print_table(args: &DfArgs, found: &[(String, FileSystem, StatFs)]) -> io::Res
         return Ok(()); // the reason was reported already
     }
     let mut rows = vec![heading.map(str::to_owned)];
-    for (image, _, space) in found {
+    let mut types = vec!["Type"];
+    for (image, fs, space) in found {
         let image = crate::inspect::format::escape(image.as_bytes());
+        types.push(type_name(&fs.volume().superblock().features));
         if args.inodes {
             let free = u64::from(space.inodes_free);
             let (used, percent) = shares(space.inodes.into(), free, free);
@@ -96,9 +114,10 @@ fn print_table(args: &DfArgs, found: &[(String, FileSystem, StatFs)]) -> io::Res
     let widths: [usize; 5] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     let mut out = output();
-    for [image, all, used, available, percent] in &rows {
+    for ([image, all, used, available, percent], kind) in rows.iter().zip(types) {
         let [w0, w1, w2, w3, w4] = widths;
-        writeln!(out, "{image:<w0$} {all:>w1$} {used:>w2$} {available:>w3$} {percent:>w4$}")?;
+        let kind = if args.print_type { format!("{kind:<4} ") } else { String::new() };
+        writeln!(out, "{image:<w0$} {kind}{all:>w1$} {used:>w2$} {available:>w3$} {percent:>w4$}")?;
     }
     out.flush()
 }
@@ -121,6 +140,7 @@ fn print_json(found: &[(String, FileSystem, StatFs)]) -> io::Result<()> {
             "inodes_free": space.inodes_free,
             "name_max": space.name_max,
             "uuid": extant_ondisk::superblock::uuid_text(&fs.volume().superblock().uuid),
+            "type": type_name(&fs.volume().superblock().features),
         }))?;
     }
     list.finish()

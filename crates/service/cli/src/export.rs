@@ -12,7 +12,7 @@ use extant::{FileType, Follow};
 use extant_image::source::pretend::pretender;
 
 use crate::exit;
-use crate::look::host::{Choices, CopyTo, Host, open_named_dir};
+use crate::look::host::{Choices, CopyTo, Existing, Host, open_named_dir};
 use crate::look::leave_out::LeaveOut;
 use crate::look::progress::Progress;
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session};
@@ -120,7 +120,12 @@ fn to_dir(args: &ExportArgs, session: &mut Session, target: &ExistingFile, dir: 
         Ok(fd) => fd,
         Err(error) => return refused(session, error),
     };
-    let choices = Choices { metadata: true, sparse: !args.no_sparse, replace: args.force, list: false };
+    let choices = Choices {
+        metadata: true,
+        sparse: !args.no_sparse,
+        existing: if args.force { Existing::Replace } else { Existing::Refuse },
+        list: false,
+    };
     let host = Host::new(choices, Progress::new("exporting")).leaving_out(&args.leave_out);
     let place = match target.inode.kind() {
         FileType::Directory => CopyTo::Into(fd),

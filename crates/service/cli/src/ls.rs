@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use extant::walk::{Entry, Listing, Order};
-use extant::{FileType, Follow, InodeRef, Stat};
+use extant::{FileType, Follow, InodeRef, Stat, Timestamp};
 use serde_json::{Map, Value};
 
 use crate::inspect::format::{escape, iso_seconds, json_bytes, mode_letters};
@@ -53,15 +53,25 @@ pub(crate) struct LsArgs {
     /// Sizes for people: 1.5K, 234M, 2.0G.
     #[arg(short = 'h', long, visible_alias = "human-readable")]
     human: bool,
-    /// Newest first.
-    #[arg(short = 't', long = "time", conflicts_with_all = ["size", "unsorted"])]
-    time: bool,
-    /// Largest first.
-    #[arg(short = 'S', long, conflicts_with = "unsorted")]
+    /// Blocks that the files use, in units of 1 KiB; with -h as sizes for people.
+    #[arg(short = 's', long)]
     size: bool,
-    /// As stored in the directory.
-    #[arg(short = 'U', long)]
+    /// Newest first; as --sort=time.
+    #[arg(short = 't', conflicts_with_all = ["by_size", "unsorted", "sort"])]
+    by_time: bool,
+    /// Largest first; as --sort=size.
+    #[arg(short = 'S', conflicts_with_all = ["unsorted", "sort"])]
+    by_size: bool,
+    /// As stored in the directory; as --sort=none.
+    #[arg(short = 'U', long, conflicts_with = "sort")]
     unsorted: bool,
+    /// The order of the names.
+    #[arg(long, value_name = "WORD")]
+    sort: Option<Sorted>,
+    /// The time that -l shows and -t sorts by: of the last change of the content, of the inode, of the last
+    /// access, or of the creation. Without -l and another order, also sorts by it.
+    #[arg(long, value_name = "WORD")]
+    time: Option<WhichTime>,
     /// The other way round.
     #[arg(short, long)]
     reverse: bool,
@@ -78,9 +88,70 @@ pub(crate) struct LsArgs {
     open: OpenArgs,
 }
 
+/// An order, by the words of ls(1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Sorted {
+    /// By the bytes of the names
+    Name,
+    /// Newest first
+    Time,
+    /// Largest first
+    Size,
+    /// As stored in the directory
+    None,
+}
+
+/// A time of a file, by the words of ls(1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum WhichTime {
+    /// Last change of the content
+    #[value(alias = "modification")]
+    Mtime,
+    /// Last change of the inode
+    #[value(alias = "status")]
+    Ctime,
+    /// Last access
+    #[value(aliases = ["access", "use"])]
+    Atime,
+    /// Creation
+    #[value(alias = "creation")]
+    Birth,
+}
+
 impl LsArgs {
     fn needs_stat(&self) -> bool {
-        self.long || self.time || self.size || self.json || self.human
+        let is_sorted = matches!(self.order(), Sorted::Time | Sorted::Size);
+        self.long || self.size || self.json || self.human || is_sorted
+    }
+
+    fn order(&self) -> Sorted {
+        match self.sort {
+            Some(order) => order,
+            None if self.by_time => Sorted::Time,
+            None if self.by_size => Sorted::Size,
+            None if self.unsorted => Sorted::None,
+            // As in ls(1): without -l the time has no other use.
+            None if self.time.is_some() && !self.long => Sorted::Time,
+            None => Sorted::Name,
+        }
+    }
+
+    /// The time that is shown; an inode without a creation time has none.
+    fn time_of(&self, stat: &Stat) -> Option<Timestamp> {
+        match self.time.unwrap_or(WhichTime::Mtime) {
+            WhichTime::Mtime => Some(stat.mtime),
+            WhichTime::Ctime => Some(stat.ctime),
+            WhichTime::Atime => Some(stat.atime),
+            WhichTime::Birth => stat.crtime,
+        }
+    }
+
+    /// The blocks in use, as -s shows them.
+    fn used(&self, stat: &Stat) -> String {
+        match self.human {
+            true => short_size(stat.blocks_512.saturating_mul(512)),
+            false => stat.blocks_512.div_ceil(2).to_string(),
+        }
     }
 }
 
@@ -194,7 +265,7 @@ fn print_json(
 
 /// The directories to list for one target of the command line.
 fn listings(args: &LsArgs, target: &ExistingFile) -> extant::walk::Listings {
-    let order = if args.unsorted { Order::Stored } else { Order::Names };
+    let order = if args.order() == Sorted::None { Order::Stored } else { Order::Names };
     let mut walk = target.fs.walk_inode(target.inode.clone()).order(order).inodes(args.needs_stat());
     if !args.recursive {
         // One directory needs no further threads.
@@ -232,14 +303,15 @@ fn lines(args: &LsArgs, session: &mut Session, target: &ExistingFile, listing: L
 
 /// Sorts as the options say; `unordered`: the lines are not in the order of their names yet.
 fn sort(args: &LsArgs, lines: &mut [Line], unordered: bool) {
-    let stat = |line: &Line| line.inode.as_ref().map(|(_, stat)| (stat.mtime, stat.size));
-    if unordered && !args.unsorted {
+    let stat = |line: &Line| line.inode.as_ref().map(|(_, stat)| (args.time_of(stat), stat.size));
+    let order = args.order();
+    if unordered && order != Sorted::None {
         lines.sort_by(|a, b| a.path.cmp(&b.path));
     }
-    if args.time {
-        lines.sort_by_key(|line| Reverse(stat(line).map(|(time, _)| time)));
-    } else if args.size {
-        lines.sort_by_key(|line| Reverse(stat(line).map(|(_, size)| size)));
+    match order {
+        Sorted::Time => lines.sort_by_key(|line| Reverse(stat(line).map(|(time, _)| time))),
+        Sorted::Size => lines.sort_by_key(|line| Reverse(stat(line).map(|(_, size)| size))),
+        Sorted::Name | Sorted::None => {}
     }
     if args.reverse {
         lines.reverse();
@@ -260,11 +332,16 @@ fn print_lines(args: &LsArgs, target: &ExistingFile, lines: &[Line], out: &mut d
     let mut cells: Vec<String> = Vec::with_capacity(lines.len());
     for line in lines {
         let name = escape(&line.name);
-        let mut cell = if args.inode { format!("{:>10} {name}", line.ino) } else { name };
-        if args.human
-            && let Some((_, stat)) = &line.inode
-        {
-            cell = format!("{:>5} {cell}", short_size(stat.size));
+        let mut cell = name;
+        if let Some((_, stat)) = &line.inode {
+            if args.size {
+                cell = format!("{:>5} {cell}", args.used(stat));
+            } else if args.human {
+                cell = format!("{:>5} {cell}", short_size(stat.size));
+            }
+        }
+        if args.inode {
+            cell = format!("{:>10} {cell}", line.ino);
         }
         cells.push(cell);
     }
@@ -309,7 +386,10 @@ fn print_long(args: &LsArgs, target: &ExistingFile, lines: &[Line], out: &mut dy
         let mut name = escape(&line.name);
         let ino = if args.inode { line.ino.to_string() } else { String::new() };
         let Some((inode, stat)) = &line.inode else {
-            rows.push(([ino, "?".into(), "?".into(), "?".into(), "?".into(), "?".into(), "?".into()], name));
+            let used = if args.size { "?".to_owned() } else { String::new() };
+            let unknown = || "?".to_owned();
+            let row = [ino, used, unknown(), unknown(), unknown(), unknown(), unknown(), unknown()];
+            rows.push((row, name));
             continue;
         };
         if stat.kind == FileType::Symlink {
@@ -326,15 +406,20 @@ fn print_long(args: &LsArgs, target: &ExistingFile, lines: &[Line], out: &mut dy
             .xattr_names(inode)
             .is_ok_and(|names| names.iter().any(|name| name.starts_with(b"system.posix_acl_")));
         let mode = format!("{}{}", mode_letters(stat.mode), if has_acl { "+" } else { "" });
-        let time = iso_seconds(stat.mtime.seconds);
-        let row = [ino, mode, stat.links.to_string(), stat.uid.to_string(), stat.gid.to_string(), size, time];
+        let time = args.time_of(stat).map_or("-".to_owned(), |time| iso_seconds(time.seconds));
+        let used = if args.size { args.used(stat) } else { String::new() };
+        let row =
+            [ino, used, mode, stat.links.to_string(), stat.uid.to_string(), stat.gid.to_string(), size, time];
         rows.push((row, name));
     }
     let wide = |column: usize| rows.iter().map(|(row, _)| row[column].len()).max().unwrap_or(0);
-    let [w0, w1, w2, w3, w4, w5, w6]: [usize; 7] = std::array::from_fn(wide);
-    for ([ino, mode, links, uid, gid, size, time], name) in &rows {
+    let [w0, used_wide, w1, w2, w3, w4, w5, w6]: [usize; 8] = std::array::from_fn(wide);
+    for ([ino, used, mode, links, uid, gid, size, time], name) in &rows {
         if args.inode {
             write!(out, "{ino:>w0$} ")?;
+        }
+        if args.size {
+            write!(out, "{used:>used_wide$} ")?;
         }
         writeln!(out, "{mode:<w1$} {links:>w2$} {uid:>w3$} {gid:>w4$} {size:>w5$} {time:<w6$} {name}")?;
     }

@@ -21,6 +21,7 @@ mod exit;
 mod export;
 mod imagearg;
 mod inspect;
+mod journal_options;
 mod lab;
 mod look;
 mod ls;

@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::exit;
 use crate::imagearg::target::{OutputTarget, to_stdout, unnamed};
 use crate::inspect::format::count;
+use crate::journal_options;
 use crate::schema::tagged;
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::usage::near;
@@ -72,7 +73,7 @@ pub(crate) struct FormatArgs {
     #[arg(short = 'e', long, value_name = "BEHAVIOUR", value_parser = ["continue", "remount-ro", "panic"])]
     errors: Option<String>,
     /// Journal options: `size=MEBIBYTES`.
-    #[arg(short = 'J', long = "journal", value_name = "OPTIONS", value_parser = parse_journal)]
+    #[arg(short = 'J', long = "journal", value_name = "OPTIONS", value_parser = journal_options::parse)]
     journal: Option<u32>,
     /// Extended options as mke2fs has them: stride=, stripe_width=, resize=, num_backup_sb=,
     /// mmp_update_interval=, hash_seed=, root_owner=, quotatype=, orphan_file_size=, lazy_itable_init=,
@@ -514,12 +515,4 @@ fn parse_label(text: &str) -> Result<String, String> {
 fn parse_usage(text: &str) -> Result<Usage, String> {
     Usage::by_name(text)
         .ok_or_else(|| "it is floppy, small, default, big, huge, news, largefile or largefile4".to_owned())
-}
-
-fn parse_journal(text: &str) -> Result<u32, String> {
-    match text.split_once('=') {
-        Some(("size", mib)) => mib.parse().map_err(|_| format!("\"{mib}\" is not a number of mebibytes")),
-        Some(("device", _)) => Err("external journals are not made yet".to_owned()),
-        _ => Err("only size=MEBIBYTES is known".to_owned()),
-    }
 }

@@ -1,9 +1,13 @@
 //! `extant stat`: prints everything in the inode of a file.
 
+mod format;
+
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use extant::{Attribute, Fault, FileType, Follow, Timestamp};
 use serde_json::{Map, Value, json};
 
@@ -11,6 +15,7 @@ use crate::inspect::format::{bit_names, escape, hex, iso_time, json_bytes, mode_
 use crate::look::print::{JsonList, is_device, kind_words, put_target, stat_json};
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session, output};
 use crate::sandbox::Needs;
+use format::{Format, Shown};
 
 /// Bytes of an attribute's value to show in text.
 const VALUE_TEXT_MAX: usize = 256;
@@ -19,6 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   extant stat root.img:/bin/su
   extant stat -L root.img:/etc/localtime
+  extant stat -c '%a %U:%G %n' 'root.img:/etc/*.conf'
   extant stat --json 'root.img:/etc/*.conf' | jq '.[] | select(.uid != 0) | .path'";
 
 /// Show everything about files: type, mode, owner, times to the nanosecond, flags, attributes, extents.
@@ -33,6 +39,14 @@ pub(crate) struct StatArgs {
     /// Follow symbolic links.
     #[arg(short = 'L', long)]
     dereference: bool,
+    /// Print a line of this format for each file, with the directives of stat(1): `%n %s %a %u:%g %Y`.
+    #[arg(short = 'c', long, value_name = "FORMAT", value_parser = parser(Format::lines))]
+    #[arg(conflicts_with = "json")]
+    format: Option<Format>,
+    /// As --format, with the escapes of printf(1), and without a newline of its own.
+    #[arg(long, value_name = "FORMAT", value_parser = parser(Format::printf))]
+    #[arg(conflicts_with_all = ["json", "format"])]
+    printf: Option<Format>,
     /// Print a JSON list.
     #[arg(long)]
     json: bool,
@@ -46,11 +60,53 @@ pub(crate) fn run(args: &StatArgs) -> ExitCode {
     let follow = if args.dereference { Follow::Links } else { Follow::NotTheLast };
     let targets = session.targets(&args.files, follow);
     let mut out = output();
-    let printed = match args.json {
-        true => print_json(&mut session, &targets, &mut out),
-        false => targets.iter().try_for_each(|target| print_text(&mut session, target, &mut out)),
+    let printed = match args.format.as_ref().or(args.printf.as_ref()) {
+        _ if args.json => print_json(&mut session, &targets, &mut out),
+        Some(format) => print_format(format, &mut session, &targets, &mut out),
+        None => targets.iter().try_for_each(|target| print_text(&mut session, target, &mut out)),
     };
     session.finish(printed.and_then(|()| out.flush()))
+}
+
+/// The parser of an option that takes a format.
+fn parser(parse: fn(&[u8]) -> Result<Format, String>) -> ValueParser {
+    OsStringValueParser::new().try_map(move |text| parse(text.as_bytes())).into()
+}
+
+fn print_format(
+    format: &Format,
+    session: &mut Session,
+    targets: &[ExistingFile],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    // A script needs the bytes of a name. On a terminal they could be an escape sequence.
+    let is_terminal = io::stdout().is_terminal();
+    for target in targets {
+        let volume = target.fs.volume();
+        let stat = volume.stat(&target.inode);
+        let link = match format.wants(b'N') && stat.kind == FileType::Symlink {
+            true => match volume.read_link(&target.inode) {
+                Ok(link) => Some(link),
+                Err(fault) => {
+                    session.fault(target.shown(), &fault);
+                    None
+                }
+            },
+            false => None,
+        };
+        // A file without a label is usual.
+        let label =
+            format.wants(b'C').then(|| volume.xattr(&target.inode, b"security.selinux").ok()).flatten();
+        let label = label.as_deref().map(|label| label.strip_suffix(b"\0").unwrap_or(label));
+        let [path, label] = [Some(&target.path[..]), label].map(|text| match is_terminal {
+            true => text.map(|text| escape(text).into_bytes()),
+            false => text.map(<[u8]>::to_vec),
+        });
+        let path = path.unwrap_or_default();
+        let shown = Shown { stat: &stat, path: &path, target: link.as_deref(), context: label.as_deref() };
+        out.write_all(&format.print(&shown))?;
+    }
+    Ok(())
 }
 
 /// Data outside the inode's fixed part.

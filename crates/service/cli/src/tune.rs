@@ -154,9 +154,10 @@ fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
 
 /// `size=MIB`, in bytes.
 fn parse_journal_size(text: &str) -> Result<u64, String> {
-    let mib = text.strip_prefix("size=").and_then(|number| number.parse::<u64>().ok());
-    let bytes = mib.filter(|mib| *mib > 0 && *mib <= 1 << 20).map(|mib| mib << 20);
-    bytes.ok_or_else(|| "it is size=N, with N in MiB".to_owned())
+    match crate::journal_options::parse(text)? {
+        0 => Err("a journal of 0 MiB; -O ^has_journal removes the journal".to_owned()),
+        mib => Ok(u64::from(mib) << 20),
+    }
 }
 
 fn parse_interval(text: &str) -> Result<u32, String> {

@@ -138,8 +138,44 @@ fn option(kind: RuleKind, text: &[u8]) -> Result<Rule, String> {
 }
 
 fn mode(text: &str) -> Result<Mode, String> {
-    let change: ModeChange = text.parse()?;
-    Ok(Mode::Change(Box::new(move |old, is_dir| change.apply(old, is_dir))))
+    Ok(changed(parse_mode(text)?))
+}
+
+fn changed(change: ModeChange) -> Mode {
+    Mode::Change(Box::new(move |old, is_dir| change.apply(old, is_dir)))
+}
+
+/// Parses `--mode`.
+pub(super) fn parse_mode(text: &str) -> Result<ModeChange, String> {
+    text.parse()
+}
+
+/// The user and the group of `--owner UID:GID`, `--owner UID`, `--owner :GID` and `--group GID`.
+pub(super) fn owners(
+    owner_text: Option<&str>,
+    group: Option<&str>,
+) -> Result<(Option<u32>, Option<u32>), String> {
+    let (uid, gid) = match owner_text {
+        Some(text) => owner(text).map_err(|why| format!("--owner: {why}"))?,
+        None => (None, None),
+    };
+    let Some(text) = group else { return Ok((uid, gid)) };
+    if gid.is_some() {
+        return Err("--owner has a group already, and --group is another; give one of them".to_owned());
+    }
+    match owner(&format!(":{text}")).map_err(|why| format!("--group: {why}"))? {
+        (None, group) => Ok((uid, group)),
+        _ => Err(format!("--group: \"{text}\" is no number")),
+    }
+}
+
+/// The rules of `--owner`, `--group` and `--mode`: they change all files, before the rules by path.
+pub(super) fn for_everything(uid: Option<u32>, gid: Option<u32>, mode: Option<ModeChange>) -> Vec<Rule> {
+    if uid.is_none() && gid.is_none() && mode.is_none() {
+        return Vec::new();
+    }
+    let place = "--owner, --group or --mode".to_owned();
+    vec![Rule { uid, gid, mode: mode.map(changed), ..Rule::new(place, Paths::Tree(Vec::new())) }]
 }
 
 /// Parses `UID:GID`, `UID` or `:GID`.
@@ -171,4 +207,26 @@ fn make(text: &str) -> Result<Make, String> {
         ["s"] => Make::Socket,
         _ => return Err(wrong()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_of_everything_are_numbers_and_given_once() {
+        assert_eq!(owners(None, None), Ok((None, None)));
+        assert_eq!(owners(Some("0:5"), None), Ok((Some(0), Some(5))));
+        assert_eq!(owners(Some("0"), None), Ok((Some(0), None)));
+        assert_eq!(owners(Some(":5"), None), Ok((None, Some(5))));
+        assert_eq!(owners(Some("0"), Some("5")), Ok((Some(0), Some(5))));
+        assert_eq!(owners(None, Some("5")), Ok((None, Some(5))));
+        assert!(owners(Some("0:5"), Some("5")).unwrap_err().contains("a group already"));
+        assert!(owners(Some("root"), None).unwrap_err().contains("--owner: \"root\" is no id"));
+        assert!(owners(None, Some("users")).unwrap_err().contains("--group: \"users\" is no id"));
+        for bad in ["", ":", "1:2", "4294967295"] {
+            assert!(owners(None, Some(bad)).is_err(), "{bad}");
+        }
+        assert!(owners(Some(":"), None).is_err());
+    }
 }

@@ -29,7 +29,7 @@ use super::os;
 use super::{FULL, UMASK, report};
 use crate::exit;
 use crate::inspect::format::escape;
-use crate::look::host::Choices;
+use crate::look::host::{Choices, DestinationKind, Existing, NO_DIRECTORY};
 use crate::look::progress::Progress;
 use crate::look::{Session, below, code_of, shown};
 use crate::voice::list;
@@ -82,14 +82,20 @@ pub(crate) fn copy_in(
     session: &mut Session,
     sources: &[OsString],
     destination: &OsStr,
+    destination_kind: DestinationKind,
     choices: Choices,
     recursive: bool,
 ) {
     let Some(named) = session.named(destination) else { return };
-    let is_dir = named
-        .fs
-        .resolve(os(&named.path), Follow::Links)
-        .is_ok_and(|inode| inode.kind() == FileType::Directory);
+    let there_is_dir = || {
+        let there = named.fs.resolve(os(&named.path), Follow::Links);
+        there.is_ok_and(|inode| inode.kind() == FileType::Directory)
+    };
+    let is_dir = destination_kind != DestinationKind::Name && there_is_dir();
+    if destination_kind == DestinationKind::Directory && !is_dir {
+        let why = format_args!("{}: {NO_DIRECTORY}", named.shown());
+        return session.problem(exit::NOT_FOUND, why);
+    }
     if sources.len() > 1 && !is_dir {
         let why = "several files need an existing directory to go to";
         return session.problem(exit::USAGE_CODE, format_args!("{}: {why}", named.shown()));
@@ -236,8 +242,24 @@ impl Copy<'_> {
         self.fs.resolve(os(path), Follow::Links).is_ok_and(|inode| inode.kind() == FileType::Directory)
     }
 
+    /// Whether the image has a file of this name that the copy leaves as it is.
+    fn stays(&self, path: &[u8], metadata: &Metadata) -> bool {
+        let existing = self.choices.existing;
+        if !matches!(existing, Existing::Keep | Existing::Update) {
+            return false;
+        }
+        let Ok(inode) = self.fs.resolve(os(path), Follow::NotTheLast) else { return false };
+        let there = self.fs.volume().stat(&inode);
+        let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or_default();
+        let is_dir = there.kind == FileType::Directory;
+        !is_dir && existing.stays((metadata.mtime(), nanos), (there.mtime.seconds, there.mtime.nanos))
+    }
+
     /// Copies a file that is not a directory.
     fn leaf(&mut self, source: &Path, path: &[u8], metadata: &Metadata) {
+        if self.stays(path, metadata) {
+            return;
+        }
         match self.try_leaf(source, path, metadata) {
             Ok(()) => {
                 self.session.did(&self.image);

@@ -54,11 +54,50 @@ pub(crate) struct Choices {
     pub(crate) metadata: bool,
     /// Keep holes.
     pub(crate) sparse: bool,
-    /// Replace existing files. Existing directories are entered.
-    pub(crate) replace: bool,
+    /// What happens to files that exist already.
+    pub(crate) existing: Existing,
     /// Print each file that was copied.
     pub(crate) list: bool,
 }
+
+/// What a copy does with a name that exists at the destination. Existing directories are entered, unless
+/// existing names are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Existing {
+    /// An error.
+    Refuse,
+    /// The new file takes the name.
+    Replace,
+    /// The old file stays.
+    Keep,
+    /// The file with the later modification time stays.
+    Update,
+}
+
+impl Existing {
+    /// Whether an existing file stays. `source` and `there`: modification times in seconds and nanoseconds.
+    pub(crate) fn stays(self, source: (i64, u32), there: (i64, u32)) -> bool {
+        match self {
+            Self::Keep => true,
+            Self::Update => there >= source,
+            Self::Refuse | Self::Replace => false,
+        }
+    }
+}
+
+/// What the destination of a copy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DestinationKind {
+    /// A directory to copy into, if there is one; otherwise a new name.
+    Either,
+    /// A directory to copy into: `-t`.
+    Directory,
+    /// A new name: `-T`.
+    Name,
+}
+
+/// Why `-t` is refused.
+pub(crate) const NO_DIRECTORY: &str = "is no directory; -t copies into a directory that exists";
 
 /// Destination of the root of a tree.
 pub(crate) enum CopyTo {
@@ -294,6 +333,9 @@ impl Host {
                 stack.push(made.map(Arc::new));
                 continue;
             }
+            if self.stays(&dir, &name, &loaded.stat) {
+                continue;
+            }
             let link = match links.get(&loaded.stat.ino).filter(|_| loaded.link_of.is_some()) {
                 Some(first) => Link::Further(Arc::clone(first)),
                 None if loaded.stat.links < 2 => Link::Only,
@@ -308,6 +350,19 @@ impl Host {
                 return; // All workers have ended.
             }
         }
+    }
+
+    /// Whether the host has a file of the name that the copy leaves as it is. A file that appears later is
+    /// never replaced with [`Existing::Keep`], but is an error.
+    fn stays(&self, dir: &Dir, name: &[u8], stat: &Stat) -> bool {
+        let existing = self.shared.choices.existing;
+        if !matches!(existing, Existing::Keep | Existing::Update) {
+            return false;
+        }
+        let Ok(there) = rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let is_dir = rustix::fs::FileType::from_raw_mode(there.st_mode) == rustix::fs::FileType::Directory;
+        let nanos = u32::try_from(there.st_mtime_nsec).unwrap_or_default();
+        !is_dir && existing.stays((stat.mtime.seconds, stat.mtime.nanos), (there.st_mtime, nanos))
     }
 
     /// Prepares a further name to create the file itself, because the file's first name is not copied.
@@ -342,7 +397,7 @@ impl Host {
     fn make_dir(&self, parent: &Dir, name: &[u8], shown: &str, to: &[u8], loaded: Loaded) -> Option<Dir> {
         self.shared.progress.file();
         let made = rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU);
-        let existed = made == Err(Errno::EXIST) && self.shared.choices.replace;
+        let existed = made == Err(Errno::EXIST) && self.shared.choices.existing != Existing::Refuse;
         if made.is_ok() {
             self.shared.list(shown, to);
         }
@@ -582,7 +637,9 @@ impl Worker<'_> {
     /// Calls `make`. If the name exists and may be replaced, removes it and calls `make` again.
     fn replacing(&self, job: &Job, make: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
         match make() {
-            Err(Errno::EXIST) if self.shared.choices.replace => {
+            Err(Errno::EXIST)
+                if matches!(self.shared.choices.existing, Existing::Replace | Existing::Update) =>
+            {
                 rustix::fs::unlinkat(&job.dir.fd, job.name.as_slice(), AtFlags::empty())?;
                 make()
             }

@@ -169,8 +169,16 @@ pub(super) fn missing(path: &[String]) -> Option<String> {
     Some(text.to_owned())
 }
 
+/// The values of `cp --backup` in coreutils, where it keeps copies of the files that it replaces.
+const CP_BACKUPS: [&str; 8] = ["none", "off", "numbered", "t", "existing", "nil", "simple", "never"];
+
 /// The remedy for a wrong value that may be a path: the value comes before the paths.
 pub(super) fn value(path: &[String], arg: &str, value: &str) -> Option<String> {
+    if path == ["cp"] && arg.starts_with("--backup") && CP_BACKUPS.contains(&value) {
+        let why = "it reads an image by a backup superblock; existing files are kept with -n, \
+                   and replaced without";
+        return Some(why.to_owned());
+    }
     let first = match (path.first().map(String::as_str), arg) {
         (Some("chmod"), "<MODE>") => "the mode comes before the paths: extant chmod 0644 IMG:/FILE",
         (Some("chown"), "<OWNER>") => "the owner comes before the paths: extant chown 0:0 IMG:/FILE",

@@ -477,3 +477,40 @@ fn help_and_usage_errors() {
     bench.refused("-E nothing=1", USAGE, "nothing");
     assert_names(bench.scratch.path(), &["tree"]);
 }
+
+#[test]
+fn owners_and_modes_of_everything_are_those_of_tar() {
+    let scratch = scratch();
+    let (tree, image) = (scratch.path().join("tree"), scratch.path().join("a.img"));
+    std::fs::create_dir_all(tree.join("d")).unwrap();
+    std::fs::write(tree.join("d/f"), "f").unwrap();
+    std::os::unix::fs::symlink("f", tree.join("d/l")).unwrap();
+    crate::common::outcome(std::process::Command::new("chmod").args(["-R", "u=rwX,g=rwX,o="]).arg(&tree))
+        .code(0);
+    let shown = |options: &[&str]| {
+        let mut args = args!["--from", &tree, "--force"].to_vec();
+        args.extend(options.iter().map(std::ffi::OsString::from));
+        build(&image, args);
+        let mut target = image.clone().into_os_string();
+        target.push(":/{,d,d/f,d/l}");
+        let said = run(args!["stat", "--printf", "%a %u:%g;", target]);
+        said.code(0);
+        said.stdout
+    };
+    let both = "770 7:8;770 7:8;660 7:8;777 7:8;";
+    assert_eq!(shown(&["--owner", "7:8"]), both);
+    assert_eq!(shown(&["--owner=7", "--group=8"]), both);
+    assert_eq!(shown(&["--owner=5", "--group=8", "--chown", "/**=7:"]).replace("5:8", "7:8"), both);
+    let both = "755 7:8;755 7:8;644 7:8;777 7:8;";
+    assert_eq!(shown(&["--owner", "7:8", "--mode", "u=rwX,go=rX"]), both);
+    // Only one of the two changes.
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    assert_eq!(
+        shown(&["--owner", "7"]),
+        "770 7:8;770 7:8;660 7:8;777 7:8;".replace(":8", &format!(":{group}"))
+    );
+    assert_eq!(
+        shown(&["--group", "8"]),
+        "770 7:8;770 7:8;660 7:8;777 7:8;".replace("7:8", &format!("{user}:8"))
+    );
+}

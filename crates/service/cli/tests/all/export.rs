@@ -422,3 +422,55 @@ fn an_archive_is_compressed_as_its_name_says() {
     let refused = common::run(args!["export", &image, "-o", "x.tar"]);
     assert!(refused.code(common::USAGE).contains("--tar FILE writes an archive"), "{}", refused.stderr);
 }
+
+#[test]
+fn existing_files_stay_as_in_cp() {
+    let scratch = scratch();
+    let (tree, image, out) =
+        (scratch.path().join("tree"), scratch.path().join("a.img"), scratch.path().join("out"));
+    std::fs::create_dir_all(tree.join("d")).unwrap();
+    for name in ["d/a", "d/b"] {
+        std::fs::write(tree.join(name), "image").unwrap();
+        outcome(std::process::Command::new("touch").args(["-d", "@1000"]).arg(tree.join(name))).code(0);
+    }
+    std::fs::hard_link(tree.join("d/b"), tree.join("d/c")).unwrap();
+    build(&image, args!["--from", &tree, "--size", "+4M"]);
+    let fill = || {
+        let _ = std::fs::remove_dir_all(&out);
+        std::fs::create_dir_all(out.join("d")).unwrap();
+        for (name, time) in [("d/a", "@2000"), ("d/b", "@500")] {
+            std::fs::write(out.join(name), "host").unwrap();
+            outcome(std::process::Command::new("touch").args(["-d", time]).arg(out.join(name))).code(0);
+        }
+    };
+    let content = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
+    // Each name of a file that exists stays; a further name that does not exist is copied.
+    fill();
+    run(args!["cp", "-r", "-n", at(&image, "/d"), &out]).code(0);
+    assert_eq!(["d/a", "d/b", "d/c"].map(content), ["host", "host", "image"]);
+    fill();
+    run(args!["cp", "-r", "--update", at(&image, "/d"), &out]).code(0);
+    assert_eq!(["d/a", "d/b", "d/c"].map(content), ["host", "image", "image"]);
+    // -t names the directory first, and -T the new name of a directory that exists.
+    fill();
+    run(args!["cp", "-t", &out, at(&image, "/d/a"), at(&image, "/d/c")]).code(0);
+    assert_eq!(["a", "c"].map(content), ["image", "image"]);
+    run(args!["cp", "-r", "-T", at(&image, "/d"), out.join("d")]).code(0);
+    assert_eq!(["d/a", "d/c"].map(content), ["image", "image"]);
+    assert!(!out.join("d/d").exists());
+    assert_has(run(args!["cp", "-T", at(&image, "/d/a"), out.join("d")]).code(TARGET), "d/a: ");
+    // The same into the image.
+    let inside = |name: &str| run(args!["cat", at(&image, name)]).stdout;
+    fill();
+    run(args!["cp", "-r", "-u", out.join("d"), at(&image, "/")]).code(0);
+    assert_eq!(["/d/a", "/d/b"].map(inside), ["host", "image"]);
+    run(args!["cp", "-r", "-n", out.join("d"), at(&image, "/")]).code(0);
+    assert_eq!(["/d/a", "/d/b"].map(inside), ["host", "image"]);
+    run(args!["cp", "-r", "-T", out.join("d"), at(&image, "/d")]).code(0);
+    assert_eq!(["/d/a", "/d/b"].map(inside), ["host", "host"]);
+    run(args!["mkdir", at(&image, "/e")]).code(0);
+    run(args!["cp", "-t", at(&image, "/e"), out.join("d/a"), out.join("d/b")]).code(0);
+    assert_eq!(["/e/a", "/e/b"].map(inside), ["host", "host"]);
+    assert_has(run(args!["cp", "-T", out.join("d/a"), at(&image, "/e")]).code(NOT_FOUND), "directory");
+    run(args!["check", &image]).code(0);
+}

@@ -104,6 +104,89 @@ fn a_directory_is_listed_as_ls_does() {
 }
 
 #[test]
+fn a_listing_has_the_orders_and_times_of_ls() {
+    let small = small();
+    let touch = |path: &str, options: &[&str]| {
+        let mut args: Vec<OsString> = vec!["touch".into()];
+        args.extend(options.iter().map(OsString::from));
+        args.push(small.arg(path));
+        run(args).code(0);
+    };
+    touch("/usr/lib/x/b.so", &["-m", "-d", "@1000"]);
+    touch("/usr/lib/x/b.so.1", &["-m", "-d", "@2000"]);
+    touch("/usr/lib/x/b.so", &["-a", "-d", "@4000"]);
+    touch("/usr/lib/x/b.so.1", &["-a", "-d", "@3000"]);
+    let (small_first, large_first) = ("b.so.1\nb.so\n", "b.so\nb.so.1\n");
+    for (options, expected) in [
+        (&["-t"][..], small_first),
+        (&["--sort=time", "-r"], large_first),
+        (&["--sort", "size"], large_first),
+        (&["--sort=name"], large_first),
+        (&["--time=atime"], large_first),
+        (&["--time=mtime", "--sort=time"], small_first),
+        (&["-S", "--time=access"], large_first),
+    ] {
+        let args = [&["ls"], options].concat();
+        assert_eq!(small.prints(&args, "/usr/lib/x"), expected, "{options:?}");
+    }
+    let long = small.prints(&["ls", "-l", "--time=use"], "/usr/lib/x/b.so");
+    assert_eq!(long, "-rw-r--r-- 1 0 0 2 1970-01-01T01:06:40Z /usr/lib/x/b.so\n");
+    assert_eq!(small.prints(&["ls", "-s"], "/usr/lib/x"), "    4 b.so\n    4 b.so.1\n");
+    assert_eq!(small.prints(&["ls", "--size", "-h"], "/usr/lib/a.so"), " 4.0K /usr/lib/a.so\n");
+    let long = small.prints(&["ls", "-ls"], "/usr/lib/a.so");
+    assert_eq!(long, "4 -rw-r--r-- 1 0 0 3 2023-11-14T22:13:20Z /usr/lib/a.so\n");
+}
+
+#[test]
+fn a_format_has_the_directives_of_stat() {
+    let small = small();
+    let print = |format: &str, path: &str| small.prints(&["stat", "-c", format], path);
+    assert_eq!(
+        print("%n %a %A %s %u:%g %F", "/etc/group"),
+        "/etc/group 644 -rw-r--r-- 10 0:0 regular file\n"
+    );
+    assert_eq!(print("%N", "/usr/up"), "/usr/up -> ../etc/passwd\n");
+    assert_eq!(
+        print("%Y %.2Y %y", "/etc/group"),
+        "1700000000 1700000000.00 2023-11-14 22:13:20.000000000 +0000\n"
+    );
+    // The bytes of names, since this is no terminal.
+    assert_eq!(small.prints(&["stat", "--printf", "%n\\0"], "/sp ace/*"), "/sp ace/new\nline\0");
+    assert_eq!(small.prints(&["stat", "--format=%F"], "/"), "directory\n");
+    // The same text as that of stat(1), in the kernel's mount.
+    if extant_testkit::is_root() {
+        let mount = LoopMount::read_only(&small.image).unwrap();
+        let format =
+            "%a %A %b %B %f %F %g %h %i %o %s %t %T %u %w %W %x %X %y %Y %z %Z %.3X [%6s] [%-6a] [%05h]";
+        for path in ["etc/passwd", "usr/up", "usr/lib", "sp ace"] {
+            let mut command = std::process::Command::new("stat");
+            command.env("TZ", "UTC").env("LC_ALL", "C").args(["-c", format]).arg(mount.path().join(path));
+            let theirs = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            assert_eq!(print(format, &format!("/{path}")), theirs, "{path}");
+        }
+    }
+}
+
+#[test]
+fn df_has_the_types_of_blkid() {
+    let dir = scratch();
+    for kind in ["ext2", "ext3", "ext4"] {
+        let image = dir.path().join(format!("{kind}.img"));
+        run(args!["mkfs", "-q", "--no-sync", "-t", kind, "-s", "8M", &image]).code(0);
+        let table = run(args!["df", "-T", &image]);
+        table.code(0);
+        assert_has(&table.stdout, "Type");
+        assert_has(&table.stdout, &format!("{kind}.img {kind} "));
+        let json: Value = serde_json::from_str(&run(args!["df", "--json", &image]).stdout).unwrap();
+        assert_eq!(json[0]["type"], kind);
+        let mut blkid = std::process::Command::new("blkid");
+        if let Ok(said) = blkid.args(["-p", "-o", "value", "-s", "TYPE"]).arg(&image).output() {
+            assert_eq!(String::from_utf8(said.stdout).unwrap().trim(), kind);
+        }
+    }
+}
+
+#[test]
 fn patterns_find_names() {
     let small = small();
     assert_eq!(small.prints(&["ls", "-R"], "/usr/**/*.so"), "/usr/lib/a.so\n/usr/lib/x/b.so\n");

@@ -291,7 +291,8 @@ fn a_conversion_that_is_refused_changes_no_byte() {
         ("-I 300", "a power of two"),
         ("-O ^flex_bg", "flex_bg cannot be turned off"),
         ("-J size=1000", "not enough free blocks or inodes for the journal"),
-        ("-J size=0", "size=N"),
+        ("-J size=0", "a journal of 0 MiB"),
+        ("-J size=8,location=100", "extant chooses the blocks of the journal"),
     ] {
         let refused = run(["tune".to_owned()]
             .into_iter()

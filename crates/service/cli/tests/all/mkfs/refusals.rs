@@ -40,7 +40,7 @@ const REFUSALS: &[(&str, i32, &str)] = &[
     ("-s 1G -T cinema", 2, "floppy, small, default"),
     ("-s 1G -J size=1", 2, "a journal of 1 MiB is 256 blocks; it must have 1024 to 10240000"),
     ("-s 1G -J size=4000", 2, "does not fit"),
-    ("-s 1G -J device=/dev/sdz1", 2, "external journals are not made yet"),
+    ("-s 1G -J device=/dev/sdz1", 2, "makes an external journal"),
     ("-s 1G -E resize=1000", 2, "the size to grow to is 1000"),
     ("-s 1G -E orphan_file_size=1T", 2, "an orphan file has 1 to"),
     ("-s 1G -E num_backup_sb=1", 2, "only be chosen with sparse_super2"),

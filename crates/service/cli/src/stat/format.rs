@@ -1,0 +1,391 @@
+//! The formats of `extant stat -c` and `--printf`: the directives of stat(1) for files.
+//!
+//! ```text
+//! "%-10n %04a %.3Y"  ->  field n, width 10, left; " "; field a, width 4, zeros; " "; field Y, precision 3
+//! ```
+//! Owns: parsing, and the text of each directive. Does **not** own: the values (see `extant::Stat`).
+
+use extant::{FileType, Stat, Timestamp};
+
+use crate::inspect::format::{escape, iso_time, mode_letters};
+use crate::look::print::kind_words;
+
+/// The widest field. A larger number in a format is a typing error.
+const WIDTH_MAX: usize = 4096;
+/// Digits of a fraction of a second.
+const NANO_DIGITS: usize = 9;
+
+/// A parsed format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Format(Vec<Piece>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(Vec<u8>),
+    Field(Field),
+}
+
+/// A directive: `%`, flags, width, precision, letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Field {
+    /// `-`: spaces after the value.
+    left: bool,
+    /// `0`: zeros before a number.
+    zeros: bool,
+    /// `#`: a prefix, `0` or `0x`.
+    prefix: bool,
+    width: usize,
+    precision: Option<usize>,
+    letter: u8,
+}
+
+/// A file to be shown.
+pub(super) struct Shown<'a> {
+    pub(super) stat: &'a Stat,
+    /// The path, as it is to be printed.
+    pub(super) path: &'a [u8],
+    /// The target of a symbolic link.
+    pub(super) target: Option<&'a [u8]>,
+    /// The SELinux label.
+    pub(super) context: Option<&'a [u8]>,
+}
+
+impl Format {
+    /// Parses the format of `-c`: a line for each file, without escapes.
+    pub(super) fn lines(text: &[u8]) -> Result<Self, String> {
+        let mut format = parse(text, false)?;
+        format.push(Piece::Text(b"\n".to_vec()));
+        Ok(Self(format))
+    }
+
+    /// Parses the format of `--printf`: with escapes, and without a newline of its own.
+    pub(super) fn printf(text: &[u8]) -> Result<Self, String> {
+        parse(text, true).map(Self)
+    }
+
+    /// Whether the format has a directive.
+    pub(super) fn wants(&self, letter: u8) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Field(field) if field.letter == letter))
+    }
+
+    pub(super) fn print(&self, shown: &Shown<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => out.extend_from_slice(text),
+                Piece::Field(field) => out.extend(field.print(shown)),
+            }
+        }
+        out
+    }
+}
+
+fn parse(text: &[u8], escapes: bool) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut plain = Vec::new();
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        match first {
+            b'%' if rest.first() == Some(&b'%') => {
+                plain.push(b'%');
+                rest = &rest[1..];
+            }
+            b'%' => {
+                if !plain.is_empty() {
+                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                }
+                let (field, tail) = directive(rest)?;
+                pieces.push(Piece::Field(field));
+                rest = tail;
+            }
+            b'\\' if escapes => {
+                let (byte, tail) = unescape(rest)?;
+                plain.push(byte);
+                rest = tail;
+            }
+            byte => plain.push(*byte),
+        }
+    }
+    if !plain.is_empty() {
+        pieces.push(Piece::Text(plain));
+    }
+    Ok(pieces)
+}
+
+/// Parses a directive after its `%`; returns the rest of the format, too.
+fn directive(text: &[u8]) -> Result<(Field, &[u8]), String> {
+    let mut field = Field::default();
+    let mut at = 0;
+    while let Some(flag) = text.get(at) {
+        match flag {
+            b'-' => field.left = true,
+            b'0' => field.zeros = true,
+            b'#' => field.prefix = true,
+            _ => break,
+        }
+        at += 1;
+    }
+    let (width, after) = digits(text, at)?;
+    field.width = width.unwrap_or(0);
+    at = after;
+    if text.get(at) == Some(&b'.') {
+        let (precision, after) = digits(text, at + 1)?;
+        field.precision = Some(precision.unwrap_or(NANO_DIGITS));
+        at = after;
+    }
+    // `%Hr`, `%Lr`: the major and the minor number.
+    let part = text.get(at).filter(|part| matches!(part, b'H' | b'L') && text.get(at + 1) == Some(&b'r'));
+    if let Some(part) = part {
+        field.letter = part.to_ascii_lowercase();
+        return Ok((field, &text[at + 2..]));
+    }
+    let shown = String::from_utf8_lossy(&text[..text.len().min(at + 1)]);
+    field.letter = match text.get(at) {
+        Some(b'H' | b'L') | None => return Err(format!("%{shown} is no directive of stat(1)")),
+        Some(b'h') => b'k',
+        Some(b'd' | b'D' | b'm') => {
+            return Err(format!("%{shown} is of the device or mount of a file, and an image has none"));
+        }
+        Some(letter) if b"aAbBCfFgGinNorRstTuUwWxXyYzZ".contains(letter) => *letter,
+        Some(_) => return Err(format!("%{shown} is no directive of stat(1)")),
+    };
+    Ok((field, &text[at + 1..]))
+}
+
+/// The number at a place, and the place after it.
+fn digits(text: &[u8], from: usize) -> Result<(Option<usize>, usize), String> {
+    let len = text[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let word = String::from_utf8_lossy(&text[from..from + len]);
+    match word.parse::<usize>() {
+        Ok(number) if number <= WIDTH_MAX => Ok((Some(number), from + len)),
+        _ if len == 0 => Ok((None, from)),
+        _ => Err(format!("a width of {word} is more than {WIDTH_MAX}")),
+    }
+}
+
+/// Parses an escape after its backslash.
+fn unescape(text: &[u8]) -> Result<(u8, &[u8]), String> {
+    let number = |from: usize, len_max: usize, radix: u32| {
+        let is_digit = |byte: &&u8| char::from(**byte).is_digit(radix);
+        let len = text[from..].iter().take(len_max).take_while(is_digit).count();
+        let digits = std::str::from_utf8(&text[from..from + len]).unwrap_or_default();
+        // `\777` is cut to a byte, as in printf(1).
+        let value = u32::from_str_radix(digits, radix).ok().map(|value| value as u8);
+        (value, &text[from + len..])
+    };
+    let byte = match text.first() {
+        Some(b'0'..=b'7') => {
+            let (value, rest) = number(0, 3, 8);
+            return Ok((value.unwrap_or(0), rest));
+        }
+        Some(b'x') => {
+            let (value, rest) = number(1, 2, 16);
+            return value.map(|value| (value, rest)).ok_or_else(|| "\\x needs digits".to_owned());
+        }
+        Some(b'a') => 0x07,
+        Some(b'b') => 0x08,
+        Some(b'e') => 0x1b,
+        Some(b'f') => 0x0c,
+        Some(b'n') => b'\n',
+        Some(b'r') => b'\r',
+        Some(b't') => b'\t',
+        Some(b'v') => 0x0b,
+        Some(byte @ (b'\\' | b'"')) => *byte,
+        Some(other) => return Err(format!("\\{} is no escape", char::from(*other).escape_default())),
+        None => return Err("a backslash ends the format; \\\\ is one".to_owned()),
+    };
+    Ok((byte, &text[1..]))
+}
+
+impl Field {
+    fn print(self, shown: &Shown<'_>) -> Vec<u8> {
+        let stat = shown.stat;
+        let (major, minor) = stat.device;
+        // As the kernel encodes st_rdev for user space.
+        let device = rustix::fs::makedev(major, minor);
+        match self.letter {
+            b'a' => self.number(u64::from(stat.mode & 0o7777), 8),
+            b'A' => self.text(mode_letters(stat.mode).as_bytes()),
+            b'b' => self.number(stat.blocks_512, 10),
+            b'B' => self.number(512, 10),
+            b'C' => self.text(shown.context.unwrap_or(b"?")),
+            b'f' => self.number(stat.mode.into(), 16),
+            b'F' => self.text(kind_words(stat).as_bytes()),
+            b'u' | b'U' => self.number(stat.uid.into(), 10),
+            b'g' | b'G' => self.number(stat.gid.into(), 10),
+            b'i' => self.number(stat.ino.0.into(), 10),
+            b'k' => self.number(stat.links.into(), 10),
+            b'n' => self.text(shown.path),
+            b'N' => self.text(quoted(shown).as_bytes()),
+            b'o' => self.number(stat.block_size.into(), 10),
+            b's' => self.number(stat.size, 10),
+            b'r' => self.number(device, 10),
+            b'R' => self.number(device, 16),
+            b'h' | b't' => self.number(major.into(), if self.letter == b't' { 16 } else { 10 }),
+            b'l' | b'T' => self.number(minor.into(), if self.letter == b'T' { 16 } else { 10 }),
+            b'w' => self.text(stat.crtime.map_or("-".to_owned(), date).as_bytes()),
+            b'x' => self.text(date(stat.atime).as_bytes()),
+            b'y' => self.text(date(stat.mtime).as_bytes()),
+            b'z' => self.text(date(stat.ctime).as_bytes()),
+            b'W' => self.seconds(stat.crtime.unwrap_or(Timestamp { seconds: 0, nanos: 0 })),
+            b'X' => self.seconds(stat.atime),
+            b'Y' => self.seconds(stat.mtime),
+            b'Z' => self.seconds(stat.ctime),
+            // The parser lets no other letter pass.
+            _ => Vec::new(),
+        }
+    }
+
+    fn text(self, text: &[u8]) -> Vec<u8> {
+        let text = &text[..text.len().min(self.precision.unwrap_or(usize::MAX))];
+        let pad = vec![b' '; self.width.saturating_sub(text.len())];
+        if self.left { [text, &pad].concat() } else { [&pad, text].concat() }
+    }
+
+    fn number(self, value: u64, radix: u32) -> Vec<u8> {
+        let digits = match radix {
+            8 => format!("{value:o}"),
+            16 => format!("{value:x}"),
+            _ => value.to_string(),
+        };
+        let prefix = match radix {
+            8 if self.prefix && value != 0 => "0",
+            16 if self.prefix && value != 0 => "0x",
+            _ => "",
+        };
+        let least = match self.precision {
+            Some(digits) => digits,
+            None if self.zeros && !self.left => self.width.saturating_sub(prefix.len()),
+            None => 0,
+        };
+        let text = format!("{prefix}{digits:0>least$}");
+        Self { precision: None, ..self }.text(text.as_bytes())
+    }
+
+    /// Seconds since 1970, with as many digits of the fraction as the precision says.
+    fn seconds(self, time: Timestamp) -> Vec<u8> {
+        let wanted = self.precision.unwrap_or(0);
+        // The fraction counts forward from the second, also before 1970; a decimal fraction counts from zero.
+        let total = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
+        let sign = if total < 0 { "-" } else { "" };
+        let (seconds, nanos) = (total.unsigned_abs() / 1_000_000_000, total.unsigned_abs() % 1_000_000_000);
+        let text = match wanted {
+            0 => time.seconds.to_string(),
+            _ => {
+                let fraction = format!("{nanos:09}");
+                let shown = &fraction[..wanted.min(NANO_DIGITS)];
+                format!("{sign}{seconds}.{shown:0<wanted$}")
+            }
+        };
+        Self { precision: None, ..self }.text(text.as_bytes())
+    }
+}
+
+/// The name escaped as by `ls -b`, and the target of a symbolic link.
+fn quoted(shown: &Shown<'_>) -> String {
+    let path = escape(shown.path);
+    match shown.target {
+        Some(target) if shown.stat.kind == FileType::Symlink => format!("{path} -> {}", escape(target)),
+        _ => path,
+    }
+}
+
+/// A time as stat(1) prints it, in UTC: `2025-04-18 22:47:34.000000000 +0000`.
+fn date(time: Timestamp) -> String {
+    iso_time(time).replace('T', " ").replace('Z', " +0000")
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_base::Ino;
+
+    use super::*;
+
+    fn stat() -> Stat {
+        let time = |seconds| Timestamp { seconds, nanos: 123_456_789 };
+        Stat {
+            ino: Ino(12),
+            kind: FileType::Regular,
+            mode: 0o100_644,
+            uid: 1000,
+            gid: 100,
+            links: 2,
+            size: 1234,
+            blocks_512: 8,
+            block_size: 4096,
+            device: (0, 0),
+            atime: time(1),
+            mtime: time(1_700_000_000),
+            ctime: time(-2),
+            crtime: None,
+            generation: 0,
+            flags: 0,
+            project: 0,
+        }
+    }
+
+    fn shown(format: &str) -> String {
+        let (stat, path) = (stat(), b"/a b");
+        let shown = Shown { stat: &stat, path, target: None, context: None };
+        String::from_utf8(Format::lines(format.as_bytes()).unwrap().print(&shown)).unwrap()
+    }
+
+    #[test]
+    fn directives_are_those_of_stat() {
+        for (format, text) in [
+            ("%n", "/a b\n"),
+            ("%N", "/a\\ b\n"),
+            ("%a %A %f %F", "644 -rw-r--r-- 81a4 regular file\n"),
+            ("%s %b %B %o", "1234 8 512 4096\n"),
+            ("%u:%g %U:%G", "1000:100 1000:100\n"),
+            ("%h %i %C", "2 12 ?\n"),
+            ("%t,%T %Hr,%Lr %r", "0,0 0,0 0\n"),
+            ("%y", "2023-11-14 22:13:20.123456789 +0000\n"),
+            ("%w %W", "- 0\n"),
+            ("%Y %.3Y %.Y", "1700000000 1700000000.123 1700000000.123456789\n"),
+            // -2 s and 0.123456789 s.
+            ("%Z %.3Z", "-2 -1.876\n"),
+            ("100%% \\n", "100% \\n\n"),
+            ("[%6s] [%-6s] [%06s] [%04a] [%#a] [%.2n]", "[  1234] [1234  ] [001234] [0644] [0644] [/a]\n"),
+        ] {
+            assert_eq!(shown(format), text, "{format}");
+        }
+    }
+
+    #[test]
+    fn printf_has_escapes_and_no_newline() {
+        let stat = stat();
+        let shown = Shown { stat: &stat, path: b"/", target: None, context: None };
+        let print = |format: &str| Format::printf(format.as_bytes()).unwrap().print(&shown);
+        assert_eq!(print("%n\\t%s\\n\\0\\x41\\101\\\\"), b"/\t1234\n\0AA\\");
+        assert_eq!(Format::printf(b"\\q").unwrap_err(), "\\q is no escape");
+        assert!(Format::printf(b"\\").is_err());
+        assert!(Format::printf(b"\\x").is_err());
+    }
+
+    #[test]
+    fn other_directives_are_refused() {
+        let why = |format: &str| Format::lines(format.as_bytes()).unwrap_err();
+        assert_eq!(why("%q"), "%q is no directive of stat(1)");
+        assert_eq!(why("%5"), "%5 is no directive of stat(1)");
+        assert_eq!(why("a%"), "% is no directive of stat(1)");
+        assert_eq!(why("%Hd"), "%H is no directive of stat(1)");
+        assert!(why("%d").contains("an image has none"));
+        assert!(why("%99999s").contains("more than 4096"));
+    }
+
+    #[test]
+    fn any_bytes_parse_or_are_refused() {
+        let stat = stat();
+        let shown = Shown { stat: &stat, path: b"/", target: None, context: None };
+        let bytes = b"%%%\\.0-9#HLrxnY\xff";
+        for number in 0..bytes.len().pow(4) {
+            let at = |place: u32| bytes[number / bytes.len().pow(place) % bytes.len()];
+            let text = [b'%', at(0), at(1), at(2), at(3)];
+            for format in [Format::lines(&text), Format::printf(&text[1..])].into_iter().flatten() {
+                format.print(&shown);
+            }
+        }
+    }
+}
