@@ -855,7 +855,8 @@ typedef struct extant_repair_options {
   /**
    * Called with the state of the checks that the plan consists of, by several threads but one at a time.
    * Any result but 0 ends the repair with the error EXTANT_CODE_CANCELLED: then nothing of this repair was
-   * written. A repair whose writing has begun is not ended any more. May be NULL.
+   * written. A repair whose writing has begun is not ended any more: it completes, and the call returns 0.
+   * May be NULL.
    */
   int (*progress)(void *user, const extant_step *step);
 } extant_repair_options;
@@ -931,8 +932,9 @@ typedef struct extant_resize_options {
    */
   void *user;
   /**
-   * Called with the state of the resize. Any result but 0 ends the resize between two of its steps, with
-   * the error EXTANT_CODE_CANCELLED: then the file system is valid, and the same call continues. May be
+   * Called with the state of the resize. Any result but 0 ends the resize before its next step, with the
+   * error EXTANT_CODE_CANCELLED: then the file system is valid, it does not have the new size yet, and the
+   * same call continues. If there is no next step, the resize is complete, and the call returns 0. May be
    * NULL.
    */
   int (*progress)(void *user, const extant_step *step);

@@ -93,6 +93,11 @@ impl<T: Sync> Handle<T> {
         // SAFETY: invariant 1; the header forbids closing a handle during a call that uses it.
         unsafe { self.0.as_ref() }.ok_or_else(|| Failure::null(name))
     }
+
+    /// What `of` returns; `absent` for NULL.
+    pub(crate) fn map_or<V>(&self, absent: V, of: impl FnOnce(&T) -> V) -> V {
+        self.get("").map_or(absent, of)
+    }
 }
 
 /// A structure whose first field is its size as the caller's header declares it, or NULL.

@@ -9,7 +9,7 @@ use facade::{Device, FileDevice};
 
 use crate::border::{Context, ErrorOut, Growing, Handle, Options, Out, Text, call, quietly};
 use crate::error::Failure;
-use crate::found::{Found, nth};
+use crate::found::{Found, give_nth};
 use crate::step::{Steps, extant_step};
 use crate::storage::{Storage, as_device};
 
@@ -96,6 +96,24 @@ impl From<Report> for extant_report {
     }
 }
 
+impl From<&Found> for extant_finding {
+    fn from(found: &Found) -> Self {
+        let (name, name_len) = found.name();
+        Self {
+            code: found.code.as_ptr(),
+            message: found.message.as_ptr(),
+            rule: found.rule.as_ptr(),
+            name,
+            name_len,
+            ino: found.ino,
+            block: found.block,
+            group: found.group,
+            severity: found.severity,
+            reserved: 0,
+        }
+    }
+}
+
 fn run(device: &dyn Device, options: &CheckOptions) -> Result<Report, Failure> {
     let options = options.get_or_zeros("options")?;
     let steps = Steps::new(options.progress, options.user);
@@ -146,19 +164,19 @@ pub extern "C" fn extant_check_storage(
 /// Whether there is no finding above a note. False for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn extant_report_is_clean(report: ReportHandle) -> bool {
-    report.get("report").is_ok_and(|report| report.is_clean)
+    report.map_or(false, |report| report.is_clean)
 }
 
 /// Whether a usable superblock was found. If not, nothing else was checked. False for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn extant_report_is_file_system(report: ReportHandle) -> bool {
-    report.get("report").is_ok_and(|report| report.is_file_system)
+    report.map_or(false, |report| report.is_file_system)
 }
 
 /// The number of findings: at most 1000 for each code. 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn extant_report_count(report: ReportHandle) -> usize {
-    report.get("report").map_or(0, |report| report.findings.len())
+    report.map_or(0, |report| report.findings.len())
 }
 
 /// A finding by its number, which counts from 0. They are in the order of their codes and places.
@@ -170,22 +188,7 @@ pub extern "C" fn extant_report_finding(
     error: ErrorOut,
 ) -> c_int {
     call(&error, || {
-        finding.require("finding")?;
-        let found = nth(&report.get("report")?.findings, number, "finding")?;
-        let (name, name_len) = found.name();
-        finding.set(extant_finding {
-            code: found.code.as_ptr(),
-            message: found.message.as_ptr(),
-            rule: found.rule.as_ptr(),
-            name,
-            name_len,
-            ino: found.ino,
-            block: found.block,
-            group: found.group,
-            severity: found.severity,
-            reserved: 0,
-        });
-        Ok(())
+        give_nth(&report, |report| &report.findings, number, "finding", &finding, |found| found.into())
     })
 }
 

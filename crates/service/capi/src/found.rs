@@ -6,6 +6,7 @@ use std::ffi::{CString, c_char};
 
 use facade::check::{Finding, FindingPlace, Rule, Severity};
 
+use crate::border::{Handle, Out};
 use crate::check::{EXTANT_NONE, extant_severity};
 use crate::error::{Failure, terminated};
 
@@ -49,9 +50,19 @@ impl Found {
     }
 }
 
-/// An item of a report by its number. `what`: what the items are, for the message.
-pub(crate) fn nth<'r, T>(items: &'r [T], number: usize, what: &str) -> Result<&'r T, Failure> {
-    items
-        .get(number)
-        .ok_or_else(|| Failure::argument(format!("{what} {number} of a report with {}", items.len())))
+/// Passes an item of a report to the caller, by its number. `what`: what the items are, for messages.
+/// `items`: the list in the report.
+pub(crate) fn give_nth<R: Sync, T, C>(
+    report: &Handle<R>,
+    items: impl FnOnce(&R) -> &[T],
+    number: usize,
+    what: &str,
+    out: &Out<C>,
+    as_c: impl FnOnce(&T) -> C,
+) -> Result<(), Failure> {
+    out.require(what)?;
+    let items = items(report.get("report")?);
+    let missing = || Failure::argument(format!("{what} {number} of a report with {}", items.len()));
+    out.set(as_c(items.get(number).ok_or_else(missing)?));
+    Ok(())
 }

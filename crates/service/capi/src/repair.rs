@@ -10,9 +10,9 @@ use facade::repair::{Plan, RepairOptions as How, plan_repair, repair, undo_image
 use facade::{Device, FileDevice};
 
 use crate::border::{Context, ErrorOut, Growing, Handle, Options, Out, Text, call, quietly};
-use crate::check::extant_severity;
+use crate::check::{extant_finding, extant_severity};
 use crate::error::{Failure, terminated};
-use crate::found::{Found, nth};
+use crate::found::{Found, give_nth};
 use crate::step::{Steps, extant_step};
 use crate::storage::{Storage, as_device};
 
@@ -39,7 +39,8 @@ pub struct extant_repair_options {
     pub user: Context,
     /// Called with the state of the checks that the plan consists of, by several threads but one at a time.
     /// Any result but 0 ends the repair with the error EXTANT_CODE_CANCELLED: then nothing of this repair was
-    /// written. A repair whose writing has begun is not ended any more. May be NULL.
+    /// written. A repair whose writing has begun is not ended any more: it completes, and the call returns 0.
+    /// May be NULL.
     pub progress: Option<extern "C" fn(user: Context, step: *const extant_step) -> c_int>,
 }
 
@@ -119,6 +120,16 @@ impl From<&Plan> for extant_repair_report {
             changed_bytes: plan.changed_bytes,
             is_complete: plan.left.is_empty(),
         }
+    }
+}
+
+impl From<&Kept> for extant_fix {
+    fn from(kept: &Kept) -> Self {
+        let extant_finding { code, message, rule, name, name_len, ino, block, group, severity, reserved } =
+            (&kept.found).into();
+        let text = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+        let (remedy, loss, why) = (text(&kept.remedy), text(&kept.loss), text(&kept.why));
+        Self { code, message, rule, remedy, loss, why, name, name_len, ino, block, group, severity, reserved }
     }
 }
 
@@ -202,26 +213,26 @@ pub extern "C" fn extant_undo(image: Text, undo: Text, flags: u32, error: ErrorO
 /// The number of all fixes. 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn extant_repair_report_total(report: RepairReportHandle) -> u64 {
-    report.get("report").map_or(0, |report| report.total)
+    report.map_or(0, |report| report.total)
 }
 
 /// The number of bytes of the image that changed, or would change. 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn extant_repair_report_changed_bytes(report: RepairReportHandle) -> u64 {
-    report.get("report").map_or(0, |report| report.changed_bytes)
+    report.map_or(0, |report| report.changed_bytes)
 }
 
 /// Whether no finding above a note is left. False for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn extant_repair_report_is_complete(report: RepairReportHandle) -> bool {
-    report.get("report").is_ok_and(|report| report.is_complete)
+    report.map_or(false, |report| report.is_complete)
 }
 
 /// How many fixes and left findings extant_repair_report_fix() returns: all fixes with a loss, at most 1000
 /// others for each code, and all left findings. 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn extant_repair_report_count(report: RepairReportHandle) -> usize {
-    report.get("report").map_or(0, |report| report.fixes.len())
+    report.map_or(0, |report| report.fixes.len())
 }
 
 /// A fix or left finding by its number, which counts from 0. The fixes are first, in the order in which they
@@ -233,29 +244,7 @@ pub extern "C" fn extant_repair_report_fix(
     fix: FixOut,
     error: ErrorOut,
 ) -> c_int {
-    call(&error, || {
-        fix.require("fix")?;
-        let kept = nth(&report.get("report")?.fixes, number, "fix")?;
-        let found = &kept.found;
-        let text = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
-        let (name, name_len) = found.name();
-        fix.set(extant_fix {
-            code: found.code.as_ptr(),
-            message: found.message.as_ptr(),
-            rule: found.rule.as_ptr(),
-            remedy: text(&kept.remedy),
-            loss: text(&kept.loss),
-            why: text(&kept.why),
-            name,
-            name_len,
-            ino: found.ino,
-            block: found.block,
-            group: found.group,
-            severity: found.severity,
-            reserved: 0,
-        });
-        Ok(())
-    })
+    call(&error, || give_nth(&report, |report| &report.fixes, number, "fix", &fix, |kept| kept.into()))
 }
 
 /// Frees a report. NULL is allowed.

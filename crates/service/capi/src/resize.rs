@@ -20,8 +20,9 @@ pub struct extant_resize_options {
     pub size: usize,
     /// Passed to the function below.
     pub user: Context,
-    /// Called with the state of the resize. Any result but 0 ends the resize between two of its steps, with
-    /// the error EXTANT_CODE_CANCELLED: then the file system is valid, and the same call continues. May be
+    /// Called with the state of the resize. Any result but 0 ends the resize before its next step, with the
+    /// error EXTANT_CODE_CANCELLED: then the file system is valid, it does not have the new size yet, and the
+    /// same call continues. If there is no next step, the resize is complete, and the call returns 0. May be
     /// NULL.
     pub progress: Option<extern "C" fn(user: Context, step: *const extant_step) -> c_int>,
 }

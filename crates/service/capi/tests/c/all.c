@@ -112,6 +112,7 @@ static void warning(void *user, const char *text)
 /* The steps of a check, repair, resize or mkfs. */
 struct steps {
     int count, stop;
+    int stop_at; /* The report from which on the work is to end; 0 for none. */
     uint64_t done, total;
     char name[32];
 };
@@ -123,7 +124,7 @@ static int step(void *user, const extant_step *state)
     steps->done = state->done;
     steps->total = state->total;
     snprintf(steps->name, sizeof steps->name, "%s", state->name);
-    return steps->stop;
+    return steps->stop || (steps->stop_at != 0 && steps->count >= steps->stop_at);
 }
 
 static void test_build(void)
@@ -458,6 +459,50 @@ static void test_steps(void)
     extant_report_free(report);
 }
 
+/* Each report of a resize as the one that cancels. The call returns 0 with the new size, or fails with a valid
+ * file system that does not have it. A report during the last step is too late. */
+static void test_late_cancelling(void)
+{
+    struct steps steps = {0};
+    extant_resize_options options = {.size = sizeof options, .user = &steps, .progress = step};
+    uint64_t from = 32 * MIB, to = 600 * MIB;
+
+    for (int shrinks = 0; shrinks < 2; shrinks++) {
+        int cancelled = 0, done = 0;
+        uint64_t before = shrinks ? to : from, after = shrinks ? from : to;
+        unlink("l.img");
+        OK(extant_mkfs("l.img", before, NULL, NULL, &error));
+        steps = (struct steps){0};
+        OK(extant_resize("l.img", after, &options, NULL, &error));
+        int reports = steps.count;
+        CHECK(reports > 0);
+        for (int at = 1; at <= reports; at++) {
+            extant_resize_report report = {0};
+            extant_report *checked;
+            unlink("l.img");
+            OK(extant_mkfs("l.img", before, NULL, NULL, &error));
+            steps = (struct steps){.stop_at = at};
+            int result = extant_resize("l.img", after, &options, &report, &error);
+            CHECK(result == 0 || result == -ECANCELED);
+            if (result == 0) {
+                CHECK(report.after_bytes == after);
+                done++;
+            } else {
+                CHECK(extant_error_code(error) == EXTANT_CODE_CANCELLED);
+                extant_error_free(error);
+                OK(extant_check("l.img", NULL, &checked, &error));
+                CHECK(extant_report_is_clean(checked));
+                extant_report_free(checked);
+                OK(extant_resize("l.img", after, NULL, &report, &error));
+                CHECK(report.before_bytes != after && report.after_bytes == after);
+                cancelled++;
+            }
+        }
+        /* Growing reports during its only step here, and shrinking before its last one. */
+        CHECK(shrinks ? cancelled > 0 : done == reports);
+    }
+}
+
 static void put_byte(const char *path, long offset, int byte)
 {
     FILE *file = fopen(path, "r+b");
@@ -637,6 +682,7 @@ int main(int argc, char **argv)
     test_write();
     test_mkfs_check_resize();
     test_steps();
+    test_late_cancelling();
     test_repair();
     test_storage_and_threads();
     return 0;
