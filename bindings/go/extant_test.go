@@ -144,6 +144,86 @@ func TestCheckFindsDamage(t *testing.T) {
 	}
 }
 
+func TestRepairIsPlannedMadeAndUndone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.img")
+	if err := Mkfs(path, 8<<20, nil); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The block bitmap's number in the first group descriptor, with blocks of 1 KiB.
+	if _, err := file.WriteAt([]byte{0x77}, 2048); err != nil {
+		t.Fatal(err)
+	}
+	file.Close()
+	content := func() []byte {
+		t.Helper()
+		bytes, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes
+	}
+	damaged := content()
+	plan, err := PlanRepair(path, nil)
+	if err != nil || plan.Total == 0 || len(plan.Fixes) == 0 || plan.ChangedBytes == 0 || !plan.Complete {
+		t.Fatalf("plan: %+v, %v", plan, err)
+	}
+	if fix := plan.Fixes[0]; len(fix.Code) != 5 || fix.Message == "" || fix.Remedy == "" || fix.Why != "" {
+		t.Fatalf("fix: %+v", fix)
+	}
+	if !bytes.Equal(content(), damaged) {
+		t.Fatal("a plan changed the image")
+	}
+	undo := filepath.Join(t.TempDir(), "r.undo")
+	report, err := Repair(path, &RepairOptions{Undo: undo, Threads: 1})
+	if err != nil || report.Total != plan.Total || !report.Complete {
+		t.Fatalf("repair: %+v, %v", report, err)
+	}
+	if _, clean, err := Check(path); err != nil || !clean {
+		t.Fatalf("after the repair: %v, %v", clean, err)
+	}
+	if err := Undo(path, undo, false); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(content(), damaged) {
+		t.Fatal("the undo did not restore the image")
+	}
+	if err := Undo(path, undo, false); err == nil {
+		t.Fatal("undone twice")
+	}
+	if _, err := Repair(path+".missing", nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("a missing image: %v", err)
+	}
+}
+
+func TestResizeGrowsAndShrinks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.img")
+	if err := Mkfs(path, 8<<20, nil); err != nil {
+		t.Fatal(err)
+	}
+	report, err := Resize(path, 16<<20)
+	if err != nil || report.BeforeBytes != 8<<20 || report.AfterBytes != 16<<20 {
+		t.Fatalf("grown: %+v, %v", report, err)
+	}
+	report, err = Resize(path, Smallest)
+	if err != nil || report.AfterBytes >= 16<<20 {
+		t.Fatalf("shrunk: %+v, %v", report, err)
+	}
+	if info, err := os.Stat(path); err != nil || uint64(info.Size()) != report.AfterBytes {
+		t.Fatalf("the length of the file: %v, %v", info, err)
+	}
+	if _, clean, err := Check(path); err != nil || !clean {
+		t.Fatalf("after the resize: %v, %v", clean, err)
+	}
+	var failed *Error
+	if _, err := Resize(path, 1<<17); !errors.As(err, &failed) || failed.Code != CodeSize {
+		t.Fatalf("too small: %v", err)
+	}
+}
+
 func TestErrorsHaveTheirErrno(t *testing.T) {
 	if _, err := Open(filepath.Join(t.TempDir(), "missing")); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("a missing image: %v", err)
