@@ -9,6 +9,9 @@ use std::process::{Command, Stdio};
 
 use super::{Dist, done, output, put, read};
 
+/// Of the control file and the changelog.
+const MAINTAINER: &str = "extant maintainers <extant@localhost>";
+
 /// A package in the making: a directory with its files.
 pub(super) struct Deb<'a> {
     dist: &'a Dist<'a>,
@@ -57,14 +60,19 @@ impl<'a> Deb<'a> {
 
     /// Adds the licences and the changelog, and makes the package.
     pub(super) fn finish(&self, about: &About<'_>) -> Result<PathBuf, String> {
-        let licence = |name: &str| read(&self.dist.root.join(name));
-        let (mit, apache) = (licence("LICENSE-MIT")?, licence("LICENSE-APACHE")?);
-        let head = b"MIT or Apache-2.0, at your option.\n\n".as_slice();
-        let copyright = [head, &mit, b"\n\n", &apache].concat();
+        let head = "MIT or Apache-2.0, at your option.\n\n\
+                    The text of Apache-2.0 is in /usr/share/common-licenses/Apache-2.0. MIT:\n\n";
+        let copyright = [head.as_bytes(), &read(&self.dist.root.join("LICENSE-MIT"))?].concat();
         self.put(&format!("usr/share/doc/{}/copyright", self.name), &copyright)?;
-        let changelog = format!("usr/share/doc/{}/changelog", self.name);
-        self.put(&changelog, &read(&self.dist.root.join("CHANGELOG.md"))?)?;
-        gzip(&self.root.join(changelog))?;
+        let documents = [
+            ("NEWS", read(&self.dist.root.join("CHANGELOG.md"))?),
+            ("changelog", self.changelog()?.into_bytes()),
+        ];
+        for (name, bytes) in documents {
+            let path = format!("usr/share/doc/{}/{name}", self.name);
+            self.put(&path, &bytes)?;
+            gzip(&self.root.join(path))?;
+        }
 
         let mut bytes = 0;
         normalize(&self.root, &mut bytes)?;
@@ -86,13 +94,26 @@ impl<'a> Deb<'a> {
         Ok(file)
     }
 
+    /// Debian's changelog, in its own format: tools read version and time from it.
+    fn changelog(&self) -> Result<String, String> {
+        let mut date = Command::new("date");
+        let date =
+            output(date.env("LC_ALL", "C").args(["-u", "-R", "-d"]).arg(format!("@{}", self.dist.time)))?;
+        Ok(format!(
+            "extant ({}) unstable; urgency=medium\n\n  * What changed is in NEWS.gz.\n\n \
+             -- {MAINTAINER}  {}\n",
+            self.dist.version,
+            date.trim()
+        ))
+    }
+
     fn control(&self, about: &About<'_>, machine: &str, bytes: u64) -> String {
         let mut text = format!("Package: {}\n", self.name);
         if self.name != "extant" {
             text.push_str("Source: extant\n");
         }
         text.push_str(&format!(
-            "Version: {}\nArchitecture: {machine}\nMaintainer: extant maintainers <extant@localhost>\n\
+            "Version: {}\nArchitecture: {machine}\nMaintainer: {MAINTAINER}\n\
              Installed-Size: {}\nSection: {}\nPriority: optional\nDepends: {}\n",
             self.dist.version,
             bytes.div_ceil(1024),

@@ -71,17 +71,20 @@ impl Dist<'_> {
         let deb = Deb::new(self, "libextant0");
         deb.put(&format!("{dir}/libextant.so.{version}"), &read(shared)?)?;
         deb.link(&format!("{dir}/{SONAME}"), &format!("libextant.so.{version}"))?;
-        deb.put("usr/share/doc/libextant0/libextant.cdx.json", &read(&lists.library)?)?;
+        // The components depend on the architecture, and files of the same name must be equal (Multi-Arch).
+        let triplet = dir.rsplit('/').next().unwrap_or_default();
+        let list = format!("usr/share/doc/libextant0/libextant.{triplet}.cdx.json");
+        deb.put(&list, &read(&lists.library)?)?;
         deb.put_control("shlibs", &format!("libextant 0 libextant0 (>= {version})\n"))?;
         deb.put_control("triggers", "activate-noawait ldconfig\n")?;
         deb.finish(&About {
             section: "libs",
             depends: &format!("libc6 (>= {}), libgcc-s1", glibc_version(shared)?),
-            fields: &[],
+            fields: &["Multi-Arch: same"],
             summary: "ext4 in user space: the C library",
             description: &[
-                "Programs build, read, change, check and resize ext2, ext3 and ext4 images",
-                "with this library, without root and without the kernel's driver.",
+                "Programs build, read, change, check, repair and resize ext2, ext3 and ext4",
+                "images with this library, without root and without the kernel's driver.",
             ],
         })?;
 
