@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let mut images = images::all();
     images.extend(images::more());
     images.extend(images::recorded());
+    images.extend(images::special());
     if let Some(dir) = value("--keep") {
         // The damaged images alone, to be looked at by hand.
         for seed in seed..seed + rounds {

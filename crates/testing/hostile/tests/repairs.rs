@@ -21,6 +21,7 @@ fn damaged_images_are_repaired() {
     let mut images = images::all();
     images.extend(images::more());
     images.extend(images::recorded());
+    images.extend(images::special());
     let repairs = extant_hostile::Repairs::run(&images, 1, 160);
     println!("{repairs:#?}");
     assert_eq!(repairs.undone, repairs.rounds);
@@ -30,6 +31,8 @@ fn damaged_images_are_repaired() {
 
 /// Damage that once cost intact files without an announcement: an address into another block of a single
 /// group, blocks behind the end, features, the UUID or the first inode overwritten, a moved extent.
+///
+/// The seeds choose among these images, so further images are for other tests.
 #[test]
 fn damage_that_once_lost_files_loses_none() {
     let mut images = images::all();

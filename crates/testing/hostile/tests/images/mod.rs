@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
 use extant_hostile::Mutator;
-use extant_testkit::{command, scratch};
+use extant_testkit::{command, run, scratch};
 
 /// Name of each image, and the arguments of mke2fs.
 const IMAGES: &[(&str, &[&str])] = &[
@@ -55,6 +55,31 @@ const MORE: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Further images for repairs, with what [`fill`] does not make.
+const SPECIAL: &[Special] = &[
+    Special {
+        name: "ea_inode",
+        args: &["-b", "1024", "-O", "metadata_csum,quota,ea_inode"],
+        fill: |_| (),
+        edit: add_large_values,
+    },
+    Special {
+        name: "deep-htree",
+        args: &["-J", "size=1", "-b", "1024", "-O", "metadata_csum"],
+        fill: add_long_names,
+        edit: |_| (),
+    },
+];
+
+struct Special {
+    name: &'static str,
+    args: &'static [&'static str],
+    /// Adds files to the source tree.
+    fill: fn(&Path),
+    /// Changes the image.
+    edit: fn(&Path),
+}
+
 /// Number of images.
 #[allow(dead_code, reason = "not every user of this module asks")]
 pub(crate) fn all_len() -> usize {
@@ -72,30 +97,65 @@ pub(crate) fn more() -> Vec<(String, Mutator)> {
     made(MORE)
 }
 
+/// The images with values in inodes of their own, and with an index of two levels.
+#[allow(dead_code, reason = "not every user of this module asks")]
+pub(crate) fn special() -> Vec<(String, Mutator)> {
+    let with_source = |special: &Special| {
+        let dir = scratch();
+        let source = dir.path().join("source");
+        fs::create_dir(&source).unwrap();
+        fill(&source);
+        (special.fill)(&source);
+        made_one(dir.path(), special.name, special.args, special.edit)
+    };
+    SPECIAL.iter().map(with_source).collect()
+}
+
 fn made(images: &[(&str, &[&str])]) -> Vec<(String, Mutator)> {
     let dir = scratch();
     let source = dir.path().join("source");
     fs::create_dir(&source).unwrap();
     fill(&source);
-    images
-        .iter()
-        .map(|(name, args)| {
-            let image = dir.path().join(format!("{name}.img"));
-            let made = command("mke2fs")
-                .args(["-q", "-F", "-t", "ext4", "-N", "512", "-d"])
-                .arg(&source)
-                .args(*args)
-                .arg(&image)
-                .arg("4M")
-                .output()
-                .unwrap();
-            assert!(made.status.success(), "{name}: {}", String::from_utf8_lossy(&made.stderr));
-            // This indexes the large directory.
-            let status = command("e2fsck").args(["-fyD"]).arg(&image).output().unwrap().status;
-            assert!(status.code().is_some_and(|code| code <= 1), "{name}: e2fsck -fyD: {status}");
-            ((*name).to_owned(), Mutator::new(fs::read(&image).unwrap()))
-        })
-        .collect()
+    images.iter().map(|(name, args)| made_one(dir.path(), name, args, |_| ())).collect()
+}
+
+/// The image of `source` in `dir`. `edit` changes it before e2fsck indexes its directories.
+fn made_one(dir: &Path, name: &str, args: &[&str], edit: fn(&Path)) -> (String, Mutator) {
+    let image = dir.join(format!("{name}.img"));
+    let made = command("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-N", "512", "-d"])
+        .arg(dir.join("source"))
+        .args(args)
+        .arg(&image)
+        .arg("4M")
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{name}: {}", String::from_utf8_lossy(&made.stderr));
+    edit(&image);
+    // This indexes the large directory.
+    let status = command("e2fsck").args(["-fyD"]).arg(&image).output().unwrap().status;
+    assert!(status.code().is_some_and(|code| code <= 1), "{name}: e2fsck -fyD: {status}");
+    (name.to_owned(), Mutator::new(fs::read(&image).unwrap()))
+}
+
+/// Adds attributes whose values are in inodes of their own: those of more than half a block. debugfs does not
+/// count them in i_blocks; e2fsck does.
+fn add_large_values(image: &Path) {
+    let value = image.with_extension("value");
+    for (at, file) in ["/tiny", "/file", "/deep/er", "/many"].iter().enumerate() {
+        fs::write(&value, vec![b'a' + at as u8; 700 + 100 * at]).unwrap();
+        let request = format!("ea_set -f {} {file} user.value", value.display());
+        run("debugfs", ["-w", "-R", &request, image.to_str().unwrap()]);
+    }
+}
+
+/// Adds a directory whose index has two levels: a leaf of 1 KiB holds three such names, a root 123 leaves.
+fn add_long_names(source: &Path) {
+    let long = source.join("long");
+    fs::create_dir(&long).unwrap();
+    for at in 0..600 {
+        fs::hard_link(source.join("file"), long.join(format!("{at:03}{}", "l".repeat(240)))).unwrap();
+    }
 }
 
 /// Creates small files and directories of every kind.
