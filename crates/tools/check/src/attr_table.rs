@@ -12,11 +12,17 @@ pub(crate) struct Attrs {
     pub(crate) blocks: Box<[Mutex<HashMap<u64, AttrBlock>>]>,
     /// References to EA inodes, by inode.
     pub(crate) ea: Mutex<HashMap<u32, Vec<EaRef>>>,
+    /// The inodes in use that have the flag.
+    pub(crate) flagged: Mutex<Vec<u32>>,
 }
 
 impl Default for Attrs {
     fn default() -> Self {
-        Self { blocks: (0..SHARDS).map(|_| Mutex::default()).collect(), ea: Mutex::default() }
+        Self {
+            blocks: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            ea: Mutex::default(),
+            flagged: Mutex::default(),
+        }
     }
 }
 

@@ -253,6 +253,10 @@ impl<'s, 'd> Worker<'s, 'd> {
         let ea_inode =
             inode.has_flag(flags::EA_INODE) && state.image.sb.features.has_incompat(Features::EA_INODE);
         note.hidden |= ea_inode;
+        // Without links, it waits for its deletion as an orphan.
+        if ea_inode && inode.links != 0 && !role.is_unread() {
+            state.attrs.flagged.lock().unwrap_or_else(PoisonError::into_inner).push(ino.0);
+        }
         subject.fields(role);
         let attrs = subject.attributes(role);
         if !special::check(&subject, role) {

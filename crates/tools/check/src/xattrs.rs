@@ -5,8 +5,9 @@
 //! A block is read and claimed when the first inode names it; later references are only counted. [`finish`]
 //! checks what depends on all inodes: reference counts, and values in EA inodes.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use extant_base::checksum::crc32c;
 use extant_base::le::u16_at;
@@ -223,6 +224,7 @@ pub(crate) fn finish(state: &State<'_>) {
     let references = std::mem::take(&mut *state.attrs.ea.lock().unwrap_or_else(PoisonError::into_inner));
     let mut references: Vec<_> = references.into_iter().collect();
     references.sort_unstable();
+    unused_values(state, &references);
     // Valid values do not share blocks, so their sum is less than the size of the file system.
     let geometry = &state.image.geometry;
     let mut budget = geometry.blocks.saturating_mul(geometry.block_size.bytes()).saturating_mul(4);
@@ -233,6 +235,30 @@ pub(crate) fn finish(state: &State<'_>) {
                 format!("attribute values share so many blocks that they were not read from inode {ino} on");
             state.findings.broken(&crate::rules::map::ABANDONED, FindingPlace::ino(Ino(ino)), says);
             break;
+        }
+    }
+}
+
+/// Reports the inodes with the flag to which no attribute refers. An attribute block that cannot be decoded
+/// may refer to any of them.
+fn unused_values(state: &State<'_>, references: &[(u32, Vec<EaRef>)]) {
+    let mut flagged =
+        std::mem::take(&mut *state.attrs.flagged.lock().unwrap_or_else(PoisonError::into_inner));
+    if flagged.is_empty() {
+        return;
+    }
+    let is_known = |shard: &Mutex<HashMap<u64, AttrBlock>>| {
+        let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        shard.values().all(|block| block.refcount.is_some())
+    };
+    if !state.attrs.blocks.iter().all(is_known) {
+        return;
+    }
+    flagged.sort_unstable();
+    for ino in flagged {
+        if references.binary_search_by_key(&ino, |(of, _)| *of).is_err() {
+            let says = "it has the flag ea_inode, and no attribute refers to it".to_owned();
+            state.findings.broken(&rules::EA_UNUSED, FindingPlace::ino(Ino(ino)), says);
         }
     }
 }

@@ -50,6 +50,23 @@ fn blocks_may_be_shared_with_the_feature() {
     assert!(verdict(&path));
 }
 
+/// The value of a large attribute in an inode of its own, and the attribute is removed by half.
+#[test]
+fn a_value_to_which_no_attribute_refers_is_damage() {
+    let scratch = extant_testkit::scratch();
+    let path = image(scratch.path(), &["-b", "1024", "-I", "128", "-O", "ea_inode,^metadata_csum"]);
+    let content = scratch.path().join("content");
+    std::fs::write(&content, vec![b'v'; 1000]).unwrap();
+    edit(&path, &format!("write {} file", content.display()));
+    edit(&path, &format!("ea_set -f {} file user.large", content.display()));
+    let _ = extant_testkit::command("e2fsck").arg("-fy").arg(&path).output().unwrap(); // counts the value's blocks
+    assert!(verdict(&path));
+    edit(&path, "set_inode_field file file_acl 0");
+    assert!(!verdict(&path));
+    let report = check(&path);
+    assert!(report.findings.iter().any(|found| found.rule.code == "XA012"), "{:?}", report.findings);
+}
+
 #[test]
 fn a_missing_root_directory_is_named() {
     let scratch = extant_testkit::scratch();

@@ -54,6 +54,15 @@ impl Fs<'_, '_> {
         Ok(())
     }
 
+    /// Makes ordinary files of inodes for values to which nothing refers.
+    pub(crate) fn mend_unused_values(&mut self, findings: &[&Finding]) {
+        for finding in findings {
+            let Some(ino) = finding.place.ino else { continue };
+            self.set_flags(ino, 0, flags::EA_INODE);
+            self.fixed(finding, "Clear the flag.");
+        }
+    }
+
     /// Takes the attribute block away from an inode.
     fn drop_block(&self, ino: Ino) {
         let _ = self.edit_inode(ino, |bytes| {

@@ -48,7 +48,7 @@ impl Fs<'_, '_> {
         Ok(())
     }
 
-    fn set_flags(&self, ino: Ino, set: u32, clear: u32) {
+    pub(crate) fn set_flags(&self, ino: Ino, set: u32, clear: u32) {
         let _ = self.edit_inode(ino, |bytes| {
             let flags = u32_at(bytes, FLAGS_AT);
             put_u32(bytes, FLAGS_AT, (flags | set) & !clear);

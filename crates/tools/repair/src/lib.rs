@@ -277,6 +277,7 @@ impl Rounds<'_> {
                 Stage::Super => fs.mend_supers(&now)?,
                 Stage::Log => fs.mend_log(overlay, &now, self.was_chosen)?,
                 Stage::Inodes => fs.mend_inodes(&now)?,
+                Stage::Values => fs.mend_unused_values(&now),
                 Stage::Shared => fs.mend_shared(&now)?,
                 Stage::Dirs => fs.mend_dirs(&now)?,
                 Stage::Tree => fs.mend_tree(&now)?,

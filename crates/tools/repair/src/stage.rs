@@ -11,6 +11,8 @@ pub(crate) enum Stage {
     Log,
     /// Inodes, maps, attributes.
     Inodes,
+    /// Inodes for values of attributes to which nothing refers: known when all attributes are sound.
+    Values,
     /// Blocks that several owners claim.
     Shared,
     /// Blocks and entries of directories.
@@ -44,6 +46,7 @@ pub(crate) fn of(finding: &Finding) -> Option<Stage> {
         _ if code.starts_with("GD") => Stage::Counts,
         "JO020" | "JO021" | "JO022" | "JO023" | "JO024" | "JO025" | "OR001" | "OR002" | "OR003" => Stage::Log,
         "EX011" => Stage::Shared,
+        "XA012" => Stage::Values,
         _ if code.starts_with("IN") || code.starts_with("EX") || code.starts_with("XA") => Stage::Inodes,
         "DI004" | "DI051" | "DI052" | "DI054" => Stage::Tree,
         "DI053" => Stage::Links,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use extant_base::le::{put_u16, put_u32, u32_at};
 use extant_device::{Device, FileDevice};
 use extant_repair::{RepairOptions, plan_repair};
-use extant_testkit::{e2fsck_clean, run, scratch};
+use extant_testkit::{debugfs, e2fsck_clean, run, scratch};
 use extant_volume::{Follow, New, OpenOptions, SetXattr, Volume};
 
 /// The header of an attribute block, and of an entry.
@@ -101,4 +101,54 @@ fn an_attribute_of_another_prefix_with_the_same_name_stays() {
     let mut names = repaired(&path);
     names.sort();
     assert_eq!(names, [&b"trusted.same"[..], b"user.kept"]);
+}
+
+#[test]
+fn a_value_to_which_nothing_refers_goes_to_lost_and_found() {
+    let dir = scratch();
+    let path = dir.path().join("image");
+    let kept: (&[u8], &[u8]) = (b"user.kept", &[7; 200]);
+    let block = image(&path, "ea_inode,^metadata_csum", &[kept, (b"user.lost", &[8; 1200])]);
+    // Nothing refers to the block of attributes from now on, and so nothing to the inode of the value.
+    let value = u32_at(&std::fs::read(&path).unwrap(), value_entry(&path, block) + 4);
+    run("debugfs", ["-w", "-R", "set_inode_field /file file_acl 0", path.to_str().unwrap()]);
+    assert_eq!(repaired(&path), [b""; 0]);
+    assert!(debugfs(&path, "ls /lost+found").contains(&format!("#{value}")));
+}
+
+/// The entry of an attribute block whose value is in an inode.
+fn value_entry(path: &Path, block: usize) -> usize {
+    let bytes = std::fs::read(path).unwrap();
+    let mut at = block + HEADER;
+    while u32_at(&bytes, at + 4) == 0 {
+        at += ENTRY + usize::from(bytes[at]).next_multiple_of(4);
+    }
+    at
+}
+
+/// Drivers refuse a file that looks like a value. Before, the repair removed its name.
+#[test]
+fn a_file_with_the_flag_of_a_value_keeps_its_name() {
+    let dir = scratch();
+    let path = dir.path().join("image");
+    image(&path, "ea_inode,^metadata_csum", &[(b"user.kept", &[7; 200])]);
+    run("debugfs", ["-w", "-R", "set_inode_field /file flags 0x280000", path.to_str().unwrap()]);
+    assert_eq!(repaired(&path), [b"user.kept"]);
+}
+
+/// The block may refer to the value, so nothing is known about it until the block is sound.
+#[test]
+fn a_value_stays_while_the_block_that_refers_to_it_is_damaged() {
+    let dir = scratch();
+    let path = dir.path().join("image");
+    let kept: (&[u8], &[u8]) = (b"user.kept", &[8; 1200]);
+    let block = image(&path, "ea_inode,^metadata_csum", &[kept, (b"user.lost", &[7; 200])]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let mut at = block + HEADER;
+    while &bytes[at + ENTRY..at + ENTRY + 4] != b"lost" {
+        at += ENTRY + usize::from(bytes[at]).next_multiple_of(4);
+    }
+    put_u16(&mut bytes, at + 2, 0xFFFF);
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(repaired(&path), [b"user.kept"]);
 }

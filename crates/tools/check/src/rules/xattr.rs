@@ -45,4 +45,8 @@ crate::rule::rules! { Xattr;
         "In an inode, names of attributes have no NUL, and values begin at multiples of 4."
         "The entry was overwritten. It can still be read."
         "Remove the attribute.";
+    XA012 EA_UNUSED Error
+        "An inode with the EA_INODE flag holds the value of an attribute that refers to it."
+        "The value takes an inode and blocks that nothing frees; if the inode is a file, drivers refuse to open it."
+        "Clear the flag; without a name, the inode goes to lost+found.";
 }
