@@ -370,7 +370,7 @@ impl UndoFile {
         if self.state == UndoState::Undone && !force {
             return Err(UndoFault::Already);
         }
-        if crate::is_in_use(device) {
+        if crate::guard::is_in_use(device) {
             return Err(UndoFault::InUse);
         }
         if self.state == UndoState::Finished && !force {
