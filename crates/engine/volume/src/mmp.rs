@@ -205,7 +205,8 @@ impl MountGuard {
         self.held.place.offset
     }
 
-    /// Releases the file system with these bytes in the block, which must be those of a clean block.
+    /// Releases the file system with these bytes in the block: those of a clean block, or of one that was
+    /// there before and was not clean.
     pub fn release_as(self, bytes: [u8; Mmp::LEN]) {
         self.held.state.lock().after = Some(bytes);
     }

@@ -364,7 +364,7 @@ impl From<UndoFault> for Failure {
             UndoFault::Damaged(path) | UndoFault::OtherFileSystem(path) => {
                 Self::new(extant_code::Refused, EINVAL, message).at(&of_path(path))
             }
-            UndoFault::InUse => Self::new(extant_code::InUse, EBUSY, message),
+            UndoFault::InUse | UndoFault::Lost(_) => Self::new(extant_code::InUse, EBUSY, message),
             UndoFault::OtherImage { .. } | UndoFault::Changed { .. } | UndoFault::Already => {
                 Self::new(extant_code::Refused, EINVAL, message)
             }
@@ -382,6 +382,7 @@ impl From<RepairFault> for Failure {
             }
             RepairFault::Image(source) => Self::of_image(&source, message),
             RepairFault::InUse | RepairFault::Lost(_) => Self::new(extant_code::InUse, EBUSY, message),
+            RepairFault::Protection(_) => Self::new(extant_code::Damaged, EUCLEAN, message),
             RepairFault::NoSuperblock(_) => Self::new(extant_code::NotExt4, EUCLEAN, message),
             RepairFault::Undo(fault) => fault.into(),
             RepairFault::Cancelled => Self::cancelled(),

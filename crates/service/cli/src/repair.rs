@@ -73,10 +73,10 @@ fn undone(args: &UndoArgs) -> Result<String, (u8, String)> {
     let name = escape(image.to_string().as_bytes());
     let mut file = UndoFile::open(&args.file).map_err(|fault| (exit::SOURCE, why_no_undo(&fault)))?;
     let device = image.open_to_restore().map_err(lock_failure)?;
-    file.undo(&*device, args.force).map_err(|fault| {
+    file.undo(&device, args.force).map_err(|fault| {
         let code = match fault {
             UndoFault::InUse => exit::BUSY,
-            UndoFault::Device(_) | UndoFault::Changed { .. } => exit::TARGET,
+            UndoFault::Device(_) | UndoFault::Lost(_) | UndoFault::Changed { .. } => exit::TARGET,
             _ => exit::SOURCE,
         };
         (code, format!("{name}: {}", with_force(&fault)))
@@ -150,7 +150,7 @@ fn repaired(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
             (OPERATIONAL, format!("{name}: {fault}{remedy}"))
         };
         let mut file = UndoFile::open(cut).map_err(failed)?;
-        file.undo(&*device, false).map_err(failed)?;
+        file.undo(&device, false).map_err(failed)?;
         std::fs::remove_file(cut).map_err(|why| (OPERATIONAL, format!("{}: {why}", cut.display())))?;
         say!("{name}: an earlier repair was cut; its changes were undone first by {}", cut.display());
     }

@@ -77,7 +77,7 @@ pub fn repair(
     undo: Option<&Path>,
 ) -> Result<Repair, RepairFault> {
     if let Some(undo) = undo
-        && undo_cut_repair(&*device, undo)?
+        && undo_cut_repair(&device, undo)?
     {
         std::fs::remove_file(undo).map_err(RepairFault::Image)?;
     }
@@ -111,6 +111,7 @@ pub fn repair(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn undo_image(image: impl AsRef<Path>, undo: impl AsRef<Path>, force: bool) -> Result<(), RepairFault> {
-    let device = FileDevice::open_locked(image.as_ref()).map_err(RepairFault::Image)?;
+    let device: Arc<dyn Device> =
+        Arc::new(FileDevice::open_locked(image.as_ref()).map_err(RepairFault::Image)?);
     Ok(UndoFile::open(undo.as_ref())?.undo(&device, force)?)
 }

@@ -40,7 +40,7 @@ use extant_ondisk::features::{Feature, Word};
 use extant_ondisk::hash::HashVersion;
 use extant_ondisk::superblock::{self, FLAG_TEST_FILESYS, default_options, until_nul};
 use extant_ondisk::{Features, Superblock};
-use extant_volume::{Fault, LABEL_MAX, OnError};
+use extant_volume::{Fault, LABEL_MAX, OnError, OpenFault};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -308,14 +308,18 @@ pub fn convert(
     }
     // A journal that is replaced cannot hold the transaction that replaces it. And it is found by the
     // descriptors and the inode table: while these are half written, no replay is possible.
-    if conversion.journal.is_none() && !conversion.changes_layout() {
+    // The claim on a file system with multiple-mount protection overwrites its block.
+    let blocks = repair.blocks().map_err(read)?;
+    let has_claimed = after.features.has_incompat(Features::MMP) && blocks.contains_key(&after.mmp_block);
+    if conversion.journal.is_none() && !conversion.changes_layout() && !has_claimed {
         let writing = ResizeOptions {
             journal_device: options.offline.journal_device.clone(),
             ..ResizeOptions::default()
         };
-        match write_in_one_step(device, repair.blocks().map_err(read)?, &after, &writing) {
+        match write_in_one_step(device, blocks, &after, &writing) {
             Ok(()) => return Ok(report),
             Err(ResizeFault::Plan(_)) => {}
+            Err(ResizeFault::Open(OpenFault::InUse(why))) => return Err(TuneFault::InUse(why)),
             Err(fault) => return Err(TuneFault::Write(fault.to_string())),
         }
     }
@@ -351,8 +355,9 @@ pub fn convert(
 pub fn restore_cut(device: &Arc<dyn Device>, undo: Option<&Path>) -> Result<(), TuneFault> {
     let Some(undo) = undo.filter(|undo| undo.exists()) else { return Ok(()) };
     let failed = |why: String| TuneFault::Open(format!("{}: {why}", undo.display()));
-    let was_cut = undo_cut_repair(&**device, undo).map_err(|fault| match fault {
+    let was_cut = undo_cut_repair(device, undo).map_err(|fault| match fault {
         UndoFault::InUse => TuneFault::InUse(fault.to_string()),
+        UndoFault::Lost(_) => TuneFault::Lost(fault.to_string()),
         fault => failed(fault.to_string()),
     })?;
     if was_cut {

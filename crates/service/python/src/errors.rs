@@ -216,10 +216,14 @@ pub(crate) fn of_repair(fault: &RepairFault, image: &str) -> PyErr {
     match fault {
         fault if fault.is_interrupted() => cancelled(image),
         RepairFault::Image(source) => of_io(source, image),
-        RepairFault::InUse | RepairFault::Lost(_) | RepairFault::Undo(UndoFault::InUse) => {
+        RepairFault::InUse
+        | RepairFault::Lost(_)
+        | RepairFault::Undo(UndoFault::InUse | UndoFault::Lost(_)) => {
             on_host(EBUSY, fault.to_string(), image)
         }
-        RepairFault::NoSuperblock(_) => CorruptError::new_err((EUCLEAN, fault.to_string(), image.to_owned())),
+        RepairFault::NoSuperblock(_) | RepairFault::Protection(_) => {
+            CorruptError::new_err((EUCLEAN, fault.to_string(), image.to_owned()))
+        }
         _ => on_host(errno_in(fault).unwrap_or(EIO), fault.to_string(), image),
     }
 }

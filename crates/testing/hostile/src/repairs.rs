@@ -94,7 +94,8 @@ pub fn repair(damaged: &[u8], intact: &BTreeMap<u32, u64>, scratch: &Path) -> Re
         after == damaged
     } else {
         let mut file = UndoFile::open(&undo).expect("the undo file of this repair");
-        let undone = file.undo(&*device, false).is_ok();
+        let shared: Arc<dyn Device> = Arc::<MemDevice>::clone(&device);
+        let undone = file.undo(&shared, false).is_ok();
         device.read_at(0, &mut after).expect("memory can be read");
         undone && after == damaged
     };

@@ -4,14 +4,15 @@
 //! protocol (see [`MountGuard`]).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::mmp::{Mmp, MmpState};
 use extant_ondisk::{Features, Superblock, superblock};
 use extant_volume::{MountGuard, OpenFault};
 
-use crate::RepairFault;
 use crate::overlay::Overlay;
+use crate::{RepairFault, UndoFault};
 
 /// Plans a clean block of multiple-mount protection where the plan has another one, for instance that of a
 /// dump. A write leaves a clean block, and the undo file records what is written.
@@ -30,6 +31,18 @@ pub(crate) fn release_planned(overlay: &Overlay) -> Result<(), DeviceFault> {
         mmp.seal(sb.fs_seed());
     }
     overlay.write_at(at, &mmp.encode())
+}
+
+/// The bytes of the block of multiple-mount protection, if the device has all of them.
+pub(crate) fn mmp_range(device: &dyn Device) -> Result<Option<Range<u64>>, DeviceFault> {
+    let range = mmp_place(device)?.map(|(_, at)| at..at.saturating_add(Mmp::LEN as u64));
+    Ok(range.filter(|range| range.end <= device.size_bytes()))
+}
+
+/// The parts of `range` before and after `kept`.
+pub(crate) fn around(range: &Range<u64>, kept: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let (before, after) = (kept.start.clamp(range.start, range.end), kept.end.clamp(range.start, range.end));
+    [range.start..before, after..range.end].into_iter().filter(|part| !part.is_empty())
 }
 
 /// The superblock, and the byte offset of the block of multiple-mount protection. `None`: the file system has
@@ -63,33 +76,67 @@ pub(crate) fn is_in_use(device: &dyn Device) -> bool {
     read().is_some_and(|second| second.sequence != first.sequence)
 }
 
-/// The claim on a file system with multiple-mount protection while a repair is written.
+/// The claim on a file system with multiple-mount protection while a repair is written or undone.
 pub(crate) struct Guarded {
     guard: MountGuard,
-    /// The block as the plan has it.
-    planned: [u8; Mmp::LEN],
+    /// The block after the release, if it is not a clean one of this program.
+    after: Option<[u8; Mmp::LEN]>,
 }
 
 impl Guarded {
     /// Claims the file system as the image has it now. `None`: it has no such protection, or the plan puts
-    /// the block in another place, or the block is damaged. No driver mounts a file system with a damaged
-    /// block.
+    /// the block in another place, or replaces a damaged block. No driver mounts a file system with a damaged
+    /// block, and a driver that has it mounted writes the block again within seconds, where the checks of the
+    /// plan see it.
+    ///
+    /// # Errors
+    /// Another machine uses the file system. The block is damaged, and the plan leaves it so.
     pub(crate) fn claim(overlay: &Overlay, was_checked: bool) -> Result<Option<Self>, RepairFault> {
         let base = overlay.base();
-        let now = mmp_place(&**base)?.map(|(_, at)| at);
-        let Some(at) = mmp_place(overlay)?.map(|(_, at)| at).filter(|at| now == Some(*at)) else {
+        let now = mmp_range(&**base)?;
+        let Some(range) = mmp_range(overlay)?.filter(|range| now.as_ref() == Some(range)) else {
             return Ok(None);
         };
         let mut planned = [0; Mmp::LEN];
-        if at.saturating_add(Mmp::LEN as u64) > overlay.size_bytes() {
-            return Ok(None);
-        }
-        overlay.read_at(at, &mut planned)?;
+        overlay.read_at(range.start, &mut planned)?;
         // The plan was made while the block was that of an e2fsck, and replaces it.
         let is_over_check = was_checked && is_clean(&planned);
         match MountGuard::claim_to_repair(base, overlay, is_over_check, &|_| {}) {
-            Ok(guard) => Ok(guard.map(|guard| Self { guard, planned })),
+            Ok(guard) => Ok(guard.map(|guard| Self { guard, after: is_clean(&planned).then_some(planned) })),
             Err(OpenFault::InUse(_)) => Err(RepairFault::InUse),
+            Err(OpenFault::Device(fault)) => Err(fault.into()),
+            Err(fault) => {
+                let mut stored = [0; Mmp::LEN];
+                base.read_at(range.start, &mut stored)?;
+                if stored == planned { Err(RepairFault::Protection(fault.to_string())) } else { Ok(None) }
+            }
+        }
+    }
+
+    /// Claims the file system while an undo writes. `recorded` puts the old bytes that the undo file has over
+    /// these of the block, and returns whether it has any. `None`: the file system has no such protection
+    /// now, or its block is damaged: an undo restores it all the same.
+    ///
+    /// The block is released with its old bytes, even if these are those of a machine that died: the state
+    /// before the repair had them, and the next claim waits. If the file has none of them, the block was
+    /// clean before the repair.
+    pub(crate) fn claim_to_undo(
+        device: &Arc<dyn Device>,
+        recorded: impl FnOnce(Range<u64>, &mut [u8]) -> Result<bool, UndoFault>,
+    ) -> Result<Option<Self>, UndoFault> {
+        let Some(range) = mmp_range(&**device)? else { return Ok(None) };
+        let mut after = [0; Mmp::LEN];
+        device.read_at(range.start, &mut after)?;
+        let is_recorded = recorded(range, &mut after)?;
+        // If the repair has replaced the block of an e2fsck, the image may still have it.
+        let is_over_check =
+            is_recorded && Mmp::decode(&after).is_ok_and(|mmp| mmp.state() == MmpState::Checking);
+        match MountGuard::claim_to_repair(device, &**device, is_over_check, &|_| {}) {
+            Ok(guard) => {
+                let after = (is_recorded || is_clean(&after)).then_some(after);
+                Ok(guard.map(|guard| Self { guard, after }))
+            }
+            Err(OpenFault::InUse(_)) => Err(UndoFault::InUse),
             Err(OpenFault::Device(fault)) => Err(fault.into()),
             Err(_) => Ok(None),
         }
@@ -105,10 +152,10 @@ impl Guarded {
         self.guard.offset()..self.guard.offset() + Mmp::LEN as u64
     }
 
-    /// Releases the file system, with the block that was planned if that is a clean one.
+    /// Releases the file system.
     pub(crate) fn release(self) {
-        if is_clean(&self.planned) {
-            self.guard.release_as(self.planned);
+        if let Some(after) = self.after {
+            self.guard.release_as(after);
         }
     }
 }

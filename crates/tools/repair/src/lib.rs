@@ -72,7 +72,7 @@ use extant_ondisk::{Features, Superblock, superblock};
 
 pub use convert::{Conversion, ConversionFault, JournalChange, plan_conversion};
 use fs::Fs;
-use guard::{Guarded, is_in_use, mmp_of, release_planned};
+use guard::{Guarded, around, is_in_use, mmp_of, mmp_range, release_planned};
 use overlay::Overlay;
 pub use plan::{Fix, Left, Plan};
 use stage::Stage;
@@ -131,6 +131,9 @@ pub enum RepairFault {
     /// Another machine uses the file system.
     #[error("the file system is in use: its multiple-mount protection block changes")]
     InUse,
+    /// The block of multiple-mount protection is damaged, and the plan does not replace it.
+    #[error("{0}; nothing was written")]
+    Protection(String),
     /// Another machine has opened the file system while the repair was written. If there is an undo file, it
     /// has the overwritten bytes.
     #[error("{0}; a part of the changes is written")]
@@ -424,7 +427,8 @@ impl Repair {
         if self.changed.is_empty() {
             return Ok(());
         }
-        let mut undo = undo.map(|path| UndoFile::create(path, device, self)).transpose()?;
+        let new = undo::Written { repair: self, claimed: mmp_range(&**self.overlay.base())? };
+        let mut undo = undo.map(|path| UndoFile::create(path, device, &new)).transpose()?;
         // After the undo file, which so has the block of the protection as it was.
         let guarded = match Guarded::claim(&self.overlay, self.was_checked) {
             Ok(guarded) => guarded,
@@ -454,9 +458,9 @@ impl Repair {
                 }
                 let end = start + bytes.len() as u64;
                 let kept = guarded.as_ref().map_or(end..end, Guarded::range);
-                let (before, after) = (kept.start.clamp(start, end), kept.end.clamp(start, end));
-                for (from, to) in [(start, before), (after, end)].into_iter().filter(|(from, to)| from < to) {
-                    device.write_at(from, &bytes[(from - start) as usize..(to - start) as usize])?;
+                for part in around(&(start..end), &kept) {
+                    let new = &bytes[(part.start - start) as usize..(part.end - start) as usize];
+                    device.write_at(part.start, new)?;
                 }
             }
             device.flush()?;
@@ -476,7 +480,7 @@ impl Repair {
 /// # Errors
 /// Another machine uses the file system; the undo file is damaged or of another image; the device cannot be
 /// written.
-pub fn undo_cut_repair(device: &dyn Device, path: &Path) -> Result<bool, UndoFault> {
+pub fn undo_cut_repair(device: &Arc<dyn Device>, path: &Path) -> Result<bool, UndoFault> {
     if !path.exists() {
         return Ok(false);
     }

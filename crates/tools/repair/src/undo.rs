@@ -12,18 +12,23 @@
 //! Invariants
 //! 1. The image is changed only while the state is *begun*. So a file in this state belongs to a repair that
 //!    was cut, and undoing it restores the image whatever part of the repair was written.
-//! 2. A finished repair is undone only if the image still has the bytes that the repair wrote.
+//! 2. The block of multiple-mount protection is recorded as a whole: the claim that a repair holds while it
+//!    writes overwrites all of it.
+//! 3. A finished repair is undone only if the image still has the bytes that the repair wrote.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use extant_base::checksum::crc32c;
 use extant_base::le::{put_u32, u16_at, u32_at};
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::{Superblock, superblock};
 
+use crate::guard::{self, Guarded, around};
 use crate::{Repair, overlay};
 
 const MAGIC: &[u8; 8] = b"EXTUNDO1";
@@ -80,6 +85,9 @@ pub enum UndoFault {
     /// Another machine uses the file system.
     #[error("the file system is in use: its multiple-mount protection block changes")]
     InUse,
+    /// Another machine has opened the file system while it was written.
+    #[error("{0}; a part of the old bytes is written, and another undo writes the rest")]
+    Lost(String),
     /// The image has its old bytes already.
     #[error("this repair was undone already")]
     Already,
@@ -107,25 +115,52 @@ type EachPiece<'e> = &'e mut dyn FnMut(u64, &[u8]) -> Result<(), UndoFault>;
 pub(crate) trait NewBytes {
     /// Calls `each` for each piece, in order.
     fn each_piece(&self, each: EachPiece<'_>) -> Result<(), UndoFault>;
+
+    /// Bytes of the image that are recorded even if the new ones are equal.
+    fn whole(&self) -> Range<u64> {
+        0..0
+    }
 }
 
-impl NewBytes for Repair {
+/// A repair as it is written: with a claim on the file system.
+pub(crate) struct Written<'r> {
+    pub(crate) repair: &'r Repair,
+    /// The block that the claim overwrites.
+    pub(crate) claimed: Option<Range<u64>>,
+}
+
+impl NewBytes for Written<'_> {
     fn each_piece(&self, each: EachPiece<'_>) -> Result<(), UndoFault> {
-        for offset in &self.changed {
-            if let Some(piece) = self.overlay.piece(*offset) {
-                each(*offset, &piece)?;
+        let overlay = &self.repair.overlay;
+        let claimed = self.claimed.iter().map(|range| range.start / overlay::PIECE * overlay::PIECE);
+        let offsets: BTreeSet<u64> = self.repair.changed.iter().copied().chain(claimed).collect();
+        for offset in offsets {
+            if let Some(piece) = overlay.piece(offset) {
+                each(offset, &piece)?;
+            } else {
+                let len = overlay::PIECE.min(overlay.size_bytes().saturating_sub(offset));
+                let mut piece = vec![0; len as usize];
+                overlay.read_base_at(offset, &mut piece)?;
+                each(offset, &piece)?;
             }
         }
         Ok(())
     }
+
+    fn whole(&self) -> Range<u64> {
+        self.claimed.clone().unwrap_or_default()
+    }
 }
 
-/// The ranges of a piece that differ.
-fn differing(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
+/// The ranges of a piece that differ or are in `whole`.
+fn differing(old: &[u8], new: &[u8], whole: &Range<usize>) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let units = old.chunks(UNIT).zip(new.chunks(UNIT)).enumerate();
-    for (number, _) in units.filter(|(_, (old, new))| old != new) {
+    for (number, (old_unit, new_unit)) in units {
         let (start, end) = (number * UNIT, (number * UNIT + UNIT).min(old.len()));
+        if old_unit == new_unit && (end <= whole.start || whole.end <= start) {
+            continue;
+        }
         match ranges.last_mut() {
             Some(last) if start - last.end <= UNIT => last.end = end,
             _ => ranges.push(start..end),
@@ -261,7 +296,9 @@ impl UndoFile {
             piece.resize(new.len(), 0);
             device.read_at(offset, &mut piece)?;
             ranges.clear();
-            for range in differing(&piece, new) {
+            let whole = repair.whole();
+            let in_piece = |at: u64| at.saturating_sub(offset).min(new.len() as u64) as usize;
+            for range in differing(&piece, new, &(in_piece(whole.start)..in_piece(whole.end))) {
                 ranges.extend_from_slice(&(range.start as u16).to_le_bytes());
                 ranges.extend_from_slice(&(range.len() as u16).to_le_bytes());
                 ranges.extend_from_slice(&piece[range.clone()]);
@@ -360,23 +397,23 @@ impl UndoFile {
     /// # Errors
     /// Another machine uses the file system: also with `force`. The file is of another image, the image
     /// changed after the repair, or it cannot be written.
-    pub fn undo(&mut self, device: &dyn Device, force: bool) -> Result<(), UndoFault> {
+    pub fn undo(&mut self, device: &Arc<dyn Device>, force: bool) -> Result<(), UndoFault> {
         if device.size_bytes() != self.image_bytes {
             return Err(UndoFault::OtherImage { undo: self.image_bytes, image: device.size_bytes() });
         }
-        if !force && !self.is_of(device)? {
+        if !force && !self.is_of(&**device)? {
             return Err(UndoFault::OtherFileSystem(self.path.clone()));
         }
         if self.state == UndoState::Undone && !force {
             return Err(UndoFault::Already);
         }
-        if crate::guard::is_in_use(device) {
+        if guard::is_in_use(&**device) {
             return Err(UndoFault::InUse);
         }
         if self.state == UndoState::Finished && !force {
             let mut now = Vec::new();
             self.each(|record| {
-                record.read(device, &mut now)?;
+                record.read(&**device, &mut now)?;
                 let is_old = record.ranges().all(|(start, old)| now[start..start + old.len()] == *old);
                 match is_old || crc32c(!0, &now) == record.new_crc {
                     true => Ok(true),
@@ -384,16 +421,55 @@ impl UndoFile {
                 }
             })?;
         }
-        // A piece may now be cut between two of its ranges: the next undo does not compare it.
+        // A piece may now be cut between two of its ranges, and the claim overwrites the block of the
+        // protection: the next undo does not compare them.
+        let before = self.state;
         self.set_state(UndoState::Begun)?;
+        let guarded = match Guarded::claim_to_undo(device, |range, block| self.recorded(range, block)) {
+            Ok(guarded) => guarded,
+            Err(fault) => {
+                self.set_state(before)?;
+                return Err(fault);
+            }
+        };
         self.each(|record| {
             for (start, old) in record.ranges() {
-                device.write_at(record.offset + start as u64, old)?;
+                if let Some(why) = guarded.as_ref().and_then(Guarded::lost) {
+                    return Err(UndoFault::Lost(why));
+                }
+                let start = record.offset + start as u64;
+                let end = start + old.len() as u64;
+                let kept = guarded.as_ref().map_or(end..end, Guarded::range);
+                for part in around(&(start..end), &kept) {
+                    let old = &old[(part.start - start) as usize..(part.end - start) as usize];
+                    device.write_at(part.start, old)?;
+                }
             }
             Ok(true)
         })?;
         device.flush()?;
+        if let Some(guarded) = guarded {
+            guarded.release();
+        }
         self.set_state(UndoState::Undone)
+    }
+
+    /// Puts the old bytes of a range of the image over `bytes`. Returns whether the file has any.
+    fn recorded(&mut self, range: Range<u64>, bytes: &mut [u8]) -> Result<bool, UndoFault> {
+        let mut is_recorded = false;
+        self.each(|record| {
+            for (start, old) in record.ranges() {
+                let start = record.offset + start as u64;
+                let (from, to) = (start.max(range.start), (start + old.len() as u64).min(range.end));
+                if from < to {
+                    is_recorded = true;
+                    bytes[(from - range.start) as usize..(to - range.start) as usize]
+                        .copy_from_slice(&old[(from - start) as usize..(to - start) as usize]);
+                }
+            }
+            Ok(true)
+        })?;
+        Ok(is_recorded)
     }
 }
 
@@ -454,16 +530,17 @@ mod tests {
         let old = vec![0; 4096];
         let mut new = old.clone();
         (new[5], new[40], new[4095]) = (1, 1, 1);
-        assert_eq!(differing(&old, &new), [0..48, 4080..4096]);
-        assert!(differing(&old, &old).is_empty());
-        assert_eq!(differing(&old[..10], &new[..10]), std::slice::from_ref(&(0..10)));
+        assert_eq!(differing(&old, &new, &(0..0)), [0..48, 4080..4096]);
+        assert!(differing(&old, &old, &(0..0)).is_empty());
+        assert_eq!(differing(&old[..10], &new[..10], &(0..0)), std::slice::from_ref(&(0..10)));
+        assert_eq!(differing(&old, &new, &(1024..2048)), [0..48, 1024..2048, 4080..4096]);
     }
 
-    fn image(uuid: u8) -> MemDevice {
+    fn image(uuid: u8) -> Arc<dyn Device> {
         let device = MemDevice::new(64 << 10);
         let sb = Superblock { uuid: [uuid; 16], ..Superblock::default() };
         device.write_at(superblock::OFFSET, &sb.sealed()).unwrap();
-        device
+        Arc::new(device)
     }
 
     /// A repair was cut, and another image of the same size has its name now: it keeps its bytes.
@@ -473,7 +550,7 @@ mod tests {
         let path = dir.path().join("undo");
         let before = image(7);
         before.write_at(8192, &[1; 4096]).unwrap();
-        let mut undo = UndoFile::create(&path, &before, &Piece(8192, vec![2; 4096])).unwrap();
+        let mut undo = UndoFile::create(&path, &*before, &Piece(8192, vec![2; 4096])).unwrap();
         let other = image(8);
         assert!(matches!(undo.undo(&other, false), Err(UndoFault::OtherFileSystem(_))));
         let mut bytes = [9; 4096];
@@ -490,13 +567,13 @@ mod tests {
     fn the_superblock_of_the_repair_identifies_the_image() {
         let dir = tempfile::tempdir().unwrap();
         let (damaged, repaired) = (image(7), image(8));
-        let piece = |of: &MemDevice| {
+        let piece = |of: &Arc<dyn Device>| {
             let mut bytes = vec![0; 4096];
             of.read_at(0, &mut bytes).unwrap();
             bytes
         };
         let mut undo =
-            UndoFile::create(&dir.path().join("undo"), &damaged, &Piece(0, piece(&repaired))).unwrap();
+            UndoFile::create(&dir.path().join("undo"), &*damaged, &Piece(0, piece(&repaired))).unwrap();
         undo.undo(&repaired, false).unwrap();
         assert_eq!(piece(&repaired), piece(&damaged));
     }

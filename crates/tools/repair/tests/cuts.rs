@@ -83,7 +83,7 @@ fn a_cut_at_any_write_is_repaired_and_undone() {
             let device: Arc<dyn Device> = Arc::new(recording.cut(at, seed));
             std::fs::write(&undo, &begun).unwrap();
             // The next repair undoes the cut one first.
-            assert!(undo_cut_repair(&*device, &undo).unwrap(), "{name}");
+            assert!(undo_cut_repair(&device, &undo).unwrap(), "{name}");
             assert_eq!(bytes(&*device), before, "{name}");
             assert_eq!(UndoFile::open(&undo).unwrap().state(), UndoState::Undone);
             let again = plan_repair(Arc::clone(&device), &OPTIONS).unwrap();
@@ -100,7 +100,7 @@ fn a_cut_at_any_write_is_repaired_and_undone() {
     std::fs::write(&undo, &kept).unwrap();
     let mut file = UndoFile::open(&undo).unwrap();
     assert_eq!(file.state(), UndoState::Finished);
-    file.undo(&*device, false).unwrap();
+    file.undo(&device, false).unwrap();
     assert_eq!(bytes(&*device), before);
 }
 
@@ -111,19 +111,19 @@ fn an_image_that_changed_is_not_undone_by_mistake() {
     let image = damaged(dir.path());
     let device = Arc::new(MemDevice::new(image.size_bytes()));
     image.write_to(&*device).unwrap();
-    let shared: Arc<dyn Device> = Arc::<MemDevice>::clone(&device);
-    let repair = plan_repair(shared, &OPTIONS).unwrap();
+    let device: Arc<dyn Device> = device;
+    let repair = plan_repair(Arc::clone(&device), &OPTIONS).unwrap();
     let undo = dir.path().join("undo");
     repair.write(&*device, Some(&undo)).unwrap();
     let before = bytes(&*device);
     device.write_at(1024 + 0x78, b"another label").unwrap();
     let mut file = UndoFile::open(&undo).unwrap();
-    assert!(file.undo(&*device, false).is_err());
+    assert!(file.undo(&device, false).is_err());
     device.write_at(0, &before).unwrap();
     let repeated = repair.write(&*device, Some(&undo));
     assert!(repeated.is_err(), "an undo file is never overwritten");
-    file.undo(&*device, false).unwrap();
-    assert!(file.undo(&*device, false).is_err(), "it was undone already");
+    file.undo(&device, false).unwrap();
+    assert!(file.undo(&device, false).is_err(), "it was undone already");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! While a repair is written, other machines see a file system in use.
+//! While a repair is written or undone, other machines see a file system in use.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_device::{Device, DeviceFault, MemDevice};
 use extant_ondisk::Superblock;
 use extant_ondisk::mmp::{Mmp, MmpState};
-use extant_repair::{RepairFault, RepairOptions, UndoFault, UndoFile, plan_repair, plan_writes};
+use extant_repair::{RepairFault, RepairOptions, UndoFault, UndoFile, UndoState, plan_repair, plan_writes};
 use extant_testkit::{e2fsck_clean, run, scratch};
 
 /// Looks at the block of the protection with each write.
@@ -41,6 +41,12 @@ impl Device for Watch {
         self.device.write_at(offset, bytes)
     }
 
+    /// The claim writes its block so, and nothing else does.
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        assert_eq!(offset, self.mmp_at);
+        self.device.write_durable_at(offset, bytes)
+    }
+
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.device.zero_at(offset, len)
     }
@@ -58,6 +64,14 @@ fn image(path: &Path) -> (Arc<MemDevice>, u64) {
     let device = Arc::new(MemDevice::new(bytes.len() as u64));
     device.write_at(0, &bytes).unwrap();
     (device, sb.mmp_block << (10 + sb.log_block_size))
+}
+
+/// Undoes, with a look at the claim. Returns the number of writes under it.
+fn undo(device: &Arc<MemDevice>, mmp_at: u64, file: &Path) -> Result<u32, UndoFault> {
+    let watch = Arc::new(Watch { device: Arc::clone(device), mmp_at, writes: 0.into() });
+    let watched: Arc<dyn Device> = Arc::<Watch>::clone(&watch);
+    UndoFile::open(file).unwrap().undo(&watched, false)?;
+    Ok(watch.writes.load(Ordering::Relaxed))
 }
 
 fn bytes_of(device: &MemDevice) -> Vec<u8> {
@@ -89,13 +103,13 @@ fn repair_left_with(number: u32) {
     device.write_at(mmp_at, &block(&device, mmp_at, number)).unwrap();
     let planned = plan_repair(Arc::<MemDevice>::clone(&device), &RepairOptions::default()).unwrap();
     assert!(!planned.is_empty());
-    let (before, undo) = (bytes_of(&device), dir.path().join("undo"));
+    let (before, file) = (bytes_of(&device), dir.path().join("undo"));
     let watch = Watch { device: Arc::clone(&device), mmp_at, writes: 0.into() };
-    planned.write(&watch, Some(&undo)).unwrap();
+    planned.write(&watch, Some(&file)).unwrap();
     assert_eq!(watch.mmp().state(), MmpState::Clean);
     std::fs::write(&path, bytes_of(&device)).unwrap();
     e2fsck_clean(&path);
-    UndoFile::open(&undo).unwrap().undo(&*device, false).unwrap();
+    undo(&device, mmp_at, &file).unwrap();
     assert!(bytes_of(&device) == before);
 }
 
@@ -117,12 +131,80 @@ fn a_block_in_use_is_written_as_a_clean_one_and_can_be_undone() {
     let (before, used) = (bytes_of(&device), block(&device, mmp_at, 1000));
     let planned =
         plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(mmp_at, &used)?));
-    let undo = dir.path().join("undo");
-    planned.unwrap().write(&*device, Some(&undo)).unwrap();
+    let file = dir.path().join("undo");
+    planned.unwrap().write(&*device, Some(&file)).unwrap();
     let watch = Watch { device: Arc::clone(&device), mmp_at, writes: 0.into() };
     assert_eq!(watch.mmp().state(), MmpState::Clean);
-    UndoFile::open(&undo).unwrap().undo(&*device, false).unwrap();
+    let device: Arc<dyn Device> = device;
+    UndoFile::open(&file).unwrap().undo(&device, false).unwrap();
+    let mut after = vec![0; before.len()];
+    device.read_at(0, &mut after).unwrap();
+    assert!(after == before);
+}
+
+/// The machine lost its power while it wrote a repair, or while it undid one: the block has the number of a
+/// claim, and none of the bytes that it had.
+#[test]
+fn a_cut_leaves_a_claim_and_the_next_undo_restores_the_block() {
+    let dir = scratch();
+    let (device, mmp_at) = image(&dir.path().join("image"));
+    let before = bytes_of(&device);
+    let planned =
+        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
+    let file = dir.path().join("undo");
+    planned.unwrap().write(&*device, Some(&file)).unwrap();
+    // As the file was until the end.
+    let mut begun = std::fs::read(&file).unwrap();
+    begun[52] = 1;
+    let sum = extant_base::checksum::crc32c(!0, &begun[..56]);
+    begun[56..60].copy_from_slice(&sum.to_le_bytes());
+    std::fs::write(&file, &begun).unwrap();
+    let mut claimed = Mmp::decode(&block(&device, mmp_at, 1000)).unwrap();
+    claimed.node_name[..5].copy_from_slice(b"other");
+    let mut sb = [0; 1024];
+    device.read_at(1024, &mut sb).unwrap();
+    claimed.seal(Superblock::decode(&sb).unwrap().fs_seed());
+    device.write_at(mmp_at, &claimed.encode()).unwrap();
+    assert!(undo(&device, mmp_at, &file).unwrap() > 0);
+    assert!(bytes_of(&device) == before, "the block of the protection, too");
+}
+
+/// The number of an e2fsck does not change, so only its repair may replace it.
+#[test]
+fn nothing_is_undone_while_e2fsck_checks_the_file_system() {
+    let dir = scratch();
+    let (device, mmp_at) = image(&dir.path().join("image"));
+    let planned =
+        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
+    let file = dir.path().join("undo");
+    planned.unwrap().write(&*device, Some(&file)).unwrap();
+    device.write_at(mmp_at, &block(&device, mmp_at, Mmp::SEQ_FSCK)).unwrap();
+    let before = bytes_of(&device);
+    let shared: Arc<dyn Device> = Arc::<MemDevice>::clone(&device);
+    let mut opened = UndoFile::open(&file).unwrap();
+    let undone = opened.undo(&shared, true);
+    assert!(matches!(undone, Err(UndoFault::InUse)), "{undone:?}");
+    assert_eq!(opened.state(), UndoState::Finished);
     assert!(bytes_of(&device) == before);
+}
+
+#[test]
+fn a_plan_that_leaves_a_damaged_block_is_not_written() {
+    let dir = scratch();
+    let (device, mmp_at) = image(&dir.path().join("image"));
+    device.write_at(mmp_at, &[0; 4]).unwrap();
+    let before = bytes_of(&device);
+    let planned =
+        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
+    let file = dir.path().join("undo");
+    let written = planned.unwrap().write(&*device, Some(&file));
+    assert!(matches!(written, Err(RepairFault::Protection(_))), "{written:?}");
+    assert!(bytes_of(&device) == before && !file.exists());
+    // A repair replaces the block.
+    let planned = plan_repair(Arc::<MemDevice>::clone(&device), &RepairOptions::default()).unwrap();
+    planned.write(&*device, None).unwrap();
+    let watch = Watch { device, mmp_at, writes: 0.into() };
+    assert_eq!(watch.mmp().state(), MmpState::Clean);
 }
 
 /// Another machine writes the block of the protection before each look at it, or it cannot be read.
@@ -174,7 +256,7 @@ fn nothing_is_undone_while_another_machine_uses_the_file_system() {
         plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
     let undo = dir.path().join("undo");
     planned.unwrap().write(&*device, Some(&undo)).unwrap();
-    let shared = Shared { device, mmp_at, is_unreadable: false.into() };
+    let shared: Arc<dyn Device> = Arc::new(Shared { device, mmp_at, is_unreadable: false.into() });
     for force in [false, true] {
         let undone = UndoFile::open(&undo).unwrap().undo(&shared, force);
         assert!(matches!(undone, Err(UndoFault::InUse)), "{undone:?}");

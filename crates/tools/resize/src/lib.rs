@@ -495,10 +495,11 @@ fn checked(cancel: &AtomicBool, guard: Option<&MountGuard>) -> Result<(), Resize
 
 /// Writes changed blocks and the superblock `to` in one transaction of the journal: after a power cut, all of
 /// them are as before or all as given. The file system must be clean and not in use, and its layout and
-/// journal stay. The block of the superblock is none of `blocks`.
+/// journal stay. Neither the block of the superblock nor that of multiple-mount protection, which a claim
+/// overwrites meanwhile, is one of `blocks`.
 ///
 /// # Errors
-/// There is no journal, or the change does not fit into it: nothing was written then. The device failed: the
+/// Another machine uses the file system; there is no journal, or the change does not fit into it: nothing was written then. The device failed: the
 /// next open finishes the change or forgets it.
 pub fn write_in_one_step(
     device: &Arc<dyn Device>,
@@ -506,6 +507,9 @@ pub fn write_in_one_step(
     to: &Superblock,
     options: &ResizeOptions,
 ) -> Result<(), ResizeFault> {
+    let on_wait =
+        |waiting: &extant_volume::Waiting| options.waiting.iter().for_each(|notify| notify(waiting));
+    let guard = MountGuard::claim(device, &on_wait)?;
     let fs = Fs::read(Arc::clone(device))?;
     fs.must_be_clean()?;
     let switcher = switcher_of(&fs, options)?;
@@ -513,6 +517,7 @@ pub fn write_in_one_step(
     if !switcher.has_log() || needed > room {
         return Err(plan::PlanFault::JournalTooSmall { needed, room }.into());
     }
+    checked(&AtomicBool::new(false), guard.as_ref())?;
     switcher.begin(&fs.sb)?;
     switcher.switch(Change { early: blocks, ..Change::default() }, to)?;
     switcher.end(to)

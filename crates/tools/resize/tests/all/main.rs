@@ -1,5 +1,6 @@
 //! The tests of the crate, in one program.
 
+mod claim;
 mod cuts;
 mod faults;
 mod grow;
