@@ -3,6 +3,7 @@
 //! Owns: the size's form, messages, progress, exit codes. Does **not** own: the resize (see
 //! `extant::resize`), what may grow (see [`ImageArg::open_to_resize`]).
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -86,8 +87,8 @@ fn parse(text: &str) -> Result<Size, String> {
     }
 }
 
-/// A bar on standard error, if that is a terminal.
-struct Bar(ProgressBar);
+/// A bar on standard error, if that is a terminal; and what has moved, in blocks and inodes.
+struct Bar(ProgressBar, Cell<(u64, u64)>);
 
 impl Bar {
     fn new() -> Self {
@@ -98,7 +99,7 @@ impl Bar {
         } else {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        Self(bar)
+        Self(bar, Cell::default())
     }
 }
 
@@ -107,6 +108,11 @@ impl ResizeObserver for Bar {
         self.0.set_prefix(what);
         self.0.set_length(of);
         self.0.set_position(done);
+    }
+
+    fn moved(&self, blocks: u64, inodes: u64) {
+        let (before, inodes_before) = self.1.get();
+        self.1.set((before + blocks, inodes_before + inodes));
     }
 }
 
@@ -233,8 +239,12 @@ fn resized(args: &ResizeArgs, image: &ImageArg, name: &str) -> Result<ResizeRepo
     let options = ResizeOptions { journal_device, waiting: Some(waiting), ..ResizeOptions::default() };
     let bar = Bar::new();
     let done = resize(&mut *storage, args.size, &options, &bar, &AtomicBool::new(false));
+    let moved = bar.1.get();
     drop(bar);
-    let report = done.map_err(failed)?;
+    let report = done.map_err(|fault| {
+        let (code, why) = failed(fault);
+        (code, why + &moved_before(&*storage.device(), moved))
+    })?;
     let is_file = image.at == ImageAt::Whole && image.path.is_file();
     let left = storage.device().size_bytes().saturating_sub(report.after.bytes());
     if is_file && left > 0 && report.before.bytes() < length && report.after.bytes() < report.before.bytes() {
@@ -332,17 +342,28 @@ fn text_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> String {
 
 /// A line with what moved; empty if nothing did.
 fn moved_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> String {
-    let bytes = report.moved * u64::from(report.after.block_size);
-    let blocks = (bytes > 0).then(|| human(bytes));
-    let inodes = (report.moved_inodes > 0).then(|| count(report.moved_inodes, "inode"));
+    let what = amount((report.moved, report.moved_inodes), report.after.block_size);
+    let verb = if args.dry_run { "would move" } else { "moved" };
+    what.map_or_else(String::new, |what| format!("{name}: {what} {verb}\n"))
+}
+
+/// What moved before a resize failed, for its message; empty if nothing did.
+fn moved_before(device: &dyn Device, moved: (u64, u64)) -> String {
+    let mut bytes = [0; superblock::SIZE];
+    // A block has at least 1 KiB; the device that fails may not give the superblock.
+    let sb =
+        device.read_at(superblock::OFFSET, &mut bytes).ok().and_then(|()| Superblock::decode(&bytes).ok());
+    let layout = sb.as_ref().and_then(Layout::of_superblock);
+    let what = amount(moved, layout.map_or(1024, |layout| layout.block_size));
+    what.map_or_else(String::new, |what| format!("; {what} have moved and stay so"))
+}
+
+/// An amount of blocks and inodes, if it is not zero.
+fn amount((blocks, inodes): (u64, u64), block_size: u32) -> Option<String> {
+    let blocks = (blocks > 0).then(|| human(blocks * u64::from(block_size)));
+    let inodes = (inodes > 0).then(|| count(inodes, "inode"));
     let what: Vec<String> = blocks.into_iter().chain(inodes).collect();
-    match what.is_empty() {
-        true => String::new(),
-        false => {
-            let verb = if args.dry_run { "would move" } else { "moved" };
-            format!("{name}: {} {verb}\n", what.join(" and "))
-        }
-    }
+    (!what.is_empty()).then(|| what.join(" and "))
 }
 
 #[cfg(test)]

@@ -163,6 +163,10 @@ pub struct ResizeOptions {
 pub trait ResizeObserver {
     /// `done` of `of` parts of the work `what` are done.
     fn progress(&self, _what: &'static str, _done: u64, _of: u64) {}
+
+    /// So many blocks and inodes more have moved, and stay so whatever comes next. If an error ends the
+    /// resize, there is no report, and the sum of these calls is what it has moved.
+    fn moved(&self, _blocks: u64, _inodes: u64) {}
 }
 
 /// Notifies nothing.
@@ -623,6 +627,7 @@ fn shrink(
         let mut progress = |group| observer.progress("moving", group, groups);
         let (moved, evacuated) = fs.evacuate(switcher, &geometry, &reopen, check, &mut progress);
         done.add(Done { steps: moved.switches, moved: moved.blocks, moved_inodes: moved.inodes });
+        observer.moved(moved.blocks, moved.inodes);
         match evacuated {
             // The moves have changed the superblock.
             Ok(last) => break (plan::shrunk(&fs.sb, target)?, last),

@@ -109,16 +109,18 @@ pub(crate) struct Mover<'f> {
     /// The superblock from the next switch on, but for the number of free blocks.
     next_sb: Superblock,
     /// Blocks moved.
-    pub(crate) moved: u64,
+    moved: u64,
+    /// Of these, the blocks whose switch is made.
+    durable: u64,
     /// Inodes that have another number now.
-    pub(crate) moved_inodes: u64,
+    moved_inodes: u64,
     /// Of these, the inodes whose switch is made.
     durable_inodes: u64,
     /// Switches made.
     pub(crate) switches: u32,
 }
 
-/// What has moved.
+/// What has moved: the moves whose switch is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Moved {
     /// Blocks.
@@ -222,7 +224,7 @@ impl Fs {
             // What has moved is whole; another attempt continues from there.
             done = mover.commit().and(done);
         }
-        let moved = Moved { blocks: mover.moved, inodes: mover.moved_inodes, switches: mover.switches };
+        let moved = Moved { blocks: mover.durable, inodes: mover.durable_inodes, switches: mover.switches };
         (moved, done.map(|()| mover.switcher))
     }
 }
@@ -292,6 +294,7 @@ impl<'f> Mover<'f> {
             dirty_inodes: BTreeSet::new(),
             next_sb: fs.sb.clone(),
             moved: 0,
+            durable: 0,
             moved_inodes: 0,
             durable_inodes: 0,
             switches: 0,
@@ -679,6 +682,7 @@ impl<'f> Mover<'f> {
         self.fs.sb.clone_from(&sb);
         self.next_sb = sb;
         self.fs.table.clone_from(&self.table);
+        self.durable = self.moved;
         self.durable_inodes = self.moved_inodes;
         self.switches += 1;
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use extant_device::{Device, FileDevice};
 use extant_ondisk::Geometry;
@@ -87,6 +87,47 @@ fn a_write_that_fails_loses_nothing() {
         }
         eprintln!("{mke2fs:?}: {writes} writes, {marked} times a check was due");
     }
+}
+
+/// Counts what an observer is notified of.
+#[derive(Default)]
+struct Moves(AtomicU64, AtomicU64);
+
+impl ResizeObserver for Moves {
+    fn moved(&self, blocks: u64, inodes: u64) {
+        self.0.fetch_add(blocks, Ordering::Relaxed);
+        self.1.fetch_add(inodes, Ordering::Relaxed);
+    }
+}
+
+/// A resize that fails has no report. What its switches have moved is not lost with it.
+#[test]
+fn a_failed_shrink_says_what_it_has_moved() {
+    let dir = extant_testkit::scratch();
+    let image = image_of(dir.path(), EXT4);
+    let run = |rule: Option<Rule>| {
+        let faulty = Arc::new(Faulty::new(SimDisk::from_image(image.clone())));
+        let moves = Moves::default();
+        if let Some(rule) = rule {
+            faulty.arm(rule);
+        }
+        let device: Arc<dyn Device> = Arc::<Faulty<SimDisk>>::clone(&faulty);
+        let mut storage = Fixed(device);
+        let options = ResizeOptions::default();
+        let done = resize(&mut storage, Size::Min, &options, &moves, &AtomicBool::new(false));
+        (done, (moves.0.into_inner(), moves.1.into_inner()), faulty.counts().writes)
+    };
+    let (done, all, writes) = run(None);
+    let report = done.unwrap();
+    assert_eq!((report.moved, report.moved_inodes), all);
+    let mut last = 0;
+    for nth in (1..writes).step_by((writes / 12).max(1) as usize) {
+        let (done, moved, _) = run(Some(Rule::fail(Op::Write, extant_simdisk::EIO).nth(nth)));
+        done.expect_err("a write failed");
+        assert!(last <= moved.0 && moved.0 <= all.0, "{last} {moved:?} {all:?}");
+        last = moved.0;
+    }
+    assert!(last > 0);
 }
 
 /// The parts of an image that these tests damage.

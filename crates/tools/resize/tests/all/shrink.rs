@@ -222,6 +222,48 @@ fn clusters_move_as_a_whole() {
     }
 }
 
+/// The new end is in an extent that shares its first cluster with the extents before it, and the leaf has no
+/// room for another entry: the extent cannot be split at the new end. So all extents that share the cluster
+/// move, although they are before the new end.
+#[test]
+fn a_full_leaf_moves_the_chain_that_crosses_the_new_end() {
+    const CLUSTER: u64 = 16;
+    let dir = extant_testkit::scratch();
+    let path = dir.path().join("full.img");
+    let args = ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "16384", "-J", "size=1"];
+    run("mke2fs", args.into_iter().chain([path.to_str().unwrap(), "32M"]));
+    let volume = Volume::open(Arc::new(FileDevice::open(&path, true).unwrap()), &OpenOptions::default());
+    let volume = volume.unwrap();
+    let root = volume.root().unwrap().ino();
+    // It makes the next file begin late, and then leaves room before it.
+    let first = volume.create(root, b"first", &New::file(0o644)).unwrap();
+    volume.fallocate(first.ino(), Allocate::Reserve, 0, 8 << 20).unwrap();
+    // Extents of one block each up to block 82, then two: 84, as many as a leaf of 1 KiB holds.
+    let file = volume.create(root, b"file", &New::file(0o644)).unwrap();
+    volume.fallocate(file.ino(), Allocate::Reserve, 0, 1100 << 10).unwrap();
+    for n in (1..82).step_by(2).chain([1099]) {
+        volume.write_at(file.ino(), n << 10, &[n as u8 + 1; 1024]).unwrap();
+    }
+    volume.unlink(root, b"first").unwrap();
+    volume.close().unwrap();
+    let entries = debugfs(&path, "dump_extents -l /file");
+    assert_eq!(entries.lines().filter(|line| line.contains("/ 84 ")).count(), 84, "{entries}");
+    let block =
+        |n: u64| debugfs(&path, &format!("bmap /file {n}")).split_whitespace().next().unwrap().parse();
+    let before: Vec<u64> = [0, 79, 80].map(|n| block(n).unwrap()).to_vec();
+    let tree = tree_of(Arc::new(FileDevice::open(&path, false).unwrap())).unwrap();
+    let end = (before[0] + 500) / CLUSTER * CLUSTER;
+
+    resize_to(&path, Size::Bytes(end << 10)).unwrap();
+    check_clean("a full leaf", &path);
+    let out = command("e2fsck").arg("-fn").arg(&path).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+    assert_eq!(tree_of(Arc::new(FileDevice::open(&path, false).unwrap())).unwrap(), tree);
+    let after: Vec<u64> = [0, 79, 80].map(|n| block(n).unwrap()).to_vec();
+    assert_eq!(after[..2], before[..2], "what shares no cluster stays");
+    assert!(after[2] != before[2] && before[2] < end, "what shares a cluster moves: {before:?} {after:?}");
+}
+
 /// Block maps do not move in clusters. The refusal comes before the first move.
 #[test]
 fn a_block_map_of_bigalloc_is_refused_before_anything_moves() {
