@@ -44,6 +44,18 @@ fn damage_that_once_lost_files_loses_none() {
     }
 }
 
+/// The address of an inode bitmap that is not initialized leads into the journal: the bitmap has no findings,
+/// and the journal was cut and restored in turn.
+#[test]
+fn a_bitmap_without_findings_gives_way_to_the_journal() {
+    let mut images = images::all();
+    images.extend(images::more());
+    images.extend(images::recorded());
+    images.extend(images::special());
+    let repairs = extant_hostile::Repairs::run(&images, 6372, 1);
+    assert!(repairs.stories.is_empty(), "{:?}", repairs.stories);
+}
+
 #[test]
 fn the_image_of_each_rule_is_repaired() {
     let scratch = extant_testkit::scratch();

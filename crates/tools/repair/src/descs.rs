@@ -193,9 +193,17 @@ impl Fs<'_, '_> {
                 continue;
             };
             let mut new = desc;
+            // A bitmap that is not initialized has no findings. The backup knows another place for it, then.
+            let backup = self.backup_desc(group);
+            let has_other = |place: fn(&GroupDesc) -> u64| {
+                let other = backup.as_ref().map(place).filter(|at| *at != place(&desc));
+                other.is_some_and(|at| self.is_free_of_others(group, at, 1))
+            };
+            let (blocks_elsewhere, inodes_elsewhere) =
+                (has_other(|desc| desc.block_bitmap), has_other(|desc| desc.inode_bitmap));
             let blocks = wrong(group, &["BM001", "BM002", "BM005", "BM007"]);
             let inodes = wrong(group, &["BM003", "BM004", "BM006", "BM008"]);
-            if blocks && self.is_in_a_file(&into_metadata, desc.block_bitmap) {
+            if (blocks || blocks_elsewhere) && self.is_in_a_file(&into_metadata, desc.block_bitmap) {
                 let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
                 let known = known.map(|known| known.block_bitmap).filter(|at| *at != desc.block_bitmap);
                 let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
@@ -204,7 +212,7 @@ impl Fs<'_, '_> {
                 };
                 (new.block_bitmap, new.flags) = (at, new.flags & !BLOCK_UNINIT);
             }
-            if inodes && self.is_in_a_file(&into_metadata, desc.inode_bitmap) {
+            if (inodes || inodes_elsewhere) && self.is_in_a_file(&into_metadata, desc.inode_bitmap) {
                 let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
                 let known = known.map(|known| known.inode_bitmap).filter(|at| *at != desc.inode_bitmap);
                 let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
