@@ -36,8 +36,8 @@ SIZE is the size of the file system: 10G, or +2G and -500M from what it has; max
 partition or file; min is the smallest size.
 
 An image file gets the length of its file system. A partition must be large enough before: its table is not \
-changed. Shrinking moves blocks, and inodes after the new end get other numbers; without a journal, groups up \
-to the last one with an inode in use stay. The image is locked meanwhile. A journal that waits is replayed \
+changed. Shrinking moves blocks, and inodes after the new end get other numbers; without a journal, groups \
+up to the last one with an inode in use stay. The image is locked meanwhile. A journal that waits is replayed \
 first.
 
 IMG may also be the directory of a read-write mount of extant: its server changes the size, and requests \
@@ -352,8 +352,8 @@ fn moved_of(args: &ResizeArgs, name: &str, report: &ResizeReport) -> String {
 fn moved_before(device: &dyn Device, moved: (u64, u64)) -> String {
     let mut bytes = [0; superblock::SIZE];
     // A block has at least 1 KiB; the device that fails may not give the superblock.
-    let sb =
-        device.read_at(superblock::OFFSET, &mut bytes).ok().and_then(|()| Superblock::decode(&bytes).ok());
+    let read = device.read_at(superblock::OFFSET, &mut bytes).ok();
+    let sb = read.and_then(|()| Superblock::decode(&bytes).ok());
     let layout = sb.as_ref().and_then(Layout::of_superblock);
     let what = amount(moved, layout.map_or(1024, |layout| layout.block_size));
     what.map_or_else(String::new, |what| format!("; {what} have moved and stay so"))

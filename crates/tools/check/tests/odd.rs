@@ -59,7 +59,8 @@ fn a_value_to_which_no_attribute_refers_is_damage() {
     std::fs::write(&content, vec![b'v'; 1000]).unwrap();
     edit(&path, &format!("write {} file", content.display()));
     edit(&path, &format!("ea_set -f {} file user.large", content.display()));
-    let _ = extant_testkit::command("e2fsck").arg("-fy").arg(&path).output().unwrap(); // counts the value's blocks
+    // It counts the value's blocks for the file.
+    let _ = extant_testkit::command("e2fsck").arg("-fy").arg(&path).output().unwrap();
     assert!(verdict(&path));
     edit(&path, "set_inode_field file file_acl 0");
     assert!(!verdict(&path));

@@ -4,15 +4,14 @@
 //! protocol (see [`MountGuard`]).
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::mmp::{Mmp, MmpState};
 use extant_ondisk::{Features, Superblock, superblock};
 use extant_volume::{MountGuard, OpenFault};
 
+use crate::RepairFault;
 use crate::overlay::Overlay;
-use crate::{RepairFault, UndoFault};
 
 /// Plans a clean block of multiple-mount protection where the plan has another one, for instance that of a
 /// dump. A write leaves a clean block, and the undo file records what is written.
@@ -113,33 +112,9 @@ impl Guarded {
         }
     }
 
-    /// Claims the file system while an undo writes. `recorded` puts the old bytes that the undo file has over
-    /// these of the block, and returns whether it has any. `None`: the file system has no such protection
-    /// now, or its block is damaged: an undo restores it all the same.
-    ///
-    /// The block is released with its old bytes, even if these are those of a machine that died: the state
-    /// before the repair had them, and the next claim waits. If the file has none of them, the block was
-    /// clean before the repair.
-    pub(crate) fn claim_to_undo(
-        device: &Arc<dyn Device>,
-        recorded: impl FnOnce(Range<u64>, &mut [u8]) -> Result<bool, UndoFault>,
-    ) -> Result<Option<Self>, UndoFault> {
-        let Some(range) = mmp_range(&**device)? else { return Ok(None) };
-        let mut after = [0; Mmp::LEN];
-        device.read_at(range.start, &mut after)?;
-        let is_recorded = recorded(range, &mut after)?;
-        // If the repair has replaced the block of an e2fsck, the image may still have it.
-        let is_over_check =
-            is_recorded && Mmp::decode(&after).is_ok_and(|mmp| mmp.state() == MmpState::Checking);
-        match MountGuard::claim_to_repair(device, &**device, is_over_check, &|_| {}) {
-            Ok(guard) => {
-                let after = (is_recorded || is_clean(&after)).then_some(after);
-                Ok(guard.map(|guard| Self { guard, after }))
-            }
-            Err(OpenFault::InUse(_)) => Err(UndoFault::InUse),
-            Err(OpenFault::Device(fault)) => Err(fault.into()),
-            Err(_) => Ok(None),
-        }
+    /// A claim, and the block after its release if that is not a clean one of this program.
+    pub(crate) fn new(guard: MountGuard, after: Option<[u8; Mmp::LEN]>) -> Self {
+        Self { guard, after }
     }
 
     /// Why the file system must not be written any more.
@@ -161,6 +136,6 @@ impl Guarded {
 }
 
 /// Whether a block of multiple-mount protection is that of a file system that is not in use.
-fn is_clean(block: &[u8]) -> bool {
+pub(crate) fn is_clean(block: &[u8]) -> bool {
     Mmp::decode(block).is_ok_and(|mmp| mmp.state() == MmpState::Clean)
 }

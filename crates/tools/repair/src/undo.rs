@@ -26,7 +26,9 @@ use std::sync::Arc;
 use extant_base::checksum::crc32c;
 use extant_base::le::{put_u32, u16_at, u32_at};
 use extant_device::{Device, DeviceFault};
+use extant_ondisk::mmp::{Mmp, MmpState};
 use extant_ondisk::{Superblock, superblock};
+use extant_volume::{MountGuard, OpenFault};
 
 use crate::guard::{self, Guarded, around};
 use crate::{Repair, overlay};
@@ -425,7 +427,7 @@ impl UndoFile {
         // protection: the next undo does not compare them.
         let before = self.state;
         self.set_state(UndoState::Begun)?;
-        let guarded = match Guarded::claim_to_undo(device, |range, block| self.recorded(range, block)) {
+        let guarded = match self.claim(device) {
             Ok(guarded) => guarded,
             Err(fault) => {
                 self.set_state(before)?;
@@ -452,6 +454,31 @@ impl UndoFile {
             guarded.release();
         }
         self.set_state(UndoState::Undone)
+    }
+
+    /// Claims the file system. `None`: it has no multiple-mount protection now, or its block is damaged: an
+    /// undo restores it all the same.
+    ///
+    /// The block is released with its old bytes, even if these are those of a machine that died: the state
+    /// before the repair had them, and the next claim waits. If the file has none of them, the block was
+    /// clean before the repair.
+    fn claim(&mut self, device: &Arc<dyn Device>) -> Result<Option<Guarded>, UndoFault> {
+        let Some(range) = guard::mmp_range(&**device)? else { return Ok(None) };
+        let mut after = [0; Mmp::LEN];
+        device.read_at(range.start, &mut after)?;
+        let is_recorded = self.recorded(range, &mut after)?;
+        // If the repair has replaced the block of an e2fsck, the image may still have it.
+        let is_over_check =
+            is_recorded && Mmp::decode(&after).is_ok_and(|mmp| mmp.state() == MmpState::Checking);
+        match MountGuard::claim_to_repair(device, &**device, is_over_check, &|_| {}) {
+            Ok(claim) => {
+                let after = (is_recorded || guard::is_clean(&after)).then_some(after);
+                Ok(claim.map(|claim| Guarded::new(claim, after)))
+            }
+            Err(OpenFault::InUse(_)) => Err(UndoFault::InUse),
+            Err(OpenFault::Device(fault)) => Err(fault.into()),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Puts the old bytes of a range of the image over `bytes`. Returns whether the file has any.

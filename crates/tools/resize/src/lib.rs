@@ -503,8 +503,8 @@ fn checked(cancel: &AtomicBool, guard: Option<&MountGuard>) -> Result<(), Resize
 /// overwrites meanwhile, is one of `blocks`.
 ///
 /// # Errors
-/// Another machine uses the file system; there is no journal, or the change does not fit into it: nothing was written then. The device failed: the
-/// next open finishes the change or forgets it.
+/// Another machine uses the file system; there is no journal, or the change does not fit into it: nothing was
+/// written then. The device failed: the next open finishes the change or forgets it.
 pub fn write_in_one_step(
     device: &Arc<dyn Device>,
     blocks: BTreeMap<u64, Vec<u8>>,

@@ -47,6 +47,6 @@ crate::rule::rules! { Xattr;
         "Remove the attribute.";
     XA012 EA_UNUSED Error
         "An inode with the EA_INODE flag holds the value of an attribute that refers to it."
-        "The value takes an inode and blocks that nothing frees; if the inode is a file, drivers refuse to open it."
+        "Nothing frees the value; if the inode is a file, drivers refuse to open it."
         "Clear the flag; without a name, the inode goes to lost+found.";
 }
