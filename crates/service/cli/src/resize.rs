@@ -37,8 +37,8 @@ partition or file; min is the smallest size.
 
 An image file gets the length of its file system. A partition must be large enough before: its table is not \
 changed. Shrinking moves blocks, and inodes after the new end get other numbers; without a journal, groups \
-up to the last one with an inode in use stay. The image is locked meanwhile. A journal that waits is replayed \
-first.
+up to the last one with an inode in use stay. The image is locked meanwhile. A journal that waits is \
+replayed first.
 
 IMG may also be the directory of a read-write mount of extant: its server changes the size, and requests \
 wait meanwhile. Removed files must not be in use. EXT4_IOC_RESIZE_FS does the same.
