@@ -83,9 +83,9 @@ fn print_format(
     let is_terminal = io::stdout().is_terminal();
     for target in targets {
         let volume = target.fs.volume();
-        let stat = volume.stat(&target.inode);
+        let stat = volume.attributes().stat(&target.inode);
         let link = match format.wants(b'N') && stat.kind == FileType::Symlink {
-            true => match volume.read_link(&target.inode) {
+            true => match volume.files().read_link(&target.inode) {
                 Ok(link) => Some(link),
                 Err(fault) => {
                     session.fault(target.shown(), &fault);
@@ -95,8 +95,10 @@ fn print_format(
             false => None,
         };
         // A file without a label is usual.
-        let label =
-            format.wants(b'C').then(|| volume.xattr(&target.inode, b"security.selinux").ok()).flatten();
+        let label = format
+            .wants(b'C')
+            .then(|| volume.attributes().xattr(&target.inode, b"security.selinux").ok())
+            .flatten();
         let label = label.as_deref().map(|label| label.strip_suffix(b"\0").unwrap_or(label));
         let [path, label] = [Some(&target.path[..]), label].map(|text| match is_terminal {
             true => text.map(|text| escape(text).into_bytes()),

@@ -249,7 +249,7 @@ impl Copy<'_> {
             return false;
         }
         let Ok(inode) = self.fs.resolve(os(path), Follow::NotTheLast) else { return false };
-        let there = self.fs.volume().stat(&inode);
+        let there = self.fs.volume().attributes().stat(&inode);
         let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or_default();
         let is_dir = there.kind == FileType::Directory;
         !is_dir && existing.stays((metadata.mtime(), nanos), (there.mtime.seconds, there.mtime.nanos))

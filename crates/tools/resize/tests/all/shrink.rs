@@ -236,15 +236,15 @@ fn a_full_leaf_moves_the_chain_that_crosses_the_new_end() {
     let volume = volume.unwrap();
     let root = volume.root().unwrap().ino();
     // It makes the next file begin late, and then leaves room before it.
-    let first = volume.create(root, b"first", &New::file(0o644)).unwrap();
-    volume.fallocate(first.ino(), Allocate::Reserve, 0, 8 << 20).unwrap();
+    let first = volume.names().create(root, b"first", &New::file(0o644)).unwrap();
+    volume.files().fallocate(first.ino(), Allocate::Reserve, 0, 8 << 20).unwrap();
     // Extents of one block each up to block 82, then two: 84, as many as a leaf of 1 KiB holds.
-    let file = volume.create(root, b"file", &New::file(0o644)).unwrap();
-    volume.fallocate(file.ino(), Allocate::Reserve, 0, 1100 << 10).unwrap();
+    let file = volume.names().create(root, b"file", &New::file(0o644)).unwrap();
+    volume.files().fallocate(file.ino(), Allocate::Reserve, 0, 1100 << 10).unwrap();
     for n in (1..82).step_by(2).chain([1099]) {
-        volume.write_at(file.ino(), n << 10, &[n as u8 + 1; 1024]).unwrap();
+        volume.files().write_at(file.ino(), n << 10, &[n as u8 + 1; 1024]).unwrap();
     }
-    volume.unlink(root, b"first").unwrap();
+    volume.names().unlink(root, b"first").unwrap();
     volume.close().unwrap();
     let entries = debugfs(&path, "dump_extents -l /file");
     assert_eq!(entries.lines().filter(|line| line.contains("/ 84 ")).count(), 84, "{entries}");
