@@ -205,10 +205,37 @@ impl MountGuard {
         self.held.place.offset
     }
 
-    /// Releases the file system with these bytes in the block: those of a clean block, or of one that was
-    /// there before and was not clean.
-    pub fn release_as(self, bytes: [u8; Mmp::LEN]) {
-        self.held.state.lock().after = Some(bytes);
+    /// Releases the file system: with these bytes in the block, those of a clean block or of one that was
+    /// there before and was not clean, or else with a clean block.
+    ///
+    /// # Errors
+    /// The guard was lost, or the block cannot be written.
+    pub fn release_as(mut self, bytes: Option<[u8; Mmp::LEN]>) -> Result<(), String> {
+        self.held.state.lock().after = bytes;
+        self.end()
+    }
+
+    /// Ends the thread and writes the block, at the first call.
+    fn end(&mut self) -> Result<(), String> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        self.held.state.lock().is_over = true;
+        self.held.is_over.notify_all();
+        let _ = thread.join();
+        let mut state = self.held.state.lock();
+        if state.lost.is_none() && !self.held.place.read().is_ok_and(|block| is_same(&block, &state.block)) {
+            state.lost =
+                Some("another machine opened it for writing, or the MMP block cannot be read".to_owned());
+        }
+        if let Some(why) = &state.lost {
+            return Err(why.clone());
+        }
+        state.block.sequence = Mmp::SEQ_CLEAN;
+        let place = &self.held.place;
+        let written = match state.after.take() {
+            Some(bytes) => place.device.write_durable_at(place.offset, &bytes),
+            None => place.write(&mut state.block),
+        };
+        written.map_err(|fault| format!("the MMP block cannot be written: {fault}"))
     }
 
     /// Registers a callback for the loss of the guard.
@@ -347,22 +374,8 @@ impl GuardShared {
 
 impl Drop for MountGuard {
     fn drop(&mut self) {
-        self.held.state.lock().is_over = true;
-        self.held.is_over.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        let mut state = self.held.state.lock();
-        let is_ours = || self.held.place.read().is_ok_and(|block| is_same(&block, &state.block));
-        if state.lost.is_none() && is_ours() {
-            state.block.sequence = Mmp::SEQ_CLEAN;
-            // If this fails, the next claim waits and finds out.
-            let place = &self.held.place;
-            let _ = match state.after.take() {
-                Some(bytes) => place.device.write_durable_at(place.offset, &bytes),
-                None => place.write(&mut state.block),
-            };
-        }
+        // If this fails, the next claim waits and finds out.
+        let _ = self.end();
     }
 }
 

@@ -63,7 +63,9 @@ pub fn repair(damaged: &[u8], intact: &BTreeMap<u32, u64>, scratch: &Path) -> Re
     };
     let undo = scratch.join("undo");
     let _ = std::fs::remove_file(&undo);
-    planned.write(&*device, Some(&undo)).expect("the scratch directory can be written");
+    if let Err(fault) = planned.write(&*device, Some(&undo)) {
+        return Repaired { refused: Some(format!("not written: {fault}")), ..Repaired::default() };
+    }
     let mut result = Repaired::default();
     let report =
         extant_check::check(&*device, &extant_check::Options::default()).expect("memory can be read");

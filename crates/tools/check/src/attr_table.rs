@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 /// Parts of the table, so that threads seldom wait for each other.
 pub(crate) const SHARDS: usize = 64;
@@ -14,6 +15,8 @@ pub(crate) struct Attrs {
     pub(crate) ea: Mutex<HashMap<u32, Vec<EaRef>>>,
     /// The inodes in use that have the flag.
     pub(crate) flagged: Mutex<Vec<u32>>,
+    /// Some inodes or attributes cannot be read, and may refer to any of them.
+    pub(crate) are_unread: AtomicBool,
 }
 
 impl Default for Attrs {
@@ -22,6 +25,7 @@ impl Default for Attrs {
             blocks: (0..SHARDS).map(|_| Mutex::default()).collect(),
             ea: Mutex::default(),
             flagged: Mutex::default(),
+            are_unread: AtomicBool::new(false),
         }
     }
 }

@@ -130,7 +130,10 @@ impl<'s, 'd> Worker<'s, 'd> {
     fn group(&mut self, group: Group) {
         let image = &self.state.image;
         let geometry = &image.geometry;
-        let Some(desc) = image.desc(group).filter(|_| image.is_usable(group)) else { return };
+        let Some(desc) = image.desc(group).filter(|_| image.is_usable(group)) else {
+            self.state.attrs.are_unread.store(true, Ordering::Relaxed);
+            return;
+        };
         if desc.has_flag(INODE_UNINIT) {
             return;
         }
@@ -173,6 +176,7 @@ impl<'s, 'd> Worker<'s, 'd> {
             if let Err(fault) = image.read_bytes(offset, &mut piece) {
                 let place = FindingPlace::group(group).in_block(Pblk(desc.inode_table));
                 findings.broken(&rules::UNREADABLE, place, fault.to_string());
+                self.state.attrs.are_unread.store(true, Ordering::Relaxed);
                 piece.fill(0);
             }
             for (bytes, index) in piece.chunks_exact(size).zip(index..) {
@@ -226,7 +230,9 @@ impl<'s, 'd> Worker<'s, 'd> {
         let inode = match Inode::decode(bytes) {
             Ok(inode) => inode,
             Err(_) => {
-                // Decoding fails only because of extra_isize; the first 128 bytes are still valid.
+                // Decoding fails only because of extra_isize; the first 128 bytes are still valid. Where its
+                // attributes begin is unknown.
+                state.attrs.are_unread.store(true, Ordering::Relaxed);
                 let mut old = bytes.to_vec();
                 old[0x80..0x84].fill(0);
                 Inode { extra_isize: u16_at(bytes, 0x80), ..Inode::decode(&old).unwrap_or_default() }

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use extant_base::checksum::crc32c;
@@ -58,9 +59,13 @@ pub(crate) fn in_inode(state: &State<'_>, ino: Ino, area: &[u8], attrs: &mut Ino
         Err(fault)
             if [xattr::NAME_WITHOUT_NUL, xattr::VALUE_ALIGNED].contains(&fault.rule) && values_fit(area) =>
         {
+            state.attrs.are_unread.store(true, Ordering::Relaxed);
             state.findings.broken(&rules::ODD_ENTRY, place, fault.to_string());
         }
-        Err(fault) => state.findings.broken(&rules::IN_INODE, place, fault.to_string()),
+        Err(fault) => {
+            state.attrs.are_unread.store(true, Ordering::Relaxed);
+            state.findings.broken(&rules::IN_INODE, place, fault.to_string());
+        }
     }
 }
 
@@ -239,12 +244,12 @@ pub(crate) fn finish(state: &State<'_>) {
     }
 }
 
-/// Reports the inodes with the flag to which no attribute refers. An attribute block that cannot be decoded
-/// may refer to any of them.
+/// Reports the inodes with the flag to which no attribute refers. Attributes that cannot be read may refer to
+/// any of them.
 fn unused_values(state: &State<'_>, references: &[(u32, Vec<EaRef>)]) {
     let mut flagged =
         std::mem::take(&mut *state.attrs.flagged.lock().unwrap_or_else(PoisonError::into_inner));
-    if flagged.is_empty() {
+    if flagged.is_empty() || state.attrs.are_unread.load(Ordering::Relaxed) {
         return;
     }
     let is_known = |shard: &Mutex<HashMap<u64, AttrBlock>>| {

@@ -68,6 +68,26 @@ fn a_value_to_which_no_attribute_refers_is_damage() {
     assert!(report.findings.iter().any(|found| found.rule.code == "XA012"), "{:?}", report.findings);
 }
 
+/// An attribute of the same inode cannot be read: nothing is known of the value.
+#[test]
+fn a_value_is_not_unused_while_attributes_cannot_be_read() {
+    let scratch = extant_testkit::scratch();
+    let path = image(scratch.path(), &["-I", "256", "-O", "ea_inode,^metadata_csum,^has_journal"]);
+    let content = scratch.path().join("content");
+    std::fs::write(&content, vec![b'v'; 8000]).unwrap();
+    edit(&path, &format!("write {} file", content.display()));
+    edit(&path, "ea_set file user.strange x");
+    edit(&path, &format!("ea_set -f {} file user.large", content.display()));
+    let _ = extant_testkit::command("e2fsck").arg("-fy").arg(&path).output().unwrap();
+    assert!(verdict(&path));
+    let bytes = std::fs::read(&path).unwrap();
+    let name = bytes.windows(7).position(|bytes| bytes == b"strange").unwrap();
+    OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[0], name as u64 + 3).unwrap();
+    let report = check(&path);
+    let codes: Vec<&str> = report.findings.iter().map(|found| found.rule.code).collect();
+    assert!(codes.contains(&"XA011") && !codes.contains(&"XA012"), "{:?}", report.findings);
+}
+
 #[test]
 fn a_missing_root_directory_is_named() {
     let scratch = extant_testkit::scratch();

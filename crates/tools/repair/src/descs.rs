@@ -11,7 +11,7 @@ use extant_base::le::{u16_at, u32_at};
 use extant_base::{Group, Ino, Pblk};
 use extant_check::{Finding, FindingPlace, rules};
 use extant_device::Device;
-use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc, INODE_UNINIT};
 use extant_ondisk::inode;
 use extant_ondisk::{Features, Geometry};
 
@@ -185,6 +185,7 @@ impl Fs<'_, '_> {
         if into_metadata.is_empty() {
             return;
         }
+        let has_flags = self.has_csum() || self.sb.features.has_ro_compat(Features::GDT_CSUM);
         let wrong = |group: Group, codes: &[&str]| {
             findings.iter().any(|found| found.place.group == Some(group) && codes.contains(&found.rule.code))
         };
@@ -193,17 +194,24 @@ impl Fs<'_, '_> {
                 continue;
             };
             let mut new = desc;
-            // A bitmap that is not initialized has no findings. The backup knows another place for it, then.
-            let backup = self.backup_desc(group);
-            let has_other = |place: fn(&GroupDesc) -> u64| {
-                let other = backup.as_ref().map(place).filter(|at| *at != place(&desc));
-                other.is_some_and(|at| self.is_free_of_others(group, at, 1))
+            // A bitmap that is not initialized has no findings. If the backup has another place for it, which
+            // no file uses, it stays uninitialized there.
+            let backup = self.backup_desc(group).filter(|_| self.is_backup_sound(group));
+            let elsewhere = |flag: u16, place: fn(&GroupDesc) -> u64| {
+                let other = backup.as_ref().filter(|_| has_flags && desc.has_flag(flag)).map(place);
+                other.filter(|at| {
+                    *at != place(&desc) && self.is_free_of_others(group, *at, 1) && !self.is_used(Pblk(*at))
+                })
             };
-            let (blocks_elsewhere, inodes_elsewhere) =
-                (has_other(|desc| desc.block_bitmap), has_other(|desc| desc.inode_bitmap));
+            let blocks_elsewhere = elsewhere(BLOCK_UNINIT, |desc| desc.block_bitmap);
+            let inodes_elsewhere = elsewhere(INODE_UNINIT, |desc| desc.inode_bitmap);
             let blocks = wrong(group, &["BM001", "BM002", "BM005", "BM007"]);
             let inodes = wrong(group, &["BM003", "BM004", "BM006", "BM008"]);
-            if (blocks || blocks_elsewhere) && self.is_in_a_file(&into_metadata, desc.block_bitmap) {
+            if let Some(at) = blocks_elsewhere.filter(|_| !blocks) {
+                if self.is_in_a_file(&into_metadata, desc.block_bitmap) {
+                    new.block_bitmap = at;
+                }
+            } else if blocks && self.is_in_a_file(&into_metadata, desc.block_bitmap) {
                 let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
                 let known = known.map(|known| known.block_bitmap).filter(|at| *at != desc.block_bitmap);
                 let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
@@ -212,7 +220,11 @@ impl Fs<'_, '_> {
                 };
                 (new.block_bitmap, new.flags) = (at, new.flags & !BLOCK_UNINIT);
             }
-            if (inodes || inodes_elsewhere) && self.is_in_a_file(&into_metadata, desc.inode_bitmap) {
+            if let Some(at) = inodes_elsewhere.filter(|_| !inodes) {
+                if self.is_in_a_file(&into_metadata, desc.inode_bitmap) {
+                    new.inode_bitmap = at;
+                }
+            } else if inodes && self.is_in_a_file(&into_metadata, desc.inode_bitmap) {
                 let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
                 let known = known.map(|known| known.inode_bitmap).filter(|at| *at != desc.inode_bitmap);
                 let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
@@ -227,6 +239,26 @@ impl Fs<'_, '_> {
                 self.also(&rules::group::PLACE, FindingPlace::group(group), says, remedy, None);
             }
         }
+    }
+
+    /// Has the first backup of a descriptor a valid checksum?
+    fn is_backup_sound(&self, group: Group) -> bool {
+        let (_, at) = self.geometry.descriptor_place(group);
+        let rule = ChecksumRule::of(&self.sb);
+        self.geometry.descriptor_backups(group).first().is_some_and(|block| {
+            let bytes = self.read_block(*block).ok();
+            bytes.is_some_and(|bytes| {
+                bytes.get(at..at + self.geometry.desc_size).is_some_and(|bytes| rule.verify(group.0, bytes))
+            })
+        })
+    }
+
+    /// Is the block that of a file, or of the file system?
+    fn is_used(&self, block: Pblk) -> bool {
+        let Some(group) = self.geometry.group_of(block) else { return true };
+        let cluster = (block.0 - self.geometry.group_start(group).0) >> self.geometry.cluster_log;
+        let used = self.notes.used_clusters(group);
+        used.get(cluster as usize / 64).is_none_or(|word| word & 1 << (cluster % 64) != 0)
     }
 
     /// Does one of these findings lead to the block?

@@ -86,7 +86,7 @@ impl Guarded {
     /// Claims the file system as the image has it now. `None`: it has no such protection, or the plan puts
     /// the block in another place, or replaces a damaged block. No driver mounts a file system with a damaged
     /// block, and a driver that has it mounted writes the block again within seconds, where the checks of the
-    /// plan see it.
+    /// plan see it. That is also true of a block that only the damaged superblock disagrees with.
     ///
     /// # Errors
     /// Another machine uses the file system. The block is damaged, and the plan leaves it so.
@@ -107,7 +107,11 @@ impl Guarded {
             Err(fault) => {
                 let mut stored = [0; Mmp::LEN];
                 base.read_at(range.start, &mut stored)?;
-                if stored == planned { Err(RepairFault::Protection(fault.to_string())) } else { Ok(None) }
+                // It may be damaged by the stored superblock only, which has the seed of its checksum.
+                match stored == planned && !is_sound(overlay, &planned)? {
+                    true => Err(RepairFault::Protection(fault.to_string())),
+                    false => Ok(None),
+                }
             }
         }
     }
@@ -128,11 +132,19 @@ impl Guarded {
     }
 
     /// Releases the file system.
-    pub(crate) fn release(self) {
-        if let Some(after) = self.after {
-            self.guard.release_as(after);
-        }
+    ///
+    /// # Errors
+    /// Another machine has opened it, or the block cannot be written.
+    pub(crate) fn release(self) -> Result<(), String> {
+        self.guard.release_as(self.after)
     }
+}
+
+/// Whether the superblock of `device` agrees with this block of multiple-mount protection.
+fn is_sound(device: &dyn Device, block: &[u8]) -> Result<bool, DeviceFault> {
+    let Some((sb, _)) = mmp_place(device)? else { return Ok(true) };
+    let seed = sb.features.metadata_csum().then(|| sb.fs_seed());
+    Ok(Mmp::decode(block).is_ok_and(|mmp| seed.is_none_or(|seed| mmp.verify(seed))))
 }
 
 /// Whether a block of multiple-mount protection is that of a file system that is not in use.

@@ -466,7 +466,7 @@ impl Repair {
             device.flush()?;
         }
         if let Some(guarded) = guarded {
-            guarded.release();
+            guarded.release().map_err(RepairFault::Lost)?;
         }
         if let Some(undo) = &mut undo {
             undo.set_state(UndoState::Finished)?;

@@ -10,11 +10,13 @@
 //! ```
 //!
 //! Invariants
-//! 1. The image is changed only while the state is *begun*. So a file in this state belongs to a repair that
-//!    was cut, and undoing it restores the image whatever part of the repair was written.
+//! 1. The image is changed only while the state is *begun*, except for the block of multiple-mount
+//!    protection. So a file in this state belongs to a repair or an undo that was cut, and undoing it
+//!    restores the image whatever part was written.
 //! 2. The block of multiple-mount protection is recorded as a whole: the claim that a repair holds while it
 //!    writes overwrites all of it.
-//! 3. A finished repair is undone only if the image still has the bytes that the repair wrote.
+//! 3. A finished repair is undone only if the image still has the bytes that the repair wrote. The piece with
+//!    the block of the protection is not compared: each claim changes it.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -414,7 +416,11 @@ impl UndoFile {
         }
         if self.state == UndoState::Finished && !force {
             let mut now = Vec::new();
+            let claimed = guard::mmp_range(&**device)?.unwrap_or_default();
             self.each(|record| {
+                if record.offset < claimed.end && claimed.start < record.offset + record.piece_len as u64 {
+                    return Ok(true);
+                }
                 record.read(&**device, &mut now)?;
                 let is_old = record.ranges().all(|(start, old)| now[start..start + old.len()] == *old);
                 match is_old || crc32c(!0, &now) == record.new_crc {
@@ -423,17 +429,10 @@ impl UndoFile {
                 }
             })?;
         }
-        // A piece may now be cut between two of its ranges, and the claim overwrites the block of the
-        // protection: the next undo does not compare them.
-        let before = self.state;
+        // While this waits for another machine, nothing is undone yet.
+        let guarded = self.claim(device)?;
+        // A piece may now be cut between two of its ranges: the next undo does not compare them.
         self.set_state(UndoState::Begun)?;
-        let guarded = match self.claim(device) {
-            Ok(guarded) => guarded,
-            Err(fault) => {
-                self.set_state(before)?;
-                return Err(fault);
-            }
-        };
         self.each(|record| {
             for (start, old) in record.ranges() {
                 if let Some(why) = guarded.as_ref().and_then(Guarded::lost) {
@@ -451,7 +450,7 @@ impl UndoFile {
         })?;
         device.flush()?;
         if let Some(guarded) = guarded {
-            guarded.release();
+            guarded.release().map_err(UndoFault::Lost)?;
         }
         self.set_state(UndoState::Undone)
     }
@@ -460,43 +459,44 @@ impl UndoFile {
     /// undo restores it all the same.
     ///
     /// The block is released with its old bytes, even if these are those of a machine that died: the state
-    /// before the repair had them, and the next claim waits. If the file has none of them, the block was
-    /// clean before the repair.
+    /// before the repair had them, and the next claim waits. If the file has only a part of them, the block
+    /// is released clean: earlier versions recorded only what the repair changed.
     fn claim(&mut self, device: &Arc<dyn Device>) -> Result<Option<Guarded>, UndoFault> {
         let Some(range) = guard::mmp_range(&**device)? else { return Ok(None) };
         let mut after = [0; Mmp::LEN];
         device.read_at(range.start, &mut after)?;
-        let is_recorded = self.recorded(range, &mut after)?;
+        let is_recorded = match self.recorded(range, &mut after)? {
+            // The repair did not change it.
+            0 => guard::is_clean(&after),
+            recorded => recorded == Mmp::LEN,
+        };
         // If the repair has replaced the block of an e2fsck, the image may still have it.
         let is_over_check =
             is_recorded && Mmp::decode(&after).is_ok_and(|mmp| mmp.state() == MmpState::Checking);
         match MountGuard::claim_to_repair(device, &**device, is_over_check, &|_| {}) {
-            Ok(claim) => {
-                let after = (is_recorded || guard::is_clean(&after)).then_some(after);
-                Ok(claim.map(|claim| Guarded::new(claim, after)))
-            }
+            Ok(claim) => Ok(claim.map(|claim| Guarded::new(claim, is_recorded.then_some(after)))),
             Err(OpenFault::InUse(_)) => Err(UndoFault::InUse),
             Err(OpenFault::Device(fault)) => Err(fault.into()),
             Err(_) => Ok(None),
         }
     }
 
-    /// Puts the old bytes of a range of the image over `bytes`. Returns whether the file has any.
-    fn recorded(&mut self, range: Range<u64>, bytes: &mut [u8]) -> Result<bool, UndoFault> {
-        let mut is_recorded = false;
+    /// Copies the old bytes of a range of the image that the file has. Returns their number.
+    fn recorded(&mut self, range: Range<u64>, bytes: &mut [u8]) -> Result<usize, UndoFault> {
+        let mut count = 0;
         self.each(|record| {
             for (start, old) in record.ranges() {
                 let start = record.offset + start as u64;
                 let (from, to) = (start.max(range.start), (start + old.len() as u64).min(range.end));
                 if from < to {
-                    is_recorded = true;
+                    count += (to - from) as usize;
                     bytes[(from - range.start) as usize..(to - range.start) as usize]
                         .copy_from_slice(&old[(from - start) as usize..(to - start) as usize]);
                 }
             }
             Ok(true)
         })?;
-        Ok(is_recorded)
+        Ok(count)
     }
 }
 

@@ -169,6 +169,23 @@ fn a_cut_leaves_a_claim_and_the_next_undo_restores_the_block() {
     assert!(bytes_of(&device) == before, "the block of the protection, too");
 }
 
+/// Each claim changes the block, for instance that of a `tune` that refuses: this is no change of the image.
+#[test]
+fn a_claim_after_the_repair_does_not_refuse_its_undo() {
+    let dir = scratch();
+    let (device, mmp_at) = image(&dir.path().join("image"));
+    let before = bytes_of(&device);
+    let planned =
+        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
+    let file = dir.path().join("undo");
+    planned.unwrap().write(&*device, Some(&file)).unwrap();
+    let shared: Arc<dyn Device> = Arc::<MemDevice>::clone(&device);
+    let claim = extant_volume::MountGuard::claim(&shared, &|_| {}).unwrap().unwrap();
+    claim.release_as(None).unwrap();
+    assert!(undo(&device, mmp_at, &file).unwrap() > 0);
+    assert!(bytes_of(&device) == before);
+}
+
 /// The number of an e2fsck does not change, so only its repair may replace it.
 #[test]
 fn nothing_is_undone_while_e2fsck_checks_the_file_system() {

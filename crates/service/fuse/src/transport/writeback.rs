@@ -49,7 +49,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,6 +86,8 @@ pub(super) struct Writeback {
     knob: OnceLock<File>,
     /// The limit is being changed.
     changes_limit: AtomicBool,
+    /// Operations of [`Transport::run_with_space`] that are not done. The limit does not rise meanwhile.
+    takers: AtomicUsize,
     /// When the limit was read back last.
     checked: Mutex<Option<Instant>>,
     /// Space was low at the last check.
@@ -214,6 +216,22 @@ impl Writeback {
     }
 }
 
+/// Counts an operation that takes much space at once.
+struct Taker(Arc<Writeback>);
+
+impl Taker {
+    fn of(writeback: &Arc<Writeback>) -> Self {
+        writeback.takers.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(writeback))
+    }
+}
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        self.0.takers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// What the kernel holds of a mount that this process serves.
 pub struct KernelCache {
     pub(super) writeback: Arc<Writeback>,
@@ -338,8 +356,14 @@ impl<S: Serve> Transport<S> {
     /// Runs an operation that takes up to `bytes` of space, after the writeback of dirty data if that might
     /// not find space afterwards.
     pub(super) fn run_with_space(&self, bytes: u64, operation: impl FnOnce() + Send + 'static) {
+        // Before the bound is read: see `raise_limit`.
+        let taker = Taker::of(&self.writeback);
+        let operation = move || {
+            operation();
+            drop(taker);
+        };
         let written = self.writeback.written();
-        let dirty_max = self.writeback.dirty_max.load(Ordering::Relaxed);
+        let dirty_max = self.writeback.dirty_max.load(Ordering::SeqCst);
         if written.is_empty() || self.free_bytes() >= bytes.saturating_add(2 * dirty_max) {
             return operation();
         }
@@ -349,30 +373,43 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Adjusts the kernel's limit of dirty data to the free space, in steps of a factor of two at least, so
-    /// that this happens a few times in the life of a mount. A lower limit is the bound once everything is
-    /// written back that the old one admitted; a higher one is the bound before the kernel has it.
+    /// that this happens a few times in the life of a mount.
     fn adjust_limit(&self, free: u64) {
-        let writeback = &self.writeback;
-        let Some(knob) = writeback.knob.get() else { return };
-        let (limit, old) = (limit_for(free), writeback.dirty_max.load(Ordering::Relaxed));
-        let is_lower = limit <= old / 2;
-        if !is_lower && limit / 2 < old || writeback.changes_limit.swap(true, Ordering::AcqRel) {
+        let Some(knob) = self.writeback.knob.get() else { return };
+        let (limit, old) = (limit_for(free), self.writeback.dirty_max.load(Ordering::Relaxed));
+        let (is_less, is_more) = (limit <= old / 2, limit / 2 >= old);
+        if !is_less && !is_more || self.writeback.changes_limit.swap(true, Ordering::AcqRel) {
             return;
         }
-        if !is_lower {
-            writeback.dirty_max.store(limit, Ordering::Relaxed);
+        if is_less {
+            self.lower_limit(knob, limit);
+        } else {
+            self.raise_limit(knob, limit, old);
         }
+    }
+
+    /// A lower limit is the bound once everything is written back that the old one admitted.
+    fn lower_limit(&self, knob: &File, limit: u64) {
+        let lowered = Arc::clone(&self.writeback);
         match knob.write_all_at(limit.to_string().as_bytes(), 0) {
-            Ok(()) if is_lower => {
-                let lowered = Arc::clone(writeback);
-                write_back_then(&self.invalidator, &writeback.written(), move || {
-                    lowered.dirty_max.store(limit, Ordering::Relaxed);
-                    lowered.changes_limit.store(false, Ordering::Release);
-                });
-            }
-            // If the kernel refused a higher limit, the bound is higher than it has to be.
-            Ok(()) | Err(_) => writeback.changes_limit.store(false, Ordering::Release),
+            Ok(()) => write_back_then(&self.invalidator, &self.writeback.written(), move || {
+                lowered.dirty_max.store(limit, Ordering::Relaxed);
+                lowered.changes_limit.store(false, Ordering::Release);
+            }),
+            Err(_) => lowered.changes_limit.store(false, Ordering::Release),
         }
+    }
+
+    /// A higher limit is the bound before the kernel has it. An operation that was admitted with the old
+    /// bound is not done, or the free space that is read here is that after it.
+    fn raise_limit(&self, knob: &File, limit: u64, old: u64) {
+        let writeback = &self.writeback;
+        writeback.dirty_max.store(limit, Ordering::SeqCst);
+        let may_rise = writeback.takers.load(Ordering::SeqCst) == 0 && limit_for(self.free_bytes()) >= limit;
+        if !may_rise || knob.write_all_at(limit.to_string().as_bytes(), 0).is_err() {
+            writeback.dirty_max.store(old, Ordering::Relaxed);
+        }
+        writeback.changes_limit.store(false, Ordering::Release);
     }
 
     /// Free space for ordinary users, in bytes.
