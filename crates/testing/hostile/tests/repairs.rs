@@ -56,6 +56,17 @@ fn a_bitmap_without_findings_gives_way_to_the_journal() {
     assert!(repairs.stories.is_empty(), "{:?}", repairs.stories);
 }
 
+/// The feature of multiple-mount protection is set, and there is no block for it. The undo claims the block
+/// that the repair has made, and restores what was there.
+#[test]
+fn a_new_block_of_the_protection_is_undone() {
+    let mut images = images::all();
+    images.extend(images::more());
+    images.extend(images::recorded());
+    images.extend(images::special());
+    assert_eq!(extant_hostile::Repairs::run(&images, 94209, 1).undone, 1);
+}
+
 #[test]
 fn the_image_of_each_rule_is_repaired() {
     let scratch = extant_testkit::scratch();

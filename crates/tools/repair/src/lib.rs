@@ -427,7 +427,8 @@ impl Repair {
         if self.changed.is_empty() {
             return Ok(());
         }
-        let new = undo::Written { repair: self, claimed: mmp_range(&**self.overlay.base())? };
+        let claimed = [mmp_range(&**self.overlay.base())?, mmp_range(&self.overlay)?];
+        let new = undo::Written { repair: self, claimed: claimed.into_iter().flatten().collect() };
         let mut undo = undo.map(|path| UndoFile::create(path, device, &new)).transpose()?;
         // After the undo file, which so has the block of the protection as it was.
         let guarded = match Guarded::claim(&self.overlay, self.was_checked) {

@@ -120,17 +120,18 @@ pub(crate) trait NewBytes {
     /// Calls `each` for each piece, in order.
     fn each_piece(&self, each: EachPiece<'_>) -> Result<(), UndoFault>;
 
-    /// Bytes of the image that are recorded even if the new ones are equal.
-    fn whole(&self) -> Range<u64> {
-        0..0
+    /// Ranges of the image that are recorded even if the new bytes are equal.
+    fn whole(&self) -> &[Range<u64>] {
+        &[]
     }
 }
 
 /// A repair as it is written: with a claim on the file system.
 pub(crate) struct Written<'r> {
     pub(crate) repair: &'r Repair,
-    /// The block that the claim overwrites.
-    pub(crate) claimed: Option<Range<u64>>,
+    /// The blocks that a claim overwrites: that of the image, and that of the repaired image, which an undo
+    /// claims.
+    pub(crate) claimed: Vec<Range<u64>>,
 }
 
 impl NewBytes for Written<'_> {
@@ -151,18 +152,18 @@ impl NewBytes for Written<'_> {
         Ok(())
     }
 
-    fn whole(&self) -> Range<u64> {
-        self.claimed.clone().unwrap_or_default()
+    fn whole(&self) -> &[Range<u64>] {
+        &self.claimed
     }
 }
 
 /// The ranges of a piece that differ or are in `whole`.
-fn differing(old: &[u8], new: &[u8], whole: &Range<usize>) -> Vec<Range<usize>> {
+fn differing(old: &[u8], new: &[u8], whole: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let units = old.chunks(UNIT).zip(new.chunks(UNIT)).enumerate();
     for (number, (old_unit, new_unit)) in units {
         let (start, end) = (number * UNIT, (number * UNIT + UNIT).min(old.len()));
-        if old_unit == new_unit && (end <= whole.start || whole.end <= start) {
+        if old_unit == new_unit && whole.iter().all(|whole| end <= whole.start || whole.end <= start) {
             continue;
         }
         match ranges.last_mut() {
@@ -300,9 +301,9 @@ impl UndoFile {
             piece.resize(new.len(), 0);
             device.read_at(offset, &mut piece)?;
             ranges.clear();
-            let whole = repair.whole();
             let in_piece = |at: u64| at.saturating_sub(offset).min(new.len() as u64) as usize;
-            for range in differing(&piece, new, &(in_piece(whole.start)..in_piece(whole.end))) {
+            let whole = repair.whole().iter().map(|range| in_piece(range.start)..in_piece(range.end));
+            for range in differing(&piece, new, &whole.collect::<Vec<_>>()) {
                 ranges.extend_from_slice(&(range.start as u16).to_le_bytes());
                 ranges.extend_from_slice(&(range.len() as u16).to_le_bytes());
                 ranges.extend_from_slice(&piece[range.clone()]);
@@ -557,10 +558,13 @@ mod tests {
         let old = vec![0; 4096];
         let mut new = old.clone();
         (new[5], new[40], new[4095]) = (1, 1, 1);
-        assert_eq!(differing(&old, &new, &(0..0)), [0..48, 4080..4096]);
-        assert!(differing(&old, &old, &(0..0)).is_empty());
-        assert_eq!(differing(&old[..10], &new[..10], &(0..0)), std::slice::from_ref(&(0..10)));
-        assert_eq!(differing(&old, &new, &(1024..2048)), [0..48, 1024..2048, 4080..4096]);
+        assert_eq!(differing(&old, &new, &[]), [0..48, 4080..4096]);
+        assert!(differing(&old, &old, &[]).is_empty());
+        assert_eq!(differing(&old[..10], &new[..10], &[]), std::slice::from_ref(&(0..10)));
+        assert_eq!(
+            differing(&old, &new, std::slice::from_ref(&(1024..2048))),
+            [0..48, 1024..2048, 4080..4096]
+        );
     }
 
     fn image(uuid: u8) -> Arc<dyn Device> {
