@@ -116,10 +116,10 @@ pub(crate) struct TreeArgs {
     /// that is more.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
-    /// Give everything to this owner: UID, UID:GID or :GID.
+    /// Give everything to this owner: UID, UID:GID or :GID. Maps of ids do not change it.
     #[arg(long, value_name = "UID[:GID]")]
     owner: Option<String>,
-    /// Give everything to this group.
+    /// Give everything to this group. Maps of ids do not change it.
     #[arg(long, value_name = "GID")]
     group: Option<String>,
     /// Change the modes of everything but symbolic links, octal or as for chmod(1): `go-w`, `u=rwX`.
@@ -435,7 +435,7 @@ impl TreeArgs {
             return Err(usage("--clamp-mtime needs SOURCE_DATE_EPOCH in the environment".to_owned()));
         }
         let (uid, gid) = rules::owners(self.owner.as_deref(), self.group.as_deref()).map_err(usage)?;
-        // An owner of both kinds comes before the maps; these are rules, which come after them.
+        // One id alone is a rule. Both ways, the maps do not change an id that is given.
         let (only_uid, only_gid) = if uid.is_some() && gid.is_some() { (None, None) } else { (uid, gid) };
         let mut rules = rules::for_everything(only_uid, only_gid, self.mode.clone());
         rules.extend(self.rules.rules()?);

@@ -77,7 +77,7 @@ pub struct BuildOptions {
     pub clamp_mtime: Option<u64>,
     /// Whether to keep atime, ctime and crtime of the sources. Otherwise they equal mtime.
     pub keep_times: bool,
-    /// The owner of all files.
+    /// The owner of all files, instead of those that the maps give. ACLs are mapped.
     pub owner: Option<Owner>,
     /// The map of user ids.
     pub uid_map: IdMap,
@@ -521,7 +521,6 @@ fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault>
         for node in &mut tree.nodes {
             (node.uid, node.gid) = (owner.uid, owner.gid);
         }
-        return Ok(());
     }
     if uids.is_empty() && gids.is_empty() {
         return Ok(());
@@ -533,6 +532,9 @@ fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault>
             continue; // replaced, or removed by a whiteout
         }
         used_sets[node.xattrs as usize] = true;
+        if options.owner.is_some() {
+            continue;
+        }
         let mapped = uids
             .apply(node.uid)
             .map_err(|e| format!("user: {e}"))

@@ -180,7 +180,10 @@ fn ids_are_mapped_in_inodes_and_in_acls() {
             |label: &str| words[words.iter().position(|w| *w == label).unwrap() + 1].parse::<u32>().unwrap();
         assert_eq!([after("User:"), after("Group:")], owner, "{name}");
     }
-    if is_root() {
+    let acls_are_mapped = || {
+        if !is_root() {
+            return;
+        }
         let mount = LoopMount::read_only(&image).unwrap();
         let said = extant_testkit::run(
             "getfacl",
@@ -190,6 +193,24 @@ fn ids_are_mapped_in_inodes_and_in_acls() {
         for line in ["user:101000:rw-", "user:100005:r--", "group:5000:-w-", "default:user:101001:rwx"] {
             assert_has(&said, line);
         }
+    };
+    acls_are_mapped();
+    // The ids of --owner and --group are those of the image in every form; ACLs are mapped all the same.
+    for (owner, expected) in [
+        ("--owner 7:100", "7:100"),
+        ("--owner 7", "7:5000"),
+        ("--group 100", "101000:100"),
+        ("--owner :100", "101000:100"),
+        ("--owner 7 --group 100", "7:100"),
+    ] {
+        let mut all = args!["--force", "--tar", &tar].to_vec();
+        all.extend(words(maps));
+        all.extend(words(owner));
+        build(&image, &all);
+        let mut file = image.clone().into_os_string();
+        file.push(":/thousand");
+        assert_eq!(run(args!["stat", "--printf", "%u:%g", file]).stdout, expected, "{owner}");
+        acls_are_mapped();
     }
     common::remove(&image);
     // An ID outside every range is reported with its path, and no image is made.
