@@ -72,6 +72,12 @@ pub(crate) struct LsArgs {
     /// access, or of the creation. Without -l and another order, also sorts by it.
     #[arg(long, value_name = "WORD")]
     time: Option<WhichTime>,
+    /// As --time=ctime.
+    #[arg(short = 'c', conflicts_with_all = ["by_access", "time"])]
+    by_change: bool,
+    /// As --time=atime.
+    #[arg(short = 'u', conflicts_with = "time")]
+    by_access: bool,
     /// The other way round.
     #[arg(short, long)]
     reverse: bool,
@@ -131,14 +137,22 @@ impl LsArgs {
             None if self.by_size => Sorted::Size,
             None if self.unsorted => Sorted::None,
             // As in ls(1): without -l the time has no other use.
-            None if self.time.is_some() && !self.long => Sorted::Time,
+            None if self.which_time().is_some() && !self.long => Sorted::Time,
             None => Sorted::Name,
+        }
+    }
+
+    fn which_time(&self) -> Option<WhichTime> {
+        match (self.by_change, self.by_access) {
+            (true, _) => Some(WhichTime::Ctime),
+            (_, true) => Some(WhichTime::Atime),
+            _ => self.time,
         }
     }
 
     /// The time that is shown; an inode without a creation time has none.
     fn time_of(&self, stat: &Stat) -> Option<Timestamp> {
-        match self.time.unwrap_or(WhichTime::Mtime) {
+        match self.which_time().unwrap_or(WhichTime::Mtime) {
             WhichTime::Mtime => Some(stat.mtime),
             WhichTime::Ctime => Some(stat.ctime),
             WhichTime::Atime => Some(stat.atime),

@@ -34,6 +34,8 @@ struct Field {
     zeros: bool,
     /// `#`: a prefix, `0` or `0x`.
     prefix: bool,
+    /// `+` or a space: what a signed number that is not negative has in the place of its minus sign.
+    plus: Option<char>,
     width: usize,
     precision: Option<usize>,
     letter: u8,
@@ -122,6 +124,10 @@ fn directive(text: &[u8]) -> Result<(Field, &[u8]), String> {
             b'-' => field.left = true,
             b'0' => field.zeros = true,
             b'#' => field.prefix = true,
+            b'+' => field.plus = Some('+'),
+            b' ' => field.plus = field.plus.or(Some(' ')),
+            // Groups of thousands: none, as in the C locale.
+            b'\'' => {}
             _ => break,
         }
         at += 1;
@@ -129,9 +135,11 @@ fn directive(text: &[u8]) -> Result<(Field, &[u8]), String> {
     let (width, after) = digits(text, at)?;
     field.width = width.unwrap_or(0);
     at = after;
+    let mut is_bare_point = false;
     if text.get(at) == Some(&b'.') {
         let (precision, after) = digits(text, at + 1)?;
-        field.precision = Some(precision.unwrap_or(NANO_DIGITS));
+        is_bare_point = precision.is_none();
+        field.precision = Some(precision.unwrap_or(0));
         at = after;
     }
     // `%Hr`, `%Lr`: the major and the minor number.
@@ -150,6 +158,9 @@ fn directive(text: &[u8]) -> Result<(Field, &[u8]), String> {
         Some(letter) if b"aAbBCfFgGinNorRstTuUwWxXyYzZ".contains(letter) => *letter,
         Some(_) => return Err(format!("%{shown} is no directive of stat(1)")),
     };
+    if is_bare_point && b"WXYZ".contains(&field.letter) {
+        field.precision = Some(NANO_DIGITS);
+    }
     Ok((field, &text[at + 1..]))
 }
 
@@ -219,7 +230,7 @@ impl Field {
             b'n' => self.text(shown.path),
             b'N' => self.text(quoted(shown).as_bytes()),
             b'o' => self.number(stat.block_size.into(), 10),
-            b's' => self.number(stat.size, 10),
+            b's' => self.signed("", &digits_of(stat.size, 10, self.precision)),
             b'r' => self.number(device, 10),
             b'R' => self.number(device, 16),
             b'h' | b't' => self.number(major.into(), if self.letter == b't' { 16 } else { 10 }),
@@ -243,43 +254,61 @@ impl Field {
         if self.left { [text, &pad].concat() } else { [&pad, text].concat() }
     }
 
+    /// A number without a sign.
     fn number(self, value: u64, radix: u32) -> Vec<u8> {
-        let digits = match radix {
-            8 => format!("{value:o}"),
-            16 => format!("{value:x}"),
-            _ => value.to_string(),
-        };
+        let digits = digits_of(value, radix, self.precision);
         let prefix = match radix {
-            8 if self.prefix && value != 0 => "0",
+            8 if self.prefix && !digits.starts_with('0') => "0",
             16 if self.prefix && value != 0 => "0x",
             _ => "",
         };
-        let least = match self.precision {
-            Some(digits) => digits,
-            None if self.zeros && !self.left => self.width.saturating_sub(prefix.len()),
-            None => 0,
-        };
+        self.padded(prefix, &digits)
+    }
+
+    /// A number with a sign: "-" or nothing.
+    fn signed(self, minus: &str, digits: &str) -> Vec<u8> {
+        let plus = self.plus.filter(|_| minus.is_empty()).map(String::from).unwrap_or_default();
+        self.padded(&format!("{minus}{plus}"), digits)
+    }
+
+    /// Fills a number up to the width: with zeros between its prefix and its digits, or with spaces. As in
+    /// printf(3), a number with a precision gets no zeros.
+    fn padded(self, prefix: &str, digits: &str) -> Vec<u8> {
+        let room = self.width.saturating_sub(prefix.len());
+        let least = if self.zeros && !self.left && self.precision.is_none() { room } else { 0 };
         let text = format!("{prefix}{digits:0>least$}");
         Self { precision: None, ..self }.text(text.as_bytes())
     }
 
     /// Seconds since 1970, with as many digits of the fraction as the precision says.
     fn seconds(self, time: Timestamp) -> Vec<u8> {
+        // The precision is that of the fraction: it does not turn off the flag `0`, as with other numbers.
+        let field = Self { precision: None, ..self };
         let wanted = self.precision.unwrap_or(0);
+        if wanted == 0 {
+            let minus = if time.seconds < 0 { "-" } else { "" };
+            return field.signed(minus, &time.seconds.unsigned_abs().to_string());
+        }
         // The fraction counts forward from the second, also before 1970; a decimal fraction counts from zero.
         let total = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
-        let sign = if total < 0 { "-" } else { "" };
+        let minus = if total < 0 { "-" } else { "" };
         let (seconds, nanos) = (total.unsigned_abs() / 1_000_000_000, total.unsigned_abs() % 1_000_000_000);
-        let text = match wanted {
-            0 => time.seconds.to_string(),
-            _ => {
-                let fraction = format!("{nanos:09}");
-                let shown = &fraction[..wanted.min(NANO_DIGITS)];
-                format!("{sign}{seconds}.{shown:0<wanted$}")
-            }
-        };
-        Self { precision: None, ..self }.text(text.as_bytes())
+        let fraction = format!("{nanos:09}");
+        let shown = &fraction[..wanted.min(NANO_DIGITS)];
+        field.signed(minus, &format!("{seconds}.{shown:0<wanted$}"))
     }
+}
+
+/// The digits of a number, at least as many as the precision says; none for 0 if that is 0, as in printf(3).
+fn digits_of(value: u64, radix: u32, precision: Option<usize>) -> String {
+    let digits = match radix {
+        _ if value == 0 && precision == Some(0) => String::new(),
+        8 => format!("{value:o}"),
+        16 => format!("{value:x}"),
+        _ => value.to_string(),
+    };
+    let least = precision.unwrap_or(0);
+    format!("{digits:0>least$}")
 }
 
 /// The name escaped as by `ls -b`, and the target of a symbolic link.
@@ -346,6 +375,16 @@ mod tests {
             ("%Y %.3Y %.Y", "1700000000 1700000000.123 1700000000.123456789\n"),
             // -2 s and 0.123456789 s.
             ("%Z %.3Z", "-2 -1.876\n"),
+            ("[%012Y] [%-012Y] [%018.3Y]", "[001700000000] [1700000000  ] [00001700000000.123]\n"),
+            ("[%06Z] [%010.3Z] [%+06Z]", "[-00002] [-00001.876] [-00002]\n"),
+            (
+                "[%+s] [% s] [%'s] [%+ 8s] [%+08s] [%+i]",
+                "[+1234] [ 1234] [1234] [   +1234] [+0001234] [12]\n",
+            ),
+            (
+                "[%.s] [%08.6s] [%.a] [%#.5a] [%#08a] [%.0U]",
+                "[1234] [  001234] [644] [00644] [00000644] [1000]\n",
+            ),
             ("100%% \\n", "100% \\n\n"),
             ("[%6s] [%-6s] [%06s] [%04a] [%#a] [%.2n]", "[  1234] [1234  ] [001234] [0644] [0644] [/a]\n"),
         ] {
@@ -379,7 +418,7 @@ mod tests {
     fn any_bytes_parse_or_are_refused() {
         let stat = stat();
         let shown = Shown { stat: &stat, path: b"/", target: None, context: None };
-        let bytes = b"%%%\\.0-9#HLrxnY\xff";
+        let bytes = b"%%%\\.0-9#+' HLrsxnY\xff";
         for number in 0..bytes.len().pow(4) {
             let at = |place: u32| bytes[number / bytes.len().pow(place) % bytes.len()];
             let text = [b'%', at(0), at(1), at(2), at(3)];

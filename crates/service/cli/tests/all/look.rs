@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use crate::common::image::Image;
 use crate::common::{USAGE, assert_has, build, extant, run};
 use extant_testkit::{LoopMount, Manifest, debugfs, not_root, scratch, trees};
 use serde_json::Value;
@@ -125,12 +126,19 @@ fn a_listing_has_the_orders_and_times_of_ls() {
         (&["--time=atime"], large_first),
         (&["--time=mtime", "--sort=time"], small_first),
         (&["-S", "--time=access"], large_first),
+        (&["-u"], large_first),
+        (&["-ut"], large_first),
+        (&["-uS"], large_first),
     ] {
         let args = [&["ls"], options].concat();
         assert_eq!(small.prints(&args, "/usr/lib/x"), expected, "{options:?}");
     }
     let long = small.prints(&["ls", "-l", "--time=use"], "/usr/lib/x/b.so");
     assert_eq!(long, "-rw-r--r-- 1 0 0 2 1970-01-01T01:06:40Z /usr/lib/x/b.so\n");
+    assert_eq!(small.prints(&["ls", "-lu"], "/usr/lib/x/b.so"), long);
+    let by_change = small.prints(&["ls", "-lc"], "/usr/lib/x/b.so");
+    assert_eq!(by_change, small.prints(&["ls", "-l", "--time=ctime"], "/usr/lib/x/b.so"));
+    assert_ne!(by_change, small.prints(&["ls", "-l"], "/usr/lib/x/b.so"));
     assert_eq!(small.prints(&["ls", "-s"], "/usr/lib/x"), "    4 b.so\n    4 b.so.1\n");
     assert_eq!(small.prints(&["ls", "--size", "-h"], "/usr/lib/a.so"), " 4.0K /usr/lib/a.so\n");
     let long = small.prints(&["ls", "-ls"], "/usr/lib/a.so");
@@ -164,6 +172,41 @@ fn a_format_has_the_directives_of_stat() {
             let theirs = String::from_utf8(command.output().unwrap().stdout).unwrap();
             assert_eq!(print(format, &format!("/{path}")), theirs, "{path}");
         }
+    }
+}
+
+/// Widths, flags and precisions of numbers and times, on a file that has the same size, mode and times. A width
+/// has room for the time: stat(1) 9.1 adds a space to a time that is wider.
+#[test]
+fn the_flags_of_a_format_are_those_of_stat() {
+    let image = Image::new(&[]);
+    let host = image.path.with_extension("host");
+    let mut there = image.path.clone().into_os_string();
+    there.push(":/host");
+    for (time, bytes) in [("@1795909021.988776655", 1221), ("@-2.123456789", 0), ("@0.5", 7)] {
+        std::fs::write(&host, vec![b'x'; bytes]).unwrap();
+        let touch = || extant_testkit::run("touch", ["-d".as_ref(), time.as_ref(), host.as_os_str()]);
+        touch();
+        run(args!["cp", "-p", &host, &there]).code(0);
+        // The copy was an access.
+        touch();
+        let mut format = String::new();
+        for letter in ["s", "Y", "X", "a", "f", "h", "F"] {
+            for flags in ["", "0", "-", "-0", "+", "+0", " ", " 0", "+ -", "'", "'0", "#", "#0"] {
+                for size in ["", "1", "5", "14", "20", "30", "20.3", "20.0", ".1", ".12", "30.9", "30.12"] {
+                    format += &format!("{flags}{size}{letter}=[%{flags}{size}{letter}]\n");
+                }
+            }
+            format += &format!("[%.{letter}] [%20.{letter}] [%020.{letter}] [%-20.{letter}]\n");
+        }
+        let mut command = std::process::Command::new("stat");
+        let output = command.env("LC_ALL", "C").args(["-c", &format]).arg(&host).output().unwrap();
+        let theirs = String::from_utf8(output.stdout).unwrap();
+        let ours = run(args!["stat", "-c", &format, &there]).stdout;
+        for (ours, theirs) in ours.lines().zip(theirs.lines()) {
+            assert_eq!(ours, theirs, "{time}");
+        }
+        assert_eq!(ours.lines().count(), theirs.lines().count());
     }
 }
 
