@@ -87,6 +87,14 @@ impl Attributes<'_> {
         self.volume.noted(Operation::SetAttr, self.change_attr(ino, set))
     }
 
+    /// The time that [`set_attr`](Self::set_attr) stores for `time`: the nearest one that an inode can hold.
+    /// Inodes of 128 bytes hold whole seconds from 1901 to 2038.
+    #[must_use]
+    pub fn storable_time(self, time: Timestamp) -> Timestamp {
+        let extra = self.volume.inodes.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
+        storable(time, extra)
+    }
+
     fn change_attr(self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
         let writer = self.volume.writer()?;
         let times = [set.atime, set.mtime, set.ctime, set.crtime];

@@ -249,10 +249,10 @@ impl Copy<'_> {
             return false;
         }
         let Ok(inode) = self.fs.resolve(os(path), Follow::NotTheLast) else { return false };
-        let there = self.fs.volume().attributes().stat(&inode);
-        let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or_default();
-        let is_dir = there.kind == FileType::Directory;
-        !is_dir && existing.stays((metadata.mtime(), nanos), (there.mtime.seconds, there.mtime.nanos))
+        let attributes = self.fs.volume().attributes();
+        let there = attributes.stat(&inode);
+        let source = attributes.storable_time(timestamp(metadata.mtime(), metadata.mtime_nsec()));
+        there.kind != FileType::Directory && existing.stays(source, there.mtime)
     }
 
     /// Copies a file that is not a directory.
@@ -407,15 +407,13 @@ impl Copy<'_> {
                 let _ = self.fs.remove_xattr(os(path), name);
             }
         }
-        let time =
-            |seconds, nanos: i64| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or_default() };
         let is_link = metadata.file_type().is_symlink();
         let set = SetAttr {
             uid: Some(metadata.uid()),
             gid: Some(metadata.gid()),
             mode: (!is_link).then_some((metadata.mode() & 0o7777) as u16),
-            atime: Some(time(metadata.atime(), metadata.atime_nsec())),
-            mtime: Some(time(metadata.mtime(), metadata.mtime_nsec())),
+            atime: Some(timestamp(metadata.atime(), metadata.atime_nsec())),
+            mtime: Some(timestamp(metadata.mtime(), metadata.mtime_nsec())),
             ..SetAttr::default()
         };
         self.fs.set_attr(os(path), Follow::NotTheLast, &set)?;
@@ -446,6 +444,11 @@ impl Copy<'_> {
             Failure::Image(error) => report(self.session, &self.image, &error, ""),
         }
     }
+}
+
+/// A time of a host file.
+fn timestamp(seconds: i64, nanos: i64) -> Timestamp {
+    Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or_default() }
 }
 
 fn fault_is_full(fault: &Fault) -> bool {

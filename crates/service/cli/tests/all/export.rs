@@ -423,6 +423,48 @@ fn an_archive_is_compressed_as_its_name_says() {
     assert!(refused.code(common::USAGE).contains("--tar FILE writes an archive"), "{}", refused.stderr);
 }
 
+/// An image with inodes of 128 bytes stores whole seconds until 2038. A second `cp -u` copies nothing, in both
+/// directions.
+#[test]
+fn an_update_of_times_that_are_not_stored_copies_once() {
+    let scratch = scratch();
+    let (tree, image) = (scratch.path().join("tree"), scratch.path().join("a.img"));
+    std::fs::create_dir(&tree).unwrap();
+    run(args!["mkfs", "-q", "-I", "128", "-s", "8M", &image]).code(0);
+    for (name, time) in [("nanos", "@1700000000.987654321"), ("late", "@4102444800.5"), ("old", "@-5.5")] {
+        std::fs::write(tree.join(name), name).unwrap();
+        outcome(std::process::Command::new("touch").args(["-d", time]).arg(tree.join(name))).code(0);
+    }
+    let copied = |from: OsString, to: OsString| {
+        let copy = run(args!["cp", "-r", "-p", "-u", "-v", "-T", from, to]);
+        copy.code(0);
+        copy.stdout.lines().count()
+    };
+    let copy_in = || copied(tree.clone().into(), at(&image, "/"));
+    assert_eq!(copy_in(), 3);
+    assert_eq!(copy_in(), 0);
+    // The next second is later, in a file that has all digits too.
+    outcome(std::process::Command::new("touch").args(["-d", "@1700000001"]).arg(tree.join("nanos"))).code(0);
+    assert_eq!(copy_in(), 1);
+    assert_eq!(copy_in(), 0);
+    let out = scratch.path().join("out");
+    let copy_out = || copied(at(&image, "/"), out.clone().into());
+    let first = copy_out();
+    assert!(first >= 3, "{first}");
+    assert_eq!(copy_out(), 0);
+    if extant_testkit::is_root() {
+        // The host's file system stores less than the image.
+        let (small, large) = (scratch.path().join("small.img"), scratch.path().join("large.img"));
+        run(args!["mkfs", "-q", "-I", "128", "-s", "8M", &small]).code(0);
+        build(&large, args!["--from", &tree]);
+        let mount = extant_testkit::LoopMount::new(&small, "rw").unwrap();
+        let copy_out = || copied(at(&large, "/"), mount.path().join("d").into());
+        let first = copy_out();
+        assert!(first >= 3, "{first}");
+        assert_eq!(copy_out(), 0);
+    }
+}
+
 #[test]
 fn existing_files_stay_as_in_cp() {
     let scratch = scratch();
