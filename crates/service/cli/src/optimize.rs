@@ -181,7 +181,11 @@ fn order_list(
         Some(device) => Arc::clone(device),
         None => image.open_locked().map_err(lock_failure).map_err(before)?,
     };
-    let options = OfflineOptions { journal_device, undo: Some(image.tune_undo()) };
+    let options = OfflineOptions {
+        journal_device,
+        undo: Some(image.tune_undo()),
+        waiting: Some(Arc::new(crate::waiting::say(escape(image.to_string().as_bytes())))),
+    };
     order_inodes(&device, paths, &options, &AtomicBool::new(false)).map_err(|fault| {
         let moved = match &fault {
             OrderFault::Change(ResizeFault::InPart { moved_inodes, .. }) => *moved_inodes,

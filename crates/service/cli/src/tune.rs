@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant::tune::{
@@ -294,7 +295,8 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
         let blocks = bytes >> fs.volume().geometry().block_size.log2();
         conversion.journal = Some(JournalChange::Make { blocks: u32::try_from(blocks).ok() });
     }
-    let needs_recovery = fs.volume().recovery().needed;
+    let is_recovering = fs.volume().superblock().features.has_incompat(Features::RECOVER);
+    let needs_recovery = fs.volume().recovery().needed || is_recovering;
     drop(fs);
     // A conversion that is refused changes no other parameter. While a journal waits, it cannot be planned.
     if !args.dry_run
@@ -477,7 +479,11 @@ pub(crate) fn convert_image(
     let journal_device = journal.journal.as_deref().map(crate::resize::journal).transpose()?;
     let options = ConvertOptions {
         dry_run,
-        offline: OfflineOptions { journal_device, undo: Some(image.tune_undo()) },
+        offline: OfflineOptions {
+            journal_device,
+            undo: Some(image.tune_undo()),
+            waiting: Some(Arc::new(crate::waiting::say(escape(image.to_string().as_bytes())))),
+        },
         now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as u32),
     };
     extant::tune::convert(&device, conversion, &options).map_err(|fault| {

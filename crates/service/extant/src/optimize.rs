@@ -257,7 +257,11 @@ pub fn order_inodes<P: AsRef<[u8]>>(
     }
     let has_journal = volume.superblock().features.has_compat(crate::Features::HAS_JOURNAL);
     drop(volume);
-    let options_of_change = crate::resize::ResizeOptions { journal_device, ..Default::default() };
+    let options_of_change = crate::resize::ResizeOptions {
+        journal_device,
+        waiting: options.waiting.clone(),
+        ..Default::default()
+    };
     let Some(undo) = options.undo.as_ref().filter(|_| !has_journal) else {
         return Ok(extant_resize::order_inodes(device, &order, &options_of_change, cancel)?);
     };

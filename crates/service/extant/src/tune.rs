@@ -40,7 +40,7 @@ use extant_ondisk::features::{Feature, Word};
 use extant_ondisk::hash::HashVersion;
 use extant_ondisk::superblock::{self, FLAG_TEST_FILESYS, default_options, until_nul};
 use extant_ondisk::{Features, Superblock};
-use extant_volume::{Fault, LABEL_MAX, OnError, OpenFault};
+use extant_volume::{Fault, LABEL_MAX, OnError, OnWait, OpenFault};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -236,6 +236,9 @@ pub struct OfflineOptions {
     /// The undo file, for changes that do not fit into one transaction, or a file system without a journal.
     /// It is removed at the end. After a power cut, [`restore_cut`] restores the old state from it.
     pub undo: Option<PathBuf>,
+    /// Called while a change waits to find out whether another machine has the file system open (feature
+    /// `mmp`).
+    pub waiting: Option<Arc<OnWait<'static>>>,
 }
 
 /// Options of [`convert`].
@@ -314,12 +317,14 @@ pub fn convert(
     if conversion.journal.is_none() && !conversion.changes_layout() && !has_claimed {
         let writing = ResizeOptions {
             journal_device: options.offline.journal_device.clone(),
+            waiting: options.offline.waiting.clone(),
             ..ResizeOptions::default()
         };
         match write_in_one_step(device, blocks, &after, &writing) {
             Ok(()) => return Ok(report),
             Err(ResizeFault::Plan(_)) => {}
             Err(ResizeFault::Open(OpenFault::InUse(why))) => return Err(TuneFault::InUse(why)),
+            Err(ResizeFault::Open(fault)) => return Err(TuneFault::Open(fault.to_string())),
             Err(fault) => return Err(TuneFault::Write(fault.to_string())),
         }
     }
@@ -372,10 +377,18 @@ pub fn restore_cut(device: &Arc<dyn Device>, undo: Option<&Path>) -> Result<(), 
 
 /// Replays the journal, and finishes the deletion of orphans.
 fn recover(device: &Arc<dyn Device>, options: &ConvertOptions) -> Result<(), TuneFault> {
-    let open =
-        OpenOptions { journal_device: options.offline.journal_device.clone(), ..OpenOptions::default() };
+    let open = OpenOptions {
+        journal_device: options.offline.journal_device.clone(),
+        waiting: options.offline.waiting.clone(),
+        ..OpenOptions::default()
+    };
     let opened = FileSystem::from_device_writable(Arc::clone(device), &open);
-    let closed = opened.map_err(|fault| TuneFault::Open(fault.to_string()))?.close();
+    let closed = opened
+        .map_err(|fault| match fault {
+            OpenFault::InUse(why) => TuneFault::InUse(why),
+            fault => TuneFault::Open(fault.to_string()),
+        })?
+        .close();
     closed.map_err(|fault| TuneFault::Open(fault.to_string()))
 }
 

@@ -2,10 +2,12 @@
 //! undo file was in use, the same conversion restores the old state first, and completes.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use extant::build::{BuildOptions, SizeChoice, Source, build};
-use extant::tune::{Conversion, ConvertOptions, JournalChange, OfflineOptions, convert};
+use extant::build::{BuildOptions, FormatOptions, SizeChoice, Source, build};
+use extant::mkfs::FeatureEdit;
+use extant::tune::{Conversion, ConvertOptions, JournalChange, OfflineOptions, TuneFault, convert};
 use extant::{Device, DeviceFault, FileDevice, FileSystem, OpenOptions};
 use extant_check::Severity;
 use extant_simdisk::{Image, SimDisk};
@@ -61,13 +63,17 @@ fn features(device: &Arc<dyn Device>) -> String {
 }
 
 fn image(dir: &Path) -> Image {
+    image_with(dir, FormatOptions::default())
+}
+
+fn image_with(dir: &Path, format: FormatOptions) -> Image {
     let tree = dir.join("tree");
     std::fs::create_dir_all(tree.join("dir")).unwrap();
     for number in 0..60u8 {
         std::fs::write(tree.join("dir").join(number.to_string()), vec![number; 5000]).unwrap();
     }
     let path = dir.join("image");
-    let options = BuildOptions { size: SizeChoice::Bytes(32 << 20), ..BuildOptions::default() };
+    let options = BuildOptions { size: SizeChoice::Bytes(32 << 20), format, ..BuildOptions::default() };
     build(&options, vec![Source::Dir(tree)], &path).unwrap();
     Image::read_from(&FileDevice::open(&path, false).unwrap()).unwrap()
 }
@@ -129,4 +135,65 @@ fn a_conversion_that_was_cut_has_the_old_features_or_the_new_ones() {
             assert!(!undo.exists(), "{name}");
         }
     }
+}
+
+/// A disk whose block of multiple-mount protection is damaged after the plan, when the claim reads it.
+struct Damaging {
+    disk: Arc<SimDisk>,
+    block: u64,
+    is_claimed: AtomicBool,
+    writes: AtomicU64,
+}
+
+impl Device for Damaging {
+    fn size_bytes(&self) -> u64 {
+        self.disk.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.disk.read_at(offset, buf)?;
+        if self.is_claimed.load(Ordering::Relaxed) && offset == self.block {
+            buf[0] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.disk.write_at(offset, bytes)
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.disk.zero_at(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        self.disk.flush()
+    }
+
+    /// Only a claim needs the bytes of the drive.
+    fn forget_cached(&self, _offset: u64, _len: u64) {
+        self.is_claimed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The plan finds no fault, and then the file system cannot be claimed: that is an error of opening, before
+/// anything is written.
+#[test]
+fn a_claim_that_fails_is_an_error_of_opening() {
+    let dir = extant_testkit::scratch();
+    let features = FeatureEdit::parse_list("mmp").unwrap();
+    let image = image_with(dir.path(), FormatOptions { features, ..FormatOptions::default() });
+    let disk = Arc::new(SimDisk::recording(image));
+    let plain: Arc<dyn Device> = Arc::<SimDisk>::clone(&disk);
+    let fs = FileSystem::from_device(plain, &OpenOptions::default()).unwrap();
+    let block = fs.volume().superblock().mmp_block * fs.volume().geometry().block_size.bytes();
+    let damaging =
+        Arc::new(Damaging { disk, block, is_claimed: AtomicBool::new(false), writes: AtomicU64::new(0) });
+    let device: Arc<dyn Device> = Arc::<Damaging>::clone(&damaging);
+    let conversion = Conversion { quota: Some(true), ..Conversion::default() };
+    let fault = convert(&device, &conversion, &ConvertOptions::default()).unwrap_err();
+    let why = fault.to_string();
+    assert!(matches!(fault, TuneFault::Open(_)) && why.contains("multiple-mount protection"), "{fault:?}");
+    assert_eq!(damaging.writes.load(Ordering::Relaxed), 0);
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use crate::common::image::{Image, kinds};
 use crate::common::{EXISTS, Outcome, SOURCE, USAGE, assert_has, run};
+use extant_ondisk::mmp::Mmp;
 use extant_testkit::{LoopMount, debugfs, e2fsck_clean, is_root, not_root};
 
 const TARGET: i32 = 1;
@@ -373,15 +374,10 @@ fn an_image_that_another_machine_may_have_is_claimed_and_given_back() {
     image.done("mkdir :/b");
     e2fsck_clean(&image.path);
     // e2fsck is working on it.
-    let mut bytes = std::fs::read(&image.path).unwrap();
-    let sb = extant_ondisk::Superblock::decode(&bytes[1024..2048]).unwrap();
-    let at = (sb.mmp_block << (10 + sb.log_block_size)) as usize;
-    let mut mmp = extant_ondisk::mmp::Mmp::decode(&bytes[at..]).unwrap();
-    assert_eq!(mmp.sequence, extant_ondisk::mmp::Mmp::SEQ_CLEAN);
-    mmp.sequence = extant_ondisk::mmp::Mmp::SEQ_FSCK;
-    mmp.seal(sb.fs_seed());
-    bytes[at..at + extant_ondisk::mmp::Mmp::LEN].copy_from_slice(&mmp.encode());
-    std::fs::write(&image.path, bytes).unwrap();
+    image.change_mmp(|mmp| {
+        assert_eq!(mmp.sequence, Mmp::SEQ_CLEAN);
+        mmp.sequence = Mmp::SEQ_FSCK;
+    });
     image.refused("mkdir :/c", BUSY, "the file system is in use: e2fsck is checking it");
     assert_has(&image.done("ls :/"), "a");
 }
@@ -390,38 +386,17 @@ fn an_image_that_another_machine_may_have_is_claimed_and_given_back() {
 /// this is refused without a wait. With a possible interval, the wait is reported at once.
 #[test]
 fn a_wait_for_another_machine_is_said_and_has_an_end() {
-    use std::io::{BufRead, BufReader};
     let image = Image::new(&["-O", "mmp"]);
-    let path = image.path.to_str().unwrap();
     let left_behind = |interval| {
-        let mut bytes = std::fs::read(path).unwrap();
-        let mut sb = extant_ondisk::Superblock::decode(&bytes[1024..2048]).unwrap();
-        sb.mmp_interval = interval;
-        bytes[1024..2048].copy_from_slice(&sb.sealed());
-        let at = (sb.mmp_block << (10 + sb.log_block_size)) as usize;
-        let mut mmp = extant_ondisk::mmp::Mmp::decode(&bytes[at..]).unwrap();
-        mmp.sequence = 1000;
-        mmp.seal(sb.fs_seed());
-        bytes[at..at + extant_ondisk::mmp::Mmp::LEN].copy_from_slice(&mmp.encode());
-        std::fs::write(path, bytes).unwrap();
+        image.change_superblock(|sb| sb.mmp_interval = interval);
+        image.change_mmp(|mmp| mmp.sequence = 1000);
     };
     left_behind(65_535);
     let begun = std::time::Instant::now();
     image.refused("mkdir :/a", 8, "mmp_update_interval=5");
     assert!(begun.elapsed().as_secs() < 2);
     left_behind(5);
-    let begun = std::time::Instant::now();
-    let mut waiting = common::extant()
-        .arg("mkdir")
-        .arg(format!("{path}:/a"))
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(waiting.stderr.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("waiting 22 s") && begun.elapsed().as_secs() < 5, "{line}");
-    waiting.kill().unwrap();
-    waiting.wait().unwrap();
+    image.waits("mkdir IMG:/a", "waiting 22 s");
 }
 
 /// Regression: a hundred commands of a build made an image due for a check at its first boot.

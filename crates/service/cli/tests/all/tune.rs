@@ -4,10 +4,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use extant_ondisk::Features;
+use extant_ondisk::mmp::Mmp;
 use extant_testkit::{LoopMount, e2fsck_clean, scratch};
 
+use crate::common::image::Image;
 use crate::common::mounted::{Mount, has_fuse_and_root};
-use crate::common::{USAGE, assert_has, run};
+use crate::common::{SOURCE, USAGE, assert_has, run};
+
+const BUSY: i32 = 10;
 
 /// Options of mke2fs, by a name: the checksums of an ext4 of today, of the years before, and none.
 const KINDS: [(&str, &[&str]); 3] = [
@@ -88,6 +93,24 @@ fn fields(image: &Path, backup: Option<&str>, block_size: &str) -> BTreeMap<Stri
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     let lines = lines.filter(|(name, _)| !VOLATILE.iter().any(|skip| name.starts_with(skip)));
     lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+}
+
+/// The journal waits for a replay, and another machine may have the image: the conversion reports its wait. A
+/// block of multiple-mount protection that cannot be used is an error of the source.
+#[test]
+fn a_conversion_reports_its_wait_for_another_machine() {
+    let image = Image::new(&["-O", "mmp"]);
+    image.change_superblock(|sb| sb.features.incompat |= Features::RECOVER);
+    image.change_mmp(|mmp| mmp.sequence = 1000);
+    let path = image.path.to_str().unwrap();
+    image.waits("tune -O quota IMG", "waiting 22 s");
+    let list = image.path.with_extension("list");
+    std::fs::write(&list, "/lost+found\n").unwrap();
+    image.waits(&format!("optimize -I --order {} IMG", list.display()), "waiting 22 s");
+    image.change_mmp(|mmp| mmp.sequence = Mmp::SEQ_FSCK);
+    image.refused(&format!("tune -O quota {path}"), BUSY, "e2fsck is checking it");
+    image.change_mmp(|mmp| mmp.sequence = u32::MAX);
+    image.refused(&format!("tune -O quota {path}"), SOURCE, "multiple-mount protection");
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! An image, and commands on it that are written as text lines.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Instant;
 
+use extant_ondisk::Superblock;
+use extant_ondisk::mmp::Mmp;
 use extant_testkit::{LoopMount, e2fsck_clean, not_root, scratch};
 
 use super::{Outcome, assert_has, extant, outcome, run};
@@ -47,6 +50,44 @@ impl Image {
         let before = std::fs::read(&self.path).unwrap();
         assert_has(self.run(line).code(code), part);
         assert!(std::fs::read(&self.path).unwrap() == before, "{line}");
+    }
+
+    /// Changes the superblock.
+    pub(crate) fn change_superblock(&self, change: impl FnOnce(&mut Superblock)) {
+        let mut bytes = std::fs::read(&self.path).unwrap();
+        let mut sb = Superblock::decode(&bytes[1024..2048]).unwrap();
+        change(&mut sb);
+        bytes[1024..2048].copy_from_slice(&sb.sealed());
+        std::fs::write(&self.path, bytes).unwrap();
+    }
+
+    /// Changes the block of multiple-mount protection.
+    pub(crate) fn change_mmp(&self, change: impl FnOnce(&mut Mmp)) {
+        let mut bytes = std::fs::read(&self.path).unwrap();
+        let sb = Superblock::decode(&bytes[1024..2048]).unwrap();
+        let at = (sb.mmp_block << (10 + sb.log_block_size)) as usize;
+        let mut mmp = Mmp::decode(&bytes[at..]).unwrap();
+        change(&mut mmp);
+        mmp.seal(sb.fs_seed());
+        bytes[at..at + Mmp::LEN].copy_from_slice(&mmp.encode());
+        std::fs::write(&self.path, bytes).unwrap();
+    }
+
+    /// Asserts that a command reports at once how long it will wait for another machine, and ends it.
+    pub(crate) fn waits(&self, line: &str, part: &str) {
+        let begun = Instant::now();
+        let image = self.path.to_str().unwrap();
+        let mut waiting = extant()
+            .args(line.replace("IMG", image).split(' '))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(waiting.stderr.take().unwrap()).read_line(&mut said).unwrap();
+        waiting.kill().unwrap();
+        waiting.wait().unwrap();
+        assert!(said.contains(part) && begun.elapsed().as_secs() < 5, "{line}: {said}");
     }
 
     /// Runs `extant edit` with a script on standard input.
