@@ -423,8 +423,8 @@ fn an_archive_is_compressed_as_its_name_says() {
     assert!(refused.code(common::USAGE).contains("--tar FILE writes an archive"), "{}", refused.stderr);
 }
 
-/// An image with inodes of 128 bytes stores whole seconds until 2038. A second `cp -u` copies nothing, in both
-/// directions.
+/// An image with inodes of 128 bytes stores whole seconds until 2038. A second `cp -u` copies nothing, in
+/// both directions.
 #[test]
 fn an_update_of_times_that_are_not_stored_copies_once() {
     let scratch = scratch();

@@ -175,8 +175,8 @@ fn a_format_has_the_directives_of_stat() {
     }
 }
 
-/// Widths, flags and precisions of numbers and times, on a file that has the same size, mode and times. A width
-/// has room for the time: stat(1) 9.1 adds a space to a time that is wider.
+/// Widths, flags and precisions of numbers and times, on a file that has the same size, mode and times. With
+/// a precision, a width has room for the time: stat(1) 9.1 adds a space to a time that is wider.
 #[test]
 fn the_flags_of_a_format_are_those_of_stat() {
     let image = Image::new(&[]);
