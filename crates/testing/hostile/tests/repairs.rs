@@ -56,6 +56,18 @@ fn a_bitmap_without_findings_gives_way_to_the_journal() {
     assert!(repairs.stories.is_empty(), "{:?}", repairs.stories);
 }
 
+/// The number of clusters of a group is damaged, and so are the addresses of bitmaps: with blocks and inodes
+/// of other sizes, garbage looked like inodes.
+#[test]
+fn a_wrong_number_does_not_change_the_sizes_of_blocks_and_inodes() {
+    let mut images = images::all();
+    images.extend(images::more());
+    images.extend(images::recorded());
+    images.extend(images::special());
+    let repairs = extant_hostile::Repairs::run(&images, 97657, 1);
+    assert!(repairs.stories.is_empty(), "{:?}", repairs.stories);
+}
+
 /// The feature of multiple-mount protection is set, and there is no block for it. The undo claims the block
 /// that the repair has made, and restores what was there.
 #[test]

@@ -66,7 +66,16 @@ pub(crate) fn guess(
     // A backup was not made up: a guess must be clearly better.
     let least = best.as_ref().map_or(i64::MIN, |(most, _)| most + CLEARLY);
     for sb in guess::all(&bytes, overlay.size_bytes()) {
-        let Some(guessed) = worth_with(overlay, &sb, options) else { continue };
+        // Descriptors may be damaged, too: that is more likely than another size of blocks and inodes.
+        let is_layout = |stored: &Superblock| {
+            (stored.features, stored.log_block_size, stored.inode_size)
+                == (sb.features, sb.log_block_size, sb.inode_size)
+        };
+        let guessed = match stored.as_ref().is_some_and(is_layout) {
+            true => worth_repaired(overlay, &sb, options),
+            false => worth_with(overlay, &sb, options),
+        };
+        let Some(guessed) = guessed else { continue };
         // Another feature must be clearly better: shared_blocks makes an error of one file right.
         let is_stored = stored.as_ref().is_some_and(|stored| stored.features == sb.features);
         let margin = if is_stored { 0 } else { CLEARLY };
