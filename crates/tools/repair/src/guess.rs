@@ -206,7 +206,9 @@ fn fitted(
             && inodes.is_multiple_of(per_block)
     };
     if by_count || !fits(sb.inodes_per_group) {
-        sb.inodes_per_group = Some(sb.inodes_count / groups).filter(|inodes| fits(*inodes))?;
+        // The number of inodes may be wrong by a little, too.
+        let inodes = sb.inodes_count / groups;
+        sb.inodes_per_group = Some(inodes - inodes % per_block.max(8)).filter(|inodes| fits(*inodes))?;
     }
     sb.inodes_count = sb.inodes_per_group.checked_mul(groups)?;
     if f.metadata_csum() {
