@@ -121,7 +121,7 @@ impl FileSystem {
     /// # let (_kept, image) = example::example_image();
     /// # let fs = extant::open(&image)?;
     /// let root = fs.volume().root()?;
-    /// assert_eq!(fs.volume().lookup(&root, b"etc")?.ino(), fs.metadata("/etc")?.ino);
+    /// assert_eq!(fs.volume().names().lookup(&root, b"etc")?.ino(), fs.metadata("/etc")?.ino);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

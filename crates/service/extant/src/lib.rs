@@ -183,9 +183,9 @@
 //!
 //! // By inodes instead of paths: the volume.
 //! let volume = fs.volume();
-//! let etc = volume.resolve(b"/etc", Follow::Links)?;
-//! let motd = volume.lookup(&etc, b"motd")?;
-//! assert_eq!(volume.stat(&motd).links, 1);
+//! let etc = volume.names().resolve(b"/etc", Follow::Links)?;
+//! let motd = volume.names().lookup(&etc, b"motd")?;
+//! assert_eq!(volume.attributes().stat(&motd).links, 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -30,7 +30,7 @@
 //! fs.close()?;
 //!
 //! let fs = FileSystem::from_device(memory, &OpenOptions::default())?;
-//! assert_eq!(fs.volume().label(), b"root");
+//! assert_eq!(fs.volume().admin().label(), b"root");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
