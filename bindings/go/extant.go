@@ -1,5 +1,5 @@
-// Package extant builds, reads, changes, checks, repairs and resizes ext2, ext3 and ext4 images in user space, through the C
-// library libextant. An open FS is an io/fs.FS.
+// Package extant builds, reads, changes, checks, repairs and resizes ext2, ext3 and ext4 images in user space,
+// through the C library libextant. An open FS is an io/fs.FS.
 //
 // It does not own any knowledge of ext4. docs/c.md of the project explains how to link libextant.
 package extant

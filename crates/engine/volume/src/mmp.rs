@@ -222,9 +222,8 @@ impl MountGuard {
         self.held.is_over.notify_all();
         let _ = thread.join();
         let mut state = self.held.state.lock();
-        if state.lost.is_none() && !self.held.place.read().is_ok_and(|block| is_same(&block, &state.block)) {
-            state.lost =
-                Some("another machine opened it for writing, or the MMP block cannot be read".to_owned());
+        if state.lost.is_none() {
+            state.lost = self.held.why_not_ours(&state.block);
         }
         if let Some(why) = &state.lost {
             return Err(why.clone());
@@ -343,28 +342,31 @@ impl GuardShared {
         }
     }
 
+    /// Why the block is not ours any more; `None` if it is.
+    fn why_not_ours(&self, ours: &Mmp) -> Option<String> {
+        match self.place.read() {
+            Ok(block) if is_same(&block, ours) => None,
+            Ok(_) => Some("another machine opened it for writing".to_owned()),
+            Err(fault) => Some(format!(
+                "the MMP block cannot be read, so use by another machine cannot be excluded: {fault}"
+            )),
+        }
+    }
+
     /// Checks that the block is still ours, and writes the next number.
     fn refresh(&self, state: &mut State) {
-        let why = match self.place.read() {
-            Ok(block) if is_same(&block, &state.block) => {
-                let next = if state.block.sequence >= Mmp::SEQ_MAX { 1 } else { state.block.sequence + 1 };
-                state.block.sequence = next;
-                let written = self.place.write(&mut state.block);
-                // A device that lost other data refuses all writes from then on. That aborts the journal;
-                // here it only matters that other machines see our number.
-                let is_there = || self.place.read().is_ok_and(|block| is_same(&block, &state.block));
-                match written {
-                    Err(fault) if !is_there() => format!(
-                        "the MMP block cannot be written, so other machines would not see the mount: {fault}"
-                    ),
-                    _ => return,
-                }
-            }
-            Ok(_) => "another machine opened it for writing".to_owned(),
-            Err(fault) => {
-                format!("the MMP block cannot be read, so use by another machine cannot be excluded: {fault}")
-            }
-        };
+        let why = self.why_not_ours(&state.block).or_else(|| {
+            let next = if state.block.sequence >= Mmp::SEQ_MAX { 1 } else { state.block.sequence + 1 };
+            state.block.sequence = next;
+            let written = self.place.write(&mut state.block);
+            // A device that lost other data refuses all writes from then on. That aborts the journal; here it
+            // only matters that other machines see our number.
+            let fault = written.err().filter(|_| self.why_not_ours(&state.block).is_some())?;
+            Some(format!(
+                "the MMP block cannot be written, so other machines would not see the mount: {fault}"
+            ))
+        });
+        let Some(why) = why else { return };
         if let Some(on_lost) = state.when_lost.take() {
             on_lost(&why);
         }

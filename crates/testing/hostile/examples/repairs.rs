@@ -15,10 +15,7 @@ fn main() -> ExitCode {
         value(name).map_or(default, |given| given.parse().unwrap_or_else(|_| panic!("{name} wants a number")))
     };
     let (rounds, seed) = (number("--corruptions", 5000), number("--seed", 1));
-    let mut images = images::all();
-    images.extend(images::more());
-    images.extend(images::recorded());
-    images.extend(images::special());
+    let images = images::of_repairs();
     if let Some(dir) = value("--keep") {
         // The damaged images alone, to be looked at by hand.
         for seed in seed..seed + rounds {

@@ -18,11 +18,7 @@ const LEFT: &[(&str, &str)] = &[
 
 #[test]
 fn damaged_images_are_repaired() {
-    let mut images = images::all();
-    images.extend(images::more());
-    images.extend(images::recorded());
-    images.extend(images::special());
-    let repairs = extant_hostile::Repairs::run(&images, 1, 160);
+    let repairs = extant_hostile::Repairs::run(&images::of_repairs(), 1, 160);
     println!("{repairs:#?}");
     assert_eq!(repairs.undone, repairs.rounds);
     assert_eq!(repairs.losing, 0, "an intact file was lost, and the plan does not say so");
@@ -48,11 +44,7 @@ fn damage_that_once_lost_files_loses_none() {
 /// and the journal was cut and restored in turn.
 #[test]
 fn a_bitmap_without_findings_gives_way_to_the_journal() {
-    let mut images = images::all();
-    images.extend(images::more());
-    images.extend(images::recorded());
-    images.extend(images::special());
-    let repairs = extant_hostile::Repairs::run(&images, 6372, 1);
+    let repairs = extant_hostile::Repairs::run(&images::of_repairs(), 6372, 1);
     assert!(repairs.stories.is_empty(), "{:?}", repairs.stories);
 }
 
@@ -61,10 +53,7 @@ fn a_bitmap_without_findings_gives_way_to_the_journal() {
 /// most inodes were outside of the groups.
 #[test]
 fn wrong_numbers_do_not_change_the_sizes_of_blocks_inodes_and_groups() {
-    let mut images = images::all();
-    images.extend(images::more());
-    images.extend(images::recorded());
-    images.extend(images::special());
+    let images = images::of_repairs();
     for seed in [97657, 98222] {
         let repairs = extant_hostile::Repairs::run(&images, seed, 1);
         assert!(repairs.stories.is_empty(), "{:?}", repairs.stories);
@@ -75,11 +64,7 @@ fn wrong_numbers_do_not_change_the_sizes_of_blocks_inodes_and_groups() {
 /// that the repair has made, and restores what was there.
 #[test]
 fn a_new_block_of_the_protection_is_undone() {
-    let mut images = images::all();
-    images.extend(images::more());
-    images.extend(images::recorded());
-    images.extend(images::special());
-    assert_eq!(extant_hostile::Repairs::run(&images, 94209, 1).undone, 1);
+    assert_eq!(extant_hostile::Repairs::run(&images::of_repairs(), 94209, 1).undone, 1);
 }
 
 #[test]

@@ -22,6 +22,28 @@ const SCAN_MAX: u64 = 1 << 18;
 /// Blocks of a table that a scan looks at.
 const SCORED_MAX: u32 = 64;
 
+/// A bitmap of a group.
+struct Bitmap {
+    place: fn(&GroupDesc) -> u64,
+    /// The flag of a group whose bitmap is not initialized.
+    uninit: u16,
+    /// The rules about its bits.
+    codes: [&'static str; 4],
+}
+
+const BITMAPS: [Bitmap; 2] = [
+    Bitmap {
+        place: |desc| desc.block_bitmap,
+        uninit: BLOCK_UNINIT,
+        codes: ["BM001", "BM002", "BM005", "BM007"],
+    },
+    Bitmap {
+        place: |desc| desc.inode_bitmap,
+        uninit: INODE_UNINIT,
+        codes: ["BM003", "BM004", "BM006", "BM008"],
+    },
+];
+
 impl Fs<'_, '_> {
     /// Repairs the addresses or the checksum of a descriptor.
     pub(crate) fn mend_desc(&mut self, finding: &Finding) {
@@ -189,49 +211,43 @@ impl Fs<'_, '_> {
         let wrong = |group: Group, codes: &[&str]| {
             findings.iter().any(|found| found.place.group == Some(group) && codes.contains(&found.rule.code))
         };
-        for group in (0..self.geometry.groups).map(Group) {
+        'groups: for group in (0..self.geometry.groups).map(Group) {
             let Some(desc) = self.stored_desc(group).filter(|_| self.notes.is_usable(group)) else {
                 continue;
             };
             let mut new = desc;
-            // A bitmap that is not initialized has no findings. If the backup has another place for it, which
-            // no file uses, it stays uninitialized there.
-            let backup = self.backup_desc(group).filter(|_| self.is_backup_sound(group));
-            let elsewhere = |flag: u16, place: fn(&GroupDesc) -> u64| {
-                let other = backup.as_ref().filter(|_| has_flags && desc.has_flag(flag)).map(place);
-                other.filter(|at| {
-                    *at != place(&desc) && self.is_free_of_others(group, *at, 1) && !self.is_used(Pblk(*at))
-                })
-            };
-            let blocks_elsewhere = elsewhere(BLOCK_UNINIT, |desc| desc.block_bitmap);
-            let inodes_elsewhere = elsewhere(INODE_UNINIT, |desc| desc.inode_bitmap);
-            let blocks = wrong(group, &["BM001", "BM002", "BM005", "BM007"]);
-            let inodes = wrong(group, &["BM003", "BM004", "BM006", "BM008"]);
-            if let Some(at) = blocks_elsewhere.filter(|_| !blocks) {
-                if self.is_in_a_file(&into_metadata, desc.block_bitmap) {
-                    new.block_bitmap = at;
-                }
-            } else if blocks && self.is_in_a_file(&into_metadata, desc.block_bitmap) {
-                let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
-                let known = known.map(|known| known.block_bitmap).filter(|at| *at != desc.block_bitmap);
-                let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
-                let Some(at) = known.or_else(|| self.new_bitmap(group).map(|block| block.0)) else {
+            for Bitmap { place, uninit, codes } in BITMAPS {
+                let (at, is_wrong) = (place(&desc), wrong(group, &codes));
+                let is_uninit = has_flags && desc.has_flag(uninit);
+                if !is_wrong && !is_uninit || !self.is_in_a_file(&into_metadata, at) {
                     continue;
-                };
-                (new.block_bitmap, new.flags) = (at, new.flags & !BLOCK_UNINIT);
-            }
-            if let Some(at) = inodes_elsewhere.filter(|_| !inodes) {
-                if self.is_in_a_file(&into_metadata, desc.inode_bitmap) {
-                    new.inode_bitmap = at;
                 }
-            } else if inodes && self.is_in_a_file(&into_metadata, desc.inode_bitmap) {
-                let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
-                let known = known.map(|known| known.inode_bitmap).filter(|at| *at != desc.inode_bitmap);
-                let known = known.filter(|at| self.is_free_of_others(group, *at, 1));
-                let Some(at) = known.or_else(|| self.new_bitmap(group).map(|block| block.0)) else {
-                    continue;
+                let is_other = |other: &u64| *other != at && self.is_free_of_others(group, *other, 1);
+                let to = if is_wrong {
+                    let known = self.backup_desc(group).or_else(|| self.implied_desc(group));
+                    let known = known.as_ref().map(place).filter(is_other);
+                    match known.or_else(|| self.new_bitmap(group).map(|block| block.0)) {
+                        Some(to) => to,
+                        None => continue 'groups,
+                    }
+                } else {
+                    // A bitmap that is not initialized has no findings. If a backup has another place for it,
+                    // which no file uses, it stays uninitialized there.
+                    let rule = ChecksumRule::of(&self.sb);
+                    let backup = self.backup_desc_if(group, |bytes| rule.verify(group.0, bytes));
+                    let to = backup.as_ref().map(place).filter(is_other);
+                    match to.filter(|to| !self.is_used(Pblk(*to))) {
+                        Some(to) => to,
+                        None => continue,
+                    }
                 };
-                (new.inode_bitmap, new.flags) = (at, new.flags & !INODE_UNINIT);
+                match uninit {
+                    BLOCK_UNINIT => new.block_bitmap = to,
+                    _ => new.inode_bitmap = to,
+                }
+                if is_wrong {
+                    new.flags &= !uninit;
+                }
             }
             if places(&new) != places(&desc) && self.put_desc(group, &new).is_some() {
                 let says = "a bitmap is said to be in a block of a file, and holds no bitmap";
@@ -239,18 +255,6 @@ impl Fs<'_, '_> {
                 self.also(&rules::group::PLACE, FindingPlace::group(group), says, remedy, None);
             }
         }
-    }
-
-    /// Has the first backup of a descriptor a valid checksum?
-    fn is_backup_sound(&self, group: Group) -> bool {
-        let (_, at) = self.geometry.descriptor_place(group);
-        let rule = ChecksumRule::of(&self.sb);
-        self.geometry.descriptor_backups(group).first().is_some_and(|block| {
-            let bytes = self.read_block(*block).ok();
-            bytes.is_some_and(|bytes| {
-                bytes.get(at..at + self.geometry.desc_size).is_some_and(|bytes| rule.verify(group.0, bytes))
-            })
-        })
     }
 
     /// Is the block that of a file, or of the file system?
@@ -374,10 +378,16 @@ impl Fs<'_, '_> {
 
     /// The first backup of a descriptor.
     fn backup_desc(&self, group: Group) -> Option<GroupDesc> {
+        self.backup_desc_if(group, |_| true)
+    }
+
+    /// The first backup of a descriptor whose bytes satisfy `is_right`.
+    fn backup_desc_if(&self, group: Group, is_right: impl Fn(&[u8]) -> bool) -> Option<GroupDesc> {
         let (_, at) = self.geometry.descriptor_place(group);
         self.geometry.descriptor_backups(group).into_iter().find_map(|block| {
             let bytes = self.read_block(block).ok()?;
-            let desc = GroupDesc::decode(bytes.get(at..at + self.geometry.desc_size)?).ok()?;
+            let bytes = bytes.get(at..at + self.geometry.desc_size).filter(|bytes| is_right(bytes))?;
+            let desc = GroupDesc::decode(bytes).ok()?;
             (desc.inode_table != 0).then_some(desc)
         })
     }

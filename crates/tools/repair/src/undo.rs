@@ -412,9 +412,6 @@ impl UndoFile {
         if self.state == UndoState::Undone && !force {
             return Err(UndoFault::Already);
         }
-        if guard::is_in_use(&**device) {
-            return Err(UndoFault::InUse);
-        }
         if self.state == UndoState::Finished && !force {
             let mut now = Vec::new();
             let claimed = guard::mmp_range(&**device)?.unwrap_or_default();
@@ -478,6 +475,7 @@ impl UndoFile {
             Ok(claim) => Ok(claim.map(|claim| Guarded::new(claim, is_recorded.then_some(after)))),
             Err(OpenFault::InUse(_)) => Err(UndoFault::InUse),
             Err(OpenFault::Device(fault)) => Err(fault.into()),
+            Err(_) if guard::is_in_use(&**device) => Err(UndoFault::InUse),
             Err(_) => Ok(None),
         }
     }

@@ -74,6 +74,13 @@ fn undo(device: &Arc<MemDevice>, mmp_at: u64, file: &Path) -> Result<u32, UndoFa
     Ok(watch.writes.load(Ordering::Relaxed))
 }
 
+/// Writes a small change, with an undo file.
+fn write_new(device: &Arc<MemDevice>, undo: &Path) {
+    let planned =
+        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(device), |to| Ok(to.write_at(7 << 20, b"new")?));
+    planned.unwrap().write(&**device, Some(undo)).unwrap();
+}
+
 fn bytes_of(device: &MemDevice) -> Vec<u8> {
     let mut bytes = vec![0; device.size_bytes() as usize];
     device.read_at(0, &mut bytes).unwrap();
@@ -149,10 +156,8 @@ fn a_cut_leaves_a_claim_and_the_next_undo_restores_the_block() {
     let dir = scratch();
     let (device, mmp_at) = image(&dir.path().join("image"));
     let before = bytes_of(&device);
-    let planned =
-        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
     let file = dir.path().join("undo");
-    planned.unwrap().write(&*device, Some(&file)).unwrap();
+    write_new(&device, &file);
     // As the file was until the end.
     let mut begun = std::fs::read(&file).unwrap();
     begun[52] = 1;
@@ -175,10 +180,8 @@ fn a_claim_after_the_repair_does_not_refuse_its_undo() {
     let dir = scratch();
     let (device, mmp_at) = image(&dir.path().join("image"));
     let before = bytes_of(&device);
-    let planned =
-        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
     let file = dir.path().join("undo");
-    planned.unwrap().write(&*device, Some(&file)).unwrap();
+    write_new(&device, &file);
     let shared: Arc<dyn Device> = Arc::<MemDevice>::clone(&device);
     let claim = extant_volume::MountGuard::claim(&shared, &|_| {}).unwrap().unwrap();
     claim.release_as(None).unwrap();
@@ -191,10 +194,8 @@ fn a_claim_after_the_repair_does_not_refuse_its_undo() {
 fn nothing_is_undone_while_e2fsck_checks_the_file_system() {
     let dir = scratch();
     let (device, mmp_at) = image(&dir.path().join("image"));
-    let planned =
-        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
     let file = dir.path().join("undo");
-    planned.unwrap().write(&*device, Some(&file)).unwrap();
+    write_new(&device, &file);
     device.write_at(mmp_at, &block(&device, mmp_at, Mmp::SEQ_FSCK)).unwrap();
     let before = bytes_of(&device);
     let shared: Arc<dyn Device> = Arc::<MemDevice>::clone(&device);
@@ -269,10 +270,8 @@ impl Device for Shared {
 fn nothing_is_undone_while_another_machine_uses_the_file_system() {
     let dir = scratch();
     let (device, mmp_at) = image(&dir.path().join("image"));
-    let planned =
-        plan_writes::<RepairFault>(Arc::<MemDevice>::clone(&device), |to| Ok(to.write_at(7 << 20, b"new")?));
     let undo = dir.path().join("undo");
-    planned.unwrap().write(&*device, Some(&undo)).unwrap();
+    write_new(&device, &undo);
     let shared: Arc<dyn Device> = Arc::new(Shared { device, mmp_at, is_unreadable: false.into() });
     for force in [false, true] {
         let undone = UndoFile::open(&undo).unwrap().undo(&shared, force);

@@ -91,6 +91,12 @@ pub(crate) fn all() -> Vec<(String, Mutator)> {
     made(IMAGES)
 }
 
+/// All images that repairs are tested with. Seeds choose among them by their number and order.
+#[allow(dead_code, reason = "not every user of this module asks")]
+pub(crate) fn of_repairs() -> Vec<(String, Mutator)> {
+    [all(), more(), recorded(), special()].into_iter().flatten().collect()
+}
+
 /// The further images.
 #[allow(dead_code, reason = "not every user of this module asks")]
 pub(crate) fn more() -> Vec<(String, Mutator)> {
