@@ -25,7 +25,7 @@ pub use change::{Changed, change};
 pub use drive::{Walked, verify, walk};
 pub use mutate::{Damage, Mutator};
 pub use regions::{Region, Sealed, map};
-pub use repairs::{Repaired, Repairs, files, repair};
+pub use repairs::{Content, Repaired, Repairs, files, repair};
 pub use rng::Rng;
 pub use seal::seal;
 pub use soak::{Soak, Soaked, soak};

@@ -51,7 +51,7 @@ impl Repaired {
 /// # Panics
 /// The scratch directory cannot be written, or e2fsck cannot be run.
 #[must_use]
-pub fn repair(damaged: &[u8], intact: &BTreeMap<u32, u64>, scratch: &Path) -> Repaired {
+pub fn repair(damaged: &[u8], intact: &BTreeMap<u32, Content>, scratch: &Path) -> Repaired {
     let device = memory(damaged);
     let options = RepairOptions { now: 1_700_000_000, ..RepairOptions::default() };
     let shared: Arc<dyn Device> = Arc::<MemDevice>::clone(&device);
@@ -82,11 +82,16 @@ pub fn repair(damaged: &[u8], intact: &BTreeMap<u32, u64>, scratch: &Path) -> Re
     let mut after = vec![0; damaged.len()];
     device.read_at(0, &mut after).expect("memory can be read");
     result.theirs = e2fsck(&after, scratch);
+    let repaired = open(&after);
     let now = files(&after);
     let before = files(damaged);
-    for (ino, hash) in intact {
-        let was_intact = before.get(ino) == Some(hash);
-        if was_intact && now.get(ino) != Some(hash) && !is_announced(planned.plan(), *ino) {
+    for (ino, content) in intact {
+        if before.get(ino) != Some(content) || now.get(ino) == Some(content) {
+            continue;
+        }
+        let has_grown =
+            || repaired.as_ref().is_some_and(|volume| has_grown(volume, planned.plan(), *ino, content));
+        if !is_announced(planned.plan(), *ino) && !has_grown() {
             result.lost.push(*ino);
         }
     }
@@ -108,6 +113,13 @@ fn memory(bytes: &[u8]) -> Arc<MemDevice> {
     let device = MemDevice::new(bytes.len() as u64);
     device.write_at(0, bytes).expect("the image fits the memory made for it");
     Arc::new(device)
+}
+
+/// Whether the plan makes a file longer, up to blocks behind its end, and its bytes are what they were.
+fn has_grown(volume: &Volume, plan: &Plan, ino: u32, before: &Content) -> bool {
+    let is_planned = plan.fixes.iter().any(|fix| fix.rule.code == "IN006" && fix.place.ino == Some(Ino(ino)));
+    let now = content(volume, ino, Some(before.size));
+    is_planned && now.is_some_and(|now| now.size > before.size && now.hash == before.hash)
 }
 
 fn is_announced(plan: &Plan, ino: u32) -> bool {
@@ -150,37 +162,57 @@ fn e2fsck(bytes: &[u8], scratch: &Path) -> Option<String> {
     Some(format!("({:?}) {}", judged.status.code(), lines.join(" | ")))
 }
 
-/// Size and bytes of each regular file that can be read, as one number.
+/// The size of a file, and a hash of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Content {
+    /// In bytes.
+    pub size: u64,
+    /// Of all bytes.
+    pub hash: u64,
+}
+
+/// Each regular file that can be read.
 #[must_use]
-pub fn files(bytes: &[u8]) -> BTreeMap<u32, u64> {
+pub fn files(bytes: &[u8]) -> BTreeMap<u32, Content> {
     let mut found = BTreeMap::new();
-    let device: Arc<dyn Device> = memory(bytes);
-    let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
-    let Ok(volume) = Volume::open_read_only(device, &options) else { return found };
+    let Some(volume) = open(bytes) else { return found };
     let sb = volume.superblock().clone();
     let own = [sb.journal_inum, sb.orphan_file_inum, sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum];
     for number in sb.first_ino.max(11)..=volume.geometry().inodes() {
-        let Ok(inode) = volume.inode(Ino(number)) else { continue };
-        let fields = inode.fields();
-        let is_file = inode.kind() == FileType::Regular && fields.links != 0;
-        if !is_file || own.contains(&number) || inode.size() > FILE_MAX {
+        if own.contains(&number) {
             continue;
         }
-        let mut content = vec![0; inode.size() as usize];
-        let mut done = 0;
-        while done < content.len() {
-            match volume.files().read(&inode, done as u64, &mut content[done..]) {
-                Ok(0) | Err(_) => break,
-                Ok(count) => done += count,
-            }
-        }
-        if done == content.len() {
-            let mut hasher = DefaultHasher::new();
-            content.hash(&mut hasher);
-            found.insert(number, hasher.finish());
+        if let Some(content) = content(&volume, number, None) {
+            found.insert(number, content);
         }
     }
     found
+}
+
+fn open(bytes: &[u8]) -> Option<Volume> {
+    let device: Arc<dyn Device> = memory(bytes);
+    let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
+    Volume::open_read_only(device, &options).ok()
+}
+
+/// A regular file, or the first bytes of it; `None` if they cannot be read. The size is the inode's.
+fn content(volume: &Volume, number: u32, first: Option<u64>) -> Option<Content> {
+    let inode = volume.inode(Ino(number)).ok()?;
+    let len = first.unwrap_or(u64::MAX).min(inode.size());
+    if inode.kind() != FileType::Regular || inode.fields().links == 0 || len > FILE_MAX {
+        return None;
+    }
+    let mut bytes = vec![0; len as usize];
+    let mut done = 0;
+    while done < bytes.len() {
+        match volume.files().read(&inode, done as u64, &mut bytes[done..]) {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => done += count,
+        }
+    }
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    Some(Content { size: inode.size(), hash: hasher.finish() })
 }
 
 /// The results of many repairs.
@@ -207,7 +239,7 @@ impl Repairs {
     /// As [`repair`].
     #[must_use]
     pub fn run(images: &[(String, Mutator)], seed: u64, rounds: u64) -> Self {
-        let intact: Vec<BTreeMap<u32, u64>> =
+        let intact: Vec<BTreeMap<u32, Content>> =
             images.iter().map(|(_, mutator)| files(mutator.sound())).collect();
         let next = AtomicU64::new(0);
         let all = Mutex::new(Self::default());

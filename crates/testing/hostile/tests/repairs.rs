@@ -67,6 +67,12 @@ fn a_new_block_of_the_protection_is_undone() {
     assert_eq!(extant_hostile::Repairs::run(&images::of_repairs(), 94209, 1).undone, 1);
 }
 
+/// An ext2 file with an address behind its end: it becomes longer, which the plan says.
+#[test]
+fn a_file_that_becomes_longer_is_not_lost() {
+    assert_eq!(extant_hostile::Repairs::run(&images::of_repairs(), 100894, 1).losing, 0);
+}
+
 #[test]
 fn the_image_of_each_rule_is_repaired() {
     let scratch = extant_testkit::scratch();

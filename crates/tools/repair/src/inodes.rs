@@ -134,10 +134,16 @@ impl Fs<'_, '_> {
                 remedy =
                     "Move the last extent: the file is as long as its blocks, one after the other.".into();
             }
-            "IN006" | "IN007" => {
+            "IN006" => {
                 let size = expected.unwrap_or(0);
                 self.put_size(ino, size);
+                if size > inode.size {
+                    let more = size - inode.size;
+                    remedy =
+                        format!("The file becomes {more} bytes longer: up to its last written block.").into();
+                }
             }
+            "IN007" => self.put_size(ino, expected.unwrap_or(0)),
             "IN008" => {
                 if inode.block.starts_with(&extent::MAGIC.to_le_bytes()) {
                     let set = self.put_superblock(|sb| sb.features.incompat |= Features::EXTENTS);
