@@ -467,6 +467,10 @@ impl<D: Device> Device for Coordinator<D> {
         }
     }
 
+    fn copy_at(&self, from: u64, to: u64, len: u64) -> Result<(), DeviceFault> {
+        self.count(self.device.copy_at(from, to, len))
+    }
+
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.count(self.device.zero_at(offset, len))
     }

@@ -15,7 +15,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::direct::Direct;
 use crate::in_use::{ImageUse, mounted_by_kernel, use_of};
 use crate::uring::Rings;
-use crate::{Device, DeviceFault, FlushMeter, FlushStats, total_len, write_zeros};
+use crate::{Device, DeviceFault, FlushMeter, FlushStats, copy_by_parts, total_len, write_zeros};
 
 mod many;
 
@@ -450,6 +450,24 @@ impl Device for FileDevice {
         }
     }
 
+    fn copy_at(&self, from: u64, to: u64, len: u64) -> Result<(), DeviceFault> {
+        DeviceFault::check_len("read", from, len, self.size_bytes())?;
+        self.check_write("write", to, len)?;
+        let mut done = 0;
+        // Block devices refuse it, and direct I/O does not use the page cache.
+        while done < len && !self.is_block_device && self.direct.is_none() {
+            let (mut from, mut to) = (from + done, to + done);
+            let part = (len - done).min(1 << 30) as usize;
+            match rustix::fs::copy_file_range(&self.file, Some(&mut from), &self.file, Some(&mut to), part) {
+                Err(Errno::INTR) => {}
+                Ok(copied @ 1..) => done += copied as u64,
+                // The rest is written the other way, which finds the fault if there is one.
+                _ => break,
+            }
+        }
+        copy_by_parts(self, from + done, to + done, len - done)
+    }
+
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.check_write("zero", offset, len)?;
         if len == 0 {
@@ -538,6 +556,30 @@ mod tests {
         assert!(matches!(device.zero_at(0, 1), Err(DeviceFault::ReadOnly { what: "zero", .. })));
         device.flush().unwrap();
         assert_eq!(std::fs::read(file.path()).unwrap(), b"content");
+    }
+
+    #[test]
+    fn bytes_are_copied_within_a_file_with_system_calls_of_both_kinds() {
+        let bytes: Vec<u8> = (0..600_000u32).map(|at| (at / 100) as u8).collect();
+        let file = file_of(&bytes);
+        let device = FileDevice::open_locked(file.path()).unwrap();
+        let mut expected = bytes.clone();
+        device.copy_at(3, 290_001, 280_000).unwrap();
+        expected.copy_within(3..280_003, 290_001);
+        // The kernel copies nothing within what it would copy to.
+        device.copy_at(1000, 2000, 5000).unwrap();
+        expected.copy_within(1000..6000, 2000);
+        device.copy_at(0, 600_000, 0).unwrap();
+        assert!(std::fs::read(file.path()).unwrap() == expected);
+        assert!(matches!(device.copy_at(599_999, 0, 2), Err(DeviceFault::OutOfRange { what: "read", .. })));
+        assert!(matches!(device.copy_at(0, 599_999, 2), Err(DeviceFault::OutOfRange { what: "write", .. })));
+        let window = crate::Window::owned(std::sync::Arc::new(device), 1000, 3000).unwrap();
+        window.copy_at(0, 2000, 1000).unwrap();
+        expected.copy_within(1000..2000, 3000);
+        assert!(window.copy_at(0, 2001, 1000).is_err());
+        assert!(std::fs::read(file.path()).unwrap() == expected);
+        let read_only = FileDevice::open_read_only(file.path()).unwrap();
+        assert!(matches!(read_only.copy_at(0, 10, 5), Err(DeviceFault::ReadOnly { what: "write", .. })));
     }
 
     #[test]

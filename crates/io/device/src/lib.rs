@@ -263,6 +263,15 @@ pub trait Device: Send + Sync {
         self.flush()
     }
 
+    /// Copies a range to another place of the device, without a way through this process if the device can.
+    /// The two do not overlap.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at) and [`write_at`](Self::write_at).
+    fn copy_at(&self, from: u64, to: u64, len: u64) -> Result<(), DeviceFault> {
+        copy_by_parts(self, from, to, len)
+    }
+
     /// Makes a range read as zeros, with a hole if the device supports it.
     ///
     /// # Errors
@@ -321,6 +330,27 @@ impl fmt::Debug for dyn Device + '_ {
 /// Total length of all buffers; saturates at the largest number, which exceeds the size of any device.
 fn total_len<B: Deref<Target = [u8]>>(bufs: &[B]) -> u64 {
     bufs.iter().fold(0, |sum: u64, buf| sum.saturating_add(buf.len() as u64))
+}
+
+/// Reads and writes part after part: a [`Device::copy_at`] for devices that have no faster way.
+///
+/// # Errors
+/// As [`Device::copy_at`]; the bytes before the fault are copied.
+fn copy_by_parts<D: Device + ?Sized>(
+    device: &D,
+    mut from: u64,
+    mut to: u64,
+    mut len: u64,
+) -> Result<(), DeviceFault> {
+    // Such a part is still in the CPU's cache when it is written.
+    let mut bytes = vec![0; len.min(256 << 10) as usize];
+    while len > 0 {
+        let part = len.min(bytes.len() as u64);
+        device.read_at(from, &mut bytes[..part as usize])?;
+        device.write_at(to, &bytes[..part as usize])?;
+        (from, to, len) = (from + part, to + part, len - part);
+    }
+    Ok(())
 }
 
 /// Writes zeros with ordinary writes: a [`Device::zero_at`] for devices that have no faster way.

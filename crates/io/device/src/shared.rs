@@ -49,6 +49,10 @@ macro_rules! forward {
                 (**self).write_durable_at(offset, bytes)
             }
 
+            fn copy_at(&self, from: u64, to: u64, len: u64) -> Result<(), DeviceFault> {
+                (**self).copy_at(from, to, len)
+            }
+
             fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
                 (**self).zero_at(offset, len)
             }

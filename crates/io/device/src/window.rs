@@ -88,6 +88,10 @@ impl<D: Device> Device for Window<D> {
         self.inner.write_durable_at(self.translate("write", offset, bytes.len() as u64)?, bytes)
     }
 
+    fn copy_at(&self, from: u64, to: u64, len: u64) -> Result<(), DeviceFault> {
+        self.inner.copy_at(self.translate("read", from, len)?, self.translate("write", to, len)?, len)
+    }
+
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.inner.zero_at(self.translate("zero", offset, len)?, len)
     }

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use extant_device::{Device, DeviceFault};
 
 /// Bytes that are copied at once.
-const COPY_BYTES: u64 = 4 << 20;
+const COPY_BYTES: u64 = 1 << 20;
 /// Copies that wait for a thread.
 const QUEUE_MAX: usize = 32;
 /// More threads than this are no faster.
@@ -146,7 +146,6 @@ impl Drop for Running<'_> {
 
 /// Makes copies until the queue is over.
 fn run(shared: &Shared, device: &dyn Device) {
-    let mut bytes = Vec::new();
     loop {
         let job = {
             let mut queue = shared.lock();
@@ -163,23 +162,11 @@ fn run(shared: &Shared, device: &dyn Device) {
         };
         let running = Running(shared);
         shared.changed.notify_all();
-        if let Err(fault) = copy(device, job, &mut bytes) {
+        if let Err(fault) = device.copy_at(job.from, job.to, job.len) {
             shared.lock().fault.get_or_insert(fault);
         }
         drop(running);
     }
-}
-
-fn copy(device: &dyn Device, job: Job, bytes: &mut Vec<u8>) -> Result<(), DeviceFault> {
-    let mut done = 0;
-    while done < job.len {
-        let part = (job.len - done).min(COPY_BYTES);
-        bytes.resize(part as usize, 0);
-        device.read_at(job.from + done, bytes)?;
-        device.write_at(job.to + done, bytes)?;
-        done += part;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
